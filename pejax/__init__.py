@@ -1,0 +1,56 @@
+"""Positional encodings in JAX, for text and for vision."""
+
+from pejax.attention import attention, attention_fn, attention_weights, merge_attention
+from pejax.encoding import Dims, Encoding, Tokens, attention_hooks, merge_params
+from pejax.encodings.alibi import alibi_bias, alibi_slopes
+from pejax.encodings.fire import fire_bias
+from pejax.encodings.kerple import kerple_bias
+from pejax.encodings.rope import pairing_permutation, rope_frequencies
+from pejax.encodings.rope_axial import rope_axial_frequencies
+from pejax.encodings.rope_mixed import rope_mixed_frequencies
+from pejax.encodings.shaw import shaw_logits, shaw_values
+from pejax.encodings.sinusoidal import sinusoidal_embedding
+from pejax.encodings.t5 import t5_bias, t5_bucket
+from pejax.encodings.transformer_xl import transformer_xl_logits
+from pejax.explain import explain
+from pejax.extension import scale_alibi_slopes
+from pejax.phases import rope_apply
+from pejax.positions import grid_positions, interpolate_positions, packed_positions
+from pejax.registry import ENCODINGS, make_encoding
+from pejax.resize import lookup_embedding, resize_embedding
+
+__all__ = [
+    "ENCODINGS",
+    "Dims",
+    "Encoding",
+    "Tokens",
+    "alibi_bias",
+    "alibi_slopes",
+    "attention",
+    "attention_fn",
+    "attention_hooks",
+    "attention_weights",
+    "explain",
+    "fire_bias",
+    "grid_positions",
+    "interpolate_positions",
+    "kerple_bias",
+    "lookup_embedding",
+    "make_encoding",
+    "merge_attention",
+    "merge_params",
+    "packed_positions",
+    "pairing_permutation",
+    "resize_embedding",
+    "rope_apply",
+    "rope_axial_frequencies",
+    "rope_frequencies",
+    "rope_mixed_frequencies",
+    "scale_alibi_slopes",
+    "shaw_logits",
+    "shaw_values",
+    "sinusoidal_embedding",
+    "t5_bias",
+    "t5_bucket",
+    "transformer_xl_logits",
+]

@@ -1,0 +1,7 @@
+"""Attention with position as functions: a dense reference, tiles with linear memory, and adapters."""
+
+from pejax.attention.adapter import attention_fn
+from pejax.attention.dispatch import attention, attention_weights
+from pejax.attention.merge import merge_attention
+
+__all__ = ["attention", "attention_fn", "attention_weights", "merge_attention"]

@@ -1,0 +1,110 @@
+"""An encoding inside other people's attention layers: a drop-in for `dot_product_attention` of Flax."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from pejax.attention.dispatch import derived_bias, run, weights_of
+from pejax.attention.operands import check_dropout, check_options, prepare
+from pejax.encoding import Encoding, Extent, Params, Tokens, as_tokens, attention_hooks
+
+
+def attention_fn(
+    encoding: Encoding,
+    params: Params,
+    *,
+    q_tokens: Tokens | Array,
+    k_tokens: Tokens | Array | None = None,
+    extent: Extent | None = None,
+    embedded: bool = False,
+    causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    implementation: str | None = None,
+) -> Callable[..., Array]:
+    """Return `f(query, key, value, ...) -> output`: rotate, then attend, with this encoding and these parameters.
+
+    It takes every argument that Flax passes, and serves plain code and `flax.linen.MultiHeadDotProductAttention`:
+    made inside the function that is differentiated, its parameters train. Flax NNX keeps parameters in modules
+    (`pejax.models.attention_module`). Decoding with a cache binds the positions of each step.
+
+    Args:
+        encoding: the record.
+        params: merged (`merge_params`), not yet passed through `at`.
+        q_tokens: positions of the queries, as in `attention`.
+        k_tokens: positions of the keys. None = `q_tokens`.
+        extent: the length or grid for `encoding.at`; needed where the encoding has one.
+        embedded: says that `encoding.embed` was applied to the input of the model.
+        causal: keys after the query are not seen.
+        window: in tokens.
+        scale: multiplies q·k. None = D**-0.5.
+        soft_cap: in logits.
+        implementation: as in `attention`; a mask or bias array needs the reference.
+
+    Returns:
+        `f(query (*B, T, H, D), key (*B, S, K, D), value (*B, S, K, D), bias=None, mask=None, ...)`. `bias` is added to
+        the logits and `mask` (True = seen) joins the mask, both broadcast to `(*B, H, T, S)`.
+
+    Raises:
+        ValueError: the encoding embeds and `embedded` is False, or it has `at` and no extent was given.
+    """
+    if encoding.embed is not None and not embedded:
+        raise ValueError("this encoding is embedded in the model's input: apply its embed, then pass embedded=True")
+    if encoding.at is not None:
+        if extent is None:
+            raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
+        params = encoding.at(params, extent)
+    q_positions = as_tokens(q_tokens).positions
+    k_positions = q_positions if k_tokens is None else as_tokens(k_tokens).positions
+
+    def attend(
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None = None,
+        mask: Array | None = None,
+        broadcast_dropout: bool = True,
+        dropout_rng: Array | None = None,
+        dropout_rate: float = 0.0,
+        deterministic: bool = False,
+        dtype: Any = None,
+        precision: Any = None,
+        module: Any = None,
+        force_fp32_for_softmax: bool = True,
+        is_causal: bool = False,
+        einsum_dot_general: Callable[..., Array] | None = None,
+        qk_attn_weights_einsum: Callable[..., Array] | None = None,
+        attn_weights_value_einsum: Callable[..., Array] | None = None,
+    ) -> Array:
+        del force_fp32_for_softmax  # it always is
+        for name, product in (
+            ("einsum_dot_general", einsum_dot_general),
+            ("qk_attn_weights_einsum", qk_attn_weights_einsum),
+            ("attn_weights_value_einsum", attn_weights_value_einsum),
+        ):
+            if product is not None:
+                raise ValueError(f"{name} must be None: the products are this library's own, got {product!r}")
+        dtype = jnp.result_type(query, key, value) if dtype is None else dtype
+        query, key, value = (x.astype(dtype) for x in (query, key, value))
+        if encoding.rotate is not None:
+            query = encoding.rotate(params, query, q_positions)
+        if (rotate_keys := encoding.rotate_keys or encoding.rotate) is not None:
+            key = rotate_keys(params, key, k_positions)
+        hooks = attention_hooks(encoding, params)
+        options = check_options(query, causal or is_causal, window, None, scale, soft_cap)
+        dropping = not deterministic and dropout_rate > 0
+        if dropping and dropout_rng is None:
+            raise ValueError(f"dropout_rng must be given where dropout_rate={dropout_rate} and not deterministic")
+        seed, rate = check_dropout((dropout_rng, dropout_rate) if dropping and dropout_rng is not None else None)
+        options = options._replace(dropout_rate=rate, precision=precision)
+        terms = derived_bias(hooks["bias"], hooks["distance"]), hooks["values"]
+        operands, layout = prepare(query, key, value, q_tokens, k_tokens, *terms, seed, mask, bias)
+        if module is not None:
+            module.sow("intermediates", "attention_weights", weights_of(options, layout, operands, query.shape))
+        layout = layout._replace(one_dropout=bool(broadcast_dropout))
+        return run(options, layout, operands, implementation, query.shape)[0]
+
+    return attend

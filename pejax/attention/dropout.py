@@ -1,0 +1,49 @@
+"""Dropout of attention weights by a counter: every implementation, tile and device drops the same pairs.
+
+Reference:
+    The finaliser's constants: C. Wellons, "hash-prospector" (lowbias32).
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, UInt32
+
+
+class Dropout(NamedTuple):
+    """What tells one head's drops from another's."""
+
+    seed: UInt32[Array, "2"]
+    batch: UInt32[Array, ""]
+    head: UInt32[Array, ""]
+
+
+def keep_pairs(
+    dropout: Dropout, queries: UInt32[Array, " T"], keys: UInt32[Array, " S"], rate: float
+) -> Bool[Array, "T S"]:
+    """Return the pairs to keep: `hash(seed, batch, head, query, key) >= rate·2³²`.
+
+    The hash is a finalised sum of a word per row and a word per column, so that an element costs one finaliser.
+
+    Args:
+        dropout: of this head.
+        queries: their place in the array, from 0.
+        keys: likewise.
+        rate: the share to drop, in [0, 1).
+    """
+    stream = _finalise(_finalise(dropout.seed[0] ^ dropout.batch) + dropout.head)
+    rows = _finalise(stream ^ _finalise(queries + dropout.seed[1]))
+    columns = _finalise(_finalise(keys ^ dropout.seed[1]) + dropout.seed[0])
+    return _finalise(rows[:, None] + columns[None, :]) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+
+
+def apply_dropout(weights: Float[Array, "T S"], keep: Bool[Array, "T S"], rate: float) -> Float[Array, "T S"]:
+    """Return the weights kept, divided by 1 - rate, and 0 for those dropped."""
+    return jnp.where(keep, weights / (1.0 - rate), 0.0)
+
+
+def _finalise(word: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+    """Mix 32 bits: an xor-shift-multiply bijection in which every input bit moves half the output bits."""
+    word = (word ^ (word >> 16)) * jnp.uint32(0x7FEB352D)
+    word = (word ^ (word >> 15)) * jnp.uint32(0x846CA68B)
+    return word ^ (word >> 16)

@@ -1,0 +1,217 @@
+"""The contract: a positional encoding is a record of pure functions of positions.
+
+Letters used in every shape of this package:
+
+    B batch · T query length · S key length · H query heads · K key/value heads · D head dim
+    F = D/2 frequencies · A position axes · R relative distances · C channels (width) · L layers · V vocabulary
+
+A model follows one rule, which names no encoding: merge the shared and the layer's parameters (`merge_params`),
+pass them through `at` for the length or grid at hand, `embed` once before the first layer, and in every layer
+`rotate` queries and keys, then attend with `bias` and `values`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+from jaxtyping import Array, Bool, Float, Int, Num
+
+Params: TypeAlias = Mapping[str, Any]
+"""A pytree of arrays: `heads` (every leaf leads with H) and `all` feed `bias` and `values`, the rest is private."""
+
+Extent: TypeAlias = int | Array | tuple[int, ...]
+"""The length of a sequence (it may be traced), or the static grid (rows, columns, ...) of an image."""
+
+
+def no_params(key: Array) -> Params:
+    """Return no parameters: the `init` of an encoding that learns nothing there."""
+    del key
+    return {}
+
+
+class Encoding(NamedTuple):
+    """Where position enters a transformer. Every hook is optional; None lets the model skip the work.
+
+    Attributes:
+        init: `(key) -> params`, one copy owned by the model (a learned table, T5's shared table).
+        init_layer: `(key) -> params`, one copy per attention layer (mixed frequencies; Shaw's tables).
+        at: `(params, extent) -> params` for this length or grid: what depends on the length lives here.
+        embed: `(params, x, positions) -> x` with x `(*B, T, C)`, once before the first layer.
+        rotate: `(params, x, positions) -> x` with x `(*B, T, H, D)`: queries, and keys unless `rotate_keys` is given.
+        rotate_keys: the same for keys `(*B, S, K, D)` alone, where they differ from queries.
+        bias: `(params_h, q TD, k SD, q_positions, k_positions) -> TS` for ONE head, float32, added to scaled logits.
+        values: `(params_h, weights TS, q_positions, k_positions) -> TD` for ONE head, linear in the weights.
+        distance: `(params_h, relative R or RA) -> R`: says that the bias depends on key - query alone, and is it.
+        shift_invariant: the claim that one shift of all positions changes no logit; the law tests check it both ways.
+    """
+
+    init: Callable[[Array], Params] = no_params
+    init_layer: Callable[[Array], Params] = no_params
+    at: Callable[[Params, Extent], Params] | None = None
+    embed: Callable[[Params, Array, Array], Array] | None = None
+    rotate: Callable[[Params, Array, Array], Array] | None = None
+    rotate_keys: Callable[[Params, Array, Array], Array] | None = None
+    bias: Callable[[Params, Array, Array, Array, Array], Array] | None = None
+    values: Callable[[Params, Array, Array, Array], Array] | None = None
+    distance: Callable[[Params, Array], Array] | None = None
+    shift_invariant: bool = False
+
+
+class Tokens(NamedTuple):
+    """Where each token is: one pytree that shards, vmaps, tiles and is cached together.
+
+    Attributes:
+        positions: `(*B, T)`, or `(*B, T, A)` on A > 1 axes, integer or float, always finite; 0 where not placed.
+        index: `(*B, T)` order for causal masks and windows; None = the positions, where they are 1-D integers.
+        placed: `(*B, T)`; False = the token has no position (CLS, registers); None = all are placed.
+        segments: `(*B, T)`; 0 = padding; tokens see their own segment only; None = one segment.
+    """
+
+    positions: Num[Array, "..."]
+    index: Int[Array, "*B T"] | None = None  # type: ignore[assignment]  # a field, not tuple.index
+    placed: Bool[Array, "*B T"] | None = None
+    segments: Int[Array, "*B T"] | None = None
+
+
+@dataclass(frozen=True, init=False)
+class Dims:
+    """What an encoding may know of the model around it. Equal dims hash equal.
+
+    Args:
+        width: C, channels of the residual stream.
+        heads: H, query heads.
+        kv_heads: K, key/value heads; H must be a multiple. None = H.
+        head_dim: D, channels of a head. None = width / heads.
+        axes: A, position axes: 1 for a sequence, 2 for an image.
+        extent: the trained length (axes = 1) or grid (axes > 1), in tokens. None = unknown.
+        scale: what multiplies q·k. None = head_dim**-0.5.
+        causal: whether keys after the query are masked.
+
+    Raises:
+        ValueError: a count below 1, heads that do not divide, or an extent that does not match the axes.
+    """
+
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    axes: int
+    extent: int | tuple[int, ...] | None
+    scale: float
+    causal: bool
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        axes: int = 1,
+        extent: int | tuple[int, ...] | None = None,
+        scale: float | None = None,
+        causal: bool = False,
+    ) -> None:
+        if head_dim is None:
+            if heads < 1 or width % heads:
+                raise ValueError(f"width must be a multiple of heads, got width={width}, heads={heads}")
+            head_dim = width // heads
+        kv_heads = heads if kv_heads is None else kv_heads
+        counts = {"width": width, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "axes": axes}
+        for name, count in counts.items():
+            if count < 1:
+                raise ValueError(f"{name} must be at least 1, got {count}")
+        if heads % kv_heads:
+            raise ValueError(f"heads must be a multiple of kv_heads, got heads={heads}, kv_heads={kv_heads}")
+        if extent is not None:
+            sizes = (extent,) if isinstance(extent, int) else tuple(extent)
+            if len(sizes) != axes or min(sizes) < 1 or (axes == 1) != isinstance(extent, int):
+                rule = "a positive int" if axes == 1 else f"a tuple of {axes} positive ints"
+                raise ValueError(f"extent must be {rule} when axes={axes}, got {extent!r}")
+            extent = extent if axes == 1 else sizes
+        scale = float(head_dim) ** -0.5 if scale is None else scale
+        for name, value in {**counts, "extent": extent, "scale": scale, "causal": causal}.items():
+            object.__setattr__(self, name, value)
+
+
+def merge_params(shared: Params, layer: Params) -> Params:
+    """Join the model's and one layer's parameters: `{**shared, **layer}`, with `heads` and `all` joined inside.
+
+    Raises:
+        ValueError: both hold the same name.
+    """
+    merged = dict(shared)
+    for name, value in layer.items():
+        if name not in merged:
+            merged[name] = value
+        elif name in ("heads", "all"):
+            merged[name] = merge_params(merged[name], value)
+        else:
+            raise ValueError(f"init and init_layer must not share a parameter name, both have {name!r}")
+    return merged
+
+
+def split_params(params: Params) -> tuple[Params, Params]:
+    """Return `(shared by all heads, one slice per head)`: what `bias` and `values` read of `params`.
+
+    One head's hook receives `{**shared, **{name: leaf[h] for name, leaf in per_head.items()}}`.
+    """
+    return params.get("all", {}), params.get("heads", {})
+
+
+def attention_hooks(encoding: Encoding, params: Params) -> dict[str, Any]:
+    """Return the `bias`, `values` and `distance` arguments of `attention` for this encoding and its parameters.
+
+    Args:
+        encoding: the record.
+        params: merged, and passed through `at` where there is one.
+    """
+    operands = {name: params[name] for name in ("all", "heads") if name in params}
+    bind = lambda hook: None if hook is None else Partial(hook, operands)  # noqa: E731
+    return {"bias": bind(encoding.bias), "values": bind(encoding.values), "distance": bind(encoding.distance)}
+
+
+def relative_positions(q_positions: Num[Array, "T *A"], k_positions: Num[Array, "S *A"]) -> Num[Array, "T S *A"]:
+    """Return key - query for every pair, per axis, in the positions' own type or a signed one of 32 bits.
+
+    Raises:
+        ValueError: queries and keys on different axes.
+    """
+    if q_positions.shape[1:] != k_positions.shape[1:]:
+        raise ValueError(f"positions of queries and keys must share axes, got {q_positions.shape}, {k_positions.shape}")
+
+    def wide(positions: Array) -> Array:
+        kind = "f" if jnp.issubdtype(positions.dtype, jnp.floating) else "i"
+        return positions.astype(f"{kind}{max(4, positions.dtype.itemsize)}")
+
+    return wide(k_positions)[None] - wide(q_positions)[:, None]
+
+
+def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Params, Array, Array, Array, Array], Array]:
+    """Make the `bias` hook of an encoding whose bias is `distance(params_h, key - query)` and nothing else."""
+
+    def bias(
+        params: Params,
+        q: Float[Array, "T D"],
+        k: Float[Array, "S D"],
+        q_positions: Num[Array, "T *A"],
+        k_positions: Num[Array, "S *A"],
+    ) -> Float[Array, "T S"]:
+        del q, k
+        relative = relative_positions(q_positions, k_positions)
+        pairs = relative.reshape(-1, *relative.shape[2:])
+        return distance(params, pairs).reshape(relative.shape[:2])
+
+    return bias
+
+
+def as_tokens(tokens: Tokens | Array) -> Tokens:
+    """Return `Tokens`, a plain array being the positions of tokens that are all placed, in one segment."""
+    return tokens if isinstance(tokens, Tokens) else Tokens(jnp.asarray(tokens))
+
+
+def stack_layers(init_layer: Callable[[Array], Params], key: Array, layers: int) -> Params:
+    """Draw the parameters of `layers` layers, stacked on a leading axis L, each from a key of its own."""
+    return jax.vmap(init_layer)(jax.random.split(key, layers))

@@ -1,0 +1,84 @@
+"""ALiBi: a penalty linear in the distance, one fixed slope a head; Euclidean distance on grids.
+
+    logits[h, i, j] += -m_h · |p_j - p_i|
+
+Reference:
+    Press et al. 2022, "Train Short, Test Long" (arXiv 2108.12409), section 3; slopes as in the authors'
+    `fairseq/models/transformer.py:get_slopes`.
+    Fuller et al. 2023, "CROMA" (arXiv 2311.00566), section 3.2: two axes.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from pejax.encoding import Dims, Encoding, Extent, Params, from_distance, relative_positions
+from pejax.extension import scale_alibi_slopes
+from pejax.relative import axes_of, check_axes, token_distance
+
+
+def alibi_slopes(heads: int) -> Float[Array, " H"]:
+    """Return the slope of each head, the steepest first where H is a power of two.
+
+    `m_h = 2^(-8(h+1)/H)` for H a power of two; otherwise the slopes of the largest power of two P below H, followed by
+    every second slope of 2P.
+
+    Args:
+        heads: H, any count from 1.
+
+    Returns:
+        Positive slopes, logits per token.
+
+    Raises:
+        ValueError: fewer than one head.
+    """
+    if heads < 1:
+        raise ValueError(f"heads must be at least 1, got {heads}")
+    power = 2 ** (heads.bit_length() - 1)
+    geometric = lambda n: [2.0 ** (-8.0 * (h + 1) / n) for h in range(n)]  # noqa: E731
+    return jnp.asarray(geometric(power) + geometric(2 * power)[0::2][: heads - power], jnp.float32)
+
+
+def alibi_bias(
+    q_positions: Num[Array, "T *A"], k_positions: Num[Array, "S *A"], slopes: Float[Array, " H"]
+) -> Float[Array, "H T S"]:
+    """Return `-m_h · |p_j - p_i|` for every head and pair.
+
+    Args:
+        q_positions: in tokens; `(T, A)` in patches takes the Euclidean distance.
+        k_positions: likewise.
+        slopes: logits per token, positive.
+    """
+    relative = relative_positions(q_positions, k_positions)
+    return jax.vmap(lambda slope: -slope * token_distance(relative, axes_of(q_positions)))(slopes)
+
+
+def alibi(dims: Dims, *, slope_scale: float = 1.0, stretch: bool = False) -> Encoding:
+    """Make ALiBi for these dims: `bias[h, i, j] = -slope_scale · m_h · |p_j - p_i|`, Euclidean where axes > 1.
+
+    The slopes are fixed and enter through `at`; nothing is learned.
+
+    Args:
+        dims: H gives the slopes, `axes` the distance, `extent` the trained length.
+        slope_scale: multiplies every slope.
+        stretch: scale the slopes by L/L' beyond the trained extent L (`scale_alibi_slopes`).
+
+    Raises:
+        ValueError: a `slope_scale` that is not positive, or `stretch` without a trained extent.
+    """
+    if not slope_scale > 0:
+        raise ValueError(f"alibi's slope_scale must be positive, got {slope_scale}")
+    if stretch and dims.extent is None:
+        raise ValueError("stretch=True needs the trained extent, got dims.extent=None")
+
+    def at(params: Params, extent: Extent) -> Params:
+        slopes = slope_scale * alibi_slopes(dims.heads)
+        if stretch and dims.extent is not None:
+            slopes = scale_alibi_slopes(slopes, dims.extent, extent)
+        return {**params, "heads": {"slope": slopes}}
+
+    def distance(params: Params, relative: Array) -> Array:
+        check_axes("alibi", relative, dims.axes)
+        return -params["slope"] * token_distance(relative, dims.axes)
+
+    return Encoding(at=at, bias=from_distance(distance), distance=distance, shift_invariant=True)

@@ -1,0 +1,263 @@
+"""A vision transformer in which position enters through an `Encoding` record and nowhere else.
+
+    x = patches @ W + b  ->  embed  ->  [cls, registers, x]  ->  L pre-norm blocks  ->  norm  ->  pool  ->  head
+
+Model, initialisation and number of tokens are the same for every encoding.
+
+Reference:
+    Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.1.
+    Darcet et al. 2024, "Vision Transformers Need Registers" (arXiv 2309.16588).
+"""
+
+from dataclasses import dataclass
+
+import chex
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Key, Num
+
+from pejax.encoding import Dims, Extent, Params, Tokens, merge_params
+from pejax.models.layers import LayerNorm, Layers, Where, linear
+from pejax.models.sharding import named, position_variables
+from pejax.positions import grid_positions
+from pejax.registry import make_encoding
+
+TOKEN_STD = 0.02
+"""Standard deviation of the CLS and register tokens at the start."""
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """What a `ViT` is made from.
+
+    Args:
+        image_size: side, or (height, width), of the training images, pixels.
+        patch: side of a patch, pixels.
+        channels: of the images.
+        classes: number of logits.
+        width: C, channels of the residual stream.
+        layers: L.
+        heads: H.
+        kv_heads: K, key/value heads; None = H.
+        mlp_ratio: channels inside the MLP, in widths.
+        pe: the encoding, as `make_encoding` takes it.
+        pool: what the head reads: "cls", a learned token, or "mean", the average of the patches.
+        registers: learned tokens without position that no head reads.
+        layer_scale: initial factor of each residual branch; None = no factor.
+        stochastic_depth: share of examples that skip the branches of the last layer while training, growing linearly
+            from 0 in the first; 0 = none.
+        dtype: of the computation, "float32" or "bfloat16"; parameters and logits are float32.
+
+    Raises:
+        ValueError: a count below 1, an image that is not a whole number of patches, an unknown pool or dtype, a rate
+            outside [0, 1).
+    """
+
+    image_size: int | tuple[int, int] = 28
+    patch: int = 4
+    channels: int = 1
+    classes: int = 10
+    width: int = 64
+    layers: int = 3
+    heads: int = 4
+    kv_heads: int | None = None
+    mlp_ratio: int = 4
+    pe: str = "rope_mixed"
+    pool: str = "cls"
+    registers: int = 0
+    layer_scale: float | None = None
+    stochastic_depth: float = 0.0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("patch", "channels", "classes", "width", "layers", "heads", "mlp_ratio"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.registers < 0:
+            raise ValueError(f"registers must be at least 0, got {self.registers}")
+        if self.pool not in ("cls", "mean"):
+            raise ValueError(f"pool must be 'cls' or 'mean', got {self.pool!r}")
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"dtype must be 'float32' or 'bfloat16', got {self.dtype!r}")
+        if not 0.0 <= self.stochastic_depth < 1.0:
+            raise ValueError(f"stochastic_depth must be in [0, 1), got {self.stochastic_depth}")
+        patch_grid(self.image_hw, self.patch)
+        _ = self.dims
+
+    @property
+    def image_hw(self) -> tuple[int, int]:
+        """Height and width of the training images, pixels."""
+        size = self.image_size
+        return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches of the training images."""
+        return patch_grid(self.image_hw, self.patch)
+
+    @property
+    def dims(self) -> Dims:
+        """What the encoding may know of this model."""
+        return Dims(self.width, self.heads, self.kv_heads, axes=2, extent=self.grid)
+
+
+def patch_grid(image: tuple[int, int], patch: int) -> tuple[int, int]:
+    """Return (rows, columns) of patches in an image of (height, width) pixels.
+
+    Raises:
+        ValueError: a side is not a positive multiple of the patch.
+    """
+    if len(image) != 2 or min(image) < 1 or any(side % patch for side in image):
+        raise ValueError(f"image (height, width) must be positive multiples of patch={patch}, got {image}")
+    return image[0] // patch, image[1] // patch
+
+
+def images_to_patches(images: Float[Array, "B height width channels"], patch: int) -> Float[Array, "B T pixels"]:
+    """Cut images into patches, in raster order; inside a patch row, column, channel.
+
+    Args:
+        images: sides a multiple of the patch.
+        patch: its side, pixels.
+    """
+    batch, height, width, channels = images.shape
+    rows, columns = patch_grid((height, width), patch)
+    cut = images.reshape(batch, rows, patch, columns, patch, channels).swapaxes(2, 3)
+    return cut.reshape(batch, rows * columns, patch * patch * channels)
+
+
+def _tokens(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param:
+    """Draw learned tokens `(count, C)`."""
+    return nnx.Param(TOKEN_STD * jax.random.normal(rngs.params(), (count, width)), **named("tokens", "embed"))
+
+
+class ViT(nnx.Module):
+    """A vision transformer.
+
+    Attributes:
+        config: what it was made from.
+        dims: what its encoding knows of it.
+        encoding: the record.
+        position: the encoding's parameters that all layers share; those of the layers are in `layers`, stacked on L,
+            under the same name.
+
+    Args:
+        config: what to make.
+        rngs: draws the parameters from its `params` stream.
+
+    Raises:
+        ValueError: what the encoding refuses.
+    """
+
+    def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs) -> None:
+        self.config, self.dims = config, config.dims
+        self.encoding = make_encoding(config.pe, self.dims)
+        self.cls = _tokens(1, config.width, rngs) if config.pool == "cls" else None
+        self.registers = _tokens(config.registers, config.width, rngs) if config.registers else None
+        self.patch = linear(
+            config.patch**2 * config.channels,
+            config.width,
+            ("pixels", "embed"),
+            dtype=config.dtype,
+            rngs=rngs,
+            kernel_init=nnx.initializers.lecun_normal(),
+            bias_init=nnx.initializers.zeros_init(),
+        )
+        self.position = nnx.data(position_variables(self.encoding.init(rngs.params())))
+        self.layers = Layers(
+            config.layers,
+            stochastic_depth=config.stochastic_depth,
+            dims=self.dims,
+            encoding=self.encoding,
+            hidden=config.mlp_ratio * config.width,
+            layer_scale=config.layer_scale,
+            dtype=config.dtype,
+            rngs=rngs,
+        )
+        self.norm = LayerNorm(config.width)
+        zeros = nnx.initializers.zeros_init()
+        self.head = linear(
+            config.width,
+            config.classes,
+            ("embed", "classes"),
+            dtype=jnp.float32,
+            rngs=rngs,
+            kernel_init=zeros,
+            bias_init=zeros,
+        )
+        self._embed_params()  # a name that init and init_layer both use is an error now, not at the first call
+
+    @property
+    def prefix(self) -> int:
+        """Number of tokens before the patches, which have no position: CLS, then registers."""
+        return (self.config.pool == "cls") + self.config.registers
+
+    def __call__(
+        self,
+        images: Float[Array, "B height width channels"],
+        *,
+        positions: Num[Array, "*#B T 2"] | None = None,
+        extent: Extent | None = None,
+        train: bool = False,
+        key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "B classes"]:
+        """Return the logits of a batch of images of any size that is a whole number of patches.
+
+        Args:
+            images: floating point, channels last.
+            positions: (row, column) of each patch in raster order, patches; None = those of the image's own grid.
+            extent: (rows, columns) that the encoding adapts to; None = the image's own grid.
+            train: whether branches are dropped, where the config says so.
+            key: draws them; needed only then.
+
+        Raises:
+            ValueError: an image of other channels or not a whole number of patches, positions of another shape, a key
+                that is missing.
+        """
+        batch, height, width, channels = images.shape
+        grid = patch_grid((height, width), self.config.patch)
+        patches = grid[0] * grid[1]
+        if channels != self.config.channels:
+            raise ValueError(f"images must have channels={self.config.channels}, got {images.shape}")
+        positions = grid_positions(*grid) if positions is None else positions
+        if positions.shape not in ((patches, 2), (batch, patches, 2)):
+            raise ValueError(f"positions must be ({patches}, 2) or ({batch}, {patches}, 2), got {positions.shape}")
+        dropping = train and self.config.stochastic_depth > 0.0
+        if dropping and key is None:
+            raise ValueError(f"stochastic_depth={self.config.stochastic_depth} needs a key while training, got None")
+        extent = grid if extent is None else extent
+
+        x = self.patch(images_to_patches(images, self.config.patch))
+        if self.encoding.embed is not None:
+            params = self._embed_params()
+            params = params if self.encoding.at is None else self.encoding.at(params, extent)
+            x = self.encoding.embed(params, x, positions)
+        x, tokens = self._with_prefix(x, positions)
+        chex.assert_shape(x, (batch, self.prefix + patches, self.config.width))
+        where = Where(nnx.as_pure(self.position), tokens, extent)
+        x = self.layers(x, where, key if dropping else None)
+        logits = self.head(self._pool(x))
+        chex.assert_shape(logits, (batch, self.config.classes))
+        return logits
+
+    def _embed_params(self) -> Params:
+        """Return what `embed` reads, before `at`: the model's parameters and the first layer's."""
+        first = jax.tree.map(lambda leaf: leaf[0], nnx.as_pure(self.layers.blocks.attention.position))
+        return merge_params(nnx.as_pure(self.position), first)
+
+    def _with_prefix(self, x: Float[Array, "B P C"], positions: Array) -> tuple[Float[Array, "B T C"], Tokens]:
+        """Put CLS and registers before the patches: at position 0, and not placed."""
+        if not self.prefix:
+            return x, Tokens(positions)
+        learned = jnp.concatenate([tokens[...] for tokens in (self.cls, self.registers) if tokens is not None])
+        prefix = jnp.broadcast_to(learned.astype(x.dtype), (x.shape[0], self.prefix, x.shape[-1]))
+        origin = jnp.zeros((*positions.shape[:-2], self.prefix, 2), positions.dtype)
+        placed = jnp.arange(self.prefix + x.shape[1]) >= self.prefix
+        tokens = Tokens(jnp.concatenate([origin, positions], axis=-2), placed=placed)
+        return jnp.concatenate([prefix, x], axis=1), tokens
+
+    def _pool(self, x: Float[Array, "B T C"]) -> Float[Array, "B C"]:
+        """Return the normalised CLS token, or the mean of the normalised patches, in float32."""
+        if self.cls is not None:
+            return self.norm(x[:, 0].astype(jnp.float32))
+        return jnp.mean(self.norm(x[:, self.prefix :].astype(jnp.float32)), axis=1)

@@ -1,0 +1,161 @@
+"""Encodings made for given dims, with parameters, and one layer around them: what the laws are held against."""
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pejax import Dims, Encoding, Tokens, make_encoding
+from pejax.attention import attention
+from pejax.encoding import Params, attention_hooks, merge_params
+from pejax.testing import Probe, draw_probe, queries_and_keys, settle
+
+TOKENS = 11
+DIMS = {
+    "sequence": Dims(width=48, heads=4, extent=24),
+    "causal": Dims(width=48, heads=4, kv_heads=2, extent=24, causal=True),
+    "image": Dims(width=48, heads=4, kv_heads=2, axes=2, extent=(6, 4)),
+    "volume": Dims(width=48, heads=2, kv_heads=1, head_dim=12, axes=3, extent=(3, 4, 2), scale=0.5),
+}
+
+KINDS = (jnp.int32, jnp.float32)
+"""Types of positions; drawn floats fall between the tokens."""
+
+DIFFERENTIATED = ("causal", "image")
+"""The settings whose gradients are compiled in every run; `-m long` compiles all."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An encoding made for some dims, and parameters of one layer of it."""
+
+    spec: str
+    setting: str
+
+    @property
+    def dims(self) -> Dims:
+        return DIMS[self.setting]
+
+    @property
+    def encoding(self) -> Encoding:
+        return make_encoding(self.spec, self.dims)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether every argument has its default."""
+        return "(" not in self.spec
+
+    @functools.cached_property
+    def params(self) -> Params:
+        """Merged, before `at`; every number is moved, so that nothing stays at a zero that would hide it."""
+        draw = lambda key: merge_params(self.encoding.init(key), self.encoding.init_layer(key))  # noqa: E731
+        return jax.tree.map(lambda leaf: leaf + 0.3 * normal(*leaf.shape), jax.jit(draw)(jax.random.key(7)))
+
+    @functools.cached_property
+    def settled(self) -> Params:
+        """The parameters passed through `at`."""
+        return settle(self.encoding, self.params, self.dims)
+
+    def __str__(self) -> str:
+        return f"{self.spec}-{self.setting}"
+
+
+compiled = functools.partial(
+    jax.jit, static_argnames=("case", "implementation"), compiler_options={"xla_backend_optimization_level": 0}
+)
+
+
+class Args(NamedTuple):
+    """What a layer has gradients for."""
+
+    params: Params
+    x: jax.Array
+    q_kernel: jax.Array
+    k_kernel: jax.Array
+    positions: jax.Array
+
+
+def normal(*shape: int, seed: int = 0) -> jax.Array:
+    """Draw standard normal numbers."""
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def draw(case: Case, *shape: int, reach: int = 2) -> jax.Array:
+    """Draw integer positions of tokens `shape`, within `reach` extents."""
+    axes = () if case.dims.axes == 1 else (case.dims.axes,)
+    sizes = reach * np.asarray(case.dims.extent)
+    return jnp.asarray(np.random.default_rng(1).integers(sizes, size=shape + axes), jnp.int32)
+
+
+def serves(spec: str, setting: str) -> bool:
+    """Ask the factory whether it serves these dims."""
+    try:
+        make_encoding(spec, DIMS[setting])
+    except ValueError:
+        return False
+    return True
+
+
+@compiled
+def gradients(
+    case: Case, args: Args, tokens: Tokens, weight: jax.Array, *, implementation: str = "reference"
+) -> tuple[jax.Array, Args]:
+    """Return one layer's attention output `(T, H, D)` and the gradients of its sum weighted by `weight`."""
+
+    def total(args: Args) -> tuple[jax.Array, jax.Array]:
+        output = layer(case, args, tokens._replace(positions=args.positions), implementation)
+        return jnp.sum(weight * output), output
+
+    (_, output), slopes = jax.value_and_grad(total, has_aux=True)(args)
+    return output, slopes
+
+
+def layer(case: Case, args: Args, tokens: Tokens, implementation: str) -> jax.Array:
+    """Run one layer by the model's rule, the keys being their own values."""
+    encoding, dims = case.encoding, case.dims
+    params = settle(encoding, args.params, dims)
+    q, k = queries_and_keys(encoding, params, Probe(args.x, args.q_kernel, args.k_kernel, tokens.positions))
+    k = k[:, :: dims.heads // dims.kv_heads]
+    options = {"causal": dims.causal, "scale": dims.scale, "implementation": implementation}
+    return attention(q, k, k, q_tokens=tokens, **attention_hooks(encoding, params), **options)
+
+
+def in_order(case: Case) -> tuple[Args, Tokens]:
+    """Draw tokens within the extent that come in the order of their array, all placed, in one segment."""
+    probe = draw_probe(3, case.dims, tokens=TOKENS, reach=1.0, dtype=jnp.float32)
+    positions = jnp.arange(TOKENS, dtype=jnp.float32) if case.dims.axes == 1 else probe.positions
+    order, placed = jnp.arange(TOKENS, dtype=jnp.int32), jnp.ones(TOKENS, bool)
+    tokens = Tokens(positions, index=order, placed=placed, segments=jnp.ones(TOKENS, jnp.int32))
+    return Args(case.params, probe.x, probe.q_kernel, probe.k_kernel, positions), tokens
+
+
+def with_tokens(args: Args, tokens: Tokens, x: jax.Array) -> tuple[Args, Tokens]:
+    """Return the arguments for other tokens."""
+    return args._replace(x=x, positions=tokens.positions), tokens
+
+
+def run(case: Case, args: Args, tokens: Tokens) -> jax.Array:
+    """Return the layer's output, from a program that is compiled anyway."""
+    if case.setting in DIFFERENTIATED:
+        return gradients(case, args, tokens, no_weight(case))[0]
+    return forward(case, args, tokens)
+
+
+@compiled
+def forward(case: Case, args: Args, tokens: Tokens, *, implementation: str = "reference") -> jax.Array:
+    """Return one layer's attention output `(T, H, D)`."""
+    return layer(case, args, tokens, implementation)
+
+
+def no_weight(case: Case) -> jax.Array:
+    """Return zeros as large as the output."""
+    return jnp.zeros((TOKENS, case.dims.heads, case.dims.head_dim))
+
+
+def close(actual: object, expected: object, tolerance: float = 2e-5) -> None:
+    """Require that two trees agree, relative to 1 and to the size of each number."""
+    chex.assert_trees_all_close(actual, expected, rtol=tolerance, atol=tolerance)

@@ -1,0 +1,23 @@
+"""Strict promotion, eight host devices, warnings as errors and runtime type checks for the whole test run."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+import hypothesis
+import jax
+import pytest
+
+pytest.register_assert_rewrite("cases", "laws", "biases")
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=25, database=None)
+hypothesis.settings.load_profile("fixed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep each file on one worker where there are several, for what it has compiled; a test may name its own group."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))

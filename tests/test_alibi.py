@@ -1,0 +1,85 @@
+"""ALiBi: slopes of the peers for any head count, CROMA's formula on grids, and what the sources get wrong."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from biases import compiled
+from peers import peer
+
+from pejax import Dims, alibi_slopes, grid_positions, make_encoding
+
+alibi_bias = compiled("alibi_bias")
+
+
+@pytest.mark.parity
+def test_slopes_are_those_of_bloom_and_mpt_for_1_to_128_heads():
+    torch, bloom, mpt = (
+        peer(name)
+        for name in ("torch", "transformers.models.bloom.modeling_bloom", "transformers.models.mpt.modeling_mpt")
+    )
+    for heads in range(1, 129):
+        ours = np.asarray(alibi_slopes(heads))
+        first_key = bloom.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1].numpy()
+        last_but_one = -mpt.build_mpt_alibi_tensor(heads, 2)[:, 0, 0].numpy()
+        np.testing.assert_allclose(ours, first_key, rtol=1e-5)
+        np.testing.assert_allclose(ours, last_but_one, rtol=1e-6)
+
+
+def test_slopes_of_8_and_12_heads_are_the_papers():
+    """Head 0 is the steepest, and the first slope is the ratio itself, not its square."""
+    eight = [2.0**-n for n in range(1, 9)]
+    np.testing.assert_array_equal(alibi_slopes(8), np.float32(eight))
+    np.testing.assert_array_equal(alibi_slopes(12), np.float32([*eight, *(2.0 ** -(n + 0.5) for n in range(4))]))
+    np.testing.assert_array_equal(alibi_slopes(1), np.float32([2.0**-8]))
+
+
+@pytest.mark.parametrize("grid", [(4, 4), (3, 5)])
+def test_bias_on_a_grid_is_cromas(grid):
+    positions = grid_positions(*grid)
+    slopes = alibi_slopes(3)
+    bias = np.asarray(alibi_bias(positions, positions, slopes))
+    for head, slope in enumerate(np.asarray(slopes, np.float64)):
+        for i, (y, x) in enumerate(np.ndindex(grid)):
+            for j, (v, u) in enumerate(np.ndindex(grid)):
+                assert bias[head, i, j] == pytest.approx(-slope * np.sqrt((y - v) ** 2 + (x - u) ** 2), rel=1e-6)
+
+
+def test_bias_falls_with_the_distance_on_both_sides():
+    bias = np.asarray(alibi_bias(jnp.arange(2, 5), jnp.arange(9), alibi_slopes(2)))
+    distance = np.abs(np.arange(9)[None] - np.arange(2, 5)[:, None])
+    np.testing.assert_array_equal(bias, -np.asarray(alibi_slopes(2))[:, None, None] * np.float32(distance))
+
+
+def test_distances_of_narrow_and_unsigned_positions_do_not_wrap():
+    wide = alibi_bias(jnp.arange(200), jnp.arange(200), alibi_slopes(1))
+    for dtype in (jnp.uint8, jnp.uint32, jnp.int16, jnp.bfloat16):
+        narrow = jnp.arange(200).astype(dtype)
+        np.testing.assert_array_equal(alibi_bias(narrow, narrow, alibi_slopes(1)), wide)
+
+
+def test_the_factory_scales_slopes_and_stretches_them_beyond_the_trained_extent():
+    dims = Dims(width=16, heads=4, extent=32)
+    slopes = lambda spec, extent: np.asarray(make_encoding(spec, dims).at({}, extent)["heads"]["slope"])  # noqa: E731
+    np.testing.assert_array_equal(slopes("alibi(slope_scale=2)", 32), 2 * np.asarray(alibi_slopes(4)))
+    np.testing.assert_array_equal(slopes("alibi(stretch=True)", 64), 0.5 * np.asarray(alibi_slopes(4)))
+    np.testing.assert_array_equal(slopes("alibi(stretch=True)", 16), alibi_slopes(4))
+
+
+def test_gradient_of_the_slopes_is_minus_the_distance():
+    positions = jnp.asarray([[0.0, 0.0], [3.0, 4.0]])
+    gradient = jax.grad(lambda slopes: alibi_bias(positions, positions, slopes).sum())(alibi_slopes(2))
+    np.testing.assert_allclose(gradient, [-10.0, -10.0])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: alibi_slopes(0), "heads must be at least 1, got 0"),
+        (lambda: make_encoding("alibi(slope_scale=0)", Dims(width=8, heads=2)), "positive, got 0"),
+        (lambda: make_encoding("alibi(stretch=True)", Dims(width=8, heads=2)), "trained extent"),
+    ],
+)
+def test_bad_input_is_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

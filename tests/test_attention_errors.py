@@ -1,0 +1,93 @@
+"""Bad input to attention: one line that names the thing, the rule and the value."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.tree_util import Partial
+
+from pejax import Tokens, attention, merge_attention
+
+IMPLEMENTATIONS = ("reference", "blockwise")
+unchecked = inspect.unwrap(attention)  # the library's own errors, not those of the type checker that tests add
+
+
+def transposed(params, q, k, q_positions, k_positions):
+    return jnp.zeros((k.shape[0], q.shape[0]))
+
+
+def narrow(params, weights, q_positions, k_positions):
+    return jnp.zeros((weights.shape[0], 1))
+
+
+Q, K = jnp.ones((2, 6, 4, 8)), jnp.ones((2, 5, 2, 8))
+HEADS = {"heads": {"slope": jnp.ones(3)}}
+BAD = {
+    "rank": ({"q": jnp.ones((4, 8))}, ValueError, r"q must be \(\*B, T, H, D\), got \(4, 8\)"),
+    "batch": ({"q": jnp.ones((3, 6, 4, 8))}, ValueError, r"agree in \*B and D, got \(3, 6, 4, 8\) and \(2, 5, 2, 8\)"),
+    "heads": ({"q": jnp.ones((2, 6, 3, 8))}, ValueError, r"heads must be a multiple of k's.* got q \(2, 6, 3, 8\)"),
+    "no heads": ({"k": jnp.ones((2, 5, 0, 8)), "v": jnp.ones((2, 5, 0, 8))}, ValueError, "none empty"),
+    "values": ({"v": jnp.ones((2, 4, 2, 8))}, ValueError, r"k and v must have the same shape"),
+    "integers": ({"q": jnp.ones((2, 6, 4, 8), int)}, TypeError, "q must be floating point, got int32"),
+    "length": ({"q_tokens": jnp.arange(7)}, ValueError, r"q_tokens.positions must be .* T=6, got \(7,\)"),
+    "one axis": ({"q_tokens": jnp.ones((6, 1))}, ValueError, r"A > 1 axes .* got \(6, 1\)"),
+    "axes": ({"q_tokens": jnp.ones((6, 2))}, ValueError, r"same position axes, got \(6, 2\) and \(5,\)"),
+    "keys": ({"k_tokens": None}, ValueError, "k_tokens must be given .* T=6, S=5"),
+    "segments": (
+        {"q_tokens": Tokens(jnp.arange(6), segments=jnp.ones((3, 6), int))},
+        ValueError,
+        r"q_tokens.segments must be \(T,\) or \(\*B, T\), \*B=\(2,\), T=6, got \(3, 6\)",
+    ),
+    "kind": ({"k_tokens": Tokens(jnp.arange(5), placed=jnp.ones(5))}, TypeError, "k_tokens.placed must be bool, got f"),
+    "order": ({"q_tokens": jnp.linspace(0, 1, 6), "causal": True}, ValueError, "q_tokens must have an index"),
+    "function": ({"bias": transposed}, TypeError, r"bias must be jax.tree_util.Partial.* got <function"),
+    "distance": ({"distance": transposed}, TypeError, "distance must be jax.tree_util.Partial"),
+    "params": ({"bias": Partial(transposed, {"slope": 1})}, ValueError, r"'heads' and 'all' alone, got \['slope'\]"),
+    "leads": (
+        {"bias": Partial(transposed, HEADS)},
+        ValueError,
+        r"\['heads'\]\['slope'\] must lead with H=4, got shape \(3,\)",
+    ),
+    "bias": (
+        {"bias": Partial(transposed, {})},
+        ValueError,
+        r"bias hook transposed must return \(T, S\) = \(6, 5\), got \(5, 6\)",
+    ),
+    "output": (
+        {"values": Partial(narrow, {})},
+        ValueError,
+        r"values hook narrow must return \(T, D\) = \(6, 8\), got \(6, 1\)",
+    ),
+    "implementation": ({"implementation": "flash"}, ValueError, r"one of \('reference', 'blockwise'\), got 'flash'"),
+    "window": ({"window": 0}, ValueError, "window must be at least 1 token, got 0"),
+    "range": ({"distance_range": (3, 3)}, ValueError, r"0 <= lo < hi, got \(3, 3\)"),
+    "cap": ({"soft_cap": 0.0}, ValueError, "soft_cap must be positive and finite, got 0.0"),
+    "scale": ({"scale": float("nan")}, ValueError, "scale must be finite, got nan"),
+    "rate": ({"dropout": (jax.random.key(0), 1.0)}, ValueError, "0 <= rate < 1, got rate=1.0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_bad_input_is_named_in_one_line(name, implementation):
+    change, kind, message = BAD[name]
+    arguments = {"q_tokens": jnp.arange(6), "k_tokens": jnp.arange(5), "implementation": implementation, **change}
+    q, k, v = (arguments.pop(letter, default) for letter, default in (("q", Q), ("k", K), ("v", K)))
+    with pytest.raises(kind, match=message) as caught:
+        unchecked(q, k, v, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_positions_that_could_be_batched_or_on_axes_are_refused():
+    q = jnp.ones((2, 2, 1, 4))
+    with pytest.raises(ValueError, match=r"\(2, 2\) is both \(\*B, T\) and \(T, A\)"):
+        attention(q, q, q, q_tokens=jnp.zeros((2, 2)))
+
+
+@pytest.mark.parametrize(
+    "parts", [[], [(jnp.ones((3, 1, 2)), jnp.ones((3, 1))), (jnp.ones((4, 1, 2)), jnp.ones((4, 1)))]]
+)
+def test_parts_that_do_not_fit_are_refused(parts):
+    with pytest.raises(ValueError, match="parts must"):
+        inspect.unwrap(merge_attention)(parts)

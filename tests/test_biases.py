@@ -1,0 +1,86 @@
+"""What every bias keeps to: finite gradients, float32, and positions on the axes it was made for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from biases import types_unchecked
+
+from pejax import Dims, attention, grid_positions, make_encoding
+from pejax.encoding import attention_hooks, merge_params, relative_positions, split_params
+
+NAMES = ["alibi", "t5", "kerple", "kerple(variant='power')", "fire", "shaw", "transformer_xl"]
+LINE, GRID = Dims(width=8, heads=2), Dims(width=8, heads=2, axes=2)
+KEY = jax.random.key(0)
+MEETING = jnp.asarray([0.0, 0.0, 1.5, 200.0])
+
+
+def make(spec, dims):
+    """Return an encoding and the function that draws one layer's parameters, passed through `at`."""
+    encoding = make_encoding(spec, dims)
+
+    def settled(key):
+        params = merge_params(encoding.init(key), encoding.init_layer(key))
+        return params if encoding.at is None else encoding.at(params, 4)
+
+    return encoding, settled
+
+
+def first_head(params):
+    """Return what the hooks of the first head are given."""
+    shared, heads = split_params(params)
+    return {**shared, **jax.tree.map(lambda leaf: leaf[0], heads)}
+
+
+@pytest.mark.parametrize("dims", [LINE, GRID], ids=["line", "grid"])
+@pytest.mark.parametrize("spec", NAMES)
+def test_gradients_are_finite_where_tokens_meet_and_where_they_are_far(spec, dims):
+    encoding, settled = make(spec, dims)
+    params = jax.jit(lambda key: first_head(settled(key)))(KEY)
+    q, k = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4, 4)), jnp.float32)
+    at = MEETING if dims.axes == 1 else jnp.stack([MEETING, MEETING], axis=-1)
+
+    def total(params, q, k, at):
+        bias = encoding.bias(params, q, k, at, at)
+        assert bias.dtype == jnp.float32
+        weights = jax.nn.softmax(bias)
+        return bias.sum() + (0.0 if encoding.values is None else encoding.values(params, weights, at, at).sum())
+
+    gradients = jax.jit(jax.grad(total, (0, 1, 2, 3)))(params, q, k, at)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+@pytest.mark.parametrize("spec", NAMES)
+def test_positions_on_other_axes_are_refused_in_one_line(spec):
+    q, grid, line = jnp.zeros((4, 4)), grid_positions(2, 2), jnp.arange(4)
+    for dims, positions in ((LINE, grid), (GRID, line), (GRID, jnp.zeros((4, 3)))):
+        encoding, settled = make(spec, dims)
+        bias = lambda key: encoding.bias(first_head(settled(key)), q, q, positions, positions)  # noqa: B023, E731
+        with pytest.raises(ValueError, match=f"on {dims.axes} axes needs positions") as error:
+            jax.eval_shape(bias, KEY)
+        assert "\n" not in str(error.value)
+        if encoding.values is not None:
+            values = lambda key: encoding.values(first_head(settled(key)), q, positions, positions)  # noqa: B023, E731
+            with pytest.raises(ValueError, match=f"on {dims.axes} axes needs positions"):
+                jax.eval_shape(values, KEY)
+
+
+def test_attention_passes_the_refusal_on():
+    encoding, settled = make("t5", GRID)
+    q, line = jnp.zeros((5, 2, 4)), jnp.arange(5)
+    with pytest.raises(ValueError, match="t5 on 2 axes needs positions \\(T, 2\\), got \\(T\\)"):
+        attention(q, q, q, q_tokens=line, k_tokens=line, **attention_hooks(encoding, settled(KEY)))
+
+
+def test_queries_and_keys_on_different_axes_are_refused():
+    with types_unchecked(), pytest.raises(ValueError, match="must share axes"):
+        relative_positions(jnp.zeros((4, 2)), jnp.zeros(4))
+
+
+@pytest.mark.parametrize("spec", NAMES)
+def test_half_precision_queries_give_a_float32_bias(spec):
+    encoding, settled = make(spec, LINE)
+    q = jnp.ones((3, 4), jnp.bfloat16)
+    at = jnp.arange(3)
+    shape = jax.eval_shape(lambda key: encoding.bias(first_head(settled(key)), q, q, at, at), KEY)
+    assert (shape.shape, shape.dtype) == ((3, 3), jnp.float32)

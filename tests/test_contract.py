@@ -1,0 +1,287 @@
+"""The contract itself: dims, parameters, tokens, the registry and its specs, and an encoding in words."""
+
+import inspect
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pejax
+from pejax import ENCODINGS, Dims, Encoding, Tokens, explain, make_encoding
+from pejax.encoding import as_tokens, attention_hooks, from_distance, merge_params, split_params, stack_layers
+from pejax.registry import parse_spec
+
+DIMS = Dims(width=32, heads=4)
+README = pathlib.Path(__file__).parents[1] / "README.md"
+
+
+def one_line(error: pytest.ExceptionInfo, *parts: str) -> None:
+    """Require that the error is one line and names these parts."""
+    text = str(error.value)
+    assert "\n" not in text
+    for part in parts:
+        assert part in text, text
+
+
+# Dims
+
+
+def test_dims_fill_what_follows_from_the_rest():
+    dims = Dims(width=48, heads=3)
+    assert (dims.kv_heads, dims.head_dim, dims.scale) == (3, 16, 0.25)
+    assert Dims(width=48, heads=3, scale=1.0, head_dim=5).head_dim == 5
+    assert Dims(width=48, heads=3, scale=1.0).scale == 1.0
+
+
+def test_equal_dims_hash_equal_however_they_were_written():
+    short = Dims(width=48, heads=3, axes=2, extent=(4, 6))
+    whole = Dims(width=48, heads=3, kv_heads=3, head_dim=16, axes=2, extent=(4, 6), scale=0.25, causal=False)
+    assert short == whole
+    assert hash(short) == hash(whole)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"width": 50, "heads": 4}, ["width=50", "heads=4", "multiple"]),
+        ({"width": 32, "heads": 0}, ["heads=0"]),
+        ({"width": 32, "heads": -2, "head_dim": 8}, ["heads", "-2"]),
+        ({"width": 0, "heads": 1}, ["width", "got 0"]),
+        ({"width": 32, "heads": 4, "kv_heads": 3}, ["heads=4", "kv_heads=3", "multiple"]),
+        ({"width": 32, "heads": 4, "kv_heads": 0}, ["kv_heads", "got 0"]),
+        ({"width": 32, "heads": 4, "head_dim": 0}, ["head_dim", "got 0"]),
+        ({"width": 32, "heads": 4, "head_dim": 0, "scale": 1.0}, ["head_dim", "got 0"]),
+        ({"width": 32, "heads": 4, "axes": 0}, ["axes", "got 0"]),
+        ({"width": 32, "heads": 4, "extent": (4, 4)}, ["extent", "positive int", "(4, 4)"]),
+        ({"width": 32, "heads": 4, "extent": (4,)}, ["extent", "positive int", "(4,)"]),
+        ({"width": 32, "heads": 4, "extent": 0}, ["extent", "got 0"]),
+        ({"width": 32, "heads": 4, "axes": 2, "extent": 16}, ["extent", "tuple of 2", "16"]),
+        ({"width": 32, "heads": 4, "axes": 2, "extent": (4, 4, 4)}, ["extent", "tuple of 2", "(4, 4, 4)"]),
+        ({"width": 32, "heads": 4, "axes": 2, "extent": (4, 0)}, ["extent", "tuple of 2", "(4, 0)"]),
+        ({"width": 32, "heads": 4, "axes": 2, "extent": ()}, ["extent", "tuple of 2", "()"]),
+    ],
+)
+def test_dims_refuse_in_one_line(options, parts):
+    with pytest.raises(ValueError, match=re.escape(parts[0])) as error:
+        Dims(**options)
+    one_line(error, *parts)
+
+
+# Parameters
+
+
+def test_merge_joins_heads_and_all_inside():
+    shared = {"table": 1, "heads": {"slope": 2}, "all": {"w": 3}}
+    layer = {"frequencies": 4, "heads": {"u": 5}, "all": {"b": 6}}
+    assert merge_params(shared, layer) == {
+        "table": 1,
+        "frequencies": 4,
+        "heads": {"slope": 2, "u": 5},
+        "all": {"w": 3, "b": 6},
+    }
+    assert shared["heads"] == {"slope": 2}, "the arguments are left alone"
+
+
+@pytest.mark.parametrize(
+    ("shared", "layer", "name"),
+    [
+        ({"t": 1}, {"t": 1}, "t"),
+        ({"heads": {"u": 1}}, {"heads": {"u": 1}}, "u"),
+        ({"all": {"w": 1}}, {"all": {"w": 1}}, "w"),
+    ],
+)
+def test_merge_refuses_a_name_twice(shared, layer, name):
+    with pytest.raises(ValueError, match="must not share a parameter name") as error:
+        merge_params(shared, layer)
+    one_line(error, repr(name))
+
+
+def test_split_gives_what_the_hooks_read_and_nothing_else():
+    assert split_params({"table": 1, "heads": {"u": 5}}) == ({}, {"u": 5})
+    assert split_params({"all": {"w": 3}}) == ({"w": 3}, {})
+
+
+def test_hooks_carry_their_parameters_as_operands():
+    encoding = make_encoding("alibi", DIMS)
+    params = encoding.at({"table": jnp.zeros(3)}, 8)
+    hooks = attention_hooks(encoding, params)
+    assert hooks["values"] is None
+    assert [leaf.shape for leaf in jax.tree.leaves(hooks["bias"])] == [(4,)]
+    assert attention_hooks(Encoding(), {}) == {"bias": None, "values": None, "distance": None}
+
+
+def test_layers_draw_from_keys_of_their_own():
+    stacked = stack_layers(lambda key: {"u": jax.random.normal(key, (2, 3))}, jax.random.key(0), 4)
+    assert stacked["u"].shape == (4, 2, 3)
+    assert len(np.unique(np.asarray(stacked["u"]))) == 24
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_bias_from_a_distance_is_that_distance_of_each_pair(axes):
+    shape = () if axes == 1 else (axes,)
+    q_positions = jax.random.randint(jax.random.key(0), (3, *shape), 0, 9)
+    k_positions = jax.random.randint(jax.random.key(1), (5, *shape), 0, 9)
+    weigh = jnp.asarray([1.0, 10.0, 100.0])[:axes]
+    distance = lambda params, relative: params["a"] * (relative.reshape(-1, axes).astype(jnp.float32) @ weigh)  # noqa: E731
+    bias = from_distance(distance)({"a": 2.0}, jnp.zeros((3, 4)), jnp.zeros((5, 4)), q_positions, k_positions)
+    for i, j in np.ndindex(3, 5):
+        relative = np.atleast_1d(np.asarray(k_positions[j] - q_positions[i]))
+        np.testing.assert_allclose(bias[i, j], 2.0 * relative @ np.asarray(weigh), rtol=1e-6)
+
+
+def test_tokens_are_one_pytree_and_a_plain_array_is_all_placed():
+    assert as_tokens(jnp.arange(3)).placed is None
+    tokens = Tokens(jnp.arange(3), segments=jnp.ones(3, jnp.int32))
+    assert as_tokens(tokens) is tokens
+    assert len(jax.tree.leaves(tokens)) == 2
+
+
+# The registry
+
+
+def test_equal_specs_and_dims_give_the_same_object():
+    one = make_encoding("alibi(slope_scale=2.0, stretch=False)", DIMS)
+    assert one is make_encoding(" alibi(stretch=False,slope_scale=2.0) ", Dims(width=32, heads=4, head_dim=8))
+    assert one is not make_encoding("alibi(slope_scale=3.0)", DIMS)
+    assert one is not make_encoding("alibi(slope_scale=2.0, stretch=False)", Dims(width=32, heads=2))
+    assert make_encoding("alibi", DIMS) is make_encoding("alibi()", DIMS)
+
+
+def test_an_integer_stands_for_a_float_but_a_truth_value_does_not():
+    assert make_encoding("alibi(slope_scale=1)", DIMS) is make_encoding("alibi(slope_scale=1.0)", DIMS)
+    with pytest.raises(TypeError, match="slope_scale must be float, got True"):
+        make_encoding("alibi(slope_scale=True)", DIMS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "near"), [("ropee", "rope"), ("alibo", "alibi"), ("Alibi", "alibi"), ("rope-mixed2", None), ("t_5", "t5")]
+)
+def test_an_unknown_name_is_answered_with_the_nearest(spec, near):
+    with pytest.raises(ValueError, match=r"unknown encoding|is written") as error:
+        make_encoding(spec, DIMS)
+    one_line(error, spec if near is None else f"did you mean {near!r}", *([] if near is None else ENCODINGS))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "",
+        "   ",
+        "alibi(",
+        "alibi(2.0)",
+        "alibi(**{'stretch': True})",
+        "alibi(*[1])",
+        "alibi.at",
+        "alibi(stretch=True).at",
+        "alibi[0]",
+        "'alibi'",
+        "alibi, rope",
+        "alibi; rope",
+        "alibi\nrope",
+        "__import__('os')",
+        "alibi(stretch=__import__('os'))",
+        "alibi(stretch=stretch)",
+        "alibi(slope_scale=1+x)",
+        "alibi(slope_scale=1, slope_scale=2)",
+        "alibi(slope_scale=1 / 2)",
+        "alibi(unknown=2)",
+        "alibi(dims=2)",
+        "alibi(slope_scale=[1.0])",
+        "alibi(slope_scale={})",
+        "alibi(slope_scale='2')",
+        "alibi(slope_scale=None)",
+        "alibi(stretch='yes')",
+        "alibi(slope_scale=1e999)",
+        "al\0ibi",
+        "alibi(slope_scale=" + "-" * 5000 + "1)",
+        "alibi(slope_scale={[]: 1})",
+        "alibi(slope_scale=nan)",
+        "alibi(slope_scale=" + "9" * 400 + ")",
+        "alibi(slope_scale=" + "9" * 5000 + ")",
+        "(" * 300 + "alibi" + ")" * 300,
+    ],
+)
+def test_a_bad_spec_is_refused_in_one_line(spec):
+    with pytest.raises((ValueError, TypeError)) as error:
+        make_encoding(spec, DIMS)
+    one_line(error)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_name_or_refused_in_one_line(text):
+    for spec in (text, f"alibi({text})", f"alibi(slope_scale={text})"):
+        outcome = read(spec)
+        assert "\n" not in outcome
+        assert outcome in ENCODINGS or " " in outcome
+
+
+def read(spec: str) -> str:
+    """Return the name that a spec is read as, or the error."""
+    try:
+        return parse_spec(spec)[0]
+    except (ValueError, TypeError) as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_value_of_the_wrong_type_is_refused_in_one_line(name):
+    for option in inspect.signature(ENCODINGS[name]).parameters:
+        for value in ("'x y'", "b'x'", "1j", "...", "{'a': 1}", "[[1]]") * (option != "dims"):
+            with pytest.raises((ValueError, TypeError)) as error:
+                make_encoding(f"{name}({option}={value})", Dims(width=32, heads=4, extent=16))
+            one_line(error, name, option)
+
+
+# In words
+
+
+def test_explain_names_the_hooks_the_parameters_the_cost_and_the_law():
+    text = explain(make_encoding("alibi", DIMS))
+    assert [line.split(":")[0] for line in text.splitlines()] == [
+        *("at", "bias", "distance", "parameters", "cost", "shift")
+    ]
+    assert "changes no logit" in text
+    nothing = explain(Encoding(shift_invariant=True), DIMS)
+    assert nothing.splitlines()[0].startswith("nothing")
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_explain_counts_what_init_draws(name):
+    dims = Dims(width=32, heads=4, extent=16)
+    encoding = make_encoding(name, dims)
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(init(jax.random.key(0)))) for init in encoding[:2]]
+    text = explain(encoding, dims)
+    assert f"parameters: {sizes[0]:,} in the model, {sizes[1]:,} in each layer" in text
+    computing = [
+        encoding.embed,
+        encoding.rotate,
+        encoding.rotate_keys or encoding.rotate,
+        encoding.bias,
+        encoding.values,
+    ]
+    assert text.count("cost: ") == max(1, sum(hook is not None for hook in computing))
+
+
+def test_explain_counts_the_operations_of_a_hook():
+    dims = Dims(width=6, heads=2)
+    double = Encoding(embed=lambda params, x, positions: x + x)
+    assert "cost: embed 6 flops a token" in explain(double, dims)
+
+
+# Names
+
+
+def test_public_names_are_all_there_and_documented_on_the_front_page():
+    assert len(pejax.__all__) == len(set(pejax.__all__))
+    for name in pejax.__all__:
+        documented = inspect.getdoc(getattr(pejax, name))
+        assert documented, name
+    text = README.read_text()
+    missing = [name for name in pejax.__all__ if f"`{name}" not in text and f"{name}(" not in text]
+    assert not missing
+    assert not [name for name in ENCODINGS if f"`{name}" not in text]

@@ -1,0 +1,259 @@
+"""Folders of classes, damaged and unusual image files, and data sets prepared by TFDS."""
+
+import io
+import socket
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import train.data as data
+from train.augment import Augment
+from train.data.decode import decode
+from train.data.folder import Files
+
+COLOURS = {"blue": (20, 30, 220), "green": (20, 200, 40), "red": (220, 10, 20)}
+
+
+def encoded(image: np.ndarray | Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def plain(colour: tuple[int, int, int], height: int = 20, width: int = 30) -> np.ndarray:
+    return np.full((height, width, 3), colour, np.uint8)
+
+
+def make_folder(root: Path, splits: dict[str, int]) -> Path:
+    """Write `splits[part]` images of every colour to ROOT/part/colour; the part "" is ROOT itself."""
+    for part, count in splits.items():
+        for name, colour in COLOURS.items():
+            (root / part / name).mkdir(parents=True)
+            for index in range(count):
+                (root / part / name / f"{index}.png").write_bytes(encoded(plain(colour)))
+    return root
+
+
+@pytest.mark.parametrize("held_out", ["val", "test"])
+def test_a_folder_with_splits(tmp_path: Path, held_out: str) -> None:
+    ds = data.load(f"folder:{make_folder(tmp_path, {'train': 4, held_out: 2})}", size=16)
+    assert (len(ds.train), len(ds.test(24)), ds.classes, ds.channels) == (12, 6, ("blue", "green", "red"), 3)
+    for index in range(6):
+        image, label = ds.test(24)[index]
+        assert image.shape == (24, 24, 3)
+        np.testing.assert_array_equal(image, plain(COLOURS[ds.classes[label]], 24, 24))
+    batch = next(data.train_batches(ds, 12, 0, Augment(crop=True, flip=True)))
+    assert batch["image"].shape == (12, 16, 16, 3)
+    pixels = np.rint((batch["image"][:, 0, 0] * ds.std + ds.mean) * 255)
+    np.testing.assert_array_equal(pixels, [COLOURS[ds.classes[label]] for label in batch["label"]])
+
+
+def test_a_folder_of_classes_alone_holds_a_tenth_out(tmp_path: Path) -> None:
+    root = make_folder(tmp_path, {"": 20})
+    ds, again = data.load(f"folder:{root}"), data.load(f"folder(path={str(root)!r})")
+    assert (len(ds.train), len(ds.test(8))) == (54, 6)
+    assert not set(ds.train.files) & set(ds.test(8).files)
+    assert ds.test(8).files == again.test(8).files
+    assert sorted({label for _, label in (ds.test(8)[i] for i in range(6))}) == [0, 1, 2]
+    assert ds.identity == again.identity
+    (root / "red" / "0.png").write_bytes(encoded(plain((1, 2, 3), 40)))
+    assert data.load(f"folder:{root}").identity != ds.identity, "other content, other identity"
+
+
+def test_the_central_square_is_shown(tmp_path: Path) -> None:
+    ramp = np.broadcast_to(np.arange(210, dtype=np.uint8)[None, :, None], (70, 210, 3))
+    (tmp_path / "a.png").write_bytes(encoded(np.ascontiguousarray(ramp)))
+    image, _ = Files([tmp_path / "a.png"], [0], 61)[0]
+    assert abs(int(image[30, 0, 0]) - 74.5) <= 1
+    assert abs(int(image[30, -1, 0]) - 134.5) <= 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda root: None, "must hold class sub-folders"),
+        (lambda root: (root / "a").mkdir(), "every class sub-folder must hold images"),
+        (lambda root: make_folder(root, {"": 1}), "a class to split must hold two images"),
+        (lambda root: (make_folder(root, {"train": 1}), make_folder(root / "val", {"odd": 1})), "got class 'odd'"),
+        (lambda root: root.rmdir(), "folder must be a directory"),
+    ],
+)
+def test_folders_that_cannot_serve(tmp_path: Path, make: object, message: str) -> None:
+    root = tmp_path / "images"
+    root.mkdir()
+    make(root)
+    with pytest.raises(ValueError, match=message) as raised:
+        data.load(f"folder:{root}")
+    assert "\n" not in str(raised.value)
+
+
+def corrupt_folder(root: Path) -> Path:
+    make_folder(root, {"train": 4, "val": 3})
+    whole = (root / "train" / "red" / "1.png").read_bytes()
+    (root / "train" / "red" / "1.png").write_bytes(whole[:60])
+    (root / "val" / "blue" / "2.png").write_bytes(b"not an image")
+    return root
+
+
+def test_a_corrupt_image_stops_the_run_and_is_named(tmp_path: Path) -> None:
+    ds = data.load(f"folder:{corrupt_folder(tmp_path)}", size=16)
+    with pytest.raises(data.CorruptImage, match=r"an image must be decodable, got .*red/1\.png: ") as raised:
+        list(zip(range(4), data.train_batches(ds, 12, 0, Augment()), strict=False))
+    assert "\n" not in str(raised.value)
+    with pytest.raises(data.CorruptImage, match=r"blue/2\.png"):
+        list(data.evaluation_batches(ds, 16, 4))
+
+
+def test_corrupt_images_are_skipped_named_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spec = f"folder(path={str(corrupt_folder(tmp_path))!r}, on_error='skip')"
+    ds = data.load(spec, size=16)
+    batches = data.train_batches(ds, 6, 0, Augment())
+    assert {len(next(batches)["label"]) for _ in range(4)} == {6}
+    assert sum(len(batch["label"]) for batch in data.evaluation_batches(ds, 16, 4)) == 8
+    assert sorted(Path(name).name for name in ds.skipped) == ["1.png", "2.png"]
+    assert len(caplog.records) == 2
+    assert "2 so far" in caplog.text
+    with pytest.raises(ValueError, match="on_error must be 'stop' or 'skip', got 'ignore'"):
+        data.load(spec.replace("'skip'", "'ignore'"))
+
+
+def test_a_folder_of_nothing_but_corrupt_images_ends(tmp_path: Path) -> None:
+    root = make_folder(tmp_path, {"train": 1, "val": 1})
+    for file in root.rglob("*.png"):
+        file.write_bytes(b"")
+    ds = data.load(f"folder(path={str(root)!r}, on_error='skip')")
+    with pytest.raises(ValueError, match="got 3 corrupt ones"):
+        next(data.train_batches(ds, 3, 0, Augment()))
+    assert list(data.evaluation_batches(ds, 16, 2)) == []
+
+
+def test_a_missing_file_is_no_corrupt_image(tmp_path: Path) -> None:
+    ds = data.load(f"folder(path={str(make_folder(tmp_path, {'train': 1, 'val': 1}))!r}, on_error='skip')")
+    (tmp_path / "train" / "red" / "0.png").unlink()
+    with pytest.raises(FileNotFoundError):
+        next(data.train_batches(ds, 3, 0, Augment()))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "YCbCr"])
+def test_every_mode_becomes_grey_or_colour(mode: str, channels: int) -> None:
+    red, grey = (200, 0, 0), (100, 100, 100)
+    colour = mode in ("P", "RGB", "RGBA", "CMYK", "YCbCr")
+    picture = Image.fromarray(plain(red if colour else grey))
+    if mode == "I;16":
+        picture = Image.fromarray(np.full((20, 30), 100 * 256 + 77, np.uint16))
+    elif mode == "1":
+        picture, grey = Image.new("1", (30, 20), 1), (255, 255, 255)
+    else:
+        picture = picture.quantize(2) if mode == "P" else picture.convert(mode)
+    kind = "JPEG" if mode in ("CMYK", "YCbCr") else "PNG"
+    shown = decode(
+        encoded(picture, kind, **({"quality": 100, "subsampling": 0} if kind == "JPEG" else {})), channels, "x"
+    )
+    assert shown.mode == ("L" if channels == 1 else "RGB")
+    wanted = np.asarray(Image.fromarray(plain(red if colour else grey)).convert(shown.mode), int)
+    assert np.abs(np.asarray(shown, int) - wanted).max() <= 3
+
+
+def test_of_sixteen_bits_the_upper_eight_remain() -> None:
+    values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    np.testing.assert_array_equal(decode(encoded(values), 1, "x"), values // 256)
+
+
+def test_transparency_shows_white() -> None:
+    half = np.zeros((4, 4, 4), np.uint8)
+    half[:, :2, 3] = 255
+    shown = np.asarray(decode(encoded(half), 3, "x"))
+    assert (shown[:, :2].max(), shown[:, 2:].min()) == (0, 255)
+    palette = Image.fromarray(plain((0, 0, 0), 4, 4)).convert("P")
+    assert np.asarray(decode(encoded(palette, transparency=palette.getpixel((0, 0))), 1, "x")).min() == 255
+
+
+def test_exif_orientation_is_followed() -> None:
+    picture = Image.fromarray(np.repeat(np.arange(40, dtype=np.uint8)[None] * 6, 20, axis=0))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    shown = decode(encoded(picture, "JPEG", exif=exif, quality=95), 1, "x")
+    assert shown.size == (20, 40)
+    assert np.asarray(shown)[0].mean() < 20 < 200 < np.asarray(shown)[-1].mean()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x89PNG\r\n\x1a\n broken",
+        encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8), "JPEG")[:900],
+        encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))[:-2000],
+        encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).replace(b"IDAT", b"IDAX"),
+        encoded(Image.new("F", (4, 4)), "TIFF"),
+    ],
+    ids=["empty", "header", "cut-jpeg", "cut-png", "chunk", "float"],
+)
+def test_damaged_files_are_corrupt_images(content: bytes) -> None:
+    with pytest.raises(data.CorruptImage, match=r"got place/name\.png: .+") as raised:
+        decode(content, 3, "place/name.png")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepare two small data sets with TFDS itself and return their data folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import prepared_data
+
+        return prepared_data.prepare(tmp_path_factory.mktemp("tfds"))
+
+
+@pytest.fixture
+def data_dir(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Name the prepared folder as the user would, and fail whatever opens a socket from here on."""
+
+    def refuse(*args: object) -> None:
+        raise AssertionError(f"a socket was asked for: {args}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(prepared))
+    return prepared
+
+
+def test_small_prepared_images_are_kept_in_memory(data_dir: Path) -> None:
+    ds = data.load("tfds:tiny_squares", size=12)
+    assert (len(ds.train), len(ds.test(12)), ds.channels, ds.classes) == (12, 6, 1, ("dark", "light"))
+    assert isinstance(ds.train, data.Images)
+    for image, label in (ds.test(20)[index] for index in range(6)):
+        assert image.shape == (20, 20, 1)
+        assert (image.min() > 100) == label
+    assert data.load(f"tfds:{data_dir / 'tiny_squares'}", size=12).identity == ds.identity == "tfds-tiny_squares/1.0.0"
+
+
+def test_large_prepared_images_are_cropped(data_dir: Path) -> None:
+    ds = data.load("tfds(name='wide_photos', on_error='skip')", size=16)
+    assert not isinstance(ds.train, data.Images)
+    assert ds.channels == 3
+    batch = next(data.train_batches(ds, 4, 0, Augment(crop=True)))
+    assert batch["image"].shape == (4, 16, 16, 3)
+    shown = sum(len(batch["label"]) for batch in data.evaluation_batches(ds, 24, 2))
+    assert shown == 3, "one of the four is corrupt"
+    assert [name.rstrip("0123") for name in ds.skipped] == ["wide_photos/1.0.0 validation "]
+    with pytest.raises(ValueError, match="must have the split 'test', got train, validation"):
+        data.load("tfds(name='wide_photos', test='test')")
+
+
+def test_fashion_is_found_as_a_prepared_copy(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="got none of them"):
+        data.load("fashion(full=True)")
+    ds = data.load(f"fashion:{data_dir / 'tiny_squares'}", size=28)
+    assert (len(ds.train), "TFDS copy" in ds.note) == (12, True)
+
+
+def test_what_cannot_be_read_says_how_to_prepare_it(data_dir: Path) -> None:
+    with pytest.raises(ValueError, match="must be prepared before") as raised:
+        data.load("tfds:cifar10")
+    assert "tfds build cifar10 --file_format=array_record" in str(raised.value)
+    with pytest.raises(ValueError, match="an image and a class label, got no_label with image"):
+        data.load("tfds:no_label")

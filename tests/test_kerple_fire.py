@@ -1,0 +1,194 @@
+"""KERPLE and FIRE: learned functions of the distance, against their formulas in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from biases import compiled, types_unchecked
+
+from pejax import Dims, grid_positions, make_encoding
+from pejax.encoding import split_params
+
+fire_bias, kerple_bias = compiled("fire_bias"), compiled("kerple_bias")
+
+KEY = jax.random.key(0)
+AT = jnp.arange(9)
+
+
+def drawn(encoding):
+    """Return initial parameters, in dictionaries that may be changed."""
+    return jax.jit(encoding.init)(KEY)
+
+
+def whole_bias(encoding, params, positions):
+    """Return `(H, T, T)` from the hook of an encoding that reads no queries."""
+    shared, heads = split_params(params)
+    nothing = jnp.zeros((len(positions), 1))
+    head = lambda heads: encoding.bias({**shared, **heads}, nothing, nothing, positions, positions)  # noqa: E731
+    return jax.jit(jax.vmap(head))(heads)
+
+
+# KERPLE
+
+
+@pytest.mark.parametrize("variant", ["log", "power"])
+@pytest.mark.parametrize("axes", [1, 2])
+def test_kerple_is_its_formula(variant, axes):
+    r1, r2 = jnp.asarray([0.5, 1.5]), jnp.asarray([0.25, 1.75])
+    at = AT if axes == 1 else grid_positions(3, 3)
+    points = np.asarray(at, np.float64).reshape(9, -1)
+    d = np.linalg.norm(points[None] - points[:, None], axis=-1)
+    bias = kerple_bias(at, at, r1, r2, variant=variant)
+    for h in (0, 1):
+        a, b = float(r1[h]), float(r2[h])
+        expected = -a * np.log(1 + b * d) if variant == "log" else -a * d**b
+        np.testing.assert_allclose(bias[h], expected, rtol=2e-6)
+    encoding = make_encoding(f"kerple(variant={variant!r})", Dims(width=8, heads=2, axes=axes))
+    np.testing.assert_allclose(whole_bias(encoding, {"heads": {"r1": r1, "r2": r2}}, at), bias, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("variant", "tops"), [("log", (2.0, 1.0)), ("power", (1.0, 2.0))])
+def test_kerple_starts_uniform(variant, tops):
+    heads = drawn(make_encoding(f"kerple(variant={variant!r})", Dims(width=1000, heads=1000)))["heads"]
+    for name, top in zip(("r1", "r2"), tops, strict=True):
+        assert heads[name].shape == (1000,)
+        assert 0 <= float(heads[name].min()) < 0.01 * top
+        assert 0.99 * top < float(heads[name].max()) <= top
+        assert float(heads[name].mean()) == pytest.approx(top / 2, rel=0.05)
+
+
+def test_kerple_reads_its_numbers_within_bounds_without_getting_stuck_on_them():
+    encoding = make_encoding("kerple(variant='power')", Dims(width=4, heads=1))
+    low, high = jnp.float32(-3.0), jnp.float32(5.0)
+    value = lambda r1, r2: encoding.distance({"r1": r1, "r2": r2}, jnp.asarray([3]))[0]  # noqa: E731
+    assert float(value(low, high)) == pytest.approx(-0.01 * 9, rel=1e-4)
+    assert float(value(low, low)) == pytest.approx(-0.01 * 3**0.01, rel=1e-4)
+    r1, r2 = jax.grad(value, (0, 1))(low, high)
+    assert float(r1) == pytest.approx(-9, rel=1e-5)
+    assert float(r2) == pytest.approx(-0.01 * 9 * np.log(3), rel=1e-3)
+
+
+@pytest.mark.parametrize("variant", ["log", "power"])
+def test_kerple_has_finite_gradients_where_tokens_meet(variant):
+    total = lambda at, r1, r2: kerple_bias(at, at, r1, r2, variant=variant).sum()  # noqa: E731
+    for at in (jnp.zeros(3), jnp.zeros((3, 2))):
+        gradients = jax.jit(jax.grad(total, (0, 1, 2)))(at, jnp.ones(2), jnp.asarray([0.5, 0.5]))
+        for gradient in gradients:
+            np.testing.assert_array_equal(gradient, 0.0)
+
+
+# FIRE
+
+
+def fire_by_hand(params, h, i, j, *, causal, threshold):
+    """Return the bias of one head and pair on one axis, in float64."""
+    p, heads = ({name: np.asarray(x, np.float64) for name, x in params[group].items()} for group in ("all", "heads"))
+    log = lambda x: np.log(abs(p["c"] * x) + 1)  # noqa: E731
+    normaliser = max(i, threshold * p["multiplier"], *([] if causal else [j]))
+    x = log(i - j) / (log(normaliser) + 1e-6)
+    return heads["w"][h] @ np.maximum(p["a"] * x + p["b"], 0) + heads["bias"][h]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_fire_is_its_formula(causal):
+    dims = Dims(width=8, heads=2, causal=causal)
+    params = drawn(make_encoding("fire", dims))
+    params["all"]["multiplier"] = jnp.float32(1.25)
+    at = jnp.asarray([0, 1, 3, 4, 9, 40])
+    bias = fire_bias(at, at, params, causal=causal, threshold=4.0)
+    for h, i, j in np.ndindex(bias.shape):
+        expected = fire_by_hand(params, h, int(at[i]), int(at[j]), causal=causal, threshold=4.0)
+        assert bias[h, i, j] == pytest.approx(expected, abs=2e-6)
+    np.testing.assert_allclose(whole_bias(make_encoding("fire(threshold=4)", dims), params, at), bias, atol=1e-6)
+
+
+def test_fire_on_a_grid_sums_one_network_an_axis():
+    at = grid_positions(3, 4)
+    params = drawn(make_encoding("fire", Dims(width=8, heads=2, axes=2)))
+    whole = fire_bias(at, at, params, causal=False, threshold=2.0)
+    pick = lambda a: {  # noqa: E731
+        "all": {name: leaf[a] for name, leaf in params["all"].items()},
+        "heads": {name: leaf[:, a] for name, leaf in params["heads"].items()},
+    }
+    one = [fire_bias(at[:, a], at[:, a], pick(a), causal=False, threshold=2.0) for a in (0, 1)]
+    np.testing.assert_allclose(whole, one[0] + one[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_fire_measures_every_visible_distance_within_0_and_1(causal):
+    """A network that returns its input shows the normalised distance: 0 at the query, 1 over all of a long past."""
+    unit = {"a": jnp.ones(1), "b": jnp.zeros(1), "c": jnp.float32(0.1), "multiplier": jnp.float32(1.0)}
+    params = {"all": unit, "heads": {"w": jnp.ones((1, 1)), "bias": jnp.zeros(1)}}
+    at = jnp.arange(0, 40, 3)
+    x = np.asarray(fire_bias(at, at, params, causal=causal, threshold=8.0)[0])
+    seen = np.tril(np.ones(x.shape, bool)) | (not causal)
+    assert x[seen].min() >= 0
+    assert x[seen].max() <= 1
+    np.testing.assert_array_equal(np.diag(x), 0)
+    np.testing.assert_allclose(x[3:, 0], 1, atol=1e-5)
+    assert x[1, 0] < 0.5
+
+
+def test_fire_has_finite_gradients_everywhere():
+    params = drawn(make_encoding("fire", Dims(width=8, heads=2)))
+    at = jnp.asarray([0.0, 0.0, 2.5, 30.0])
+    total = lambda params, at: fire_bias(at, at, params, causal=False, threshold=8.0).sum()  # noqa: E731
+    gradient = jax.jit(jax.grad(total, (0, 1)))
+    for c in (0.1, 0.0):
+        params["all"]["c"] = jnp.float32(c)
+        for leaf in jax.tree.leaves(gradient(params, at)):
+            assert np.isfinite(leaf).all()
+
+
+@pytest.mark.parametrize(("extent", "threshold"), [(16, 16.0), (4096, 512.0), (None, 512.0), ((3, 20), 20.0)], ids=str)
+def test_the_threshold_follows_a_short_extent(extent, threshold):
+    axes = len(extent) if isinstance(extent, tuple) else 1
+    at = jnp.arange(24) if axes == 1 else 3 * grid_positions(4, 6)
+    encoding = make_encoding("fire", Dims(width=8, heads=2, axes=axes, extent=extent, causal=True))
+    params = drawn(encoding)
+    expected = fire_bias(at, at, params, causal=True, threshold=threshold)
+    np.testing.assert_allclose(whole_bias(encoding, params, at), expected, atol=1e-6)
+
+
+def test_fire_starts_like_a_linear_layer():
+    params = drawn(make_encoding("fire(hidden=400)", Dims(width=8, heads=2)))
+    shared, heads = split_params(params)
+    assert float(shared["c"]) == pytest.approx(0.1)
+    assert float(shared["multiplier"]) == 1.0
+    for leaf, bound in ((shared["a"], 1.0), (shared["b"], 1.0), (heads["w"], 0.05)):
+        assert 0.95 * bound < float(jnp.abs(leaf).max()) <= bound
+        assert abs(float(leaf.mean())) < 0.1 * bound
+
+
+# Options
+
+
+@pytest.mark.parametrize("name", ["kerple", "fire"])
+def test_parameters_may_be_shared_or_each_layers_own(name):
+    dims = Dims(width=8, heads=2)
+    shared, own = make_encoding(name, dims), make_encoding(f"{name}(share='layer')", dims)
+    assert shared.init_layer(KEY) == {} == own.init(KEY)
+    assert jax.eval_shape(shared.init, KEY) == jax.eval_shape(own.init_layer, KEY)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("kerple(variant='linear')", "variant must be one of log, power, got 'linear'"),
+        ("kerple(share='all')", "share must be one of model, layer, got 'all'"),
+        ("fire(share='all')", "share must be one of model, layer, got 'all'"),
+        ("fire(hidden=0)", "hidden units must be at least 1, got 0"),
+        ("fire(threshold=0)", "threshold must be positive, got 0"),
+    ],
+)
+def test_bad_options_are_refused(spec, words):
+    with pytest.raises(ValueError, match=words):
+        make_encoding(spec, Dims(width=8, heads=2))
+
+
+def test_parameters_without_the_axes_of_the_positions_are_refused():
+    params = drawn(make_encoding("fire", Dims(width=8, heads=2)))
+    with types_unchecked(), pytest.raises(ValueError, match="fire's c must have axis dimension \\(2,\\) as"):
+        fire_bias(grid_positions(2, 2), grid_positions(2, 2), params, causal=False)
+    with pytest.raises(ValueError, match="variant must be one of"):
+        kerple_bias(AT, AT, jnp.ones(1), jnp.ones(1), variant="cosine")

@@ -1,0 +1,77 @@
+"""Every encoding of the registry under every law: sequences, causal ones, images and volumes, where it serves them."""
+
+from collections.abc import Iterator
+
+import pytest
+from cases import DIMS, Case, forward, gradients, serves
+from laws import LAWS, blockwise_is_dense, the_future_is_not_seen
+
+from pejax import ENCODINGS, testing
+from pejax.attention import blockwise
+
+# Arguments away from their defaults, each on one setting; the defaults are held to every law on every setting.
+VARIANTS = {
+    "alibi(stretch=True, slope_scale=0.5)": "sequence",
+    "fire(share='layer', threshold=8.0)": "causal",
+    "kerple(variant='power')": "image",
+    "learned(stretch=True)": "sequence",
+    "learned(factorised=True)": "image",
+    "rope(rotary_dim=4, base=500.0, pairing='half')": "causal",
+    "rope_axial(order='alternate', grid='xy', pairing='half')": "image",
+    "rope_mixed(pairing='half')": "image",
+    "shaw(values=False, clip=2)": "sequence",
+    "sinusoidal(layout='concat')": "image",
+    "t5(buckets=8, max_distance=20, share='layer')": "causal",
+}
+
+
+def cases() -> list[Case]:
+    """Ask the factories for all that they serve, encoding by encoding."""
+    named = [Case(name, setting) for name in ENCODINGS for setting in DIMS if serves(name, setting)]
+    return sorted([*named, *(Case(*item) for item in VARIANTS.items())], key=str)
+
+
+def pairs() -> list:
+    """Return every case with every law that says something about it; workers share out encodings, not tests."""
+    return [
+        pytest.param(case, law, id=f"{case}-{law.__name__}", marks=pytest.mark.xdist_group(case.spec))
+        for case in cases()
+        for law in LAWS
+        if law.applies(case)
+    ]
+
+
+@pytest.fixture(scope="module")
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+    """Yield a case, and let go of the programs compiled for it alone."""
+    yield request.param
+    for program in (forward, gradients, testing.dense_terms):
+        program.clear_cache()
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """Cut 11 tokens into several tiles."""
+    monkeypatch.setattr(blockwise, "BLOCK", 4)
+
+
+@pytest.mark.parametrize(("case", "law"), pairs(), indirect=["case"])
+def test_law(case, law):
+    law(case)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", cases(), ids=str, indirect=True)
+def test_gradients_on_every_setting(case):
+    blockwise_is_dense(case, everywhere=True)
+    the_future_is_not_seen(case)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_every_encoding_serves_sequences_and_images(name):
+    assert {"sequence", "image"} <= {setting for setting in DIMS if serves(name, setting)}
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_every_law_says_something_about_some_case(law):
+    assert any(law.applies(case) for case in cases())

@@ -1,0 +1,290 @@
+"""Every usual way to break an encoding is caught by the checks that hold it: one mutant at a time, in place.
+
+A mutant is one function with one expression replaced. Its code is swapped into the function that everything already
+refers to, and the suite's own tests of that encoding run until one fails; a mutant that passes them all is a failure.
+"""
+
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+
+import jax
+import jax.numpy as jnp
+import laws
+import numpy as np
+import pytest
+import test_alibi
+import test_phases
+import test_rotary
+import test_sinusoidal
+import test_t5
+from cases import Case
+
+from pejax import phases, registry, relative
+from pejax.encodings import alibi, rope, rope_axial, rope_mixed, sinusoidal, t5
+
+
+def alibi_is_its_formula_at_any_distance() -> None:
+    """`-m·|d|` of the record and of the function, at distances that bfloat16 would round."""
+    case = Case("alibi", "sequence")
+    at = jnp.asarray([0, 1, 257, 4099], jnp.int32)
+    expected = np.outer(-(0.25 ** np.arange(1, 5)), at)
+    np.testing.assert_allclose(alibi.alibi_bias(at[:1], at, alibi.alibi_slopes(4))[:, 0], expected)
+    distances = [case.encoding.distance({"slope": slope}, at) for slope in case.settled["heads"]["slope"]]
+    np.testing.assert_allclose(distances, expected)
+
+
+def t5_reaches_its_last_bucket() -> None:
+    """A bias over distances beyond `max_distance`, from a table that names its buckets."""
+    at = jnp.asarray([0, 1, 2, 3, 4, 5, 6, 40], jnp.int32)
+    bias = t5.t5_bias(at[:1], at, jnp.arange(8.0)[None], bidirectional=True, max_distance=6)[0, 0]
+    np.testing.assert_array_equal(
+        bias, [test_t5.reference_bucket(int(d), bidirectional=True, buckets=8, max_distance=6) for d in at]
+    )
+
+
+OWN = [alibi_is_its_formula_at_any_distance, t5_reaches_its_last_bucket]
+
+SHIFT = functools.partial(laws.shift_invariance_is_as_declared, Case("rope", "sequence"))
+NORM = functools.partial(laws.rotation_preserves_norms, Case("rope", "sequence"))
+MIXED_SHIFT = functools.partial(laws.shift_invariance_is_as_declared, Case("rope_mixed", "image"))
+
+ROPE = [
+    test_rotary.test_frequencies_of_one_axis,
+    test_rotary.test_the_needle_walks_around,
+    functools.partial(test_rotary.test_matrices_compose_and_equal_complex_numbers, "interleaved"),
+    functools.partial(test_rotary.test_matrices_compose_and_equal_complex_numbers, "half"),
+    test_rotary.test_the_attention_factor_multiplies_cos_and_sin,
+    test_rotary.test_key_heads_serve_consecutive_query_heads,
+    functools.partial(test_rotary.test_partial_rotation_turns_the_first_channels_only, "half"),
+    functools.partial(test_phases.test_integers_match_float64_products, 2**24 - 4096),
+    test_rotary.test_on_a_grid_rope_counts_in_raster_order,
+]
+LAWS_OF_ROPE = [NORM, SHIFT]
+AXIAL = [test_rotary.test_frequencies_of_axes_in_either_order, test_rotary.test_axial_is_the_published_one]
+MIXED = [
+    functools.partial(test_rotary.test_mixed_frequencies_start_along_the_columns_of_rotations, 2),
+    test_rotary.test_mixed_frequencies_are_drawn_per_key_head_and_layer,
+    test_rotary.test_mixed_is_the_published_one,
+]
+ALIBI = [
+    test_alibi.test_slopes_of_8_and_12_heads_are_the_papers,
+    test_alibi.test_bias_falls_with_the_distance_on_both_sides,
+    functools.partial(test_alibi.test_bias_on_a_grid_is_cromas, (3, 5)),
+    test_alibi.test_the_factory_scales_slopes_and_stretches_them_beyond_the_trained_extent,
+    alibi_is_its_formula_at_any_distance,
+]
+T5 = [
+    test_t5.test_buckets_of_the_official_table,
+    test_t5.test_causal_buckets_spend_all_on_the_past,
+    functools.partial(test_t5.test_buckets_follow_the_formula_and_floats_that_are_whole_agree, False, 10, 50),
+    test_t5.test_bias_reads_the_table_and_sums_over_axes,
+    t5_reaches_its_last_bucket,
+]
+SINUSOIDAL = [functools.partial(test_sinusoidal.test_channels_are_where_the_layout_says, "interleaved")]
+
+PLAIN_PRODUCT = (
+    "return _cos_sin(positions if axes > 1 else positions[..., None], by_axis)",
+    "angle = _angle(positions if axes > 1 else positions[..., None], by_axis); return jnp.cos(angle), jnp.sin(angle)",
+)
+
+# (function, what it says, what the mutant says, the checks of which one must fail)
+MUTANTS = {
+    "rope: sine for cosine": (
+        phases.rotate_pairs,
+        "first * cos - second * sin",
+        "first * sin - second * cos",
+        LAWS_OF_ROPE,
+    ),
+    "rope: a sign lost": (phases.rotate_pairs, "first * cos - second", "first * cos + second", LAWS_OF_ROPE),
+    "rope: turned backwards": (
+        phases.rope_apply,
+        "(cos * factor, sin * factor)",
+        "(cos * factor, -sin * factor)",
+        ROPE,
+    ),
+    "rope: the wrong pairs": (phases.rotate_pairs, 'pairing == "interleaved"', 'pairing == "half"', ROPE),
+    "rope: exponent upside down": (phases.geometric_frequencies, "-np.arange(count)", "np.arange(count)", ROPE),
+    "rope: exponent halved": (phases.geometric_frequencies, "/ count", "/ (2 * count)", ROPE),
+    "rope: exponents from one": (phases.geometric_frequencies, "np.arange(count)", "np.arange(1, count + 1)", ROPE),
+    "rope: exponents to the last": (phases.geometric_frequencies, "/ count", "/ (count - 1)", ROPE),
+    "rope: exponent over the whole head": (
+        rope.rope,
+        "_turning(dims.head_dim, rotary_dim) // 2",
+        "dims.head_dim // 2",
+        ROPE,
+    ),
+    "rope: factor forgotten": (phases.rope_apply, "(cos * factor, sin * factor)", "(cos, sin)", ROPE),
+    "rope: factor on cosine alone": (phases.rope_apply, "sin * factor)", "sin)", ROPE),
+    "rope: factor squared": (phases.rope_apply, "(cos * factor,", "(cos * factor * factor,", ROPE),
+    "rope: bfloat16 angles": (
+        *(
+            phases.rope_apply,
+            "exact_cos_sin(positions,",
+            "exact_cos_sin(jnp.asarray(positions, jnp.bfloat16),",
+            [SHIFT],
+        ),
+    ),
+    "rope: float32 products": (phases.exact_cos_sin, *PLAIN_PRODUCT, [SHIFT]),
+    "rope: phases rounded to 16 bits": (phases._phase, "return total", "return (total >> 16) << 16", [SHIFT]),
+    "rope: positions from one": (phases.rope_apply, "exact_cos_sin(positions,", "exact_cos_sin(positions + 1,", ROPE),
+    "rope: key heads dealt out in turn": (
+        phases.rotate_pairs,
+        "= cos[..., None, :], sin[..., None, :]",
+        "= cos[..., None, :, :], sin[..., None, :, :]",
+        ROPE,
+    ),
+    "rope: columns for rows": (rope.rope, "extent[axis + 1 :]", "extent[:axis]", ROPE),
+    "axial: pairs in the other order": (
+        rope_axial.rope_axial_frequencies,
+        'order == "concat"',
+        'order != "concat"',
+        AXIAL,
+    ),
+    "axial: exponent of one axis": (
+        *(
+            rope_axial.rope_axial_frequencies,
+            "head_dim // (2 * axes), base",
+            "head_dim // (2 * axes), base**0.5",
+            AXIAL,
+        ),
+    ),
+    "axial: rows for columns": (rope_axial.rope_axial, "frequencies[::-1]", "frequencies", AXIAL),
+    "mixed: a reflection": (
+        rope_mixed._random_rotation,
+        "jnp.sign(jnp.linalg.det(q))",
+        "-jnp.sign(jnp.linalg.det(q))",
+        MIXED,
+    ),
+    "mixed: one direction for all heads": (
+        rope_mixed.rope_mixed_frequencies,
+        "jax.random.split(key, heads)",
+        "jnp.stack([key] * heads)",
+        MIXED,
+    ),
+    "mixed: magnitudes twice as far": (
+        rope_mixed._magnitudes,
+        "head_dim // (2 * axes), base",
+        "head_dim // (2 * axes), base**2",
+        MIXED,
+    ),
+    "mixed: heads in the other order": (
+        rope_mixed.rope_mixed,
+        'params["frequencies"]',
+        'params["frequencies"][::-1]',
+        MIXED,
+    ),
+    "mixed: float32 products": (phases.exact_cos_sin, *PLAIN_PRODUCT, [MIXED_SHIFT]),
+    "alibi: slopes off by one": (alibi.alibi_slopes, "(h + 1)", "(h + 2)", ALIBI),
+    "alibi: slopes from zero": (alibi.alibi_slopes, "(h + 1)", "h", ALIBI),
+    "alibi: slopes upside down": (alibi.alibi_slopes, "-8.0", "8.0", ALIBI),
+    "alibi: any count a power of two": (alibi.alibi_slopes, "2 ** (heads.bit_length() - 1)", "heads", ALIBI),
+    "alibi: the other half of the finer slopes": (alibi.alibi_slopes, "[0::2]", "[1::2]", ALIBI),
+    "alibi: distance rewarded": (alibi.alibi_bias, "-slope *", "slope *", ALIBI),
+    "alibi: distance rewarded by the factory": (
+        alibi.alibi,
+        '-params["slope"] *',
+        'params["slope"] *',
+        ALIBI,
+    ),
+    "alibi: one side only": (relative.token_distance, "jnp.abs(relative)", "jnp.maximum(-relative, 0)", ALIBI),
+    "alibi: blocks for diagonals": (
+        relative.token_distance,
+        "square = jnp.sum(jnp.square(relative), axis=-1)",
+        "square = jnp.square(jnp.sum(jnp.abs(relative), axis=-1))",
+        ALIBI,
+    ),
+    "alibi: bfloat16 distances": (
+        *(relative.token_distance, "relative.astype(jnp.float32)", "relative.astype(jnp.bfloat16).astype(jnp.float32)"),
+        ALIBI,
+    ),
+    "alibi: stretch the wrong way": (
+        alibi.alibi,
+        "scale_alibi_slopes(slopes, dims.extent, extent)",
+        "scale_alibi_slopes(slopes, extent, dims.extent)",
+        ALIBI,
+    ),
+    "alibi: scale forgotten": (alibi.alibi, "slope_scale * alibi_slopes", "alibi_slopes", ALIBI),
+    "t5: mirrored": (t5.t5_bucket, "(relative >= 1)", "(relative <= -1)", T5),
+    "t5: the future counted from zero": (t5.t5_bucket, "(relative >= 1)", "(relative >= 0)", T5),
+    "t5: the causal past swapped": (t5.t5_bucket, "jnp.maximum(-relative, 0)", "jnp.maximum(relative, 0)", T5),
+    "t5: sides not halved": (t5._buckets_per_side, "buckets // 2 if bidirectional", "buckets if bidirectional", T5),
+    "t5: buckets begin too late": (t5.t5_bucket, "distance >= edge", "distance > edge", T5),
+    "t5: exact buckets off by one": (t5._log_edges, "exact = side // 2", "exact = side // 2 - 1", T5),
+    "t5: one edge too many": (t5._log_edges, "range(1, steps)", "range(0, steps)", T5),
+    "t5: the wrong end of the logarithm": (
+        t5._log_edges,
+        "edge = exact * (max_distance / exact)",
+        "edge = exact * max_distance",
+        T5,
+    ),
+    "t5: max_distance forgotten": (t5._look_up, "max_distance=max_distance", "max_distance=128", T5),
+    "t5: query - key": (
+        t5._look_up,
+        "sum_over_axes(term, axes, table, relative)",
+        "sum_over_axes(term, axes, table, -relative)",
+        T5,
+    ),
+    "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
+}
+
+
+def original(function: Callable) -> FunctionType:
+    """Return the function beneath compilation, custom derivatives and runtime type checks."""
+    return inspect.unwrap(function)
+
+
+def mutated(function: FunctionType, old: str, new: str) -> CodeType:
+    """Return the code of the function with one expression replaced."""
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(old) == 1, f"{function.__qualname__} must hold {old!r} once, holds it {source.count(old)} times"
+    lines = source.replace(old, new).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("def "))
+    space: dict[str, object] = dict(function.__globals__)
+    exec(compile("\n".join(lines[start:]), "<mutant>", "exec", dont_inherit=True), space)
+    return space[function.__name__].__code__
+
+
+def forget() -> None:
+    """Drop everything that was built or compiled from the code as it was."""
+    jax.clear_caches()
+    registry._make.cache_clear()
+
+
+@contextmanager
+def mutant(function: Callable, old: str, new: str) -> Iterator[None]:
+    """Put the mutant in the function's place, and the function back."""
+    inner = original(function)
+    code = inner.__code__
+    try:
+        inner.__code__ = mutated(inner, old, new)
+        forget()
+        yield
+    finally:
+        inner.__code__ = code
+        forget()
+
+
+def fails(check: Callable[[], None]) -> bool:
+    """Run a check and say whether it fails."""
+    try:
+        check()
+    except AssertionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_caught(name):
+    function, old, new, checks = MUTANTS[name]
+    with mutant(function, old, new):
+        caught = any(fails(check) for check in checks)
+    assert caught, f"no check noticed that {new!r} stood for {old!r}"
+
+
+@pytest.mark.parametrize("check", OWN)
+def test_the_checks_of_this_file_hold_unbroken(check):
+    check()

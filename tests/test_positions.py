@@ -1,0 +1,167 @@
+"""Grids, packing and squeezed positions against loops and float64; the masks against the rule, pair by pair."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pejax import Tokens, grid_positions, interpolate_positions, packed_positions
+from pejax.positions import visible
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (5, 1), (4, 7)])
+def test_grid_positions_are_in_raster_order(height, width):
+    raster = np.array(list(itertools.product(range(height), range(width))))
+    np.testing.assert_array_equal(grid_positions(height, width), raster)
+    np.testing.assert_array_equal(grid_positions(height, width, order="xy"), raster[:, ::-1])
+    assert grid_positions(height, width).dtype == jnp.int32
+
+
+def test_grid_positions_refuse_other_orders_and_empty_grids():
+    with pytest.raises(ValueError, match="order must be one of ij, xy, got 'yx'"):
+        grid_positions(2, 3, order="yx")
+    with pytest.raises(ValueError, match="height and width must be at least 1, got 0 and 3"):
+        grid_positions(0, 3)
+
+
+@given(st.lists(st.lists(st.integers(-2, 3), min_size=9, max_size=9), min_size=2, max_size=2))
+def test_packed_positions_count_the_earlier_tokens_of_the_segment(ids):
+    expected = [[row[:i].count(one) for i, one in enumerate(row)] for row in ids]
+    np.testing.assert_array_equal(packed_positions(jnp.asarray(ids)), expected)
+
+
+def test_packed_positions_restart_with_each_sequence():
+    positions = jax.jit(packed_positions)(jnp.asarray([0, 0, 1, 1, 1, 2, 0], jnp.int8))
+    np.testing.assert_array_equal(positions, [0, 1, 0, 1, 2, 0, 2])
+    assert positions.dtype == jnp.int32
+    assert packed_positions(jnp.zeros((2, 0), jnp.int32)).shape == (2, 0)
+
+
+@pytest.mark.parametrize(("trained", "length"), [(16, 64), (100, 131), (7, 1000), (4096, 131072)])
+def test_interpolated_positions_are_the_trained_share(trained, length):
+    positions = np.unique(np.linspace(0, length - 1, 500).astype(np.int32))
+    exact = positions.astype(np.float64) * trained / length
+    fixed = interpolate_positions(jnp.asarray(positions), trained, length)
+    traced = jax.jit(lambda length: interpolate_positions(jnp.asarray(positions), trained, length))(length)
+    for squeezed in (fixed, traced):
+        assert squeezed.dtype == jnp.float32
+        assert np.all(np.abs(squeezed - exact) <= exact * 2.0**-23)
+        assert squeezed.max() < trained
+    if length % trained == 0 and (length // trained).bit_count() == 1:
+        np.testing.assert_array_equal(fixed, exact)
+
+
+@pytest.mark.parametrize("length", [8, 5, 1])
+def test_nothing_longer_than_trained_is_squeezed(length):
+    positions = jnp.arange(length)
+    assert interpolate_positions(positions, 8, length) is positions
+    traced = jax.jit(lambda length: interpolate_positions(positions, 8, length))(length)
+    np.testing.assert_array_equal(traced, positions)
+
+
+def test_each_axis_of_a_grid_is_squeezed_by_its_own_ratio():
+    grid = grid_positions(6, 4)
+    places = np.asarray(grid, np.float64)
+    assert interpolate_positions(grid, (6, 4), (6, 4)) is grid
+    for trained, ratio in (((3, 4), (0.5, 1.0)), ((3, 9), (0.5, 1.0)), ((9, 1), (1.0, 0.25))):
+        np.testing.assert_array_equal(interpolate_positions(grid, trained, (6, 4)), places * np.array(ratio))
+
+
+def test_squeezed_positions_differentiate_and_widen_half_precision():
+    positions = jnp.asarray([1.0, 3.0], jnp.bfloat16)
+    assert interpolate_positions(positions, 3, 10).dtype == jnp.float32
+    gradient = jax.grad(lambda p: interpolate_positions(p, 3, 12).sum())(jnp.asarray([1.0, 3.0]))
+    np.testing.assert_array_equal(gradient, [0.25, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("shape", "trained", "length", "message"),
+    [
+        ((4,), 2, (4,), "must have the same axes, got 2 and"),
+        ((4, 2), (2, 2), (2, 2, 2), "must have the same axes"),
+        ((4, 3), (2, 2), (2, 4), r"must end in the 2 axes of length=\(2, 4\), got \(4, 3\)"),
+        ((4,), 0, 4, "lengths must be at least 1, got trained_length=0, length=4"),
+        ((4, 2), (2, 2), (0, 4), "lengths must be at least 1"),
+    ],
+)
+def test_interpolate_positions_refuses_what_does_not_fit(shape, trained, length, message):
+    with pytest.raises(ValueError, match=message):
+        interpolate_positions(jnp.zeros(shape, jnp.int32), trained, length)
+
+
+def pair_rule(q, k, q_segment, k_segment, causal, window, distance_range):
+    """Say whether a query at q sees a key at k, as the rule is written."""
+    gap = int(q) - int(k)
+    near = window is None or (0 <= gap < window if causal else abs(gap) < window)
+    within = distance_range is None or distance_range[0] <= abs(gap) < distance_range[1]
+    return (gap >= 0 or not causal) and near and within and q_segment == k_segment != 0
+
+
+OPTIONS = list(itertools.product([False, True], [None, 1, 3, 2**40], [None, (0, 2), (2, 5), (1, 2**40)], [True]))
+OPTIONS += [(False, None, None, False), (True, None, None, False), (False, 3, (2, 5), False), (True, 3, (1, 3), False)]
+EXTREMES = [-(2**31), -(2**31) + 2, -5, -1, 0, 1, 2, 3, 3, 9, 2**31 - 3, 2**31 - 1]
+
+
+@pytest.mark.parametrize(("causal", "window", "distance_range", "packed"), OPTIONS)
+def test_visible_is_the_rule_for_every_pair(causal, window, distance_range, packed):
+    q, k = EXTREMES[::2], EXTREMES[::-1]
+    q_segments, k_segments = ([i % 3 for i in range(len(side))] if packed else [1] * len(side) for side in (q, k))
+    segments = [jnp.asarray(side) if packed else None for side in (q_segments, k_segments)]
+    tokens = [Tokens(jnp.asarray(side, jnp.int32), segments=own) for side, own in zip((q, k), segments, strict=True)]
+    options = {"causal": causal, "window": window, "distance_range": distance_range}
+    expected = [
+        [pair_rule(a, b, s, r, **options) for b, r in zip(k, k_segments, strict=True)]
+        for a, s in zip(q, q_segments, strict=True)
+    ]
+    mask = visible(*tokens, **options)
+    if mask is None:
+        assert np.all(expected)
+        assert (causal, window, distance_range, packed) == (False, None, None, False)
+    else:
+        np.testing.assert_array_equal(mask, expected)
+
+
+def test_order_is_the_index_and_not_the_positions():
+    squeezed = Tokens(jnp.arange(6) / 4, index=jnp.arange(6))
+    on_grid = Tokens(grid_positions(2, 3), index=jnp.arange(6))
+    plain = Tokens(jnp.arange(6))
+    expected = visible(plain, plain, causal=True, window=2)
+    for tokens in (
+        squeezed,
+        on_grid,
+        plain._replace(positions=jnp.arange(6)[::-1], index=jnp.arange(6, dtype=jnp.int8)),
+    ):
+        np.testing.assert_array_equal(visible(tokens, tokens, causal=True, window=2), expected)
+
+
+def test_a_side_without_segments_is_segment_one():
+    plain, packed = Tokens(jnp.arange(4)), Tokens(jnp.arange(4), segments=jnp.asarray([0, 1, 2, 1], jnp.int8))
+    np.testing.assert_array_equal(visible(plain, packed), [[False, True, False, True]] * 4)
+    np.testing.assert_array_equal(visible(packed, plain), [[False] * 4, [True] * 4, [False] * 4, [True] * 4])
+
+
+@pytest.mark.parametrize("option", [{"causal": True}, {"window": 2}, {"distance_range": (0, 2)}])
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (Tokens(jnp.arange(3), placed=jnp.ones(3, bool)), "with unplaced tokens must have an index"),
+        (Tokens(jnp.arange(3.0)), r"must have an index, or 1-D signed integer .* got float32\[3\]"),
+        (Tokens(grid_positions(1, 3)), r"got int32\[3, 2\]"),
+        (Tokens(jnp.arange(3, dtype=jnp.uint32)), r"got uint32\[3\]"),
+    ],
+)
+def test_tokens_without_an_order_are_refused(option, tokens, message):
+    other = Tokens(jnp.arange(3))
+    with pytest.raises(ValueError, match=f"q_tokens .*{message}"):
+        visible(tokens, other, **option)
+    with pytest.raises(ValueError, match=f"k_tokens .*{message}"):
+        visible(other, tokens, **option)
+
+
+def test_unplaced_tokens_need_no_index_where_there_is_no_order():
+    tokens = Tokens(jnp.arange(3), placed=jnp.asarray([False, True, True]))
+    assert visible(tokens, tokens) is None

@@ -1,0 +1,262 @@
+"""The ViT trainer through its command line: it finishes, it goes on where it stopped, it refuses in one line."""
+
+import json
+import signal
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from pejax.registry import ENCODINGS
+from train import evaluate, loop, vit
+from train.classify import Classifier, decayed, resized
+from train.config import Config, evaluation_sizes, parse
+from train.data import load, evaluation_batches
+from train.mesh import make_mesh
+
+TINY = (
+    "--patch=14", "--width=16", "--layers=2", "--heads=2", "--epochs=1", "--batch=800", "--log_every=2", "--clip=1",
+    "--checkpoint_every=3", "--stochastic_depth=0.3", "--mixup=0.8", "--eval_limit=64", "--eval_sizes", "28", "42",
+)  # fmt: skip
+STEPS = 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """Runs of one configuration compile the same programs: keep them on disk for the length of this file."""
+    options = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def train(out: Path, *flags: str) -> int:
+    return vit.main([*TINY, f"--out={out}", *flags])
+
+
+def metrics(out: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "images_per_second"} for line in lines]
+
+
+def outcome(out: Path) -> tuple[list[dict], str]:
+    return metrics(out), (out / "results.json").read_text()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run that nothing interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert train(out, "--pe=rope_mixed") == 0
+    return out
+
+
+def test_a_run_leaves_everything_behind(whole):
+    assert [line["step"] for line in metrics(whole)] == list(range(2, STEPS + 1, 2))
+    results = json.loads((whole / "results.json").read_text())
+    assert [(row["size"], row["tokens"], row["count"]) for row in results["rows"]] == [(28, 4, 64), (42, 9, 64)]
+    assert results["note"] == load("fashion").note
+    assert (whole / "results.png").stat().st_size > 1000
+    assert list((whole / "tensorboard").iterdir())
+    assert json.loads((whole / "config.json").read_text())["pe"] == "rope_mixed"
+
+
+@pytest.mark.parametrize("pe", ["learned", "alibi"])
+def test_finishes(pe, tmp_path, capsys):
+    assert train(tmp_path / "run", f"--pe={pe}") == 0
+    said = capsys.readouterr().out
+    assert "laws: " in said
+    assert load("fashion").note[:40] in said
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_every_encoding_finishes(pe, tmp_path):
+    assert train(tmp_path / "run", f"--pe={pe}") == 0
+
+
+@pytest.mark.parametrize("stop_at", [3, 5])
+def test_stop_and_resume_change_no_bit(stop_at, whole, tmp_path):
+    assert train(tmp_path / "run", "--pe=rope_mixed", f"--stop_at={stop_at}") == 0
+    assert not (tmp_path / "run" / "results.json").exists()
+    assert train(tmp_path / "run", "--resume") == 0
+    assert outcome(tmp_path / "run") == outcome(whole)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_says_how_to_go_on(number, status, whole, tmp_path, monkeypatch, capsys):
+    report = loop.Report.__call__
+
+    def interrupted(self, step, *rest):
+        report(self, step, *rest)
+        if step == 4:
+            signal.raise_signal(number)
+
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.Report, "__call__", interrupted)
+        assert train(tmp_path / "run", "--pe=rope_mixed") == status
+    assert signal.getsignal(number) is before
+    said = capsys.readouterr().out
+    assert f"stopped at step 4 of 12, saved; go on with: python -m train.vit --resume --out={tmp_path / 'run'}" in said
+    if number == signal.SIGINT:
+        assert train(tmp_path / "run", "--resume") == 0
+        assert outcome(tmp_path / "run") == outcome(whole)
+
+
+def test_eight_devices_train_as_one(whole, tmp_path):
+    assert jax.device_count() == 8
+    assert train(tmp_path / "one", "--pe=rope_mixed", "--devices=1", "--stop_at=10") == 0
+    eight, one = ([line["loss"] for line in metrics(out)][:5] for out in (whole, tmp_path / "one"))
+    np.testing.assert_allclose(one, eight, rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # coroutines that orbax leaves behind
+def test_a_broken_checkpoint_is_passed_over(whole, tmp_path, capsys):
+    assert train(tmp_path / "run", "--pe=rope_mixed", "--stop_at=6") == 0
+    steps = tmp_path / "run" / "checkpoints"
+    (steps / "25").mkdir()
+    for path in (steps / "6" / "state").rglob("d/*"):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    assert train(tmp_path / "run", "--resume") == 0
+    said = capsys.readouterr().out
+    assert "checkpoint of step 6 is broken, passed over: " in said
+    assert "going on from step 3" in said
+    assert outcome(tmp_path / "run") == outcome(whole)
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(whole, capsys):
+    for flag, found in (("--lr=0.5", "lr=0.002, this run has lr=0.5"), ("--seed=1", "seed=0, this run has seed=1")):
+        with pytest.raises(SystemExit, match="2"):
+            train(whole, flag, "--resume")
+        assert f"the checkpoint was made with {found}" in one_error(capsys)
+
+
+BAD = {
+    "--pe=rope_mixd": "did you mean 'rope_mixed'?",
+    "--pe=rope_mixed(bas=1)": "got 'bas'",
+    "--preset=demos": "preset must be one of demo, table, vit_s16, got 'demos'",
+    "--epoch=3": "unknown option --epoch; did you mean --epochs?",
+    "--epochs=three": "invalid int value: 'three'",
+    "--batch=12": "batch must be a multiple of the number of devices, 8, got 12",
+    "--batch=16000": "batch must be at most the 10000 training images, got 16000",
+    "--devices=9": "devices must be at most 8, what is visible, got 9",
+    "--size=30": "image sizes must be multiples of the patch, 14, got 30",
+    "--heads=3": "heads",
+    "--extend=yarn": "extend must be one of none, pi, got 'yarn'",
+    "--data=fashon": "did you mean 'fashion'?",
+    "--label_smoothing=1.5": "label_smoothing",
+    "--init=nowhere": "a run folder holds config.json, got nowhere without one",
+}
+
+
+@pytest.mark.parametrize("flag", BAD)
+def test_bad_flags_are_one_line(flag, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        train(tmp_path / "run", flag)
+    assert stopped.value.code == 2
+    assert BAD[flag] in one_error(capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def one_error(capsys) -> str:
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_a_run_is_not_overwritten_by_accident(whole, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        train(whole, "--pe=rope_mixed")
+    assert "holds a run already: give --resume, --overwrite or another --out" in one_error(capsys)
+    assert (whole / "results.json").exists()
+
+
+def test_fine_tuning_at_another_size(tmp_path, capsys):
+    assert train(tmp_path / "small", "--pe=learned", "--stop_at=2") == 0
+    assert train(tmp_path / "large", f"--init={tmp_path / 'small'}", "--size=42", "--stop_at=1") == 0
+    said = capsys.readouterr().out
+    assert f"starting from step 2 of {tmp_path / 'small'}, trained at 28 px" in said
+    assert "learned" in said
+    with pytest.raises(SystemExit, match="2"):
+        train(tmp_path / "other", f"--init={tmp_path / 'small'}", "--width=32")
+    assert "width=16, this run has width=32" in capsys.readouterr().err
+
+
+def test_resized_parameters_are_those_that_at_gives():
+    flags = ["--patch=14", "--width=16", "--heads=2", "--layers=2", "--pe=learned"]
+    old, new = (Classifier(parse([*flags, f"--size={size}"]), channels=1, classes=10) for size in (28, 42))
+    params = old.init(jax.random.key(0))
+    fitted = resized(old, new, params)
+    assert jax.tree.map(jnp.shape, fitted) == jax.tree.map(jnp.shape, new.init(jax.random.key(1)))
+    wanted = old.encoding.at(params["position"], (3, 3))
+    jax.tree.map(np.testing.assert_array_equal, fitted["position"], wanted)
+    images = jax.random.normal(jax.random.key(2), (2, 42, 42, 1))
+    head = jax.random.normal(jax.random.key(3), fitted["head"]["kernel"].shape)
+    with_head = lambda params: {**params, "head": {**params["head"], "kernel": head}}  # noqa: E731
+    logits = [c.logits(with_head(p), images, extend="none") for c, p in ((old, params), (new, fitted))]
+    np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-6)
+
+
+def test_the_filling_of_a_batch_is_not_counted():
+    """A head of zeros says class 0 for every image, those that fill the batch included."""
+    config = parse(["--patch=14", "--width=16", "--heads=2", "--layers=1", "--eval_limit=50"])
+    dataset = load("fashion")
+    classifier = Classifier(config, dataset.channels, len(dataset.classes))
+    row = evaluate.evaluate_size(classifier, classifier.init(jax.random.key(0)), dataset, make_mesh(), 28)
+    labels = next(evaluation_batches(dataset, 28, 50))["label"]
+    assert row == (28, 4, int(np.sum(labels == 0)), 50)
+
+
+def test_weight_decay_falls_on_kernels_alone():
+    classifier = Classifier(
+        parse(["--pe=learned", "--pool=cls", "--registers=2", "--layer_scale=0.1"]), channels=1, classes=10
+    )
+    mask = decayed(classifier.shapes)
+    kept = {jax.tree_util.keystr(path) for path, decays in jax.tree_util.tree_leaves_with_path(mask) if not decays}
+    assert all(leaf.endswith("['kernel']") for leaf in flat(mask) - kept)
+    assert len(flat(mask) - kept) == 6
+    for name in ("['cls']", "['registers']", "['norm']['scale']", "['head']['bias']"):
+        assert name in kept
+    assert any("['position']" in name for name in kept)
+
+
+def flat(tree) -> set[str]:
+    return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def test_sizes_are_the_fourteen_of_the_published_table():
+    assert evaluation_sizes(Config()) == tuple(range(12, 65, 4))
+    assert evaluation_sizes(Config(size=224, patch=16)) == tuple(range(96, 513, 32))
+    assert evaluation_sizes(Config(patch=2)) == tuple(range(12, 65, 4))
+
+
+def test_evaluating_again_gives_the_same(whole, tmp_path, capsys):
+    before = (whole / "results.json").read_text()
+    assert evaluate.main([str(whole)]) == 0
+    assert (whole / "results.json").read_text() == before
+    assert evaluate.main([str(whole), "--extend=pi"]) == 0
+    squeezed = json.loads((whole / "results-pi.json").read_text())
+    assert squeezed["rows"][0] == json.loads(before)["rows"][0]
+    assert evaluate.main(["--compare", str(whole), f"--to={tmp_path / 'both'}"]) == 0
+    table = (tmp_path / "both.md").read_text()
+    assert "| encoding | **28** | 42 |" in table
+    assert "| rope_mixed + pi |" in table
+    assert (tmp_path / "both.png").stat().st_size > 1000
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main(["--compare", str(tmp_path)])
+    assert "a comparison needs run folders with results*.json" in capsys.readouterr().err

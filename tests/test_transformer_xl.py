@@ -1,0 +1,168 @@
+"""Transformer-XL: the fixed sinusoid of the distance, against loops, the official relative shift and transformers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from biases import compiled, largest_intermediate, types_unchecked
+from peers import peer
+
+from pejax import Dims, grid_positions, make_encoding
+
+transformer_xl_logits = compiled("transformer_xl_logits")
+
+RNG = np.random.default_rng(0)
+draw = lambda *shape: jnp.asarray(RNG.normal(size=shape), jnp.float32)  # noqa: E731
+double = lambda *arrays: [np.asarray(array, np.float64) for array in arrays]  # noqa: E731
+T, S, H, D, C = 5, 8, 2, 4, 6
+
+
+def sinusoid(distance, channels, base=10000.0):
+    """Return [sin, cos] of the distances at the float32 frequencies, in float64: `(..., C)`."""
+    frequencies = np.float32(base ** (-2.0 * np.arange(channels // 2) / channels)).astype(np.float64)
+    angles = np.multiply.outer(np.asarray(distance, np.float64), frequencies)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+
+
+def parameters(axes=()):
+    return draw(H, D), draw(H, *axes, D), draw(H, *axes, C, D)
+
+
+def test_logits_are_the_papers_loop_for_any_positions():
+    q, k, (u, v, w_r) = draw(T, H, D), draw(S, H, D), parameters()
+    q_at, k_at = jnp.asarray([3, 1000, 0, 7, 70000]), jnp.asarray([0, 5, 69999, 2, 1, 1, 999, 12])
+    logits = transformer_xl_logits(q, k, q_at, k_at, u, v, w_r, scale=0.3)
+    q64, k64, u64, v64, w64 = double(q, k, u, v, w_r)
+    r = sinusoid(np.asarray(q_at)[:, None] - np.asarray(k_at)[None], C)
+    for h, i, j in np.ndindex(H, T, S):
+        term = (q64[i, h] + v64[h]) @ (r[i, j] @ w64[h]) + u64[h] @ k64[j, h]
+        assert logits[h, i, j] == pytest.approx(0.3 * term, abs=2e-5)
+
+
+def test_logits_are_the_official_relative_shift():
+    """Keys are 3 cached tokens and the 5 queries' own; the shift is right where no key is after its query."""
+    q, k, (u, v, w_r) = draw(T, H, D), draw(S, H, D), parameters()
+    q64, k64, u64, v64, w64 = double(q, k, u, v, w_r)
+    memory = S - T
+    r = np.einsum("jc,hcd->jhd", sinusoid(np.arange(S - 1, -1, -1), C), w64)
+    content = np.einsum("ihd,jhd->hij", q64 + u64, k64)
+    position = np.einsum("ihd,jhd->hij", q64 + v64, r)
+    padded = np.concatenate([np.zeros((H, T, 1)), position], axis=-1)
+    shifted = padded.reshape(H, S + 1, T)[:, 1:].reshape(H, T, S)
+    official = (content + shifted) / np.sqrt(D)
+    ours = transformer_xl_logits(q, k, memory + jnp.arange(T), jnp.arange(S), u, v, w_r)
+    ours = np.asarray(ours, np.float64) + np.einsum("ihd,jhd->hij", q64, k64) / np.sqrt(D)
+    seen = np.tril(np.ones((T, S), bool), memory)
+    np.testing.assert_allclose(ours[:, seen], official[:, seen], atol=1e-5)
+
+
+def test_a_grid_sums_one_term_an_axis_and_the_key_term_once():
+    at, q, k, (u, v, w_r) = grid_positions(2, 3), draw(6, H, D), draw(6, H, D), parameters((2,))
+    none = jnp.zeros((H, D))
+    one = [transformer_xl_logits(q, k, at[:, a], at[:, a], none, v[:, a], w_r[:, a]) for a in (0, 1)]
+    keys = D**-0.5 * np.einsum("hd,jhd->hj", u, k)[:, None]
+    whole = transformer_xl_logits(q, k, at, at, u, v, w_r)
+    np.testing.assert_allclose(whole, one[0] + one[1] + keys, atol=2e-5)
+
+
+def test_query_heads_share_key_heads_in_order():
+    q, k, (u, v, w_r), at = draw(T, H, D), draw(T, 1, D), parameters(), jnp.arange(T)
+    shared = transformer_xl_logits(q, k, at, at, u, v, w_r)
+    np.testing.assert_allclose(shared, transformer_xl_logits(q, jnp.tile(k, (1, H, 1)), at, at, u, v, w_r), atol=1e-6)
+
+
+@pytest.mark.parity
+def test_attention_is_that_of_wav2vec2_conformer():
+    torch, conformer = peer("torch"), peer("transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer")
+    torch.manual_seed(0)
+    config = peer("transformers").Wav2Vec2ConformerConfig(
+        hidden_size=16, num_attention_heads=4, position_embeddings_type="relative", attn_implementation="eager"
+    )
+    module = conformer.Wav2Vec2ConformerSelfAttention(config).eval()
+    x = torch.randn(1, 9, 16)
+    with torch.no_grad():
+        torch.nn.init.normal_(module.pos_bias_u)
+        torch.nn.init.normal_(module.pos_bias_v)
+        embedded = conformer.Wav2Vec2ConformerRelPositionalEmbedding(config)(x)
+        theirs = module(x, relative_position_embeddings=embedded, output_attentions=True)[1][0].numpy()
+        q, k = (part(x)[0].view(9, 4, 4).numpy() for part in (module.linear_q, module.linear_k))
+        u, v, w = (p.numpy() for p in (module.pos_bias_u, module.pos_bias_v, module.linear_pos.weight))
+    sines_first = np.concatenate([w[:, 0::2], w[:, 1::2]], axis=1)
+    w_r = sines_first.reshape(4, 4, 16).transpose(0, 2, 1)
+    at = jnp.arange(9)
+    bias = transformer_xl_logits(*(jnp.asarray(x) for x in (q, k)), at, at, *(jnp.asarray(x) for x in (u, v, w_r)))
+    logits = np.einsum("thd,shd->hts", q, k) / 2 + bias
+    np.testing.assert_allclose(jax.nn.softmax(logits), theirs, atol=1e-5)
+
+
+def test_phases_are_exact_far_from_the_origin():
+    """A shift of ten million tokens is nothing: the sinusoid is of the distance, never a learned table."""
+    q, k, (u, v, w_r), at = draw(T, H, D), draw(T, H, D), parameters(), jnp.arange(T)
+    near = transformer_xl_logits(q, k, at, at, u, v, w_r)
+    far = transformer_xl_logits(q, k, at + 10_000_019, at + 10_000_019, u, v, w_r)
+    np.testing.assert_allclose(far, near, atol=2e-5)
+
+
+def test_gradients_are_those_of_the_loop():
+    q, k, (u, v, w_r) = draw(T, H, D), draw(T, H, D), parameters()
+    at = jnp.arange(T, dtype=jnp.float32)
+    total = lambda q, at, w_r: jnp.sum(jnp.sin(transformer_xl_logits(q, k, at, at, u, v, w_r)))  # noqa: E731
+
+    def plain(q, at, w_r):
+        frequencies = jnp.asarray(10000.0 ** (-2.0 * np.arange(C // 2) / C), jnp.float32)
+        angles = (at[:, None] - at[None])[..., None] * frequencies
+        r = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+        term = jnp.einsum("ihd,hcd,ijc->hij", q + v, w_r, r) + jnp.einsum("hd,jhd->hj", u, k)[:, None]
+        return jnp.sum(jnp.sin(0.5 * term))
+
+    for ours, theirs in zip(*(jax.jit(jax.grad(f, (0, 1, 2)))(q, at, w_r) for f in (total, plain)), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_nothing_is_as_large_as_tokens_x_tokens_x_channels():
+    encoding = make_encoding("transformer_xl", Dims(width=64, heads=1))
+    params = {"u": jnp.zeros(64), "v": jnp.zeros(64), "w_r": jnp.zeros((64, 64))}
+    tokens = 96
+    q, at = jnp.zeros((tokens, 64)), jnp.arange(tokens)
+    total = lambda params, q: encoding.bias(params, q, q, at, at).sum()  # noqa: E731
+    assert largest_intermediate(jax.value_and_grad(total, (0, 1)), params, q) <= 2 * tokens**2
+
+
+def test_parameters_start_small_in_every_layer():
+    encoding = make_encoding("transformer_xl", Dims(width=32, heads=4, axes=2))
+    params = jax.jit(encoding.init_layer)(jax.random.key(0))["heads"]
+    assert {name: leaf.shape for name, leaf in params.items()} == {
+        "u": (4, 8),
+        "v": (4, 2, 8),
+        "w_r": (4, 2, 32, 8),
+    }
+    assert float(np.std(params["w_r"])) == pytest.approx(0.02, rel=0.05)
+
+
+def test_the_factory_takes_scale_from_the_dims_and_base_from_its_argument():
+    q, k, (u, v, w_r), at = draw(T, H, D), draw(T, H, D), parameters(), jnp.arange(T)
+    encoding = make_encoding("transformer_xl(base=100)", Dims(width=C, heads=H, head_dim=D, scale=0.7))
+    params = {"u": u, "v": v, "w_r": w_r}
+    ours = jax.jit(jax.vmap(lambda params, q, k: encoding.bias(params, q, k, at, at), (0, 1, 1)))(params, q, k)
+    whole = transformer_xl_logits(q, k, at, at, u, v, w_r, scale=0.7, base=100.0)
+    np.testing.assert_allclose(ours, whole, atol=1e-5)
+    loop = np.einsum("ihd,hcd,ijc->hij", q + v, w_r, sinusoid(at[:, None] - at[None], C, base=100.0))
+    np.testing.assert_allclose(whole, 0.7 * (loop + np.einsum("hd,jhd->hj", u, k)[:, None]), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("spec", "width", "words"),
+    [("transformer_xl", 9, "even width for its sinusoid, got 9"), ("transformer_xl(base=0)", 8, "base must be")],
+)
+def test_bad_options_are_refused(spec, width, words):
+    with pytest.raises(ValueError, match=words):
+        make_encoding(spec, Dims(width=width, heads=1))
+
+
+def test_bad_shapes_are_refused():
+    at, (u, v, w_r) = jnp.arange(T), parameters()
+    q, k = draw(T, H, D), draw(T, 3, D)
+    with pytest.raises(ValueError, match="heads must be a multiple of key heads, got 2 and 3"):
+        transformer_xl_logits(q, k, at, at, u, v, w_r)
+    with types_unchecked(), pytest.raises(ValueError, match="w_r must have axis dimension \\(2,\\)"):
+        transformer_xl_logits(q, q, jnp.zeros((T, 2)), jnp.zeros((T, 2)), u, v, w_r)

@@ -1,0 +1,1 @@
+"""The trainers, run from the checkout: `python -m train.vit --pe=rope_mixed`."""

@@ -1,0 +1,123 @@
+"""From a data set to batches: grain shuffles, repeats, prefetches; every random choice follows (seed, step) alone."""
+
+import os
+from functools import partial
+from typing import Any
+
+import grain
+import numpy as np
+from jaxtyping import Float32, UInt8
+
+from train.augment import (
+    Augment,
+    central_square,
+    mix,
+    random_crop,
+    random_erasing,
+    random_flip,
+    random_resized_crop,
+)
+from train.data.source import Dataset, Images, Source, as_array, as_picture, read
+from train.randaugment import rand_augment
+
+Batch = dict[str, np.ndarray]
+
+
+def train_batches(ds: Dataset, batch: int, seed: int, augment: Augment) -> grain.DatasetIterator[Batch]:
+    """Return an endless iterator of training batches, shuffled anew each epoch; an incomplete last batch is dropped.
+
+    Its `get_state()` and `set_state(state)` are exact, and orbax stores them by `grain.checkpoint`. Batches are read
+    by threads; no process is started.
+
+    Args:
+        ds: the data set.
+        batch: images in a batch, B.
+        seed: of the order and of all augmentation.
+        augment: what is done to images and labels.
+
+    Returns:
+        Batches `{"image": (B, S, S, C) float32, normalised, "label": (B,) int32}`; with Mixup or CutMix the labels
+        are `(B, classes)` float32 probabilities.
+
+    Raises:
+        ValueError: fewer training images than one batch.
+    """
+    if not 1 <= batch <= len(ds.train):
+        raise ValueError(f"batch must be from 1 to the {len(ds.train)} training images, got {batch}")
+    order = grain.MapDataset.range(len(ds.train)).seed(seed).shuffle()
+    batches = order.batch(batch, drop_remainder=True, batch_fn=np.asarray).repeat()
+    return _iterator(batches.random_map(partial(_train_batch, ds, augment)), ds.train)
+
+
+def evaluation_batches(ds: Dataset, size: int, batch: int) -> grain.DatasetIterator[Batch]:
+    """Return an iterator over the test images at `size` pixels, each once, the last batch as short as it comes.
+
+    The order spreads neighbours apart (by the golden ratio), so that the first N images are a fair sample of a source
+    that is sorted by class. Corrupt images that the source was told to skip are left out.
+
+    Args:
+        ds: the data set.
+        size: side of the images, pixels.
+        batch: images in a batch, B.
+
+    Returns:
+        Batches `{"image": (B, size, size, C) float32, normalised, "label": (B,) int32}`.
+    """
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    source = ds.test(size)
+    order = np.argsort(np.arange(len(source)) * (np.sqrt(5) / 2 - 0.5) % 1)
+    batches = grain.MapDataset.range(len(source)).map(lambda i: order[i]).batch(batch, batch_fn=np.asarray)
+    return _iterator(batches.map(partial(_test_batch, ds, source)), source)
+
+
+def normalise(pixels: UInt8[np.ndarray, "B S S C"], ds: Dataset) -> Float32[np.ndarray, "B S S C"]:
+    """Return `(pixels / 255 - mean) / std`, channel by channel."""
+    mean, std = (np.asarray(values, np.float32) for values in (ds.mean, ds.std))
+    return pixels * (1 / (255 * std)) - mean / std
+
+
+def _train_batch(ds: Dataset, augment: Augment, indices: np.ndarray, rng: np.random.Generator) -> Batch:
+    if isinstance(ds.train, Images):
+        pixels, labels = ds.train.images[indices], ds.train.labels[indices]
+        pixels = random_crop(pixels, rng) if augment.crop else pixels
+    else:
+        crop = partial(random_resized_crop, rng=rng) if augment.crop else central_square
+        pairs = [_readable(ds, int(index)) for index in indices]
+        pixels = np.stack([as_array(crop(as_picture(image), ds.size)) for image, _ in pairs])
+        labels = np.asarray([label for _, label in pairs])
+    if augment.flip and ds.mirror:
+        pixels = random_flip(pixels, rng)
+    if augment.rand_augment:
+        pixels = np.stack([as_array(rand_augment(as_picture(image), rng)) for image in pixels])
+    images, labels = normalise(pixels, ds), labels.astype(np.int32)
+    if augment.erasing:
+        images = random_erasing(images, augment.erasing, rng)
+    if augment.mixup or augment.cutmix:
+        images, labels = mix(images, labels, len(ds.classes), augment.mixup, augment.cutmix, rng)
+    return {"image": images, "label": labels}
+
+
+def _readable(ds: Dataset, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]:
+    """Return the training image at `index`, or the next one that can be read."""
+    for offset in range(len(ds.train)):
+        found = read(ds.train, (index + offset) % len(ds.train), ds.skipped)
+        if found is not None:
+            return found
+    raise ValueError(f"a data set needs images that can be read, got {len(ds.train)} corrupt ones")
+
+
+def _test_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch | None:
+    if isinstance(source, Images):
+        pixels, labels = source.images[indices], source.labels[indices]
+    else:
+        pairs = [found for index in indices if (found := read(source, int(index), ds.skipped)) is not None]
+        if not pairs:
+            return None
+        pixels, labels = np.stack([image for image, _ in pairs]), np.asarray([label for _, label in pairs])
+    return {"image": normalise(pixels, ds), "label": labels.astype(np.int32)}
+
+
+def _iterator(batches: grain.MapDataset[Any], source: Source) -> grain.DatasetIterator[Batch]:
+    threads = 2 if isinstance(source, Images) else min(16, os.cpu_count() or 1)
+    return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))

@@ -1,0 +1,148 @@
+"""What a data set is to the trainer: two random-access sources of (uint8 image, label), and what must be said of it."""
+
+import dataclasses
+import hashlib
+import logging
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Integer, UInt8
+from PIL import Image
+
+log = logging.getLogger(__name__)
+
+
+class CorruptImage(ValueError):
+    """An image that cannot be decoded."""
+
+    def __init__(self, name: str, reason: object) -> None:
+        super().__init__(f"an image must be decodable, got {name}: {' '.join(str(reason).split())}")
+        self.name = name
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Random access to images and labels: what grain calls a RandomAccessDataSource."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        ...
+
+    def __getitem__(self, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]:
+        """Return one image and its label.
+
+        Raises:
+            CorruptImage: it cannot be decoded.
+        """
+        ...
+
+
+class Images:
+    """A source held in memory: all its images have one size, so that whole batches are gathered at once."""
+
+    def __init__(self, images: UInt8[np.ndarray, "N H W C"], labels: Integer[np.ndarray, " N"]) -> None:
+        if len(images) != len(labels) or not len(images):
+            raise ValueError(f"images and labels must be as many, at least one, got {len(images)} and {len(labels)}")
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]:
+        """Return one image and its label."""
+        return self.images[index], int(self.labels[index])
+
+    def resized(self, size: int) -> "Images":
+        """Return the source with every image resized to `size` by `size` pixels, itself where they are already."""
+        if self.images.shape[1:3] == (size, size):
+            return self
+        return Images(np.stack([resize(image, size) for image in self.images]), self.labels)
+
+
+def resize(image: UInt8[np.ndarray, "H W C"], size: int) -> UInt8[np.ndarray, "S S C"]:
+    """Return the image at `size` by `size` pixels: bicubic (a = -0.5), antialiased where it shrinks."""
+    return as_array(as_picture(image).resize((size, size), Image.Resampling.BICUBIC))
+
+
+def as_picture(image: UInt8[np.ndarray, "H W C"]) -> Image.Image:
+    """Return the picture that has these pixels, greyscale or RGB."""
+    return Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+
+
+def as_array(picture: Image.Image) -> UInt8[np.ndarray, "H W C"]:
+    """Return the pixels of a greyscale or RGB picture, channels last."""
+    pixels = np.asarray(picture)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def unpack(path: Path, digest: str) -> bytes:
+    """Return the content of an embedded xz file.
+
+    Raises:
+        ValueError: its sha256 is not `digest`.
+    """
+    try:
+        content = lzma.decompress(path.read_bytes())
+    except lzma.LZMAError as broken:
+        raise ValueError(f"{path} must be the file of this version, got a damaged one: {broken}") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != digest:
+        raise ValueError(f"{path} must hold content of sha256 {digest[:16]}..., got {found[:16]}...")
+    return content
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """Images to train on and images to test with, at any size.
+
+    `train[i]` and `test(size)[i]` are `(uint8 H W C, int)`. Training images are `size` pixels wide where `train` is
+    `Images`; otherwise they come as they were stored, and the pipeline crops them to `size`.
+    """
+
+    train: Source
+    test: Callable[[int], Source]
+    classes: tuple[str, ...]  # their names
+    channels: int  # 1 or 3
+    size: int  # side of the training images, pixels
+    mean: tuple[float, ...]  # of each channel, in units of 255
+    std: tuple[float, ...]
+    mirror: bool  # a mirrored image keeps its class
+    note: str  # one line that a table of results must carry
+    identity: str  # differs where the content differs; stored in checkpoints
+
+    skipped: set[str] | None = None  # names of the corrupt images passed over; None: the first one is an error
+
+
+def read(source: Source, index: int, skipped: set[str] | None) -> tuple[UInt8[np.ndarray, "H W C"], int] | None:
+    """Return `source[index]`, or None where the image is corrupt and `skipped` collects the names of such.
+
+    Raises:
+        CorruptImage: the image is corrupt and `skipped` is None.
+    """
+    try:
+        return source[index]
+    except CorruptImage as corrupt:
+        if skipped is None:
+            raise
+        if corrupt.name not in skipped:
+            skipped.add(corrupt.name)
+            log.warning("skipped corrupt image %s, %d so far", corrupt.name, len(skipped))
+        return None
+
+
+def skipping(on_error: str) -> set[str] | None:
+    """Return what `Dataset.skipped` starts as.
+
+    Args:
+        on_error: `stop` or `skip`.
+
+    Raises:
+        ValueError: another word.
+    """
+    if on_error not in ("stop", "skip"):
+        raise ValueError(f"on_error must be 'stop' or 'skip', got {on_error!r}")
+    return set() if on_error == "skip" else None
