@@ -3,7 +3,7 @@
 import ast
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from train.data.fashion import fashion
@@ -11,6 +11,9 @@ from train.data.folder import folder
 from train.data.glyphs import glyphs
 from train.data.prepared import tfds
 from train.data.source import Dataset
+
+Table = Mapping[str, Callable[..., object]]
+"""What can be named: functions that take keywords."""
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "fashion": fashion,
@@ -35,17 +38,28 @@ def load(spec: str, size: int = 28) -> Dataset:
     """
     if size < 1:
         raise ValueError(f"size must be at least 1 pixel, got {size}")
-    name, options = _parse(spec)
-    missing = [key for key in _required(name) if key not in options]
-    if missing:
-        raise ValueError(f"{name} needs {missing[0]}: {name}:VALUE or {name}({missing[0]}=...), got {spec!r}")
+    name, options = parse(spec, DATASETS)
     return DATASETS[name](size, **options)
 
 
-def _parse(spec: str) -> tuple[str, dict[str, object]]:
+def parse(spec: str, table: Table) -> tuple[str, dict[str, Any]]:
+    """Return the name in `table` and the keywords that a spec gives.
+
+    Raises:
+        ValueError: an unknown name, a malformed spec, an unknown keyword or a missing one.
+        TypeError: a keyword of another type.
+    """
+    name, options = _split(spec, table)
+    missing = [key for key in _required(table[name]) if key not in options]
+    if missing:
+        raise ValueError(f"{name} needs {missing[0]}: {name}:VALUE or {name}({missing[0]}=...), got {spec!r}")
+    return name, options
+
+
+def _split(spec: str, table: Table) -> tuple[str, dict[str, Any]]:
     name, colon, value = spec.partition(":")
     if colon and name.isidentifier():
-        keywords = _keywords(name)
+        keywords = _keywords(name, table)
         if not keywords or not value:
             raise ValueError(
                 f"{name}:VALUE needs {'a value' if keywords else 'a data set that takes one'}, got {spec!r}"
@@ -59,7 +73,7 @@ def _parse(spec: str) -> tuple[str, dict[str, object]]:
         name, options = call.func.id, {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     except (SyntaxError, ValueError):
         raise ValueError(f"data is written name, name:VALUE or name(key=literal, ...), got {spec!r}") from None
-    keywords = _keywords(name)
+    keywords = _keywords(name, table)
     for key, value in options.items():
         if key not in keywords:
             raise ValueError(f"{name} takes {', '.join(keywords) or 'no keywords'}, got {key!r}")
@@ -68,15 +82,15 @@ def _parse(spec: str) -> tuple[str, dict[str, object]]:
     return name, options
 
 
-def _keywords(name: str) -> dict[str, Any]:
+def _keywords(name: str, table: Table) -> dict[str, Any]:
     """Return the keywords that a data set takes, each with its type."""
-    if name not in DATASETS:
-        near = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.0)
-        raise ValueError(f"unknown data {name!r}; did you mean {near[0]!r}? Known: {', '.join(DATASETS)}")
-    signature = inspect.signature(DATASETS[name])
+    if name not in table:
+        near = difflib.get_close_matches(name, table, n=1, cutoff=0.0)
+        raise ValueError(f"unknown data {name!r}; did you mean {near[0]!r}? Known: {', '.join(table)}")
+    signature = inspect.signature(table[name])
     return {key: one.annotation for key, one in signature.parameters.items() if one.kind is one.KEYWORD_ONLY}
 
 
-def _required(name: str) -> list[str]:
-    parameters = inspect.signature(DATASETS[name]).parameters.values()
+def _required(entry: Callable[..., object]) -> list[str]:
+    parameters = inspect.signature(entry).parameters.values()
     return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]

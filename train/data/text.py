@@ -1,0 +1,37 @@
+"""Text by name: the one way from a spec such as "file(path='stories.txt', tokenizer='bpe(vocab=4096)')" to a corpus."""
+
+from collections.abc import Callable
+
+from train.data import shakespeare as works
+from train.data.load import parse
+from train.data.text_source import Corpus, Texts
+from train.data.text_windows import evaluation_windows, packed_batches, training_windows
+from train.data.tokens import Tokenizer
+
+__all__ = [
+    "Corpus", "Texts", "Tokenizer", "evaluation_windows", "load_text", "packed_batches", "training_windows",
+]  # fmt: skip
+
+
+def shakespeare(*, tokenizer: str = "bytes") -> Corpus:
+    """Return the embedded works of Shakespeare, a tragedy, a comedy and a history of them held out."""
+    return works.texts().encoded(tokenizer)
+
+
+TEXTS: dict[str, Callable[..., Corpus]] = {"shakespeare": shakespeare}
+"""Every entry takes keywords; "name:VALUE" gives the first of those."""
+
+
+def load_text(spec: str) -> Corpus:
+    """Return the corpus that `spec` names.
+
+    Args:
+        spec: `"shakespeare"`, `"file:PATH"`, `"jsonl:PATH"`, `"tfds:NAME"`, or a name with keywords:
+            `"shakespeare(tokenizer='bpe(vocab=4096)')"`.
+
+    Raises:
+        ValueError: an unknown name, a malformed spec, an unknown keyword, or what the corpus refuses.
+        TypeError: a keyword of another type.
+    """
+    name, options = parse(spec, TEXTS)
+    return TEXTS[name](**options)

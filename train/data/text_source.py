@@ -1,0 +1,67 @@
+"""What a corpus of text is to the trainer: documents of token ids to train on, and whole documents held out."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from train.data.tokens import Ids, Tokenizer, tokenizer
+
+HELD_OUT = 0.1
+
+
+class Corpus(NamedTuple):
+    """Documents of token ids; a held-out one is never trained on."""
+
+    train: tuple[np.ndarray, ...]  # each (n,), uint16 or int32
+    held_out: tuple[np.ndarray, ...]
+    names: tuple[str, ...]  # of the held-out documents
+    tokenizer: Tokenizer
+    note: str  # one line that a table of results must carry
+    identity: str  # differs where the content differs; stored in checkpoints
+
+
+class Texts(NamedTuple):
+    """Documents of text, before any tokenizer."""
+
+    train: tuple[str, ...]
+    held_out: tuple[str, ...]
+    names: tuple[str, ...]  # of the held-out documents
+    name: str
+    note: str
+
+    def encoded(self, spec: str) -> Corpus:
+        """Return the corpus in the tokens of `spec`; a tokenizer that is trained sees the training documents alone.
+
+        Raises:
+            ValueError: no document on one side, or what the tokenizer refuses.
+        """
+        train, held_out = (tuple(text for text in part if text) for part in (self.train, self.held_out))
+        for side, part in (("training", train), ("held-out", held_out)):
+            if not part:
+                raise ValueError(f"{self.name} must hold a {side} document, got none")
+        kind = tokenizer(spec, train)
+        return Corpus(
+            train=_encoded(kind, train),
+            held_out=_encoded(kind, held_out),
+            names=tuple(name for name, text in zip(self.names, self.held_out, strict=True) if text),
+            tokenizer=kind,
+            note=f"{self.note}; {kind.identity}, vocabulary {kind.vocab:,}",
+            identity=f"{self.name}-{_digest(train, held_out)}-{kind.identity}",
+        )
+
+
+def _encoded(kind: Tokenizer, texts: Sequence[str]) -> tuple[Ids, ...]:
+    return tuple(kind.encode(text) for text in texts)
+
+
+def _digest(*parts: Sequence[str]) -> str:
+    """Return a digest of the texts of each part and of where they end."""
+    total = hashlib.sha256()
+    for part in parts:
+        for text in part:
+            content = text.encode()
+            total.update(f"{len(content)} ".encode() + content)
+        total.update(b"end ")
+    return total.hexdigest()[:8]

@@ -1,0 +1,153 @@
+"""Tokenizers: bytes, or byte-pair encoding by the `tokenizers` library, read from a file or trained on the corpus."""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Integer
+
+Ids = Integer[np.ndarray, " T"]
+SMALLEST = 256
+"""Tokens of the smallest vocabulary that encodes any text: one for every byte."""
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What turns text into token ids and back."""
+
+    vocab: int  # ids are below it
+    identity: str  # differs where the ids of some text differ
+
+    def encode(self, text: str) -> Ids:
+        """Return the ids of a text, uint16 where they fit, int32 otherwise.
+
+        Raises:
+            ValueError: an id outside the vocabulary, or text that the tokenizer cannot encode.
+        """
+        ...
+
+    def decode(self, ids: Ids | Sequence[int]) -> str:
+        """Return the text of some ids; bytes that are no UTF-8 show as U+FFFD.
+
+        Raises:
+            ValueError: an id outside the vocabulary.
+        """
+        ...
+
+
+class Bytes:
+    """The bytes of UTF-8: any text is encoded, and decoded without loss."""
+
+    vocab, identity = SMALLEST, "bytes"
+
+    def encode(self, text: str) -> Ids:
+        """Return the bytes of a text."""
+        return np.frombuffer(text.encode(), np.uint8).astype(np.uint16)
+
+    def decode(self, ids: Ids | Sequence[int]) -> str:
+        """Return the text of some bytes; what is no UTF-8 shows as U+FFFD.
+
+        Raises:
+            ValueError: an id outside the vocabulary.
+        """
+        return within(np.asarray(ids), self.vocab, self.identity).astype(np.uint8).tobytes().decode(errors="replace")
+
+
+class Library:
+    """A tokenizer of the `tokenizers` library. It adds no special tokens, and neither cuts nor pads."""
+
+    def __init__(self, tokenizer: Any, name: str) -> None:
+        """Take a `tokenizers.Tokenizer`, which this object owns from now on, and a name for messages."""
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self.tokenizer, self.name, self.vocab = tokenizer, name, tokenizer.get_vocab_size()
+        self.identity = f"{name}-{hashlib.sha256(tokenizer.to_str().encode()).hexdigest()[:8]}"
+
+    def encode(self, text: str) -> Ids:
+        """Return the ids of a text, uint16 where they fit, int32 otherwise.
+
+        Raises:
+            ValueError: an id outside the vocabulary, or text that the tokenizer cannot encode.
+        """
+        try:
+            ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        except Exception as refused:  # the library raises nothing narrower
+            raise ValueError(f"{self.name} must encode any text: {' '.join(str(refused).split())}") from None
+        return within(np.asarray(ids, np.int64), self.vocab, self.name).astype(id_type(self.vocab))
+
+    def decode(self, ids: Ids | Sequence[int]) -> str:
+        """Return the text of some ids; what is no UTF-8 shows as U+FFFD.
+
+        Raises:
+            ValueError: an id outside the vocabulary.
+        """
+        listed = within(np.asarray(ids, np.int64), self.vocab, self.name).tolist()
+        return self.tokenizer.decode(listed, skip_special_tokens=False)
+
+
+def id_type(vocab: int) -> type[np.integer]:
+    """Return the type that ids of a vocabulary are kept in."""
+    return np.uint16 if vocab <= 1 << 16 else np.int32
+
+
+def within(ids: np.ndarray, vocab: int, name: str) -> np.ndarray:
+    """Return the ids.
+
+    Raises:
+        ValueError: one is outside the vocabulary.
+    """
+    outside = ids[(ids < 0) | (ids >= vocab)]
+    if outside.size:
+        raise ValueError(f"token ids of {name} must be from 0 to {vocab - 1}, got {outside[0]}")
+    return ids
+
+
+def tokenizer(spec: str, documents: Sequence[str]) -> Tokenizer:
+    """Return the tokenizer that `spec` names.
+
+    Args:
+        spec: `bytes`; `bpe(vocab=N)`, byte-level byte-pair encoding trained on `documents`, of N tokens or as many as
+            they yield; or the path of a `tokenizer.json`.
+        documents: to train on.
+
+    Raises:
+        ValueError: another word, a vocabulary that lacks room for every byte, or a file that cannot be read.
+    """
+    if spec == "bytes":
+        return Bytes()
+    trained = re.fullmatch(r"bpe\(\s*vocab\s*=\s*(\d+)\s*\)", spec)
+    if trained:
+        return _train(int(trained[1]), documents)
+    if not spec.endswith(".json"):
+        raise ValueError(f"tokenizer must be 'bytes', 'bpe(vocab=N)' or a path of a tokenizer.json, got {spec!r}")
+    return _read(Path(spec).expanduser())
+
+
+def _read(path: Path) -> Library:
+    if not path.is_file():
+        raise ValueError(f"a tokenizer.json must be a file, got {str(path)!r}")
+    from tokenizers import Tokenizer as Kind
+
+    try:
+        return Library(Kind.from_str(json.dumps(json.loads(path.read_bytes()))), path.name)
+    except Exception as broken:  # the library raises nothing narrower
+        raise ValueError(f"{path} must be a tokenizer of the tokenizers library: {broken}".replace("\n", " ")) from None
+
+
+def _train(vocab: int, documents: Sequence[str]) -> Library:
+    if vocab < SMALLEST:
+        raise ValueError(f"bpe(vocab=N) must have N of at least {SMALLEST}, one token a byte, got {vocab}")
+    from tokenizers import Tokenizer as Kind
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    found = Kind(models.BPE())
+    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    found.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocab, show_progress=False, initial_alphabet=alphabet)
+    found.train_from_iterator(documents, trainer)
+    return Library(found, f"bpe{found.get_vocab_size()}")
