@@ -11,11 +11,13 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from pejax.registry import ENCODINGS
-from train import evaluate, loop, vit
-from train.classify import Classifier, decayed, resized
-from train.config import Config, evaluation_sizes, parse
-from train.data import load, evaluation_batches
+from train import classify, evaluate, loop, vit
+from train.classify import Classifier, resized
+from train.config import parse
+from train.data import evaluation_batches, load
 from train.mesh import make_mesh
+from train.task import decayed
+from train.vit_config import Config, evaluation_sizes
 
 TINY = (
     "--patch=14", "--width=16", "--layers=2", "--heads=2", "--epochs=1", "--batch=800", "--log_every=2", "--clip=1",
@@ -199,7 +201,7 @@ def test_fine_tuning_at_another_size(tmp_path, capsys):
 
 def test_resized_parameters_are_those_that_at_gives():
     flags = ["--patch=14", "--width=16", "--heads=2", "--layers=2", "--pe=learned"]
-    old, new = (Classifier(parse([*flags, f"--size={size}"]), channels=1, classes=10) for size in (28, 42))
+    old, new = (Classifier(parse(Config, [*flags, f"--size={size}"]), channels=1, classes=10) for size in (28, 42))
     params = old.init(jax.random.key(0))
     fitted = resized(old, new, params)
     assert jax.tree.map(jnp.shape, fitted) == jax.tree.map(jnp.shape, new.init(jax.random.key(1)))
@@ -214,17 +216,17 @@ def test_resized_parameters_are_those_that_at_gives():
 
 def test_the_filling_of_a_batch_is_not_counted():
     """A head of zeros says class 0 for every image, those that fill the batch included."""
-    config = parse(["--patch=14", "--width=16", "--heads=2", "--layers=1", "--eval_limit=50"])
+    config = parse(Config, ["--patch=14", "--width=16", "--heads=2", "--layers=1", "--eval_limit=50"])
     dataset = load("fashion")
     classifier = Classifier(config, dataset.channels, len(dataset.classes))
-    row = evaluate.evaluate_size(classifier, classifier.init(jax.random.key(0)), dataset, make_mesh(), 28)
+    row = classify.evaluate_size(classifier, classifier.init(jax.random.key(0)), dataset, make_mesh(), 28)
     labels = next(evaluation_batches(dataset, 28, 50))["label"]
     assert row == (28, 4, int(np.sum(labels == 0)), 50)
 
 
 def test_weight_decay_falls_on_kernels_alone():
     classifier = Classifier(
-        parse(["--pe=learned", "--pool=cls", "--registers=2", "--layer_scale=0.1"]), channels=1, classes=10
+        parse(Config, ["--pe=learned", "--pool=cls", "--registers=2", "--layer_scale=0.1"]), channels=1, classes=10
     )
     mask = decayed(classifier.shapes)
     kept = {jax.tree_util.keystr(path) for path, decays in jax.tree_util.tree_leaves_with_path(mask) if not decays}

@@ -1,30 +1,39 @@
-"""A vision transformer on a labelled image set: the pieces that training and evaluation share."""
+"""A vision transformer on a labelled image set: its model, its loss, and its evaluation at many image sizes."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
+from rich.console import Console
 
-from pejax.encoding import Params, merge_params
 from pejax.models.vit import ViT, ViTConfig
 from pejax.positions import grid_positions, interpolate_positions
-from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
-from train.config import MODEL_FIELDS, Config
+from train.data import Dataset, evaluation_batches
 from train.loop import Metrics
+from train.mesh import put_batch, replicated, split_batch
+from train.results import Results, Row
+from train.task import Split, laws, layer_params, layer_positions
+from train.vit_config import Config, evaluation_sizes
 
 SUMS = ("loss", "top1", "count")
 """What the loss adds up over a batch."""
 
-NO_DECAY = ("position", "cls", "registers")
-"""Attributes of the model whose parameters are never decayed; of all others, kernels alone are."""
+WEIGHTS_AT_ONCE = {"cpu": 2**21, "gpu": 2**28, "tpu": 2**27}
+"""Attention weights of an evaluation batch on one device: a cache full, or a small part of the memory."""
+
+IMAGES_AT_ONCE = 256
+"""Images of an evaluation batch on one device, at most."""
 
 
-class Classifier:
-    """The model of a run, split into a static definition and parameters that travel as a plain pytree.
+class Classifier(Split[ViT]):
+    """The model of a run.
 
     Args:
         config: of the run.
@@ -42,24 +51,12 @@ class Classifier:
             channels=channels,
             classes=classes,
             layer_scale=config.layer_scale or None,
-            **{name: getattr(config, name) for name in MODEL_FIELDS if name != "layer_scale"},
+            **{name: getattr(config, name) for name in config.model_fields if name != "layer_scale"},
             stochastic_depth=config.stochastic_depth,
             dtype=config.dtype,  # pyright: ignore[reportArgumentType]  # ViTConfig checks it
         )
-        model = nnx.eval_shape(lambda: ViT(self.vit, rngs=nnx.Rngs(0)))
-        self.encoding, self.dims = model.encoding, model.dims
-        self.graphdef, self.abstract = nnx.split(model)
-        self.shapes = nnx.to_pure_dict(self.abstract)
-
-    def init(self, key: Array) -> Any:
-        """Draw the parameters."""
-        return jax.jit(lambda key: nnx.to_pure_dict(nnx.state(ViT(self.vit, rngs=nnx.Rngs(key)))))(key)
-
-    def model(self, params: Any) -> ViT:
-        """Return the model with these parameters."""
-        state = jax.tree.map(lambda leaf: leaf, self.abstract)
-        nnx.replace_by_pure_dict(state, params)
-        return nnx.merge(self.graphdef, state)
+        super().__init__(lambda rngs: ViT(self.vit, rngs=rngs))
+        self.encoding, self.dims = self.prototype.encoding, self.prototype.dims
 
     def loss(self, params: Any, batch: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
         """Return the mean cross-entropy with smoothed labels, and the sums over the batch.
@@ -92,42 +89,9 @@ class Classifier:
             return model(images)
         return model(images, positions=interpolate_positions(grid_positions(*grid), trained, grid), extent=trained)
 
-    def optimizer(self, steps: int, steps_per_epoch: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
-        """Return AdamW with linear warm-up, cosine decay to 0 and masked weight decay, and its schedule."""
-        config = self.config
-        warmup = min(round(config.warmup * steps_per_epoch), steps)
-        schedule = optax.warmup_cosine_decay_schedule(0.0, config.lr, warmup, max(steps, warmup + 1))
-        adamw = optax.adamw(schedule, b1=0.9, b2=0.999, weight_decay=config.weight_decay, mask=decayed)
-        return (optax.chain(optax.clip_by_global_norm(config.clip), adamw) if config.clip else adamw), schedule
-
     def laws(self, params: Any) -> str:
-        """Run the laws on the initialised encoding of the first layer and return one line of what they measured.
-
-        Raises:
-            AssertionError: a law that the encoding declares does not hold.
-        """
-        subject = (self.encoding, self.layer_params(params, 0), self.dims)
-        if self.encoding.shift_invariant:
-            found = [f"shift invariance of logits max |Δ| {assert_shift_invariant(*subject):.1e} ok"]
-        else:
-            found = [f"a shift moves the logits by {shift_deviation(*subject):.1e}, as declared"]
-        if self.encoding.rotate is not None and self.encoding.rotate_keys is None:
-            found.append(f"norms of queries and keys max |Δ| {assert_norm_preserved(*subject):.1e} ok")
-        if self.encoding.bias is not None:
-            found.append(f"bias by tiles max |Δ| {assert_tile_consistent(*subject):.1e} ok")
-        return "laws: " + " · ".join(found)
-
-    def layer_params(self, params: Any, layer: int) -> Params:
-        """Return the encoding's parameters as one layer sees them: the shared ones and its own."""
-        own = jax.tree.map(lambda leaf: leaf[layer], layer_positions(params))
-        return merge_params(params.get("position", {}), own)
-
-
-def decayed(params: Any) -> Any:
-    """Return which parameters get weight decay: kernels outside of `NO_DECAY`."""
-    names = lambda path: [str(entry.key) for entry in path]  # noqa: E731
-    kernel = lambda path, _: names(path)[-1] == "kernel" and not set(names(path)) & set(NO_DECAY)  # noqa: E731
-    return jax.tree_util.tree_map_with_path(kernel, params)
+        """Return one line of what the laws measured on the encoding of the first layer."""
+        return laws(self.encoding, layer_params(params, 0), self.dims)
 
 
 def resized(old: Classifier, new: Classifier, params: Any) -> Any:
@@ -152,7 +116,7 @@ def resized(old: Classifier, new: Classifier, params: Any) -> Any:
 
 def _positions_at(classifier: Classifier, params: Any, extent: Any) -> Any:
     per_layer = [
-        classifier.encoding.at(classifier.layer_params(params, layer), extent)  # pyright: ignore[reportOptionalCall]
+        classifier.encoding.at(layer_params(params, layer), extent)  # pyright: ignore[reportOptionalCall]
         for layer in range(classifier.config.layers)
     ]  # fmt: skip
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *per_layer)
@@ -164,13 +128,85 @@ def _positions_at(classifier: Classifier, params: Any, extent: Any) -> Any:
     return fitted
 
 
-def layer_positions(params: Any) -> Params:
-    """Return the encoding's parameters of all layers, stacked on L."""
-    return params["layers"]["blocks"]["attention"].get("position", {})
-
-
 def _like(wanted: Any, found: Any) -> Any:
     """Return the part of `found` that has the names of `wanted`: `at` adds constants, which are not parameters."""
     if not isinstance(wanted, dict):
         return found
     return {name: _like(value, found[name]) for name, value in wanted.items()}
+
+
+def evaluate(
+    classifier: Classifier, dataset: Dataset, params: Any, *, step: int, mesh: Mesh, console: Console
+) -> Results:
+    """Return top-1 at every size the config asks for, over the whole test split.
+
+    Args:
+        classifier: of the run.
+        dataset: whose test split to use.
+        params: trained.
+        step: of the checkpoint, for the record.
+        mesh: that the batches are split over.
+        console: of the user.
+
+    Raises:
+        ValueError: an encoding that cannot serve a size, or positions that were squeezed.
+    """
+    config = classifier.config
+    rows = []
+    with console.status("evaluating") as status:
+        for size in evaluation_sizes(config):
+            status.update(f"evaluating at {size} px")
+            rows.append(evaluate_size(classifier, params, dataset, mesh, size))
+    return Results(
+        name=config.pe, data=config.data, trained=config.size, step=step, extend=config.extend, note=dataset.note,
+        rows=tuple(rows),
+    )  # fmt: skip
+
+
+def require_evaluable(classifier: Classifier) -> None:
+    """Trace the evaluation at the smallest and the largest size, so that a refusal comes before the training.
+
+    Raises:
+        ValueError: what the encoding refuses.
+    """
+    sizes = evaluation_sizes(classifier.config)
+    for size in {min(sizes), max(sizes)}:
+        image = jax.ShapeDtypeStruct((1, size, size, classifier.vit.channels), jnp.float32)
+        jax.eval_shape(partial(classifier.logits, extend=classifier.config.extend), classifier.shapes, image)
+
+
+def evaluate_size(classifier: Classifier, params: Any, dataset: Dataset, mesh: Mesh, size: int) -> Row:
+    """Return top-1 at one size."""
+    config = classifier.config
+    tokens = (size // config.patch) ** 2
+    weights = WEIGHTS_AT_ONCE[mesh.devices.flat[0].platform] // (tokens**2 * config.heads)
+    batch = mesh.size * min(max(1, weights), IMAGES_AT_ONCE)
+    whole, split = replicated(mesh), split_batch(mesh)
+
+    @partial(jax.jit, in_shardings=(whole, split), out_shardings=whole)
+    def correct(params: Any, batch: Mapping[str, Array]) -> Array:
+        logits = classifier.logits(params, batch["image"], extend=config.extend)
+        return jnp.sum((jnp.argmax(logits, -1) == batch["label"]).astype(jnp.int32))
+
+    found, count = [], 0
+    for host in limited(evaluation_batches(dataset, size, batch), config.eval_limit):
+        count += len(host["label"])
+        found.append(correct(params, put_batch(padded(host, batch), mesh)))
+    return Row(size, tokens, sum(map(int, found)), count)
+
+
+def limited(batches: Iterator[Mapping[str, np.ndarray]], limit: int) -> Iterator[Mapping[str, np.ndarray]]:
+    """Yield the batches of the first `limit` images, or all of them when 0."""
+    left = limit or sys.maxsize
+    for batch in batches:
+        yield {name: array[:left] for name, array in batch.items()}
+        left -= len(batch["label"])
+        if left <= 0:
+            return
+
+
+def padded(batch: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
+    """Return the batch filled up to `size` images, those added with a label that no logit can match."""
+    short = size - len(batch["label"])
+    image = np.pad(batch["image"], ((0, short), (0, 0), (0, 0), (0, 0)))
+    return {"image": image, "label": np.pad(batch["label"], (0, short), constant_values=-1)}

@@ -1,4 +1,4 @@
-"""The settings of a run: one frozen dataclass, its presets, and the way from a command line to it."""
+"""The settings of a run: the fields every program shares, and the way from a command line to them and back."""
 
 import contextlib
 import dataclasses
@@ -7,91 +7,107 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import simple_parsing
 
 from pejax.registry import parse_spec
 
+RUN_FIELDS = (
+    "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "eval_limit", "extend", "devices",
+)  # fmt: skip
+"""Fields of every program that may change between a run and its continuation."""
+
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """Train a vision transformer on images, then measure top-1 at fourteen resolutions it was not trained at.
+class RunConfig:
+    """What the configs of all programs share; each is a frozen dataclass below this one, with the fields it adds.
 
-    --preset sets every other option; options given beside it win.
+    Attributes:
+        program: its module, `python -m train.PROGRAM`.
+        presets: what `--preset` sets, by name.
+        model_fields: what decides the shape of the parameters: taken from the run `init`, and must agree with it.
+        inherited: also taken from the run `init`, and free to differ from it.
+        run_fields: what may change between a run and its continuation: none of it reaches the weights.
     """
 
-    preset: str = "demo"  # demo: minutes on two cores; table: the published token grids; vit_s16: 224 px, ViT-S/16
-    pe: str = "rope_mixed"  # the encoding: a name, with arguments where wanted: "rope_mixed(base=100)"
-    data: str = "fashion"  # fashion, glyphs, folder:PATH (class sub-folders) or tfds:NAME (prepared)
-    seed: int = 0  # of the initial weights, the order of the images and everything drawn while training
+    program: ClassVar[str]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]]
+    model_fields: ClassVar[tuple[str, ...]]
+    inherited: ClassVar[tuple[str, ...]] = ("data",)
+    run_fields: ClassVar[tuple[str, ...]] = RUN_FIELDS
+
+    preset: str = ""
+    pe: str = "rope"  # the encoding: a name, with arguments where wanted: "rope(base=100)"
+    data: str = ""
+    seed: int = 0  # of the initial weights, the order of the data and everything drawn while training
     out: str = ""  # run folder; runs/PE-DATA-SEED when empty
     resume: bool = False  # continue from the newest checkpoint of the run folder
     overwrite: bool = False  # delete what an earlier run left in the run folder
-    init: str = ""  # run folder whose trained weights to start from, at another --size where wanted
+    init: str = ""  # run folder whose trained weights to start from
 
-    size: int = 28  # side of the training images, pixels
-    patch: int = 4  # side of a patch, pixels
     width: int = 64  # channels of the residual stream
     layers: int = 3
     heads: int = 4
-    mlp_ratio: int = 3
-    pool: str = "mean"  # cls or mean
-    registers: int = 0  # learned tokens that have no position
-    layer_scale: float = 0.0  # initial value of LayerScale; 0 = none
-    stochastic_depth: float = 0.0  # probability of dropping the deepest block
     dtype: str = "float32"  # of the computation; parameters are float32
 
-    epochs: int = 18
-    batch: int = 48  # images in a step, over all devices
+    batch: int = 48  # examples in a step, over all devices
     lr: float = 2e-3  # peak learning rate
-    warmup: float = 1.0  # epochs of linear warm-up
-    weight_decay: float = 0.05  # of kernels; positions, CLS, registers, norms and biases get none
-    label_smoothing: float = 0.1
+    weight_decay: float = 0.05  # of kernels; positions, embeddings, CLS, registers, norms and biases get none
     clip: float = 0.0  # global norm of the gradient; 0 = no clipping
     devices: int = 0  # how many of the visible devices to use; 0 = all
-
-    crop: bool = True  # random crop
-    flip: bool = True  # random horizontal flip
-    rand_augment: bool = False  # RandAugment(9, 0.5)
-    mixup: float = 0.0  # Beta parameter of Mixup; 0 = off
-    cutmix: float = 0.0  # Beta parameter of CutMix; 0 = off
-    erasing: float = 0.0  # probability of random erasing
 
     checkpoint_every: int = 500  # steps
     log_every: int = 50  # steps
     stop_at: int = 0  # save and stop at this step, as an interruption would; 0 = never
-    eval_sizes: tuple[int, ...] = ()  # image sides to evaluate at; empty = fourteen, 3/7 to 16/7 of the training size
-    eval_limit: int = 0  # evaluate on this many test images; 0 = all
-    extend: str = "none"  # pi: beyond the trained size, squeeze positions instead of extrapolating or resizing
+    eval_limit: int = 0  # evaluate on this many test examples; 0 = all
+    extend: str = "none"  # how to evaluate beyond the trained extent
+
+    @property
+    def trained(self) -> str:
+        """The extent trained at, in words: "28 px"."""
+        raise NotImplementedError
+
+    def validated(self) -> Self:
+        """Return the config, once it is known to make sense by itself; a program adds its own rules.
+
+        Raises:
+            ValueError: naming the field, the rule and the value.
+        """
+        parse_spec(self.pe)
+        require_at_least(self, 1, "width", "layers", "heads", "batch", "checkpoint_every", "log_every")
+        require_at_least(self, 0, "weight_decay", "clip", "devices", "stop_at", "eval_limit")
+        if self.lr <= 0:
+            raise ValueError(f"lr must be positive, got {self.lr}")
+        require_choice(self, "dtype", "float32", "bfloat16")
+        return self
 
 
-RECIPE = {
-    "pool": "cls", "mlp_ratio": 4, "label_smoothing": 0.1,
-    "rand_augment": True, "mixup": 0.8, "cutmix": 1.0, "erasing": 0.25,
-}  # fmt: skip
+Kind = TypeVar("Kind", bound=RunConfig)
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {},
-    "table": {"patch": 2, "width": 128, "layers": 6, "epochs": 100, "batch": 128, "lr": 1e-3, "warmup": 20.0, **RECIPE},
-    "vit_s16": {
-        "data": "folder:imagenet100", "size": 224, "patch": 16, "width": 384, "layers": 12, "heads": 6,
-        "epochs": 100, "batch": 256, "lr": 1e-3, "warmup": 20.0, **RECIPE,
-    },
-}  # fmt: skip
 
-MODEL_FIELDS = (
-    "pe", "patch", "width", "layers", "heads", "mlp_ratio", "pool", "registers", "layer_scale",
-)  # fmt: skip
-"""What decides the shape of the parameters, the training size apart."""
+def require_at_least(config: RunConfig, least: int, *names: str) -> None:
+    """Check fields that have a lower bound, 0 or 1.
 
-RUN_FIELDS = (
-    "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "eval_sizes", "eval_limit", "extend",
-    "devices",
-)  # fmt: skip
-"""What may change between a run and its continuation: none of it reaches the weights."""
+    Raises:
+        ValueError: naming the field, the rule and the value.
+    """
+    rule = "not be negative" if least == 0 else f"be at least {least}"
+    for name in names:
+        if getattr(config, name) < least:
+            raise ValueError(f"{name} must {rule}, got {getattr(config, name)}")
+
+
+def require_choice(config: RunConfig, name: str, *choices: str) -> None:
+    """Check a field that has a few possible values.
+
+    Raises:
+        ValueError: naming the field, the values and the one received.
+    """
+    if getattr(config, name) not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(config, name)!r}")
 
 
 class Parser(simple_parsing.ArgumentParser):
@@ -111,121 +127,123 @@ class Parser(simple_parsing.ArgumentParser):
         raise SystemExit(2)
 
 
-def parse(argv: Sequence[str] | None = None) -> Config:
+def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
     """Read the command line: the preset, or the run that is continued or built upon, then the options given.
+
+    Args:
+        kind: the config of the program.
+        argv: the options; those of the process when None.
 
     Raises:
         SystemExit: status 2, after one line that names the option and the rule.
         ValueError: an option whose value breaks a rule.
     """
-    first = _parse(argv, Config())
-    if first.preset not in PRESETS:
-        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {first.preset!r}")
-    base = dataclasses.replace(Config(), preset=first.preset, **PRESETS[first.preset])
+    first = _parse(argv, kind())
+    require_choice(first, "preset", *kind.presets)
+    base = dataclasses.replace(kind(), preset=first.preset, **kind.presets[first.preset])
     if first.init:
-        stored = dataclasses.asdict(load_config(Path(first.init)))
-        base = dataclasses.replace(base, **{name: stored[name] for name in (*MODEL_FIELDS, "data", "size")})
-    config = validated(_parse(argv, base))
+        before = load_config(kind, Path(first.init))
+        base = dataclasses.replace(
+            base, **{name: getattr(before, name) for name in (*kind.model_fields, *kind.inherited)}
+        )
+    config = _parse(argv, base).validated()
     if config.resume and (run_folder(config) / "config.json").is_file():
-        kept = {name: getattr(config, name) for name in RUN_FIELDS}
-        stored = dataclasses.replace(load_config(run_folder(config)), **kept)
-        config = validated(_parse(argv, stored))
+        kept = {name: getattr(config, name) for name in kind.run_fields}
+        stored = dataclasses.replace(load_config(kind, run_folder(config)), **kept)
+        config = _parse(argv, stored).validated()
     return config
 
 
-def _parse(argv: Sequence[str] | None, default: Config) -> Config:
-    parser = Parser(prog="python -m train.vit")
-    parser.add_arguments(Config, dest="config", default=default)
+def _parse(argv: Sequence[str] | None, default: Kind) -> Kind:
+    parser = Parser(prog=f"python -m train.{default.program}")
+    parser.add_arguments(type(default), dest="config", default=default)
     return parser.parse_args(argv).config
 
 
-def validated(config: Config) -> Config:
-    """Return the config, once it is known to make sense by itself.
-
-    Raises:
-        ValueError: naming the field, the rule and the value.
-    """
-    parse_spec(config.pe)
-    for name in ("size", "patch", "width", "layers", "heads", "epochs", "batch", "checkpoint_every", "log_every"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
-    for name in ("warmup", "weight_decay", "clip", "devices", "mixup", "cutmix", "stop_at", "eval_limit", "registers"):
-        if getattr(config, name) < 0:
-            raise ValueError(f"{name} must not be negative, got {getattr(config, name)}")
-    for name in ("label_smoothing", "erasing", "stochastic_depth"):
-        if not 0 <= getattr(config, name) < 1 and not (name == "erasing" and config.erasing == 1):
-            raise ValueError(f"{name} must be a probability below 1, got {getattr(config, name)}")
-    if config.lr <= 0:
-        raise ValueError(f"lr must be positive, got {config.lr}")
-    for name, choices in (("extend", ("none", "pi")), ("pool", ("cls", "mean")), ("dtype", ("float32", "bfloat16"))):
-        if getattr(config, name) not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(config, name)!r}")
-    for side in (config.size, *config.eval_sizes):
-        if side < config.patch or side % config.patch:
-            raise ValueError(f"image sizes must be multiples of the patch, {config.patch}, got {side}")
-    return config
-
-
-def evaluation_sizes(config: Config) -> tuple[int, ...]:
-    """Return the sides to evaluate at: those asked for, or 3/7, 4/7, ... 16/7 of the training size in whole patches."""
-    if config.eval_sizes:
-        return config.eval_sizes
-    patches = {max(1, round(config.size * k / (7 * config.patch))) for k in range(3, 17)}
-    return tuple(config.patch * n for n in sorted(patches))
-
-
-def run_folder(config: Config) -> Path:
+def run_folder(config: RunConfig) -> Path:
     """Return where the run keeps its files."""
     if config.out:
         return Path(config.out)
-    name = f"{config.pe}-{config.data.replace('/', '_')}-{config.seed}" + (f"-{config.size}px" if config.init else "")
+    extent = "-" + config.trained.replace(" ", "") if config.init else ""
+    name = f"{config.pe}-{config.data.replace('/', '_')}-{config.seed}{extent}"
     return Path("runs") / re.sub(r"[^\w.=,-]+", "_", name)
 
 
-def save_config(config: Config, folder: Path) -> None:
-    """Write the config into the run folder as JSON."""
-    (folder / "config.json").write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+def save_config(config: RunConfig, folder: Path) -> None:
+    """Write the config into the run folder as JSON, with the program it belongs to."""
+    stored = {"program": config.program, **dataclasses.asdict(config)}
+    (folder / "config.json").write_text(json.dumps(stored, indent=2) + "\n")
 
 
-def load_config(folder: Path) -> Config:
+def load_config(kind: type[Kind], folder: Path) -> Kind:
     """Read the config of a run folder.
 
     Raises:
-        ValueError: no config there, or one of another version of this program.
+        ValueError: no config there, one of another program, or one of another version of this program.
     """
+    stored = _stored(folder)
+    if stored["program"] != kind.program:
+        raise ValueError(f"{folder} must hold a run of train.{kind.program}, got one of train.{stored['program']}")
+    del stored["program"]
+    return from_dict(kind, stored)
+
+
+def program_of(folder: Path) -> str:
+    """Return the name of the program that made a run folder.
+
+    Raises:
+        ValueError: no config there.
+    """
+    return _stored(folder)["program"]
+
+
+def _stored(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise ValueError(f"a run folder holds config.json, got {folder} without one")
     try:
-        return from_dict(json.loads(path.read_text()))
+        return {"program": "vit", **json.loads(path.read_text())}  # the first runs did not say: there was no other
     except json.JSONDecodeError as broken:
         raise ValueError(f"config.json must be JSON, got {path}: {broken}") from None
 
 
-def from_dict(stored: dict[str, Any]) -> Config:
-    """Return the config that was stored as JSON."""
-    fields = {field.name for field in dataclasses.fields(Config)}
+def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
+    """Return the config that was stored as JSON, which has lists for tuples."""
+    fields = {field.name for field in dataclasses.fields(kind)}
     if set(stored) != fields:
         odd = sorted(set(stored) ^ fields)[0]
         raise ValueError(f"a stored config must have this program's fields, got a difference in {odd!r}")
-    return Config(**{**stored, "eval_sizes": tuple(stored["eval_sizes"])})
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+    return kind(**values)
 
 
-def require_same(stored: Config, config: Config) -> None:
+def require_same(stored: Kind, config: Kind) -> None:
     """Check that a checkpoint belongs to this configuration.
 
     Raises:
         ValueError: naming the first field that differs and both its values.
     """
-    for field in dataclasses.fields(Config):
+    for field in dataclasses.fields(config):
         was, now = getattr(stored, field.name), getattr(config, field.name)
-        if field.name not in RUN_FIELDS and was != now:
+        if field.name not in config.run_fields and was != now:
             raise ValueError(f"the checkpoint was made with {field.name}={was!r}, this run has {field.name}={now!r}")
 
 
-def command(config: Config) -> str:
+def require_fitting(before: Kind, config: Kind) -> None:
+    """Check that the model of the run `init` is of this run's kind.
+
+    Raises:
+        ValueError: naming the first field that differs and both its values.
+    """
+    for name in config.model_fields:
+        was, now = getattr(before, name), getattr(config, name)
+        if was != now:
+            raise ValueError(f"the model of {config.init} has {name}={was!r}, this run has {name}={now!r}")
+
+
+def command(config: RunConfig) -> str:
     """Return the command that continues this run."""
-    return f"python -m train.vit --resume --out={shlex.quote(str(run_folder(config)))}"
+    return f"python -m train.{config.program} --resume --out={shlex.quote(str(run_folder(config)))}"
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -24,7 +25,18 @@ from train.mesh import put_batch, replicated, split_batch
 
 Metrics = dict[str, Array]
 Loss = Callable[[Any, Mapping[str, Array], Array], tuple[Array, Metrics]]
-"""`(params, batch, key) -> (mean loss, sums over the batch)`; the sums hold `count`, the number of examples."""
+"""`(params, batch, key) -> (mean loss, sums over the batch)`; the sums hold `count`, how many units were summed."""
+
+
+class Unit(NamedTuple):
+    """What a loss counts: its name in the metrics and the short one for the terminal."""
+
+    name: str
+    short: str
+
+
+IMAGES = Unit("images", "img")
+TOKENS = Unit("tokens", "tok")
 
 
 class TrainState(NamedTuple):
@@ -97,16 +109,17 @@ class Report:
         folder: of the run.
         step: where training starts; what an interrupted run reported beyond it is dropped.
         steps: where it ends.
+        unit: of what is counted.
         console: of the user.
     """
 
     every_seconds = 15.0
 
-    def __init__(self, folder: Path, step: int, steps: int, console: Console) -> None:
+    def __init__(self, folder: Path, step: int, steps: int, unit: Unit, console: Console) -> None:
         self.path = folder / "metrics.jsonl"
         self.path.write_text("".join(f"{line}\n" for line in lines_until(self.path, step)))
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
-        self.steps, self.console = steps, console
+        self.steps, self.unit, self.console = steps, unit, console
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.progress = Progress(TextColumn("training"), *columns, console=console, disable=not console.is_terminal)
         self.task = self.progress.add_task("", total=steps, completed=step)
@@ -130,20 +143,31 @@ class Report:
         now = time.perf_counter()
         means = {name: float(total) / float(sums["count"]) for name, total in sums.items() if name != "count"}
         rate = float(sums["count"]) / (now - self.reported)
-        line = {"step": step, **means, **extra, "images_per_second": round(rate, 1)}
-        with self.path.open("a") as lines:
-            lines.write(json.dumps(line) + "\n")
-        for name, value in line.items():
-            self.board.add_scalar(f"train/{name}", value, step)
+        self.write(step, {**means, **extra, f"{self.unit.name}_per_second": round(rate, 1)})
         if not math.isfinite(means["loss"]):
             raise FloatingPointError(f"the loss is {means['loss']} at step {step}; try a lower lr or a longer warmup")
-        text = " · ".join(f"{name} {value:.3f}" for name, value in means.items()) + f" · {rate:,.0f} img/s"
+        text = " · ".join(f"{name} {value:.3f}" for name, value in means.items())
+        text = f"{text} · {rate:,.0f} {self.unit.short}/s"
         self.progress.update(self.task, completed=step, description=text)
         if self.progress.disable and (now - self.printed > self.every_seconds or step == self.steps):
             left = (now - self.begun) / (step - self.first) * (self.steps - step)
             self.console.print(f"step {step}/{self.steps} · {text} · {left:.0f} s left")
             self.printed = now
         self.reported = now
+
+    def probe(self, step: int, values: Callable[[], Mapping[str, float]]) -> None:
+        """Report what `values` measures; the time it takes is not the training's."""
+        begun = time.perf_counter()
+        self.write(step, values())
+        self.reported += time.perf_counter() - begun
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Add one line to the metrics file, and its values to TensorBoard."""
+        line = {"step": step, **values}
+        with self.path.open("a") as lines:
+            lines.write(json.dumps(line) + "\n")
+        for name, value in line.items():
+            self.board.add_scalar(f"train/{name}", value, step)
 
 
 def lines_until(path: Path, step: int) -> list[str]:
@@ -162,7 +186,10 @@ class Plan(NamedTuple):
         log_every: between reports.
         checkpoint_every: between checkpoints.
         record: stored in every checkpoint.
+        unit: of what the loss counts.
         extra: `(step) -> values` to report beside the metrics, such as the learning rate.
+        probe: `(params) -> values` to report by themselves; it changes nothing.
+        probe_every: steps between probes; 0 = never.
     """
 
     steps: int
@@ -170,7 +197,10 @@ class Plan(NamedTuple):
     log_every: int
     checkpoint_every: int
     record: dict[str, Any]
+    unit: Unit
     extra: Callable[[int], dict[str, float]]
+    probe: Callable[[Any], Mapping[str, float]] | None = None
+    probe_every: int = 0
 
 
 def run(
@@ -202,13 +232,15 @@ def run(
     at = int(state.step)
     clear = lambda sums: jax.tree.map(lambda leaf: jnp.zeros_like(leaf, device=leaf.sharding), sums)  # noqa: E731
     last = min(plan.steps, plan.stop_at or plan.steps)
-    with Stop() as stop, Report(folder, at, plan.steps, console) as report:
+    with Stop() as stop, Report(folder, at, plan.steps, plan.unit, console) as report:
         while at < last and not stop.signal:
             state = step(state, put_batch(next(data), mesh))
             at += 1
             if at % plan.log_every == 0 or at == plan.steps:
                 report(at, jax.device_get(state.sums), plan.extra(at))
                 state = state._replace(sums=clear(state.sums))
+            if plan.probe is not None and plan.probe_every and at % plan.probe_every == 0:
+                report.probe(at, partial(plan.probe, jax.block_until_ready(state.params)))
             if at % plan.checkpoint_every == 0 and at < last:
                 checkpoints.save(at, state, data, plan.record)
         checkpoints.wait()

@@ -1,0 +1,183 @@
+"""What a program gives to the session that trains it: a record of data, model, loss and evaluation, and its parts."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import grain
+import jax
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array
+from rich.console import Console
+from rich.table import Table
+
+from pejax.encoding import Dims, Encoding, Params, merge_params
+from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
+from train.config import RunConfig
+from train.loop import Loss, Unit
+
+NO_DECAY = ("position", "cls", "registers")
+"""Attributes of a model whose parameters are never decayed; of all others, kernels alone are."""
+
+Model = TypeVar("Model", bound=nnx.Module)
+
+
+class Split(Generic[Model]):
+    """A model, split into a static definition and parameters that travel as a plain pytree of dicts.
+
+    Attributes:
+        prototype: the model with shapes for arrays.
+        shapes: of the parameters.
+
+    Args:
+        make: draws the model.
+
+    Raises:
+        ValueError: what the model or its encoding refuses.
+    """
+
+    def __init__(self, make: Callable[[nnx.Rngs], Model]) -> None:
+        self._make = make
+        self.prototype: Model = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
+        self._static, self._abstract = nnx.split(self.prototype)
+        self.shapes = nnx.to_pure_dict(self._abstract)
+
+    def init(self, key: Array) -> Any:
+        """Draw the parameters."""
+        return jax.jit(lambda key: nnx.to_pure_dict(nnx.state(self._make(nnx.Rngs(key)))))(key)
+
+    def model(self, params: Any) -> Model:
+        """Return the model with these parameters."""
+        state = jax.tree.map(lambda leaf: leaf, self._abstract)
+        nnx.replace_by_pure_dict(state, params)
+        return nnx.merge(self._static, state)
+
+
+class Found(Protocol):
+    """What an evaluation found."""
+
+    @property
+    def stem(self) -> str:
+        """Name of its files in the run folder, without the ending: `results`, or `results-EXTEND`."""
+        ...
+
+    def table(self) -> Table:
+        """Return the table for the terminal."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write `STEM.json` and `STEM.png`."""
+        ...
+
+
+class Task(NamedTuple):
+    """All that the session needs to train one config, read and checked.
+
+    Attributes:
+        split: of the model.
+        identity: of the data; differs where the content differs; stored in checkpoints.
+        about: the model's extent and the data in a few words, for the line that opens the run.
+        unit: of what `loss` counts.
+        sums: names of what `loss` adds up over a batch, `loss` and `count` among them.
+        steps: of the whole training.
+        per_epoch: steps.
+        warmup: steps.
+        batches: `() -> iterator` over training batches, endless; its state is stored in checkpoints.
+        loss: `(params, batch, key) -> (mean loss, sums)`.
+        laws: `(params) -> line` on the laws that the encoding was held to.
+        before: `(config) -> split` of the model of the run that `init` names.
+        fitted: `(that split, its params) -> params` of this model.
+        evaluate: `(params, *, step, mesh, console) -> what it found`.
+        probe: `(params) -> values` to report beside the metrics every `probe_every` steps; changes nothing.
+        probe_every: steps; 0 = never.
+    """
+
+    split: Split
+    identity: str
+    about: str
+    unit: Unit
+    sums: tuple[str, ...]
+    steps: int
+    per_epoch: int
+    warmup: int
+    batches: Callable[[], grain.DatasetIterator]
+    loss: Loss
+    laws: Callable[[Any], str]
+    before: Callable[[Any], Split]
+    fitted: Callable[[Any, Any], Any]
+    evaluate: "Evaluate"
+    probe: Callable[[Any], dict[str, float]] | None = None
+    probe_every: int = 0
+
+
+class Evaluate(Protocol):
+    """The evaluation of a task."""
+
+    def __call__(self, params: Any, *, step: int, mesh: Mesh, console: Console) -> Found:
+        """Evaluate parameters, on the devices, of this step."""
+        ...
+
+
+class Program(NamedTuple):
+    """One `python -m train.NAME`; its module holds it as `PROGRAM`.
+
+    Attributes:
+        config: the class of its settings.
+        task: `(config) -> task`; raises ValueError for what the data, the model or the encoding refuse.
+        compare: `(result files, to)` writes one table, `TO.md`, and one figure, `TO.png`, of many runs.
+        errors: of the data while training, told to the user in one line.
+    """
+
+    config: type[RunConfig]
+    task: Callable[[Any], Task]
+    compare: Callable[[Sequence[Path], Path], None]
+    errors: tuple[type[Exception], ...] = ()
+
+
+def adamw(config: RunConfig, steps: int, warmup: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """Return AdamW with linear warm-up, cosine decay to 0 and masked weight decay, and its schedule."""
+    schedule = optax.warmup_cosine_decay_schedule(0.0, config.lr, min(warmup, steps), max(steps, warmup + 1))
+    optimizer = optax.adamw(schedule, b1=0.9, b2=0.999, weight_decay=config.weight_decay, mask=decayed)
+    return (optax.chain(optax.clip_by_global_norm(config.clip), optimizer) if config.clip else optimizer), schedule
+
+
+def decayed(params: Any) -> Any:
+    """Return which parameters get weight decay: kernels outside of `NO_DECAY`."""
+    names = lambda path: [str(entry.key) for entry in path]  # noqa: E731
+    kernel = lambda path, _: names(path)[-1] == "kernel" and not set(names(path)) & set(NO_DECAY)  # noqa: E731
+    return jax.tree_util.tree_map_with_path(kernel, params)
+
+
+def layer_positions(params: Any) -> Params:
+    """Return the encoding's parameters of all layers, stacked on L."""
+    return params["layers"]["blocks"]["attention"].get("position", {})
+
+
+def layer_params(params: Any, layer: int) -> Params:
+    """Return the encoding's parameters as one layer sees them: the shared ones and its own."""
+    own = jax.tree.map(lambda leaf: leaf[layer], layer_positions(params))
+    return merge_params(params.get("position", {}), own)
+
+
+def laws(encoding: Encoding, params: Params, dims: Dims) -> str:
+    """Run the laws on an initialised encoding and return one line of what they measured.
+
+    Args:
+        encoding: the record.
+        params: as one layer sees them.
+        dims: those the encoding was made for.
+
+    Raises:
+        AssertionError: a law that the encoding declares does not hold.
+    """
+    if encoding.shift_invariant:
+        found = [f"shift invariance of logits max |Δ| {assert_shift_invariant(encoding, params, dims):.1e} ok"]
+    else:
+        found = [f"a shift moves the logits by {shift_deviation(encoding, params, dims):.1e}, as declared"]
+    if encoding.rotate is not None and encoding.rotate_keys is None:
+        found.append(f"norms of queries and keys max |Δ| {assert_norm_preserved(encoding, params, dims):.1e} ok")
+    if encoding.bias is not None:
+        found.append(f"bias by tiles max |Δ| {assert_tile_consistent(encoding, params, dims):.1e} ok")
+    return "laws: " + " · ".join(found)
