@@ -32,6 +32,22 @@ def no_params(key: Array) -> Params:
     return {}
 
 
+class Band(NamedTuple):
+    """A range of distances, and how queries and keys turn for the pairs in it.
+
+    Attributes:
+        low: tokens; the smallest |query - key| of the range, by `Tokens.index`.
+        high: tokens; the end of the range, which does not belong to it. None = no end.
+        rotate: `(params, x, positions) -> x` for queries.
+        rotate_keys: the same for keys.
+    """
+
+    low: int
+    high: int | None
+    rotate: Callable[[Params, Array, Array], Array]
+    rotate_keys: Callable[[Params, Array, Array], Array]
+
+
 class Encoding(NamedTuple):
     """Where position enters a transformer. Every hook is optional; None lets the model skip the work.
 
@@ -46,6 +62,8 @@ class Encoding(NamedTuple):
         values: `(params_h, weights TS, q_positions, k_positions) -> TD` for ONE head, linear in the weights.
         distance: `(params_h, relative R or RA) -> R`: says that the bias depends on key - query alone, and is it.
         shift_invariant: the claim that one shift of all positions changes no logit; the law tests check it both ways.
+        bands: ranges of distances, one after the other from 0, each with its own rotation in place of `rotate`: what no
+            rotation of single tokens can express. Attention runs in every range and is merged by log-sum-exp.
     """
 
     init: Callable[[Array], Params] = no_params
@@ -58,6 +76,7 @@ class Encoding(NamedTuple):
     values: Callable[[Params, Array, Array, Array], Array] | None = None
     distance: Callable[[Params, Array], Array] | None = None
     shift_invariant: bool = False
+    bands: tuple[Band, ...] = ()
 
 
 class Tokens(NamedTuple):
@@ -205,6 +224,17 @@ def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Param
         return distance(params, pairs).reshape(relative.shape[:2])
 
     return bias
+
+
+def rotate_queries(encoding: Encoding, params: Params, q: Array, positions: Array) -> Array:
+    """Turn queries `(*B, T, H, D)` as the encoding does outside of bands, if it does."""
+    return q if encoding.rotate is None else encoding.rotate(params, q, positions)
+
+
+def rotate_keys(encoding: Encoding, params: Params, k: Array, positions: Array) -> Array:
+    """Turn keys `(*B, S, K, D)` as the encoding does outside of bands, if it does."""
+    rotate = encoding.rotate_keys or encoding.rotate
+    return k if rotate is None else rotate(params, k, positions)
 
 
 def as_tokens(tokens: Tokens | Array) -> Tokens:

@@ -13,8 +13,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pejax import ENCODINGS, make_encoding
 from pejax.encoding import stack_layers
 from pejax.models import ViT, ViTConfig, logical_axes, partition_specs
-from pejax.models import layers as layers_module
-from pejax.models.layers import drop_examples
+from pejax.models import block as block_module
+from pejax.models.block import drop_examples
 from pejax.models.vit import images_to_patches
 from pejax.positions import grid_positions, interpolate_positions
 from tests.peers import peer
@@ -255,8 +255,8 @@ def test_the_first_layer_is_never_dropped():
 
 def test_the_program_does_not_grow_with_depth(monkeypatch):
     calls = []
-    once = layers_module.Block.__call__
-    monkeypatch.setattr(layers_module.Block, "__call__", lambda self, *args: calls.append(0) or once(self, *args))
+    once = block_module.Block.__call__
+    monkeypatch.setattr(block_module.Block, "__call__", lambda self, *args: calls.append(0) or once(self, *args))
 
     def count(layers: int) -> tuple[int, int]:
         static, params = nnx.split(make(layers=layers))

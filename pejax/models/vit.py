@@ -18,7 +18,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Key, Num
 
 from pejax.encoding import Dims, Extent, Params, Tokens, merge_params
-from pejax.models.layers import LayerNorm, Layers, Where, linear
+from pejax.models.attention import Where
+from pejax.models.block import Layers
+from pejax.models.layers import LayerNorm, linear
 from pejax.models.sharding import named, position_variables
 from pejax.positions import grid_positions
 from pejax.registry import make_encoding
@@ -235,7 +237,7 @@ class ViT(nnx.Module):
         x, tokens = self._with_prefix(x, positions)
         chex.assert_shape(x, (batch, self.prefix + patches, self.config.width))
         where = Where(nnx.as_pure(self.position), tokens, extent)
-        x = self.layers(x, where, key if dropping else None)
+        x, _ = self.layers(x, where, key=key if dropping else None)
         logits = self.head(self._pool(x))
         chex.assert_shape(logits, (batch, self.config.classes))
         return logits

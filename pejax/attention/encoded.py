@@ -1,0 +1,121 @@
+"""Attention as an encoding wants it: rotate, then attend with its bias and values; band by band where it has bands."""
+
+import functools
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pejax.attention.dispatch import attention
+from pejax.attention.merge import merge_attention
+from pejax.encoding import (
+    Encoding,
+    Extent,
+    Params,
+    Tokens,
+    as_tokens,
+    attention_hooks,
+    rotate_keys,
+    rotate_queries,
+)
+
+
+def encoded_attention(
+    encoding: Encoding,
+    params: Params,
+    q: Float[Array, "*B T H D"],
+    k: Float[Array, "*B S K D"],
+    v: Float[Array, "*B S K D"],
+    *,
+    q_tokens: Tokens | Array,
+    k_tokens: Tokens | Array | None = None,
+    extent: Extent | None = None,
+    keys_are_rotated: bool = False,
+    **options: Any,
+) -> Float[Array, "*B T H D"]:
+    """Attend with position: rotate queries and keys, then `attention` with the encoding's bias and values.
+
+    Args:
+        encoding: the record; its `embed` belongs to the input of the model, not here.
+        params: merged (`merge_params`), not yet passed through `at`.
+        q: not rotated.
+        k: not rotated.
+        v: values.
+        q_tokens: as in `attention`.
+        k_tokens: None = `q_tokens`.
+        extent: what `at` receives: a length or a grid; lengths `(B,)`, one an example; or `(B, T)`, one a query, which
+            then sees all its keys as that length has them (at the cost of rotating the keys for each query).
+        keys_are_rotated: the keys come from a cache that holds them rotated (`caches_rotated_keys`).
+        **options: `causal`, `window`, `scale`, `soft_cap`, `dropout`, `implementation` of `attention`.
+
+    Raises:
+        ValueError: no extent where the encoding has `at`, or what `attention` refuses.
+    """
+    if encoding.at is not None and extent is None:
+        raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
+    q_tokens = as_tokens(q_tokens)
+    k_tokens = q_tokens if k_tokens is None else as_tokens(k_tokens)
+    attend = functools.partial(_attend, encoding, params, keys_are_rotated, options)
+    if encoding.at is None or extent is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
+        return attend(extent, q, k, v, q_tokens, k_tokens)
+    extent = jnp.asarray(extent)
+    sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
+    if extent.shape == q.shape[:1]:
+        return jax.vmap(attend)(extent, q, k, v, *sides)
+    if extent.shape != q.shape[:2]:
+        raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
+    return jax.vmap(functools.partial(_row_by_row, attend))(extent, q, k, v, *sides)
+
+
+def caches_rotated_keys(encoding: Encoding) -> bool:
+    """Return whether a key turns once and for all: its rotation depends on no length and on no query."""
+    return encoding.at is None and not encoding.bands
+
+
+def _attend(
+    encoding: Encoding,
+    params: Params,
+    keys_are_rotated: bool,
+    options: dict[str, Any],
+    extent: Extent | None,
+    q: Array,
+    k: Array,
+    v: Array,
+    q_tokens: Tokens,
+    k_tokens: Tokens,
+) -> Array:
+    """Attend with the parameters of one extent."""
+    settled = params if encoding.at is None or extent is None else encoding.at(params, extent)
+    run = functools.partial(
+        attention, q_tokens=q_tokens, k_tokens=k_tokens, **attention_hooks(encoding, settled), **options
+    )
+    if not encoding.bands:
+        q = rotate_queries(encoding, settled, q, q_tokens.positions)
+        return run(q, k if keys_are_rotated else rotate_keys(encoding, settled, k, k_tokens.positions), v)
+    parts = []
+    for low, high, turn, turn_keys in encoding.bands:
+        turned = turn(settled, q, q_tokens.positions), turn_keys(settled, k, k_tokens.positions)
+        parts.append(run(*turned, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
+    return merge_attention(parts)[0]
+
+
+def _row_by_row(attend: Any, extent: Array, q: Array, k: Array, v: Array, q_tokens: Tokens, k_tokens: Tokens) -> Array:
+    """Attend one query of a sequence at a time, each with its own extent."""
+
+    def row(operands: tuple[Array, Array, Tokens]) -> Array:
+        extent, q, tokens = operands
+        return attend(extent, q[None], k, v, jax.tree.map(lambda leaf: leaf[None], tokens), k_tokens)[0]
+
+    return jax.lax.map(row, (extent, q, q_tokens))
+
+
+def _batched(tokens: Tokens, batch: int, length: int) -> Tokens:
+    """Return tokens whose every field leads with the batch."""
+
+    def widen(leaf: Array) -> Array:
+        lead = leaf.ndim > 1 and leaf.shape[:2] == (batch, length)
+        return leaf if lead else jnp.broadcast_to(leaf, (batch, *leaf.shape))
+
+    return jax.tree.map(widen, tokens)

@@ -1,0 +1,147 @@
+"""The layers of a pre-norm transformer, applied in turn by one scan.
+
+x <- x + scale_1 · attention(norm(x))
+x <- x + cross_attention(norm(x))         in a decoder that looks at an encoder
+x <- x + scale_2 · mlp(norm(x))
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Key
+
+from pejax.encoding import Dims, Encoding
+from pejax.models.attention import CrossAttention, LayerCache, SelfAttention, Where
+from pejax.models.layers import Mlp, Style, make_norm
+from pejax.models.sharding import named
+
+
+class Drop(NamedTuple):
+    """Stochastic depth of one layer: the share of examples whose branches are dropped, and the key that draws them."""
+
+    key: Key[Array, ""]
+    rate: Float[Array, ""]
+
+
+def drop_examples(branch: Float[Array, "B T C"], key: Key[Array, ""], rate: Float[Array, ""]) -> Float[Array, "B T C"]:
+    """Zero the branch of a share `rate` of the examples and divide the others by 1 - rate (stochastic depth).
+
+    Reference:
+        Huang et al. 2016, "Deep Networks with Stochastic Depth" (arXiv 1603.09382), section 3; the factor is applied
+        while training, so that nothing changes at evaluation.
+    """
+    keep = jax.random.bernoulli(key, 1.0 - rate, (branch.shape[0], 1, 1))
+    return branch * (keep.astype(jnp.float32) / (1.0 - rate)).astype(branch.dtype)
+
+
+class Block(nnx.Module):
+    """A pre-norm transformer layer; each branch may be scaled per channel and dropped per example.
+
+    Args:
+        dims: C, H, K, D and the scale of the logits.
+        encoding: made for these dims.
+        hidden: channels inside the MLP.
+        style: norm, MLP and biases.
+        cross: dims and encoding of attention to an encoder; None = there is none.
+        layer_scale: initial factor of every channel of a branch; None = no factor.
+        dtype: of the computation; parameters are float32.
+        rngs: draws the parameters.
+
+    Reference:
+        Touvron et al. 2021, "Going deeper with Image Transformers" (arXiv 2103.17239), equation 4: LayerScale.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        encoding: Encoding,
+        *,
+        hidden: int,
+        style: Style = Style(),
+        cross: tuple[Dims, Encoding] | None = None,
+        layer_scale: float | None = None,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.norm_attention = make_norm(style, dims.width)
+        self.attention = SelfAttention(dims, encoding, style=style, dtype=dtype, rngs=rngs)
+        self.norm_cross = None if cross is None else make_norm(style, dims.width)
+        self.cross = None if cross is None else CrossAttention(*cross, style=style, dtype=dtype, rngs=rngs)
+        self.norm_mlp = make_norm(style, dims.width)
+        self.mlp = Mlp(dims.width, hidden, style=style, dtype=dtype, rngs=rngs)
+        factor = lambda start: nnx.Param(jnp.full((dims.width,), start, jnp.float32), **named("embed"))  # noqa: E731
+        self.scale_attention = None if layer_scale is None else factor(layer_scale)
+        self.scale_mlp = None if layer_scale is None else factor(layer_scale)
+
+    def __call__(
+        self, x: Float[Array, "B T C"], where: Where, cache: LayerCache | None = None, drop: Drop | None = None
+    ) -> tuple[Float[Array, "B T C"], LayerCache | None]:
+        """Return the states after this layer, and its cache with these tokens written to it."""
+        keys = (None, None) if drop is None else jax.random.split(drop.key)
+
+        def add(x: Array, branch: Array, scale: nnx.Param | None, key: Array | None) -> Array:
+            branch = branch if scale is None else branch * scale[...].astype(branch.dtype)
+            return x + (branch if drop is None or key is None else drop_examples(branch, key, drop.rate))
+
+        mixed, own = self.attention(self.norm_attention(x), where, None if cache is None else cache.own)
+        x = add(x, mixed, self.scale_attention, keys[0])
+        seen = None
+        if self.cross is not None:
+            states = where.memory.states
+            seen = cache.cross if states is None else self.cross.keys_values(states)
+            x = x + self.cross(self.norm_cross(x), where.memory, seen)
+        x = add(x, self.mlp(self.norm_mlp(x)), self.scale_mlp, keys[1])
+        return x, None if cache is None else LayerCache(own, seen)
+
+
+class Layers(nnx.Module):
+    """L blocks applied in turn by one `scan`: parameters are stacked on L, the program does not grow with depth.
+
+    Args:
+        layers: L.
+        stochastic_depth: rate of the last layer; layer l of 0 ... L-1 has `stochastic_depth · l / (L - 1)`.
+        rngs: draws the parameters, each layer from keys of its own.
+        **block: the arguments of `Block`.
+    """
+
+    def __init__(self, layers: int, *, stochastic_depth: float = 0.0, rngs: nnx.Rngs, **block: Any) -> None:
+        self.rates = tuple(stochastic_depth * layer / max(layers - 1, 1) for layer in range(layers))
+
+        @nnx.split_rngs(splits=layers)
+        @nnx.vmap
+        def stack(rngs: nnx.Rngs) -> Block:
+            return Block(**block, rngs=rngs)
+
+        self.blocks = stack(rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T C"],
+        where: Where,
+        cache: LayerCache | None = None,
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> tuple[Float[Array, "B T C"], LayerCache | None]:
+        """Apply the blocks.
+
+        Args:
+            x: states before the first.
+            where: of the tokens.
+            cache: of all layers, stacked on L; None = none.
+            key: draws what stochastic depth drops; None drops nothing.
+
+        Returns:
+            The states after the last, and the caches.
+        """
+        static, params = nnx.split(self.blocks)
+        layers = len(self.rates)
+        drops = None if key is None else Drop(jax.random.split(key, layers), jnp.asarray(self.rates, jnp.float32))
+
+        def step(x: Array, layer: tuple[Any, LayerCache | None, Drop | None]) -> tuple[Array, LayerCache | None]:
+            params, cache, drop = layer
+            return nnx.merge(static, params)(x, where, cache, drop)
+
+        return jax.lax.scan(step, x, (params, cache, drops))

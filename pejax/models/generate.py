@@ -1,0 +1,224 @@
+"""Generation with a cache of keys and values, right for every encoding.
+
+An encoding whose parameters depend on the length (`Encoding.at`) changes them while the text grows. Two policies say
+what that means for the tokens already there:
+
+    stepwise    query i takes the parameters of length i + 1, for itself and for all the keys it sees
+    recompute   every token is as the full forward pass over the present length has it
+
+`stepwise` costs a rotation of the cached keys per step, `recompute` a forward pass over the whole text whenever the
+parameters change. Where they do not change over the lengths at hand, the two agree and cost nothing.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from pejax.encoding import Encoding, Params, Tokens
+from pejax.models.decoder import Cache, Decoder
+from pejax.positions import packed_positions
+
+POLICIES = ("stepwise", "recompute")
+
+
+class Sampling(NamedTuple):
+    """How a token is drawn from logits.
+
+    Attributes:
+        temperature: divides the logits; 0 takes the largest.
+        top_k: only the k largest are drawn from; 0 = all.
+        top_p: only the fewest largest whose probabilities reach p; 1 = all.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+def check_sampling(sampling: Sampling, vocab: int) -> None:
+    """Raise ValueError for a setting out of range."""
+    if not 0 <= sampling.temperature < math.inf:
+        raise ValueError(f"temperature must be finite and not negative, got {sampling.temperature}")
+    if not 0 <= sampling.top_k <= vocab:
+        raise ValueError(f"top_k must be from 0 to the vocabulary, {vocab}, got {sampling.top_k}")
+    if not 0 < sampling.top_p <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1, got {sampling.top_p}")
+
+
+def sample(key: Key[Array, ""], logits: Float[Array, "B V"], sampling: Sampling) -> Int[Array, " B"]:
+    """Draw one token an example: divide by the temperature, keep the top k, then of these the top p, then draw.
+
+    Reference:
+        Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration" (arXiv 1904.09751), section 3.1: top p.
+    """
+    if sampling.temperature == 0:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    logits = logits / sampling.temperature
+    if sampling.top_k:
+        least = jax.lax.top_k(logits, sampling.top_k)[0][:, -1:]
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if sampling.top_p < 1:
+        ordered = -jnp.sort(-logits, axis=-1)
+        before = jnp.cumsum(jax.nn.softmax(ordered, axis=-1), axis=-1) - jax.nn.softmax(ordered, axis=-1)
+        least = jnp.min(jnp.where(before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
+
+
+def generate(
+    model: Decoder,
+    prompts: Int[Array, "B T"],
+    count: int,
+    *,
+    segments: Int[Array, "B T"] | None = None,
+    sampling: Sampling = Sampling(),
+    key: Key[Array, ""] | None = None,
+    policy: str = "stepwise",
+    stop: int | None = None,
+) -> Int[Array, "B N"]:
+    """Return the `count` tokens that follow each prompt.
+
+    Args:
+        model: causal.
+        prompts: tokens; shorter ones are padded on the left.
+        count: N, tokens to generate.
+        segments: 0 = padding; other values are documents packed one after the other, of which the last is continued,
+            from position 0 of its own. None = all of a row is one document.
+        sampling: greedy by default.
+        key: draws the tokens; needed where the temperature is above 0.
+        policy: "stepwise" or "recompute", for encodings whose parameters depend on the length.
+        stop: a token after which a row is filled with it.
+
+    Raises:
+        ValueError: a count below 1, an unknown policy, a prompt that does not end in a token, an id outside the
+            vocabulary, a sampling out of range, no key where one is needed, or an encoding that cannot serve the length
+            (a learned table that is too short).
+    """
+    config, encoding = model.config, model.stack.encoding
+    if not config.causal:
+        raise ValueError("generation needs a causal model, got causal=False")
+    if count < 1 or prompts.shape[1] < 1:
+        raise ValueError(f"count and the length of the prompts must be at least 1, got {count}, {prompts.shape[1]}")
+    if policy not in POLICIES:
+        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    check_sampling(sampling, config.vocab)
+    if sampling.temperature > 0 and key is None:
+        raise ValueError(f"temperature={sampling.temperature} needs a key, got None")
+    check_ids(prompts, config.vocab)
+    segments = jnp.ones(prompts.shape, jnp.int32) if segments is None else segments.astype(jnp.int32)
+    if segments.shape != prompts.shape or bool((segments[:, -1] == 0).any()):
+        raise ValueError(f"segments must have the shape of the prompts, {prompts.shape}, and end in a token, not in 0")
+    positions = packed_positions(segments).astype(jnp.int32)
+    longest = int(positions.max()) + count
+    if encoding.at is not None:
+        encoding.at(model.stack.embed_params(), longest)  # refuses what it cannot serve
+    steady = bool(is_steady(encoding, model.stack.embed_params(), longest))
+    static, params = nnx.split(model)
+    way = "steady" if steady else policy
+    key = jax.random.key(0) if key is None else key
+    return _generate(static, params, prompts, Tokens(positions, segments=segments), key, count, sampling, way, stop)
+
+
+def check_ids(ids: Int[Array, "B T"], vocab: int) -> None:
+    """Raise ValueError for a token outside of the vocabulary."""
+    least, most = int(ids.min()), int(ids.max())
+    if least < 0 or most >= vocab:
+        raise ValueError(f"tokens must be from 0 to {vocab - 1}, got {least if least < 0 else most}")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def is_steady(encoding: Encoding, params: Params, longest: int | Array) -> Bool[Array, ""]:
+    """Return whether the parameters are the same at every length from 1 to `longest`."""
+    at = encoding.at
+    if at is None:
+        return jnp.ones((), bool)
+    first = at(params, jnp.ones((), jnp.int32))
+    same = lambda length, so_far: so_far & _same(at(params, length), first)  # noqa: E731
+    return jax.lax.fori_loop(2, longest + 1, same, jnp.ones((), bool))
+
+
+def _same(a: Any, b: Any) -> Array:
+    equal = jax.tree.leaves(jax.tree.map(lambda x, y: jnp.array_equal(x, y), a, b))
+    return functools.reduce(jnp.logical_and, equal, jnp.ones((), bool))
+
+
+class _Text(NamedTuple):
+    """What generation carries from token to token.
+
+    Attributes:
+        cache: of all tokens but the newest.
+        ids: of all slots.
+        new: the newest token.
+        done: whether it ended the text.
+    """
+
+    cache: Cache
+    ids: Int[Array, "B S"]
+    new: Int[Array, " B"]
+    done: Array
+
+
+@functools.partial(jax.jit, static_argnums=(0, 5, 6, 7, 8))
+def _generate(
+    static: Any,
+    params: Any,
+    prompts: Array,
+    tokens: Tokens,
+    key: Array,
+    count: int,
+    sampling: Sampling,
+    way: str,
+    stop: int | None,
+) -> Int[Array, "B N"]:
+    model: Decoder = nnx.merge(static, params)
+    batch, length = prompts.shape
+    slots = length + count - 1
+    grow = lambda array, mode: jnp.pad(array, ((0, 0), (0, slots - length)), mode=mode)  # noqa: E731
+    last, segments = tokens.positions[:, -1], grow(tokens.segments, "edge")
+    beyond = last[:, None] + 1 + jnp.arange(slots - length)
+    where = Tokens(jnp.concatenate([tokens.positions, beyond], axis=1), segments=segments)
+    first, *keys = jax.random.split(key, count)
+
+    extent = {"steady": 1, "stepwise": tokens.positions + 1, "recompute": last + 1}[way]
+    cache = model.stack.empty_cache(batch, slots)
+    logits, cache = model.cached(prompts, cache, tokens=tokens, extent=extent)
+    new = sample(first, logits[:, -1], sampling)
+
+    def step(text: _Text, at: tuple[Array, Array]) -> tuple[_Text, Array]:
+        key, slot = at
+        ids = jax.lax.dynamic_update_slice_in_dim(text.ids, text.new[:, None], slot, axis=1)
+        position = last + 1 + slot - length
+        place = Tokens(position[:, None], segments=segments[:, -1:])
+        extent = 1 if way == "steady" else position + 1
+        follow = lambda: model.cached(text.new[:, None], text.cache, tokens=place, extent=extent)  # noqa: E731
+
+        def again() -> tuple[Array, Cache]:
+            filled = where._replace(segments=jnp.where(jnp.arange(slots) <= slot, segments, 0))
+            empty = text.cache._replace(used=jnp.zeros((), jnp.int32))
+            logits, cache = model.cached(ids, empty, tokens=filled, extent=extent)
+            return logits[:, slot][:, None], cache._replace(used=slot + 1)
+
+        changed = way == "recompute" and _changed(model, position + 1)
+        logits, cache = follow() if changed is False else jax.lax.cond(changed, again, follow)
+        new = sample(key, logits[:, -1], sampling)
+        done = text.done if stop is None else text.done | (text.new == stop)
+        new = new if stop is None else jnp.where(done, stop, new)
+        return _Text(cache, ids, new, done), new
+
+    text = _Text(cache, grow(prompts, "constant"), new, jnp.zeros(batch, bool))
+    if count == 1:
+        return new[:, None]
+    steps = jnp.stack(keys), jnp.arange(length, slots, dtype=jnp.int32)
+    return jnp.concatenate([new[:, None], jax.lax.scan(step, text, steps)[1].T], axis=1)
+
+
+def _changed(model: Decoder, extent: Int[Array, " B"]) -> Array:
+    """Return whether any example's parameters are not those of the token before."""
+    encoding, params = model.stack.encoding, model.stack.embed_params()
+    changed = lambda length: ~_same(encoding.at(params, length), encoding.at(params, length - 1))  # noqa: E731 # pyright: ignore[reportOptionalCall]
+    return jnp.any(jax.vmap(changed)(extent))
