@@ -1,13 +1,7 @@
 """The encodings by name, and the one way from a spec such as "rope(base=500000)" to a record."""
 
-import ast
-import difflib
 import functools
-import inspect
-import sys
-import types
-import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pejax.encoding import Dims, Encoding
 from pejax.encodings.alibi import alibi
@@ -22,6 +16,9 @@ from pejax.encodings.shaw import shaw
 from pejax.encodings.sinusoidal import sinusoidal
 from pejax.encodings.t5 import t5
 from pejax.encodings.transformer_xl import transformer_xl
+from pejax.extension import EXTENSIONS
+from pejax.spec import parse_call, split_sum
+from pejax.temperature import TEMPERATURES, read_temperature, scale_queries
 
 ENCODINGS: dict[str, Callable[..., Encoding]] = {
     "alibi": alibi,
@@ -39,85 +36,99 @@ ENCODINGS: dict[str, Callable[..., Encoding]] = {
 }
 
 
-def make_encoding(spec: str, dims: Dims) -> Encoding:
-    """Make the encoding that `spec` names, for `dims`. Equal specs and dims give the same object.
+STRETCHED: dict[str, tuple[str, ...]] = {
+    "alibi": ("slopes",),
+    "learned": ("resize",),
+    "rope": tuple(EXTENSIONS),
+    "rope_axial": tuple(EXTENSIONS),
+    "rope_mixed": ("linear",),
+}
+"""What the keyword `extend` of these encodings takes."""
+
+
+def make_encoding(spec: str, dims: Dims, extend: str = "none") -> Encoding:
+    """Make the encoding that `spec` names, stretched as `extend` says. Equal arguments give the same object.
 
     Args:
         spec: a name of `ENCODINGS`, with keyword arguments where wanted: `"rope"`, `"rope(base=500000)"`.
         dims: of the model.
+        extend: "none", or terms joined by "+", as "yarn(factor=8)+log_n": extensions that the encoding's own keyword
+            `extend` takes; "pi", position interpolation, which is "linear" to a rotary encoding and else is for the
+            caller to do (`squeezes_positions`); the temperatures "log_n" and "llama4" for any encoding of a sequence.
+            The keyword in `spec` takes all of it too.
 
     Raises:
-        ValueError: an unknown name, a malformed spec, an unknown argument, or what the factory refuses.
+        ValueError: an unknown name, a malformed spec, an unknown argument, an extension that the encoding does not
+            have, `extend` given twice, or what the factory or an extension refuses.
+        TypeError: an argument of another type.
     """
     name, options = parse_spec(spec)
-    return _make(name, tuple(sorted(options.items())), dims)
+    terms = _terms(name, options, extend)
+    own = "+".join("linear" if term == "pi" else term for term in terms if _name(term) in _taken(name))
+    temperatures = tuple(term for term in terms if _name(term) in TEMPERATURES)
+    options = {**options, "extend": own} if own else {key: options[key] for key in options if key != "extend"}
+    return _make(name, tuple(sorted(options.items())), temperatures, dims)
 
 
 @functools.lru_cache(maxsize=None, typed=True)
-def _make(name: str, options: tuple[tuple[str, object], ...], dims: Dims) -> Encoding:
+def _make(name: str, options: tuple[tuple[str, object], ...], temperatures: tuple[str, ...], dims: Dims) -> Encoding:
     try:
-        return ENCODINGS[name](dims, **dict(options))
+        encoding = ENCODINGS[name](dims, **dict(options))
+        for temperature in temperatures:
+            encoding = scale_queries(encoding, read_temperature(temperature, dims))
     except ValueError as refusal:
         raise ValueError(f"{name}: {refusal}") from None
+    return encoding
+
+
+def squeezes_positions(spec: str, extend: str) -> bool:
+    """Say whether "pi" is asked of an encoding without frequencies: the caller then squeezes the positions.
+
+    `interpolate_positions(positions, trained_length, length)`, and the trained extent for `at`.
+
+    Args:
+        spec: as `make_encoding` takes it.
+        extend: likewise.
+
+    Raises:
+        ValueError: as `make_encoding`, for what does not depend on the dims.
+    """
+    name, options = parse_spec(spec)
+    return "pi" in _terms(name, options, extend) and "pi" not in _taken(name)
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, object]]:
     """Split `"name(key=literal, ...)"` into the name and its keyword arguments, both checked against the registry."""
+    return parse_call(spec, ENCODINGS, what="an encoding", supplied=("dims",))
+
+
+def _terms(name: str, options: dict[str, object], extend: str) -> list[str]:
+    """Return the extensions asked for, by the spec's own keyword or by the argument, all of them known."""
+    inside = str(options.get("extend", "none"))
+    if "none" not in (inside, extend):
+        raise ValueError(f"{name}: extend must be given once, got {inside!r} and {extend!r}")
+    wanted = extend if inside == "none" else inside
+    if wanted == "none":
+        return []
+    known = tuple(dict.fromkeys((*STRETCHED.get(name, ()), "pi", *TEMPERATURES)))
     try:
-        node = ast.parse(spec.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ValueError(f"an encoding is written name or name(key=value, ...), got {spec!r}") from None
-    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-    if not isinstance(call.func, ast.Name) or call.args or any(word.arg is None for word in call.keywords):
-        raise ValueError(f"an encoding is written name or name(key=value, ...), got {spec!r}")
-    name = call.func.id
-    if name not in ENCODINGS:
-        near = difflib.get_close_matches(name, ENCODINGS, n=1, cutoff=0.0)
-        raise ValueError(f"unknown encoding {name!r}; did you mean {near[0]!r}? Known: {', '.join(ENCODINGS)}")
-    known = [arg for arg in inspect.signature(ENCODINGS[name]).parameters if arg != "dims"]
-    hints = typing.get_type_hints(ENCODINGS[name])
-    options = {}
-    for word in call.keywords:
-        if word.arg not in known:
-            raise ValueError(f"{name} takes {', '.join(known) or 'no arguments'}; got {word.arg!r}")
-        if word.arg in options:
-            raise ValueError(f"{name}: {word.arg} is given twice, got {spec!r}")
-        try:
-            value = ast.literal_eval(word.value)
-        except (ValueError, TypeError, RecursionError):
-            written = ast.get_source_segment(spec.strip(), word.value)
-            raise ValueError(f"{name}: {word.arg} must be a Python literal, got {written!r}") from None
-        try:
-            options[word.arg] = _fit(value, hints[word.arg])
-        except TypeError:
-            wanted = inspect.formatannotation(hints[word.arg]).removeprefix("typing.")
-            raise TypeError(f"{name}: {word.arg} must be {wanted}, got {value!r}") from None
-    return name, options
+        terms = split_sum(wanted, what="an extension")
+    except ValueError as refusal:
+        raise ValueError(f"{name}: extend: {refusal}") from None
+    for term in terms:
+        if _name(term) not in known:
+            raise ValueError(f"{name} has no extension {_name(term)!r}; it takes {', '.join(known)}")
+    if any(_name(term) == "pi" != term for term in terms):
+        raise ValueError(f"{name}: extend: pi takes no arguments, got {wanted!r}")
+    return terms
 
 
-def _fit(value: object, hint: object) -> object:
-    """Return the literal as the annotation has it: integers as floats, lists as tuples, where those are asked for.
+def _name(term: str) -> str:
+    """Return what stands before the arguments."""
+    return term.partition("(")[0].strip()
 
-    Raises:
-        TypeError: it is of another type, or not finite.
-    """
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        for option in inner:
-            try:
-                return _fit(value, option)
-            except TypeError:
-                continue
-    elif origin is typing.Literal:
-        if value in inner:
-            return value
-    elif origin in (tuple, Sequence) and isinstance(value, tuple | list):
-        each = inner[:1] * len(value) if origin is Sequence or inner[-1] is Ellipsis else inner
-        if len(each) == len(value):
-            return tuple(_fit(one, kind) for one, kind in zip(value, each, strict=True))
-    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if abs(value) <= sys.float_info.max:
-            return float(value)
-    elif hint in (int, bool, str, type(None)) and type(value) is hint:
-        return value
-    raise TypeError
+
+def _taken(name: str) -> tuple[str, ...]:
+    """Return the extensions that the encoding itself makes, "pi" among them where it has frequencies."""
+    own = STRETCHED.get(name, ())
+    return (*own, "pi") if "linear" in own else own

@@ -62,8 +62,8 @@ def test_the_factory_scales_slopes_and_stretches_them_beyond_the_trained_extent(
     dims = Dims(width=16, heads=4, extent=32)
     slopes = lambda spec, extent: np.asarray(make_encoding(spec, dims).at({}, extent)["heads"]["slope"])  # noqa: E731
     np.testing.assert_array_equal(slopes("alibi(slope_scale=2)", 32), 2 * np.asarray(alibi_slopes(4)))
-    np.testing.assert_array_equal(slopes("alibi(stretch=True)", 64), 0.5 * np.asarray(alibi_slopes(4)))
-    np.testing.assert_array_equal(slopes("alibi(stretch=True)", 16), alibi_slopes(4))
+    np.testing.assert_array_equal(slopes("alibi(extend='slopes')", 64), 0.5 * np.asarray(alibi_slopes(4)))
+    np.testing.assert_array_equal(slopes("alibi(extend='slopes')", 16), alibi_slopes(4))
 
 
 def test_gradient_of_the_slopes_is_minus_the_distance():
@@ -77,7 +77,7 @@ def test_gradient_of_the_slopes_is_minus_the_distance():
     [
         (lambda: alibi_slopes(0), "heads must be at least 1, got 0"),
         (lambda: make_encoding("alibi(slope_scale=0)", Dims(width=8, heads=2)), "positive, got 0"),
-        (lambda: make_encoding("alibi(stretch=True)", Dims(width=8, heads=2)), "trained extent"),
+        (lambda: make_encoding("alibi(extend='slopes')", Dims(width=8, heads=2)), "trained extent"),
     ],
 )
 def test_bad_input_is_refused(call, words):

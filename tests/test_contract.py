@@ -145,10 +145,10 @@ def test_tokens_are_one_pytree_and_a_plain_array_is_all_placed():
 
 
 def test_equal_specs_and_dims_give_the_same_object():
-    one = make_encoding("alibi(slope_scale=2.0, stretch=False)", DIMS)
-    assert one is make_encoding(" alibi(stretch=False,slope_scale=2.0) ", Dims(width=32, heads=4, head_dim=8))
+    one = make_encoding("alibi(slope_scale=2.0, extend='none')", DIMS)
+    assert one is make_encoding(" alibi(extend='none',slope_scale=2.0) ", Dims(width=32, heads=4, head_dim=8))
     assert one is not make_encoding("alibi(slope_scale=3.0)", DIMS)
-    assert one is not make_encoding("alibi(slope_scale=2.0, stretch=False)", Dims(width=32, heads=2))
+    assert one is not make_encoding("alibi(slope_scale=2.0, extend='none')", Dims(width=32, heads=2))
     assert make_encoding("alibi", DIMS) is make_encoding("alibi()", DIMS)
 
 
@@ -174,18 +174,18 @@ def test_an_unknown_name_is_answered_with_the_nearest(spec, near):
         "   ",
         "alibi(",
         "alibi(2.0)",
-        "alibi(**{'stretch': True})",
+        "alibi(**{'extend': 'slopes'})",
         "alibi(*[1])",
         "alibi.at",
-        "alibi(stretch=True).at",
+        "alibi(extend='slopes').at",
         "alibi[0]",
         "'alibi'",
         "alibi, rope",
         "alibi; rope",
         "alibi\nrope",
         "__import__('os')",
-        "alibi(stretch=__import__('os'))",
-        "alibi(stretch=stretch)",
+        "alibi(extend=__import__('os'))",
+        "alibi(extend=extend)",
         "alibi(slope_scale=1+x)",
         "alibi(slope_scale=1, slope_scale=2)",
         "alibi(slope_scale=1 / 2)",
@@ -195,7 +195,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(spec, near):
         "alibi(slope_scale={})",
         "alibi(slope_scale='2')",
         "alibi(slope_scale=None)",
-        "alibi(stretch='yes')",
+        "alibi(extend='yes')",
         "alibi(slope_scale=1e999)",
         "al\0ibi",
         "alibi(slope_scale=" + "-" * 5000 + "1)",

@@ -11,14 +11,18 @@ from pejax.attention import blockwise
 
 # Arguments away from their defaults, each on one setting; the defaults are held to every law on every setting.
 VARIANTS = {
-    "alibi(stretch=True, slope_scale=0.5)": "sequence",
+    "alibi(extend='slopes', slope_scale=0.5)": "sequence",
     "fire(share='layer', threshold=8.0)": "causal",
     "kerple(variant='power')": "image",
-    "learned(stretch=True)": "sequence",
+    "learned(extend='resize')": "sequence",
     "learned(factorised=True)": "image",
     "rope(rotary_dim=4, base=500.0, pairing='half')": "causal",
+    "rope(extend='dynamic_ntk+linear(factor=2)')": "sequence",
+    "rope(extend='yarn(factor=4, attention_factor=1)')": "sequence",
     "rope_axial(order='alternate', grid='xy', pairing='half')": "image",
+    "rope_axial(extend='ntk')": "image",
     "rope_mixed(pairing='half')": "image",
+    "rope_mixed(extend='linear')": "sequence",
     "shaw(values=False, clip=2)": "sequence",
     "sinusoidal(layout='concat')": "image",
     "t5(buckets=8, max_distance=20, share='layer')": "causal",

@@ -99,7 +99,7 @@ def test_a_sequence_within_the_table_changes_nothing_and_a_longer_one_is_refused
 
 
 def test_a_stretched_table_is_resized_to_longer_sequences_alone():
-    encoding, params = made("learned(stretch=True, method='bilinear')", LINE)
+    encoding, params = made("learned(extend='resize', method='bilinear')", LINE)
     np.testing.assert_array_equal(encoding.at(params, 3)["table_0"], params["table_0"])
     expected = resize_embedding(params["table_0"], 5, 8, method="bilinear")
     np.testing.assert_allclose(encoding.at(params, 8)["table_0"], expected, rtol=0, atol=1e-8)
@@ -156,7 +156,7 @@ def test_every_row_that_is_read_gets_its_gradient():
         ("learned(method='align_corners', antialias=True)", GRID, "antialias must be False where"),
         ("learned(factorised=True)", LINE, "needs more than one axis, .* got axes=1, width=6"),
         ("learned(factorised=True)", Dims(width=5, heads=1, axes=2, extent=(3, 4)), "got axes=2, width=5"),
-        ("learned(stretch=True)", GRID, "for one axis: grids are always resampled, got axes=2"),
+        ("learned(extend='resize')", GRID, "for one axis: grids are always resampled, got axes=2"),
     ],
 )
 def test_what_a_table_cannot_serve_is_refused(spec, dims, message):

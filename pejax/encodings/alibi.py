@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Num
 
 from pejax.encoding import Dims, Encoding, Extent, Params, from_distance, relative_positions
 from pejax.extension import scale_alibi_slopes
+from pejax.phases import check_choice
 from pejax.relative import axes_of, check_axes, token_distance
 
 
@@ -53,7 +54,7 @@ def alibi_bias(
     return jax.vmap(lambda slope: -slope * token_distance(relative, axes_of(q_positions)))(slopes)
 
 
-def alibi(dims: Dims, *, slope_scale: float = 1.0, stretch: bool = False) -> Encoding:
+def alibi(dims: Dims, *, slope_scale: float = 1.0, extend: str = "none") -> Encoding:
     """Make ALiBi for these dims: `bias[h, i, j] = -slope_scale · m_h · |p_j - p_i|`, Euclidean where axes > 1.
 
     The slopes are fixed and enter through `at`; nothing is learned.
@@ -61,19 +62,20 @@ def alibi(dims: Dims, *, slope_scale: float = 1.0, stretch: bool = False) -> Enc
     Args:
         dims: H gives the slopes, `axes` the distance, `extent` the trained length.
         slope_scale: multiplies every slope.
-        stretch: scale the slopes by L/L' beyond the trained extent L (`scale_alibi_slopes`).
+        extend: "slopes" scales the slopes by L/L' beyond the trained extent L (`scale_alibi_slopes`).
 
     Raises:
-        ValueError: a `slope_scale` that is not positive, or `stretch` without a trained extent.
+        ValueError: a `slope_scale` that is not positive, an unknown extension, or one without a trained extent.
     """
     if not slope_scale > 0:
         raise ValueError(f"alibi's slope_scale must be positive, got {slope_scale}")
-    if stretch and dims.extent is None:
-        raise ValueError("stretch=True needs the trained extent, got dims.extent=None")
+    check_choice("extend", extend, ("none", "slopes"))
+    if extend == "slopes" and dims.extent is None:
+        raise ValueError("extend='slopes' needs the trained extent, got dims.extent=None")
 
     def at(params: Params, extent: Extent) -> Params:
         slopes = slope_scale * alibi_slopes(dims.heads)
-        if stretch and dims.extent is not None:
+        if extend == "slopes" and dims.extent is not None:
             slopes = scale_alibi_slopes(slopes, dims.extent, extent)
         return {**params, "heads": {"slope": slopes}}
 

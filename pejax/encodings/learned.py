@@ -26,7 +26,7 @@ def learned(
     method: str = "bicubic",
     antialias: bool = False,
     factorised: bool = False,
-    stretch: bool = False,
+    extend: str = "none",
 ) -> Encoding:
     """Make a learned table for these dims, drawn from a normal distribution of standard deviation 0.02.
 
@@ -39,14 +39,14 @@ def learned(
         method: of resampling: "bicubic", "bilinear" or "align_corners".
         antialias: filter axes that shrink (`resize_embedding`).
         factorised: one table per axis, C/A channels each, joined in the order of the axes; for A > 1.
-        stretch: on one axis, resample a table that is shorter than the sequence instead of refusing it.
+        extend: on one axis, "resize" resamples a table that is shorter than the sequence instead of refusing it.
 
     Raises:
         ValueError: no extent; an unknown method, or antialiasing where corners align; `factorised` on one axis or with
-            a width that A does not divide; `stretch` on more. `at` refuses a sequence longer than the table and an
-            extent of other axes, `embed` positions of other axes or outside the table.
+            a width that A does not divide; an unknown extension, or one on more. `at` refuses a sequence longer than
+            the table and an extent of other axes, `embed` positions of other axes or outside the table.
     """
-    size = _table_size(dims, method, antialias, factorised, stretch)
+    size = _table_size(dims, method, antialias, factorised, extend)
     shapes = [(n, dims.width // dims.axes) for n in size] if factorised else [(*size, dims.width)]
 
     def init(key: Array) -> Params:
@@ -54,7 +54,7 @@ def learned(
         return {f"table_{i}": STD * jax.random.normal(keys[i], shape) for i, shape in enumerate(shapes)}
 
     def at(params: Params, extent: Extent) -> Params:
-        sizes = _sizes(extent, dims.axes, len(params["table_0"]), stretch)
+        sizes = _sizes(extent, dims.axes, len(params["table_0"]), extend == "resize")
         sizes = [(n,) for n in sizes] if factorised else [sizes]
         resized = {
             f"table_{i}": resize_grid(params[f"table_{i}"], to, method=method, antialias=antialias)
@@ -72,7 +72,7 @@ def learned(
     return Encoding(init=init, at=at, embed=embed)
 
 
-def _table_size(dims: Dims, method: str, antialias: bool, factorised: bool, stretch: bool) -> tuple[int, ...]:
+def _table_size(dims: Dims, method: str, antialias: bool, factorised: bool, extend: str) -> tuple[int, ...]:
     """Return the trained extent as a tuple, all options checked."""
     if dims.extent is None:
         raise ValueError("a table needs the trained extent, got dims.extent=None")
@@ -82,23 +82,24 @@ def _table_size(dims: Dims, method: str, antialias: bool, factorised: bool, stre
     if factorised and (dims.axes == 1 or dims.width % dims.axes):
         rule = "more than one axis, and a width that they divide"
         raise ValueError(f"learned(factorised=True) needs {rule}, got axes={dims.axes}, width={dims.width}")
-    if stretch and dims.axes > 1:
-        raise ValueError(f"learned(stretch=True) is for one axis: grids are always resampled, got axes={dims.axes}")
+    check_choice("extend", extend, ("none", "resize"))
+    if extend == "resize" and dims.axes > 1:
+        raise ValueError(f"extend='resize' is for one axis: grids are always resampled, got axes={dims.axes}")
     return dims.extent if isinstance(dims.extent, tuple) else (dims.extent,)
 
 
-def _sizes(extent: Extent, axes: int, rows: int, stretch: bool) -> tuple[int, ...]:
+def _sizes(extent: Extent, axes: int, rows: int, resize: bool) -> tuple[int, ...]:
     """Return the size that the table must have for an extent."""
     if axes > 1:
         if not isinstance(extent, tuple) or len(extent) != axes or min(extent) < 1:
             raise ValueError(f"extent must be a tuple of {axes} positive ints, got {extent!r}")
         return extent
     if isinstance(extent, Tracer):
-        if stretch:
-            raise ValueError("learned(stretch=True) needs a length known when traced, got a traced one")
+        if resize:
+            raise ValueError("extend='resize' needs a length known when traced, got a traced one")
         return (rows,)
     if isinstance(extent, tuple) or extent < 1:
         raise ValueError(f"extent must be a positive length, got {extent!r}")
-    if extent > rows and not stretch:
+    if extent > rows and not resize:
         raise ValueError(f"a learned table must be as long as the sequence, got a table of {rows} for length {extent}")
     return (max(int(extent), rows),)

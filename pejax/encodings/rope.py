@@ -6,12 +6,16 @@ Reference:
     Su et al. 2021, "RoFormer" (arXiv 2104.09864), section 3.2 and equation 34.
 """
 
+import math
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from pejax.encoding import Dims, Encoding, Extent, Params
 from pejax.phases import PAIRINGS, check_choice, geometric_frequencies, rope_apply
+from pejax.stretch import read_extension
 
 
 def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | None = None) -> Float[np.ndarray, " F"]:
@@ -70,30 +74,47 @@ def pairing_permutation(
     return order
 
 
-def rope(dims: Dims, *, base: float = 10000.0, rotary_dim: int | None = None, pairing: str = "interleaved") -> Encoding:
+def rope(
+    dims: Dims,
+    *,
+    base: float = 10000.0,
+    rotary_dim: int | None = None,
+    pairing: str = "interleaved",
+    extend: str = "none",
+) -> Encoding:
     """Make RoPE for these dims: pair i of every head turns by position · base^(-2i/rotary_dim).
 
     The first `rotary_dim` channels of a head turn and the others pass, in either pairing ("half" pairs channel i with
     rotary_dim/2 + i). On grids the position is the raster index, in row-major order; the grid enters through `at`.
 
     Args:
-        dims: `head_dim` gives the frequencies, `axes` the kind of position.
+        dims: `head_dim` gives the frequencies, `axes` the kind of position, `extent` the trained length.
         base: of the geometric progression.
         rotary_dim: channels that turn. None = head_dim.
         pairing: "interleaved" (RoFormer) or "half" (Llama's public weights).
+        extend: an extension beyond the trained length, "yarn(factor=8)", or several joined by "+" (`EXTENSIONS`).
+            Without a factor it follows from the length, which then enters through `at`.
 
     Raises:
-        ValueError: an odd head_dim, a rotary_dim that is odd or outside 2 ... head_dim, a base not above 0, or an
-            unknown pairing.
+        ValueError: an odd head_dim, a rotary_dim that is odd or outside 2 ... head_dim, a base not above 0, an unknown
+            pairing, or what the extension refuses.
     """
     check_choice("pairing", pairing, PAIRINGS)
-    frequencies = geometric_frequencies(_turning(dims.head_dim, rotary_dim) // 2, base)
+    turning = _turning(dims.head_dim, rotary_dim)
+    frequencies = geometric_frequencies(turning // 2, base)
+    trained = math.prod(dims.extent) if isinstance(dims.extent, tuple) else dims.extent
+    stretch = read_extension(extend, frequencies, base=base, rotary_dim=turning, trained_length=trained)
+    fixed = None if stretch.by_length else stretch.extend(frequencies, None)
 
     def at(params: Params, extent: Extent) -> Params:
-        if not isinstance(extent, tuple) or len(extent) != dims.axes:
-            raise ValueError(f"rope on {dims.axes} axes needs a grid of {dims.axes} sizes, got {extent!r}")
-        strides = [int(np.prod(extent[axis + 1 :], dtype=np.int64)) for axis in range(dims.axes)]
-        return {**params, "strides": jnp.asarray(strides, jnp.int32)}
+        if dims.axes > 1:
+            if not isinstance(extent, tuple) or len(extent) != dims.axes:
+                raise ValueError(f"rope on {dims.axes} axes needs a grid of {dims.axes} sizes, got {extent!r}")
+            strides = [_tokens(extent[axis + 1 :]) for axis in range(dims.axes)]
+            params = {**params, "strides": jnp.asarray(strides, jnp.int32)}
+        if fixed is None:
+            params = {**params, "stretched": jax.tree.map(jnp.float32, stretch.extend(frequencies, _tokens(extent)))}
+        return params
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         if dims.axes > 1:
@@ -101,6 +122,12 @@ def rope(dims: Dims, *, base: float = 10000.0, rotary_dim: int | None = None, pa
                 raise ValueError(f"positions must end in {dims.axes} axes, got shape {positions.shape}")
             kind = jnp.int32 if jnp.issubdtype(positions.dtype, jnp.integer) else jnp.float32
             positions = jnp.sum(positions.astype(kind) * params["strides"].astype(kind), axis=-1)
-        return rope_apply(x, positions, frequencies, pairing=pairing)
+        turned, factor = params["stretched"] if fixed is None else fixed
+        return rope_apply(x, positions, turned, pairing=pairing, attention_factor=factor)
 
-    return Encoding(at=at if dims.axes > 1 else None, rotate=rotate, shift_invariant=True)
+    return Encoding(at=at if dims.axes > 1 or fixed is None else None, rotate=rotate, shift_invariant=True)
+
+
+def _tokens(extent: Extent) -> int | Array:
+    """Return the length, of a grid how many tokens it has."""
+    return math.prod(extent) if isinstance(extent, tuple) else extent

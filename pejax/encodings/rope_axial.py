@@ -7,11 +7,14 @@ Reference:
     naver-ai/rope-vit, has `order="concat"`, `grid="xy"`; its equations are written with `order="alternate"`.
 """
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax.encoding import Dims, Encoding, Params
+from pejax.encoding import Dims, Encoding, Extent, Params
 from pejax.phases import PAIRINGS, check_choice, geometric_frequencies, rope_apply
+from pejax.stretch import read_extension
 
 ORDERS = ("concat", "alternate")
 GRIDS = ("ij", "xy")
@@ -46,27 +49,42 @@ def rope_axial_frequencies(
 
 
 def rope_axial(
-    dims: Dims, *, base: float = 100.0, order: str = "concat", grid: str = "ij", pairing: str = "interleaved"
+    dims: Dims,
+    *,
+    base: float = 100.0,
+    order: str = "concat",
+    grid: str = "ij",
+    pairing: str = "interleaved",
+    extend: str = "none",
 ) -> Encoding:
     """Make axial RoPE for these dims: the pairs are dealt out to the axes, each with its own geometric progression.
 
     Args:
-        dims: `head_dim` and `axes` give the frequencies.
+        dims: `head_dim` and `axes` give the frequencies, `extent` the trained grid.
         base: of the geometric progressions.
         order: "concat" (one axis after the other) or "alternate" (axis by axis).
         grid: "ij" = the first block belongs to the first axis, the row; "xy" = to the last, the column.
         pairing: "interleaved" or "half".
+        extend: an extension beyond the trained grid, "yarn(factor=2)", or several joined by "+" (`EXTENSIONS`). Without
+            a factor every axis takes its own from the grid, which then enters through `at`.
 
     Raises:
-        ValueError: a head_dim that 2·axes does not divide, a base not above 0, or an unknown order, grid or pairing.
+        ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown order, grid or pairing, or
+            what the extension refuses.
     """
     check_choice("grid", grid, GRIDS)
     check_choice("pairing", pairing, PAIRINGS)
     frequencies = rope_axial_frequencies(dims.head_dim, axes=dims.axes, base=base, order=order)
     frequencies = frequencies if grid == "ij" else frequencies[::-1]
+    per_axis = dims.head_dim // dims.axes
+    stretch = read_extension(extend, frequencies, base=base, rotary_dim=per_axis, trained_length=dims.extent)
+    fixed = None if stretch.by_length else stretch.extend(frequencies, None)
+
+    def at(params: Params, extent: Extent) -> Params:
+        return {**params, "stretched": jax.tree.map(jnp.float32, stretch.extend(frequencies, extent))}
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
-        del params
-        return rope_apply(x, positions, frequencies, pairing=pairing)
+        turned, factor = params["stretched"] if fixed is None else fixed
+        return rope_apply(x, positions, turned, pairing=pairing, attention_factor=factor)
 
-    return Encoding(rotate=rotate, shift_invariant=True)
+    return Encoding(at=at if fixed is None else None, rotate=rotate, shift_invariant=True)

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax.encoding import Dims, Encoding, Params
+from pejax.encoding import Dims, Encoding, Extent, Params
 from pejax.phases import PAIRINGS, check_choice, geometric_frequencies, rope_apply
+from pejax.stretch import read_extension
 
 
 def rope_mixed_frequencies(
@@ -57,26 +58,36 @@ def _random_rotation(key: Array, axes: int) -> Float[Array, "A A"]:
     return q.at[:, -1].multiply(jnp.sign(jnp.linalg.det(q)))
 
 
-def rope_mixed(dims: Dims, *, base: float = 10.0, pairing: str = "interleaved") -> Encoding:
+def rope_mixed(dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", extend: str = "none") -> Encoding:
     """Make RoPE-Mixed for these dims: frequencies `(K, A, F)` per key head, learned in every layer.
 
     A key head's frequencies serve the H/K query heads that share it. On one axis it is RoPE with learned frequencies.
 
     Args:
-        dims: `kv_heads`, `head_dim` and `axes` give the shape.
+        dims: `kv_heads`, `head_dim` and `axes` give the shape, `extent` the trained length or grid.
         base: of the initial magnitudes.
         pairing: "interleaved" or "half".
+        extend: "linear(factor=2)" divides the learned frequencies, "linear" by what follows from the length or grid on
+            each axis, which then enters through `at`. Learned frequencies belong to no pair that others could count.
 
     Raises:
-        ValueError: a head_dim that 2·axes does not divide, a base not above 0, or an unknown pairing.
+        ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown pairing, or what the
+            extension refuses.
     """
     check_choice("pairing", pairing, PAIRINGS)
-    _magnitudes(dims.head_dim, dims.axes, base)
+    sample = np.tile(_magnitudes(dims.head_dim, dims.axes, base), (dims.axes, dims.axes))
+    trained, turning = dims.extent, dims.head_dim
+    stretch = read_extension(extend, sample, base=base, rotary_dim=turning, trained_length=trained, names=("linear",))
 
     def init_layer(key: Array) -> Params:
         return {"frequencies": rope_mixed_frequencies(key, dims.kv_heads, dims.head_dim, axes=dims.axes, base=base)}
 
-    def rotate(params: Params, x: Array, positions: Array) -> Array:
-        return rope_apply(x, positions, params["frequencies"], pairing=pairing)
+    def at(params: Params, extent: Extent) -> Params:
+        return {**params, "stretched": stretch.extend(params["frequencies"], extent)[0]}
 
-    return Encoding(init_layer=init_layer, rotate=rotate, shift_invariant=True)
+    def rotate(params: Params, x: Array, positions: Array) -> Array:
+        learned = params["frequencies"]
+        turned = params["stretched"] if stretch.by_length else stretch.extend(learned, None)[0]
+        return rope_apply(x, positions, turned, pairing=pairing)
+
+    return Encoding(init_layer=init_layer, at=at if stretch.by_length else None, rotate=rotate, shift_invariant=True)

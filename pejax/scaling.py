@@ -1,0 +1,135 @@
+"""What the extensions of a context share: factors, lengths, the pair a frequency belongs to.
+
+What is known when the program is built is computed by NumPy in float64 and rounded once; what is traced, by JAX in
+float32. Every helper takes both.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+Frequencies: TypeAlias = Float[Array | np.ndarray, "*A F"]
+Factor: TypeAlias = float | int | Array
+Length: TypeAlias = int | Array | tuple[int, ...]
+Extended: TypeAlias = tuple[Float[Array | np.ndarray, "*A F"], float | Float[Array | np.ndarray, "*F"]]
+
+
+def together(*values: Any) -> tuple[Any, list[Any]]:
+    """Return NumPy and the values in float64 where all of them are known, else `jax.numpy` and them in float32."""
+    traced = any(isinstance(value, Tracer) for value in values)
+    xp, dtype = (jnp, jnp.float32) if traced else (np, np.float64)
+    return xp, [xp.asarray(value, dtype) for value in values]
+
+
+def scaled(frequencies: Frequencies, keep: Any, divisor: Any) -> Frequencies:
+    """Return `f · (keep + (1 - keep) / divisor)`, rounded once to float32."""
+    xp, (frequencies, keep, divisor) = together(frequencies, keep, divisor)
+    return (frequencies * (keep + (1.0 - keep) / divisor)).astype(xp.float32)
+
+
+def powered(frequencies: Frequencies, index: Any, factor: Any, rotary_dim: int) -> Frequencies:
+    """Return `f_i · factor^(-2i / (d - 2))`, rounded once to float32; one pair alone is left as it is."""
+    xp, (frequencies, index, factor) = together(frequencies, index, factor)
+    return (frequencies * factor ** (-2.0 * index / max(rotary_dim - 2, 1))).astype(xp.float32)
+
+
+def pair_index(frequencies: Frequencies, base: float, rotary_dim: int) -> Any:
+    """Return the pair that each unscaled frequency belongs to, `-d/2 · log_base |f|`; 0 where it is 0.
+
+    Raises:
+        ValueError: a base not above 1, or a rotary_dim that is odd or below 2.
+    """
+    if not 1 < base < math.inf:
+        raise ValueError(f"base must be a finite number above 1, got {base}")
+    if rotary_dim < 2 or rotary_dim % 2:
+        raise ValueError(f"rotary_dim must be even and at least 2, got {rotary_dim}")
+    xp, (frequencies,) = together(frequencies)
+    size = xp.where(frequencies == 0, 1.0, xp.abs(frequencies))
+    return xp.log(size) * (-0.5 * rotary_dim / math.log(base))
+
+
+def stretch_factor(
+    frequencies: Frequencies, trained_length: int | tuple[int, ...] | None, factor: Any, length: Length | None
+) -> Any:
+    """Return the factor given, or `max(1, length / trained_length)`: `(A, 1)` where the lengths are one an axis.
+
+    Raises:
+        ValueError: a known factor below 1, neither factor nor length, a length without a trained one, or lengths below
+            1 or of other axes than the frequencies.
+    """
+    for name, value in (("trained_length", trained_length), ("length", length)):
+        _check_length(name, value, frequencies.shape)
+    if factor is not None:
+        if not isinstance(factor, Tracer) and not 1 <= factor < math.inf:
+            raise ValueError(f"factor must be at least 1, got {factor}")
+        return factor
+    if length is None:
+        raise ValueError("factor or length must be given, got None for both")
+    xp, (size, trained) = together(by_axis(length), by_axis(known_length("a factor from the length", trained_length)))
+    return xp.maximum(size / trained, 1.0)
+
+
+def known_length(needing: str, trained_length: int | tuple[int, ...] | None) -> int | tuple[int, ...]:
+    """Return the trained length, refusing None."""
+    if trained_length is None:
+        raise ValueError(f"{needing} needs trained_length (an encoding's is dims.extent), got None")
+    return trained_length
+
+
+def by_axis(length: Length) -> Any:
+    """Return one length an axis as a column `(A, 1)`, and a number as it is."""
+    return np.asarray(length, np.float64)[:, None] if isinstance(length, tuple) else length
+
+
+def _check_length(name: str, length: Length | None, shape: tuple[int, ...]) -> None:
+    if length is None or isinstance(length, Tracer):
+        return
+    if isinstance(length, tuple) and (len(shape) < 2 or shape[-2] != len(length)):
+        raise ValueError(f"{name} must be a number, or one an axis of frequencies {shape}, got {length}")
+    if np.min(np.asarray(length)) < 1:
+        raise ValueError(f"{name} must be at least 1, got {length}")
+
+
+def log_factor(factor: Any, weight: Any) -> Any:
+    """Return `weight · ln max(factor, 1)`."""
+    xp, (factor, weight) = together(factor, weight)
+    return weight * xp.log(xp.maximum(factor, 1.0))
+
+
+def positive(name: str, value: float) -> float:
+    """Return the value, refusing what is not a finite number above 0."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a finite number above 0, got {value}")
+    return value
+
+
+def check_factors(name: str, factors: Sequence[float] | Array | np.ndarray, count: int) -> None:
+    """Refuse lists of another length, and known ones that are not all finite and above 0."""
+    rule = f"{name} must be {count} finite numbers above 0"
+    if len(factors) != count:
+        raise ValueError(f"{rule}, got {len(factors)}")
+    known = np.ones(1) if isinstance(factors, Tracer) else np.asarray(factors, np.float64)
+    if not np.all((known > 0) & (known < math.inf)):
+        raise ValueError(f"{rule}, got {known[~((known > 0) & (known < math.inf))][0]}")
+
+
+def by_channel(factor: Any, frequencies: Frequencies) -> Any:
+    """Return an attention factor as `rope_apply` takes it: one number, or `(F,)` with 1 where no axis turns a channel.
+
+    A factor `(A, 1)`, one an axis, goes to the channels that the axis turns; where several do, their mean.
+    """
+    if not isinstance(frequencies, Tracer) and np.ndim(factor) == 0:
+        turning = (np.asarray(frequencies) != 0).reshape(-1, frequencies.shape[-1]).any(axis=0)
+        if turning.all():
+            return factor if isinstance(factor, Tracer) else float(factor)
+    xp, (factor, unscaled) = together(factor, frequencies)
+    turns = (unscaled != 0).astype(unscaled.dtype).reshape(-1, unscaled.shape[-1])
+    each = xp.broadcast_to(factor, unscaled.shape).reshape(turns.shape)
+    count = xp.sum(turns, axis=0)
+    mean = xp.sum(turns * each, axis=0) / xp.maximum(count, 1.0)
+    return xp.where(count > 0, mean, 1.0).astype(xp.float32)
