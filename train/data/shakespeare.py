@@ -7,7 +7,7 @@ Reference:
 from pathlib import Path
 
 from train.data.source import unpack
-from train.data.text_source import Texts
+from train.data.text_source import Corpus, Texts
 
 EMBEDDED = Path(__file__).with_name("shakespeare.xz")
 CONTENT = "afc7d72969d54d0d0477ddd861e0f3c75aeda4d2c175a2b24d7bc39188df3efb"
@@ -27,8 +27,15 @@ def read_embedded() -> dict[str, str]:
     return {name: text for name, _, text in works}
 
 
-def texts() -> Texts:
-    """Return the works to train on and the plays held out whole."""
+def shakespeare(*, tokenizer: str = "bytes") -> Corpus:
+    """Return the works of Shakespeare; a tragedy, a comedy and a history are held out whole.
+
+    Args:
+        tokenizer: `bytes`, `bpe(vocab=N)` or the path of a tokenizer.json.
+
+    Raises:
+        ValueError: the embedded file was changed, or what the tokenizer refuses.
+    """
     works = read_embedded()
     return Texts(
         train=tuple(text for name, text in works.items() if name not in HELD_OUT),
@@ -36,4 +43,4 @@ def texts() -> Texts:
         names=HELD_OUT,
         name="shakespeare",
         note=f"Shakespeare, {len(works)} works (embedded), held out whole: {', '.join(HELD_OUT)}",
-    )
+    ).encoded(tokenizer)

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
-from train.data import shakespeare as works
 from train.data.load import parse
+from train.data.shakespeare import shakespeare
+from train.data.text_files import file, jsonl
+from train.data.text_prepared import tfds
 from train.data.text_source import Corpus, Texts
 from train.data.text_windows import evaluation_windows, packed_batches, training_windows
 from train.data.tokens import Tokenizer
@@ -12,22 +14,17 @@ __all__ = [
     "Corpus", "Texts", "Tokenizer", "evaluation_windows", "load_text", "packed_batches", "training_windows",
 ]  # fmt: skip
 
-
-def shakespeare(*, tokenizer: str = "bytes") -> Corpus:
-    """Return the embedded works of Shakespeare, a tragedy, a comedy and a history of them held out."""
-    return works.texts().encoded(tokenizer)
-
-
-TEXTS: dict[str, Callable[..., Corpus]] = {"shakespeare": shakespeare}
+TEXTS: dict[str, Callable[..., Corpus]] = {"shakespeare": shakespeare, "file": file, "jsonl": jsonl, "tfds": tfds}
 """Every entry takes keywords; "name:VALUE" gives the first of those."""
 
 
 def load_text(spec: str) -> Corpus:
-    """Return the corpus that `spec` names.
+    """Return the corpus that `spec` names; nothing is downloaded.
 
     Args:
         spec: `"shakespeare"`, `"file:PATH"`, `"jsonl:PATH"`, `"tfds:NAME"`, or a name with keywords:
-            `"shakespeare(tokenizer='bpe(vocab=4096)')"`.
+            `"shakespeare(tokenizer='bpe(vocab=4096)')"`, `"file(path='train.txt', separator='<|endoftext|>',
+            held_out='valid.txt')"` (TinyStories as its authors publish it).
 
     Raises:
         ValueError: an unknown name, a malformed spec, an unknown keyword, or what the corpus refuses.

