@@ -93,7 +93,8 @@ def _attend(
     )
     if not encoding.bands:
         q = rotate_queries(encoding, settled, q, q_tokens.positions)
-        return run(q, k if keys_are_rotated else rotate_keys(encoding, settled, k, k_tokens.positions), v)
+        k = k if keys_are_rotated else rotate_keys(encoding, settled, k, k_tokens.positions)
+        return run(q, k, v)  # pyright: ignore[reportReturnType]
     parts = []
     for low, high, turn, turn_keys in encoding.bands:
         turned = turn(settled, q, q_tokens.positions), turn_keys(settled, k, k_tokens.positions)

@@ -1,4 +1,4 @@
-"""Attention layers that receive position as an `Encoding` record: of a sequence to itself, with a cache, and to another.
+"""Attention layers that take position from an `Encoding` record: to oneself, with a cache, and to an encoder.
 
 Nothing here asks which encoding it is: what it rotates and adds is up to `encoded_attention`.
 """
@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import chex
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
@@ -110,7 +109,10 @@ class SelfAttention(nnx.Module):
             k = rotate_keys(encoding, params, k, where.tokens.positions)
         if cache is not None:
             write = lambda slots, new: jax.lax.dynamic_update_slice_in_dim(  # noqa: E731
-                slots, new.astype(slots.dtype), where.start, axis=1
+                slots,
+                new.astype(slots.dtype),
+                where.start,
+                axis=1,  # pyright: ignore[reportArgumentType]
             )
             cache = KeysValues(write(cache.k, k), write(cache.v, v))
             k, v = cache

@@ -89,12 +89,14 @@ class Block(nnx.Module):
         mixed, own = self.attention(self.norm_attention(x), where, None if cache is None else cache.own)
         x = add(x, mixed, self.scale_attention, keys[0])
         seen = None
-        if self.cross is not None:
+        if self.cross is not None and self.norm_cross is not None:
+            if where.memory is None:
+                raise ValueError("a layer with cross-attention needs the states of an encoder, got memory=None")
             states = where.memory.states
-            seen = cache.cross if states is None else self.cross.keys_values(states)
-            x = x + self.cross(self.norm_cross(x), where.memory, seen)
+            seen = self.cross.keys_values(states) if states is not None else cache.cross  # pyright: ignore[reportOptionalMemberAccess]
+            x = x + self.cross(self.norm_cross(x), where.memory, seen)  # pyright: ignore[reportArgumentType]
         x = add(x, self.mlp(self.norm_mlp(x)), self.scale_mlp, keys[1])
-        return x, None if cache is None else LayerCache(own, seen)
+        return x, None if own is None else LayerCache(own, seen)
 
 
 class Layers(nnx.Module):

@@ -200,7 +200,7 @@ class Stack(nnx.Module):
         cached = _written(cache.tokens, tokens, cache.used, x.shape[0])
         where = Where(nnx.as_pure(self.position), tokens, extent, cache.used, cached, memory)
         x, layers = self.layers(x, where, cache.layers)
-        return self.norm(x), Cache(layers, cached, cache.used + x.shape[1])
+        return self.norm(x), Cache(layers, cached, cache.used + x.shape[1])  # pyright: ignore[reportArgumentType]
 
     def _embed(self, x: Array, positions: Array, extent: Extent) -> Array:
         embed, at, params = self.encoding.embed, self.encoding.at, self.embed_params()

@@ -1,4 +1,4 @@
-"""What the layers of a transformer are made of: linear maps, norms, MLPs; parameters float32, with logical axis names."""
+"""What the layers of a transformer are made of: linear maps, norms, MLPs. Parameters are float32, their axes named."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,0 +1,125 @@
+"""A language model on a corpus: the pieces that training and evaluation share."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from pejax.models.decoder import Decoder, DecoderConfig
+from train.data.text import Corpus, training_windows
+from train.lm_config import Config
+from train.loop import Metrics
+from train.task import Split, laws, layer_params
+
+SUMS = ("loss", "count")
+"""What the loss adds up over a batch."""
+
+PROBED = 8
+"""Training windows that the probe looks at."""
+
+
+class Language(Split[Decoder]):
+    """The model of a run, split into a static definition and parameters.
+
+    Args:
+        config: of the run.
+        corpus: whose tokens it predicts.
+
+    Raises:
+        ValueError: what the model or its encoding refuses.
+    """
+
+    def __init__(self, config: Config, corpus: Corpus) -> None:
+        self.config = config
+        self.decoder = DecoderConfig(
+            vocab=corpus.tokenizer.vocab,
+            length=config.extent or config.length,
+            width=config.width,
+            layers=config.layers,
+            heads=config.heads,
+            kv_heads=config.kv_heads or None,
+            hidden=config.hidden or None,
+            pe=config.pe,
+            extend=config.extend,
+            style=config.style,
+            qk_norm=config.qk_norm,
+            soft_cap=config.soft_cap or None,
+            tied=config.tied,
+            dtype=config.dtype,
+        )
+        super().__init__(lambda rngs: Decoder(self.decoder, rngs=rngs))
+
+    def loss(self, params: Any, batch: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
+        """Return the mean cross-entropy of the next token, in nats, and the sums over the batch.
+
+        Args:
+            params: of the model.
+            batch: `ids` and `segments`, `(B, T + 1)`; the first token of a document is not predicted from the last of
+                another.
+            key: not used: nothing is drawn.
+        """
+        del key
+        ids, segments = batch["ids"], batch["segments"]
+        losses = self.losses(params, ids, segments)
+        inside = ((segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] != 0)).astype(jnp.float32)
+        total, count = jnp.sum(losses * inside), jnp.sum(inside)
+        return total / jnp.maximum(count, 1.0), {"loss": total, "count": count}
+
+    def losses(
+        self, params: Any, ids: Int[Array, "B T_1"], segments: Int[Array, "B T_1"] | None = None
+    ) -> Float[Array, "B T"]:
+        """Return the cross-entropy of every token after the first, in nats."""
+        before = None if segments is None else segments[:, :-1]
+        logits = self.model(params)(ids[:, :-1], segments=before)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, ids[:, 1:])
+
+    def laws(self, params: Any) -> str:
+        """Run the laws on the initialised encoding of the first layer and return one line of what they measured."""
+        stack = self.prototype.stack
+        return laws(stack.encoding, layer_params(params["stack"], 0), stack.dims)
+
+    def refusal(self, length: int) -> str:
+        """Return why the encoding cannot serve a length, or nothing where it can."""
+        try:
+            jax.eval_shape(self.losses, self.shapes, jax.ShapeDtypeStruct((1, length + 1), jnp.int32))
+        except ValueError as refused:
+            return " ".join(str(refused).split())
+        return ""
+
+    def prober(self, corpus: Corpus) -> Any:
+        """Return the probe `(params) -> values`: the mean loss on positions 0 to L and L to 2L of training text."""
+        length = self.config.length
+        reach = length if self.refusal(2 * length) else 2 * length
+        ids = jnp.asarray(training_windows(corpus, reach, PROBED))
+
+        @jax.jit
+        def measure(params: Any) -> Array:
+            return jnp.mean(self.losses(params, ids).reshape(len(ids), -1, length), axis=(0, 2))
+
+        names = ("loss_0_to_L", "loss_L_to_2L")
+        return lambda params: dict(zip(names, map(float, measure(params)), strict=False))
+
+
+def fitted(new: Language, params: Any) -> Any:
+    """Return the parameters of another run for this model, those that it has no use for left out.
+
+    Raises:
+        ValueError: a parameter that is missing there, or of another shape, by name.
+    """
+    found = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+    def take(path: Any, wanted: Any) -> Array:
+        name = jax.tree_util.keystr(path)
+        if name not in found:
+            raise ValueError(f"pe={new.config.pe} needs {name}, which the run {new.config.init} does not have")
+        if found[name].shape != wanted.shape:
+            raise ValueError(
+                f"this run needs {name} of shape {wanted.shape}, {new.config.init} has {found[name].shape}"
+            )
+        return found[name]
+
+    return jax.tree_util.tree_map_with_path(take, new.shapes)

@@ -1,0 +1,76 @@
+"""Train a language model with any positional encoding, then measure it at lengths it never saw.
+
+    python -m train.lm --pe=alibi                                 minutes on two cores, embedded Shakespeare
+    python -m train.lm --pe="rope(base=500000)" --data=file:notes.txt
+    python -m train.evaluate runs/rope-shakespeare-0 --extend=yarn            stretched beyond the trained length
+    python -m train.lm --init=runs/rope-shakespeare-0 --extend=pi --length=512 --steps=200       fine-tuned there
+    python -m train.lm --init=runs/rope-shakespeare-0 --pe=none --steps=300   DroPE: rotation dropped, recalibrated
+    python -m train.lm --resume --out=runs/rope-shakespeare-0     goes on where it was stopped
+    python -m train.lm --help                                     every option
+
+The run folder receives config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from train import session
+from train.data.text import load_text, packed_batches
+from train.language import SUMS, Language, fitted
+from train.lm_config import Config
+from train.lm_results import draw, load_results, markdown
+from train.loop import TOKENS
+from train.perplexity import evaluate
+from train.task import Program, Task
+
+
+def make_task(config: Config) -> Task:
+    """Read the text and build the model.
+
+    Raises:
+        ValueError: what the text, the model or the encoding refuse.
+    """
+    corpus = load_text(config.data)
+    language = Language(config, corpus)
+    refused = language.refusal(config.length)
+    if refused:
+        raise ValueError(refused)
+    stream = sum(map(len, corpus.train))
+    return Task(
+        split=language,
+        identity=corpus.identity,
+        about=f"length {config.length} · {corpus.identity}, {stream:,} tokens",
+        unit=TOKENS,
+        sums=SUMS,
+        steps=config.steps,
+        per_epoch=max(1, stream // (config.batch * config.length)),
+        warmup=config.warmup,
+        batches=lambda: packed_batches(corpus, config.length, config.batch, config.seed),
+        loss=language.loss,
+        laws=language.laws,
+        before=lambda before: Language(before, corpus),
+        fitted=lambda _, params: fitted(language, params),
+        evaluate=partial(evaluate, language, corpus),
+        probe=language.prober(corpus) if config.probe_every else None,
+        probe_every=config.probe_every,
+    )
+
+
+def compare(files: Sequence[Path], to: Path) -> None:
+    """Write the tables and the figure of many runs."""
+    runs = [load_results(path) for path in files]
+    Path(f"{to}.md").write_text(markdown(runs))
+    draw(runs, Path(f"{to}.png"))
+
+
+PROGRAM = Program(config=Config, task=make_task, compare=compare)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    return session.main(PROGRAM, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,121 @@
+"""Perplexity of held-out text at lengths from half to sixteen times the trained one.
+
+The same stretches of text are read at every length N, cut into windows of N tokens. Beyond the trained length L three
+numbers are set side by side: of all tokens; of the tokens that have more than L before them in their window; and of
+those same tokens with the last L as their only context. The difference of the last two is what the longer context is
+worth, and it cannot be won by ignoring it: that gives zero.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from rich.console import Console
+from rich.progress import Progress
+
+from train.data.text import Corpus, evaluation_windows
+from train.language import Language
+from train.lm_results import Results, Row, estimate
+from train.mesh import put_batch, replicated, split_batch
+
+TOKENS_AT_ONCE = {"cpu": 2**12, "gpu": 2**17, "tpu": 2**17}
+"""Tokens of an evaluation batch on one device."""
+
+EVERY_WINDOW = 2**31
+"""More windows than any text has."""
+
+
+def evaluate(language: Language, corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console) -> Results:
+    """Return the perplexity at every length the config asks for.
+
+    Args:
+        language: the model.
+        corpus: whose held-out documents are read.
+        params: trained.
+        step: of the checkpoint, for the record.
+        mesh: that the batches are split over.
+        console: of the user.
+
+    Raises:
+        ValueError: no held-out document is as long as the longest length.
+    """
+    config = language.config
+    longest, trained = max(config.lengths), config.length
+    regions, _ = evaluation_windows(corpus, longest, config.eval_limit or EVERY_WINDOW)
+    reader = Reader(language, params, mesh)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("evaluating", total=len(config.lengths) + 1)
+        beyond = np.arange(trained, longest, config.eval_stride)
+        contexts = np.stack([regions[:, at - trained + 1 : at + 2] for at in beyond], axis=1) if len(beyond) else None
+        sliding = None if contexts is None else reader.last(contexts)
+        rows = []
+        for length in config.lengths:
+            progress.advance(task)
+            refused = language.refusal(length)
+            rows.append(
+                Row(length, refused=refused) if refused else measure(reader, regions, length, trained, beyond, sliding)
+            )
+    return Results(
+        name=config.pe + (f", from {config.init.rstrip('/').split('/')[-1]}" if config.init else ""),
+        data=config.data, trained=trained, step=step, extend=config.extend, note=corpus.note, rows=tuple(rows),
+    )  # fmt: skip
+
+
+class Reader:
+    """Losses of windows of tokens, in batches over the devices.
+
+    Args:
+        language: the model.
+        params: trained.
+        mesh: that the batches are split over.
+    """
+
+    def __init__(self, language: Language, params: Any, mesh: Mesh) -> None:
+        self.params, self.mesh = params, mesh
+        shardings = {"in_shardings": (replicated(mesh), split_batch(mesh)), "out_shardings": replicated(mesh)}
+        self._all = jax.jit(language.losses, **shardings)
+        self._last = jax.jit(lambda params, ids: language.losses(params, ids)[:, -1], **shardings)
+
+    def all(self, windows: np.ndarray) -> np.ndarray:
+        """Return the loss of every token after the first of windows `(..., N + 1)`: `(..., N)`."""
+        return self._read(self._all, windows)
+
+    def last(self, windows: np.ndarray) -> np.ndarray:
+        """Return the loss of the last token of windows `(..., N + 1)`: `(...)`."""
+        return self._read(self._last, windows)
+
+    def _read(self, read: Callable[[Any, Any], Any], windows: np.ndarray) -> np.ndarray:
+        lead, size = windows.shape[:-1], windows.shape[-1]
+        flat = windows.reshape(-1, size)
+        most = TOKENS_AT_ONCE[self.mesh.devices.flat[0].platform] // size
+        batch = self.mesh.size * min(max(1, most), -(-len(flat) // self.mesh.size))
+        padded = np.pad(flat, ((0, -len(flat) % batch), (0, 0)))
+        parts = [read(self.params, put_batch(part, self.mesh)) for part in padded.reshape(-1, batch, size)]
+        found = np.concatenate([np.asarray(part) for part in parts])[: len(flat)]
+        return found.reshape(*lead, *found.shape[1:])
+
+
+def measure(
+    reader: Reader, regions: np.ndarray, length: int, trained: int, beyond: np.ndarray, sliding: np.ndarray | None
+) -> Row:
+    """Return what one length gives.
+
+    Args:
+        reader: of the model.
+        regions: stretches of text, `(regions, longest + 1)`.
+        length: N, tokens.
+        trained: L, tokens.
+        beyond: the tokens compared with a sliding context, by the place of the token before them in a region.
+        sliding: their losses, `(regions, len(beyond))`.
+    """
+    count = (regions.shape[1] - 1) // length
+    windows = np.stack([regions[:, n * length : (n + 1) * length + 1] for n in range(count)], axis=1)
+    losses = reader.all(windows).reshape(len(regions), count * length)
+    chosen = (beyond < count * length) & (beyond % length >= trained)
+    if sliding is None or not chosen.any():
+        return Row(length, everything=estimate(losses))
+    full, short = losses[:, beyond[chosen]], sliding[:, chosen]
+    return Row(length, estimate(losses), estimate(full), estimate(short), estimate(short - full))
