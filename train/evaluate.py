@@ -7,6 +7,11 @@
 Files are written into the run folder, those of `--compare` where `--to` says.
 """
 
+if __name__ == "__main__":  # before anything heavy is imported
+    from train.huge_pages import use_huge_pages
+
+    use_huge_pages()
+
 import dataclasses
 import importlib
 from collections.abc import Sequence
