@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from train.data import tokens
 from train.data.text import Tokenizer, load_text
 from train.data.tokens import Bytes, tokenizer
 
@@ -39,6 +40,16 @@ def test_pairs_are_merged_and_always_the_same(pairs: Tokenizer) -> None:
     assert 256 < pairs.vocab < 300, "the text is too short for more"
     assert tokenizer("bpe(vocab=257)", ["the the"]).vocab == 257
     assert tokenizer("bpe(vocab=257)", ["an an"]).identity != tokenizer("bpe(vocab=257)", ["the the"]).identity
+
+
+def test_many_texts_are_encoded_as_each_is(pairs: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "AT_ONCE", 3)
+    many = ["the cat", "", "é the hat", "rat", "a", "the", "and the rat"]
+    for kind in (pairs, Bytes()):
+        for ids, text in zip(kind.encode_all(many), many, strict=True):
+            assert ids.dtype == np.uint16
+            assert ids.tolist() == kind.encode(text).tolist()
+            assert kind.decode(ids) == text
 
 
 def write_words(path: Path, vocab: dict[str, int], **more: object) -> Path:

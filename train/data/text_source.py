@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train.data.tokens import Ids, Tokenizer, tokenizer
+from train.data.tokens import Tokenizer, tokenizer
 
 HELD_OUT = 0.1
 
@@ -43,17 +43,13 @@ class Texts(NamedTuple):
                 raise ValueError(f"{self.name} must hold a {side} document, got none")
         kind = tokenizer(spec, train)
         return Corpus(
-            train=_encoded(kind, train),
-            held_out=_encoded(kind, held_out),
+            train=kind.encode_all(train),
+            held_out=kind.encode_all(held_out),
             names=tuple(name for name, text in zip(self.names, self.held_out, strict=True) if text),
             tokenizer=kind,
             note=f"{self.note}; {kind.identity}, vocabulary {kind.vocab:,}",
             identity=f"{self.name}-{_digest(train, held_out)}-{kind.identity}",
         )
-
-
-def _encoded(kind: Tokenizer, texts: Sequence[str]) -> tuple[Ids, ...]:
-    return tuple(kind.encode(text) for text in texts)
 
 
 def _digest(*parts: Sequence[str]) -> str:

@@ -13,6 +13,8 @@ from jaxtyping import Integer
 Ids = Integer[np.ndarray, " T"]
 SMALLEST = 256
 """Tokens of the smallest vocabulary that encodes any text: one for every byte."""
+AT_ONCE = 1024
+"""Texts that the library is given at once: enough for every core, few enough for memory."""
 
 
 @runtime_checkable
@@ -27,6 +29,14 @@ class Tokenizer(Protocol):
 
         Raises:
             ValueError: an id outside the vocabulary, or text that the tokenizer cannot encode.
+        """
+        ...
+
+    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, ...]:
+        """Return the ids of every text, as `encode` does of one; on all cores where the tokenizer can.
+
+        Raises:
+            ValueError: as `encode` does.
         """
         ...
 
@@ -47,6 +57,10 @@ class Bytes:
     def encode(self, text: str) -> Ids:
         """Return the bytes of a text."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.uint16)
+
+    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, ...]:
+        """Return the bytes of every text."""
+        return tuple(map(self.encode, texts))
 
     def decode(self, ids: Ids | Sequence[int]) -> str:
         """Return the text of some bytes; what is no UTF-8 shows as U+FFFD.
@@ -73,11 +87,23 @@ class Library:
         Raises:
             ValueError: an id outside the vocabulary, or text that the tokenizer cannot encode.
         """
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, ...]:
+        """Return the ids of every text, as `encode` does of one; on all cores.
+
+        Raises:
+            ValueError: as `encode` does.
+        """
+        return tuple(ids for at in range(0, len(texts), AT_ONCE) for ids in self._encoded(texts[at : at + AT_ONCE]))
+
+    def _encoded(self, texts: Sequence[str]) -> list[Ids]:
         try:
-            ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+            found = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         except Exception as refused:  # the library raises nothing narrower
             raise ValueError(f"{self.name} must encode any text: {' '.join(str(refused).split())}") from None
-        return within(np.asarray(ids, np.int64), self.vocab, self.name).astype(id_type(self.vocab))
+        kept = id_type(self.vocab)
+        return [within(np.asarray(one.ids, np.int64), self.vocab, self.name).astype(kept) for one in found]
 
     def decode(self, ids: Ids | Sequence[int]) -> str:
         """Return the text of some ids; what is no UTF-8 shows as U+FFFD.
