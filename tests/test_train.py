@@ -88,9 +88,8 @@ def test_every_encoding_finishes(pe, tmp_path):
     assert train(tmp_path / "run", f"--pe={pe}") == 0
 
 
-@pytest.mark.parametrize("stop_at", [3, 5])
-def test_stop_and_resume_change_no_bit(stop_at, whole, tmp_path):
-    assert train(tmp_path / "run", "--pe=rope_mixed", f"--stop_at={stop_at}") == 0
+def test_stop_and_resume_change_no_bit(whole, tmp_path):
+    assert train(tmp_path / "run", "--pe=rope_mixed", "--stop_at=5") == 0
     assert not (tmp_path / "run" / "results.json").exists()
     assert train(tmp_path / "run", "--resume") == 0
     assert outcome(tmp_path / "run") == outcome(whole)

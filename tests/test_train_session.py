@@ -1,0 +1,104 @@
+"""The session and the evaluation serve any program: here a line fitted to numbers."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import toy_program
+
+from train import evaluate, session
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "train.toy", toy_program)
+    monkeypatch.setattr(evaluate, "PROGRAMS", ("vit", "toy"))
+
+
+def train(out: Path, *flags: str) -> int:
+    return session.main(toy_program.PROGRAM, [f"--out={out}", *flags])
+
+
+def lines(out: Path) -> list[dict]:
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in found]
+
+
+def refused(capsys, call) -> str:
+    with pytest.raises(SystemExit, match="2"):
+        call()
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run that nothing interrupted, with probes."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert train(out, "--probe_every=3") == 0
+    return out
+
+
+def test_a_program_names_its_units_and_itself(tmp_path, capsys):
+    assert train(tmp_path / "run", "--preset=long", "--stop_at=2", "--pe=alibi") == 0
+    said = capsys.readouterr().out
+    assert "alibi · 5 parameters · length 16 · 8 x cpu" in said
+    assert "stopped at step 2 of 40, saved; go on with: python -m train.toy --resume" in said
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["program"] == "toy"
+    assert "tokens_per_second" in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_probes_change_no_bit(whole, tmp_path):
+    assert [line["step"] for line in lines(whole)] == [2, 3, 4, 6, 6, 8]
+    assert [line["step"] for line in lines(whole) if "size" in line] == [3, 6]
+    assert train(tmp_path / "run") == 0
+    assert (tmp_path / "run" / "results.json").read_text() == (whole / "results.json").read_text()
+    assert lines(tmp_path / "run") == [line for line in lines(whole) if "size" not in line]
+
+
+@pytest.mark.parametrize("stop_at", [3, 4])
+def test_stop_and_resume_with_probes_change_no_bit(stop_at, whole, tmp_path):
+    assert train(tmp_path / "run", "--probe_every=3", f"--stop_at={stop_at}") == 0
+    assert train(tmp_path / "run", "--resume") == 0
+    assert lines(tmp_path / "run") == lines(whole)
+    assert (tmp_path / "run" / "results.json").read_text() == (whole / "results.json").read_text()
+
+
+def test_a_run_starts_from_another(whole, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = [f"--init={whole}", "--pe=none", "--length=32", "--stop_at=1"]
+    assert session.main(toy_program.PROGRAM, flags) == 0
+    assert f"starting from step 8 of {whole}, trained at 16 tokens" in capsys.readouterr().out
+    stored = json.loads((tmp_path / "runs" / "none-numbers-0-32tokens" / "config.json").read_text())
+    assert (stored["pe"], stored["length"], stored["width"]) == ("none", 32, 4)
+    error = refused(capsys, lambda: train(tmp_path / "run", f"--init={whole}", "--width=8"))
+    assert f"the model of {whole} has width=4, this run has width=8" in error
+
+
+def test_programs_are_not_mixed_up(whole, tmp_path, capsys):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text('{"pe": "rope"}')
+    (other / "results.json").write_text("{}")
+    wanted = f"{other} must hold a run of train.toy, got one of train.vit"
+    assert wanted in refused(capsys, lambda: train(tmp_path / "run", f"--init={other}"))
+    assert wanted in refused(capsys, lambda: train(other, "--resume"))
+    error = refused(capsys, lambda: evaluate.main(["--compare", str(whole), str(other)]))
+    assert "runs in one comparison must be of one program, got toy and vit" in error
+    (other / "config.json").write_text('{"program": "os"}')
+    error = refused(capsys, lambda: evaluate.main([str(other)]))
+    assert "a run must be of one of the programs vit, toy, got 'os'" in error
+
+
+def test_evaluating_again_asks_the_program(whole, tmp_path, capsys):
+    before = (whole / "results.json").read_text()
+    (whole / "results.json").unlink()
+    assert evaluate.main([str(whole)]) == 0
+    assert (whole / "results.json").read_text() == before
+    assert evaluate.main(["--compare", str(whole), str(whole), f"--to={tmp_path / 'deep' / 'both'}"]) == 0
+    assert (tmp_path / "deep" / "both.md").read_text() == "rope\nrope\n"
+    error = refused(capsys, lambda: evaluate.main([str(whole), "--eval_sizes", "28"]))
+    assert "runs of train.toy have no eval_sizes, got eval_sizes=(28,)" in error

@@ -1,0 +1,109 @@
+"""The smallest program of the trainers: a line fitted to numbers, one file of config, data, loss and evaluation."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import grain
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from rich.table import Table
+
+from train.config import RunConfig, require_at_least
+from train.loop import TOKENS
+from train.task import Program, Split, Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Fit a line."""
+
+    program: ClassVar[str] = "toy"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"demo": {}, "long": {"steps": 40}}
+    model_fields: ClassVar[tuple[str, ...]] = ("width",)
+    inherited: ClassVar[tuple[str, ...]] = ("pe", "data", "length")
+
+    preset: str = "demo"  # demo or long
+    data: str = "numbers"
+    batch: int = 8
+    width: int = 4
+    checkpoint_every: int = 3
+    log_every: int = 2
+    length: int = 16
+    steps: int = 8
+    probe_every: int = 0
+
+    @property
+    def trained(self) -> str:
+        """The length, in words."""
+        return f"{self.length} tokens"
+
+    def validated(self) -> "Config":
+        """Return the config, once it is known to make sense."""
+        require_at_least(self, 1, "length", "steps")
+        return super().validated()
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The bits of the parameters."""
+
+    name: str
+    step: int
+    kernel: list[str]
+    stem: str = "results"
+
+    def table(self) -> Table:
+        """Return the table for the terminal."""
+        return Table(title=f"{self.name} after {self.step} steps")
+
+    def save(self, folder: Path) -> None:
+        """Write the JSON."""
+        (folder / "results.json").write_text(json.dumps(dataclasses.asdict(self)))
+
+
+def make_task(config: Config) -> Task:
+    """Return the task: predict the sum of random numbers."""
+    split = Split(lambda rngs: nnx.Linear(config.width, 1, rngs=rngs))
+
+    def draw(_: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return {"x": rng.standard_normal((config.batch, config.width), np.float32)}
+
+    def loss(params: Any, batch: Mapping[str, Any], key: Any) -> Any:
+        x = batch["x"] + 0.1 * jax.random.normal(key, batch["x"].shape)
+        losses = (split.model(params)(x)[:, 0] - batch["x"].sum(-1)) ** 2
+        tokens = jnp.float32(config.batch * config.length)
+        return losses.mean(), {"loss": config.length * losses.sum(), "count": tokens}
+
+    return Task(
+        split=split,
+        identity=f"numbers of width {config.width}",
+        about=f"length {config.length}",
+        unit=TOKENS,
+        sums=("loss", "count"),
+        steps=config.steps,
+        per_epoch=4,
+        warmup=2,
+        batches=lambda: iter(grain.MapDataset.range(8).seed(config.seed).repeat().random_map(draw).to_iter_dataset()),
+        loss=loss,
+        laws=lambda params: "laws: none",
+        before=lambda before: make_task(before).split,
+        fitted=lambda split, params: params,
+        evaluate=lambda params, *, step, mesh, console: Found(
+            config.pe, step, [float(x).hex() for x in np.ravel(params["kernel"])]
+        ),
+        probe=lambda params: {"size": float(jnp.abs(params["kernel"]).sum())},
+        probe_every=config.probe_every,
+    )
+
+
+def compare(files: Sequence[Path], to: Path) -> None:
+    """Write what was found, one run a line."""
+    Path(f"{to}.md").write_text("".join(json.loads(file.read_text())["name"] + "\n" for file in files))
+
+
+PROGRAM = Program(config=Config, task=make_task, compare=compare)
