@@ -72,13 +72,13 @@ def make_encoding(spec: str, dims: Dims, extend: str = "none") -> Encoding:
 
 @functools.lru_cache(maxsize=None, typed=True)
 def _make(name: str, options: tuple[tuple[str, object], ...], temperatures: tuple[str, ...], dims: Dims) -> Encoding:
+    encoding = _make(name, options, temperatures[:-1], dims) if temperatures else None
     try:
-        encoding = ENCODINGS[name](dims, **dict(options))
-        for temperature in temperatures:
-            encoding = scale_queries(encoding, read_temperature(temperature, dims))
+        if encoding is not None:
+            return scale_queries(encoding, read_temperature(temperatures[-1], dims))
+        return ENCODINGS[name](dims, **dict(options))
     except ValueError as refusal:
         raise ValueError(f"{name}: {refusal}") from None
-    return encoding
 
 
 def squeezes_positions(spec: str, extend: str) -> bool:

@@ -1,0 +1,285 @@
+"""Context extension: every method against a loop in double precision, and what each of them promises."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pejax import alibi_bias, alibi_slopes, interpolate_positions, scale_alibi_slopes
+from pejax.encodings.rope import rope_frequencies
+from pejax.encodings.rope_axial import rope_axial_frequencies
+from pejax.extension import EXTENSIONS, extend_linear, extend_ntk
+from pejax.longrope import extend_longrope
+from pejax.phases import rope_apply
+from pejax.yarn import extend_yarn
+
+DIM, BASE, TRAINED = 32, 10000.0, 512
+KNOWN = {"base": BASE, "rotary_dim": DIM, "trained_length": TRAINED}
+LISTS = {
+    "short_factors": tuple(1.0 + 0.05 * i for i in range(DIM // 2)),
+    "long_factors": tuple(1.0 + 0.4 * i for i in range(DIM // 2)),
+}
+FREQUENCIES = rope_frequencies(DIM, base=BASE)
+
+
+def lists_of(name: str) -> dict:
+    """Return the arguments that an extension cannot do without."""
+    return LISTS if name == "longrope" else {}
+
+
+def extend(name: str, frequencies=FREQUENCIES, **options):
+    """Call an extension of rotary pairs trained on 512 tokens."""
+    return EXTENSIONS[name](frequencies, **{**KNOWN, **lists_of(name), **options})
+
+
+def yarn_ratio(i, *, dim, base, length, factor, fast=32.0, slow=1.0, truncate=True) -> float:
+    """Return by what YaRN multiplies pair i, from the definition of its ramp."""
+    pair = lambda turns: dim * math.log(length / (turns * math.tau)) / (2 * math.log(base))  # noqa: E731
+    low, high = pair(fast), pair(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramp = min(max((i - low) / (high - low if high > low else 0.001), 0.0), 1.0)
+    return ramp / factor + (1 - ramp)
+
+
+def llama3_ratio(i, *, dim, base, length, factor, low=1.0, high=4.0) -> float:
+    """Return by what Llama 3 multiplies pair i, from wavelengths."""
+    wavelength = math.tau * base ** (2 * i / dim)
+    if wavelength > length / low:
+        return 1 / factor
+    if wavelength < length / high:
+        return 1.0
+    smooth = (length / wavelength - low) / (high - low)
+    return (1 - smooth) / factor + smooth
+
+
+def reference(name: str, i: int, *, factor: float, length: int, dim=DIM, base=BASE, trained=TRAINED) -> float:
+    """Return the frequency of pair i after an extension, computed alone and in double precision."""
+    frequency = base ** (-2 * i / dim)
+    if name == "linear":
+        return frequency / factor
+    if name == "ntk":
+        return (base * factor ** (dim / (dim - 2))) ** (-2 * i / dim)
+    if name == "dynamic_ntk":
+        grown = factor * max(length, trained) / trained - (factor - 1)
+        return (base * grown ** (dim / (dim - 2))) ** (-2 * i / dim)
+    if name == "yarn":
+        return frequency * yarn_ratio(i, dim=dim, base=base, length=trained, factor=factor)
+    if name == "llama3":
+        return frequency * llama3_ratio(i, dim=dim, base=base, length=trained, factor=factor)
+    return frequency / LISTS["long_factors" if length > trained else "short_factors"][i]
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_every_pair_is_what_a_loop_in_double_precision_says(name):
+    for factor, length in ((1.0, 400), (4.0, 512), (6.5, 513), (40.0, 4000)):
+        expected = [reference(name, i, factor=factor, length=length) for i in range(DIM // 2)]
+        actual, _ = extend(name, factor=factor, length=length)
+        assert isinstance(actual, np.ndarray)
+        assert actual.dtype == np.float32
+        np.testing.assert_allclose(actual, expected, rtol=3e-7)
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_a_traced_length_and_a_traced_factor_change_nothing(name):
+    """In float32, where what is known beforehand is computed in double precision."""
+    whole = extend(name, factor=4.0, length=2000)
+    by_length = jax.jit(lambda length: extend(name, factor=4.0, length=length))
+    for actual in (by_length(2000), jax.jit(lambda factor: extend(name, factor=factor, length=2000))(4.0)):
+        np.testing.assert_allclose(actual[0], whole[0], rtol=1e-6)
+        np.testing.assert_allclose(actual[1], whole[1], rtol=1e-6)
+    np.testing.assert_allclose(by_length(300)[0], extend(name, factor=4.0, length=300)[0], rtol=1e-6)
+    traced = jax.jit(lambda frequencies: extend(name, frequencies, factor=4.0, length=2000)[0])(FREQUENCIES)
+    np.testing.assert_allclose(traced, whole[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_a_factor_of_one_changes_nothing(name):
+    flat = dict.fromkeys(LISTS, (1.0,) * (DIM // 2)) if name == "longrope" else {}
+    for options in ({"factor": 1.0}, {"length": TRAINED}, {"length": 17}):
+        frequencies, attention_factor = extend(name, **options, **flat)
+        np.testing.assert_array_equal(frequencies, FREQUENCIES)
+        assert attention_factor == 1.0
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_a_factor_left_out_follows_from_the_length(name):
+    factor = 1.0 if name == "dynamic_ntk" else 4.0
+    np.testing.assert_array_equal(extend(name, length=2048)[0], extend(name, factor=factor, length=2048)[0])
+    assert extend(name, length=2048)[1] == extend(name, factor=factor, length=2048)[1]
+
+
+def test_linear_is_position_interpolation():
+    """Exactly by powers of two; else to the rounding of the positions, `position · 2^-24`."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, DIM)), jnp.float32)
+    positions = jnp.asarray([5, 1021, 2047])
+    for length, tolerance in ((2048, 0.0), (1536, 2047 * 2.0**-22)):
+        factor = length / TRAINED
+        squeezed = rope_apply(x, interpolate_positions(positions, TRAINED, length), FREQUENCIES)
+        stretched = rope_apply(x, positions, extend_linear(FREQUENCIES, factor=factor)[0])
+        np.testing.assert_allclose(stretched, squeezed, rtol=0, atol=max(tolerance, 2e-6))
+
+
+def test_ntk_leaves_the_fastest_pair_and_divides_the_slowest_by_the_factor():
+    for factor in (2.0, 8.0):
+        frequencies, _ = extend("ntk", factor=factor)
+        assert frequencies[0] == 1.0
+        assert frequencies[-1] == FREQUENCIES[-1] / np.float32(factor)
+    np.testing.assert_array_equal(extend_ntk(np.ones(1, np.float32), base=BASE, rotary_dim=2, factor=4.0)[0], [1.0])
+
+
+def test_dynamic_ntk_begins_beyond_the_trained_length():
+    for length in (1, 511, 512):
+        np.testing.assert_array_equal(extend("dynamic_ntk", factor=4.0, length=length)[0], FREQUENCIES)
+    np.testing.assert_array_equal(extend("dynamic_ntk", factor=4.0)[0], FREQUENCIES)
+    grown, _ = extend("dynamic_ntk", factor=4.0, length=1024)
+    np.testing.assert_array_equal(grown, extend("ntk", factor=5.0)[0])
+
+
+def test_yarn_leaves_fast_pairs_divides_slow_ones_and_falls_in_between():
+    ratio = extend("yarn", factor=8.0)[0] / FREQUENCIES
+    low, high = 1, 8  # 512 tokens hold 32 turns of pair 1.6 and one turn of pair 7.6
+    np.testing.assert_array_equal(ratio[: low + 1], 1.0)
+    np.testing.assert_array_equal(ratio[high:], 0.125)
+    assert np.all(np.diff(ratio[low : high + 1]) < 0)
+    np.testing.assert_allclose(np.diff(ratio[low : high + 1]), -0.875 / 7, rtol=1e-5)
+
+
+def test_yarn_without_truncation_and_with_other_betas():
+    for options in ({"truncate": False}, {"beta_fast": 8.0, "beta_slow": 2.0}):
+        renamed = {"beta_fast": "fast", "beta_slow": "slow", "truncate": "truncate"}
+        own = {renamed[name]: value for name, value in options.items()}
+        ratios = [yarn_ratio(i, dim=DIM, base=BASE, length=TRAINED, factor=8.0, **own) for i in range(DIM // 2)]
+        np.testing.assert_allclose(extend("yarn", factor=8.0, **options)[0] / FREQUENCIES, ratios, rtol=3e-7)
+
+
+def test_yarn_ends_at_the_last_channel_not_at_the_last_pair():
+    """A base so small that every pair turns often: the ramp ends beyond the pairs there are."""
+    small = rope_frequencies(16, base=50.0)
+    options = {"base": 50.0, "rotary_dim": 16, "trained_length": 256, "factor": 4.0}
+    ratios = [yarn_ratio(i, dim=16, base=50.0, length=256, factor=4.0) for i in range(8)]
+    assert 0.25 < ratios[-1] < 1.0
+    np.testing.assert_allclose(extend_yarn(small, **options)[0] / small, ratios, rtol=3e-7)
+
+
+def test_yarn_of_a_length_below_one_turn_divides_all_but_the_fastest_pair():
+    ratio = extend("yarn", trained_length=4, factor=2.0)[0] / FREQUENCIES
+    np.testing.assert_array_equal(ratio, [1.0] + [0.5] * (DIM // 2 - 1))
+    np.testing.assert_array_equal(extend("yarn", trained_length=10**12, factor=2.0)[0], FREQUENCIES)
+
+
+def test_attention_factors_are_the_papers():
+    heat = 0.1 * math.log(8.0) + 1
+    assert extend("yarn", factor=8.0)[1] == pytest.approx(heat, rel=1e-12)
+    assert extend("yarn", factor=8.0, mscale=1.0)[1] == pytest.approx(heat, rel=1e-12), "one alone counts as none"
+    assert extend("yarn", factor=8.0, mscale=0.7, mscale_all_dim=0.7)[1] == 1.0
+    expected = (0.2 * math.log(8.0) + 1) / heat
+    assert extend("yarn", factor=8.0, mscale=2.0, mscale_all_dim=1.0)[1] == pytest.approx(expected, rel=1e-12)
+    assert extend("yarn", factor=8.0, attention_factor=0.9)[1] == 0.9
+    expected = math.sqrt(1 + math.log(8.0) / math.log(512))
+    for length in (100, 5000):
+        assert extend("longrope", factor=8.0, length=length)[1] == pytest.approx(expected, rel=1e-12)
+    assert extend("longrope", factor=8.0, attention_factor=1.19)[1] == 1.19
+
+
+def test_longrope_changes_lists_beyond_the_trained_length():
+    short, long = (np.float32(1) / np.float32(LISTS[name]) for name in ("short_factors", "long_factors"))
+    for length, expected in ((None, short), (512, short), (513, long)):
+        np.testing.assert_allclose(extend("longrope", factor=2.0, length=length)[0] / FREQUENCIES, expected, rtol=3e-7)
+    only = extend_longrope(FREQUENCIES, **KNOWN, factor=2.0, long_factors=LISTS["long_factors"], length=512)
+    np.testing.assert_array_equal(only[0], FREQUENCIES)
+
+
+def test_extensions_compose():
+    twice, _ = extend("linear", extend("linear", factor=2.0)[0], factor=4.0)
+    np.testing.assert_array_equal(twice, extend("linear", factor=8.0)[0])
+    ntk, _ = extend("ntk", factor=2.0)
+    for name in EXTENSIONS:
+        both, _ = extend(name, ntk, factor=3.0, length=1500, base_frequencies=FREQUENCIES)
+        alone = extend(name, factor=3.0, length=1500)[0] / FREQUENCIES
+        np.testing.assert_allclose(both, ntk * alone, rtol=3e-7)
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_gradients_are_finite_at_zero_frequencies_too(name):
+    def total(frequencies, factor, length):
+        extended, attention_factor = extend(name, frequencies, factor=factor, length=length)
+        return jnp.sum(extended) + jnp.sum(jnp.asarray(attention_factor, jnp.float32))
+
+    args = (jnp.asarray(np.append(FREQUENCIES, [0.0, 0.0])), 4.0, 2000.0)
+    slopes = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(*args)
+    assert all(np.all(np.isfinite(slope)) for slope in slopes)
+    step = 1e-2
+    by_factor = (total(args[0], 4.0 + step, 2000) - total(args[0], 4.0 - step, 2000)) / (2 * step)
+    np.testing.assert_allclose(slopes[1], by_factor, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_channels_that_do_not_turn_are_left_alone(name):
+    partial = np.append(FREQUENCIES, np.zeros(4, np.float32))
+    frequencies, attention_factor = extend(name, partial, factor=4.0, length=2000)
+    np.testing.assert_array_equal(frequencies[-4:], 0.0)
+    np.testing.assert_array_equal(frequencies[:-4], extend(name, factor=4.0, length=2000)[0])
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 1, DIM + 8)), jnp.float32)
+    turned = rope_apply(x, jnp.arange(3), frequencies, attention_factor=attention_factor)
+    np.testing.assert_array_equal(turned[..., DIM:], x[..., DIM:])
+    norms = np.linalg.norm(turned[..., :DIM], axis=-1) / np.linalg.norm(x[..., :DIM], axis=-1)
+    np.testing.assert_allclose(norms, extend(name, factor=4.0, length=2000)[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_axes_are_extended_each_by_its_own_length(name):
+    grid = rope_axial_frequencies(2 * DIM, base=BASE, order="alternate")
+    frequencies, attention_factor = extend(name, grid, trained_length=(512, 256), length=(1024, 1024))
+    alone = [extend(name, trained_length=512, length=1024), extend(name, trained_length=256, length=1024)]
+    for axis, (expected, factor) in enumerate(alone):
+        np.testing.assert_array_equal(frequencies[axis, axis::2], expected)
+        np.testing.assert_array_equal(frequencies[axis, 1 - axis :: 2], 0.0)
+        np.testing.assert_allclose(np.broadcast_to(attention_factor, DIM)[axis::2], factor, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        *(
+            (functools.partial(extend, name, factor=factor), f"factor must be at least 1, got {factor}")
+            for name in EXTENSIONS
+            for factor in (0.5, 0, -1.0, math.nan, math.inf)
+        ),
+        (lambda: extend_linear(FREQUENCIES), "factor or length must be given, got None for both"),
+        (lambda: extend_linear(FREQUENCIES, length=9), "needs trained_length .*, got None"),
+        (lambda: extend("yarn", factor=2.0, trained_length=None), "yarn needs trained_length .*, got None"),
+        (lambda: extend("llama3", factor=2.0, trained_length=None), "llama3 needs trained_length"),
+        (lambda: extend("longrope", factor=2.0, trained_length=None), "longrope needs trained_length"),
+        (lambda: extend("dynamic_ntk", factor=2.0, trained_length=None), "dynamic_ntk needs trained_length"),
+        (lambda: extend("linear", length=0), "length must be at least 1, got 0"),
+        (lambda: extend("yarn", factor=2.0, trained_length=0), "trained_length must be at least 1, got 0"),
+        (lambda: extend("linear", length=(4, 4)), r"length must be a number, or one an axis .*\(16,\), got \(4, 4\)"),
+        (lambda: extend("ntk", factor=2.0, base=1.0), "base must be a finite number above 1, got 1.0"),
+        (lambda: extend("ntk", factor=2.0, rotary_dim=3), "rotary_dim must be even and at least 2, got 3"),
+        (lambda: extend("yarn", factor=2.0, beta_slow=32.0), "beta_fast must be above beta_slow, .* 32.0 and 32.0"),
+        (lambda: extend("yarn", factor=2.0, attention_factor=0.0), "attention_factor must be .* above 0, got 0.0"),
+        (lambda: extend("longrope", factor=2.0, attention_factor=-1.0), "attention_factor must be .* got -1.0"),
+        (lambda: extend("longrope", factor=2.0, long_factors=(1.0,)), "must be 16 finite numbers above 0, got 1"),
+        (lambda: extend("longrope", factor=2.0, short_factors=(0.0,) * 16), "above 0, got 0.0"),
+        (lambda: extend("longrope", factor=2.0, trained_length=1), "at least 2, got 1"),
+        (lambda: extend("llama3", factor=2.0, low_freq_factor=4.0), "must be above low_freq_factor, .* 4.0 and 4.0"),
+    ],
+)
+def test_what_no_extension_can_do_is_refused(call, words):
+    with pytest.raises(ValueError, match=words) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_scaled_slopes_keep_the_largest_penalty():
+    slopes = alibi_slopes(4)
+    largest = lambda slopes, reach: alibi_bias(jnp.asarray([0]), jnp.asarray([reach]), slopes)  # noqa: E731
+    for length in (64, 96, 4096):
+        stretched = scale_alibi_slopes(slopes, 64, length)
+        np.testing.assert_allclose(largest(stretched, length), largest(slopes, 64), rtol=1e-6)
+    np.testing.assert_array_equal(scale_alibi_slopes(slopes, 64, 9), slopes)

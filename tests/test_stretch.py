@@ -1,0 +1,158 @@
+"""The keyword `extend` of the encodings, and the argument of `make_encoding`: what they take, and what comes of it."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pejax import ENCODINGS, Dims, make_encoding
+from pejax.encodings.rope import rope_frequencies
+from pejax.encodings.rope_axial import rope_axial_frequencies
+from pejax.extension import EXTENSIONS, extend_ntk
+from pejax.phases import rope_apply
+from pejax.registry import STRETCHED, squeezes_positions
+from pejax.yarn import extend_yarn
+
+BASE, TRAINED = 10000.0, 512
+SEQUENCE = Dims(width=32, heads=2, extent=TRAINED)
+GRID = Dims(width=32, heads=2, axes=2, extent=(8, 4))
+
+
+def turned(spec: str, dims: Dims, extend: str, positions, extent=None):
+    """Return ones, rotated by the encoding as it is for an extent."""
+    encoding = make_encoding(spec, dims, extend)
+    params = {"frequencies": make_encoding(spec, dims).init_layer(jax.random.key(0)).get("frequencies")}
+    params = params if encoding.at is None else encoding.at(params, extent)
+    return encoding.rotate(params, jnp.ones((len(positions), dims.heads, dims.head_dim)), positions)
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_rope_takes_every_extension(name):
+    options = {"factor": 4.0, **({"long_factors": (1.0, 1.5, 2.0, 3.0, 4.0, 4.0, 5.0, 8.0)} if name == "longrope" else {})}
+    written = f"{name}({', '.join(f'{key}={value}' for key, value in options.items())})"
+    positions, x = jnp.asarray([3, 700]), jnp.ones((2, 2, 16))
+    known = {"base": BASE, "rotary_dim": 16, "trained_length": TRAINED}
+    for length in (100, 2048):
+        frequencies, factor = EXTENSIONS[name](rope_frequencies(16), **known, length=length, **options)
+        expected = rope_apply(x, positions, frequencies, attention_factor=factor)
+        np.testing.assert_allclose(turned("rope", SEQUENCE, written, positions, length), expected, rtol=1e-5, atol=1e-6)
+    follows = make_encoding("rope", SEQUENCE, written).at is not None
+    assert follows == (name in ("dynamic_ntk", "longrope"))
+
+
+def test_without_a_factor_rope_follows_the_length_traced_or_not():
+    positions = jnp.asarray([3, 700])
+    expected = turned("rope", SEQUENCE, "yarn(factor=4)", positions)
+    np.testing.assert_allclose(turned("rope", SEQUENCE, "yarn", positions, 2048), expected, atol=1e-6)
+    traced = jax.jit(lambda length: turned("rope", SEQUENCE, "yarn", positions, length))(2048)
+    np.testing.assert_allclose(traced, expected, atol=1e-5)
+    within = turned("rope", SEQUENCE, "yarn", positions, 90)
+    np.testing.assert_array_equal(within, turned("rope", SEQUENCE, "none", positions))
+    other = turned("rope", SEQUENCE, "linear(trained_length=256)", positions, 512)
+    np.testing.assert_array_equal(other, turned("rope", SEQUENCE, "linear(factor=2)", positions))
+
+
+def test_terms_are_applied_from_left_to_right_to_the_pairs_as_they_were():
+    frequencies = rope_frequencies(16)
+    known = {"base": BASE, "rotary_dim": 16, "trained_length": TRAINED}
+    first, _ = extend_ntk(frequencies, **known, factor=2.0)
+    both, factor = extend_yarn(first, **known, factor=4.0, base_frequencies=frequencies)
+    positions = jnp.asarray([3, 700])
+    expected = rope_apply(jnp.ones((2, 2, 16)), positions, both, attention_factor=factor)
+    actual = turned("rope", SEQUENCE, "ntk(factor=2) + yarn(factor=4)", positions)
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_on_a_grid_each_axis_is_stretched_by_its_own_and_rope_by_the_tokens():
+    positions, x = jnp.asarray([[0, 3], [15, 7]]), jnp.ones((2, 2, 16))
+    stretched = rope_axial_frequencies(16) / np.float32([[2.0], [1.0]])
+    np.testing.assert_allclose(
+        turned("rope_axial", GRID, "linear", positions, (16, 3)), rope_apply(x, positions, stretched), atol=1e-6
+    )
+    raster = rope_apply(x, positions @ jnp.asarray([8, 1]), rope_frequencies(16) / np.float32(4))
+    np.testing.assert_allclose(turned("rope", GRID, "linear", positions, (16, 8)), raster, atol=1e-6)
+    mixed = make_encoding("rope_mixed", GRID).init_layer(jax.random.key(0))["frequencies"]
+    expected = rope_apply(x, positions, mixed / jnp.asarray([[2.0], [1.0]]))
+    np.testing.assert_allclose(turned("rope_mixed", GRID, "linear", positions, (16, 3)), expected, atol=1e-5)
+    halved = rope_apply(x, positions, mixed / 2.0)
+    np.testing.assert_allclose(turned("rope_mixed", GRID, "linear(factor=2)", positions), halved, atol=1e-5)
+
+
+def test_learned_frequencies_that_are_stretched_still_learn():
+    encoding = make_encoding("rope_mixed", SEQUENCE, "linear")
+    params = encoding.init_layer(jax.random.key(0))
+
+    def total(params, length):
+        return jnp.sum(encoding.rotate(encoding.at(params, length), jnp.ones((3, 2, 16)), jnp.arange(3)))
+
+    slope = jax.jit(jax.grad(total))(params, 2048)["frequencies"]
+    plain = make_encoding("rope_mixed", SEQUENCE)
+    scaled = jax.tree.map(lambda leaf: leaf / 4, params)
+    by_hand = jax.grad(lambda p: jnp.sum(plain.rotate(p, jnp.ones((3, 2, 16)), jnp.arange(3))))(scaled)["frequencies"]
+    np.testing.assert_allclose(slope, by_hand / 4, rtol=1e-5, atol=1e-6)
+
+
+def test_pi_is_linear_to_rotary_encodings_and_the_callers_to_others():
+    for name in ("rope", "rope_axial", "rope_mixed"):
+        assert make_encoding(name, SEQUENCE, "pi") is make_encoding(name, SEQUENCE, "linear")
+        assert not squeezes_positions(name, "pi")
+    for name in ("alibi", "learned", "sinusoidal", "t5"):
+        assert make_encoding(name, SEQUENCE, "pi") is make_encoding(name, SEQUENCE)
+        assert squeezes_positions(name, "pi+log_n")
+        assert not squeezes_positions(name, "log_n")
+    assert squeezes_positions("alibi(extend='pi')", "none")
+
+
+def test_equal_arguments_give_the_same_object():
+    one = make_encoding("rope", SEQUENCE, "yarn(factor=4)+log_n")
+    assert one is make_encoding("rope", SEQUENCE, "yarn(factor=4)+log_n")
+    assert one is make_encoding("rope(extend='yarn(factor=4)+log_n')", SEQUENCE)
+    assert make_encoding("rope", SEQUENCE, "none") is make_encoding("rope", SEQUENCE)
+    assert one is not make_encoding("rope", SEQUENCE, "yarn(factor=4)")
+
+
+def test_the_table_of_extensions_names_all_encodings_that_have_the_keyword():
+    assert set(STRETCHED) == {name for name in ENCODINGS if "extend" in inspect.signature(ENCODINGS[name]).parameters}
+
+
+@pytest.mark.parametrize(
+    ("spec", "extend", "words"),
+    [
+        ("t5", "yarn", "t5 has no extension 'yarn'; it takes pi, log_n, llama4$"),
+        ("alibi", "yarn", "alibi has no extension 'yarn'; it takes slopes, pi, log_n, llama4$"),
+        ("rope_mixed", "ntk", "rope_mixed has no extension 'ntk'; it takes linear, pi, log_n, llama4$"),
+        ("rope", "yarm", "rope has no extension 'yarm'; it takes linear, ntk, "),
+        ("rope", "yarn(factor=0.5)", "rope: extend='yarn.factor=0.5.': factor must be at least 1, got 0.5"),
+        ("rope", "yarn(speed=2)", "yarn takes trained_length, factor, beta_fast, .* got 'speed'"),
+        ("rope", "linear(length=9)", "linear takes trained_length, factor; got 'length'"),
+        ("rope", "longrope", "longrope needs long_factors, got 'longrope'"),
+        ("rope", "yarn(factor=2", "rope: extend: an extension is written name"),
+        ("rope", "yarn(factor=2)-log_n", "an extension is written name"),
+        ("rope", "pi(factor=2)", "pi takes no arguments"),
+        ("rope(extend='linear')", "ntk", "rope: extend must be given once, got 'linear' and 'ntk'"),
+        ("rope", "log_n(trained_length=1)", "rope: trained_length must be at least 2, got 1"),
+        ("rope", "llama4(floor_length=0)", "rope: floor_length must be at least 1, got 0"),
+    ],
+)
+def test_what_an_encoding_does_not_take_is_refused_in_one_line(spec, extend, words):
+    with pytest.raises(ValueError, match=words) as error:
+        make_encoding(spec, SEQUENCE, extend)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "dims", "extend", "words"),
+    [
+        ("rope", Dims(width=32, heads=2), "ntk", "a factor from the length needs trained_length .*dims.extent.*None"),
+        ("rope", Dims(width=32, heads=2), "yarn(factor=2)", "yarn needs trained_length .*dims.extent.*, got None"),
+        ("rope_axial", Dims(width=32, heads=2, axes=2), "linear", "needs trained_length .*dims.extent.*, got None"),
+        ("t5", Dims(width=32, heads=2), "log_n", "t5: log_n needs the trained length, got dims.extent=None"),
+        ("rope_axial", GRID, "log_n", "rope_axial: log_n counts tokens of a sequence, got axes=2"),
+        ("learned", GRID, "resize", "for one axis: grids are always resampled, got axes=2"),
+    ],
+)
+def test_what_the_dims_do_not_allow_is_refused(spec, dims, extend, words):
+    with pytest.raises(ValueError, match=words):
+        make_encoding(spec, dims, extend)

@@ -1,0 +1,86 @@
+"""Temperatures of queries: their formulas, and any encoding with one."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pejax import ENCODINGS, Dims, make_encoding
+from pejax.encoding import merge_params
+from pejax.temperature import llama4_temperature, log_n_temperature, scale_queries
+from pejax.testing import assert_shift_invariant, draw_probe, queries_and_keys, settle
+
+DIMS = Dims(width=32, heads=4, kv_heads=2, extent=24)
+POSITIONS = (0, 1, 22, 23, 24, 575, 8190, 8191, 8192, 16383, 10**6)
+
+
+def test_log_n_is_one_within_the_trained_length_and_two_at_its_square():
+    expected = [max(1.0, math.log(p + 1) / math.log(24)) for p in POSITIONS]
+    for dtype in (jnp.int32, jnp.float32, jnp.uint32):
+        np.testing.assert_allclose(log_n_temperature(jnp.asarray(POSITIONS, dtype), 24), expected, rtol=1e-6)
+    np.testing.assert_allclose(log_n_temperature(jnp.asarray([23, 575]), 24), [1.0, 2.0], rtol=1e-6)
+
+
+def test_llama4_rises_by_a_step_after_every_8192_tokens():
+    expected = [0.1 * math.log1p(math.floor((p + 1) / 8192)) + 1 for p in POSITIONS]
+    np.testing.assert_allclose(llama4_temperature(jnp.asarray(POSITIONS)), expected, rtol=1e-6)
+    np.testing.assert_allclose(llama4_temperature(jnp.asarray([8190, 8191])), [1.0, 1 + 0.1 * math.log(2)], rtol=1e-6)
+    other = llama4_temperature(jnp.asarray([5]), floor_length=2, scale=0.5)
+    np.testing.assert_allclose(other, [0.5 * math.log(4) + 1], rtol=1e-6)
+
+
+def test_positions_below_zero_and_narrow_ones_give_finite_numbers_and_gradients():
+    for temperature in (lambda p: log_n_temperature(p, 24), llama4_temperature):
+        assert jnp.all(temperature(jnp.asarray([-5.0, -1.0, 0.0])) == 1.0)
+        assert jnp.all(jnp.isfinite(jax.grad(lambda p, t=temperature: t(p).sum())(jnp.asarray([-5.0, 0.0, 90.0]))))
+    np.testing.assert_allclose(
+        log_n_temperature(jnp.asarray([255], jnp.uint8), 4), [math.log(256) / math.log(4)], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in ENCODINGS if name != "rope_axial"])
+def test_any_encoding_has_its_queries_scaled_and_nothing_else(name):
+    plain, scaled = make_encoding(name, DIMS), make_encoding(name, DIMS, "log_n(trained_length=3)")
+    key = jax.random.key(0)
+    params = settle(plain, merge_params(plain.init(key), plain.init_layer(key)), DIMS)
+    probe = draw_probe(0, DIMS, reach=1.0)
+    (q, k), (scaled_q, scaled_k) = (queries_and_keys(encoding, params, probe) for encoding in (plain, scaled))
+    np.testing.assert_array_equal(scaled_k, k)
+    np.testing.assert_allclose(scaled_q, q * log_n_temperature(probe.positions, 3)[:, None, None], rtol=1e-6)
+    hooks = ("init", "init_layer", "at", "embed", "bias", "values", "distance")
+    assert all(getattr(scaled, hook) is getattr(plain, hook) for hook in hooks)
+    assert not scaled.shift_invariant
+
+
+def test_temperatures_multiply_and_a_sharpened_encoding_is_not_shift_invariant():
+    encoding = make_encoding("rope", DIMS, "log_n(trained_length=3)+llama4(floor_length=4)")
+    q = jnp.ones((2, 9, 4, 8), jnp.bfloat16)
+    turned = encoding.rotate({}, q, jnp.arange(9))
+    assert turned.dtype == jnp.bfloat16
+    at = jnp.arange(9)
+    sharpened = log_n_temperature(at, 3) * llama4_temperature(at, floor_length=4)
+    lengths = jnp.linalg.norm(turned.astype(jnp.float32), axis=-1)
+    np.testing.assert_allclose(lengths, np.broadcast_to(sharpened[None, :, None] * 8**0.5, (2, 9, 4)), rtol=2e-2)
+    with pytest.raises(AssertionError):
+        assert_shift_invariant(encoding, {}, DIMS)
+
+
+def test_positions_of_another_shape_are_refused():
+    encoding = scale_queries(make_encoding("none", DIMS), llama4_temperature)
+    with pytest.raises((ValueError, TypeError)):
+        encoding.rotate({}, jnp.ones((2, 3, 4, 8)), jnp.zeros((3, 2), jnp.int32))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: log_n_temperature(jnp.zeros(1), 1), "trained_length must be at least 2, got 1"),
+        (lambda: llama4_temperature(jnp.zeros(1), floor_length=0), "floor_length must be at least 1, got 0"),
+        (lambda: llama4_temperature(jnp.zeros(1), scale=-0.1), "scale must be a finite number from 0, got -0.1"),
+    ],
+)
+def test_bad_input_is_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
