@@ -1,0 +1,216 @@
+"""Small tasks from a source to an answer, made up on the fly: what a model does with positions, and nothing else.
+
+    copy       t a b c           -> a b c .
+    reverse    t a b c           -> c b a .
+    sort       t c a b           -> a b c .
+    addition   t 9 5 + 7         -> 1 0 2 .          most significant digit first, as numbers are written
+    passkey    t a # 4 1 b b ?   -> 4 1 .            the two digits after the mark, wherever it stands
+
+t names the task, "." ends the answer, letters and digits are uniform. The length n of an example counts the source
+without t. All tasks share one vocabulary of 36 tokens.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import grain
+import numpy as np
+from jaxtyping import Int32
+
+Batch = dict[str, np.ndarray]
+
+SYMBOLS = (
+    "_",
+    ".",
+    "copy",
+    "reverse",
+    "sort",
+    "addition",
+    "passkey",
+    "+",
+    "#",
+    "?",
+    *"0123456789",
+    *"abcdefghijklmnop",
+)
+"""The vocabulary: a token is a place in it."""
+
+VOCAB = len(SYMBOLS)
+PAD, STOP, PLUS, MARK, QUESTION, DIGIT, LETTER = map(SYMBOLS.index, "_.+#?0a")
+DIGITS, LETTERS = 10, VOCAB - LETTER
+
+KEY = 2
+"""Digits of a passkey."""
+
+TRAIN, TEST = 1, 2
+"""What examples are drawn for: the two draw from streams of their own."""
+
+Example = tuple[np.ndarray, np.ndarray]
+"""The source without its task token, and the answer without its end."""
+
+
+class TaskOf(NamedTuple):
+    """A task.
+
+    Attributes:
+        least: the shortest length there is.
+        draw: `(rng, length) -> example`.
+    """
+
+    least: int
+    draw: Callable[[np.random.Generator, int], Example]
+
+
+def copied(rng: np.random.Generator, length: int) -> Example:
+    """Return letters, and the same letters."""
+    letters = LETTER + rng.integers(LETTERS, size=length)
+    return letters, letters
+
+
+def reversed_(rng: np.random.Generator, length: int) -> Example:
+    """Return letters, and the same letters from the last to the first."""
+    letters = LETTER + rng.integers(LETTERS, size=length)
+    return letters, letters[::-1]
+
+
+def sorted_(rng: np.random.Generator, length: int) -> Example:
+    """Return letters, and the same letters in alphabetical order."""
+    letters = LETTER + rng.integers(LETTERS, size=length)
+    return letters, np.sort(letters)
+
+
+def added(rng: np.random.Generator, length: int) -> Example:
+    """Return two numbers, and their sum: of the length - 1 digits the first has half, rounded up; any may be 0."""
+    first = rng.integers(DIGITS, size=length // 2)
+    second = rng.integers(DIGITS, size=length - 1 - len(first))
+    number = lambda digits: int("".join(map(str, digits)))  # noqa: E731
+    total = np.asarray([int(digit) for digit in str(number(first) + number(second))])
+    return np.concatenate([DIGIT + first, [PLUS], DIGIT + second]), DIGIT + total
+
+
+def hidden(rng: np.random.Generator, length: int) -> Example:
+    """Return letters with a mark and a key somewhere among them and a question at the end, and the key."""
+    filler = LETTER + rng.integers(LETTERS, size=length - KEY - 2)
+    key = DIGIT + rng.integers(DIGITS, size=KEY)
+    place = rng.integers(len(filler) + 1)
+    return np.concatenate([filler[:place], [MARK], key, filler[place:], [QUESTION]]), key
+
+
+TASKS: dict[str, TaskOf] = {
+    "copy": TaskOf(1, copied),
+    "reverse": TaskOf(1, reversed_),
+    "sort": TaskOf(1, sorted_),
+    "addition": TaskOf(3, added),
+    "passkey": TaskOf(KEY + 2, hidden),
+}
+
+
+def read_tasks(spec: str) -> tuple[str, ...]:
+    """Return the names in a list such as "copy,reverse".
+
+    Raises:
+        ValueError: an unknown name, or one given twice.
+    """
+    names = tuple(name.strip() for name in spec.split(","))
+    for name in names:
+        if name not in TASKS:
+            raise ValueError(f"a task must be one of {', '.join(TASKS)}, got {name!r}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"every task must be named once, got {spec!r}")
+    return names
+
+
+def require_length(name: str, length: int) -> None:
+    """Raise ValueError for a length that a task does not have."""
+    if length < TASKS[name].least:
+        raise ValueError(f"length must be at least {TASKS[name].least} for {name}, got {length}")
+
+
+def example(name: str, length: int, rng: np.random.Generator) -> Example:
+    """Draw an example of a task: its source with the task token first, its answer with its end.
+
+    Raises:
+        ValueError: a length that the task does not have.
+    """
+    require_length(name, length)
+    source, answer = TASKS[name].draw(rng, length)
+    return np.concatenate([[SYMBOLS.index(name)], source]), np.concatenate([answer, [STOP]])
+
+
+def training_example(names: tuple[str, ...], length: int, seed: int, index: int) -> Example:
+    """Return example `index` of a mixture: the task uniform, the length uniform from the task's least to `length`.
+
+    Everything follows (seed, index).
+    """
+    rng = np.random.default_rng((TRAIN, seed, index, 1))  # a trailing zero would not change the seed
+    name = names[rng.integers(len(names))]
+    return example(name, int(rng.integers(TASKS[name].least, length + 1)), rng)
+
+
+def train_batches(names: tuple[str, ...], length: int, batch: int, seed: int) -> grain.DatasetIterator[Batch]:
+    """Return an endless iterator of training batches, no example of which is read twice.
+
+    All follows (seed, step) alone; `get_state()` and `set_state(state)` are exact, and orbax stores them by
+    `grain.checkpoint`. Batches are made by threads; no process is started.
+
+    Args:
+        names: of the tasks, mixed evenly.
+        length: of the longest examples.
+        batch: examples in a batch, B.
+        seed: of everything.
+
+    Returns:
+        Batches of `make_batch`, padded to length + 1 whatever is in them.
+
+    Raises:
+        ValueError: a batch below 1, or a length that a task does not have.
+    """
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    for name in names:
+        require_length(name, length)
+
+    def made(step: int) -> Batch:
+        indices = range(step * batch, (step + 1) * batch)
+        return make_batch([training_example(names, length, seed, index) for index in indices], length + 1)
+
+    batches = grain.MapDataset.range(2**31).map(made)
+    return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
+
+
+def evaluation_batches(name: str, length: int, count: int, batch: int) -> Iterator[Batch]:
+    """Yield `count` test examples of one task, all of one length, in batches of at most `batch`.
+
+    They are the same for every run. The shortest are few, and training has seen them.
+
+    Raises:
+        ValueError: a length that the task does not have.
+    """
+    require_length(name, length)
+    task = 1 + list(TASKS).index(name)
+    draw = lambda index: example(name, length, np.random.default_rng((TEST, task, length, index, 1)))  # noqa: E731
+    for begin in range(0, count, batch):
+        yield make_batch([draw(index) for index in range(begin, min(begin + batch, count))], length + 1)
+
+
+def make_batch(examples: list[Example], length: int) -> Batch:
+    """Return examples as arrays, padded on the right.
+
+    Returns:
+        `{"source", "source_segments", "target", "target_segments"}`, each `(B, length)` int32; segments are 1, and 0
+        where there is padding.
+
+    Raises:
+        ValueError: an example that is longer.
+    """
+    longest = max(len(side) for pair in examples for side in pair)
+    if longest > length:
+        raise ValueError(f"length must be at least that of the longest example, {longest}, got {length}")
+    source, target = (partial(_padded, length=length)(list(side)) for side in zip(*examples, strict=True))
+    sides = {"source": source, "target": target}
+    return sides | {f"{name}_segments": (ids != PAD).astype(np.int32) for name, ids in sides.items()}
+
+
+def _padded(rows: list[np.ndarray], length: int) -> Int32[np.ndarray, "B T"]:
+    return np.stack([np.pad(row, (0, length - len(row)), constant_values=PAD) for row in rows]).astype(np.int32)

@@ -1,0 +1,76 @@
+"""Train an encoder-decoder with any positional encoding, then ask it for answers longer than any it was trained on.
+
+    python -m train.seq2seq --pe=rope --task=reverse --cross=unified          minutes on two cores
+    python -m train.seq2seq --pe=t5 --cross=separate --task=copy,sort         a mixture
+    python -m train.seq2seq --pe=alibi --decoder_pe=rope --cross=query_only   an encoding for each part
+    python -m train.evaluate runs/rope,crossunified-reverse-0 --extend="yarn(factor=4)"
+    python -m train.evaluate --compare runs/*-reverse-0 --to=comparison       encodings and policies side by side
+    python -m train.seq2seq --resume --out=runs/rope,crossunified-reverse-0   goes on where it was stopped
+    python -m train.seq2seq --help                                            every option
+
+The run folder receives config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
+"""
+
+if __name__ == "__main__":  # before anything heavy is imported
+    from train.huge_pages import use_huge_pages
+
+    use_huge_pages()
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from train import session
+from train.answers import SUMS, Answerer, evaluate, fitted
+from train.data.tasks import train_batches
+from train.loop import TOKENS
+from train.seq2seq_config import Config
+from train.seq2seq_results import draw, load_results, markdown
+from train.task import Program, Task
+
+
+def make_task(config: Config) -> Task:
+    """Build the model for the tasks.
+
+    Raises:
+        ValueError: what the tasks, the model or the encodings refuse.
+    """
+    answerer = Answerer(config)
+    refused = answerer.refusal(config.length)
+    if refused:
+        raise ValueError(refused)
+    return Task(
+        split=answerer,
+        identity=config.data,
+        about=f"cross {config.cross} · {config.data}, up to {config.length} tokens",
+        unit=TOKENS,
+        sums=SUMS,
+        steps=config.steps,
+        per_epoch=config.steps,
+        warmup=config.warmup,
+        batches=lambda: train_batches(config.tasks, config.length, config.batch, config.seed),
+        loss=answerer.loss,
+        laws=answerer.laws,
+        before=Answerer,
+        fitted=lambda _, params: fitted(answerer, params),
+        evaluate=partial(evaluate, answerer),
+    )
+
+
+def compare(files: Sequence[Path], to: Path) -> None:
+    """Write the tables and the figure of many runs."""
+    runs = [load_results(path) for path in files]
+    Path(f"{to}.md").write_text(markdown(runs))
+    draw(runs, Path(f"{to}.png"))
+
+
+PROGRAM = Program(config=Config, task=make_task, compare=compare)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    return session.main(PROGRAM, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
