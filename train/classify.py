@@ -18,9 +18,9 @@ from pejax.positions import grid_positions, interpolate_positions
 from train.data import Dataset, evaluation_batches
 from train.loop import Metrics
 from train.mesh import put_batch, replicated, split_batch
-from train.results import Results, Row
 from train.task import Split, laws, layer_params, layer_positions
 from train.vit_config import Config, evaluation_sizes
+from train.vit_results import Results, Row
 
 SUMS = ("loss", "top1", "count")
 """What the loss adds up over a batch."""

@@ -1,13 +1,14 @@
-"""What an evaluation found: top-1 against resolution, as JSON, as a table and as a figure of one run or of many."""
+"""What the evaluations of all programs share: a record of one, its JSON; intervals, tables and figures of many."""
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.table import Table
 
 Z95 = 1.959963984540054
 """Two-sided 95 % quantile of the standard normal."""
@@ -33,44 +34,18 @@ def wilson(correct: int, count: int) -> tuple[float, float]:
     return max(0.0, low), min(1.0, high)
 
 
-class Row(NamedTuple):
-    """Top-1 at one image size.
-
-    Attributes:
-        size: side of the images, pixels.
-        tokens: patches of an image.
-        correct: images whose likeliest class is the true one.
-        count: images.
-    """
-
-    size: int
-    tokens: int
-    correct: int
-    count: int
-
-    @property
-    def top1(self) -> float:
-        """The share of correct images."""
-        return self.correct / self.count
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Its 95 % interval."""
-        return wilson(self.correct, self.count)
-
-
 @dataclasses.dataclass(frozen=True)
-class Results:
-    """One evaluation.
+class Evaluation:
+    """One evaluation of a run; each program's has rows of its own.
 
     Args:
         name: of the encoding.
-        data: of the data set.
-        trained: side of the training images, pixels.
+        data: of the data.
+        trained: size or length of the training examples.
         step: of the checkpoint.
-        extend: `none` or `pi`.
-        note: what the reader must know of the images.
-        rows: one for each size.
+        extend: how the encoding was evaluated beyond that; `none` as it is.
+        note: what the reader must know of the data.
+        rows: one for each size or length.
     """
 
     name: str
@@ -79,7 +54,7 @@ class Results:
     step: int
     extend: str
     note: str
-    rows: tuple[Row, ...]
+    rows: tuple[Any, ...]
 
     @property
     def label(self) -> str:
@@ -91,63 +66,29 @@ class Results:
         """Name of its files, without the ending."""
         return "results" if self.extend == "none" else f"results-{self.extend}"
 
-    def save(self, folder: Path) -> None:
-        """Write the JSON and the figure into the run folder."""
-        rows = [{**row._asdict(), "top1": row.top1, "interval": row.interval} for row in self.rows]
+    def store(self, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the JSON into the run folder, its rows as given."""
         stored = {**dataclasses.asdict(self), "rows": rows}
         (folder / f"{self.stem}.json").write_text(json.dumps(stored, indent=2) + "\n")
-        draw([self], folder / f"{self.stem}.png")
-
-    def table(self) -> Table:
-        """Return the table for the terminal."""
-        title = f"zero-shot top-1, {self.label}, {self.data}, trained at {self.trained} px"
-        table = Table("pixels", "x trained", "tokens", "top-1", "95 % interval", title=title, caption=self.note)
-        for row in self.rows:
-            low, high = row.interval
-            cells = (f"{row.size}", f"{row.size / self.trained:.2f}", f"{row.tokens}", f"{100 * row.top1:.2f}")
-            style = "bold" if row.size == self.trained else None
-            table.add_row(*cells, f"{100 * low:.2f} to {100 * high:.2f}", style=style)
-        return table
 
 
-def load_results(path: Path) -> Results:
-    """Read results from JSON.
+Kind = TypeVar("Kind", bound=Evaluation)
+
+
+def load(kind: type[Kind], path: Path, row: Callable[[dict[str, Any]], Any]) -> Kind:
+    """Read an evaluation from JSON; `row` makes a row of what was stored for it.
 
     Raises:
         ValueError: the file is missing or holds something else.
     """
     try:
         stored = json.loads(path.read_text())
-        rows = tuple(Row(*(row[field] for field in Row._fields)) for row in stored["rows"])
-        return Results(**{**stored, "rows": rows})
+        return kind(**{**stored, "rows": tuple(map(row, stored["rows"]))})
     except (OSError, json.JSONDecodeError, KeyError, TypeError) as wrong:
         raise ValueError(f"results must come from an evaluation, got {path}: {wrong}") from None
 
 
-def markdown(runs: Sequence[Results]) -> str:
-    """Return encodings down, sizes across, top-1 in percent, the best of each size in bold.
-
-    Raises:
-        ValueError: runs on different data or trained at different sizes.
-    """
-    require_comparable(runs)
-    sizes = sorted({row.size for run in runs for row in run.rows})
-    best = {size: max(row.top1 for run in runs for row in run.rows if row.size == size) for size in sizes}
-    head = [f"**{size}**" if size == runs[0].trained else f"{size}" for size in sizes]
-    lines = [f"| encoding | {' | '.join(head)} |", "|---" + "|---:" * len(sizes) + "|"]
-    for run in runs:
-        found = {row.size: row.top1 for row in run.rows}
-        cells = [_cell(found.get(size), best[size]) for size in sizes]
-        lines.append(f"| {run.label} | {' | '.join(cells)} |")
-    return "\n".join(lines) + f"\n\n{runs[0].note}\n"
-
-
-def _cell(top1: float | None, best: float) -> str:
-    text = "" if top1 is None else f"{100 * top1:.1f}"
-    return f"**{text}**" if top1 == best else text
-
-
-def require_comparable(runs: Sequence[Results]) -> None:
+def require_comparable(runs: Sequence[Evaluation]) -> None:
     """Check that runs may stand in one table.
 
     Raises:
@@ -160,25 +101,92 @@ def require_comparable(runs: Sequence[Results]) -> None:
                 raise ValueError(f"runs in one comparison must share {name}, got {first!r} and {other!r}")
 
 
-def draw(runs: Sequence[Results], path: Path) -> None:
-    """Draw top-1 against resolution with its interval as a band, and a line at the trained size."""
+def grid(
+    runs: Sequence[Evaluation],
+    found: Sequence[Mapping[int, float | None]],
+    best: Callable[..., float],
+    form: str,
+    missing: str = "",
+) -> str:
+    """Return a markdown table: runs down, sizes or lengths across, what reads as the best of a column in bold.
+
+    Args:
+        runs: whose labels head the lines.
+        found: of each run, the number at each size or length; None = it has none there.
+        best: `min` or `max`.
+        form: of a number, such as `"{:.1f}"`.
+        missing: the cell of a run that has no number there.
+    """
+    sizes = sorted({size for one in found for size in one})
+    columns = {size: [number for one in found if (number := one.get(size)) is not None] for size in sizes}
+    tops = {size: form.format(best(column)) for size, column in columns.items() if column}
+    head = [f"**{size}**" if size == runs[0].trained else f"{size}" for size in sizes]
+    lines = [f"| encoding | {' | '.join(head)} |", "|---" + "|---:" * len(sizes) + "|"]
+    for run, one in zip(runs, found, strict=True):
+        texts = {size: missing if one.get(size) is None else form.format(one[size]) for size in sizes}
+        cells = [f"**{text}**" if text == tops.get(size) else text for size, text in texts.items()]
+        lines.append(f"| {run.label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+class Curve(NamedTuple):
+    """What one run found, for a figure.
+
+    Attributes:
+        at: sizes or lengths, ascending.
+        value: one number at each; NaN = none there.
+        interval: 95 %, `(low, high)` at each; where one is infinite, no band is drawn.
+    """
+
+    at: Sequence[int]
+    value: Sequence[float]
+    interval: Sequence[tuple[float, float]]
+
+
+def plot(axes: Axes, runs: Sequence[Evaluation], curves: Sequence[Curve], trained: str) -> None:
+    """Draw one curve for each run, its interval as a band, and a line at the trained size or length.
+
+    Args:
+        axes: to draw on.
+        runs: whose labels name the curves.
+        curves: of the runs.
+        trained: name of the line.
+    """
+    last = lambda curve: [value for value in curve.value if not math.isnan(value)][-1:]  # noqa: E731
+    for i in sorted(range(len(runs)), key=lambda i: last(curves[i]), reverse=True):
+        curve, colour = curves[i], COLOURS[i % len(COLOURS)]
+        line, marker = STYLES[i // len(COLOURS) % len(STYLES)]
+        low, high = zip(*curve.interval, strict=True)
+        if not any(map(math.isinf, (*low, *high))):
+            axes.fill_between(curve.at, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(curve.at, curve.value, line, marker=marker, markersize=4, color=colour, label=runs[i].label)
+    axes.axvline(runs[0].trained, color="0.5", linestyle="-.", linewidth=1, label=trained, zorder=0)
+    ticks = sorted({size for curve in curves for size in curve.at})
+    axes.set_xticks(ticks, [f"{tick}" for tick in ticks])
+    axes.grid(alpha=0.3, which="both")
+
+
+def draw_curves(
+    runs: Sequence[Evaluation], curves: Sequence[Curve], path: Path, *, trained: str, log: bool = False, **texts: str
+) -> None:
+    """Write a figure of one panel.
+
+    Args:
+        runs: whose labels name the curves.
+        curves: of the runs.
+        path: of the figure.
+        trained: name of the line at the trained size or length.
+        log: logarithmic axes, base 2 across.
+        **texts: `xlabel`, `ylabel` and `title`.
+    """
     require_comparable(runs)
     figure = Figure(figsize=(9.0, 5.0) if len(runs) > 1 else (7.0, 4.5), layout="constrained")
     axes = figure.subplots()
-    ranked = sorted(range(len(runs)), key=lambda i: -runs[i].rows[-1].top1)
-    for i in ranked:
-        run, colour = runs[i], COLOURS[i % len(COLOURS)]
-        line, marker = STYLES[i // len(COLOURS) % len(STYLES)]
-        sizes = [row.size for row in run.rows]
-        low, high = zip(*(row.interval for row in run.rows), strict=True)
-        axes.fill_between(sizes, low, high, color=colour, alpha=0.15, linewidth=0)
-        top1 = [row.top1 for row in run.rows]
-        axes.plot(sizes, top1, line, marker=marker, markersize=4, color=colour, label=run.label)
-    trained = runs[0].trained
-    axes.axvline(trained, color="0.5", linestyle="-.", linewidth=1, label=f"trained at {trained} px", zorder=0)
-    axes.set_xticks(sorted({row.size for run in runs for row in run.rows}))
-    axes.set(xlabel="image side (pixels)", ylabel="top-1", title=f"{runs[0].data}: zero-shot top-1 against resolution")
-    axes.grid(alpha=0.3)
+    if log:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+    plot(axes, runs, curves, trained)
+    axes.set(**texts)
     figure.legend(loc="outside right upper", frameon=False)
     figure.text(0.01, -0.01, runs[0].note, fontsize=8, va="top")
     figure.savefig(path, dpi=150, bbox_inches="tight")

@@ -24,9 +24,9 @@ from train.augment import Augment
 from train.classify import SUMS, Classifier, evaluate, require_evaluable, resized
 from train.data import CorruptImage, load, train_batches
 from train.loop import IMAGES
-from train.results import draw, load_results, markdown
 from train.task import Program, Task
 from train.vit_config import Config
+from train.vit_results import draw, load_results, markdown
 
 
 def make_task(config: Config) -> Task:
