@@ -13,14 +13,26 @@ from pejax.encodings.sinusoidal import sinusoidal_embedding
 from pejax.encodings.t5 import t5_bias, t5_bucket
 from pejax.encodings.transformer_xl import transformer_xl_logits
 from pejax.explain import explain
-from pejax.extension import scale_alibi_slopes
+from pejax.extension import (
+    EXTENSIONS,
+    extend_dynamic_ntk,
+    extend_linear,
+    extend_llama3,
+    extend_longrope,
+    extend_ntk,
+    extend_yarn,
+    scale_alibi_slopes,
+)
 from pejax.phases import rope_apply
 from pejax.positions import grid_positions, interpolate_positions, packed_positions
 from pejax.registry import ENCODINGS, make_encoding
 from pejax.resize import lookup_embedding, resize_embedding
+from pejax.search import search_longrope
+from pejax.temperature import llama4_temperature, log_n_temperature, scale_queries
 
 __all__ = [
     "ENCODINGS",
+    "EXTENSIONS",
     "Dims",
     "Encoding",
     "Tokens",
@@ -31,10 +43,18 @@ __all__ = [
     "attention_hooks",
     "attention_weights",
     "explain",
+    "extend_dynamic_ntk",
+    "extend_linear",
+    "extend_llama3",
+    "extend_longrope",
+    "extend_ntk",
+    "extend_yarn",
     "fire_bias",
     "grid_positions",
     "interpolate_positions",
     "kerple_bias",
+    "llama4_temperature",
+    "log_n_temperature",
     "lookup_embedding",
     "make_encoding",
     "merge_attention",
@@ -47,6 +67,8 @@ __all__ = [
     "rope_frequencies",
     "rope_mixed_frequencies",
     "scale_alibi_slopes",
+    "scale_queries",
+    "search_longrope",
     "shaw_logits",
     "shaw_values",
     "sinusoidal_embedding",

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax.extension import extend_linear, extend_ntk
+from pejax.extension import extend_linear, extend_ntk, extend_yarn
 from pejax.phases import geometric_frequencies
-from pejax.yarn import extend_yarn
 
 REACH = 1.25
 """How far beyond the factor of the whole context a pair's own may go."""

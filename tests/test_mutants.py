@@ -17,13 +17,14 @@ import laws
 import numpy as np
 import pytest
 import test_alibi
+import test_extension
 import test_phases
 import test_rotary
 import test_sinusoidal
 import test_t5
 from cases import Case
 
-from pejax import phases, registry, relative
+from pejax import phases, registry, relative, scaling, yarn
 from pejax.encodings import alibi, rope, rope_axial, rope_mixed, sinusoidal, t5
 
 
@@ -84,6 +85,16 @@ T5 = [
     test_t5.test_bias_reads_the_table_and_sums_over_axes,
     t5_reaches_its_last_bucket,
 ]
+YARN = [
+    functools.partial(test_extension.test_every_pair_is_what_a_loop_in_double_precision_says, "yarn"),
+    test_extension.test_yarn_leaves_fast_pairs_divides_slow_ones_and_falls_in_between,
+    test_extension.test_yarn_without_truncation_and_with_other_betas,
+    test_extension.test_yarn_ends_at_the_last_channel_not_at_the_last_pair,
+    test_extension.test_yarn_of_a_length_below_one_turn_divides_all_but_the_fastest_pair,
+    test_extension.test_attention_factors_are_the_papers,
+    test_extension.test_extensions_compose,
+    functools.partial(test_extension.test_channels_that_do_not_turn_are_left_alone, "yarn"),
+]
 SINUSOIDAL = [functools.partial(test_sinusoidal.test_channels_are_where_the_layout_says, "interleaved")]
 
 PLAIN_PRODUCT = (
@@ -113,8 +124,8 @@ MUTANTS = {
     "rope: exponents to the last": (phases.geometric_frequencies, "/ count", "/ (count - 1)", ROPE),
     "rope: exponent over the whole head": (
         rope.rope,
-        "_turning(dims.head_dim, rotary_dim) // 2",
-        "dims.head_dim // 2",
+        "geometric_frequencies(turning // 2",
+        "geometric_frequencies(dims.head_dim // 2",
         ROPE,
     ),
     "rope: factor forgotten": (phases.rope_apply, "(cos * factor, sin * factor)", "(cos, sin)", ROPE),
@@ -173,8 +184,8 @@ MUTANTS = {
     ),
     "mixed: heads in the other order": (
         rope_mixed.rope_mixed,
-        'params["frequencies"]',
-        'params["frequencies"][::-1]',
+        'learned = params["frequencies"]',
+        'learned = params["frequencies"][::-1]',
         MIXED,
     ),
     "mixed: float32 products": (phases.exact_cos_sin, *PLAIN_PRODUCT, [MIXED_SHIFT]),
@@ -228,6 +239,49 @@ MUTANTS = {
         "sum_over_axes(term, axes, table, -relative)",
         T5,
     ),
+    "yarn: exponent twice as large": (scaling.pair_index, "-0.5 * rotary_dim", "-1.0 * rotary_dim", YARN),
+    "yarn: pairs counted from the slow end": (scaling.pair_index, "-0.5 * rotary_dim", "0.5 * rotary_dim", YARN),
+    "yarn: ramp upside down": (
+        yarn.extend_yarn,
+        "scaled(frequencies, 1.0 - divided",
+        "scaled(frequencies, divided",
+        YARN,
+    ),
+    "yarn: low and high swapped": (yarn.extend_yarn, "in (beta_fast, beta_slow))", "in (beta_slow, beta_fast))", YARN),
+    "yarn: rounded inwards": (yarn.extend_yarn, "np.floor(low), np.ceil(high)", "np.ceil(low), np.floor(high)", YARN),
+    "yarn: truncated the other way round": (yarn.extend_yarn, "if truncate:", "if not truncate:", YARN),
+    "yarn: the last pair for the last channel": (
+        yarn.extend_yarn,
+        "np.clip(high, 0, rotary_dim - 1)",
+        "np.clip(high, 0, rotary_dim // 2 - 1)",
+        YARN,
+    ),
+    "yarn: an end below zero": (yarn.extend_yarn, "np.clip(high, 0,", "np.clip(high, -rotary_dim,", YARN),
+    "yarn: turns in radians": (yarn._yarn_pair, "(math.tau * turns)", "turns", YARN),
+    "yarn: logarithm of the base halved": (yarn._yarn_pair, "2.0 * math.log(base)", "math.log(base)", YARN),
+    "yarn: pairs for channels": (yarn._yarn_pair, "rotary_dim * np.log", "rotary_dim // 2 * np.log", YARN),
+    "yarn: divided twice": (yarn.extend_yarn, "1.0 - divided, stretch)", "1.0 - divided, stretch**2)", YARN),
+    "yarn: attention twice as sharp": (yarn.extend_yarn, "0.1 * weight", "0.2 * weight", YARN),
+    "yarn: logarithm of the factor to another base": (scaling.log_factor, "xp.log(", "xp.log2(", YARN),
+    "yarn: square root of the attention factor": (
+        yarn.extend_yarn,
+        "attention_factor = above / below",
+        "attention_factor = (above / below) ** 0.5",
+        YARN,
+    ),
+    "yarn: mscales swapped": (
+        yarn.extend_yarn,
+        "above, below = (mscale, mscale_all_dim)",
+        "above, below = (mscale_all_dim, mscale)",
+        YARN,
+    ),
+    "yarn: pairs of what was extended already": (
+        yarn.extend_yarn,
+        "frequencies if base_frequencies is None else base_frequencies",
+        "frequencies",
+        YARN,
+    ),
+    "yarn: channels that do not turn sharpened": (scaling.by_channel, "count > 0", "count >= 0", YARN),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
 }
 
