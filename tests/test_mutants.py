@@ -24,7 +24,7 @@ import test_sinusoidal
 import test_t5
 from cases import Case
 
-from pejax import phases, registry, relative, scaling, yarn
+from pejax import extension, longrope, phases, registry, relative, scaling, yarn
 from pejax.encodings import alibi, rope, rope_axial, rope_mixed, sinusoidal, t5
 
 
@@ -94,6 +94,13 @@ YARN = [
     test_extension.test_attention_factors_are_the_papers,
     test_extension.test_extensions_compose,
     functools.partial(test_extension.test_channels_that_do_not_turn_are_left_alone, "yarn"),
+]
+EXTENDED = [
+    *(
+        functools.partial(test_extension.test_every_pair_is_what_a_loop_in_double_precision_says, name)
+        for name in ("ntk", "dynamic_ntk", "longrope", "llama3")
+    ),
+    test_extension.test_attention_factors_are_the_papers,
 ]
 SINUSOIDAL = [functools.partial(test_sinusoidal.test_channels_are_where_the_layout_says, "interleaved")]
 
@@ -282,6 +289,28 @@ MUTANTS = {
         YARN,
     ),
     "yarn: channels that do not turn sharpened": (scaling.by_channel, "count > 0", "count >= 0", YARN),
+    "ntk: exponent over d": (scaling.powered, "max(rotary_dim - 2, 1)", "rotary_dim", EXTENDED),
+    "ntk: fast pairs slowed": (scaling.powered, "-2.0 * index", "2.0 * index - rotary_dim", EXTENDED),
+    "dynamic ntk: without the one that is taken off": (
+        extension.extend_dynamic_ntk,
+        "speed * (grown - 1.0) + 1.0",
+        "speed * grown",
+        EXTENDED,
+    ),
+    "longrope: long factors at the trained length": (
+        longrope.extend_longrope,
+        "size > limit",
+        "size >= limit",
+        EXTENDED,
+    ),
+    "longrope: attention factor unrooted": (longrope.extend_longrope, "** 0.5", "** 1.0", EXTENDED),
+    "llama3: wavelengths for turns": (extension.extend_llama3, "/ math.tau", "", EXTENDED),
+    "llama3: blended the other way": (
+        extension.extend_llama3,
+        "(frequencies, keep,",
+        "(frequencies, 1 - keep,",
+        EXTENDED,
+    ),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
 }
 
