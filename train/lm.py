@@ -11,6 +11,11 @@
 The run folder receives config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
 """
 
+if __name__ == "__main__":  # before anything heavy is imported
+    from train.huge_pages import use_huge_pages
+
+    use_huge_pages()
+
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
