@@ -3,15 +3,8 @@
     encoder   x = table[source]  ->  embed  ->  L pre-norm blocks, every token sees every other  ->  norm
     decoder   y = table[target]  ->  embed  ->  L pre-norm blocks, causal, each looks at x too  ->  norm  ->  head
 
-Encoder, decoder and cross-attention have a record each, with parameters of their own. Queries and keys of
-cross-attention come from two sequences, so somebody has to say what their positions have to do with each other:
-
-    none         nothing: content alone
-    query_only   queries turn by their position in the target, keys not at all
-    separate     both sequences count from 0: target token t stands where source token t does
-    unified      the target goes on where the source ends: t + n, n the length of that example's own source
-
-An encoding that is added to the input does so in encoder and decoder, and has no part in cross-attention.
+Encoder, decoder and cross-attention have a record each, with parameters of their own; `pejax.models.cross` says what
+positions mean between two sequences. An encoding that is added to the input is so in encoder and decoder.
 
 Reference:
     Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762), section 3.1; Raffel et al. 2020, "Exploring
@@ -19,7 +12,7 @@ Reference:
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -27,15 +20,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax.encoding import Dims, Encoding, Extent, Params, Tokens
+from pejax.encoding import Dims, Extent, Tokens
 from pejax.models.attention import KeysValues, LayerCache, Memory
+from pejax.models.cross import CROSS, cross_encoding
 from pejax.models.decoder import STYLES, Cache, Embedding, Stack, hidden_channels, sequence_tokens
 from pejax.models.layers import Style, linear
 from pejax.models.sharding import position_variables
-from pejax.registry import make_encoding
-
-CROSS = ("none", "query_only", "separate", "unified")
-"""What the positions of queries and keys have to do with each other in cross-attention."""
 
 
 @dataclass(frozen=True)
@@ -119,40 +109,6 @@ class EncoderDecoderConfig:
         """Which layers the model is made of."""
         base = STYLES[self.style]
         return Style(base.norm, base.gated, base.bias, self.qk_norm, self.soft_cap)
-
-
-def cross_encoding(policy: str, spec: str, dims: Dims, extend: str = "none") -> Encoding:
-    """Return the record of cross-attention: what is left of an encoding under a policy.
-
-    Args:
-        policy: one of `CROSS`.
-        spec: as `make_encoding` takes it.
-        dims: of cross-attention.
-        extend: as `make_encoding` takes it.
-
-    Raises:
-        ValueError: an unknown policy, "query_only" for an encoding that does not rotate or does more than that, or
-            what the encoding refuses.
-    """
-    if policy not in CROSS:
-        raise ValueError(f"cross must be one of {', '.join(CROSS)}, got {policy!r}")
-    if policy == "none":
-        return Encoding(shift_invariant=True)
-    encoding = make_encoding(spec, dims, extend)
-    pairwise = encoding.bias or encoding.values or encoding.bands
-    if policy == "query_only":
-        if encoding.rotate is None or pairwise:
-            raise ValueError(f"cross='query_only' needs an encoding that rotates and does nothing else, got {spec!r}")
-        return encoding._replace(embed=None, rotate_keys=as_they_are, shift_invariant=False)
-    if encoding.rotate is None and not pairwise:
-        return Encoding(shift_invariant=True)
-    return encoding._replace(embed=None)
-
-
-def as_they_are(params: Params, x: Float[Array, "*B S K D"], positions: Array) -> Float[Array, "*B S K D"]:
-    """Return keys that are not rotated."""
-    del params, positions
-    return x
 
 
 class Encoded(NamedTuple):
@@ -281,8 +237,8 @@ class EncoderDecoder(nnx.Module):
         cache = self.decoder.empty_cache(encoded.states.shape[0], slots)
         static, params = nnx.split(self.decoder.layers.blocks)
 
-        def seen(params: nnx.State) -> KeysValues:
-            return nnx.merge(static, params).cross.keys_values(encoded.states)
+        def seen(params: Any) -> KeysValues:
+            return nnx.merge(static, params).cross.keys_values(encoded.states)  # pyright: ignore[reportOptionalMemberAccess]
 
         return cache._replace(layers=LayerCache(cache.layers.own, jax.vmap(seen)(params)))
 
