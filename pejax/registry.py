@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 
+from pejax.bands import rerope, self_extend
 from pejax.encoding import Dims, Encoding
 from pejax.encodings.alibi import alibi
 from pejax.encodings.fire import fire
@@ -18,6 +19,7 @@ from pejax.encodings.t5 import t5
 from pejax.encodings.transformer_xl import transformer_xl
 from pejax.extension import EXTENSIONS
 from pejax.spec import parse_call, split_sum
+from pejax.squeeze import squeeze_positions
 from pejax.temperature import TEMPERATURES, read_temperature, scale_queries
 
 ENCODINGS: dict[str, Callable[..., Encoding]] = {
@@ -45,6 +47,12 @@ STRETCHED: dict[str, tuple[str, ...]] = {
 }
 """What the keyword `extend` of these encodings takes."""
 
+RECAST: dict[str, Callable[..., Encoding]] = {"pi": squeeze_positions, "rerope": rerope, "self_extend": self_extend}
+"""What is made of an encoding from outside, `(encoding, dims, **options) -> encoding`."""
+
+OUTSIDE = (*RECAST, *TEMPERATURES)
+"""Extensions that no encoding makes itself."""
+
 
 def make_encoding(spec: str, dims: Dims, extend: str = "none") -> Encoding:
     """Make the encoding that `spec` names, stretched as `extend` says. Equal arguments give the same object.
@@ -53,9 +61,9 @@ def make_encoding(spec: str, dims: Dims, extend: str = "none") -> Encoding:
         spec: a name of `ENCODINGS`, with keyword arguments where wanted: `"rope"`, `"rope(base=500000)"`.
         dims: of the model.
         extend: "none", or terms joined by "+", as "yarn(factor=8)+log_n": extensions that the encoding's own keyword
-            `extend` takes; "pi", position interpolation, which is "linear" to a rotary encoding and else is for the
-            caller to do (`squeezes_positions`); the temperatures "log_n" and "llama4" for any encoding of a sequence.
-            The keyword in `spec` takes all of it too.
+            `extend` takes; "pi", position interpolation, which is "linear" to a rotary encoding and squeezes the
+            positions of any other; "self_extend" and "rerope" for encodings that rotate; the temperatures "log_n" and
+            "llama4" for any encoding of a sequence. The keyword in `spec` takes all of it too.
 
     Raises:
         ValueError: an unknown name, a malformed spec, an unknown argument, an extension that the encoding does not
@@ -65,36 +73,26 @@ def make_encoding(spec: str, dims: Dims, extend: str = "none") -> Encoding:
     name, options = parse_spec(spec)
     terms = _terms(name, options, extend)
     own = "+".join("linear" if term == "pi" else term for term in terms if _name(term) in _taken(name))
-    temperatures = tuple(term for term in terms if _name(term) in TEMPERATURES)
+    outside = tuple(term for term in terms if _name(term) not in _taken(name))
     options = {**options, "extend": own} if own else {key: options[key] for key in options if key != "extend"}
-    return _make(name, tuple(sorted(options.items())), temperatures, dims)
+    return _make(name, tuple(sorted(options.items())), outside, dims)
 
 
 @functools.lru_cache(maxsize=None, typed=True)
-def _make(name: str, options: tuple[tuple[str, object], ...], temperatures: tuple[str, ...], dims: Dims) -> Encoding:
-    encoding = _make(name, options, temperatures[:-1], dims) if temperatures else None
+def _make(name: str, options: tuple[tuple[str, object], ...], outside: tuple[str, ...], dims: Dims) -> Encoding:
+    inner = _make(name, options, outside[:-1], dims) if outside else None
     try:
-        if encoding is not None:
-            return scale_queries(encoding, read_temperature(temperatures[-1], dims))
-        return ENCODINGS[name](dims, **dict(options))
+        return ENCODINGS[name](dims, **dict(options)) if inner is None else _recast(inner, outside[-1], dims)
     except ValueError as refusal:
         raise ValueError(f"{name}: {refusal}") from None
 
 
-def squeezes_positions(spec: str, extend: str) -> bool:
-    """Say whether "pi" is asked of an encoding without frequencies: the caller then squeezes the positions.
-
-    `interpolate_positions(positions, trained_length, length)`, and the trained extent for `at`.
-
-    Args:
-        spec: as `make_encoding` takes it.
-        extend: likewise.
-
-    Raises:
-        ValueError: as `make_encoding`, for what does not depend on the dims.
-    """
-    name, options = parse_spec(spec)
-    return "pi" in _terms(name, options, extend) and "pi" not in _taken(name)
+def _recast(encoding: Encoding, term: str, dims: Dims) -> Encoding:
+    """Return the encoding as one term of `OUTSIDE` has it."""
+    if _name(term) in TEMPERATURES:
+        return scale_queries(encoding, read_temperature(term, dims))
+    name, options = parse_call(term, RECAST, what="an extension", supplied=("encoding", "dims"))
+    return RECAST[name](encoding, dims, **options)
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, object]]:
@@ -110,7 +108,7 @@ def _terms(name: str, options: dict[str, object], extend: str) -> list[str]:
     wanted = extend if inside == "none" else inside
     if wanted == "none":
         return []
-    known = tuple(dict.fromkeys((*STRETCHED.get(name, ()), "pi", *TEMPERATURES)))
+    known = tuple(dict.fromkeys((*STRETCHED.get(name, ()), *OUTSIDE)))
     try:
         terms = split_sum(wanted, what="an extension")
     except ValueError as refusal:

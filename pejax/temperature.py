@@ -75,13 +75,20 @@ def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> 
     """
     turn = encoding.rotate or _unturned
 
-    def rotate(params: Params, x: Float[Array, "*B T H D"], positions: Num[Array, "*b T"]) -> Float[Array, "*B T H D"]:
-        check_positions(positions.shape, x.shape[:-2], axes=1)
-        turned = turn(params, x.astype(jnp.float32), positions)
-        return (turned * temperature(positions)[..., None, None]).astype(x.dtype)
+    def scaled(turn: Callable[[Params, Array, Array], Array]) -> Callable[[Params, Array, Array], Array]:
+        def rotate(params: Params, x: Array, positions: Num[Array, "*b T"]) -> Array:
+            check_positions(positions.shape, x.shape[:-2], axes=1)
+            turned = turn(params, x.astype(jnp.float32), positions)
+            return (turned * temperature(positions)[..., None, None]).astype(x.dtype)
 
-    keys = encoding.rotate_keys or turn
-    return encoding._replace(rotate=rotate, rotate_keys=keys, shift_invariant=False)
+        return rotate
+
+    return encoding._replace(
+        rotate=scaled(turn),
+        rotate_keys=encoding.rotate_keys or turn,
+        bands=tuple(band._replace(rotate=scaled(band.rotate)) for band in encoding.bands),
+        shift_invariant=False,
+    )
 
 
 def read_temperature(spec: str, dims: Dims) -> Callable[[Array], Array]:

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from pejax.models.decoder import Decoder, DecoderConfig

@@ -32,6 +32,7 @@ def encoded_attention(
     q_tokens: Tokens | Array,
     k_tokens: Tokens | Array | None = None,
     extent: Extent | None = None,
+    axes: int | None = None,
     keys_are_rotated: bool = False,
     **options: Any,
 ) -> Float[Array, "*B T H D"]:
@@ -47,6 +48,7 @@ def encoded_attention(
         k_tokens: None = `q_tokens`.
         extent: what `at` receives: a length or a grid; lengths `(B,)`, one an example; or `(B, T)`, one a query, which
             then sees all its keys as that length has them (at the cost of rotating the keys for each query).
+        axes: A, of the positions. None = as their shape says, which for as many sequences as tokens it may not.
         keys_are_rotated: the keys come from a cache that holds them rotated (`caches_rotated_keys`).
         **options: `causal`, `window`, `scale`, `soft_cap`, `dropout`, `implementation` of `attention`.
 
@@ -58,8 +60,15 @@ def encoded_attention(
     q_tokens = as_tokens(q_tokens)
     k_tokens = q_tokens if k_tokens is None else as_tokens(k_tokens)
     attend = functools.partial(_attend, encoding, params, keys_are_rotated, options)
+    sides = q_tokens, k_tokens
     if encoding.at is None or extent is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
-        return attend(extent, q, k, v, q_tokens, k_tokens)
+        unclear = [
+            side for side in sides if axes == 1 and side.positions.ndim == 2 and len(set(side.positions.shape)) == 1
+        ]
+        if not unclear:
+            return attend(extent, q, k, v, *sides)
+        sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
+        return jax.vmap(functools.partial(attend, extent))(q, k, v, *sides)
     extent = jnp.asarray(extent)
     sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
     if extent.shape == q.shape[:1]:

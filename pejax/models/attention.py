@@ -125,6 +125,7 @@ class SelfAttention(nnx.Module):
             q_tokens=where.tokens,
             k_tokens=where.tokens if cache is None else where.cached,
             extent=where.extent,
+            axes=dims.axes,
             keys_are_rotated=rotated,
             causal=dims.causal,
             scale=dims.scale,
@@ -181,6 +182,7 @@ class CrossAttention(nnx.Module):
             q_tokens=memory.q_tokens,
             k_tokens=memory.k_tokens,
             extent=memory.extent,
+            axes=dims.axes,
             scale=dims.scale,
             soft_cap=self.soft_cap,
         )

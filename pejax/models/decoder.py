@@ -167,7 +167,7 @@ class Stack(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         self.dims, self.dtype = dims, dtype
-        self.encoding = make_encoding(spec, dims) if extend == "none" else make_encoding(spec, dims, extend)  # TODO
+        self.encoding = make_encoding(spec, dims, extend)
         self.position = nnx.data(position_variables(self.encoding.init(rngs.params())))
         self.layers = Layers(
             layers, dims=dims, encoding=self.encoding, hidden=hidden, style=style, cross=cross, dtype=dtype, rngs=rngs

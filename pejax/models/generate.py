@@ -80,7 +80,8 @@ def generate(
     key: Key[Array, ""] | None = None,
     policy: str = "stepwise",
     stop: int | None = None,
-) -> Int[Array, "B N"]:
+    return_logits: bool = False,
+) -> Int[Array, "B N"] | tuple[Int[Array, "B N"], Float[Array, "B N V"]]:
     """Return the `count` tokens that follow each prompt.
 
     Args:
@@ -93,6 +94,7 @@ def generate(
         key: draws the tokens; needed where the temperature is above 0.
         policy: "stepwise" or "recompute", for encodings whose parameters depend on the length.
         stop: a token after which a row is filled with it.
+        return_logits: also return the logits that each token was drawn from.
 
     Raises:
         ValueError: a count below 1, an unknown policy, a prompt that does not end in a token, an id outside the
@@ -121,7 +123,9 @@ def generate(
     static, params = nnx.split(model)
     way = "steady" if steady else policy
     key = jax.random.key(0) if key is None else key
-    return _generate(static, params, prompts, Tokens(positions, segments=segments), key, count, sampling, way, stop)
+    tokens = Tokens(positions, segments=segments)
+    found, logits = _generate(static, params, prompts, tokens, key, count, sampling, way, stop, return_logits)
+    return (found, logits) if return_logits else found
 
 
 def check_ids(ids: Int[Array, "B T"], vocab: int) -> None:
@@ -163,7 +167,7 @@ class _Text(NamedTuple):
     done: Array
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5, 6, 7, 8))
+@functools.partial(jax.jit, static_argnums=(0, 5, 6, 7, 8, 9))
 def _generate(
     static: Any,
     params: Any,
@@ -174,7 +178,8 @@ def _generate(
     sampling: Sampling,
     way: str,
     stop: int | None,
-) -> Int[Array, "B N"]:
+    return_logits: bool,
+) -> tuple[Int[Array, "B N"], Float[Array, "B N V"] | None]:
     model: Decoder = nnx.merge(static, params)
     batch, length = prompts.shape
     slots = length + count - 1
@@ -188,8 +193,9 @@ def _generate(
     cache = model.stack.empty_cache(batch, slots)
     logits, cache = model.cached(prompts, cache, tokens=tokens, extent=extent)
     new = sample(first, logits[:, -1], sampling)
+    seen = lambda logits: logits[:, -1] if return_logits else None  # noqa: E731
 
-    def step(text: _Text, at: tuple[Array, Array]) -> tuple[_Text, Array]:
+    def step(text: _Text, at: tuple[Array, Array]) -> tuple[_Text, tuple[Array, Array | None]]:
         key, slot = at
         ids = jax.lax.dynamic_update_slice_in_dim(text.ids, text.new[:, None], slot, axis=1)
         position = last + 1 + slot - length
@@ -208,13 +214,15 @@ def _generate(
         new = sample(key, logits[:, -1], sampling)
         done = text.done if stop is None else text.done | (text.new == stop)
         new = new if stop is None else jnp.where(done, stop, new)
-        return _Text(cache, ids, new, done), new
+        return _Text(cache, ids, new, done), (new, seen(logits))
 
     text = _Text(cache, grow(prompts, "constant"), new, jnp.zeros(batch, bool))
+    out = jax.tree.map(lambda leaf: leaf[:, None], (new, seen(logits)))
     if count == 1:
-        return new[:, None]
+        return out
     steps = jnp.stack(keys), jnp.arange(length, slots, dtype=jnp.int32)
-    return jnp.concatenate([new[:, None], jax.lax.scan(step, text, steps)[1].T], axis=1)
+    _, following = jax.lax.scan(step, text, steps)
+    return jax.tree.map(lambda one, many: jnp.concatenate([one, jnp.moveaxis(many, 0, 1)], axis=1), out, following)
 
 
 def _changed(model: Decoder, extent: Int[Array, " B"]) -> Array:

@@ -1,0 +1,80 @@
+"""Position interpolation of any encoding: all its hooks see the positions squeezed into the trained extent."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from pejax.encoding import Dims, Encoding, Extent, Params
+
+FACTOR = "squeeze"
+"""The name of the factor among the parameters; absent where nothing is squeezed."""
+
+
+def squeeze_positions(encoding: Encoding, dims: Dims) -> Encoding:
+    """Return the encoding with every position multiplied by `min(1, L_a / L'_a)`, axis by axis.
+
+    What depends on the length sees at most the trained extent. Masks and windows count tokens as before.
+
+    Args:
+        encoding: any. A rotary one does better to scale its frequencies (`extend_linear`).
+        dims: their extent is L, the trained length or grid.
+
+    Raises:
+        ValueError: no trained extent.
+
+    Reference:
+        Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
+        (arXiv 2306.15595), equation 3.
+    """
+    trained = dims.extent
+    if trained is None:
+        raise ValueError("pi needs the trained length, got dims.extent=None")
+
+    def at(params: Params, extent: Extent) -> Params:
+        within, factor = _squeezed(trained, extent)
+        params = params if encoding.at is None else encoding.at(params, within)
+        if factor is None:
+            return params
+        return {**params, FACTOR: factor, "all": {**params.get("all", {}), FACTOR: factor}}
+
+    def on_tokens(hook: Callable) -> Callable:
+        return lambda params, x, positions: hook(params, x, _scaled(params, positions))
+
+    def on_pairs(hook: Callable) -> Callable:
+        def scaled(params: Params, *operands: Array) -> Array:
+            *others, q_positions, k_positions = operands
+            return hook(params, *others, _scaled(params, q_positions), _scaled(params, k_positions))
+
+        return scaled
+
+    def on_distances(hook: Callable) -> Callable:
+        return lambda params, relative: hook(params, _scaled(params, relative))
+
+    wrap = lambda way, hook: None if hook is None else way(hook)  # noqa: E731
+    return encoding._replace(
+        at=at,
+        embed=wrap(on_tokens, encoding.embed),
+        rotate=wrap(on_tokens, encoding.rotate),
+        rotate_keys=wrap(on_tokens, encoding.rotate_keys),
+        bias=wrap(on_pairs, encoding.bias),
+        values=wrap(on_pairs, encoding.values),
+        distance=wrap(on_distances, encoding.distance),
+    )
+
+
+def _squeezed(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, Array | None]:
+    """Return the extent that the encoding adapts to, and the factor of the positions, None = 1."""
+    most, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained, extent))
+    if all(isinstance(size, int) for size in sizes):
+        if all(size <= limit for size, limit in zip(sizes, most, strict=True)):
+            return extent, None
+        factors = jnp.asarray([min(1.0, limit / size) for size, limit in zip(sizes, most, strict=True)], jnp.float32)
+        within = tuple(min(size, limit) for size, limit in zip(sizes, most, strict=True))
+        return (within, factors) if isinstance(extent, tuple) else (within[0], factors[0])
+    length = jnp.asarray(sizes[0])
+    return jnp.minimum(length, most[0]), jnp.minimum(1.0, most[0] / length.astype(jnp.float32))
+
+
+def _scaled(params: Params, positions: Array) -> Array:
+    return positions.astype(jnp.float32) * params[FACTOR] if FACTOR in params else positions

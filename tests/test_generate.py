@@ -1,0 +1,202 @@
+"""Cached decoding equals its policy's oracle, for every encoding and every way to stretch it; sampling; refusals."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from pejax.encoding import merge_params
+from pejax.models import Decoder, Sampling, generate
+from pejax.models.generate import sample
+from tests.decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
+
+SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2]])
+"""A whole prompt, one padded on the left, two documents of which the second goes on."""
+
+TRAINED = 4
+LONGROPE = "longrope(short_factors=(1.0, 1.5), long_factors=(2.0, 6.0), factor=4)"
+EXTENDED = [
+    ("rope(base=4)", "dynamic_ntk(factor=2)"),
+    ("rope(base=4)", LONGROPE),
+    ("rope(pairing='half', base=4)", "yarn"),
+    ("rope(base=4)", "linear+log_n"),
+    ("rope(base=4)", "ntk(factor=3)"),
+    ("rope(base=4)", "self_extend(window=2)"),
+    ("rope(base=4)", "rerope(window=2)"),
+    ("alibi", "slopes"),
+    ("sinusoidal", "pi"),
+    ("shaw", "pi"),
+    ("none", "log_n"),
+]
+
+
+def full_segments(segments, count):
+    return jnp.concatenate([segments, jnp.repeat(segments[:, -1:], count, axis=1)], axis=1)
+
+
+def close(actual, expected) -> None:
+    size = max(1.0, float(np.abs(np.asarray(expected)).max()))
+    np.testing.assert_allclose(np.asarray(actual) / size, np.asarray(expected) / size, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pe", TEXT_ENCODINGS)
+def test_cached_decoding_is_the_full_forward_pass(pe):
+    model, prompts = make(pe=pe), ids_of(3, 6)
+    new, found = generate(model, prompts, 3, segments=SEGMENTS, return_logits=True)
+    ids = jnp.concatenate([prompts, new], axis=1)
+    expected = logits(model, ids[:, :-1], full_segments(SEGMENTS, 2))[:, 5:]
+    close(found, expected)
+    np.testing.assert_array_equal(new, jnp.argmax(expected, -1))
+
+
+@pytest.mark.parametrize(("pe", "extend"), EXTENDED, ids=str)
+def test_recompute_is_the_full_forward_pass_at_the_present_length(pe, extend):
+    model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]
+    new, found = generate(model, prompts, 4, segments=segments, return_logits=True, policy="recompute")
+    ids = jnp.concatenate([prompts, new], axis=1)
+    for row, start in enumerate((0, 1, 2)):
+        own = jnp.pad(ids[row, start:-1], (0, start))[None]
+        for n in range(4):
+            length = 3 + n - start
+            whole = logits(model, own, (jnp.arange(6) < length).astype(jnp.int32)[None], extent=jnp.asarray(length))
+            close(found[row, n], whole[0, length - 1])
+
+
+def rows_oracle(model: Decoder, ids) -> np.ndarray:
+    """Return the logits where query i and its keys have the parameters of length i + 1: a loop over pairs, float64."""
+    stack, dims = model.stack, model.stack.dims
+    encoding = stack.encoding
+    at = (lambda params, length: params) if encoding.at is None else encoding.at
+    turn_keys = encoding.rotate_keys or encoding.rotate
+    x = model.embedding(ids[None], "float32")
+    shared = nnx.as_pure(stack.position)
+    if encoding.embed is not None:
+        place = lambda i: encoding.embed(at(shared, i + 1), x[:, i : i + 1], jnp.array([i]))  # noqa: E731
+        x = jnp.concatenate([place(i) for i in range(len(ids))], axis=1)
+    for number in range(model.config.layers):
+        static, params = nnx.split(stack.layers.blocks)
+        block = nnx.merge(static, jax.tree.map(lambda leaf: leaf[number], params))  # noqa: B023
+        q, k, v = block.attention._heads(block.norm_attention(x))
+        own = merge_params(shared, nnx.as_pure(block.attention.position))
+        rows = []
+        for i in range(len(ids)):
+            p = at(own, i + 1)
+            heads = []
+            for h in range(dims.heads):
+                g = h // (dims.heads // dims.kv_heads)
+                scores = []
+                for j in range(i + 1):
+                    bands = [
+                        band
+                        for band in encoding.bands
+                        if band.low <= i - j and (band.high is None or i - j < band.high)
+                    ]
+                    turn, turn_k = (bands[0].rotate, bands[0].rotate_keys) if bands else (encoding.rotate, turn_keys)
+                    qi, kj = q[:, i : i + 1], k[:, j : j + 1]
+                    qi = qi if turn is None else turn(p, qi, jnp.array([i]))
+                    kj = kj if turn_k is None else turn_k(p, kj, jnp.array([j]))
+                    score = dims.scale * np.dot(np.float64(qi[0, 0, h]), np.float64(kj[0, 0, g]))
+                    scores.append(score + bias(encoding, p, h, qi[0, :, h], kj[0, :, g], i, j))
+                weights = np.exp(np.array(scores) - max(scores))
+                weights /= weights.sum()
+                heads.append(weights @ np.float64(v[0, : i + 1, g]) + value(encoding, p, h, weights, i))
+            rows.append(np.concatenate(heads))
+        x = x + block.attention.out(jnp.asarray(np.stack(rows), jnp.float32)[None])
+        x = x + block.mlp(block.norm_mlp(x))
+    return np.asarray(model.logits(stack.norm(x))[0])
+
+
+def of_head(params, h):
+    return {**params.get("all", {}), **jax.tree.map(lambda leaf: leaf[h], params.get("heads", {}))}
+
+
+def bias(encoding, params, h, q, k, i, j) -> float:
+    if encoding.bias is None:
+        return 0.0
+    return float(encoding.bias(of_head(params, h), q, k, jnp.array([i]), jnp.array([j]))[0, 0])
+
+
+def value(encoding, params, h, weights, i):
+    if encoding.values is None:
+        return 0.0
+    weights = jnp.asarray(weights, jnp.float32)[None]
+    return np.asarray(encoding.values(of_head(params, h), weights, jnp.array([i]), jnp.arange(i + 1))[0])
+
+
+@pytest.mark.parametrize(("pe", "extend"), EXTENDED, ids=str)
+def test_stepwise_is_dense_attention_with_the_parameters_of_each_row(pe, extend):
+    model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]
+    new, found = generate(model, prompts, 4, segments=segments, return_logits=True)
+    ids = jnp.concatenate([prompts, new], axis=1)
+    close(found[0], rows_oracle(model, ids[0, :6])[2:])
+    close(found[1], rows_oracle(model, ids[1, 1:6])[1:])
+
+
+def test_the_policies_differ_where_the_parameters_do():
+    model, prompts = make(pe="rope(base=4)", extend="dynamic_ntk(factor=2)", length=TRAINED), ids_of(1, 3)
+    _, stepwise = generate(model, prompts, 4, return_logits=True)
+    _, recompute = generate(model, prompts, 4, return_logits=True, policy="recompute")
+    np.testing.assert_allclose(stepwise[:, :2], recompute[:, :2], atol=1e-5)
+    assert float(jnp.abs(stepwise[:, 3] - recompute[:, 3]).max()) > 1e-4
+
+
+def test_a_stop_token_fills_the_rest():
+    model, prompts = make(), ids_of(4, 5)
+    free = np.asarray(generate(model, prompts, 6))
+    stop = int(free[0, 2])
+    for row, until in zip(np.asarray(generate(model, prompts, 6, stop=stop)), free, strict=True):
+        first = np.flatnonzero(until == stop)
+        end = first[0] if len(first) else 6
+        np.testing.assert_array_equal(row[:end], until[:end])
+        assert (row[end:] == stop).all()
+
+
+def test_sampling_draws_from_the_distribution_it_says():
+    p = np.array([0.4, 0.3, 0.2, 0.1])
+    many = jnp.broadcast_to(jnp.log(jnp.asarray(p, jnp.float32)), (4000, 4))
+    share = lambda **how: np.bincount(sample(jax.random.key(0), many, Sampling(**how)), minlength=4) / 4000  # noqa: E731
+    np.testing.assert_allclose(share(temperature=1.0), p, atol=0.03)
+    np.testing.assert_allclose(share(temperature=0.5), p**2 / (p**2).sum(), atol=0.03)
+    np.testing.assert_allclose(share(temperature=1.0, top_k=2), [4 / 7, 3 / 7, 0, 0], atol=0.03)
+    np.testing.assert_allclose(share(temperature=1.0, top_p=0.65), [4 / 7, 3 / 7, 0, 0], atol=0.03)
+    np.testing.assert_allclose(share(temperature=1.0, top_p=0.75), [4 / 9, 3 / 9, 2 / 9, 0], atol=0.03)
+    np.testing.assert_array_equal(share(), [1, 0, 0, 0])
+
+
+def test_the_same_key_gives_the_same_text():
+    model, prompts, how = make(), ids_of(2, 4), Sampling(temperature=2.0)
+    one, again, other = (generate(model, prompts, 5, sampling=how, key=jax.random.key(n)) for n in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert (np.asarray(one) != np.asarray(other)).any()
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        ("count and the length of the prompts must be at least 1, got 0, 4", {"count": 0}),
+        ("policy must be one of stepwise, recompute, got 'lazy'", {"policy": "lazy"}),
+        ("temperature must be finite and not negative, got -1", {"sampling": Sampling(-1.0)}),
+        (f"top_k must be from 0 to the vocabulary, {VOCAB}, got 99", {"sampling": Sampling(top_k=99)}),
+        ("top_p must be above 0 and at most 1, got 0.0", {"sampling": Sampling(top_p=0.0)}),
+        ("temperature=1.0 needs a key, got None", {"sampling": Sampling(1.0)}),
+        (f"tokens must be from 0 to {VOCAB - 1}, got {VOCAB}", {"prompts": jnp.full((1, 4), VOCAB)}),
+        ("tokens must be from 0 to", {"prompts": jnp.full((1, 4), -3)}),
+        ("end in a token, not in 0", {"segments": jnp.array([[1, 1, 1, 0]])}),
+        (f"got a table of {LENGTH} for length {LENGTH + 1}", {"model": make(pe="learned"), "count": LENGTH - 2}),
+        ("generation needs a causal model, got causal=False", {"model": make(causal=False)}),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_in_one_line(message, options):
+    options = {"model": make(), "prompts": ids_of(1, 4), "count": 2} | options
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        generate(options.pop("model"), options.pop("prompts"), options.pop("count"), **options)
+    assert "\n" not in str(error.value)
+
+
+def test_a_learned_table_serves_its_whole_length():
+    new = generate(make(pe="learned"), ids_of(1, 4), LENGTH - 3)
+    assert new.shape == (1, LENGTH - 3)
