@@ -61,8 +61,7 @@ class Config(RunConfig):
 
     length: int = 128  # tokens of a training window
     extent: int = 0  # the length that --extend takes as trained; 0 = --length, or that of --init
-    width: int = 128  # channels of the residual stream
-    layers: int = 4
+    width: int = 96  # channels of the residual stream
     kv_heads: int = 0  # key/value heads; 0 = as many as heads
     hidden: int = 0  # channels inside the MLP; 0 = 8/3 or 4 times the width
     style: str = "llama"  # llama (RMSNorm, SwiGLU, no biases) or gpt2 (LayerNorm, GELU, biases)
