@@ -138,8 +138,7 @@ class Stack(nnx.Module):
 
     Args:
         dims: of the model.
-        spec: of the encoding.
-        extend: of the encoding.
+        encoding: made for these dims.
         layers: L.
         hidden: channels inside the MLP.
         style: which layers.
@@ -156,8 +155,7 @@ class Stack(nnx.Module):
     def __init__(
         self,
         dims: Dims,
-        spec: str,
-        extend: str = "none",
+        encoding: Encoding,
         *,
         layers: int,
         hidden: int,
@@ -166,11 +164,10 @@ class Stack(nnx.Module):
         dtype: str,
         rngs: nnx.Rngs,
     ) -> None:
-        self.dims, self.dtype = dims, dtype
-        self.encoding = make_encoding(spec, dims, extend)
-        self.position = nnx.data(position_variables(self.encoding.init(rngs.params())))
+        self.dims, self.dtype, self.encoding = dims, dtype, encoding
+        self.position = nnx.data(position_variables(encoding.init(rngs.params())))
         self.layers = Layers(
-            layers, dims=dims, encoding=self.encoding, hidden=hidden, style=style, cross=cross, dtype=dtype, rngs=rngs
+            layers, dims=dims, encoding=encoding, hidden=hidden, style=style, cross=cross, dtype=dtype, rngs=rngs
         )  # fmt: skip
         self.norm = make_norm(style, dims.width)
         self.embed_params()  # a name that init and init_layer both use is an error now, not at the first call
@@ -247,19 +244,19 @@ class Decoder(nnx.Module):
 
     Args:
         config: what to make.
+        encoding: one's own, made for `config.dims`, in place of the one that `config.pe` names.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
         ValueError: what the encoding refuses.
     """
 
-    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: DecoderConfig, encoding: Encoding | None = None, *, rngs: nnx.Rngs) -> None:
         self.config, style = config, config.layer_style
         self.embedding = Embedding(config.vocab, config.width, rngs=rngs)
         self.stack = Stack(
             config.dims,
-            config.pe,
-            config.extend,
+            make_encoding(config.pe, config.dims, config.extend) if encoding is None else encoding,
             layers=config.layers,
             hidden=hidden_channels(config.width, style, config.hidden),
             style=style,

@@ -26,6 +26,7 @@ from pejax.models.cross import CROSS, cross_encoding
 from pejax.models.decoder import STYLES, Cache, Embedding, Stack, hidden_channels, sequence_tokens
 from pejax.models.layers import Style, linear
 from pejax.models.sharding import position_variables
+from pejax.registry import make_encoding
 
 
 @dataclass(frozen=True)
@@ -154,11 +155,15 @@ class EncoderDecoder(nnx.Module):
             "dtype": config.dtype,
             "rngs": rngs,
         }
-        self.encoder = Stack(config.encoder_dims, config.pe, config.extend, layers=config.encoder_layers, **layers)
+        self.encoder = Stack(
+            config.encoder_dims,
+            make_encoding(config.pe, config.encoder_dims, config.extend),
+            layers=config.encoder_layers,
+            **layers,
+        )
         self.decoder = Stack(
             config.decoder_dims,
-            spec,
-            config.extend,
+            make_encoding(spec, config.decoder_dims, config.extend),
             layers=config.decoder_layers,
             cross=(config.cross_dims, self.cross),
             **layers,
