@@ -67,7 +67,7 @@ class Config(RunConfig):
     soft_cap: float = 0.0  # of the attention logits; 0 = none
     tied: bool = False  # the head is the embedding table
 
-    steps: int = 2000
+    steps: int = 1500
     warmup: int = 100  # steps of linear warm-up
 
     eval_lengths: tuple[int, ...] = ()  # tokens; empty = 0.5, 1, 1.5, 2, 3 and 4 times the trained length

@@ -89,14 +89,15 @@ class Results:
 
     def table(self) -> Table:
         """Return the table for the terminal."""
-        title = f"exact answers in percent, {self.label}, trained at up to {self.trained} tokens"
-        heads = [cell for task in self.tasks for cell in (task, "95 %")]
+        title = f"exact answers, {self.label}, trained at up to {self.trained} tokens"
         reasons = sorted({row.refused for row in self.rows if row.refused})
-        table = Table("length", "x trained", *heads, title=title, caption="\n".join(reasons) or None)
-        for length in sorted({row.length for row in self.rows}):
-            cells = [cell for task in self.tasks for cell in _cells(self.of(task).get(length))]
-            style = "bold" if length == self.trained else None
-            table.add_row(f"{length}", f"{length / self.trained:g}", *cells, style=style)
+        heads = ("task", "length", "x trained", "percent", "95 % interval")
+        table = Table(*heads, title=title, caption="\n".join(reasons) or None)
+        for task in self.tasks:
+            for row in self.of(task).values():
+                style = "bold" if row.length == self.trained else None
+                table.add_row(task, f"{row.length}", f"{row.length / self.trained:g}", *_cells(row), style=style)
+            table.add_section()
         return table
 
 
@@ -128,7 +129,7 @@ def markdown(runs: Sequence[Results]) -> str:
     Raises:
         ValueError: runs on different tasks or trained at different lengths.
     """
-    require_comparable(runs)
+    require_comparable(runs)  # pyright: ignore[reportArgumentType]  # it reads the fields that all have
     lead = f"Exact answers in percent (95 % interval), trained at up to {runs[0].trained} tokens."
     return "\n\n".join([lead, *(f"{task}:\n\n{_grid(runs, task)}" for task in runs[0].tasks)]) + "\n"
 
@@ -153,7 +154,7 @@ def _grid(runs: Sequence[Results], task: str) -> str:
 
 def draw(runs: Sequence[Results], path: Path) -> None:
     """Draw exact answers against length, a panel for each task, intervals as bands, a line at the trained length."""
-    require_comparable(runs)
+    require_comparable(runs)  # pyright: ignore[reportArgumentType]  # it reads the fields that all have
     tasks, trained = runs[0].tasks, runs[0].trained
     figure = Figure(figsize=(2.5 + 3.5 * max(len(tasks), 1.5), 4.5), layout="constrained")
     panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
