@@ -1,6 +1,7 @@
 """Positional encodings in JAX, for text and for vision."""
 
-from pejax.attention import attention, attention_fn, attention_weights, merge_attention
+from pejax.attention import attention, attention_fn, attention_weights, encoded_attention, merge_attention
+from pejax.bands import rerope, self_extend
 from pejax.encoding import Dims, Encoding, Tokens, attention_hooks, merge_params
 from pejax.encodings.alibi import alibi_bias, alibi_slopes
 from pejax.encodings.fire import fire_bias
@@ -28,6 +29,7 @@ from pejax.positions import grid_positions, interpolate_positions, packed_positi
 from pejax.registry import ENCODINGS, make_encoding
 from pejax.resize import lookup_embedding, resize_embedding
 from pejax.search import search_longrope
+from pejax.squeeze import squeeze_positions
 from pejax.temperature import llama4_temperature, log_n_temperature, scale_queries
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "attention_fn",
     "attention_hooks",
     "attention_weights",
+    "encoded_attention",
     "explain",
     "extend_dynamic_ntk",
     "extend_linear",
@@ -61,6 +64,7 @@ __all__ = [
     "merge_params",
     "packed_positions",
     "pairing_permutation",
+    "rerope",
     "resize_embedding",
     "rope_apply",
     "rope_axial_frequencies",
@@ -69,9 +73,11 @@ __all__ = [
     "scale_alibi_slopes",
     "scale_queries",
     "search_longrope",
+    "self_extend",
     "shaw_logits",
     "shaw_values",
     "sinusoidal_embedding",
+    "squeeze_positions",
     "t5_bias",
     "t5_bucket",
     "transformer_xl_logits",

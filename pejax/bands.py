@@ -32,7 +32,7 @@ def self_extend(
         ValueError: no rotation, no causality, no trained length, more than one axis, or a group or window below 1.
 
     Reference:
-        Jin et al. 2024, "LLM Maybe LongLM: Self-Extend LLM Context Window Without Tuning" (arXiv 2401.01325), section 3.
+        Jin et al. 2024, "LLM Maybe LongLM" (arXiv 2401.01325), section 3.
     """
     turn, turn_keys, trained = _rotations("self_extend", encoding, dims)
     near = max(1, trained // 4) if window is None else window

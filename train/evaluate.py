@@ -21,6 +21,7 @@ from rich.console import Console
 
 from train.config import Parser, friendly, load_config, program_of
 from train.mesh import make_mesh
+from train.results import results_stem
 from train.session import publish, restore_params
 from train.task import Program
 
@@ -105,7 +106,7 @@ def compare(folders: Sequence[Path], options: Options) -> None:
 
 def result_files(folders: Sequence[Path], extend: str) -> list[Path]:
     """Return the result files of the run folders: all of each, or those of one way to extend."""
-    wanted = {"": "results*.json", "none": "results.json"}.get(extend, f"results-{extend}.json")
+    wanted = f"{results_stem(extend)}.json" if extend else "results*.json"
     found = [path for folder in folders for path in sorted(folder.glob(wanted))]
     if not found:
         raise ValueError(f"a comparison needs run folders with {wanted}, got {', '.join(map(str, folders))}")

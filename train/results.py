@@ -1,8 +1,10 @@
 """What the evaluations of all programs share: a record of one, its JSON; intervals, tables and figures of many."""
 
 import dataclasses
+import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -34,6 +36,18 @@ def wilson(correct: int, count: int) -> tuple[float, float]:
     return max(0.0, low), min(1.0, high)
 
 
+SHORT = 40
+"""Characters of an extension that a label, or the name of a file, spells out."""
+
+
+def results_stem(extend: str) -> str:
+    """Return the name of the files of an evaluation, without the ending: safe in any file system."""
+    if extend == "none":
+        return "results"
+    safe = re.sub(r"[^\w.=,+-]+", "_", extend).strip("_")
+    return f"results-{safe if len(safe) <= SHORT else f'{safe[:16]}-{hashlib.sha256(extend.encode()).hexdigest()[:8]}'}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """One evaluation of a run; each program's has rows of its own.
@@ -59,12 +73,13 @@ class Evaluation:
     @property
     def label(self) -> str:
         """The encoding, and how it was extended."""
-        return self.name if self.extend == "none" else f"{self.name} + {self.extend}"
+        how = self.extend if len(self.extend) <= SHORT else re.sub(r"\(.*\)", "(...)", self.extend)
+        return self.name if self.extend == "none" else f"{self.name} + {how}"
 
     @property
     def stem(self) -> str:
         """Name of its files, without the ending."""
-        return "results" if self.extend == "none" else f"results-{self.extend}"
+        return results_stem(self.extend)
 
     def store(self, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the JSON into the run folder, its rows as given."""
