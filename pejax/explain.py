@@ -14,6 +14,7 @@ ACTS = {
     "embed": "changes the tokens once, before the first layer",
     "rotate": "turns queries and keys in every layer, before they meet",
     "rotate_keys": "turns keys in a way of their own",
+    "bands": "turns them in another way in each range of distances, and merges the parts",
     "bias": "adds a term to every logit in every layer, head by head",
     "values": "adds a term to the attention output in every layer, head by head",
 }
@@ -31,7 +32,7 @@ def explain(encoding: Encoding, dims: Dims | None = None) -> str:
     Returns:
         A few lines, each `hook or property: sentence`.
     """
-    lines = [f"{name}: {text}" for name, text in ACTS.items() if getattr(encoding, name) is not None]
+    lines = [f"{name}: {text}" for name, text in ACTS.items() if getattr(encoding, name)]
     if encoding.distance is not None:
         lines.append("distance: the bias depends on key - query alone")
     lines = lines or ["nothing: position enters through the causal mask alone, or not at all"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from pejax import Encoding, attention_fn, explain, make_encoding
 from pejax.models import Decoder, DecoderConfig
 from pejax.models.decoder import sequence_tokens
 from pejax.models.layers import RMSNorm
@@ -106,6 +107,24 @@ def test_the_first_loss_is_that_of_a_uniform_guess():
     model = jax.jit(lambda: nnx.state(Decoder(DecoderConfig(**TINY), rngs=nnx.Rngs(0))), compiler_options=FAST)()
     static, _ = nnx.split(make())
     np.testing.assert_array_equal(logits(nnx.merge(static, model), ids_of(1, 5)), 0.0)
+
+
+def test_an_encoding_of_ones_own_takes_the_place_of_the_named_one():
+    mine = Encoding(rotate=lambda params, x, positions: x * (1.0 + positions[:, None, None].astype(x.dtype)))
+    config = DecoderConfig(**TINY, pe="none")
+    model = nnx.merge(
+        nnx.split(nnx.eval_shape(lambda: Decoder(config, mine, rngs=nnx.Rngs(0))))[0], nnx.split(make())[1]
+    )
+    same = nnx.merge(nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))[0], nnx.split(make())[1])
+    mine_now, none_now = logits(model, ids_of(1, 6)), logits(same, ids_of(1, 6))
+    np.testing.assert_allclose(mine_now[0, 0], none_now[0, 0], atol=1e-5)
+    assert float(jnp.abs(mine_now - none_now).max()) > 1e-3
+
+
+def test_bands_are_told_and_refused_where_they_cannot_be_served():
+    banded = make_encoding("rope", DecoderConfig(**TINY).dims, "rerope")
+    assert "bands: turns them in another way in each range of distances" in explain(banded)
+    raises("attention_fn serves no encoding with bands", lambda: attention_fn(banded, {}, q_tokens=jnp.arange(3)))
 
 
 def raises(message: str, call) -> None:

@@ -49,8 +49,12 @@ def attention_fn(
         the logits and `mask` (True = seen) joins the mask, both broadcast to `(*B, H, T, S)`.
 
     Raises:
-        ValueError: the encoding embeds and `embedded` is False, or it has `at` and no extent was given.
+        ValueError: the encoding embeds and `embedded` is False, it has `at` and no extent was given, or it has bands.
     """
+    if encoding.bands:
+        raise ValueError(
+            f"attention_fn serves no encoding with bands (use encoded_attention), got {len(encoding.bands)}"
+        )
     if encoding.embed is not None and not embedded:
         raise ValueError("this encoding is embedded in the model's input: apply its embed, then pass embedded=True")
     if encoding.at is not None:
