@@ -46,7 +46,7 @@ def made(**options) -> tuple[EncoderDecoderConfig, object, object]:
 @pytest.fixture(autouse=True)
 def compiled_in_a_hurry():
     """What is compiled here runs once: do not optimise it."""
-    before = jax.config.jax_disable_most_optimizations
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)

@@ -24,6 +24,8 @@ from train.task import Split, laws, layer_params
 SUMS = ("loss", "right", "count")
 """What the loss adds up over a batch."""
 
+NOTE = "Answers are generated token by token and count if every token is right; all runs answer the same questions."
+
 EXAMPLES_AT_ONCE = {"cpu": 128, "gpu": 2048, "tpu": 2048}
 """Examples of an evaluation batch on one device."""
 
@@ -142,8 +144,9 @@ def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console:
             row = Row(task, length, refused=refused) if refused else measure(answerer, model, mesh, task, length)
             rows.append(row)
     return Results(
-        name=config.name, data=config.data, trained=config.length, step=step, extend=config.extend, rows=tuple(rows)
-    )
+        name=config.name, data=config.data, trained=config.length, step=step, extend=config.extend, note=NOTE,
+        rows=tuple(rows),
+    )  # fmt: skip
 
 
 def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, length: int) -> Row:
