@@ -107,7 +107,7 @@ def compare(folders: Sequence[Path], options: Options) -> None:
 def result_files(folders: Sequence[Path], extend: str) -> list[Path]:
     """Return the result files of the run folders: all of each, or those of one way to extend."""
     wanted = f"{results_stem(extend)}.json" if extend else "results*.json"
-    found = [path for folder in folders for path in sorted(folder.glob(wanted))]
+    found = [path for folder in folders for path in sorted(folder.glob(wanted), key=lambda path: path.stem)]
     if not found:
         raise ValueError(f"a comparison needs run folders with {wanted}, got {', '.join(map(str, folders))}")
     return found

@@ -24,6 +24,7 @@ from train import session
 from train.data.text import load_text, packed_batches
 from train.language import SUMS, Language, fitted
 from train.lm_config import Config
+from train.lm_curves import draw_training
 from train.lm_results import draw, load_results, markdown
 from train.loop import TOKENS
 from train.perplexity import evaluate
@@ -63,10 +64,11 @@ def make_task(config: Config) -> Task:
 
 
 def compare(files: Sequence[Path], to: Path) -> None:
-    """Write the tables and the figure of many runs."""
+    """Write the tables of many runs, and figures of perplexity against length and of the loss while training."""
     runs = [load_results(path) for path in files]
     Path(f"{to}.md").write_text(markdown(runs))
     draw(runs, Path(f"{to}.png"))
+    draw_training(runs, [path.parent for path in files], Path(f"{to}-training.png"))
 
 
 PROGRAM = Program(config=Config, task=make_task, compare=compare)

@@ -16,7 +16,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "log_every": 100, "checkpoint_every": 2000, "probe_every": 1000, "eval_lengths": (128, 256, 512, 1024),
     },
     "gpt2_small": {
-        "data": "file:openwebtext.txt", "style": "gpt2", "length": 1024, "width": 768, "layers": 12, "heads": 12,
+        "data": "file(path='openwebtext.txt', separator='<|endoftext|>', tokenizer='bpe(vocab=50257)')",
+        "style": "gpt2", "length": 1024, "width": 768, "layers": 12, "heads": 12,
         "batch": 512, "steps": 100_000, "warmup": 2000, "lr": 6e-4, "tied": True, "dtype": "bfloat16",
         "log_every": 100, "checkpoint_every": 2000, "probe_every": 1000,
     },

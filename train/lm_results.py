@@ -89,26 +89,25 @@ class Results(Evaluation):
         title = f"perplexity per token, {self.label}, {self.data}, trained at {self.trained} tokens"
         heads = (
             "length",
-            "x trained",
-            "all tokens",
-            "95 %",
-            "beyond L",
+            "times",
+            "all tokens, 95 %",
+            f"beyond {self.trained}",
             f"last {self.trained} only",
             "gain, nats",
-            "95 %",
         )
-        reasons = {row.refused for row in self.rows if row.refused}
-        table = Table(*heads, title=title, caption="\n".join([self.note, *sorted(reasons)]))
+        reasons = sorted({row.refused for row in self.rows if row.refused})
+        compared = [f"length {row.length}: beyond of {row.beyond.count:,} tokens" for row in self.rows if row.beyond]
+        table = Table(*heads, title=title, caption="\n".join([self.note, *compared[-1:], *reasons]))
         for row in self.rows:
             cells = [f"{row.length}", f"{row.length / self.trained:g}"]
             if row.everything is None:
                 table.add_row(*cells, "refused")
                 continue
             low, high = row.everything.interval
-            cells += [f"{row.everything.perplexity:.3f}", f"{low:.3f} to {high:.3f}"]
+            cells += [f"{row.everything.perplexity:.3f}, {low:.2f} to {high:.2f}"]
             if row.beyond is not None and row.sliding is not None and row.gain is not None:
-                cells += [f"{row.beyond.perplexity:.3f}", f"{row.sliding.perplexity:.3f}", f"{row.gain.mean:+.4f}"]
-                cells += [f"±{row.gain.half:.4f} of {row.gain.count:,}"]
+                cells += [f"{row.beyond.perplexity:.3f}", f"{row.sliding.perplexity:.3f}"]
+                cells += [f"{row.gain.mean:+.4f} ±{row.gain.half:.4f}"]
             table.add_row(*cells, style="bold" if row.length == self.trained else None)
         return table
 
