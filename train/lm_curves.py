@@ -37,8 +37,7 @@ def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Pat
                 line, marker=marker, markersize=3, color=COLOURS[i % len(COLOURS)], label=name,
             )  # fmt: skip
         axes.set(xlabel="step", ylabel="loss, nats per token", title=title.format(trained, 2 * trained))
-        axes.set_yscale("log")
-        axes.grid(alpha=0.3, which="both")
+        axes.grid(alpha=0.3)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
     figure.suptitle(f"{runs[0].data}: training text, trained at {trained} tokens")
     figure.savefig(path, dpi=150, bbox_inches="tight")

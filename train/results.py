@@ -200,6 +200,8 @@ def draw_curves(
     if log:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
     plot(axes, runs, curves, trained)
     axes.set(**texts)
     figure.legend(loc="outside right upper", frameon=False)
