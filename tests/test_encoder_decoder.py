@@ -21,8 +21,6 @@ TINY = {
     "heads": 2, "hidden": 16,
 }  # fmt: skip
 LENGTHS = (3, 7)
-SEQUENCES = [name for name in ENCODINGS if name != "rope_axial"]
-PAIRWISE = [name for name in SEQUENCES if name not in ("learned", "none", "sinusoidal")]
 
 quickly = functools.partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
@@ -92,7 +90,7 @@ OFTEN = [
     ("fire", "unified"), ("shaw", "unified"),
 ]  # fmt: skip
 SELDOM = [
-    (pe, cross) for pe in SEQUENCES for cross in CROSS if cross != "query_only" or pe.startswith("rope")
+    (pe, cross) for pe in ENCODINGS for cross in CROSS if cross != "query_only" or pe.startswith("rope")
 ]  # fmt: skip
 
 

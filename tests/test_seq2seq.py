@@ -1,0 +1,220 @@
+"""The encoder-decoder trainer through its command line: it finishes, goes on, learns, counts, refuses in one line."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from pejax.registry import ENCODINGS
+from train import answers, evaluate, seq2seq
+from train.answers import Answerer
+from train.config import parse
+from train.data.tasks import PAD, STOP, evaluation_batches, train_batches
+from train.mesh import make_mesh
+from train.seq2seq_config import Config
+from train.seq2seq_results import Results, Row
+
+SMALL = ("--width=16", "--layers=1", "--encoder_layers=1", "--heads=2", "--length=4", "--batch=8")
+TINY = (
+    *SMALL, "--steps=6", "--warmup=2", "--log_every=2", "--checkpoint_every=3", "--eval_limit=8", "--task=copy,passkey",
+    "--cross=unified", "--eval_lengths", "3", "4",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once_and_in_a_hurry(tmp_path_factory):
+    """Runs of one configuration compile the same programs: keep them on disk for the length of this file."""
+    options = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    hurried = "jax_disable_most_optimizations"
+    before[hurried], options[hurried] = jax.config.read(hurried), True
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def train(out: Path, *flags: str) -> int:
+    return seq2seq.main([*TINY, f"--out={out}", *flags])
+
+
+def outcome(out: Path) -> tuple[list[dict], str]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    timeless = [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
+    return timeless, (out / "results.json").read_text()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run that nothing interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert train(out, "--pe=rope") == 0
+    return out
+
+
+def test_a_run_leaves_everything_behind(whole):
+    metrics, results = outcome(whole)
+    assert [line["step"] for line in metrics] == [2, 4, 6]
+    assert {"loss", "right", "lr"} <= set(metrics[0])
+    rows = json.loads(results)["rows"]
+    assert [(row["task"], row["length"], row["count"]) for row in rows] == [
+        ("copy", 3, 8), ("copy", 4, 8), ("passkey", 4, 8),
+    ]  # fmt: skip
+    assert (whole / "results.png").stat().st_size > 1000
+    assert json.loads((whole / "config.json").read_text())["cross"] == "unified"
+
+
+def test_stop_and_resume_change_no_bit(whole, tmp_path):
+    assert train(tmp_path / "run", "--pe=rope", "--stop_at=4") == 0
+    assert not (tmp_path / "run" / "results.json").exists()
+    assert train(tmp_path / "run", "--resume") == 0
+    assert outcome(tmp_path / "run") == outcome(whole)
+
+
+def test_evaluating_again_and_side_by_side(whole, tmp_path, capsys):
+    before = (whole / "results.json").read_text()
+    assert evaluate.main([str(whole)]) == 0
+    assert (whole / "results.json").read_text() == before
+    said = capsys.readouterr().out
+    assert "exact answers, rope, cross unified, trained at up to 4 tokens" in said
+    assert answers.NOTE[:40] in said
+    assert evaluate.main(["--compare", str(whole), f"--to={tmp_path / 'both'}"]) == 0
+    table = (tmp_path / "both.md").read_text()
+    assert "| encoding | 3 | **4** |" in table
+    assert "| rope, cross unified |" in table
+    assert (tmp_path / "both.png").stat().st_size > 1000
+
+
+def configured(*flags: str) -> Answerer:
+    return Answerer(parse(Config, [*SMALL, *flags]))
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_every_encoding_has_gradients(pe):
+    answerer = configured(f"--pe={pe}", "--cross=separate", "--task=copy")
+    batch = next(train_batches(("copy",), 4, 8, seed=0))
+    step = jax.grad(answerer.loss, has_aux=True)
+    slopes, sums = jax.eval_shape(step, answerer.shapes, batch, jax.random.key(0))
+    assert jax.tree.map(jnp.shape, slopes) == jax.tree.map(jnp.shape, answerer.shapes)
+    assert set(sums) == set(answers.SUMS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pe", ENCODINGS)
+def test_every_encoding_finishes(pe, tmp_path):
+    assert train(tmp_path / "run", f"--pe={pe}") == 0
+
+
+def test_what_an_encoding_cannot_serve_is_refused_by_length(tmp_path):
+    answerer = configured("--pe=learned", "--task=copy", "--eval_limit=8", "--eval_lengths", "4", "5")
+    assert answerer.refusal(4) == ""
+    assert "got a table of 5 for length 6" in answerer.refusal(5)
+    found = Results("learned", "copy", 4, 1, "none", "note", (Row("copy", 4, 7, 8), Row("copy", 5, refused="too long")))
+    found.save(tmp_path)
+    assert json.loads((tmp_path / "results.json").read_text())["rows"][1]["refused"] == "too long"
+    seq2seq.compare([tmp_path / "results.json"], tmp_path / "one")
+    assert "| learned | **87.5** | refused |" in (tmp_path / "one.md").read_text()
+
+
+def test_the_loss_is_that_of_the_answers_alone():
+    """A head of zeros finds every token equally likely; what follows the end does not count."""
+    answerer = configured("--task=copy,passkey")
+    batch = next(train_batches(("copy", "passkey"), 4, 8, seed=0))
+    mean, sums = jax.jit(answerer.loss)(answerer.init(jax.random.key(0)), batch, jax.random.key(1))
+    np.testing.assert_allclose(mean, np.log(36), rtol=1e-6)
+    assert int(sums["count"]) == np.sum(batch["target"] != PAD)
+
+
+class Copier:
+    """In the place of a model: answers the copy task, but for every third question."""
+
+    def __call__(self, model, source, segments, count, *, start, stop):
+        del model, segments
+        assert (start, stop) == (PAD, STOP)
+        answer = jnp.pad(source[:, 1:], ((0, 0), (0, count - source.shape[1] + 1)), constant_values=STOP)
+        return answer.at[::3, 0].set(STOP)
+
+
+def test_exact_answers_are_counted_and_the_filling_is_not(monkeypatch):
+    answerer = configured("--task=copy", "--eval_limit=20")
+    monkeypatch.setattr(answers, "generate_answers", Copier())
+    row = answers.measure(answerer, answerer.prototype, make_mesh(), "copy", 6)
+    assert row == ("copy", 6, 20 - 7, 20, "")
+    assert answers.measure(answerer, answerer.prototype, make_mesh(), "reverse", 6).correct == 0
+
+
+@pytest.mark.long
+def test_copying_is_learned(tmp_path):
+    out = tmp_path / "run"
+    options = (
+        "--task=copy", "--cross=separate", "--width=32", "--steps=400", "--length=3", "--batch=32", "--lr=1e-2",
+        "--eval_limit=40", "--eval_lengths", "2",
+    )  # fmt: skip
+    assert seq2seq.main([*SMALL, *options, f"--out={out}"]) == 0
+    assert json.loads((out / "results.json").read_text())["rows"][0]["exact"] > 0.9
+
+
+BAD = {
+    "--pe=rop": "did you mean 'rope'?",
+    "--cross_pe=rop": "did you mean 'rope'?",
+    "--preset=demos": "preset must be one of demo, table, got 'demos'",
+    "--cross=shared": "cross must be one of none, query_only, separate, unified, got 'shared'",
+    "--task=copi": "a task must be one of copy, reverse, sort, addition, passkey, got 'copi'",
+    "--length=3": "length must be at least 4 for passkey, got 3",
+    "--encoder_layers=0": "encoder_layers must be at least 1, got 0",
+    "--eval_limit=0": "eval_limit must be at least 1: examples never run out, got 0",
+    "--seed=-1": "seed must not be negative, got -1",
+    "--batch=12": "batch must be a multiple of the number of devices, 8, got 12",
+}
+
+
+@pytest.mark.parametrize("flag", BAD)
+def test_bad_flags_are_one_line(flag, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        train(tmp_path / "run", flag)
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert BAD[flag] in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_query_only_is_for_encodings_that_rotate(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        train(tmp_path / "run", "--pe=alibi", "--cross=query_only")
+    assert "cross='query_only' needs an encoding that rotates and does nothing else, got 'alibi'" in (
+        capsys.readouterr().err
+    )
+
+
+def test_runs_have_folders_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    folders = {parse(Config, [f"--cross={cross}"]).out for cross in ("none", "separate")}
+    assert folders == {"runs/rope,crossnone-reverse-0", "runs/rope,crossseparate-reverse-0"}
+    assert parse(Config, ["--out=here"]).out == "here"
+
+
+def test_starting_from_another_run(whole, tmp_path, capsys):
+    assert train(tmp_path / "more", "--pe=rope", f"--init={whole}", "--length=5", "--stop_at=1") == 0
+    assert f"starting from step 6 of {whole}, trained at 4 tokens" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        train(tmp_path / "other", f"--init={whole}", "--pe=rope", "--width=32")
+    assert "width=16, this run has width=32" in capsys.readouterr().err
+
+
+def test_lengths_are_multiples_of_the_trained_one():
+    assert Config().lengths == (8, 16, 24, 32, 48, 64)
+    assert Config(length=1, eval_lengths=()).lengths == (1, 2, 3, 4)
+    count = sum(len(batch["source"]) for batch in evaluation_batches("copy", 64, 5, 3))
+    assert count == 5
