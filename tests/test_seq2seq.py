@@ -201,7 +201,10 @@ def test_query_only_is_for_encodings_that_rotate(tmp_path, capsys):
 def test_runs_have_folders_of_their_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     folders = {parse(Config, [f"--cross={cross}"]).out for cross in ("none", "separate")}
-    assert folders == {"runs/rope,crossnone-reverse-0", "runs/rope,crossseparate-reverse-0"}
+    assert folders == {"runs/rope-cross_none-reverse-0", "runs/rope-cross_separate-reverse-0"}
+    mixed = parse(Config, ["--pe=alibi", "--decoder_pe=rope(base=100)", "--cross=query_only", "--task=copy"])
+    assert mixed.out == "runs/alibi_rope_base=100_-cross_query_only-copy-0"
+    assert mixed.name == "alibi + rope(base=100), cross query_only"
     assert parse(Config, ["--out=here"]).out == "here"
 
 

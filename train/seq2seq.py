@@ -3,9 +3,9 @@
     python -m train.seq2seq --pe=rope --task=reverse --cross=unified          minutes on two cores
     python -m train.seq2seq --pe=t5 --cross=separate --task=copy,sort         a mixture
     python -m train.seq2seq --pe=alibi --decoder_pe=rope --cross=query_only   an encoding for each part
-    python -m train.evaluate runs/rope,crossunified-reverse-0 --extend="yarn(factor=4)"
+    python -m train.evaluate runs/rope-cross_unified-reverse-0 --extend="yarn(factor=4)"
     python -m train.evaluate --compare runs/*-reverse-0 --to=comparison       encodings and policies side by side
-    python -m train.seq2seq --resume --out=runs/rope,crossunified-reverse-0   goes on where it was stopped
+    python -m train.seq2seq --resume --out=runs/rope-cross_unified-reverse-0   goes on where it was stopped
     python -m train.seq2seq --help                                            every option
 
 The run folder receives config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.

@@ -85,7 +85,7 @@ class Config(RunConfig):
     @property
     def name(self) -> str:
         """The encodings and the policy of cross-attention: "rope, cross unified"."""
-        decoder = f" / {self.decoder_pe}" if self.decoder_pe else ""
+        decoder = f" + {self.decoder_pe}" if self.decoder_pe else ""
         return f"{self.pe}{decoder}, cross {self.cross_pe + ' ' if self.cross_pe else ''}{self.cross}"
 
     @property
@@ -112,5 +112,5 @@ class Config(RunConfig):
             raise ValueError(f"eval_limit must be at least 1: examples never run out, got {self.eval_limit}")
         if min(self.lengths) < 1:
             raise ValueError(f"eval_lengths must be at least 1, got {min(self.lengths)}")
-        folder = run_folder(dataclasses.replace(self, pe=self.name.replace(" ", "")))
+        folder = run_folder(dataclasses.replace(self, pe=self.name.replace(", ", "-")))
         return dataclasses.replace(self, out=str(folder))
