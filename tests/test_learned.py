@@ -107,6 +107,15 @@ def test_a_stretched_table_is_resized_to_longer_sequences_alone():
         jax.jit(lambda params, length: encoding.at(params, length))(params, 8)
 
 
+def test_a_stretched_table_is_the_same_at_a_length_known_only_at_run_time():
+    encoding, params = made("learned(extend='resize')", LINE)
+    x, positions = jnp.zeros((8, 6), jnp.float32), jnp.arange(8)
+    traced = jax.jit(lambda params, length: encoding.embed(encoding.at(params, length), x, positions))
+    for length in (3, 5, 8, 13):
+        fixed, count = encoding.at(params, length)["table_0"], min(length, 8)
+        np.testing.assert_allclose(traced(params, length)[:count], fixed[:count], rtol=0, atol=1e-7)
+
+
 def test_a_length_known_only_at_run_time_gives_nan_beyond_the_table():
     encoding, params = made("learned", LINE)
 

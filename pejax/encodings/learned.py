@@ -39,12 +39,14 @@ def learned(
         method: of resampling: "bicubic", "bilinear" or "align_corners".
         antialias: filter axes that shrink (`resize_embedding`).
         factorised: one table per axis, C/A channels each, joined in the order of the axes; for A > 1.
-        extend: on one axis, "resize" resamples a table that is shorter than the sequence instead of refusing it.
+        extend: on one axis, "resize" resamples a table that is shorter than the sequence instead of refusing it. Where
+            the length is traced, the table is read at the centres of the resampled cells, which is the same.
 
     Raises:
         ValueError: no extent; an unknown method, or antialiasing where corners align; `factorised` on one axis or with
             a width that A does not divide; an unknown extension, or one on more. `at` refuses a sequence longer than
-            the table and an extent of other axes, `embed` positions of other axes or outside the table.
+            the table, an extent of other axes, and a traced length where it cannot resize to one; `embed` refuses
+            positions of other axes or outside the table.
     """
     size = _table_size(dims, method, antialias, factorised, extend)
     shapes = [(n, dims.width // dims.axes) for n in size] if factorised else [(*size, dims.width)]
@@ -54,7 +56,13 @@ def learned(
         return {f"table_{i}": STD * jax.random.normal(keys[i], shape) for i, shape in enumerate(shapes)}
 
     def at(params: Params, extent: Extent) -> Params:
-        sizes = _sizes(extent, dims.axes, len(params["table_0"]), extend == "resize")
+        rows = len(params["table_0"])
+        if extend == "resize" and isinstance(extent, Tracer):
+            if method != "bicubic" or antialias:
+                rule = "extend='resize' needs a length known when traced, or method='bicubic' without antialiasing"
+                raise ValueError(f"{rule}, got {method!r} and antialias={antialias}")
+            return {**params, "cell": jnp.minimum(1.0, rows / extent.astype(jnp.float32))}
+        sizes = _sizes(extent, dims.axes, rows, extend == "resize")
         sizes = [(n,) for n in sizes] if factorised else [sizes]
         resized = {
             f"table_{i}": resize_grid(params[f"table_{i}"], to, method=method, antialias=antialias)
@@ -65,6 +73,8 @@ def learned(
     def embed(params: Params, x: Array, positions: Array) -> Array:
         check_positions(positions.shape, x.shape[:-1], dims.axes)
         tables = [params[f"table_{i}"] for i in range(len(shapes))]
+        if "cell" in params:
+            positions = (positions.astype(jnp.float32) + 0.5) * params["cell"] - 0.5
         by_table = [positions[..., i] for i in range(dims.axes)] if factorised else [positions]
         rows = [lookup_embedding(*pair) for pair in zip(tables, by_table, strict=True)]
         return (x.astype(jnp.float32) + jnp.concatenate(rows, axis=-1).astype(jnp.float32)).astype(x.dtype)
@@ -95,8 +105,6 @@ def _sizes(extent: Extent, axes: int, rows: int, resize: bool) -> tuple[int, ...
             raise ValueError(f"extent must be a tuple of {axes} positive ints, got {extent!r}")
         return extent
     if isinstance(extent, Tracer):
-        if resize:
-            raise ValueError("extend='resize' needs a length known when traced, got a traced one")
         return (rows,)
     if isinstance(extent, tuple) or extent < 1:
         raise ValueError(f"extent must be a positive length, got {extent!r}")

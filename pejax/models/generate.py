@@ -204,7 +204,8 @@ def _generate(
         follow = lambda: model.cached(text.new[:, None], text.cache, tokens=place, extent=extent)  # noqa: E731
 
         def again() -> tuple[Array, Cache]:
-            filled = where._replace(segments=jnp.where(jnp.arange(slots) <= slot, segments, 0))
+            keep = lambda array: jnp.where(jnp.arange(slots) <= slot, array, 0)  # noqa: E731
+            filled = Tokens(keep(where.positions), segments=keep(segments))
             empty = text.cache._replace(used=jnp.zeros((), jnp.int32))
             logits, cache = model.cached(ids, empty, tokens=filled, extent=extent)
             return logits[:, slot][:, None], cache._replace(used=slot + 1)
