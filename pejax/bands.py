@@ -6,6 +6,7 @@ once over each range of distances (`Encoding.bands`), and the parts are merged e
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -14,9 +15,7 @@ from pejax.encoding import Band, Dims, Encoding, Extent, Params
 Turn = Callable[[Params, Array, Array], Array]
 
 
-def self_extend(
-    encoding: Encoding, dims: Dims, *, group: int | None = None, window: int | None = None
-) -> Encoding:
+def self_extend(encoding: Encoding, dims: Dims, *, group: int | None = None, window: int | None = None) -> Encoding:
     """Return the encoding with the positions of far pairs counted in groups, and nothing to train.
 
     Pairs nearer than W turn as before; others as if the query were at `⌊p/G⌋ + W - ⌊W/G⌋` and the key at `⌊p/G⌋`.
@@ -25,7 +24,7 @@ def self_extend(
         encoding: that rotates.
         dims: causal, of a sequence; L is their extent.
         group: G, tokens. None = the smallest that keeps the length at hand in the trained range,
-            `max(1, ⌈(L' - W) / (L - W)⌉)`.
+            `⌊(L' - 1)/G⌋ + W - ⌊W/G⌋ < L`: the paper's `⌈(L' - W) / (L - W)⌉` or, where G does not divide W, more.
         window: W, tokens. None = L / 4.
 
     Raises:
@@ -43,16 +42,20 @@ def self_extend(
 
     def at(params: Params, extent: Extent) -> Params:
         params = params if encoding.at is None else encoding.at(params, extent)
-        needed = -((near - jnp.asarray(extent, jnp.int32)) // (trained - near))
-        return {**params, "group": jnp.maximum(1, needed)}
+        length = jnp.asarray(extent, jnp.int32)
+        least = jnp.maximum(1, -((near - length) // (trained - near)))
+        beyond = lambda size: size * (trained - near + near // size) < length  # noqa: E731
+        return {**params, "group": jax.lax.while_loop(beyond, lambda size: size + 1, least)}
 
-    size = (lambda params: params["group"]) if group is None else (lambda params: group)
+    def size(params: Params, positions: Array) -> Array:
+        return jnp.asarray(params["group"] if group is None else group, positions.dtype)
 
     def far(params: Params, x: Array, positions: Array) -> Array:
-        return turn(params, x, positions // size(params) + near - near // size(params))
+        grouped = size(params, positions)
+        return turn(params, x, positions // grouped + near - near // grouped)
 
     def far_keys(params: Params, x: Array, positions: Array) -> Array:
-        return turn_keys(params, x, positions // size(params))
+        return turn_keys(params, x, positions // size(params, positions))
 
     bands = (Band(0, near, turn, turn_keys), Band(near, None, far, far_keys))
     return encoding._replace(at=at if group is None else encoding.at, bands=bands, shift_invariant=False)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pejax.encoding import Dims, Encoding, Extent, Params
+from pejax.encoding import Dims, Encoding, Extent, Params, from_distance
 
 FACTOR = "squeeze"
 """The name of the factor among the parameters; absent where nothing is squeezed."""
@@ -14,14 +14,15 @@ FACTOR = "squeeze"
 def squeeze_positions(encoding: Encoding, dims: Dims) -> Encoding:
     """Return the encoding with every position multiplied by `min(1, L_a / L'_a)`, axis by axis.
 
-    What depends on the length sees at most the trained extent. Masks and windows count tokens as before.
+    What depends on the length sees at most the trained extent. Masks and windows count tokens as before. A bias that
+    is a function of the distance gets the distance, squeezed: the difference of two squeezed positions is rounded.
 
     Args:
         encoding: any. A rotary one does better to scale its frequencies (`extend_linear`).
         dims: their extent is L, the trained length or grid.
 
     Raises:
-        ValueError: no trained extent.
+        ValueError: no trained extent. `at` refuses an extent of other axes.
 
     Reference:
         Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
@@ -39,33 +40,38 @@ def squeeze_positions(encoding: Encoding, dims: Dims) -> Encoding:
         return {**params, FACTOR: factor, "all": {**params.get("all", {}), FACTOR: factor}}
 
     def on_tokens(hook: Callable) -> Callable:
-        return lambda params, x, positions: hook(params, x, _scaled(params, positions))
+        return lambda params, x, positions: hook(_own(params), x, _scaled(params, positions))
 
     def on_pairs(hook: Callable) -> Callable:
         def scaled(params: Params, *operands: Array) -> Array:
             *others, q_positions, k_positions = operands
-            return hook(params, *others, _scaled(params, q_positions), _scaled(params, k_positions))
+            return hook(_own(params), *others, _scaled(params, q_positions), _scaled(params, k_positions))
 
         return scaled
 
     def on_distances(hook: Callable) -> Callable:
-        return lambda params, relative: hook(params, _scaled(params, relative))
+        return lambda params, relative: hook(_own(params), _scaled(params, relative))
 
     wrap = lambda way, hook: None if hook is None else way(hook)  # noqa: E731
+    distance = wrap(on_distances, encoding.distance)
+    turned = lambda band: band._replace(rotate=on_tokens(band.rotate), rotate_keys=on_tokens(band.rotate_keys))  # noqa: E731
     return encoding._replace(
         at=at,
         embed=wrap(on_tokens, encoding.embed),
         rotate=wrap(on_tokens, encoding.rotate),
         rotate_keys=wrap(on_tokens, encoding.rotate_keys),
-        bias=wrap(on_pairs, encoding.bias),
+        bias=wrap(on_pairs, encoding.bias) if distance is None else from_distance(distance),
         values=wrap(on_pairs, encoding.values),
-        distance=wrap(on_distances, encoding.distance),
+        distance=distance,
+        bands=tuple(map(turned, encoding.bands)),
     )
 
 
 def _squeezed(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, Array | None]:
     """Return the extent that the encoding adapts to, and the factor of the positions, None = 1."""
     most, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained, extent))
+    if len(most) != len(sizes):
+        raise ValueError(f"extent must have the axes of the trained one, {trained}, got {extent}")
     if all(isinstance(size, int) for size in sizes):
         if all(size <= limit for size, limit in zip(sizes, most, strict=True)):
             return extent, None
@@ -74,6 +80,11 @@ def _squeezed(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, A
         return (within, factors) if isinstance(extent, tuple) else (within[0], factors[0])
     length = jnp.asarray(sizes[0])
     return jnp.minimum(length, most[0]), jnp.minimum(1.0, most[0] / length.astype(jnp.float32))
+
+
+def _own(params: Params) -> Params:
+    """Return the encoding's own parameters, so that squeezing twice squeezes once."""
+    return {name: value for name, value in params.items() if name != FACTOR}
 
 
 def _scaled(params: Params, positions: Array) -> Array:

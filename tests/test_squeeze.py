@@ -1,0 +1,243 @@
+"""Position interpolation of every encoding is its hooks at squeezed positions; Self-Extend, ReRoPE."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pejax import ENCODINGS, Dims, Encoding, make_encoding
+from pejax.bands import rerope, self_extend
+from pejax.encoding import split_params
+from pejax.squeeze import squeeze_positions
+from tests.cases import Case, close, draw, normal, serves
+from tests.decoders import FAST
+
+FARTHER = {"causal": 96, "image": (24, 4)}
+"""Extents beyond the trained 24 and (6, 4); what they squeeze by is exact."""
+FACTORS = {"causal": np.float32(0.25), "image": np.float32([0.25, 1.0])}
+QUICK = ("alibi", "learned", "rope_axial")
+"""Encodings that are squeezed on grids in every run; `-m long` squeezes all."""
+CASES = [
+    pytest.param(Case(name, setting), marks=[pytest.mark.long] if setting == "image" and name not in QUICK else [])
+    for name in ENCODINGS
+    for setting in FARTHER
+    if serves(name, setting)
+]
+X = jnp.zeros(())
+"""For hooks that look at positions alone."""
+ROPE = Dims(width=8, heads=2, extent=16, causal=True)
+HOOKS = ("embed", "rotate", "rotate_keys", "bias", "values", "distance")
+
+
+def hooks(encoding: Encoding, params, dims: Dims, positions) -> dict:
+    """Return what every hook makes of random tokens at these positions; `params` have been through `at`."""
+    shared, heads = split_params(params)
+    x, q, k = normal(5, dims.width), normal(5, dims.heads, dims.head_dim), normal(5, dims.kv_heads, dims.head_dim)
+    weights, relative = jax.nn.softmax(normal(5, 5)), positions[::-1] - positions
+
+    def of_heads(hook, *operands):
+        return jax.vmap(lambda one: hook({**shared, **one}, *operands), axis_size=dims.heads)(heads)
+
+    found = {}
+    for name, operands in (("embed", (x,)), ("rotate", (q,)), ("rotate_keys", (k,))):
+        if getattr(encoding, name) is not None:
+            found[name] = getattr(encoding, name)(params, *operands, positions)
+    for name, operands in (
+        ("bias", (q[:, 0], k[:, 0], positions, positions)),
+        ("values", (weights, positions, positions)),
+        ("distance", (relative,)),
+    ):
+        if getattr(encoding, name) is not None:
+            found[name] = of_heads(getattr(encoding, name), *operands)
+    return found
+
+
+@functools.partial(jax.jit, static_argnames=("encoding", "dims"), compiler_options=FAST)
+def run(encoding: Encoding, dims: Dims, params, positions) -> dict:
+    return hooks(encoding, params, dims, positions)
+
+
+def settled(encoding: Encoding, params, extent):
+    return params if encoding.at is None else encoding.at(params, extent)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_hook_sees_the_positions_squeezed_and_up_to_the_trained_extent_nothing_changes(case):
+    encoding, dims, params = case.encoding, case.dims, case.params
+    squeezed, positions = squeeze_positions(encoding, dims), draw(case, 5, reach=1)
+    scaled = positions.astype(jnp.float32) * FACTORS[case.setting]
+    expected = run(encoding, dims, settled(encoding, params, dims.extent), scaled)
+    found = run(squeezed, dims, squeezed.at(params, FARTHER[case.setting]), positions)
+    assert set(found) == {name for name in HOOKS if getattr(encoding, name) is not None}
+    close(found, expected, 1e-6)
+    jax.tree.map(
+        np.testing.assert_array_equal, squeezed.at(params, dims.extent), settled(encoding, params, dims.extent)
+    )
+    if case.setting == "causal":
+        at = jax.jit(squeezed.at)
+        close(run(squeezed, dims, at(params, jnp.asarray(96, jnp.int32)), positions), expected, 1e-6)
+        plain = run(encoding, dims, settled(encoding, params, 24), positions.astype(jnp.float32))
+        close(run(squeezed, dims, at(params, jnp.asarray(17, jnp.int32)), positions), plain, 1e-6)
+        for name, one in plain.items():
+            assert np.abs(np.asarray(one) - np.asarray(found[name])).max() > 1e-3, "squeezing shows"
+
+
+SEEN = Encoding(
+    embed=lambda params, x, positions: positions,
+    rotate=lambda params, x, positions: positions,
+    values=lambda params, weights, q_positions, k_positions: jnp.stack([q_positions, k_positions]),
+    distance=lambda params, relative: relative,
+)
+"""Its hooks return the positions that they get."""
+
+
+@pytest.mark.parametrize(
+    ("trained", "within", "beyond", "factor"),
+    [(16, (16, 3), (48, 17), (16 / 48, 16 / 17)), ((4, 6), ((4, 6), (1, 2)), ((8, 6), (3, 9)), ((0.5, 1), (1, 6 / 9)))],
+)
+def test_positions_are_multiplied_axis_by_axis_or_are_the_very_same(trained, within, beyond, factor):
+    axes = len(trained) if isinstance(trained, tuple) else 1
+    squeezed = squeeze_positions(SEEN, Dims(width=8, heads=2, axes=axes, extent=trained))
+    positions = jnp.arange(2 * axes).reshape((2, axes) if axes > 1 else (2,))
+    for extent in within:
+        params = {"table": positions}
+        assert squeezed.at(params, extent) is params
+        assert squeezed.embed(params, X, positions) is positions
+        assert squeezed.distance(params, positions) is positions
+    for extent, by in zip(beyond, factor, strict=True):
+        params = squeezed.at({"all": {"table": positions}, "heads": {}}, extent)
+        expected = np.float32(positions) * np.float32(by)
+        assert params["all"]["table"] is positions
+        for found in (
+            squeezed.embed(params, X, positions),
+            squeezed.rotate(params, X, positions),
+            *jnp.unstack(squeezed.values(params["all"], X, positions, positions)),
+            squeezed.distance(params["all"], positions),
+        ):
+            np.testing.assert_array_equal(found, expected, strict=True)
+
+
+def test_a_bias_of_the_distance_is_read_at_the_distance_squeezed_not_at_a_difference_of_rounded_positions():
+    dims = Dims(width=8, heads=2, extent=24, causal=True)
+    encoding = make_encoding("t5", dims, "pi")
+    params = encoding.at({"heads": {"bias": normal(2, 32)}} | make_encoding("t5", dims).init(jax.random.key(0)), 72)
+    shared, heads = split_params(params)
+    one = {**shared, **jax.tree.map(lambda leaf: leaf[0], heads)}
+    positions = jnp.arange(72)
+    found = np.asarray(encoding.bias(one, normal(72, 4), normal(72, 4), positions, positions))
+    plain = make_encoding("t5", dims)
+    thirds = plain.distance(one, jnp.arange(-23, 24))
+    for relative in range(-69, 70, 3):
+        np.testing.assert_array_equal(np.diagonal(found, relative), thirds[relative // 3 + 23])
+
+
+def test_squeezing_twice_squeezes_once_and_bands_are_squeezed_too():
+    banded = SEEN._replace(bands=self_extend(make_encoding("rope", ROPE), ROPE, group=2, window=4).bands)
+    once = squeeze_positions(banded, ROPE)
+    twice = squeeze_positions(once, ROPE)
+    positions = jnp.arange(0, 32, 2)
+    x = normal(16, 2, 4)
+    for encoding in (once, twice):
+        params = encoding.at({}, 32)
+        np.testing.assert_array_equal(encoding.embed(params, X, positions), np.arange(16, dtype=np.float32))
+        for band, plain in zip(encoding.bands, banded.bands, strict=True):
+            for hook in ("rotate", "rotate_keys"):
+                np.testing.assert_array_equal(
+                    getattr(band, hook)(params, x, positions), getattr(plain, hook)({}, x, jnp.arange(16.0))
+                )
+
+
+def test_what_cannot_be_squeezed_is_refused():
+    with pytest.raises(ValueError, match=r"pi needs the trained length, got dims\.extent=None"):
+        squeeze_positions(SEEN, Dims(width=8, heads=2))
+    for trained, extent in ((16, (4, 4)), ((4, 4), 16)):
+        axes = len(trained) if isinstance(trained, tuple) else 1
+        squeezed = squeeze_positions(SEEN, Dims(width=8, heads=2, axes=axes, extent=trained))
+        with pytest.raises(ValueError, match="extent must have the axes of the trained one"):
+            squeezed.at({}, extent)
+
+
+GRID = Dims(width=8, heads=2, axes=2, extent=(4, 4))
+
+
+@pytest.mark.parametrize("recast", [self_extend, rerope])
+def test_what_cannot_be_banded_is_refused_in_one_line(recast):
+    name, rope = recast.__name__, make_encoding("rope", ROPE)
+    with pytest.raises(ValueError, match=f"{name} needs an encoding that rotates queries and keys, got one that does"):
+        recast(make_encoding("alibi", ROPE), ROPE)
+    with pytest.raises(ValueError, match=f"{name} needs an encoding without bands, got one that has 2"):
+        recast(rerope(rope, ROPE), ROPE)
+    for dims in (GRID, Dims(width=8, heads=2, extent=16), Dims(width=8, heads=2, causal=True)):
+        encoding = make_encoding("rope_axial", dims) if dims.extent else rope
+        with pytest.raises(ValueError, match=f"{name} needs a causal model .*, got causal={dims.causal}, extent="):
+            recast(encoding, dims)
+    with pytest.raises(ValueError, match=r"window must be at least 1 token, got (None and )?0|and window must be"):
+        recast(rope, ROPE, window=0)
+    assert make_encoding("rope", ROPE, f"{name}(window=3)").bands[1].low == 3
+
+
+def test_a_group_is_at_least_one_and_a_window_leaves_room_to_group():
+    rope = make_encoding("rope", ROPE)
+    with pytest.raises(ValueError, match="group and window must be at least 1 token, got 0 and None"):
+        self_extend(rope, ROPE, group=0)
+    with pytest.raises(ValueError, match="window must be below the trained length 16, got 16"):
+        self_extend(rope, ROPE, window=16)
+    assert self_extend(rope, ROPE, group=4, window=16).bands[0].high == 16
+    assert [band.low for band in self_extend(rope, ROPE, group=4).bands] == [0, 4]
+    assert [band.low for band in rerope(rope, ROPE).bands] == [0, 8]
+
+
+TURNS = Encoding(rotate=lambda params, x, positions: positions)
+"""Rotates by returning the positions."""
+
+
+@given(trained=st.integers(2, 40), length=st.integers(1, 400), data=st.data())
+def test_the_group_is_the_smallest_that_keeps_far_distances_in_the_trained_range(trained, length, data):
+    window = data.draw(st.integers(1, trained - 1))
+    dims = Dims(width=8, heads=2, extent=trained, causal=True)
+    encoding = self_extend(TURNS, dims, window=window)
+    far, positions = encoding.bands[1], jnp.arange(400)
+
+    def farthest(group: int) -> int:
+        """Return the largest distance of a far pair, after the turn."""
+        params = {"group": jnp.int32(group)}
+        queries, keys = (np.asarray(turn(params, X, positions))[:length] for turn in (far.rotate, far.rotate_keys))
+        return max((queries[window:] - keys[0]).tolist(), default=0)
+
+    with jax.disable_jit():
+        group = int(encoding.at({}, length)["group"])
+    assert farthest(group) < trained
+    assert group == 1 or farthest(group - 1) >= trained
+
+
+def test_the_papers_group_where_it_divides_the_window():
+    for window, length in ((4, 28), (4, 52), (8, 24), (8, 40)):
+        group = -((window - length) // (16 - window))
+        assert window % group == 0
+        assert int(self_extend(TURNS, ROPE, window=window).at({}, length)["group"]) == group
+
+
+def test_group_one_is_plain_and_far_positions_may_be_fractional():
+    rope = make_encoding("rope", ROPE)
+    far = self_extend(rope, ROPE, group=1, window=4).bands[1]
+    x, positions = normal(12, 2, 4), jnp.arange(12)
+    for hook in (far.rotate, far.rotate_keys):
+        np.testing.assert_array_equal(hook({}, x, positions), rope.rotate({}, x, positions))
+    far = self_extend(TURNS, ROPE, window=4)
+    params = far.at({}, 28)
+    assert int(params["group"]) == 2
+    np.testing.assert_array_equal(far.bands[1].rotate(params, X, jnp.asarray([7.5, 9.0])), [3.0 + 2, 4.0 + 2])
+    np.testing.assert_array_equal(far.bands[1].rotate_keys(params, X, jnp.asarray([7.5, 9.0])), [3.0, 4.0])
+
+
+def test_rerope_sees_no_distance_beyond_its_window():
+    positions = jnp.arange(30)
+    near, far = rerope(TURNS, ROPE, window=5).bands
+    assert (near.low, near.high, far.low, far.high) == (0, 5, 5, None)
+    distances = far.rotate({}, X, positions)[:, None] - far.rotate_keys({}, X, positions)[None]
+    np.testing.assert_array_equal(distances, np.full((30, 30), 5))
+    np.testing.assert_array_equal(near.rotate({}, X, positions), positions)
