@@ -317,9 +317,10 @@ class Decoder(nnx.Module):
 
 
 def sequence_tokens(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None) -> Tokens:
-    """Return where the tokens of sequences are: 0 ... T-1, or restarting in each segment."""
+    """Return where the tokens of sequences are: 0 ... T-1, or restarting in each segment, padding at 0."""
     if segments is None:
         return Tokens(jnp.arange(ids.shape[1], dtype=jnp.int32))
     if segments.shape != ids.shape:
         raise ValueError(f"segments must have the shape of ids, {ids.shape}, got {segments.shape}")
-    return Tokens(packed_positions(segments).astype(jnp.int32), segments=segments)
+    positions = jnp.where(segments != 0, packed_positions(segments), 0)  # padding, which may be longer than a table
+    return Tokens(positions.astype(jnp.int32), segments=segments)

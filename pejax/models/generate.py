@@ -20,8 +20,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pejax.encoding import Encoding, Params, Tokens
-from pejax.models.decoder import Cache, Decoder
-from pejax.positions import packed_positions
+from pejax.models.decoder import Cache, Decoder, sequence_tokens
 
 POLICIES = ("stepwise", "recompute")
 
@@ -115,15 +114,14 @@ def generate(
     segments = jnp.ones(prompts.shape, jnp.int32) if segments is None else segments.astype(jnp.int32)
     if segments.shape != prompts.shape or bool((segments[:, -1] == 0).any()):
         raise ValueError(f"segments must have the shape of the prompts, {prompts.shape}, and end in a token, not in 0")
-    positions = packed_positions(segments).astype(jnp.int32)
-    longest = int(positions.max()) + count
+    tokens = sequence_tokens(prompts, segments)
+    longest = int(tokens.positions.max()) + count
     if encoding.at is not None:
         encoding.at(model.stack.embed_params(), longest)  # refuses what it cannot serve
     steady = bool(is_steady(encoding, model.stack.embed_params(), longest))
     static, params = nnx.split(model)
     way = "steady" if steady else policy
     key = jax.random.key(0) if key is None else key
-    tokens = Tokens(positions, segments=segments)
     found, logits = _generate(static, params, prompts, tokens, key, count, sampling, way, stop, return_logits)
     return (found, logits) if return_logits else found
 
