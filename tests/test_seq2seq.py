@@ -16,12 +16,12 @@ from train.config import parse
 from train.data.tasks import PAD, STOP, evaluation_batches, train_batches
 from train.mesh import make_mesh
 from train.seq2seq_config import Config
-from train.seq2seq_results import Results, Row
+from train.seq2seq_results import Results, Row, load_results
 
 SMALL = ("--width=16", "--layers=1", "--encoder_layers=1", "--heads=2", "--length=4", "--batch=8")
 TINY = (
     *SMALL, "--steps=6", "--warmup=2", "--log_every=2", "--checkpoint_every=3", "--eval_limit=8", "--task=copy,passkey",
-    "--cross=unified", "--eval_lengths", "3", "4",
+    "--cross=unified", "--eval_lengths", "4",
 )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def test_a_run_leaves_everything_behind(whole):
     assert {"loss", "right", "lr"} <= set(metrics[0])
     rows = json.loads(results)["rows"]
     assert [(row["task"], row["length"], row["count"]) for row in rows] == [
-        ("copy", 3, 8), ("copy", 4, 8), ("passkey", 4, 8),
+        ("copy", 4, 8), ("passkey", 4, 8),
     ]  # fmt: skip
     assert (whole / "results.png").stat().st_size > 1000
     assert json.loads((whole / "config.json").read_text())["cross"] == "unified"
@@ -90,7 +90,7 @@ def test_evaluating_again_and_side_by_side(whole, tmp_path, capsys):
     assert answers.NOTE[:40] in said
     assert evaluate.main(["--compare", str(whole), f"--to={tmp_path / 'both'}"]) == 0
     table = (tmp_path / "both.md").read_text()
-    assert "| encoding | 3 | **4** |" in table
+    assert "| encoding | **4** |" in table
     assert "| rope, cross unified |" in table
     assert (tmp_path / "both.png").stat().st_size > 1000
 
@@ -119,9 +119,11 @@ def test_what_an_encoding_cannot_serve_is_refused_by_length(tmp_path):
     answerer = configured("--pe=learned", "--task=copy", "--eval_limit=8", "--eval_lengths", "4", "5")
     assert answerer.refusal(4) == ""
     assert "got a table of 5 for length 6" in answerer.refusal(5)
-    found = Results("learned", "copy", 4, 1, "none", "note", (Row("copy", 4, 7, 8), Row("copy", 5, refused="too long")))
-    found.save(tmp_path)
-    assert json.loads((tmp_path / "results.json").read_text())["rows"][1]["refused"] == "too long"
+    rows = (Row("copy", 4, 7, 8, 0.9), Row("copy", 5, refused="too long"))
+    Results("learned", "copy", 4, 1, "none", "note", rows).save(tmp_path)
+    stored = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert stored[1] == {"task": "copy", "length": 5, "refused": "too long"}
+    assert load_results(tmp_path / "results.json").rows[0] == rows[0]
     seq2seq.compare([tmp_path / "results.json"], tmp_path / "one")
     assert "| learned | **87.5** | refused |" in (tmp_path / "one.md").read_text()
 
@@ -149,7 +151,7 @@ def test_exact_answers_are_counted_and_the_filling_is_not(monkeypatch):
     answerer = configured("--task=copy", "--eval_limit=20")
     monkeypatch.setattr(answers, "generate_answers", Copier())
     row = answers.measure(answerer, answerer.prototype, make_mesh(), "copy", 6)
-    assert row == ("copy", 6, 20 - 7, 20, "")
+    assert row == ("copy", 6, 20 - 7, 20, 1 - 7 / (20 * 7), "")
     assert answers.measure(answerer, answerer.prototype, make_mesh(), "reverse", 6).correct == 0
 
 
@@ -209,11 +211,18 @@ def test_runs_have_folders_of_their_own(monkeypatch, tmp_path):
 
 
 def test_starting_from_another_run(whole, tmp_path, capsys):
-    assert train(tmp_path / "more", "--pe=rope", f"--init={whole}", "--length=5", "--stop_at=1") == 0
+    assert train(tmp_path / "more", "--pe=rope", f"--init={whole}", "--stop_at=1") == 0
     assert f"starting from step 6 of {whole}, trained at 4 tokens" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         train(tmp_path / "other", f"--init={whole}", "--pe=rope", "--width=32")
     assert "width=16, this run has width=32" in capsys.readouterr().err
+
+
+def test_a_table_of_another_length_is_not_fitted():
+    short, long = configured("--pe=learned", "--task=copy"), configured("--pe=learned", "--task=copy", "--length=5")
+    with pytest.raises(ValueError, match=r"'table_0'\] of shape \(6, 16\)"):
+        answers.fitted(long, short.shapes)
+    assert answers.fitted(short, short.shapes) is short.shapes
 
 
 def test_lengths_are_multiples_of_the_trained_one():

@@ -126,7 +126,7 @@ def fitted(new: Answerer, params: Any) -> Any:
 def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console: Console) -> Results:
     """Return the share of exact answers of every task at every length the config asks for.
 
-    Answers are generated token by token, the likeliest first; one is exact if it is right up to the token that ends it.
+    Answers are generated token by token, each the likeliest; one is exact if it is right up to the token that ends it.
 
     Args:
         answerer: of the run.
@@ -153,11 +153,13 @@ def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, le
     """Return how many answers of a task are exact at one length."""
     count = answerer.config.eval_limit
     batch = mesh.size * min(EXAMPLES_AT_ONCE[mesh.devices.flat[0].platform], -(-count // mesh.size))
-    correct = 0
+    correct, right, tokens = 0, 0, 0
     for host in evaluation_batches(task, length, count, batch):
         short = batch - len(host["source"])
         source = put_batch(np.pad(host["source"], ((0, short), (0, 0)), mode="edge"), mesh)
         found = generate_answers(model, source, None, host["target"].shape[1], start=PAD, stop=STOP)
-        wanted = np.where(host["target_segments"] == 0, STOP, host["target"])
-        correct += int(np.sum((np.asarray(found)[: len(wanted)] == wanted).all(axis=1)))
-    return Row(task, length, correct, count)
+        inside = host["target_segments"] != 0
+        same = np.asarray(found)[: len(inside)] == np.where(inside, host["target"], STOP)
+        correct += int(same.all(axis=1).sum())
+        right, tokens = right + int((same & inside).sum()), tokens + int(inside.sum())
+    return Row(task, length, correct, count, right / tokens)

@@ -20,6 +20,7 @@ class Row(NamedTuple):
         length: of the source, tokens.
         correct: answers that are right to the last token.
         count: examples.
+        tokens: the share of the tokens of all answers, their ends among them, that are right.
         refused: why the encoding cannot serve this length.
     """
 
@@ -27,6 +28,7 @@ class Row(NamedTuple):
     length: int
     correct: int = 0
     count: int = 0
+    tokens: float = math.nan
     refused: str = ""
 
     @property
@@ -57,20 +59,21 @@ class Results(Evaluation):
 
     def save(self, folder: Path) -> None:
         """Write the JSON and the figure into the run folder."""
-        measured = lambda row: {} if row.refused else {"exact": row.exact, "interval": row.interval}  # noqa: E731
-        self.store(folder, [{**row._asdict(), **measured(row)} for row in self.rows])
+        refused = lambda row: {"task": row.task, "length": row.length, "refused": row.refused}  # noqa: E731
+        measured = lambda row: {**row._asdict(), "exact": row.exact, "interval": row.interval}  # noqa: E731
+        self.store(folder, [refused(row) if row.refused else measured(row) for row in self.rows])
         draw([self], folder / f"{self.stem}.png")
 
     def table(self) -> Table:
         """Return the table for the terminal."""
         title = f"exact answers, {self.label}, trained at up to {self.trained} tokens"
         reasons = sorted({row.refused for row in self.rows if row.refused})
-        heads = ("task", "length", "x trained", "percent", "95 % interval")
+        heads = ("task", "length", "x trained", "exact, %", "95 % interval", "tokens, %")
         table = Table(*heads, title=title, caption="\n".join([self.note, *reasons]))
         for task in self.tasks:
             for row in self.of(task):
                 low, high = row.interval
-                found = (f"{100 * row.exact:.1f}", f"{100 * low:.1f} to {100 * high:.1f}")
+                found = (f"{100 * row.exact:.1f}", f"{100 * low:.1f} to {100 * high:.1f}", f"{100 * row.tokens:.1f}")
                 cells = ("refused",) if row.refused else found
                 style = "bold" if row.length == self.trained else None
                 table.add_row(task, f"{row.length}", f"{row.length / self.trained:g}", *cells, style=style)
@@ -86,7 +89,7 @@ def load_results(path: Path) -> Results:
     """
 
     def row(stored: dict[str, Any]) -> Row:
-        return Row(*(stored[field] for field in Row._fields))
+        return Row(**{name: value for name, value in stored.items() if name in Row._fields})
 
     return load(Results, path, row)
 
