@@ -21,7 +21,7 @@ from train.seq2seq_results import Results, Row, load_results
 SMALL = ("--width=16", "--layers=1", "--encoder_layers=1", "--heads=2", "--length=4", "--batch=8")
 TINY = (
     *SMALL, "--steps=6", "--warmup=2", "--log_every=2", "--checkpoint_every=3", "--eval_limit=8", "--task=copy,passkey",
-    "--cross=unified", "--eval_lengths", "4",
+    "--cross=unified", "--devices=1", "--eval_lengths", "4",
 )  # fmt: skip
 
 
@@ -156,6 +156,13 @@ def test_exact_answers_are_counted_and_the_filling_is_not(monkeypatch):
 
 
 @pytest.mark.long
+def test_eight_devices_answer_as_one(whole, tmp_path):
+    assert train(tmp_path / "run", "--pe=rope", "--devices=8") == 0
+    one, eight = (json.loads((out / "results.json").read_text())["rows"] for out in (whole, tmp_path / "run"))
+    assert eight == one
+
+
+@pytest.mark.long
 def test_copying_is_learned(tmp_path):
     out = tmp_path / "run"
     options = (
@@ -176,7 +183,7 @@ BAD = {
     "--encoder_layers=0": "encoder_layers must be at least 1, got 0",
     "--eval_limit=0": "eval_limit must be at least 1: examples never run out, got 0",
     "--seed=-1": "seed must not be negative, got -1",
-    "--batch=12": "batch must be a multiple of the number of devices, 8, got 12",
+    "--devices=9": "devices must be at most 8, what is visible, got 9",
 }
 
 
