@@ -6,6 +6,8 @@ Somebody has to say what positions in the one have to do with positions in the o
     query_only   queries turn by their position in the target, keys not at all
     separate     both sequences count from 0: target token t stands where source token t does
     unified      the target goes on where the source ends: t + n, n the length of that example's own source
+
+What an encoding adds to the input it has added in the encoder and in the decoder, and not here again.
 """
 
 from jaxtyping import Array, Float

@@ -191,7 +191,8 @@ class EncoderDecoder(nnx.Module):
             target: tokens, the first of which starts the answer.
             source_segments: examples packed one after the other, with the same numbers in the target; 0 = padding.
             target_segments: likewise.
-            source_extent: the length that encodings adapt to; None = the tokens of each source that are no padding.
+            source_extent: the length, or lengths `(B,)`, that encodings adapt to; None = the tokens of each source that
+                are no padding.
             target_extent: likewise, of the target.
 
         Raises:
@@ -257,7 +258,7 @@ class EncoderDecoder(nnx.Module):
             cache: from `empty_cache`, or from here.
             encoded: the source.
             tokens: where these tokens are.
-            extent: of the target, as in `encoded_attention`.
+            extent: the length, or lengths `(B,)`, of the whole target: the same for every step.
         """
         memory = self.memory(encoded, tokens, extent)._replace(states=None)
         x, cache = self.decoder(self.embedding(ids, self.config.dtype), tokens, extent, cache=cache, memory=memory)  # pyright: ignore[reportAssignmentType]
