@@ -90,10 +90,20 @@ class Language(Split[Decoder]):
         return ""
 
     def prober(self, corpus: Corpus) -> Any:
-        """Return the probe `(params) -> values`: the mean loss on positions 0 to L and L to 2L of training text."""
+        """Return the probe `(params) -> values`: the mean loss on positions 0 to L and L to 2L of training text.
+
+        The second is left out where the encoding refuses 2L, or no training document is that long.
+
+        Raises:
+            ValueError: no training document holds L + 1 tokens.
+        """
         length = self.config.length
-        reach = length if self.refusal(2 * length) else 2 * length
-        ids = jnp.asarray(training_windows(corpus, reach, PROBED))
+        longest = max(map(len, corpus.train)) - 1
+        reach = length if longest < 2 * length or self.refusal(2 * length) else 2 * length
+        try:
+            ids = jnp.asarray(training_windows(corpus, reach, PROBED))
+        except ValueError as refused:
+            raise ValueError(f"probe_every must be 0 for this text: {refused}") from None
 
         @jax.jit
         def measure(params: Any) -> Array:
@@ -101,24 +111,3 @@ class Language(Split[Decoder]):
 
         names = ("loss_0_to_L", "loss_L_to_2L")
         return lambda params: dict(zip(names, map(float, measure(params)), strict=False))
-
-
-def fitted(new: Language, params: Any) -> Any:
-    """Return the parameters of another run for this model, those that it has no use for left out.
-
-    Raises:
-        ValueError: a parameter that is missing there, or of another shape, by name.
-    """
-    found = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-
-    def take(path: Any, wanted: Any) -> Array:
-        name = jax.tree_util.keystr(path)
-        if name not in found:
-            raise ValueError(f"pe={new.config.pe} needs {name}, which the run {new.config.init} does not have")
-        if found[name].shape != wanted.shape:
-            raise ValueError(
-                f"this run needs {name} of shape {wanted.shape}, {new.config.init} has {found[name].shape}"
-            )
-        return found[name]
-
-    return jax.tree_util.tree_map_with_path(take, new.shapes)

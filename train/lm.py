@@ -22,13 +22,13 @@ from pathlib import Path
 
 from train import session
 from train.data.text import load_text, packed_batches
-from train.language import SUMS, Language, fitted
+from train.language import SUMS, Language
 from train.lm_config import Config
 from train.lm_curves import draw_training
 from train.lm_results import draw, load_results, markdown
 from train.loop import TOKENS
-from train.perplexity import evaluate
-from train.task import Program, Task
+from train.perplexity import evaluate, stretches
+from train.task import Program, Task, fitted
 
 
 def make_task(config: Config) -> Task:
@@ -38,6 +38,7 @@ def make_task(config: Config) -> Task:
         ValueError: what the text, the model or the encoding refuse.
     """
     corpus = load_text(config.data)
+    stretches(config, corpus)  # a text too short to evaluate on is refused before training
     language = Language(config, corpus)
     refused = language.refusal(config.length)
     if refused:
@@ -56,7 +57,7 @@ def make_task(config: Config) -> Task:
         loss=language.loss,
         laws=language.laws,
         before=lambda before: Language(before, corpus),
-        fitted=lambda _, params: fitted(language, params),
+        fitted=lambda _, params: fitted(config, language.shapes, params),
         evaluate=partial(evaluate, language, corpus),
         probe=language.prober(corpus) if config.probe_every else None,
         probe_every=config.probe_every,

@@ -13,7 +13,7 @@ from rich.table import Table
 from train.results import Curve, Evaluation, draw_curves, grid, load, require_comparable
 
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-"""Two-sided 95 % quantiles of Student's t at 1 to 15 degrees of freedom; beyond, 1.96 + 2.5/n is within 0.01."""
+"""Two-sided 95 % quantiles of Student's t at 1 to 15 degrees of freedom; beyond, 1.96 + 2.5/freedom is within 0.005."""
 
 
 class Estimate(NamedTuple):
@@ -32,12 +32,16 @@ class Estimate(NamedTuple):
     @property
     def perplexity(self) -> float:
         """`exp(mean)`."""
-        return math.exp(min(self.mean, 700.0))
+        return _exp(self.mean)
 
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the perplexity."""
-        return math.exp(min(self.mean - self.half, 700.0)), math.exp(min(self.mean + self.half, 700.0))
+        return _exp(self.mean - self.half), _exp(self.mean + self.half)
+
+
+def _exp(loss: float) -> float:
+    return math.inf if loss > 700.0 else math.exp(loss)
 
 
 def estimate(losses: Float[np.ndarray, "regions tokens"]) -> Estimate:
@@ -47,7 +51,7 @@ def estimate(losses: Float[np.ndarray, "regions tokens"]) -> Estimate:
     """
     means = losses.astype(np.float64).mean(axis=1)
     n = len(means)
-    t = math.inf if n == 1 else T95[n - 2] if n - 2 < len(T95) else 1.96 + 2.5 / n
+    t = math.inf if n == 1 else T95[n - 2] if n - 2 < len(T95) else 1.96 + 2.5 / (n - 1)
     half = math.inf if n == 1 else t * float(means.std(ddof=1)) / math.sqrt(n)
     return Estimate(float(means.mean()), half, losses.size)
 

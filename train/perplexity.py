@@ -17,6 +17,7 @@ from rich.progress import Progress
 
 from train.data.text import Corpus, evaluation_windows
 from train.language import Language
+from train.lm_config import Config
 from train.lm_results import Results, Row, estimate
 from train.mesh import put_batch, replicated, split_batch
 
@@ -43,24 +44,35 @@ def evaluate(language: Language, corpus: Corpus, params: Any, *, step: int, mesh
     """
     config = language.config
     longest, trained = max(config.lengths), config.length
-    regions, _ = evaluation_windows(corpus, longest, config.eval_limit or EVERY_WINDOW)
-    reader = Reader(language, params, mesh)
+    regions, reader = stretches(config, corpus), Reader(language, params, mesh)
+    refused = {length: language.refusal(length) for length in config.lengths}
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("evaluating", total=len(config.lengths) + 1)
-        beyond = np.arange(trained, longest, config.eval_stride)
-        contexts = np.stack([regions[:, at - trained + 1 : at + 2] for at in beyond], axis=1) if len(beyond) else None
-        sliding = None if contexts is None else reader.last(contexts)
-        rows = []
-        for length in config.lengths:
-            progress.advance(task)
-            refused = language.refusal(length)
-            rows.append(
-                Row(length, refused=refused) if refused else measure(reader, regions, length, trained, beyond, sliding)
-            )
+        beyond, sliding = np.arange(trained, longest, config.eval_stride), None
+        if any(length > trained and not refused[length] for length in config.lengths):
+            contexts = np.stack([regions[:, at - trained + 1 : at + 2] for at in beyond], axis=1)
+            sliding = reader.last(contexts)
+        rows = [
+            Row(length, refused=refused[length])
+            if refused[length]
+            else measure(reader, regions, length, trained, beyond, sliding)
+            for length in progress.track(config.lengths, description="evaluating")
+        ]
     return Results(
         name=config.pe + (f", from {config.init.rstrip('/').split('/')[-1]}" if config.init else ""),
         data=config.data, trained=trained, step=step, extend=config.extend, note=corpus.note, rows=tuple(rows),
     )  # fmt: skip
+
+
+def stretches(config: Config, corpus: Corpus) -> np.ndarray:
+    """Return the stretches of held-out text that every length is evaluated on, `(regions, longest + 1)`.
+
+    Raises:
+        ValueError: no held-out document is as long as the longest length.
+    """
+    try:
+        return evaluation_windows(corpus, max(config.lengths), config.eval_limit or EVERY_WINDOW)[0]
+    except ValueError as refused:
+        raise ValueError(f"eval_lengths: {refused}") from None
 
 
 class Reader:

@@ -150,6 +150,30 @@ def decayed(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(kernel, params)
 
 
+def fitted(config: RunConfig, shapes: Any, params: Any) -> Any:
+    """Return the parameters of the run `init` for another model, those that it has no use for left out.
+
+    Args:
+        config: of the run that starts from them.
+        shapes: of its parameters.
+        params: of the run `init`.
+
+    Raises:
+        ValueError: a parameter that is missing there, or of another shape, by name.
+    """
+    found = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+    def take(path: Any, wanted: Any) -> Array:
+        name = jax.tree_util.keystr(path)
+        if name not in found:
+            raise ValueError(f"pe={config.pe} needs {name}, which the run {config.init} does not have")
+        if found[name].shape != wanted.shape:
+            raise ValueError(f"this run needs {name} of shape {wanted.shape}, {config.init} has {found[name].shape}")
+        return found[name]
+
+    return jax.tree_util.tree_map_with_path(take, shapes)
+
+
 def layer_positions(params: Any) -> Params:
     """Return the encoding's parameters of all layers, stacked on L."""
     return params["layers"]["blocks"]["attention"].get("position", {})

@@ -1,0 +1,235 @@
+"""Perplexity at lengths never trained at: tokens read, contexts, and what is made of losses."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from train import perplexity
+from train.data.text import Corpus
+from train.data.tokens import Bytes
+from train.lm_config import Config
+from train.lm_results import Estimate, Results, Row, draw, estimate, load_results, markdown
+from train.mesh import make_mesh
+from train.perplexity import Reader, evaluate, measure
+
+QUIET = Console(quiet=True)
+TRAINED = 4
+
+
+class Counting:
+    """In place of a language model: the loss of a token is what `rule(tokens before it, their ids, its id)` says."""
+
+    def __init__(self, rule, most: int = 10**9, **settings) -> None:
+        self.config = Config(**{"length": TRAINED, "eval_stride": 1, "eval_limit": 0, **settings}).validated()
+        self.rule, self.most = rule, most
+
+    def losses(self, params, ids, segments=None):
+        del segments
+        before = jnp.arange(1, ids.shape[1])
+        return params * self.rule(before[None], ids[:, :-1], ids[:, 1:]).astype(jnp.float32)
+
+    def refusal(self, length: int) -> str:
+        return f"a table of {self.most} for length {length}" if length > self.most else ""
+
+
+def f32(array):
+    return array.astype(jnp.float32)
+
+
+def count_before(before, context, target):
+    del context
+    return before + jnp.zeros_like(target)
+
+
+def name_of_target(before, context, target):
+    del before, context
+    return target
+
+
+def corpus_of(*lengths: int) -> Corpus:
+    """Return documents in which no token occurs twice: 0, 1, ... and 1000, 1001, ..."""
+    documents = tuple(np.arange(1000 * n, 1000 * n + size, dtype=np.int32) for n, size in enumerate(lengths))
+    return Corpus(documents, documents, tuple(map(str, range(len(lengths)))), Bytes(), "a note", "")
+
+
+def found(language, corpus: Corpus, devices: int = 1) -> dict[int, Row]:
+    one = jnp.float32(1)
+    results = evaluate(language, corpus, one, step=7, mesh=make_mesh(devices), console=QUIET)
+    assert (results.step, results.trained, results.note) == (7, language.config.length, "a note")
+    return {row.length: row for row in results.rows}
+
+
+def test_every_token_is_read_once_with_what_stands_before_it_in_its_window():
+    rows = found(Counting(count_before, eval_lengths=(2, 4, 6, 12)), corpus_of(13, 13))
+    for length, row in rows.items():
+        expected = np.tile(np.arange(1, length + 1), 12 // length)
+        assert row.everything == Estimate(pytest.approx(expected.mean()), 0.0, 24)
+    named = found(Counting(name_of_target, eval_lengths=(2, 4, 6, 12)), corpus_of(13))
+    for row in named.values():
+        assert row.everything.mean == pytest.approx(np.arange(1, 13).mean())
+
+
+def test_beyond_are_the_tokens_with_more_than_the_trained_length_before_them_and_sliding_the_same_ones():
+    rows = found(Counting(count_before, eval_lengths=(2, 4, 6, 12)), corpus_of(13, 13))
+    for length in (2, 4):
+        assert rows[length][2:] == (None, None, None, "")
+    for length, before in ((6, [5, 6, 5, 6]), (12, list(range(5, 13)))):
+        _, _, beyond, sliding, gain, _ = rows[length]
+        assert beyond == Estimate(pytest.approx(np.mean(before)), 0.0, 2 * len(before))
+        assert sliding == Estimate(TRAINED, 0.0, 2 * len(before))
+        assert gain == Estimate(pytest.approx(TRAINED - np.mean(before)), 0.0, 2 * len(before))
+    named = found(Counting(name_of_target, eval_lengths=(6, 12)), corpus_of(13))
+    for length, targets in ((6, [5, 6, 11, 12]), (12, list(range(5, 13)))):
+        assert named[length].beyond.mean == named[length].sliding.mean == pytest.approx(np.mean(targets))
+        assert named[length].gain == Estimate(0.0, math.inf, len(targets))
+
+
+def test_a_model_that_needs_the_context_gains_what_it_is_worth():
+    """A token costs 3 nats, and 2 less where at least 6 tokens stand before it."""
+    needs = lambda before, context, target: jnp.where(before >= 6, 1.0, 3.0) + 0.0 * f32(target)  # noqa: E731
+    row = found(Counting(needs, eval_lengths=(12,)), corpus_of(13, 13))[12]
+    assert (row.sliding.mean, row.beyond.mean) == pytest.approx((3.0, (3 + 7 * 1) / 8))
+    assert row.gain.mean == pytest.approx(2 * 7 / 8)
+
+
+def test_the_sliding_context_is_the_last_tokens_before_the_target():
+    sum_of_context = lambda before, context, target: 1000 * jnp.cumsum(context, axis=1) + target  # noqa: E731
+    row = found(Counting(sum_of_context, eval_lengths=(12,)), corpus_of(13))[12]
+    expected = [1000 * sum(range(target - TRAINED, target)) + target for target in range(5, 13)]
+    assert row.sliding.mean == pytest.approx(np.mean(expected))
+
+
+def test_of_the_tokens_beyond_one_in_a_stride_is_compared():
+    row = found(Counting(name_of_target, eval_lengths=(6, 12), eval_stride=3), corpus_of(13))
+    assert (row[12].beyond.mean, row[12].beyond.count) == (pytest.approx(np.mean([5, 8, 11])), 3)
+    assert (row[6].beyond.mean, row[6].beyond.count) == (pytest.approx(np.mean([5, 11])), 2)
+    assert row[12].everything.count == 12
+
+
+def test_lengths_that_do_not_divide_the_longest_leave_its_last_tokens_out():
+    row = found(Counting(name_of_target, eval_lengths=(5, 13)), corpus_of(14))
+    assert row[5].everything.count == 10
+    assert row[5].everything.mean == pytest.approx(np.arange(1, 11).mean())
+    assert row[5].beyond.mean == row[5].sliding.mean == pytest.approx(np.mean([5, 10]))
+    assert row[13].everything.count == 13
+
+
+def test_no_more_stretches_than_the_limit_are_read():
+    for limit, taken in ((0, 6), (2, 2), (9, 6)):
+        row = found(Counting(count_before, eval_lengths=(12,), eval_limit=limit), corpus_of(39, 13, 27))[12]
+        assert row.everything.count == 12 * taken
+
+
+def test_a_length_that_is_refused_says_why_and_the_others_are_measured():
+    rows = found(Counting(count_before, most=4, eval_lengths=(2, 4, 12)), corpus_of(13))
+    assert rows[12] == Row(12, refused="a table of 4 for length 12")
+    assert rows[4].everything.mean == 2.5
+
+
+def test_nothing_is_read_with_a_sliding_context_where_nothing_can_be_compared(monkeypatch):
+    monkeypatch.setattr(Reader, "last", None)
+    assert found(Counting(count_before, most=4, eval_lengths=(4, 12)), corpus_of(13))[4].everything.mean == 2.5
+    assert found(Counting(count_before, eval_lengths=(2, 4)), corpus_of(13))[4].everything.mean == 2.5
+
+
+def test_eight_devices_and_batches_with_filling_give_the_same(monkeypatch):
+    rule = lambda before, context, target: jnp.sin(f32(before + context * target))  # noqa: E731
+    one = found(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27))
+    eight = found(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27), devices=8)
+    monkeypatch.setitem(perplexity.TOKENS_AT_ONCE, "cpu", 21)
+    small = found(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27))
+    assert one == eight == small
+
+
+def test_a_text_without_a_long_document_is_refused():
+    with pytest.raises(ValueError, match=r"a held-out document must hold at least length \+ 1 = 13 .* longest of 12"):
+        found(Counting(count_before, eval_lengths=(12,)), corpus_of(12, 9))
+
+
+def test_measure_aligns_its_two_readings():
+    regions = np.arange(26).reshape(2, 13)
+    reader = SimpleNamespace(all=lambda windows: 1.0 * windows[..., 1:])
+    beyond = np.asarray([4, 7, 10, 11])
+    row = measure(reader, regions, 6, 4, beyond, 0.5 + regions[:, beyond + 1])
+    assert row.beyond.mean == pytest.approx(np.mean([5, 11, 12, 18, 24, 25]))
+    assert row.gain == Estimate(0.5, 0.0, 6)
+
+
+def t_quantile(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t by summing its density."""
+    x = np.linspace(0, 60, 600_001)
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+    density = scale * (1 + x * x / freedom) ** (-(freedom + 1) / 2)
+    area = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2 * (x[1] - x[0]))])
+    return float(x[np.searchsorted(area, 0.475)])
+
+
+@pytest.mark.parametrize("n", [2, 3, 8, 16, 17, 18, 25, 60, 400])
+def test_the_interval_is_students_over_the_means_of_stretches(n):
+    losses = np.random.default_rng(n).normal(2.0, 0.3, (n, 5))
+    one = estimate(losses.astype(np.float32))
+    means = [sum(row) / 5 for row in losses.tolist()]
+    mean = sum(means) / n
+    spread = math.sqrt(sum((each - mean) ** 2 for each in means) / (n - 1) / n)
+    assert (one.mean, one.count) == (pytest.approx(mean, rel=1e-6), 5 * n)
+    assert one.half / spread == pytest.approx(t_quantile(n - 1), abs=0.005)
+    assert one.interval == pytest.approx((math.exp(mean - one.half), math.exp(mean + one.half)), rel=1e-5)
+
+
+def test_one_stretch_says_nothing_of_its_spread(tmp_path):
+    one = estimate(np.full((1, 3), 2.0))
+    assert one == Estimate(2.0, math.inf, 3)
+    assert one.interval == (0.0, math.inf)
+    assert Estimate(1e4, 1.0, 3).perplexity == math.inf
+
+
+def results(*rows: Row, **changes) -> Results:
+    return Results(
+        **{"name": "rope", "data": "d", "trained": 4, "step": 3, "extend": "none", "note": "n", "rows": rows, **changes}
+    )
+
+
+ROWS = (
+    Row(2, Estimate(1.0, 0.1, 24)),
+    Row(8, Estimate(2.0, 0.1, 24), Estimate(2.5, 0.2, 8), Estimate(2.25, 0.2, 8), Estimate(-0.25, 0.01, 8)),
+    Row(16, refused="too long"),
+)
+
+
+def test_results_come_back_from_their_file(tmp_path):
+    one = results(*ROWS)
+    one.save(tmp_path)
+    assert load_results(tmp_path / "results.json") == one
+    assert json.loads((tmp_path / "results.json").read_text())["rows"][1]["gain"]["mean"] == -0.25
+    assert (tmp_path / "results.png").stat().st_size > 1000
+    with pytest.raises(ValueError, match="results must come from an evaluation, got"):
+        load_results(tmp_path / "nowhere.json")
+
+
+def test_tables_say_what_is_lowest_what_is_gained_and_what_was_refused():
+    other = results(Row(2, Estimate(0.5, 0.1, 24)), Row(8, Estimate(3.0, 0.1, 24)), name="none")
+    one, two = markdown([results(*ROWS), other]).split("\n\n")[1::2]
+    assert one.splitlines()[0] == "| encoding | 2 | 8 | 16 |"
+    assert one.splitlines()[2:] == ["| rope | 2.72 | **7.39** | refused |", "| none | **1.65** | 20.09 | refused |"]
+    assert two.splitlines()[2] == "| rope | **-0.250** | refused |"
+    with pytest.raises(ValueError, match="runs in one comparison must share trained, got 4 and 5"):
+        markdown([results(*ROWS), results(*ROWS, trained=5)])
+    table = results(*ROWS).table()
+    cells = [list(column.cells) for column in table.columns]
+    assert cells[2] == ["2.718, 2.46 to 3.00", "7.389, 6.69 to 8.17", "refused"]
+    assert [column[1] for column in cells[3:]] == ["12.182", "9.488", "-0.2500 ±0.0100"]
+    assert "too long" in str(table.caption)
+
+
+def test_a_figure_of_one_stretch_has_no_band(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("matplotlib.axes.Axes.fill_between", lambda *args, **options: drawn.append(args))
+    draw([results(Row(4, estimate(np.full((1, 3), 2.0))))], tmp_path / "one.png")
+    assert drawn == []
+    draw([results(Row(4, estimate(np.float32([[1.0], [2.0]]))))], tmp_path / "two.png")
+    assert len(drawn) == 1
