@@ -116,6 +116,24 @@ def test_what_follows_the_length_follows_each_examples_own(extend):
     np.testing.assert_allclose(cached, alone, rtol=1e-5, atol=1e-5)
 
 
+def test_every_option_at_once():
+    options = {"style": "gpt2", "kv_heads": 1, "qk_norm": True, "soft_cap": 5.0, "tied": True, "decoder_layers": 2}
+    _, static, params = made(pe="rope", cross="unified", **options)
+    alone, cached = alone_and_cached(static, params)
+    np.testing.assert_allclose(cached, alone, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.long
+def test_bfloat16_is_near_float32():
+    wide, narrow = (
+        alone_and_cached(*made(pe="rope", cross="unified", dtype=dtype)[1:]) for dtype in ("float32", "bfloat16")
+    )
+    assert narrow[0].dtype == jnp.float32
+    for one, other in zip(wide, narrow, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=0.1)
+    assert float(jnp.abs(wide[0] - narrow[0]).max()) > 1e-4
+
+
 HEADS, WIDTH = 2, 4
 Q_IN, K_IN = np.random.default_rng(5).normal(size=(2, 2, 3, 2 * WIDTH))
 
