@@ -1,6 +1,7 @@
 """Position interpolation of any encoding: all its hooks see the positions squeezed into the trained extent."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -76,7 +77,7 @@ def _squeezed(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, A
         if all(size <= limit for size, limit in zip(sizes, most, strict=True)):
             return extent, None
         factors = jnp.asarray([min(1.0, limit / size) for size, limit in zip(sizes, most, strict=True)], jnp.float32)
-        within = tuple(min(size, limit) for size, limit in zip(sizes, most, strict=True))
+        within: Any = tuple(min(size, limit) for size, limit in zip(sizes, most, strict=True))
         return (within, factors) if isinstance(extent, tuple) else (within[0], factors[0])
     length = jnp.asarray(sizes[0])
     return jnp.minimum(length, most[0]), jnp.minimum(1.0, most[0] / length.astype(jnp.float32))
