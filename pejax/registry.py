@@ -73,9 +73,10 @@ def make_encoding(spec: str, dims: Dims, extend: str = "none") -> Encoding:
     name, options = parse_spec(spec)
     terms = _terms(name, options, extend)
     own = "+".join("linear" if term == "pi" else term for term in terms if _name(term) in _taken(name))
-    outside = tuple(term for term in terms if _name(term) not in _taken(name))
+    outside = [term for term in terms if _name(term) not in _taken(name)]
+    outside.sort(key=lambda term: _name(term) in TEMPERATURES)  # which count tokens, not squeezed or grouped positions
     options = {**options, "extend": own} if own else {key: options[key] for key in options if key != "extend"}
-    return _make(name, tuple(sorted(options.items())), outside, dims)
+    return _make(name, tuple(sorted(options.items())), tuple(outside), dims)
 
 
 @functools.lru_cache(maxsize=None, typed=True)

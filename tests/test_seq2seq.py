@@ -17,6 +17,7 @@ from train.data.tasks import PAD, STOP, evaluation_batches, train_batches
 from train.mesh import make_mesh
 from train.seq2seq_config import Config
 from train.seq2seq_results import Results, Row, load_results
+from train.task import fitted
 
 SMALL = ("--width=16", "--layers=1", "--encoder_layers=1", "--heads=2", "--length=4", "--batch=8")
 TINY = (
@@ -228,8 +229,8 @@ def test_starting_from_another_run(whole, tmp_path, capsys):
 def test_a_table_of_another_length_is_not_fitted():
     short, long = configured("--pe=learned", "--task=copy"), configured("--pe=learned", "--task=copy", "--length=5")
     with pytest.raises(ValueError, match=r"'table_0'\] of shape \(6, 16\)"):
-        answers.fitted(long, short.shapes)
-    assert answers.fitted(short, short.shapes) is short.shapes
+        fitted(long.config, long.shapes, short.shapes)
+    assert fitted(short.config, short.shapes, short.shapes) == short.shapes
 
 
 def test_lengths_are_multiples_of_the_trained_one():

@@ -241,3 +241,10 @@ def test_rerope_sees_no_distance_beyond_its_window():
     distances = far.rotate({}, X, positions)[:, None] - far.rotate_keys({}, X, positions)[None]
     np.testing.assert_array_equal(distances, np.full((30, 30), 5))
     np.testing.assert_array_equal(near.rotate({}, X, positions), positions)
+
+
+@pytest.mark.parametrize("recast", ["self_extend(window=2)", "rerope", "pi"])
+def test_temperatures_count_tokens_wherever_they_are_named(recast):
+    name = "t5" if recast == "pi" else "rope"
+    dims = Dims(width=16, heads=2, extent=8, causal=True)
+    assert make_encoding(name, dims, f"log_n+{recast}") is make_encoding(name, dims, f"{recast}+log_n")

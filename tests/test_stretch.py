@@ -30,7 +30,10 @@ def turned(spec: str, dims: Dims, extend: str, positions, extent=None):
 
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_rope_takes_every_extension(name):
-    options = {"factor": 4.0, **({"long_factors": (1.0, 1.5, 2.0, 3.0, 4.0, 4.0, 5.0, 8.0)} if name == "longrope" else {})}
+    options = {
+        "factor": 4.0,
+        **({"long_factors": (1.0, 1.5, 2.0, 3.0, 4.0, 4.0, 5.0, 8.0)} if name == "longrope" else {}),
+    }
     written = f"{name}({', '.join(f'{key}={value}' for key, value in options.items())})"
     positions, x = jnp.asarray([3, 700]), jnp.ones((2, 2, 16))
     known = {"base": BASE, "rotary_dim": 16, "trained_length": TRAINED}

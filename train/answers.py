@@ -109,20 +109,6 @@ def shifted(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=PAD)
 
 
-def fitted(new: Answerer, params: Any) -> Any:
-    """Return the parameters of another run for this model.
-
-    Raises:
-        ValueError: a parameter of another shape, by name: a table that has a row for each position.
-    """
-    pairs = zip(*map(jax.tree_util.tree_leaves_with_path, (params, new.shapes)), strict=True)
-    for (path, had), (_, wanted) in pairs:
-        if had.shape != wanted.shape:
-            name = jax.tree_util.keystr(path)
-            raise ValueError(f"this run needs {name} of shape {wanted.shape}, {new.config.init} has {had.shape}")
-    return params
-
-
 def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console: Console) -> Results:
     """Return the share of exact answers of every task at every length the config asks for.
 

@@ -148,7 +148,7 @@ def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
         )
     config = _parse(argv, base).validated()
     if config.resume and (run_folder(config) / "config.json").is_file():
-        kept = {name: getattr(config, name) for name in kind.run_fields}
+        kept = {name: getattr(config, name) for name in ("out", "resume", "overwrite", "stop_at")}
         stored = dataclasses.replace(load_config(kind, run_folder(config)), **kept)
         config = _parse(argv, stored).validated()
     return config

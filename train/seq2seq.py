@@ -21,12 +21,12 @@ from functools import partial
 from pathlib import Path
 
 from train import session
-from train.answers import SUMS, Answerer, evaluate, fitted
+from train.answers import SUMS, Answerer, evaluate
 from train.data.tasks import train_batches
 from train.loop import TOKENS
 from train.seq2seq_config import Config
 from train.seq2seq_results import draw, load_results, markdown
-from train.task import Program, Task
+from train.task import Program, Task, fitted
 
 
 def make_task(config: Config) -> Task:
@@ -52,7 +52,7 @@ def make_task(config: Config) -> Task:
         loss=answerer.loss,
         laws=answerer.laws,
         before=Answerer,
-        fitted=lambda _, params: fitted(answerer, params),
+        fitted=lambda _, params: fitted(config, answerer.shapes, params),
         evaluate=partial(evaluate, answerer),
     )
 

@@ -3,6 +3,7 @@
 Nothing here asks which encoding it is: what it rotates and adds is up to `encoded_attention`.
 """
 
+import functools
 from typing import NamedTuple
 
 import chex
@@ -107,14 +108,9 @@ class SelfAttention(nnx.Module):
         rotated = cache is not None and caches_rotated_keys(encoding)
         if rotated:
             k = rotate_keys(encoding, params, k, where.tokens.positions)
-        if cache is not None:
-            write = lambda slots, new: jax.lax.dynamic_update_slice_in_dim(  # noqa: E731
-                slots,
-                new.astype(slots.dtype),
-                where.start,
-                axis=1,  # pyright: ignore[reportArgumentType]
-            )
-            cache = KeysValues(write(cache.k, k), write(cache.v, v))
+        if cache is not None and where.start is not None:
+            write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=where.start, axis=1)
+            cache = KeysValues(write(cache.k, k.astype(cache.k.dtype)), write(cache.v, v.astype(cache.v.dtype)))
             k, v = cache
         mixed = encoded_attention(
             encoding,
