@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from pejax.encoding import Dims, Encoding, Extent, Params, from_distance
@@ -73,7 +74,8 @@ def _squeezed(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, A
     most, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained, extent))
     if len(most) != len(sizes):
         raise ValueError(f"extent must have the axes of the trained one, {trained}, got {extent}")
-    if all(isinstance(size, int) for size in sizes):
+    if isinstance(extent, tuple | int | np.integer):
+        sizes = tuple(int(size) for size in sizes)
         if all(size <= limit for size, limit in zip(sizes, most, strict=True)):
             return extent, None
         factors = jnp.asarray([min(1.0, limit / size) for size, limit in zip(sizes, most, strict=True)], jnp.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from pejax.encoding import merge_params
+from pejax.encoding import Tokens, merge_params
 from pejax.models import Decoder, Sampling, generate
 from pejax.models.generate import sample
 from tests.decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
@@ -178,9 +178,9 @@ def test_the_same_key_gives_the_same_text():
 @pytest.mark.parametrize(
     ("message", "options"),
     [
-        ("count and the length of the prompts must be at least 1, got 0, 4", {"count": 0}),
+        ("count must be at least 1 and prompts (B, T), both at least 1, got 0, (1, 4)", {"count": 0}),
         ("policy must be one of stepwise, recompute, got 'lazy'", {"policy": "lazy"}),
-        ("temperature must be finite and not negative, got -1", {"sampling": Sampling(-1.0)}),
+        ("temperature must be 0, or finite and at least 1e-06, got -1", {"sampling": Sampling(-1.0)}),
         (f"top_k must be from 0 to the vocabulary, {VOCAB}, got 99", {"sampling": Sampling(top_k=99)}),
         ("top_p must be above 0 and at most 1, got 0.0", {"sampling": Sampling(top_p=0.0)}),
         ("temperature=1.0 needs a key, got None", {"sampling": Sampling(1.0)}),
@@ -202,3 +202,27 @@ def test_what_cannot_be_is_refused_in_one_line(message, options):
 def test_a_learned_table_serves_its_whole_length():
     new = generate(make(pe="learned"), ids_of(1, 4), LENGTH - 3)
     assert new.shape == (1, LENGTH - 3)
+
+
+def test_ties_are_drawn_from_no_more_than_k_tokens():
+    even = jnp.zeros((500, 6))
+    assert set(np.asarray(sample(jax.random.key(0), even, Sampling(1.0, top_k=2)))) == {0, 1}
+    assert set(np.asarray(sample(jax.random.key(0), even, Sampling(1.0, top_p=0.5)))) == {0, 1, 2}
+
+
+def test_a_packed_prompt_needs_a_table_for_its_last_document_alone():
+    packed = jnp.array([[1] * (LENGTH - 1) + [2]])
+    assert generate(make(pe="learned"), ids_of(1, LENGTH), 4, segments=packed).shape == (1, 4)
+
+
+def test_a_cache_refuses_what_it_cannot_hold():
+    model, ids = make(), ids_of(1, 2)
+    cache, here = model.stack.empty_cache(1, 3), Tokens(jnp.arange(2))
+    _, cache = model.cached(ids, cache, tokens=here, extent=2)
+    for message, tokens in (
+        ("a cache of 3 slots, 2 of them used, cannot take 2 more tokens", here),
+        ("a cache holds tokens at integer positions", Tokens(jnp.arange(2.0))),
+        ("a cache holds tokens at integer positions", Tokens(jnp.arange(2), index=jnp.arange(2))),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.cached(ids, cache, tokens=tokens, extent=2)

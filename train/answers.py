@@ -91,8 +91,7 @@ class Answerer(Split[EncoderDecoder]):
 
     def laws(self, params: Any) -> str:
         """Run the laws on the initialised encoding of the encoder and return one line of what they measured."""
-        stack = self.prototype.encoder
-        return laws(stack.encoding, layer_params(params["encoder"], 0), stack.dims)
+        return laws(self.config.pe, layer_params(params["encoder"], 0), self.prototype.encoder.dims)
 
     def refusal(self, length: int) -> str:
         """Return why the encodings cannot serve a length, or nothing where they can."""

@@ -91,7 +91,7 @@ class Classifier(Split[ViT]):
 
     def laws(self, params: Any) -> str:
         """Return one line of what the laws measured on the encoding of the first layer."""
-        return laws(self.encoding, layer_params(params, 0), self.dims)
+        return laws(self.config.pe, layer_params(params, 0), self.dims)
 
 
 def resized(old: Classifier, new: Classifier, params: Any) -> Any:

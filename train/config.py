@@ -30,7 +30,8 @@ class RunConfig:
         presets: what `--preset` sets, by name.
         model_fields: what decides the shape of the parameters: taken from the run `init`, and must agree with it.
         inherited: also taken from the run `init`, and free to differ from it.
-        run_fields: what may change between a run and its continuation: none of it reaches the weights.
+        run_fields: what may change between a run and its evaluation or continuation: none of it reaches the weights,
+        trained_with: but for these, which an evaluation may change and a continuation may not.
     """
 
     program: ClassVar[str]
@@ -38,6 +39,7 @@ class RunConfig:
     model_fields: ClassVar[tuple[str, ...]]
     inherited: ClassVar[tuple[str, ...]] = ("data",)
     run_fields: ClassVar[tuple[str, ...]] = RUN_FIELDS
+    trained_with: ClassVar[tuple[str, ...]] = ()
 
     preset: str = ""
     pe: str = "rope"  # the encoding: a name, with arguments where wanted: "rope(base=100)"
@@ -217,15 +219,20 @@ def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
     return kind(**values)
 
 
-def require_same(stored: Kind, config: Kind) -> None:
+def require_same(stored: Kind, config: Kind, also: Sequence[str] = ()) -> None:
     """Check that a checkpoint belongs to this configuration.
+
+    Args:
+        stored: with the checkpoint.
+        config: of this run.
+        also: run fields that must agree too.
 
     Raises:
         ValueError: naming the first field that differs and both its values.
     """
     for field in dataclasses.fields(config):
         was, now = getattr(stored, field.name), getattr(config, field.name)
-        if field.name not in config.run_fields and was != now:
+        if (field.name in also or field.name not in config.run_fields) and was != now:
             raise ValueError(f"the checkpoint was made with {field.name}={was!r}, this run has {field.name}={now!r}")
 
 

@@ -36,7 +36,7 @@ class Options:
     extend: str = ""  # how to evaluate beyond the trained extent, such as none or pi; the run's own when empty
     eval_sizes: tuple[int, ...] = ()  # image sides (vit); the run's own when empty
     eval_lengths: tuple[int, ...] = ()  # tokens (lm, seq2seq); the run's own when empty
-    eval_limit: int = 0  # test examples; 0 = all
+    eval_limit: int = -1  # test examples (lm: windows); 0 = all, -1 = as many as the run's own evaluation
     to: str = "comparison"  # with --compare: the files to write, without .md and .png
 
 
@@ -79,7 +79,8 @@ def evaluate_run(folder: Path, options: Options, console: Console) -> None:
     """
     made_by = program(program_of(folder))
     config = load_config(made_by.config, folder)
-    changes = {name: value for name, value in dataclasses.asdict(options).items() if value and name != "to"}
+    given = {name: value for name, value in dataclasses.asdict(options).items() if value and name != "to"}
+    changes = {**given, "eval_limit": config.eval_limit if options.eval_limit < 0 else options.eval_limit}
     for name in changes:
         if name not in made_by.config.run_fields:
             raise ValueError(f"runs of train.{config.program} have no {name}, got {name}={changes[name]!r}")

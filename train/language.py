@@ -78,8 +78,7 @@ class Language(Split[Decoder]):
 
     def laws(self, params: Any) -> str:
         """Run the laws on the initialised encoding of the first layer and return one line of what they measured."""
-        stack = self.prototype.stack
-        return laws(stack.encoding, layer_params(params["stack"], 0), stack.dims)
+        return laws(self.config.pe, layer_params(params["stack"], 0), self.decoder.dims)
 
     def refusal(self, length: int) -> str:
         """Return why the encoding cannot serve a length, or nothing where it can."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from pejax.models.decoder import STYLES
+from pejax.registry import parse_spec
 from train.config import RunConfig, require_at_least, require_choice
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -46,6 +47,7 @@ class Config(RunConfig):
     run_fields: ClassVar[tuple[str, ...]] = (
         *RunConfig.run_fields, "extent", "eval_lengths", "eval_stride", "probe_every",
     )  # fmt: skip
+    trained_with: ClassVar[tuple[str, ...]] = ("extend", "extent")
 
     preset: str = "demo"  # demo: minutes on two cores; tinystories: 6 layers of 384; gpt2_small
     pe: str = "rope"  # the encoding: a name, with arguments where wanted: "rope(base=500000)"
@@ -99,5 +101,5 @@ class Config(RunConfig):
         require_choice(self, "style", *STYLES)
         if min(self.lengths) < 1:
             raise ValueError(f"eval_lengths must be at least 1, got {min(self.lengths)}")
-        keeps = self.extend != "none" and self.extent
-        return dataclasses.replace(self, extent=self.extent if keeps else self.length)
+        stretched = self.extend != "none" or parse_spec(self.pe)[1].get("extend", "none") != "none"
+        return dataclasses.replace(self, extent=self.extent if stretched and self.extent else self.length)

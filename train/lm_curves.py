@@ -17,12 +17,12 @@ def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Pat
     """Draw the probed losses of training text against the step; runs that probed nothing are left out.
 
     Args:
-        runs: whose names head the curves.
-        folders: of the runs, each with its metrics.jsonl.
+        runs: one of them says what they were trained on, and how long.
+        folders: of the runs, each with its metrics.jsonl; their names head the curves.
         path: of the figure; nothing is written where no run probed.
     """
-    probed = {run.name: read_probes(folder) for run, folder in zip(runs, folders, strict=True) if run.extend == "none"}
-    probed = {name: lines for name, lines in probed.items() if lines}
+    folders = list(dict.fromkeys(folders))  # one run may have been evaluated in several ways
+    probed = {folder.name: lines for folder in folders if (lines := read_probes(folder))}
     if not probed:
         return
     figure = Figure(figsize=(11.0, 4.5), layout="constrained")

@@ -141,7 +141,8 @@ def markdown(runs: Sequence[Results]) -> str:
     require_comparable(runs)
     trained = runs[0].trained
     everything = [{row.length: row.everything and row.everything.perplexity for row in run.rows} for run in runs]
-    gain = [{row.length: row.gain and row.gain.mean for row in run.rows if row.length > trained} for run in runs]
+    longer = [[row for row in run.rows if row.length > trained and (row.gain or row.refused)] for run in runs]
+    gain = [{row.length: row.gain and row.gain.mean for row in rows} for rows in longer]
     parts = [
         "Perplexity of all tokens, the lowest of each length in bold:",
         grid(runs, everything, min, "{:.2f}", "refused"),

@@ -76,8 +76,13 @@ def search(folder: Path, options: Options, console: Console) -> None:
     name, written = parse_spec(config.pe)
     if name != "rope":
         raise ValueError(f"LongRoPE's factors are those of a run with --pe=rope, got {config.pe!r}")
-    if length <= config.length:
-        raise ValueError(f"length must be beyond the trained one, {config.length}, got {length}")
+    if config.extend != "none" or "extend" in written:
+        raise ValueError(f"the run must not be stretched already, got --pe={config.pe} --extend={config.extend}")
+    if not config.length < length <= max(config.lengths):
+        rule = f"beyond the trained {config.length} and at most the longest of the evaluation, {max(config.lengths)}"
+        raise ValueError(f"length must be {rule}, got {length}")
+    if options.windows < 1:
+        raise ValueError(f"windows must be at least 1, got {options.windows}")
     corpus = load_text(config.data)
     language = Language(config, corpus)
     ids = jnp.asarray(unread_windows(corpus, config, length, options.windows))
@@ -85,7 +90,7 @@ def search(folder: Path, options: Options, console: Console) -> None:
     pairs = (written.get("rotary_dim") or language.decoder.dims.head_dim) // 2  # pyright: ignore[reportOperatorIssue]
     stretched = Stretched(language, length, pairs, written)
     start = stretched.loss(params, ids, jnp.ones(pairs))
-    console.print(f"{length} tokens, {len(ids)} windows · frequencies as trained: loss {float(start):.4f}")
+    console.print(f"{length} tokens, {len(ids)} windows · all factors 1: loss {float(start):.4f}")
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("searching", total=options.generations + 1)
 
@@ -158,7 +163,7 @@ def unread_windows(corpus: Corpus, config: Config, length: int, count: int) -> n
     Raises:
         ValueError: the evaluation reads all of it, or there is too little.
     """
-    longest = max(*config.lengths, length)
+    longest = max(config.lengths)
     every, _ = evaluation_windows(corpus, longest, EVERY_WINDOW)
     read, _ = evaluation_windows(corpus, longest, config.eval_limit or EVERY_WINDOW)
     taken = {window.tobytes() for window in read}

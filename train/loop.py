@@ -70,7 +70,7 @@ def make_step(
     """
 
     def step(state: TrainState, batch: Any) -> TrainState:
-        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        key = jax.random.fold_in(jax.random.split(jax.random.key(seed))[1], state.step)  # not a key of the weights
         grads, sums = jax.grad(loss, has_aux=True)(state.params, batch, key)
         with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by integer counts
             updates, opt = optimizer.update(grads, state.opt, state.params)

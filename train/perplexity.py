@@ -1,9 +1,9 @@
 """Perplexity of held-out text at lengths from half to sixteen times the trained one.
 
-The same stretches of text are read at every length N, cut into windows of N tokens. Beyond the trained length L three
-numbers are set side by side: of all tokens; of the tokens that have more than L before them in their window; and of
-those same tokens with the last L as their only context. The difference of the last two is what the longer context is
-worth, and it cannot be won by ignoring it: that gives zero.
+The same stretches of text are read at every length N, cut into windows of N tokens; a rest that fills none is left
+out. Beyond the trained length L three numbers are set side by side: of all tokens; of the tokens that have more than L
+before them in their window; and of those same tokens with the last L as their only context. The difference of the last
+two is what the longer context is worth, and it cannot be won by ignoring it: that gives zero.
 """
 
 from collections.abc import Callable

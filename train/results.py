@@ -127,7 +127,7 @@ def grid(
 
     Args:
         runs: whose labels head the lines.
-        found: of each run, the number at each size or length; None = it has none there.
+        found: of each run, the number at each size or length that was measured; None = it has none there.
         best: `min` or `max`.
         form: of a number, such as `"{:.1f}"`.
         missing: the cell of a run that has no number there.
@@ -138,10 +138,14 @@ def grid(
     head = [f"**{size}**" if size == runs[0].trained else f"{size}" for size in sizes]
     lines = [f"| encoding | {' | '.join(head)} |", "|---" + "|---:" * len(sizes) + "|"]
     for run, one in zip(runs, found, strict=True):
-        texts = {size: missing if one.get(size) is None else form.format(one[size]) for size in sizes}
+        texts = {size: _cell(one[size], form, missing) if size in one else "" for size in sizes}
         cells = [f"**{text}**" if text == tops.get(size) else text for size, text in texts.items()]
         lines.append(f"| {run.label} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _cell(number: float | None, form: str, missing: str) -> str:
+    return missing if number is None else form.format(number)
 
 
 class Curve(NamedTuple):

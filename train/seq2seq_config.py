@@ -43,6 +43,7 @@ class Config(RunConfig):
     model_fields: ClassVar[tuple[str, ...]] = MODEL_FIELDS
     inherited: ClassVar[tuple[str, ...]] = ("data", "length")
     run_fields: ClassVar[tuple[str, ...]] = (*RunConfig.run_fields, "eval_lengths")
+    trained_with: ClassVar[tuple[str, ...]] = ("extend",)
 
     preset: str = "demo"  # demo: minutes on two cores, one task; table: all tasks, an accelerator
     pe: str = "rope"  # the encoding: a name, with arguments where wanted: "rope(base=100)"

@@ -50,7 +50,7 @@ class Session(NamedTuple):
 def main(program: Program, argv: Sequence[str] | None = None) -> int:
     """Run the command line of a program; return the exit status."""
     console = Console(soft_wrap=True, highlight=False)
-    with friendly(ValueError, TypeError, OSError):
+    with friendly(ValueError, TypeError, OSError, AssertionError):
         session = prepare(program, parse(program.config, argv), console)
     with friendly(CheckpointError, OSError, FloatingPointError, *program.errors):
         return train(session, console)
@@ -67,10 +67,14 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     task = program.task(config)
     optimizer, schedule = adamw(config, task.steps, task.warmup)
     data = ThreadPrefetchDatasetIterator(task.batches(), PREFETCHED)
+    if config.init and run_folder(config).resolve() == Path(config.init).resolve():
+        raise ValueError(f"out must be another folder than init, got {config.init} for both")
+    params = None if config.resume else start(task, config, mesh, console)  # before an older run is overwritten
     folder = make_folder(config)
     checkpoints = Checkpoints(folder, console.print)
     resuming = config.resume and bool(checkpoints.steps())
-    params = task.split.init(jax.random.key(config.seed)) if resuming else start(task, config, mesh, console)
+    if params is None:
+        params = task.split.init(jax.random.key(config.seed)) if resuming else start(task, config, mesh, console)
     state = jax.device_put(init_state(params, optimizer, task.sums), replicated(mesh))
     if resuming:
         state = resume(task, config, checkpoints, state, data, console)
@@ -154,7 +158,7 @@ def resume(
     """
 
     def check(record: dict[str, Any]) -> None:
-        require_same(from_dict(type(config), record["run"]), config)
+        require_same(from_dict(type(config), record["run"]), config, also=config.trained_with)
         if record["data"] != task.identity:
             raise ValueError(f"the checkpoint was made on {record['data']}, this run has {task.identity}")
 

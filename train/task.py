@@ -13,7 +13,8 @@ from jaxtyping import Array
 from rich.console import Console
 from rich.table import Table
 
-from pejax.encoding import Dims, Encoding, Params, merge_params
+from pejax.encoding import Dims, Params, merge_params
+from pejax.registry import make_encoding, parse_spec
 from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
 from train.config import RunConfig
 from train.loop import Loss, Unit
@@ -185,17 +186,22 @@ def layer_params(params: Any, layer: int) -> Params:
     return merge_params(params.get("position", {}), own)
 
 
-def laws(encoding: Encoding, params: Params, dims: Dims) -> str:
+def laws(spec: str, params: Params, dims: Dims) -> str:
     """Run the laws on an initialised encoding and return one line of what they measured.
 
+    What stretches the encoding is left out: it may sharpen the logits, and so change norms, by design.
+
     Args:
-        encoding: the record.
+        spec: of the encoding.
         params: as one layer sees them.
         dims: those the encoding was made for.
 
     Raises:
         AssertionError: a law that the encoding declares does not hold.
     """
+    name, options = parse_spec(spec)
+    kept = ", ".join(f"{key}={value!r}" for key, value in options.items() if key != "extend")
+    encoding = make_encoding(f"{name}({kept})", dims)
     if encoding.shift_invariant:
         found = [f"shift invariance of logits max |Δ| {assert_shift_invariant(encoding, params, dims):.1e} ok"]
     else:

@@ -18,6 +18,7 @@ import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -194,6 +195,7 @@ class Stack(nnx.Module):
         if cache is None:
             where = Where(nnx.as_pure(self.position), tokens, extent, memory=memory)
             return self.norm(self.layers(x, where)[0]), None
+        _check_cached(cache, tokens)
         cached = _written(cache.tokens, tokens, cache.used, x.shape[0])
         where = Where(nnx.as_pure(self.position), tokens, extent, cache.used, cached, memory)
         x, layers = self.layers(x, where, cache.layers)
@@ -222,6 +224,18 @@ class Stack(nnx.Module):
         empty, nowhere = jnp.zeros(shape, self.dtype), jnp.zeros((batch, slots), jnp.int32)
         tokens = Tokens(nowhere, segments=nowhere)
         return Cache(LayerCache(KeysValues(empty, empty)), tokens, jnp.zeros((), jnp.int32))
+
+
+def _check_cached(cache: Cache, tokens: Tokens) -> None:
+    """Raise ValueError for tokens that a cache cannot hold; how full it is can be told outside of jit alone."""
+    if not jnp.issubdtype(tokens.positions.dtype, jnp.integer) or tokens.index is not None or tokens.placed is not None:
+        got = (
+            f"{tokens.positions.dtype} positions, index {tokens.index is not None}, placed {tokens.placed is not None}"
+        )
+        raise ValueError(f"a cache holds tokens at integer positions, without index or placed, got {got}")
+    slots, new = cache.tokens.positions.shape[-1], tokens.positions.shape[-1]
+    if not isinstance(cache.used, Tracer) and int(cache.used) + new > slots:
+        raise ValueError(f"a cache of {slots} slots, {int(cache.used)} of them used, cannot take {new} more tokens")
 
 
 def _written(slots: Tokens, tokens: Tokens, start: Array, batch: int) -> Tokens:
@@ -318,6 +332,8 @@ class Decoder(nnx.Module):
 
 def sequence_tokens(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None) -> Tokens:
     """Return where the tokens of sequences are: 0 ... T-1, or restarting in each segment, padding at 0."""
+    if ids.ndim != 2 or 0 in ids.shape:
+        raise ValueError(f"tokens must be (B, T), both at least 1, got {ids.shape}")
     if segments is None:
         return Tokens(jnp.arange(ids.shape[1], dtype=jnp.int32))
     if segments.shape != ids.shape:

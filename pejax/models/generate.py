@@ -24,6 +24,9 @@ from pejax.models.decoder import Cache, Decoder, sequence_tokens
 
 POLICIES = ("stepwise", "recompute")
 
+COLDEST = 1e-6
+"""The lowest temperature but 0: logits divided by it are still finite."""
+
 
 class Sampling(NamedTuple):
     """How a token is drawn from logits.
@@ -41,8 +44,8 @@ class Sampling(NamedTuple):
 
 def check_sampling(sampling: Sampling, vocab: int) -> None:
     """Raise ValueError for a setting out of range."""
-    if not 0 <= sampling.temperature < math.inf:
-        raise ValueError(f"temperature must be finite and not negative, got {sampling.temperature}")
+    if sampling.temperature != 0 and not COLDEST <= sampling.temperature < math.inf:
+        raise ValueError(f"temperature must be 0, or finite and at least {COLDEST}, got {sampling.temperature}")
     if not 0 <= sampling.top_k <= vocab:
         raise ValueError(f"top_k must be from 0 to the vocabulary, {vocab}, got {sampling.top_k}")
     if not 0 < sampling.top_p <= 1:
@@ -57,16 +60,15 @@ def sample(key: Key[Array, ""], logits: Float[Array, "B V"], sampling: Sampling)
     """
     if sampling.temperature == 0:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-    logits = logits / sampling.temperature
+    order = jnp.argsort(-logits, axis=-1)
+    ranked = jnp.take_along_axis(logits, order, axis=-1) / sampling.temperature
     if sampling.top_k:
-        least = jax.lax.top_k(logits, sampling.top_k)[0][:, -1:]
-        logits = jnp.where(logits < least, -jnp.inf, logits)
+        ranked = jnp.where(jnp.arange(ranked.shape[-1]) < sampling.top_k, ranked, -jnp.inf)
     if sampling.top_p < 1:
-        ordered = -jnp.sort(-logits, axis=-1)
-        before = jnp.cumsum(jax.nn.softmax(ordered, axis=-1), axis=-1) - jax.nn.softmax(ordered, axis=-1)
-        least = jnp.min(jnp.where(before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
-        logits = jnp.where(logits < least, -jnp.inf, logits)
-    return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
+        p = jax.nn.softmax(ranked, axis=-1)
+        ranked = jnp.where(jnp.cumsum(p, axis=-1) - p < sampling.top_p, ranked, -jnp.inf)
+    drawn = jax.random.categorical(key, ranked, axis=-1)
+    return jnp.take_along_axis(order, drawn[:, None], axis=-1)[:, 0].astype(jnp.int32)
 
 
 def generate(
@@ -103,8 +105,8 @@ def generate(
     config, encoding = model.config, model.stack.encoding
     if not config.causal:
         raise ValueError("generation needs a causal model, got causal=False")
-    if count < 1 or prompts.shape[1] < 1:
-        raise ValueError(f"count and the length of the prompts must be at least 1, got {count}, {prompts.shape[1]}")
+    if count < 1 or prompts.ndim != 2 or 0 in prompts.shape:
+        raise ValueError(f"count must be at least 1 and prompts (B, T), both at least 1, got {count}, {prompts.shape}")
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
     check_sampling(sampling, config.vocab)
@@ -115,7 +117,7 @@ def generate(
     if segments.shape != prompts.shape or bool((segments[:, -1] == 0).any()):
         raise ValueError(f"segments must have the shape of the prompts, {prompts.shape}, and end in a token, not in 0")
     tokens = sequence_tokens(prompts, segments)
-    longest = int(tokens.positions.max()) + count
+    longest = max(int(tokens.positions.max()) + 1, int(tokens.positions[:, -1].max()) + count)
     if encoding.at is not None:
         encoding.at(model.stack.embed_params(), longest)  # refuses what it cannot serve
     steady = bool(is_steady(encoding, model.stack.embed_params(), longest))
