@@ -184,18 +184,19 @@ def test_the_same_key_gives_the_same_text():
         (f"top_k must be from 0 to the vocabulary, {VOCAB}, got 99", {"sampling": Sampling(top_k=99)}),
         ("top_p must be above 0 and at most 1, got 0.0", {"sampling": Sampling(top_p=0.0)}),
         ("temperature=1.0 needs a key, got None", {"sampling": Sampling(1.0)}),
-        (f"tokens must be from 0 to {VOCAB - 1}, got {VOCAB}", {"prompts": jnp.full((1, 4), VOCAB)}),
-        ("tokens must be from 0 to", {"prompts": jnp.full((1, 4), -3)}),
-        ("end in a token, not in 0", {"segments": jnp.array([[1, 1, 1, 0]])}),
-        (f"got a table of {LENGTH} for length {LENGTH + 1}", {"model": make(pe="learned"), "count": LENGTH - 2}),
-        ("generation needs a causal model, got causal=False", {"model": make(causal=False)}),
+        (f"tokens must be from 0 to {VOCAB - 1}, got {VOCAB}", {"prompts": [[VOCAB] * 4]}),
+        ("tokens must be from 0 to", {"prompts": [[-3] * 4]}),
+        ("end in a token, not in 0", {"segments": [[1, 1, 1, 0]]}),
+        (f"got a table of {LENGTH} for length {LENGTH + 1}", {"made": {"pe": "learned"}, "count": LENGTH - 2}),
+        ("generation needs a causal model, got causal=False", {"made": {"causal": False}}),
     ],
     ids=str,
 )
 def test_what_cannot_be_is_refused_in_one_line(message, options):
-    options = {"model": make(), "prompts": ids_of(1, 4), "count": 2} | options
+    options = {"made": {}, "prompts": ids_of(1, 4), "count": 2} | options
+    options |= {name: jnp.asarray(options[name]) for name in ("prompts", "segments") if name in options}
     with pytest.raises(ValueError, match=re.escape(message)) as error:
-        generate(options.pop("model"), options.pop("prompts"), options.pop("count"), **options)
+        generate(make(**options.pop("made")), options.pop("prompts"), options.pop("count"), **options)
     assert "\n" not in str(error.value)
 
 
