@@ -11,8 +11,8 @@ from train.config import RunConfig, require_at_least, require_choice
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {},
     "tinystories": {
-        "data": "file(path='TinyStories-train.txt', separator='<|endoftext|>', held_out='TinyStories-valid.txt', "
-        "tokenizer='bpe(vocab=4096)')",
+        "data": "file(path='TinyStoriesV2-GPT4-train.txt', separator='<|endoftext|>', "
+        "held_out='TinyStoriesV2-GPT4-valid.txt', tokenizer='bpe(vocab=4096)')",
         "length": 256, "width": 384, "layers": 6, "heads": 6, "batch": 64, "steps": 40_000, "warmup": 400, "lr": 1e-3,
         "log_every": 100, "checkpoint_every": 2000, "probe_every": 1000, "eval_lengths": (128, 256, 512, 1024),
     },
