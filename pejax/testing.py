@@ -125,17 +125,23 @@ def dense_terms(encoding: Encoding, params: Params, dims: Dims, probe: Probe) ->
     params = settle(encoding, params, dims)
     shared, heads = split_params(params)
     q, k = queries_and_keys(encoding, params, probe)
+    products = jnp.einsum("thd,shd->hts", q, k)
+    for low, high, *turns in encoding.bands:
+        apart = jnp.abs(probe.positions[:, None] - probe.positions)
+        inside = apart >= low if high is None else (apart >= low) & (apart < high)
+        own = queries_and_keys(encoding._replace(rotate=turns[0], rotate_keys=turns[1]), params, probe)
+        products = jnp.where(inside, jnp.einsum("thd,shd->hts", *own), products)
 
-    def one_head(heads: Params, q: Array, k: Array) -> tuple[Array, Array | None]:
+    def one_head(heads: Params, product: Array, q: Array, k: Array) -> tuple[Array, Array | None]:
         params_h = {**shared, **heads}
-        logits = dims.scale * (q @ k.T)
+        logits = dims.scale * product
         if encoding.bias is not None:
             logits = logits + encoding.bias(params_h, q, k, probe.positions, probe.positions)
         if encoding.values is None:
             return logits, None
         return logits, encoding.values(params_h, jax.nn.softmax(logits), probe.positions, probe.positions)
 
-    return Terms(*jax.vmap(one_head, in_axes=(0, 1, 1))(heads, q, k))
+    return Terms(*jax.vmap(one_head, in_axes=(0, 0, 1, 1))(heads, products, q, k))
 
 
 def largest_deviation(pairs: Iterable[tuple[Array | np.ndarray, Array | np.ndarray]]) -> float:
@@ -223,10 +229,9 @@ def assert_norm_preserved(
 
 @compiled
 def _norm_ratios(encoding: Encoding, params: Params, dims: Dims, probe: Probe) -> Float[Array, "2 T H"]:
-    """Return `|rotate(x, p)| / |x|` of the queries and of the keys."""
+    """Return `|rotate(x, p)| / |x|` of queries and keys."""
     params = settle(encoding, params, dims)
-    unrotated = encoding._replace(embed=None, rotate=None, rotate_keys=None)
-    before = queries_and_keys(unrotated, params, probe)
+    before = queries_and_keys(encoding._replace(embed=None, rotate=None, rotate_keys=None), params, probe)
     after = queries_and_keys(encoding._replace(embed=None), params, probe)
     return jnp.linalg.norm(jnp.stack(after), axis=-1) / jnp.linalg.norm(jnp.stack(before), axis=-1)
 

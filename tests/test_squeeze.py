@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from pejax import ENCODINGS, Dims, Encoding, make_encoding
 from pejax.bands import rerope, self_extend
-from pejax.encoding import split_params
+from pejax.encoding import Band, split_params
 from pejax.squeeze import squeeze_positions
+from pejax.testing import assert_shift_invariant, shift_deviation
 from tests.cases import Case, close, draw, normal, serves
 from tests.decoders import FAST
 
@@ -248,3 +249,14 @@ def test_temperatures_count_tokens_wherever_they_are_named(recast):
     name = "t5" if recast == "pi" else "rope"
     dims = Dims(width=16, heads=2, extent=8, causal=True)
     assert make_encoding(name, dims, f"log_n+{recast}") is make_encoding(name, dims, f"{recast}+log_n")
+
+
+def test_the_laws_see_every_band():
+    dims = Dims(width=16, heads=2, extent=7, causal=True)  # a shift by 7 is no multiple of the group
+    assert assert_shift_invariant(make_encoding("rope", dims, "rerope(window=3)"), {}, dims) < 1e-5
+    assert shift_deviation(make_encoding("rope", dims, "self_extend(group=2, window=3)"), {}, dims) > 1e-3
+    near = Band(0, 3, *[make_encoding("rope", dims).rotate] * 2)
+    far = near._replace(low=3, high=None, rotate=lambda params, x, p: x * (1.0 + p[:, None, None].astype(x.dtype)))
+    claims = make_encoding("rope", dims)._replace(bands=(near, far))
+    with pytest.raises(AssertionError):
+        assert_shift_invariant(claims, {}, dims)
