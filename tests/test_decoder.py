@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from pejax import Encoding, attention_fn, explain, make_encoding
+from pejax import Encoding, Tokens, attention_fn, encoded_attention, explain, make_encoding
 from pejax.models import Decoder, DecoderConfig
+from pejax.models.attention import Where
+from pejax.models.block import Block
 from pejax.models.decoder import sequence_tokens
-from pejax.models.layers import RMSNorm
+from pejax.models.layers import RMSNorm, Style
 from tests.decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 
 PACKED = jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0, 0], [7, 7, 7, 7, 7, 0, 0, 0, 0]])
@@ -141,3 +143,25 @@ def test_what_cannot_be_is_refused_in_one_line():
     raises("unknown encoding 'rop'; did you mean 'rope'?", lambda: make(pe="rop"))
     too_long = ids_of(1, LENGTH + 1)
     raises(f"a table of {LENGTH} for length {LENGTH + 1}", lambda: logits(make(pe="learned"), too_long))
+
+
+def test_calls_that_say_too_little_or_too_much_are_refused():
+    model, here = make(pe="alibi"), Tokens(jnp.arange(3))
+    q = jnp.ones((2, 3, 4, 4))
+    attend = functools.partial(encoded_attention, model.stack.encoding, {}, q, q, q, q_tokens=here)
+    raises("depends on the length or grid: extent must be given, got None", attend)
+    raises(
+        "extent must be one length, (B,) or (B, T) of q (2, 3, 4, 4), got (3,)", lambda: attend(extent=jnp.arange(3))
+    )
+    both = {"segments": jnp.ones((1, 3), jnp.int32), "tokens": here}
+    raises("segments and tokens must not both be given", lambda: model(ids_of(1, 3), **both))
+    raises("tokens must be (B, T), both at least 1, got (1, 0)", lambda: model(jnp.zeros((1, 0), jnp.int32)))
+    raises("norm must be 'layer' or 'rms', got 'batch'", lambda: Style(norm="batch"))
+    crossed = make_block(cross=(model.stack.dims, Encoding()))
+    where = Where({}, here, 3)
+    raises("needs the states of an encoder, got memory=None", lambda: crossed(jnp.ones((1, 3, 16)), where))
+
+
+def make_block(**options) -> Block:
+    dims = make().stack.dims
+    return Block(dims, Encoding(), hidden=16, dtype="float32", rngs=nnx.Rngs(0), **options)
