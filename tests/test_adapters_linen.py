@@ -41,7 +41,7 @@ def test_a_mask_is_honoured(lead):
     want = nn.MultiHeadDotProductAttention(num_heads=2).apply(PARAMS, X, mask=mask)
     np.testing.assert_allclose(layer().apply(PARAMS, X, mask=mask), want, atol=1e-6)
     assert np.abs(layer().apply(PARAMS, X) - want).max() > 0.01
-    with pytest.raises(ValueError, match="a mask or bias array needs implementation='reference', got 'blockwise'"):
+    with pytest.raises(NotImplementedError, match="blockwise: a mask or bias array is the size of the scores"):
         layer(options={"implementation": "blockwise"}).apply(PARAMS, X, mask=mask)
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pejax.attention.dispatch import derived_bias, run, weights_of
+from pejax.attention.dispatch import run, weights_of
 from pejax.attention.operands import check_dropout, check_options, prepare
+from pejax.attention.tile import Hooks
 from pejax.encoding import Encoding, Extent, Params, Tokens, as_tokens, attention_hooks
 
 
@@ -104,8 +105,7 @@ def attention_fn(
             raise ValueError(f"dropout_rng must be given where dropout_rate={dropout_rate} and not deterministic")
         seed, rate = check_dropout((dropout_rng, dropout_rate) if dropping and dropout_rng is not None else None)
         options = options._replace(dropout_rate=rate, precision=precision)
-        terms = derived_bias(hooks["bias"], hooks["distance"]), hooks["values"]
-        operands, layout = prepare(query, key, value, q_tokens, k_tokens, *terms, seed, mask, bias)
+        operands, layout = prepare(query, key, value, q_tokens, k_tokens, Hooks(**hooks), seed, mask, bias)
         if module is not None:
             module.sow("intermediates", "attention_weights", weights_of(options, layout, operands, query.shape))
         layout = layout._replace(one_dropout=bool(broadcast_dropout))

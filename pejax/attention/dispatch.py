@@ -1,25 +1,17 @@
 """Attention: check the operands, choose an implementation, run it."""
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from pejax.attention import blockwise
+from pejax.attention.implementations import Attempt, attempts, candidates
 from pejax.attention.operands import Layout, Operands, check_dropout, check_options, check_partials, over_heads, prepare
-from pejax.attention.reference import dense_head, dense_weights
-from pejax.attention.tile import Options
-from pejax.encoding import Params, Tokens, from_distance
-
-IMPLEMENTATIONS = ("reference", "blockwise")
-
-SHORT = 2**18
-"""Scores of one head over the batch, B·T·S, up to which the dense reference is chosen: beyond, tiles that are computed
-again cost less than scores that leave the cache and are kept for the backward pass."""
+from pejax.attention.reference import dense_weights
+from pejax.attention.tile import Hooks, Options
+from pejax.encoding import Tokens
 
 
 def attention(
@@ -77,7 +69,7 @@ def attention(
     check_partials(bias=bias, values=values, distance=distance)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     seed, rate = check_dropout(dropout)
-    operands, layout = prepare(q, k, v, q_tokens, k_tokens, derived_bias(bias, distance), values, seed)
+    operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance), seed)
     output, lse = run(options._replace(dropout_rate=rate), layout, operands, implementation, q.shape)
     return (output, lse) if return_lse else output
 
@@ -120,50 +112,24 @@ def attention_weights(
     """
     check_partials(bias=bias, distance=distance)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
-    operands, layout = prepare(q, k, k, q_tokens, k_tokens, derived_bias(bias, distance), None, None)
+    operands, layout = prepare(q, k, k, q_tokens, k_tokens, Hooks(bias, None, distance), None)
     return weights_of(options, layout, operands, q.shape)
-
-
-@dataclass(frozen=True)
-class _FromDistance:
-    """The bias hook of a distance hook; equal for equal hooks, so that jit knows it again."""
-
-    distance: Callable[[Params, Array], Array]
-
-    def __call__(self, params: Params, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
-        return from_distance(self.distance)(params, q, k, q_positions, k_positions)
-
-
-def derived_bias(bias: Partial | None, distance: Partial | None) -> Partial | None:
-    """Return `bias`, or the one that `distance` implies."""
-    if bias is not None or distance is None:
-        return bias
-    return Partial(_FromDistance(distance.func), *distance.args)
 
 
 def run(
     options: Options, layout: Layout, operands: Operands, implementation: str | None, shape: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """Run the implementation named, or the faster one, and bring its outputs to `shape` and `shape[:-1]`."""
-    if implementation not in (None, *IMPLEMENTATIONS):
-        raise ValueError(f"implementation must be None or one of {IMPLEMENTATIONS}, got {implementation!r}")
-    t, s = operands.q.shape[-2], operands.k.shape[-2]
-    arrays = any(x is not None for x in operands.pairs)
-    if implementation == "blockwise" and arrays:
-        raise ValueError("a mask or bias array needs implementation='reference', got 'blockwise'")
-    if 0 in operands.q.shape or s == 0:
+    """Run the implementation named, or the first that can, and bring its outputs to `shape` and `shape[:-1]`."""
+    names = candidates(operands, implementation)
+    if 0 in operands.q.shape or operands.k.shape[-2] == 0:
         return jnp.zeros(shape, operands.q.dtype), jnp.full(shape[:-1], -jnp.inf, jnp.float32)
-    if implementation is None:
-        implementation = "reference" if operands.q.shape[0] * t * s <= SHORT or arrays else "blockwise"
-    options = options._replace(block=blockwise.BLOCK)
-    output, lse = _run(options, layout, implementation, operands)
-    return jnp.moveaxis(output, 3, 1).reshape(shape), jnp.moveaxis(lse, 3, 1).reshape(shape[:-1])
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _run(options: Options, layout: Layout, implementation: str, operands: Operands) -> tuple[Array, Array]:
-    head = dense_head if implementation == "reference" else blockwise.blockwise_head
-    return over_heads(functools.partial(head, options), operands, layout)
+    tried: list[Attempt] = []
+    for attempt, outputs in attempts(options, layout, operands, names):
+        tried.append(attempt)
+        if outputs is not None:
+            output, lse = outputs
+            return jnp.moveaxis(output, 3, 1).reshape(shape), jnp.moveaxis(lse, 3, 1).reshape(shape[:-1])
+    raise NotImplementedError("; ".join(f"{name}: {reason}" for name, reason in tried))
 
 
 def weights_of(options: Options, layout: Layout, operands: Operands, shape: tuple[int, ...]) -> Array:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Array, Float, UInt32
 
 from pejax.attention.dropout import Dropout
 from pejax.attention.tile import Hooks, Options, Pairs
-from pejax.encoding import Params, Tokens, as_tokens, split_params
+from pejax.encoding import Params, Tokens, as_tokens, from_distance, split_params
 
 HeadFunction = Callable[..., tuple[Array, Array]]
 """`(q TD, k SD, v SD, hooks, q_tokens, k_tokens, dropout, pairs) -> (output TD, log-sum-exp T)`, for one head."""
@@ -24,7 +25,7 @@ class Operands(NamedTuple):
     k: Float[Array, "N K S D"]
     v: Float[Array, "N K S D"]
     shared: Hooks
-    per_head: tuple[Params, Params]
+    per_head: tuple[Params, Params, Params]
     q_tokens: Tokens
     k_tokens: Tokens
     seed: UInt32[Array, "2"] | None
@@ -81,13 +82,13 @@ def prepare(
     v: Array,
     q_tokens: Tokens | Array,
     k_tokens: Tokens | Array | None,
-    bias: Partial | None,
-    values: Partial | None,
+    hooks: Hooks,
     seed: Array | None,
     mask: Array | None = None,
     bias_array: Array | None = None,
 ) -> tuple[Operands, Layout]:
-    """Check everything and bring it into the layout of `Operands`."""
+    """Check everything, derive a bias that only `distance` gives, and bring all into the layout of `Operands`."""
+    hooks = hooks._replace(bias=derived_bias(hooks.bias, hooks.distance))
     check_arrays(q, k, v)
     *batch, length, heads, dim = q.shape
     keys, groups = k.shape[-3:-1]
@@ -98,7 +99,7 @@ def prepare(
     if _axes(q_side, q_axes) != _axes(k_side, k_axes):
         shapes = f"{q_side.positions.shape} and {k_side.positions.shape}"
         raise ValueError(f"q_tokens and k_tokens must have the same position axes, got {shapes}")
-    shared, per_head = zip(*(check_hook(*hook, heads) for hook in (("bias", bias), ("values", values))), strict=True)
+    shared, per_head = zip(*(check_hook(*hook, heads) for hook in hooks._asdict().items()), strict=True)
     n, shape = math.prod(batch), (groups, heads // groups)
     pair = lambda name, array: _pairs(name, array, (*batch, heads, length, keys), (n, *shape, length, keys))  # noqa: E731
     operands = Operands(
@@ -113,6 +114,23 @@ def prepare(
         pairs=Pairs(mask=pair("mask", mask), bias=pair("bias", bias_array)),
     )
     return operands, Layout(q_axes, k_axes)
+
+
+@dataclass(frozen=True)
+class _FromDistance:
+    """The bias hook of a distance hook; equal for equal hooks, so that jit knows it again."""
+
+    distance: Callable[[Params, Array], Array]
+
+    def __call__(self, params: Params, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
+        return from_distance(self.distance)(params, q, k, q_positions, k_positions)
+
+
+def derived_bias(bias: Partial | None, distance: Partial | None) -> Partial | None:
+    """Return `bias`, or the one that `distance` implies."""
+    if bias is not None or distance is None:
+        return bias
+    return Partial(_FromDistance(distance.func), *distance.args)
 
 
 def wide(x: Array) -> Array:

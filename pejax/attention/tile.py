@@ -32,10 +32,14 @@ class Options(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """The bias and values hooks of one head, bound to that head's parameters."""
+    """The hooks of one head, bound to that head's parameters.
+
+    Where there is a `distance` there is the `bias` that it implies too: an implementation uses one of them.
+    """
 
     bias: Partial | None
     values: Partial | None
+    distance: Partial | None = None
 
 
 class Pairs(NamedTuple):

@@ -1,0 +1,96 @@
+"""The implementations of attention, which of them a platform prefers, and what each says when it cannot."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+import jax
+from jaxtyping import Array
+
+from pejax.attention import blockwise
+from pejax.attention.operands import HeadFunction, Layout, Operands, over_heads
+from pejax.attention.reference import dense_head
+from pejax.attention.tile import Options
+
+Implementation: TypeAlias = Callable[[Options, Layout, Operands], tuple[Array, Array]]
+"""`(options, layout, operands) -> (output N K G T D, log-sum-exp N K G T)`, differentiable; traced under `jax.jit`.
+
+What it cannot do it says when traced, by `NotImplementedError(reason)`.
+"""
+
+
+def _by_head(head: HeadFunction) -> Implementation:
+    return lambda options, layout, operands: over_heads(functools.partial(head, options), operands, layout)
+
+
+def _blockwise(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    if any(x is not None for x in operands.pairs):
+        raise NotImplementedError("a mask or bias array is the size of the scores: only the reference takes one")
+    return _by_head(blockwise.blockwise_head)(options._replace(block=blockwise.BLOCK), layout, operands)
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {"reference": _by_head(dense_head), "blockwise": _blockwise}
+
+
+class Preference(NamedTuple):
+    """What a platform tries.
+
+    Attributes:
+        short: scores of one head over the batch, B·T·S, up to which the dense reference comes first: beyond, scores
+            that are computed again cost less than scores that are kept.
+        kernels: what comes first beyond, in order; the dense reference comes last.
+    """
+
+    short: int
+    kernels: tuple[str, ...]
+
+
+PREFERENCES = {
+    "cpu": Preference(short=2**18, kernels=("blockwise",)),
+    "gpu": Preference(short=2**18, kernels=("blockwise",)),
+    "tpu": Preference(short=2**18, kernels=("blockwise",)),
+}
+
+
+class Attempt(NamedTuple):
+    """One implementation's turn: why it could not, or None for the one that ran."""
+
+    name: str
+    reason: str | None
+
+
+def platform() -> str:
+    """Return "cpu", "gpu" or "tpu": that of the mesh in use, whose devices need not be here, else of the backend."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    name = jax.default_backend() if device is None else device.platform
+    return name if name in PREFERENCES else "gpu"
+
+
+def candidates(operands: Operands, implementation: str | None) -> tuple[str, ...]:
+    """Return the names to try, in order: the one given, or all that this platform has for this size."""
+    if implementation is not None:
+        if implementation not in IMPLEMENTATIONS:
+            raise ValueError(f"implementation must be None or one of {(*IMPLEMENTATIONS,)}, got {implementation!r}")
+        return (implementation,)
+    short, kernels = PREFERENCES[platform()]
+    is_short = operands.q.shape[0] * operands.q.shape[-2] * operands.k.shape[-2] <= short
+    return ("reference", *kernels) if is_short else (*kernels, "reference")
+
+
+def attempts(
+    options: Options, layout: Layout, operands: Operands, names: tuple[str, ...]
+) -> Iterator[tuple[Attempt, tuple[Array, Array] | None]]:
+    """Try each in turn until one can; yield each turn, and the outputs of the last."""
+    for name in names:
+        try:
+            outputs = _run(options, layout, name, operands)
+        except NotImplementedError as error:
+            yield Attempt(name, str(error)), None
+        else:
+            yield Attempt(name, None), outputs
+            return
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _run(options: Options, layout: Layout, name: str, operands: Operands) -> tuple[Array, Array]:
+    return IMPLEMENTATIONS[name](options, layout, operands)
