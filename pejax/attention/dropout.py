@@ -7,15 +7,18 @@ Reference:
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
 
 class Dropout(NamedTuple):
-    """What tells one head's drops from another's."""
+    """What tells one head's drops from another's, and where its queries and keys begin in arrays that are split."""
 
     seed: UInt32[Array, "2"]
     batch: UInt32[Array, ""]
     head: UInt32[Array, ""]
+    first_query: UInt32[Array, ""] | np.uint32 = np.uint32(0)
+    first_key: UInt32[Array, ""] | np.uint32 = np.uint32(0)
 
 
 def keep_pairs(
@@ -27,13 +30,13 @@ def keep_pairs(
 
     Args:
         dropout: of this head.
-        queries: their place in the array, from 0.
+        queries: their place in the array, or in the part of it that begins with `first_query`, from 0.
         keys: likewise.
         rate: the share to drop, in [0, 1).
     """
     stream = _finalise(_finalise(dropout.seed[0] ^ dropout.batch) + dropout.head)
-    rows = _finalise(stream ^ _finalise(queries + dropout.seed[1]))
-    columns = _finalise(_finalise(keys ^ dropout.seed[1]) + dropout.seed[0])
+    rows = _finalise(stream ^ _finalise(queries + dropout.first_query + dropout.seed[1]))
+    columns = _finalise(_finalise((keys + dropout.first_key) ^ dropout.seed[1]) + dropout.seed[0])
     return _finalise(rows[:, None] + columns[None, :]) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 

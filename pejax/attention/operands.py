@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, UInt32
 
@@ -16,6 +17,15 @@ from pejax.encoding import Params, Tokens, as_tokens, from_distance, split_param
 
 HeadFunction = Callable[..., tuple[Array, Array]]
 """`(q TD, k SD, v SD, hooks, q_tokens, k_tokens, dropout, pairs) -> (output TD, log-sum-exp T)`, for one head."""
+
+
+class Origin(NamedTuple):
+    """Where the operands begin in arrays that are split over devices: dropout counts from there."""
+
+    batch: UInt32[Array, ""] | np.uint32 = np.uint32(0)
+    head: UInt32[Array, ""] | np.uint32 = np.uint32(0)
+    query: UInt32[Array, ""] | np.uint32 = np.uint32(0)
+    key: UInt32[Array, ""] | np.uint32 = np.uint32(0)
 
 
 class Operands(NamedTuple):
@@ -30,6 +40,7 @@ class Operands(NamedTuple):
     k_tokens: Tokens
     seed: UInt32[Array, "2"] | None
     pairs: Pairs
+    origin: Origin = Origin()
 
 
 class Layout(NamedTuple):
@@ -49,10 +60,11 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
     Returns:
         The function's outputs with N, K, G in front.
     """
-    q, k, v, shared, per_head, q_tokens, k_tokens, seed, pairs = operands
+    q, k, v, shared, per_head, q_tokens, k_tokens, seed, pairs, origin = operands
     each = _in_turn if jax.default_backend() == "cpu" else jax.vmap
     n, groups, heads = q.shape[:3]
     batch_id, head_id = jnp.arange(n, dtype=jnp.uint32), jnp.arange(groups * heads, dtype=jnp.uint32)
+    batch_id, head_id = batch_id + origin.batch, head_id + origin.head
     if layout.one_dropout:
         batch_id, head_id = jnp.zeros_like(batch_id), jnp.zeros_like(head_id)
 
@@ -61,7 +73,7 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
             def head(q, per_head, head_id, pairs):
                 bind = lambda hook, own: None if hook is None else Partial(hook.func, {**hook.args[0], **own})  # noqa: E731
                 hooks = Hooks(*(bind(hook, own) for hook, own in zip(shared, per_head, strict=True)))
-                dropout = None if seed is None else Dropout(seed, batch_id, head_id)
+                dropout = None if seed is None else Dropout(seed, batch_id, head_id, origin.query, origin.key)
                 return function(q, k, v, hooks, q_tokens, k_tokens, dropout, pairs)
 
             return each(head)(q, per_head, head_id, pairs)
