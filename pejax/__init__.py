@@ -1,6 +1,13 @@
 """Positional encodings in JAX, for text and for vision."""
 
-from pejax.attention import attention, attention_fn, attention_weights, encoded_attention, merge_attention
+from pejax.attention import (
+    attention,
+    attention_fn,
+    attention_weights,
+    encoded_attention,
+    linear_attention,
+    merge_attention,
+)
 from pejax.bands import rerope, self_extend
 from pejax.encoding import Dims, Encoding, Tokens, attention_hooks, merge_params
 from pejax.encodings.alibi import alibi_bias, alibi_slopes
@@ -56,6 +63,7 @@ __all__ = [
     "grid_positions",
     "interpolate_positions",
     "kerple_bias",
+    "linear_attention",
     "llama4_temperature",
     "log_n_temperature",
     "lookup_embedding",

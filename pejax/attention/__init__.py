@@ -3,6 +3,7 @@
 from pejax.attention.adapter import attention_fn
 from pejax.attention.dispatch import attention, attention_weights
 from pejax.attention.encoded import encoded_attention
+from pejax.attention.linear import linear_attention
 from pejax.attention.merge import merge_attention
 
-__all__ = ["attention", "attention_fn", "attention_weights", "encoded_attention", "merge_attention"]
+__all__ = ["attention", "attention_fn", "attention_weights", "encoded_attention", "linear_attention", "merge_attention"]
