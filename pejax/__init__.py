@@ -7,6 +7,7 @@ from pejax.attention import (
     encoded_attention,
     linear_attention,
     merge_attention,
+    sharded_attention,
 )
 from pejax.bands import rerope, self_extend
 from pejax.encoding import Dims, Encoding, Tokens, attention_hooks, merge_params
@@ -82,6 +83,7 @@ __all__ = [
     "scale_queries",
     "search_longrope",
     "self_extend",
+    "sharded_attention",
     "shaw_logits",
     "shaw_values",
     "sinusoidal_embedding",

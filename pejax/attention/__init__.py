@@ -5,5 +5,14 @@ from pejax.attention.dispatch import attention, attention_weights
 from pejax.attention.encoded import encoded_attention
 from pejax.attention.linear import linear_attention
 from pejax.attention.merge import merge_attention
+from pejax.attention.sharded import sharded_attention
 
-__all__ = ["attention", "attention_fn", "attention_weights", "encoded_attention", "linear_attention", "merge_attention"]
+__all__ = [
+    "attention",
+    "attention_fn",
+    "attention_weights",
+    "encoded_attention",
+    "linear_attention",
+    "merge_attention",
+    "sharded_attention",
+]
