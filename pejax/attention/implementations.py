@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 import jax
 from jaxtyping import Array
 
-from pejax.attention import blockwise
+from pejax.attention import blockwise, cpu
 from pejax.attention.operands import HeadFunction, Layout, Operands, over_heads
 from pejax.attention.reference import dense_head
 from pejax.attention.tile import Options
@@ -29,7 +29,15 @@ def _blockwise(options: Options, layout: Layout, operands: Operands) -> tuple[Ar
     return _by_head(blockwise.blockwise_head)(options._replace(block=blockwise.BLOCK), layout, operands)
 
 
-IMPLEMENTATIONS: dict[str, Implementation] = {"reference": _by_head(dense_head), "blockwise": _blockwise}
+def _cpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    return cpu.cpu_attention(options._replace(block=cpu.BLOCK), layout, operands)
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "reference": _by_head(dense_head),
+    "blockwise": _blockwise,
+    "cpu": _cpu,
+}
 
 
 class Preference(NamedTuple):
@@ -46,7 +54,7 @@ class Preference(NamedTuple):
 
 
 PREFERENCES = {
-    "cpu": Preference(short=2**18, kernels=("blockwise",)),
+    "cpu": Preference(short=2**18, kernels=("cpu",)),
     "gpu": Preference(short=2**18, kernels=("blockwise",)),
     "tpu": Preference(short=2**18, kernels=("blockwise",)),
 }

@@ -71,8 +71,7 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
     def sequence(q, k, v, q_tokens, k_tokens, batch_id, pairs):
         def group(q, k, v, per_head, head_id, pairs):
             def head(q, per_head, head_id, pairs):
-                bind = lambda hook, own: None if hook is None else Partial(hook.func, {**hook.args[0], **own})  # noqa: E731
-                hooks = Hooks(*(bind(hook, own) for hook, own in zip(shared, per_head, strict=True)))
+                hooks = bind_hooks(shared, per_head)
                 dropout = None if seed is None else Dropout(seed, batch_id, head_id, origin.query, origin.key)
                 return function(q, k, v, hooks, q_tokens, k_tokens, dropout, pairs)
 
@@ -82,6 +81,12 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
 
     in_axes = (0, 0, 0, layout.q_axes, layout.k_axes, 0, 0)
     return jax.vmap(sequence, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, pairs)
+
+
+def bind_hooks(shared: Hooks, own: tuple[Params, Params, Params]) -> Hooks:
+    """Return the hooks of one head, given the parameters that it shares and those that are its own."""
+    bind = lambda hook, own: None if hook is None else Partial(hook.func, {**hook.args[0], **own})  # noqa: E731
+    return Hooks(*(bind(*pair) for pair in zip(shared, own, strict=True)))
 
 
 def _in_turn(function: Callable) -> Callable:

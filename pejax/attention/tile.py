@@ -80,7 +80,7 @@ def tile_logits(
     """Return the logits of one head, -inf where `mask` is False."""
     logits = options.scale * jnp.matmul(q, k.T, precision=options.precision)
     if hooks.bias is not None:
-        term = _checked(hooks.bias, (q, k, q_tokens.positions, k_tokens.positions), "bias", "(T, S)", logits)
+        term = checked(hooks.bias, (q, k, q_tokens.positions, k_tokens.positions), "bias", "(T, S)", logits)
         placed = placed_pairs(q_tokens, k_tokens)
         logits = logits + (term if placed is None else jnp.where(placed, term, 0.0))
     if pairs.bias is not None:
@@ -107,10 +107,12 @@ def tile_output(
     placed = placed_pairs(q_tokens, k_tokens)
     weights = weights if placed is None else jnp.where(placed, weights, 0.0)
     operands = (weights, q_tokens.positions, k_tokens.positions)
-    return output + _checked(hooks.values, operands, "values", "(T, D)", output)
+    return output + checked(hooks.values, operands, "values", "(T, D)", output)
 
 
-def _checked(hook: Partial, operands: tuple[Array, ...], name: str, letters: str, like: Array) -> Array:
+def checked(
+    hook: Partial, operands: tuple[Array, ...], name: str, letters: str, like: Array | jax.ShapeDtypeStruct
+) -> Array:
     """Call the hook and require the shape of `like`: broadcasting would hide a wrong hook."""
     result = hook(*operands)
     if jnp.shape(result) != like.shape:

@@ -1,0 +1,245 @@
+"""Attention head by head, each in tiles: what XLA:CPU does fastest, in memory that grows with the length alone.
+
+Heads are read from and written to the arrays where they are, one at a time, so that no array is copied whole. Kept for
+the backward pass are the operands, the output and the log-sum-exps.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from pejax.attention.dropout import Dropout
+from pejax.attention.operands import Layout, Operands, bind_hooks, wide
+from pejax.attention.tile import Options
+from pejax.attention.tiled import (
+    Floats,
+    Head,
+    Keys,
+    Queries,
+    Row,
+    Terms,
+    backward,
+    block_size,
+    cut,
+    cut_tokens,
+    floats_of,
+    forward,
+    is_float,
+    terms_of,
+    with_floats,
+    zeros_of,
+)
+from pejax.attention.toeplitz import counts_on, first_distance
+from pejax.encoding import Tokens
+
+BLOCK = 512
+"""Keys of a tile at most, and queries in the forward pass; half as many queries in the backward pass."""
+
+
+def cpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    """Attend in tiles, one head after the other."""
+    if any(x is not None for x in operands.pairs):
+        raise NotImplementedError("a mask or bias array is the size of the scores: only the reference takes one")
+    return _attend(options, layout, operands)  # pyright: ignore[reportGeneralTypeIssues]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    return _choose(_forward, options, layout, operands)
+
+
+def _attend_forward(options: Options, layout: Layout, operands: Operands) -> tuple[Any, Any]:
+    output, lse = _choose(_forward, options, layout, operands)
+    return (output, lse), (operands, output, lse)
+
+
+def _attend_backward(options: Options, layout: Layout, saved: Any, cotangents: tuple[Array, Array]) -> tuple[Any]:
+    operands, output, lse = saved
+    return (_cotangent(operands, _choose(_backward, options, layout, operands, output, lse, *cotangents)),)
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arrays: Array) -> Any:
+    """Run with a line of biases where the bias allows it and, as the positions show, with the hook where not."""
+    run, sides = functools.partial(run, options, layout), (operands.q_tokens, operands.k_tokens)
+    batched = [axes.positions is not None for axes in (layout.q_axes, layout.k_axes)]
+    if operands.shared.distance is None or not all(map(counts_on, sides, batched)):
+        return run(operands, None, *arrays)
+    axes = (layout.q_axes, layout.k_axes)
+    first, steady = jax.vmap(first_distance, axes, axis_size=len(operands.q))(*sides)
+    with_line = lambda operands, *arrays: run(operands, first, *arrays)  # noqa: E731
+    with_hook = lambda operands, *arrays: run(operands, None, *arrays)  # noqa: E731
+    return lax.cond(jnp.all(steady), with_line, with_hook, operands, *arrays)
+
+
+class _Place(NamedTuple):
+    """Which head of which batch entry."""
+
+    batch: Int[Array, ""]
+    group: Int[Array, ""]
+    member: Int[Array, ""]
+
+
+def _places(operands: Operands) -> tuple[int, Any]:
+    """Return how many heads there are over the batch, and the way from their number to their place."""
+    n, groups, heads = operands.q.shape[:3]
+    return n * groups * heads, lambda i: _Place(i // (groups * heads), i // heads % groups, i % heads)
+
+
+def _forward(
+    options: Options, layout: Layout, operands: Operands, first: Int[Array, " N"] | None
+) -> tuple[Float[Array, "N K G T D"], Float[Array, "N K G T"]]:
+    t = operands.q.shape[3]
+    sizes = 2 * block_size(options.block // 2, t), block_size(options.block, operands.k.shape[2])
+    count, place_of = _places(operands)
+
+    def head(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        place = place_of(i)
+        output, lse = forward(options, _head(layout, operands, first, sizes, place)[0])
+        return _put(carry[0], place, _join(output, t)), _put(carry[1], place, _join(lse, t))
+
+    output = jnp.zeros_like(jnp.moveaxis(operands.q, 3, 1))
+    output, lse = lax.fori_loop(0, count, head, (output, jnp.zeros_like(wide(output[..., 0]))))
+    return jnp.moveaxis(output, 1, 3), jnp.moveaxis(lse, 1, 3)
+
+
+class _Totals(NamedTuple):
+    """Gradients of the floats of `Operands`."""
+
+    q: Float[Array, "N T K G D"]
+    k: Float[Array, "N S K D"]
+    v: Float[Array, "N S K D"]
+    shared: Floats
+    per_head: Floats
+    q_tokens: Floats
+    k_tokens: Floats
+
+
+def _backward(
+    options: Options,
+    layout: Layout,
+    operands: Operands,
+    first: Int[Array, " N"] | None,
+    output: Float[Array, "N K G T D"],
+    lse: Float[Array, "N K G T"],
+    d_output: Float[Array, "N K G T D"],
+    d_lse: Float[Array, "N K G T"],
+) -> _Totals:
+    (t, s), alone = (operands.q.shape[3], operands.k.shape[2]), operands.q.shape[2] == 1
+    sizes = block_size(options.block // 2, t), block_size(options.block, s)
+    count, place_of = _places(operands)
+    results = [jnp.moveaxis(x, 3, 1) for x in (output, lse, d_output, d_lse)]
+
+    def head(i: Array, totals: _Totals) -> _Totals:
+        place = place_of(i)
+        tiles, pull = _head(layout, operands, first, sizes, place)
+        o, sums, d_o, d_sums = (wide(_take(x, place)) for x in results)
+        row = Row(d_o, jnp.where(jnp.isneginf(sums), 0.0, sums), jnp.sum(o * d_o, axis=-1) - d_sums)
+        row = row._replace(d_output=d_o.astype(tiles.keys.v.dtype))
+        part = backward(options, tiles, jax.tree.map(functools.partial(cut, sizes[0]), row))
+        through_q, *d_q_tokens = (_join(x, t) for x in part.queries)
+        through_k, through_v, *d_k_tokens = (_join(x, s) for x in part.keys)
+        d_shared, d_own = pull((part.hooks, part.line))
+        keys = place[:2]
+        return _Totals(
+            q=_put(totals.q, place, _join(part.q.swapaxes(1, 2), t) + through_q),
+            k=_put(totals.k, keys, _take(totals.k, keys) + _join(part.k, s) + through_k),
+            v=_put(totals.v, keys, _take(totals.v, keys) + _join(part.v, s) + through_v),
+            shared=[x + y for x, y in zip(totals.shared, d_shared, strict=True)],
+            per_head=[x.at[place[1:]].add(y) for x, y in zip(totals.per_head, d_own, strict=True)],
+            q_tokens=_add_tokens(totals.q_tokens, d_q_tokens, layout.q_axes, place),
+            k_tokens=_add_tokens(totals.k_tokens, d_k_tokens, layout.k_axes, place),
+        )
+
+    # Several query heads add to the gradient of one key head: that sum is kept in float32.
+    exact = lambda x: x if alone else wide(x)  # noqa: E731
+    nothing = _Totals(
+        q=jnp.zeros_like(jnp.moveaxis(operands.q, 3, 1)),
+        k=jnp.zeros_like(exact(jnp.moveaxis(operands.k, 2, 1))),
+        v=jnp.zeros_like(exact(jnp.moveaxis(operands.v, 2, 1))),
+        **{name: zeros_of(getattr(operands, name)) for name in ("shared", "per_head", "q_tokens", "k_tokens")},
+    )
+    return lax.fori_loop(0, count, head, nothing)
+
+
+def _cotangent(operands: Operands, totals: _Totals) -> Operands:
+    """Return the cotangent of the operands, in their own types; None where there is none."""
+    arrays = jnp.moveaxis(totals.q, 1, 3), jnp.moveaxis(totals.k, 1, 2), jnp.moveaxis(totals.v, 1, 2)
+    following = iter([*arrays, *totals.shared, *totals.per_head, *totals.q_tokens, *totals.k_tokens])
+    return jax.tree.map(lambda leaf: next(following).astype(leaf.dtype) if is_float(leaf) else None, operands)
+
+
+def _head(
+    layout: Layout, operands: Operands, first: Int[Array, " N"] | None, sizes: tuple[int, int], place: _Place
+) -> tuple[Head, Callable[[tuple[Floats, Array | None]], tuple[Floats, Floats]]]:
+    """Cut one head into tiles, and return the way back from the gradients of its terms to those of the parameters."""
+    q = _take(jnp.moveaxis(operands.q, 3, 1), place)
+    k, v = (_take(jnp.moveaxis(x, 2, 1), place[:2]) for x in (operands.k, operands.v))
+    if any(x.dtype != jnp.bfloat16 for x in (q, k, v)):
+        q, k, v = (x.astype(jnp.result_type(*map(wide, (q, k, v)))) for x in (q, k, v))
+    q_tokens, k_tokens = (
+        Tokens(*(x if axis is None or x is None else x[place.batch] for x, axis in zip(tokens, axes, strict=True)))
+        for tokens, axes in ((operands.q_tokens, layout.q_axes), (operands.k_tokens, layout.k_axes))
+    )
+    rows, columns = (functools.partial(cut, size) for size in sizes)
+    q_ids, k_ids = (jnp.arange(len(x), dtype=jnp.uint32) for x in (q, k))
+    queries = Queries(rows(q), cut_tokens(sizes[0], q_tokens, len(q)), rows(q_ids))
+    keys = Keys(columns(k), columns(v), cut_tokens(sizes[1], k_tokens, len(k)), columns(k_ids))
+    own = jax.tree.map(lambda leaf: leaf[place[1:]], operands.per_head)
+    start = None if first is None else first[place.batch] + 1 - queries.ids.size
+    length = queries.ids.size + keys.ids.size - 1
+
+    def bound(shared_floats: Floats, own_floats: Floats) -> Terms:
+        hooks = bind_hooks(with_floats(operands.shared, shared_floats), with_floats(own, own_floats))
+        return terms_of(hooks, start, length)
+
+    def floats(*parts: Floats) -> tuple[Floats, Array | None]:
+        hooks, line = bound(*parts)
+        return floats_of(hooks), line
+
+    parts = floats_of(operands.shared), floats_of(own)
+    (hook_floats, line), pull = jax.vjp(floats, *parts)
+    terms = Terms(with_floats(bound(*parts).hooks, hook_floats), line)
+    return Head(queries, keys, terms, _dropout(layout, operands, place)), pull
+
+
+def _dropout(layout: Layout, operands: Operands, place: _Place) -> Dropout | None:
+    """Return what tells this head's drops from another's."""
+    if operands.seed is None:
+        return None
+    origin, groups = operands.origin, operands.q.shape[2]
+    batch, head = place.batch.astype(jnp.uint32), (place.group * groups + place.member).astype(jnp.uint32)
+    batch, head = (0 * batch, 0 * head) if layout.one_dropout else (batch + origin.batch, head + origin.head)
+    return Dropout(operands.seed, batch, head, origin.query, origin.key)
+
+
+def _take(x: Array, place: tuple[Array, ...]) -> Array:
+    """Return `x[batch, :, group, member]`, or `x[batch, :, group]`."""
+    starts = [place[0], 0, *place[1:]] + [0] * (x.ndim - 1 - len(place))
+    sizes = [1, x.shape[1], *(1 for _ in place[1:]), *x.shape[1 + len(place) :]]
+    return lax.dynamic_slice(x, starts, sizes).reshape(x.shape[1], *x.shape[1 + len(place) :])
+
+
+def _put(x: Array, place: tuple[Array, ...], part: Array) -> Array:
+    """Write what `_take` reads."""
+    shape = (1, x.shape[1], *(1 for _ in place[1:]), *x.shape[1 + len(place) :])
+    starts = [place[0], 0, *place[1:]] + [0] * (x.ndim - 1 - len(place))
+    return lax.dynamic_update_slice(x, part.astype(x.dtype).reshape(shape), starts)
+
+
+def _join(blocks: Array, length: int) -> Array:
+    """Undo `cut`."""
+    return blocks.reshape(-1, *blocks.shape[2:])[:length]
+
+
+def _add_tokens(totals: Floats, parts: Floats, axes: Tokens, place: _Place) -> Floats:
+    """Add one head's gradient of the positions, which are the only floats of tokens."""
+    add = lambda x, y: x + y if axes.positions is None else x.at[place.batch].add(y)  # noqa: E731
+    return [add(*pair) for pair in zip(totals, parts, strict=True)]

@@ -1,0 +1,342 @@
+"""One head in tiles, forward and backward, for XLA:CPU: plain products of row-major matrices and little between them.
+
+Forward, for a block of queries, over the blocks of keys that it may see:
+
+    m' = max(m, max_j s_ij)    l' = e^(m-m') l + Σ_j e^(s_ij-m')    a' = e^(m-m') a + output(e^(s-m'))
+
+and `o = a / l`, `lse = m + log l`. Backward keeps o and lse alone and computes each tile again, keys by queries, so
+that all five products are row-major:
+
+    w_ij = e^(s_ij-lse_i)    ds_ij = w_ij (dw_ij - Σ_d do_id o_id + dlse_i)
+
+The logits s, the mask and a bias of the distance are part of the loop that takes the exponential; none is stored.
+
+Reference:
+    Milakov & Gimelshein 2018 (arXiv 1805.02867), algorithm 3; Dao et al. 2022 (arXiv 2205.14135), appendix B.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from pejax.attention.dropout import Dropout, apply_dropout, keep_pairs
+from pejax.attention.operands import wide
+from pejax.attention.tile import Hooks, Options, checked, log_sum, nonzero, placed_pairs, visible_pairs
+from pejax.attention.toeplitz import diagonal_sums, toeplitz
+from pejax.encoding import Tokens
+from pejax.positions import visible_blocks
+
+Floats: TypeAlias = list[Array]
+"""The leaves of a tree that have gradients, in at least 32 bits."""
+
+
+class Terms(NamedTuple):
+    """What position adds to one head.
+
+    Attributes:
+        hooks: the bias, unless there is a line, and the values.
+        line: the bias of each distance, that of `1 - T` first, T and S padded; None = it is not of that kind.
+    """
+
+    hooks: Hooks
+    line: Float[Array, " R"] | None
+
+
+class Queries(NamedTuple):
+    """Blocks of queries, or one of them without the letter N."""
+
+    q: Float[Array, "N T D"]
+    tokens: Tokens
+    ids: UInt32[Array, "N T"]
+
+
+class Keys(NamedTuple):
+    """Blocks of keys, or one of them without the letter N."""
+
+    k: Float[Array, "N S D"]
+    v: Float[Array, "N S D"]
+    tokens: Tokens
+    ids: UInt32[Array, "N S"]
+
+
+class Head(NamedTuple):
+    """One head, cut into blocks."""
+
+    queries: Queries
+    keys: Keys
+    terms: Terms
+    dropout: Dropout | None
+
+
+class Row(NamedTuple):
+    """What the backward pass knows of blocks of queries, or of one of them without the letter N.
+
+    Attributes:
+        d_output: cotangent of the output.
+        lse: log-sum-exp, 0 where nothing is seen.
+        mean: `Σ_d do_id o_id - dlse_i`.
+    """
+
+    d_output: Float[Array, "N T D"]
+    lse: Float[Array, "N T"]
+    mean: Float[Array, "N T"]
+
+
+class Gradients(NamedTuple):
+    """Gradients of one head's blocks, of q transposed, and of the floats in `Queries`, `Keys` and `Hooks` through hooks."""
+
+    q: Float[Array, "N D T"]
+    k: Float[Array, "N S D"]
+    v: Float[Array, "N S D"]
+    queries: Floats
+    keys: Floats
+    hooks: Floats
+    line: Float[Array, " R"] | None
+
+
+def block_size(most: int, length: int) -> int:
+    """Return the size of the fewest equal blocks of `most` at most, a multiple of 8 where there are several."""
+    count = math.ceil(length / most)
+    return length if count == 1 else math.ceil(length / count / 8) * 8
+
+
+def cut(size: int, x: Array) -> Array:
+    """Cut the first axis into blocks, padded by zeros: tokens of segment 0, which see nothing and are not seen."""
+    padding = [(0, -len(x) % size)] + [(0, 0)] * (x.ndim - 1)
+    return jnp.pad(x, padding).reshape(-1, size, *x.shape[1:])
+
+
+def cut_tokens(size: int, tokens: Tokens, length: int) -> Tokens:
+    """Cut tokens, with segments where there is padding to tell apart."""
+    if tokens.segments is None and length % size:
+        tokens = tokens._replace(segments=jnp.ones(length, jnp.int32))
+    return jax.tree.map(functools.partial(cut, size), tokens)
+
+
+def terms_of(hooks: Hooks, start: Int[Array, ""] | None, length: int) -> Terms:
+    """Return the terms of one head: with a line of `length` distances from `start` on, or the hooks alone."""
+    if start is None or hooks.distance is None:
+        return Terms(hooks._replace(distance=None), None)
+    relative = start + jnp.arange(length, dtype=start.dtype)
+    like = jax.ShapeDtypeStruct((length,), jnp.float32)
+    line = checked(hooks.distance, (relative,), "distance", "(R,)", like)
+    return Terms(hooks._replace(bias=None, distance=None), line)
+
+
+def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[Array, "N T"]]:
+    """Return the output of one head, in float32, and each row's log-sum-exp."""
+    queries, keys, terms, dropout = head
+    runs = _runs(visible_blocks(queries.tokens, keys.tokens, **_masking(options)), len(queries.q), len(keys.k))
+    k_turned = keys.k.swapaxes(1, 2)
+
+    def block(operands: tuple[Queries, Array, Array, Array]) -> tuple[Array, Array]:
+        query, c, first, end = operands
+
+        def step(b: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            top, total, sums = carry
+            key = _at(keys, b)
+            logits = options.scale * _dot(options, query.q, _at(k_turned, b))
+            if terms.line is not None:
+                bias = toeplitz(terms.line, _start(head, c, b), *logits.shape)
+                logits = logits + _where(placed_pairs(query.tokens, key.tokens), bias, 0.0)
+            elif terms.hooks.bias is not None:
+                logits = logits + _inline_bias(query, key, terms.hooks)
+            if options.soft_cap is not None:
+                logits = options.soft_cap * jnp.tanh(logits / options.soft_cap)
+            logits = _where(visible_pairs(options, query.tokens, key.tokens), logits, -jnp.inf)
+            new = jnp.maximum(top, jnp.max(logits, axis=1))
+            shift = jnp.where(jnp.isneginf(new), 0.0, new)
+            weights, shrink = jnp.exp(logits - shift[:, None]), jnp.exp(top - shift)
+            kept = _drop(options, dropout, query, key)(weights)
+            part = _dot(options, kept.astype(key.v.dtype), key.v)
+            if terms.hooks.values is not None:
+                part = part + _values(kept, query, key, terms.hooks)
+            return new, total * shrink + jnp.sum(weights, axis=1), sums * shrink[:, None] + part
+
+        zeros = jnp.zeros_like(wide(query.q))
+        top, total, sums = lax.fori_loop(first, end, step, (zeros[:, 0] - jnp.inf, zeros[:, 0], zeros))
+        return sums / nonzero(total)[:, None], log_sum(top, total)
+
+    return lax.map(block, (queries, jnp.arange(len(queries.q), dtype=jnp.int32), *runs))
+
+
+def backward(options: Options, head: Head, rows: Row) -> Gradients:
+    """Return the gradients of one head's floats."""
+    queries, keys, terms, _ = head
+    seen = visible_blocks(queries.tokens, keys.tokens, **_masking(options))
+    runs = _runs(None if seen is None else seen.T, len(keys.k), len(queries.q))
+    turned = queries.q.swapaxes(1, 2), rows.d_output.swapaxes(1, 2)
+    if terms.line is not None:
+        terms = terms._replace(line=terms.line[::-1])
+    head = head._replace(terms=terms)
+
+    def key_block(carry: Any, operands: tuple[Any, ...]) -> tuple[Any, Any]:
+        key, k_turned, b, first, end = operands
+
+        def step(c: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            (d_queries, d_hooks, d_line), d_key = carry
+            sides = (_at(queries, c), *_at(turned, c)), (key, k_turned)
+            part = _tile_gradients(options, head, *sides, _at(rows, c), place := _start(head, c, b))
+            put = lambda whole, new: lax.dynamic_update_index_in_dim(whole, _at(whole, c) + new, c, 0)  # noqa: E731
+            d_queries = jax.tree.map(put, d_queries, (part.q, part.queries))
+            if d_line is not None:
+                d_line = _add_slice(d_line, part.line, _turned_start(d_line, place) - (len(key.k) - 1))
+            return (d_queries, _add(d_hooks, part.hooks), d_line), _add(d_key, (part.k, part.v, part.keys))
+
+        zeros = jnp.zeros_like(wide(key.k))
+        return lax.fori_loop(first, end, step, (carry, (zeros, zeros, zeros_of(key))))
+
+    line = None if terms.line is None else jnp.zeros_like(terms.line)
+    start = (jnp.zeros_like(wide(turned[0])), zeros_of(queries)), zeros_of(terms.hooks), line
+    operands = keys, keys.k.swapaxes(1, 2), jnp.arange(len(keys.k), dtype=jnp.int32), *runs
+    ((d_q, d_queries), d_hooks, d_line), (d_k, d_v, d_keys) = lax.scan(key_block, start, operands)
+    return Gradients(d_q, d_k, d_v, d_queries, d_keys, d_hooks, None if d_line is None else d_line[::-1])
+
+
+def _tile_gradients(
+    options: Options,
+    head: Head,
+    query_side: tuple[Queries, Float[Array, "D T"], Float[Array, "D T"]],
+    key_side: tuple[Keys, Float[Array, "D S"]],
+    row: Row,
+    start: Int[Array, ""],
+) -> Gradients:
+    """Return one tile's part. Its matrices have a row for each key and a column for each query; so has the line."""
+    (query, q_turned, d_output_turned), (key, k_turned), (hooks, line) = query_side, key_side, head.terms
+    placed, mask = placed_pairs(query.tokens, key.tokens), visible_pairs(options, query.tokens, key.tokens)
+    through, pull = (zeros_of(query), zeros_of(key), zeros_of(hooks)), None
+    logits = options.scale * _dot(options, key.k, q_turned)
+    if line is not None:
+        bias = toeplitz(line, _turned_start(line, start), *logits.shape)
+        logits = logits + _where(_turn(placed), bias, 0.0)
+    elif hooks.bias is not None:
+        bias, pull = _pullable(lambda *sides: _inline_bias(*sides).T, query, key, hooks)
+        logits = logits + bias
+    slope = 1.0
+    if options.soft_cap is not None:
+        logits = options.soft_cap * jnp.tanh(logits / options.soft_cap)
+        slope = 1.0 - jnp.square(logits / options.soft_cap)
+    weights = jnp.exp(_where(_turn(mask), logits, -jnp.inf) - row.lse)
+    drop = _drop(options, head.dropout, query, key)
+    kept, d_kept = drop(weights.T).T, _dot(options, key.v, d_output_turned)
+    if hooks.values is not None:
+        values = lambda *sides: _values(kept.T, *sides)  # noqa: E731
+        _, pull_values = _pullable(values, query, key, hooks)
+        through = _add(through, tuple(pull_values(wide(row.d_output))))
+        d_kept = d_kept + jax.linear_transpose(lambda w: _values(w.T, query, key, hooks), kept)(wide(row.d_output))[0]
+    d_logits = weights * (drop(d_kept.T).T - row.mean) * slope
+    if pull is not None:
+        through = _add(through, tuple(pull(d_logits)))
+    narrow = d_logits.astype(query.q.dtype)
+    return Gradients(
+        options.scale * _dot(options, k_turned, narrow),
+        options.scale * _dot(options, narrow, query.q),
+        _dot(options, kept.astype(key.v.dtype), row.d_output),
+        *through,
+        None if line is None else diagonal_sums(_where(_turn(placed), d_logits, 0.0)),
+    )
+
+
+def _inline_bias(query: Queries, key: Keys, hooks: Hooks) -> Float[Array, "T S"]:
+    """Return what the bias hook gives for a tile, 0 in pairs with an unplaced token."""
+    q, k = wide(query.q), wide(key.k)
+    like = jax.ShapeDtypeStruct((len(q), len(k)), jnp.result_type(q))
+    operands = q, k, query.tokens.positions, key.tokens.positions
+    return _where(placed_pairs(query.tokens, key.tokens), checked(hooks.bias, operands, "bias", "(T, S)", like), 0.0)
+
+
+def _values(weights: Float[Array, "T S"], query: Queries, key: Keys, hooks: Hooks) -> Float[Array, "T D"]:
+    """Return what the values hook makes of a tile's weights, those of unplaced tokens being 0."""
+    weights = _where(placed_pairs(query.tokens, key.tokens), weights, 0.0)
+    like = jax.ShapeDtypeStruct(query.q.shape, weights.dtype)
+    operands = weights, query.tokens.positions, key.tokens.positions
+    return checked(hooks.values, operands, "values", "(T, D)", like)
+
+
+def _masking(options: Options) -> dict[str, Any]:
+    return {"causal": options.causal, "window": options.window, "distance_range": options.distance_range}
+
+
+def _runs(seen: Bool[Array, "N M"] | None, count: int, others: int) -> tuple[Int[Array, " N"], Int[Array, " N"]]:
+    """Return the first and the end of the run of blocks that holds all that each block sees."""
+    if seen is None:
+        return jnp.zeros(count, jnp.int32), jnp.full(count, others, jnp.int32)
+    ever = jnp.any(seen, axis=1)
+    first, after = (jnp.argmax(x, axis=1).astype(jnp.int32) for x in (seen, seen[:, ::-1]))
+    return jnp.where(ever, first, 0), jnp.where(ever, others - after, 0)
+
+
+def _start(head: Head, c: Int[Array, ""], b: Int[Array, ""]) -> Int[Array, ""]:
+    """Return where the line has the distance of the first pair of a tile."""
+    (count, rows), columns = head.queries.ids.shape, head.keys.ids.shape[1]
+    return b * columns - c * rows + count * rows - 1
+
+
+def _turned_start(line: Float[Array, " R"], start: Int[Array, ""]) -> Int[Array, ""]:
+    """Return `_start` in the line read backward."""
+    return len(line) - 1 - start
+
+
+def _dot(options: Options, a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
+    """Multiply row-major matrices, summed in at least 32 bits."""
+    return jnp.matmul(a, b, precision=options.precision, preferred_element_type=jnp.promote_types(a.dtype, jnp.float32))
+
+
+def _drop(options: Options, dropout: Dropout | None, query: Queries, key: Keys) -> Callable[[Array], Array]:
+    """Return the tile's dropout: a linear map that is its own transpose."""
+    if dropout is None:
+        return lambda weights: weights
+    keep = keep_pairs(dropout, query.ids, key.ids, options.dropout_rate)
+    return lambda weights: apply_dropout(weights, keep, options.dropout_rate)
+
+
+def _where(mask: Bool[Array, "T S"] | None, x: Float[Array, "T S"], otherwise: float) -> Float[Array, "T S"]:
+    return x if mask is None else jnp.where(mask, x, otherwise)
+
+
+def _turn(mask: Bool[Array, "T S"] | None) -> Bool[Array, "S T"] | None:
+    return None if mask is None else mask.T
+
+
+def _at(tree: Any, i: Int[Array, ""]) -> Any:
+    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, 0, keepdims=False), tree)
+
+
+def _add_slice(whole: Array, part: Array, start: Int[Array, ""]) -> Array:
+    old = lax.dynamic_slice_in_dim(whole, start, len(part))
+    return lax.dynamic_update_slice_in_dim(whole, old + part, start, 0)
+
+
+def _pullable(function: Callable[..., Array], *trees: Any) -> tuple[Array, Callable[[Array], tuple[Floats, ...]]]:
+    """Return `function(*trees)` and the way back to the floats of each tree."""
+    inner = lambda *floats: function(*(with_floats(*pair) for pair in zip(trees, floats, strict=True)))  # noqa: E731
+    return jax.vjp(inner, *(floats_of(tree) for tree in trees))
+
+
+def is_float(leaf: Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def floats_of(tree: Any) -> Floats:
+    """Return the leaves that have gradients, in at least 32 bits."""
+    return [wide(leaf) for leaf in jax.tree.leaves(tree) if is_float(leaf)]
+
+
+def with_floats(tree: Any, floats: Floats) -> Any:
+    """Return the tree with these leaves for its floating point ones."""
+    following = iter(floats)
+    return jax.tree.map(lambda leaf: next(following) if is_float(leaf) else leaf, tree)
+
+
+def zeros_of(tree: Any) -> Floats:
+    return [jnp.zeros_like(leaf) for leaf in floats_of(tree)]
+
+
+def _add(a: Any, b: Any) -> Any:
+    return jax.tree.map(jnp.add, a, b)

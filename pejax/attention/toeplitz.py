@@ -1,0 +1,58 @@
+"""Biases of key - query alone, where positions count on by one: one number a distance, read along the diagonals.
+
+    tile_ij = line[j - i + d],   d the distance of the tile's first pair      gradient of line[r]: Σ_{j-i+d=r} of the tile's
+
+A tile reads a run of the line that is as long as its two sides together, and stays in the first cache.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from pejax.encoding import Tokens
+
+
+def counts_on(tokens: Tokens, batched: bool) -> bool:
+    """Say whether positions are of a kind that may count on by one: integers, in one axis."""
+    return tokens.positions.ndim == 1 + batched and jnp.issubdtype(tokens.positions.dtype, jnp.signedinteger)
+
+
+def first_distance(q_tokens: Tokens, k_tokens: Tokens) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+    """Return c with `k_j - q_i = j - i + c` in every pair that can see each other, and whether there is such a c.
+
+    There is where positions count on by one, from anywhere, and in packed sequences where each begins anew, as long as
+    both sides do so alike. Padding and tokens without a position do not matter.
+    """
+    sides = [_shifts(tokens) for tokens in (q_tokens, k_tokens)]
+    first = [shift[jnp.argmax(counts)] for shift, counts in sides]
+    moved = [jnp.where(counts, shift - c, 0) for (shift, counts), c in zip(sides, first, strict=True)]
+    steady = jnp.all(moved[0] == 0) & jnp.all(moved[1] == 0)
+    if q_tokens.segments is not None and k_tokens.segments is not None:
+        segments = [jnp.where(counts, tokens.segments, 0) for tokens, (_, counts) in
+                    zip((q_tokens, k_tokens), sides, strict=True)]  # fmt: skip
+        segment, shift = lax.sort((jnp.concatenate(segments), jnp.concatenate(moved)), num_keys=2)
+        steady |= jnp.all((segment[1:] != segment[:-1]) | (shift[1:] == shift[:-1]))
+    return first[1] - first[0], steady
+
+
+def _shifts(tokens: Tokens) -> tuple[Int[Array, " T"], Bool[Array, " T"]]:
+    """Return position - place in the array, and of which tokens it counts."""
+    positions = tokens.positions
+    counts = jnp.ones(positions.shape, bool) if tokens.placed is None else tokens.placed
+    if tokens.segments is not None:
+        counts &= tokens.segments != 0
+    return positions - jnp.arange(len(positions), dtype=positions.dtype), counts
+
+
+def toeplitz(line: Float[Array, " R"], start: Int[Array, ""], rows: int, columns: int) -> Float[Array, "T S"]:
+    """Return the tile `line[start + j - i]`, i a row and j a column."""
+    row = lambda i: lax.dynamic_slice_in_dim(line, start - i, columns)  # noqa: E731
+    return jax.vmap(row)(jnp.arange(rows, dtype=jnp.int32))
+
+
+def diagonal_sums(tile: Float[Array, "T S"]) -> Float[Array, " R"]:
+    """Return the sum of each diagonal, that of `j - i = 1 - T` first: the transpose of `toeplitz` in its line."""
+    rows, columns = tile.shape
+    skewed = jnp.pad(tile[::-1], ((0, 0), (0, rows))).reshape(-1)[: rows * (rows + columns - 1)]
+    return jnp.sum(skewed.reshape(rows, rows + columns - 1), axis=0)
