@@ -139,7 +139,7 @@ def _pass_on(share: Share, tree: Any) -> Any:
     return lax.ppermute(tree, share.axis, [(i, (i + 1) % share.devices) for i in range(share.devices)])
 
 
-def _is_float(leaf: Array) -> bool:
+def _is_float(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
