@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 from cases import Case, close, normal, serves
 from jax.sharding import AxisType
+from jax.tree_util import Partial
 
 from pejax import ENCODINGS, Tokens, attention, sharded_attention
-from pejax.encoding import attention_hooks, rotate_keys, rotate_queries
+from pejax.attention import blockwise
+from pejax.encoding import attention_hooks, merge_params, rotate_keys, rotate_queries
 from pejax.testing import settle
 
 QUICK = {"xla_backend_optimization_level": 0}
@@ -61,18 +64,21 @@ def layer(attend, case, order):
         return jnp.sum(normal(*out.shape, seed=9) * out) + jnp.sum(normal(*lse.shape, seed=8) * seen), (out, lse)
 
     arrays = [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+    drawn = lambda key: merge_params(encoding.init(key), encoding.init_layer(key))  # noqa: E731
+    params = jax.tree.map(lambda leaf: 0.5 + 0.3 * normal(*leaf.shape), jax.eval_shape(drawn, jax.random.key(0)))
     both = jax.jit(jax.grad(run, argnums=(0, 1, 2, 3), has_aux=True), compiler_options=QUICK)
-    return both(*arrays, case.params)
+    return both(*arrays, params)
 
 
 def cases():
-    """Split each encoding in one way, in the setting whose turn it is; in all ways and settings under `-m long`."""
+    """Split each encoding that attention sees in one way, in the setting whose turn it is; all under `-m long`."""
     settings = ("causal", "image", "sequence")
     for number, (spec, setting) in enumerate(itertools.product(ENCODINGS, settings)):
         own = [one for one in settings if serves(spec, one)]
         for place, way in enumerate(WAYS if setting in own else ()):
             turn = number // len(settings)
-            chosen = setting == own[turn % len(own)] and place == 5 * turn % len(WAYS)
+            seen = spec not in ("learned", "sinusoidal")  # which are as "none" to attention
+            chosen = seen and setting == own[turn % len(own)] and place == 5 * turn % len(WAYS)
             mark = () if chosen else pytest.mark.long
             yield pytest.param(Case(spec, setting), way, marks=mark, id=f"{spec}-{setting}-{'-'.join(way)}")
 
@@ -82,3 +88,130 @@ def test_every_encoding_on_many_devices_is_that_of_one(case, way):
     split, method, order = way
     want = layer(attention, case, order)
     close(layer(on(SPLITS[split], method), case, order), want, 1e-5)
+
+
+def tilted(p, q, k, q_positions, k_positions):
+    """A bias that reads q, parameters of both kinds and positions of float type."""
+    distance = (k_positions[None] - q_positions[:, None]).astype(jnp.float32)
+    return p["slope"] * jnp.tanh(distance) + p["mix"] * (q @ p["matrix"])[:, None]
+
+
+def ramp(p, weights, q_positions, k_positions):
+    """Values that are linear in the weights."""
+    distance = (k_positions[None] - q_positions[:, None]).astype(jnp.float32)
+    return (weights * distance).sum(1)[:, None] * p["vector"][None]
+
+
+D = 4
+EVERYTHING = {"data": 2, "tensor": 2, "sequence": 2}
+OPTIONS = {
+    "causal": {"causal": True, "window": 5, "soft_cap": 2.0, "scale": 0.7, "dropout": 0.4, "values": True},
+    "cross": {"s": 8, "distance_range": (1, 9), "dropout": 0.2, "blind": True},
+}
+
+
+def toy(attend, options):
+    """Return output, log-sum-exp and every gradient with toy hooks and tokens that are each sequence's own."""
+    rng = np.random.default_rng(0)
+    options = {"s": 12, "values": False, "blind": False, **options}
+    t, s, values, blind = 12, options.pop("s"), options.pop("values"), options.pop("blind")
+    options["dropout"] = (jax.random.key(3), options["dropout"])
+    q, k, v = normal(4, t, 4, D), normal(4, s, 2, D, seed=1), normal(4, s, 2, D, seed=2)
+    heads = {"slope": normal(4, seed=3), "matrix": normal(4, D, seed=4)}
+    params = {"bias": {"heads": heads, "all": {"mix": jnp.float32(0.3)}}, "values": {"all": {"vector": normal(D)}}}
+
+    def side(length):
+        segments = rng.integers(0 if blind else 1, 3, (4, length))
+        return Tokens(normal(4, length, seed=length), jnp.asarray(rng.permutation(length), jnp.int32), None,
+                      jnp.asarray(segments, jnp.int32))  # fmt: skip
+
+    q_tokens, k_tokens = side(t), side(s)
+
+    def run(q, k, v, params, q_positions, k_positions):
+        hooks = {"bias": Partial(tilted, params["bias"]), "values": Partial(ramp, params["values"]) if values else None}
+        tokens = {
+            "q_tokens": q_tokens._replace(positions=q_positions), "k_tokens": k_tokens._replace(positions=k_positions)
+        }  # fmt: skip
+        out, lse = attend(q, k, v, **tokens, **hooks, **options, return_lse=True)
+        return jnp.sum(jnp.sin(out)) + jnp.sum(jnp.cos(jnp.where(jnp.isneginf(lse), 0.0, lse))), (out, lse)
+
+    both = jax.jit(jax.grad(run, argnums=range(6), has_aux=True), compiler_options=QUICK)
+    return both(q, k, v, params, q_tokens.positions, k_tokens.positions)
+
+
+@pytest.mark.parametrize(("name", "method"), [("causal", "ring"), ("cross", "ring"), ("cross", "gather")])
+def test_every_option_on_many_devices_is_that_of_one(name, method):
+    want = toy(attention, OPTIONS[name])
+    if "blind" in OPTIONS[name]:
+        assert jnp.isneginf(want[1][1]).any()
+    close(toy(on(EVERYTHING, method), OPTIONS[name]), want, 1e-5)
+
+
+@pytest.mark.parametrize("split", [{"data": 2, "tensor": 2}, {"data": 8, "sequence": 1}])
+def test_axes_that_are_not_the_sequence(split):
+    q, k, v = normal(8, 6, 4, D), normal(8, 6, 2, D, seed=1), normal(8, 6, 2, D, seed=2)
+    options = {"q_tokens": jnp.arange(6), "causal": True, "dropout": (jax.random.key(0), 0.5)}
+    close(on(split)(q, k, v, **options), attention(q, k, v, **options), 1e-5)
+
+
+def test_the_mesh_in_use_and_axes_together():
+    q = normal(4, 6, 4, D)
+    options = {"q_tokens": jnp.arange(6), "dropout": (jax.random.key(0), 0.5)}
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "other"), axis_types=(AxisType.Auto,) * 3)
+    with jax.set_mesh(mesh):
+        out = sharded_attention(q, q, q, **options, batch_axes=("data", "fsdp"))
+    close(out, attention(q, q, q, **options), 1e-5)
+
+
+def test_no_batch_and_nothing_at_all():
+    q, tokens = normal(8, 2, D), jnp.arange(8)
+    close(on({"sequence": 4})(q, q, q, q_tokens=tokens), attention(q, q, q, q_tokens=tokens), 1e-5)
+    none = on({"sequence": 4})(q, q[:0], q[:0], q_tokens=tokens, k_tokens=tokens[:0], return_lse=True)
+    assert (none[0] == 0).all()
+    assert (none[1] == -jnp.inf).all()
+
+
+def test_a_ring_in_half_precision():
+    q = normal(1, 16, 2, D).astype(jnp.bfloat16)
+
+    @functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+    def run(attend, q):
+        out, pull = jax.vjp(lambda q: attend(q, q, q, q_tokens=jnp.arange(16), causal=True), q)
+        return out, *pull(out)
+
+    got, want = run(on({"sequence": 4}), q), run(attention, q.astype(jnp.float32))
+    assert {x.dtype for x in got} == {jnp.dtype(jnp.bfloat16)}
+    close(tuple(x.astype(jnp.float32) for x in got), want, 3e-2)
+
+
+def test_memory_of_a_ring_is_that_of_a_share(monkeypatch):
+    monkeypatch.setattr(blockwise, "BLOCK", 64)
+
+    def temporary(method, length, devices):
+        call = on({"sequence": devices}, method, causal=True, implementation="blockwise")
+        loss = lambda q, k, v: call(q, k, v, q_tokens=jnp.arange(length)).sum()  # noqa: E731
+        shapes = [jax.ShapeDtypeStruct((1, length, 1, 16), jnp.float32)] * 3
+        program = jax.jit(jax.grad(loss, argnums=(0, 1, 2)), compiler_options=QUICK).lower(*shapes).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert temporary("ring", 4096, 8) < 1.1 * temporary("ring", 1024, 2)
+    assert temporary("gather", 4096, 8) > 1.5 * temporary("gather", 1024, 2)
+
+
+REFUSED = {
+    "mesh must be given, or be in use by jax.set_mesh, got None": {"mesh": None},
+    "axes must be of the mesh, ('data', 'sequence'), got 'tensor'": {"head_axis": "tensor"},
+    "an axis of the mesh splits one thing, got 'data' twice": {"batch_axes": ("data", "data")},
+    "method must be one of ring, gather, got 'tree'": {"method": "tree"},
+    "the batch must be a multiple of the 4 devices of ('sequence',), got 2": {"batch_axes": "sequence"},
+    "k's heads must be a multiple of the 2 devices of ('data',), got 1": {"head_axis": "data"},
+    "T must be a multiple of the 4 devices of ('sequence',), got 6": {"sequence_axis": "sequence"},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_split_is_refused(message):
+    mesh = jax.make_mesh((2, 4), ("data", "sequence"), axis_types=(AxisType.Auto,) * 2)
+    q, k = normal(2, 6, 2, D), normal(2, 6, 1, D)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        sharded_attention(q, k, k, q_tokens=jnp.arange(6), **{"mesh": mesh, **REFUSED[message]})
