@@ -1,0 +1,131 @@
+"""Measure pejax and its peers side by side, and print tables of ratios.
+
+    python -m benchmarks                     every part; hours
+    python -m benchmarks attention rope      these parts
+    python -m benchmarks attention --only "float32, forward and backward" --only 2,048
+    python -m benchmarks all --resume --write    go on where it was stopped, write benchmarks/RESULTS.md
+    python -m benchmarks all --toy           seconds: shows that all of it runs, measures nothing
+
+A peer that is not installed (`pip install -e ".[bench]"`) or cannot is left out, and the tables say why. What was
+measured is kept case by case in the folder `--out`; --resume measures only what is not there yet.
+"""
+
+if __name__ == "__main__":  # before anything heavy is imported
+    from train.huge_pages import use_huge_pages
+
+    use_huge_pages()
+
+import argparse
+import gc
+import json
+import os
+import pathlib
+import shlex
+import sys
+from collections.abc import Sequence
+
+import jax
+
+from benchmarks import attention, bias, long, memory, phases, rope, steps
+from benchmarks.peers_torch import forget
+from benchmarks.report import Case, Part, Settings, keep, path_of, section, write_section
+from benchmarks.timing import Progress
+
+PARTS: dict[str, Part] = {
+    "attention": attention.PART,
+    "rope": rope.PART,
+    "phases": phases.PART,
+    "bias": bias.PART,
+    "memory": memory.PART,
+    "steps": steps.PART,
+    "long": long.PART,
+}
+
+RESULTS = pathlib.Path(__file__).parent / "RESULTS.md"
+
+
+def options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", default=["all"], metavar="PART", help=f"all, {', '.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, default=7, help="of each comparison (default 7)")
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="cases whose name has all of these")
+    parser.add_argument("--toy", action="store_true", help="tiny sizes, one round, no peers")
+    parser.add_argument("--resume", action="store_true", help="measure only what --out does not hold yet")
+    parser.add_argument("--write", action="store_true", help="put the sections into benchmarks/RESULTS.md")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/benchmarks"), metavar="FOLDER")
+    chosen = parser.parse_args(argv)
+    unknown = [name for name in chosen.parts if name not in ("all", *PARTS)]
+    if unknown:
+        parser.error(f"PART must be one of all, {', '.join(PARTS)}, got {unknown[0]}")
+    if chosen.rounds < 1:
+        parser.error(f"--rounds must be at least 1, got {chosen.rounds}")
+    if chosen.toy and chosen.write:
+        parser.error("--write needs real sizes, got --toy")
+    return chosen
+
+
+def measure(part: str, cases: Sequence[Case], progress: Progress, folder: pathlib.Path, resume: bool) -> None:
+    """Measure the cases of a part one by one, and keep each."""
+    for case in cases:
+        path = path_of(folder, part, case)
+        if resume and path.exists():
+            progress.skip(case.weight)
+            continue
+        load, label = os.getloadavg()[0], f"{part} · {case.table} · {case.column} · "
+        say = lambda what, share, case=case, label=label: progress.say(label + what, share, case.weight)  # noqa: E731
+        keep(path, case.measure(say), command_line(), load)
+        progress.finish(case.weight)
+        gc.collect()
+        jax.clear_caches()
+        forget()
+
+
+def wanted(case: Case, only: Sequence[str]) -> bool:
+    """Return whether the name of a case has all of these texts in it."""
+    return all(text in f"{case.table}, {case.column}" for text in only)
+
+
+def toy(part: Part) -> Part:
+    """Return a part that says how little its figures mean."""
+    return part._replace(
+        title=f"{part.title} (toy)", intro=f"Toy sizes, one round, no peers: no measurement. {part.intro}"
+    )
+
+
+def command_line() -> str:
+    """Return how this process was called, without what says where results go."""
+    kept = [word for word in sys.argv[1:] if word not in ("--write", "--resume")]
+    return shlex.join(["python", "-m", "benchmarks", *kept])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    chosen = options(argv)
+    names = list(PARTS) if "all" in chosen.parts else list(dict.fromkeys(chosen.parts))
+    settings = Settings(1 if chosen.toy else chosen.rounds, chosen.toy)
+    folder = chosen.out / "toy" if chosen.toy else chosen.out
+    cases = {name: PARTS[name].cases(settings) for name in names}
+    wished = {name: [case for case in cases[name] if wanted(case, chosen.only)] for name in names}
+    progress = Progress([case.weight for name in names for case in wished[name]])
+    for name in names:
+        measure(name, wished[name], progress, folder, chosen.resume)
+        kept = [
+            (case, json.loads(path_of(folder, name, case).read_text()))
+            for case in cases[name]
+            if path_of(folder, name, case).exists()
+        ]
+        progress.clear()
+        if kept:
+            text = section(toy(PARTS[name]) if chosen.toy else PARTS[name], kept)
+            print(text, flush=True)
+            if chosen.write:
+                write_section(RESULTS, PARTS[name], text)
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # a first call is to compile
+    raise SystemExit(main())

@@ -1,0 +1,92 @@
+"""Temporary memory of attention with every encoding, forward and backward, as XLA plans it: linear in the length."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from benchmarks.report import Case, Column, Part, Settings
+from benchmarks.timing import Say, forward_and_backward
+from pejax import ENCODINGS, Dims, Encoding, encoded_attention, grid_positions, make_encoding, merge_params
+
+GRID_ONLY = ("rope_axial",)
+"""Encodings that refuse a sequence: they get a square grid of as many tokens, without a mask."""
+
+LINEAR = 1.1
+"""Memory that grows by a smaller power of the length, between the last two lengths, counts as linear."""
+
+
+def planned(spec: str, length: int, heads: int, head_dim: int) -> tuple[int, int]:
+    """Return temporary bytes of forward and backward, and the bytes of q, k, v and the output."""
+    encoding, extent, positions = _setting(spec, length, heads, head_dim)
+    causal = not isinstance(extent, tuple)
+    params = jax.eval_shape(lambda key: merge_params(encoding.init(key), encoding.init_layer(key)), jax.random.key(0))
+    operand = jax.ShapeDtypeStruct((1, length, heads, head_dim), jnp.float32)
+
+    @jax.jit
+    def both(cotangent: Array, params: dict, q: Array, k: Array, v: Array, positions: Array) -> tuple:
+        def forward(params: dict, q: Array, k: Array, v: Array) -> Array:
+            return encoded_attention(
+                encoding, params, q, k, v, q_tokens=positions, extent=extent, axes=1 if causal else 2, causal=causal
+            )
+
+        return forward_and_backward(forward)(cotangent, params, q, k, v)
+
+    compiled = both.lower(operand, params, operand, operand, operand, positions).compile()
+    return compiled.memory_analysis().temp_size_in_bytes, 4 * 4 * math.prod(operand.shape)
+
+
+def _setting(
+    spec: str, length: int, heads: int, head_dim: int
+) -> tuple[Encoding, int | tuple[int, int], jax.ShapeDtypeStruct]:
+    """Return the encoding, its extent and the positions."""
+    if spec in GRID_ONLY:
+        side = math.isqrt(length)
+        dims = Dims(heads * head_dim, heads, axes=2, extent=(side, length // side))
+        positions = grid_positions(side, length // side)
+        return make_encoding(spec, dims), (side, length // side), jax.ShapeDtypeStruct(positions.shape, positions.dtype)
+    dims = Dims(heads * head_dim, heads, extent=length, causal=True)
+    return make_encoding(spec, dims), length, jax.ShapeDtypeStruct((length,), jnp.int32)
+
+
+def measure(spec: str, lengths: tuple[int, ...], heads: int, head_dim: int, say: Say) -> Column:
+    """Return planned bytes at every length, what each further token takes, and by which power they grow."""
+    plans = []
+    for i, length in enumerate(lengths):
+        say(f"L = {length:,}", i / len(lengths))
+        plans.append(planned(spec, length, heads, head_dim))
+    cells = {f"L = {n:,}: MiB": f"{temporary / 2**20:.1f}" for n, (temporary, _) in zip(lengths, plans, strict=True)}
+    cells |= {f"L = {n:,}: of q, k, v, o": f"{t / held:.2f}" for n, (t, held) in zip(lengths, plans, strict=True)}
+    (before, held_before), (last, held) = plans[-2:]
+    power = growth(lengths[-2:], (before, last))
+    cells["each further token: of its q, k, v, o"] = f"{(last - before) / (held - held_before):.2f}"
+    cells["grows as"] = f"L^{power:.2f}, {'linear' if power < LINEAR else 'NOT LINEAR'}"
+    return Column(cells)
+
+
+def growth(lengths: tuple[int, ...], sizes: tuple[int, ...]) -> float:
+    """Return the power of the length by which sizes grow, by least squares in their logarithms."""
+    return float(np.polyfit(np.log(lengths), np.log(np.maximum(sizes, 1)), 1)[0])
+
+
+def cases(settings: Settings) -> list[Case]:
+    """Return one table, its columns the encodings of the registry."""
+    lengths, heads, head_dim = ((16, 64), 2, 8) if settings.toy else ((512, 2048, 8192, 32768), 8, 64)
+    measured = lambda spec: functools.partial(measure, spec, lengths, heads, head_dim)  # noqa: E731
+    return [
+        Case("Temporary memory, float32, forward and backward", spec, measured(spec), 15)
+        for spec in (ENCODINGS if not settings.toy else ("none", *GRID_ONLY))
+    ]
+
+
+PART = Part(
+    "Memory of attention",
+    "Temporary bytes as XLA plans them (`compile().memory_analysis()`), outputs not counted: one sequence of "
+    "8 heads of 64 channels, causal, gradients of q, k, v and the encoding's parameters; rope_axial on a "
+    "square grid without a mask. `of q, k, v, o` is the share of the bytes of these four. Growth is measured "
+    "between the two longest.",
+    cases,
+)

@@ -1,0 +1,146 @@
+"""Whole training steps, ours and torch's of the same shape: a GPT and a vision transformer, AdamW, compile time too."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from benchmarks import peers_steps
+from benchmarks.operands import DTYPES
+from benchmarks.report import Case, Column, Part, Settings, column_of
+from benchmarks.timing import Call, Maker, Say, side_by_side
+from pejax.models import Decoder, DecoderConfig, ViT, ViTConfig
+from train.lm_config import Config
+from train.loop import init_state, make_step
+from train.mesh import make_mesh, put_batch, replicated
+from train.task import Split, adamw
+
+OURS = "pejax"
+
+
+class Sizes(NamedTuple):
+    """The same for both: GPT-2's layers, learned or ALiBi positions; a ViT with CLS and a learned table.
+
+    Attributes:
+        layers: L.
+        width: C.
+        heads: H.
+        batch: B.
+        length: T, tokens of the GPT; the side of the images of the ViT, pixels.
+        vocab: V, tokens or classes.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    batch: int
+    length: int
+    vocab: int
+
+
+PATCH, CHANNELS = 16, 3
+
+GPT = Sizes(layers=6, width=384, heads=6, batch=8, length=256, vocab=4096)
+VIT = Sizes(layers=12, width=384, heads=6, batch=8, length=224, vocab=1000)
+TOY_GPT = Sizes(layers=1, width=16, heads=2, batch=2, length=8, vocab=16)
+TOY_VIT = Sizes(layers=1, width=16, heads=2, batch=2, length=32, vocab=4)
+
+
+def gpt_config(sizes: Sizes, pe: str, dtype: str) -> DecoderConfig:
+    """Return the config of our decoder."""
+    return DecoderConfig(
+        vocab=sizes.vocab, length=sizes.length, width=sizes.width, layers=sizes.layers, heads=sizes.heads, pe=pe,
+        style="gpt2", dtype=dtype,
+    )  # fmt: skip
+
+
+def vit_config(sizes: Sizes, pe: str, dtype: str) -> ViTConfig:
+    """Return the config of our vision transformer."""
+    return ViTConfig(
+        image_size=sizes.length, patch=PATCH, channels=CHANNELS, classes=sizes.vocab, width=sizes.width,
+        layers=sizes.layers, heads=sizes.heads, pe=pe, dtype=dtype,
+    )  # fmt: skip
+
+
+def gpt_batch(sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
+    """Return tokens, and the token after each."""
+    ids = np.random.default_rng(0).integers(0, sizes.vocab, (sizes.batch, sizes.length + 1), np.int32)
+    return ids[:, :-1].copy(), ids[:, 1:].copy()
+
+
+def vit_batch(sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
+    """Return images, channels last, and their classes."""
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((sizes.batch, sizes.length, sizes.length, CHANNELS), np.float32)
+    return images, rng.integers(0, sizes.vocab, sizes.batch, np.int32)
+
+
+def parameters(model: type[Decoder] | type[ViT], config: DecoderConfig | ViTConfig) -> int:
+    """Return how many parameters a model has."""
+    return sum(leaf.size for leaf in jax.tree.leaves(Split(lambda rngs: model(config, rngs=rngs)).shapes))
+
+
+def ours(
+    model: type[Decoder] | type[ViT], config: DecoderConfig | ViTConfig, batch: tuple[np.ndarray, np.ndarray]
+) -> Call:
+    """Return the step of the trainers: their loop, optimizer and mesh; every call goes on from the last."""
+    split = Split(lambda rngs: model(config, rngs=rngs))
+
+    def loss(params: Any, batch: tuple[Array, Array], key: Array) -> tuple[Array, dict[str, Array]]:
+        del key
+        losses = optax.softmax_cross_entropy_with_integer_labels(split.model(params)(batch[0]), batch[1])
+        return jnp.mean(losses), {"loss": jnp.sum(losses), "count": jnp.float32(losses.size)}
+
+    optimizer, _ = adamw(Config(), steps=1000, warmup=10)
+    mesh = make_mesh(1)  # torch has one device too
+    step = make_step(loss, optimizer, 0, mesh)
+    states = [jax.device_put(init_state(split.init(jax.random.key(0)), optimizer, ("loss", "count")), replicated(mesh))]
+
+    def call() -> Array:
+        states.append(step(states.pop(), put_batch(batch, mesh)))
+        return jax.block_until_ready(states[0]).sums["loss"]
+
+    return call
+
+
+def measure(makers: dict[str, Maker], rounds: int, say: Say) -> Column:
+    """Time the steps beside each other, first calls too."""
+    return column_of(side_by_side(makers, rounds, say), first_calls=True)
+
+
+def cases(settings: Settings) -> list[Case]:
+    """Return one table for each model, its columns positions and types."""
+    gpt_sizes, vit_sizes = (TOY_GPT, TOY_VIT) if settings.toy else (GPT, VIT)
+    found = []
+    dtypes = DTYPES[:1] if settings.toy else DTYPES
+    for dtype in dtypes:
+        for pe in ("learned",) if settings.toy else ("learned", "alibi"):
+            makers: dict[str, Maker] = {
+                OURS: functools.partial(ours, Decoder, gpt_config(gpt_sizes, pe, dtype), gpt_batch(gpt_sizes))
+            }
+            if not settings.toy:
+                makers |= peers_steps.gpt(gpt_sizes, gpt_batch(gpt_sizes), pe, dtype)
+            measured = functools.partial(measure, makers, settings.rounds)
+            found.append(Case("GPT, one training step", f"{pe}, {dtype}", measured, 120))
+    for dtype in dtypes:
+        makers = {OURS: functools.partial(ours, ViT, vit_config(vit_sizes, "learned", dtype), vit_batch(vit_sizes))}
+        if not settings.toy:
+            makers |= peers_steps.vit(vit_sizes, vit_batch(vit_sizes), PATCH, dtype)
+        found.append(Case("ViT, one training step", dtype, functools.partial(measure, makers, settings.rounds), 150))
+    return found
+
+
+PART = Part(
+    "Training steps",
+    "GPT: 6 layers of 384, 6 heads, 8 windows of 256 tokens, vocabulary 4,096. ViT-S/16: 12 layers of 384, 6 "
+    "heads, 8 images of 224 x 224. The same layers, positions, loss and AdamW on both sides, parameters "
+    "float32; bfloat16 is autocast in torch. First row: our time. Below: how many times that torch takes, "
+    "median of the rounds and the middle 80 % of them; above 1 we are faster. torch has SDPA (ALiBi by a bias "
+    "array made once) and the fused AdamW. First calls compile.",
+    cases,
+    "way",
+)

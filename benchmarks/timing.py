@@ -1,0 +1,201 @@
+"""Ways of doing one thing, timed in turn within each round: what counts is the ratio of a way to the first, by round.
+
+A machine that others use drifts by a factor of two between minutes; ratios of neighbours in time drift far less.
+"""
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TextIO
+
+import jax
+import numpy as np
+
+Call = Callable[[], Any]
+"""One way: runs once, waits for the result and returns it."""
+
+Maker = Callable[[], Call]
+"""Lays out the operands of a way and returns it; raises where the way is not installed or cannot."""
+
+Say = Callable[[str, float], None]
+"""`(what goes on, share of this case done)`."""
+
+SAMPLE = 0.05
+"""Seconds that one sample takes at least: a shorter call is repeated."""
+
+REST = 0.005
+"""Seconds between ways, in which the idle threads of the one before stop spinning."""
+
+
+class Timed(NamedTuple):
+    """What was measured.
+
+    Attributes:
+        seconds: per call, by way, one number a round.
+        first: seconds of the first call, compilation included.
+        left_out: why a way has no numbers.
+    """
+
+    seconds: dict[str, list[float]]
+    first: dict[str, float]
+    left_out: dict[str, str]
+
+
+class Ratio(NamedTuple):
+    """Median of the rounds' ratios, and the range that holds the middle 80 % of them."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def ratio(way: Sequence[float], base: Sequence[float]) -> Ratio:
+    """Return how many times the base's time a way takes, from seconds of the same rounds."""
+    each = np.asarray(way, np.float64) / np.asarray(base, np.float64)
+    low, median, high = np.quantile(each, [0.1, 0.5, 0.9])
+    return Ratio(float(median), float(low), float(high))
+
+
+def side_by_side(makers: Mapping[str, Maker], rounds: int, say: Say) -> Timed:
+    """Time every way once a round, in turn; who comes first changes from round to round.
+
+    Args:
+        makers: by name; the first is the base, which must run; another that fails is left out.
+        rounds: at least 1.
+        say: told what goes on.
+    """
+    calls: dict[str, Call] = {}
+    first, repeats, left_out = {}, {}, {}
+    base = next(iter(makers))
+    for i, (name, make) in enumerate(makers.items()):
+        say(f"warming {name}", 0.3 * i / len(makers))
+        try:
+            call = make()
+            first[name] = seconds_of(call)
+            repeats[name] = max(1, math.ceil(SAMPLE / max(seconds_of(call), 1e-6)))
+        except Exception as failure:  # a peer may raise anything: without it the others still count
+            if name == base:
+                raise
+            left_out[name] = reason(failure)
+        else:
+            calls[name] = call
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
+    for done in range(rounds):
+        say(f"round {done + 1}/{rounds}", 0.3 + 0.7 * done / rounds)
+        for name in order[done % len(order) :] + order[: done % len(order)]:
+            time.sleep(REST)
+            seconds[name].append(seconds_of(calls[name], repeats[name]))
+    return Timed(seconds, first, left_out)
+
+
+def seconds_of(call: Call, repeats: int = 1) -> float:
+    """Return the seconds that a call takes, the mean of `repeats` calls."""
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+def reason(failure: Exception) -> str:
+    """Return a failure in one line."""
+    if isinstance(failure, ModuleNotFoundError):
+        return f"{failure.name} is not installed"
+    text = " ".join(str(failure).split()) or type(failure).__name__
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def jitted(function: Callable, *operands: Any) -> Call:
+    """Return the way that runs a function compiled by `jax.jit` on operands that are its arguments."""
+    compiled = jax.jit(function)
+    return lambda: jax.block_until_ready(compiled(*operands))
+
+
+def forward_and_backward(function: Callable) -> Callable:
+    """Return `(cotangent, *operands) -> (output, gradients of the operands)`."""
+
+    def both(cotangent: Any, *operands: Any) -> tuple[Any, tuple]:
+        output, back = jax.vjp(function, *operands)
+        return output, back(cotangent)
+
+    return both
+
+
+def duration(seconds: float) -> str:
+    """Write seconds with three digits, in the unit that suits."""
+    unit, size = next(((unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3)) if seconds >= size), ("µs", 1e-6))
+    value = seconds / size
+    return f"{value:.{max(0, 2 - math.floor(math.log10(max(value, 1))))}f} {unit}"
+
+
+class Progress:
+    """Where a run of many cases is, and how long it will take: one line that is rewritten, or a line now and then.
+
+    Args:
+        weights: of all cases, what each costs relative to the others.
+        stream: of the user.
+        clock: seconds.
+    """
+
+    every_seconds = 15.0
+
+    def __init__(
+        self, weights: Sequence[float], stream: TextIO = sys.stderr, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.count, self.ahead = len(weights), sum(weights)
+        self.stream, self.clock = stream, clock
+        self.case, self.done = 1, 0.0
+        self.begun, self.printed = clock(), -math.inf
+
+    def skip(self, weight: float) -> None:
+        """Count a case that takes no time."""
+        self.case += 1
+        self.ahead -= weight
+
+    def finish(self, weight: float) -> None:
+        """Count a case that was measured."""
+        self.skip(weight)
+        self.done += weight
+
+    def say(self, what: str, share: float, weight: float) -> None:
+        """Tell what goes on in a case of this weight, of which a share is done."""
+        now, done = self.clock(), self.done + share * weight
+        ahead = self.ahead - share * weight
+        left = f" · about {(now - self.begun) * ahead / done / 60:.0f} min left" if done > 0 else ""
+        line = f"[{self.case}/{self.count}] {what}{left}"
+        if self.stream.isatty():
+            self.stream.write(f"\r\033[K{line}")
+        elif now - self.printed >= self.every_seconds:
+            self.stream.write(f"{line}\n")
+            self.printed = now
+        self.stream.flush()
+
+    def clear(self) -> None:
+        """Leave a clean line for what is printed next."""
+        if self.stream.isatty():
+            self.stream.write("\r\033[K")
+            self.stream.flush()
+
+
+def threads() -> int:
+    """Return the cores that this process may use."""
+    with contextlib.suppress(AttributeError):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def require_memory(needed: float) -> None:
+    """Refuse what does not fit in three quarters of the machine's memory.
+
+    Raises:
+        MemoryError: naming both sizes.
+    """
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > 0.75 * total:
+        raise MemoryError(f"needs about {needed / 2**30:.0f} GiB of {total / 2**30:.0f}")
