@@ -33,14 +33,15 @@ class Rows(NamedTuple):
 
 def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *operands: Any, name: str) -> Any:
     dim, size = operands[0].q.shape[-1], operands[0].q.dtype.itemsize
-    return pl.pallas_call(
+    kernel_call = pl.pallas_call(
         kernel,
         grid=grid,
         out_shape=outputs,
         interpret=plan.interpret,
         compiler_params=triton.CompilerParams(num_warps=8 if dim * size > 128 else 4, num_stages=2),
         name=f"pejax_{name}",
-    )(*operands)
+    )
+    return jax.jit(kernel_call)(*operands)  # jax drops a jit that nobody reads, but no pallas_call
 
 
 def loop(inputs: Inputs, n: Array, block: Array, count: int, step: Callable, carry: Any) -> Any:

@@ -184,8 +184,8 @@ def _keep(plan: Plan, words: Any, at: Place) -> Array:
     )
     dropout = Dropout((words[0], words[1]), batch, head, words[4], words[5])  # pyright: ignore[reportArgumentType]
     place = lambda block, size: (block * size + lax.iota(jnp.int32, size)).astype(jnp.uint32)  # noqa: E731
-    ids = (place(block, size) for block, size in zip((at.i, at.j), plan.blocks, strict=True))
-    kept = jnp.where(keep_pairs(dropout, *ids, plan.options.dropout_rate), 1 / (1 - plan.options.dropout_rate), 0.0)
+    rate, (q_size, k_size) = plan.options.dropout_rate, plan.blocks
+    kept = jnp.where(keep_pairs(dropout, place(at.i, q_size), place(at.j, k_size), rate), 1 / (1 - rate), 0.0)
     return kept.T if at.turned else kept
 
 

@@ -1,15 +1,15 @@
 """Tokens as the kernels on GPUs read them: padded rows of 32-bit numbers, and which tiles see anything at all."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Int, Num
 
 from pejax.attention.operands import Layout, Operands
 from pejax.attention.tile import Options
+from pejax.attention.toeplitz import first_distance
 from pejax.encoding import Tokens
 from pejax.positions import visible
 
@@ -42,12 +42,12 @@ def marks(
         ValueError: an order is asked for and there is none.
     """
     sides = operands.q_tokens, operands.k_tokens
-    fields = layout.q_axes, layout.k_axes
+    fields: tuple[Any, Any] = layout.q_axes, layout.k_axes
     lengths = operands.q.shape[-2], operands.k.shape[-2]
     ordered = options.causal or options.window is not None or options.distance_range is not None
     if ordered:
         first = [
-            Tokens(*(x if x is None or field is None else x[0] for x, field in zip(side, batched, strict=True)))
+            Tokens(*(x if field is None else x[0] for x, field in zip(side, batched, strict=True)))  # pyright: ignore
             for side, batched in zip(sides, fields, strict=True)
         ]
         jax.eval_shape(
@@ -59,7 +59,7 @@ def marks(
     segmented = lengths != sizes or any(side.segments is not None for side in sides)
     unplaced = axes > 0 and any(side.placed is not None for side in sides)
 
-    def of_side(side: Tokens, batched: Tokens, length: int, size: int) -> Marks:
+    def of_side(side: Tokens, batched: Any, length: int, size: int) -> Marks:
         def row(x: Array, field: int | None, mode: str = "edge") -> Array:
             x = x if field is not None else x[None]
             return jnp.pad(x, ((0, 0), (0, size - length)), mode=mode)
@@ -182,42 +182,14 @@ def spans(tiles: Tiles) -> Int[Array, "N I 4"]:
 
 
 def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Array, ""]]:
-    """Return whether key - query is `j - i + shift` in every pair of placed tokens of one segment, and the shift.
-
-    So it is for positions that count tokens, on both sides from anywhere, and for packed sequences that are queries and
-    keys at once. False may also mean that this was not seen.
-    """
-
-    def of_one(q: Tokens, k: Tokens) -> tuple[Array, Array]:
-        (q_from, q_counts, q_segments), (k_from, k_counts, k_segments) = _starts(q), _starts(k)
-        first = lambda start, counts: start[jnp.argmax(counts)]  # noqa: E731
-        shift = first(k_from, k_counts) - first(q_from, q_counts)
-        constant = lambda start, counts: jnp.all(~counts | (start == first(start, counts)))  # noqa: E731
-        holds = constant(q_from, q_counts) & constant(k_from, k_counts)
-        if q_from.shape == k_from.shape:
-            same = jnp.all((q_from == k_from) & (q_segments == k_segments) & (q_counts == k_counts))
-            holds = holds | (same & _by_segment(q_from, q_counts, q_segments))
-        return holds, shift
-
+    """Return whether key - query is `j - i + shift` in every pair of placed tokens of one segment, and the shift."""
     axes = layout.q_axes, layout.k_axes
+    sides = (
+        tokens._replace(positions=tokens.positions.astype(jnp.int32))
+        for tokens in (operands.q_tokens, operands.k_tokens)
+    )
     if all(field is None for side in axes for field in side):
-        return of_one(operands.q_tokens, operands.k_tokens)
-    holds, shift = jax.vmap(of_one, axes)(operands.q_tokens, operands.k_tokens)
-    return jnp.all(holds) & jnp.all(shift == shift[0]), shift[0]
-
-
-def _starts(tokens: Tokens) -> tuple[Array, Array, Array]:
-    """Return position - place of each token, whether the token takes part in any pair, and the segment."""
-    start = tokens.positions.astype(jnp.int32) - jnp.arange(len(tokens.positions), dtype=jnp.int32)
-    segments = jnp.ones_like(start) if tokens.segments is None else tokens.segments.astype(jnp.int32)
-    placed = jnp.ones(len(start), bool) if tokens.placed is None else tokens.placed
-    return start, placed & (segments != 0), segments
-
-
-def _by_segment(start: Array, counts: Array, segments: Array) -> Array:
-    """Return whether the tokens that count come segment after segment, each with one start."""
-    place = jnp.arange(len(start))
-    before = jnp.roll(lax.cummax(jnp.where(counts, place, -1)), 1).at[0].set(-1)
-    same, later = segments == segments[before], segments > segments[before]
-    return jnp.all(~counts | (before < 0) | later | (same & (start == start[before])))
-
+        shift, holds = first_distance(*sides)
+        return holds, shift
+    shifts, holds = jax.vmap(first_distance, axes)(*sides)
+    return jnp.all(holds) & jnp.all(shifts == shifts[0]), shifts[0]

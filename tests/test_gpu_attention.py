@@ -1,0 +1,257 @@
+"""The kernels for GPUs: against the dense reference in Pallas's interpreter, and lowered for CUDA."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.interpreters.partial_eval import dce_jaxpr
+from jax.tree_util import Partial
+
+from pejax import Dims, Tokens, make_encoding
+from pejax.attention import gpu
+from pejax.attention.elementwise import cut
+from pejax.attention.gpu_tokens import Marks, spans, tiles
+from pejax.attention.implementations import IMPLEMENTATIONS
+from pejax.attention.operands import check_dropout, check_options, prepare
+from pejax.attention.tile import Hooks, Options
+from pejax.encoding import attention_hooks
+from pejax.positions import visible
+
+QUICK = {"xla_backend_optimization_level": "0"}  # all of the time goes into compiling
+N, H, K, D = 2, 4, 2, 8
+
+
+def sides(case):
+    """Return the tokens of a case: positions that count tokens, and whatever else it asks for."""
+    found = []
+    for length in (case["t"], case["s"]):
+        index = np.arange(length, dtype=np.int32) + (case["s"] - length if length == case["t"] else 0)
+        positions = np.stack(np.divmod(index, 7), -1) if case.get("axes") else index
+        if case.get("floats"):
+            positions = (positions * 0.7).astype(np.float32)
+        if case.get("batched"):
+            positions = np.stack([positions, positions])
+        placed = index > 1 if case.get("unplaced") else None
+        segments = np.repeat([3, 1, 0], [length // 2, length - length // 2 - 2, 2]) if case.get("segments") else None
+        if segments is not None and case.get("batched"):
+            segments = np.stack([segments, np.ones(length, int)])
+        fields = (None if x is None else jnp.asarray(x) for x in (positions, index, placed, segments))
+        found.append(Tokens(*fields))
+    return found
+
+
+CASES = {
+    "none, causal": {"spec": "none", "causal": True, "t": 37, "s": 37},
+    "alibi, packed, unplaced, batched": {
+        **{"spec": "alibi", "causal": True, "t": 35, "s": 35},
+        **{"segments": True, "unplaced": True, "batched": True, "stretch": 3},
+    },
+    "alibi, two axes, floats, cap": {"spec": "alibi", "axes": 2, "floats": True, "t": 18, "s": 35, "soft_cap": 2.0},
+    "kerple, window": {"spec": "kerple", "causal": True, "window": 19, "t": 37, "s": 37, "stretch": 2},
+    "t5, packed, cross, unplaced": {"spec": "t5", "t": 33, "s": 40, "unplaced": True, "stretch": 2},
+    "alibi, dropout, range, blind rows": {"spec": "alibi", "rate": 0.3, "distance_range": (6, 9), "t": 5, "s": 24},
+}
+
+
+def program(case, implementation, dtype=jnp.float32, block=16):
+    """Return the case's outputs and all its gradients as a function of its arrays, and the arrays."""
+    axes = case.get("axes", 1)
+    dims = Dims(H * D, H, K, axes=axes, causal=case.get("causal", False), extent=64 if axes == 1 else (8, 8))
+    encoding = make_encoding(case["spec"], dims)
+    params = encoding.init(jax.random.key(0))
+    params = params if encoding.at is None else encoding.at(params, dims.extent)
+    names = ("causal", "window", "distance_range", "scale", "soft_cap")
+    rng = np.random.default_rng(0)
+    lengths = ((case["t"], H), (case["s"], K), (case["s"], K), (case["t"], H))
+    q, k, v, d_output = (jnp.asarray(rng.normal(size=(N, *shape, D)), dtype) for shape in lengths)
+    d_lse = jnp.asarray(rng.normal(size=(N, case["t"], H)), jnp.float32)
+    options = check_options(q, *(case.get(name, False if name == "causal" else None) for name in names))
+    q_tokens, k_tokens = sides(case)
+    seed, rate = check_dropout((jax.random.key(3), case["rate"]) if "rate" in case else None)
+    options = options._replace(dropout_rate=rate, block=block)
+
+    def loss(q, k, v, params, q_positions, k_positions):
+        tokens = q_tokens._replace(positions=q_positions), k_tokens._replace(positions=k_positions)
+        operands, layout = prepare(q, k, v, *tokens, Hooks(**attention_hooks(encoding, params)), seed)
+        output, lse = implementation(options, layout, operands)
+        output, lse = jnp.moveaxis(output, 3, 1).reshape(q.shape), jnp.moveaxis(lse, 3, 1).reshape(q.shape[:3])
+        seen = ~jnp.isneginf(lse)
+        total = jnp.sum(output.astype(jnp.float32) * d_output.astype(jnp.float32))
+        return total + jnp.sum(jnp.where(seen, jnp.where(seen, lse, 0.0) * d_lse, 0.0)), (output, lse)
+
+    learned = (0, 1, 2, 3, 4, 5) if case.get("floats") else (0, 1, 2, 3)
+    return jax.value_and_grad(loss, learned, has_aux=True), (q, k, v, params, q_tokens.positions, k_tokens.positions)
+
+
+def interpreted(*call):
+    return gpu.gpu_attention(*call, interpret=True)
+
+
+def agree(got, want, tolerance):
+    """Require that two trees agree, relative to the largest number of each array."""
+
+    def same(a, b):
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+        size = np.abs(b[np.isfinite(b)]).max(initial=1)
+        np.testing.assert_allclose(a, b, atol=tolerance * size, rtol=0)
+
+    jax.tree.map(same, got, want)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_are_the_reference_in_value_and_every_gradient(name):
+    """Twice where positions choose the way at run time: positions that count tokens, and the same stretched."""
+    case = CASES[name]
+    (ours, arrays), (reference, _) = (program(case, f) for f in (interpreted, IMPLEMENTATIONS["reference"]))
+    ours, reference = (jax.jit(f, compiler_options=QUICK) for f in (ours, reference))
+    for stretch in {1, case.get("stretch", 1)}:
+        placed = (*arrays[:4], *(positions * stretch for positions in arrays[4:]))
+        got, want = ours(*placed), reference(*placed)
+        agree(got, want, 1e-5)
+        output, lse = got[0][1]
+        assert (np.asarray(output)[np.isneginf(np.asarray(lse))] == 0).all()
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got[1]))
+
+
+def test_narrow_types_keep_their_type_and_lose_no_more_than_it_does():
+    case = {"spec": "none", "t": 32, "s": 48}  # and no mask, nor padding
+    both = interpreted, IMPLEMENTATIONS["reference"]
+    (ours, arrays), (reference, _) = (program(case, f, jnp.bfloat16) for f in both)
+    got, want = (jax.jit(f, compiler_options=QUICK)(*arrays) for f in (ours, reference))
+    assert got[0][1][0].dtype == got[1][0].dtype == jnp.bfloat16
+    agree(got, want, 0.03)
+
+
+LOWERED = {
+    "none": {"forward", "by_queries", "by_keys"},
+    "t5": {"forward", "by_queries", "by_keys", "by_diagonals"},
+    "kerple(variant='power')": {"forward", "by_queries", "by_keys", "numbers_by_queries", "positions_by_keys"},
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("spec", LOWERED)
+def test_every_kernel_lowers_to_triton(spec, dtype):
+    """With all that a tile can ask for, in the sizes that a GPU gets."""
+    case = {"spec": spec, "causal": True, "window": 100, "t": 200, "s": 200, "segments": True, "unplaced": True}
+    case |= {"axes": 2, "floats": True, "soft_cap": 3.0, "rate": 0.1} if "power" in spec else {}
+    step, arrays = program(case, gpu.gpu_attention, dtype, block=0)
+    text = jax.jit(step).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+    assert all(f"pejax_{kernel}" in text for kernel in LOWERED[spec])
+
+
+def test_a_gradient_that_nobody_asks_for_costs_no_kernel():
+    step, (q, k, v, *fixed) = program({"spec": "alibi", "causal": True, "t": 200, "s": 200}, gpu.gpu_attention, block=0)
+    jaxpr = jax.make_jaxpr(lambda q, k, v: step(q, k, v, *fixed)[1][:3])(q, k, v).jaxpr
+    text = str(dce_jaxpr(jaxpr, [True, False, False])[0])
+    assert "pejax_by_queries" in text
+    assert "pejax_numbers_by_queries" not in text
+    assert "pejax_by_keys" not in text
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_spans_miss_no_pair_and_whole_tiles_hide_none(seed):
+    rng = np.random.default_rng(seed)
+    order = lambda n: jnp.asarray(np.sort(rng.integers(-20, 20, n)) if seed % 2 else rng.integers(-9, 9, n), jnp.int32)  # noqa: E731
+    segments = lambda n: jnp.asarray(np.sort(rng.integers(0, 3, n)), jnp.int32) if seed % 3 else None  # noqa: E731
+    sides = [Tokens(jnp.zeros(n), order(n), None, segments(n)) for n in (24, 40)]
+    options = Options(1.0, bool(seed & 1), [None, 7][seed >> 1 & 1], [None, (3, 12)][seed >> 2 & 1])
+    mask = visible(*sides, causal=options.causal, window=options.window, distance_range=options.distance_range)
+    if mask is None:
+        mask = jnp.ones((24, 40), bool)
+    pairs = np.asarray(mask).reshape(3, 8, 5, 8).transpose(0, 2, 1, 3).reshape(3, 5, 64)
+    found = tiles(options, *(_marks(side, options) for side in sides), (8, 8))
+    if found is None:
+        assert pairs.all()
+        return
+    for some, whole, span, seen in zip(*found, spans(found), [pairs], strict=True):
+        assert (np.asarray(some) >= seen.any(-1)).all()
+        assert (np.asarray(whole) <= seen.all(-1)).all()
+        for (first, begin, after, last), row in zip(np.asarray(span), seen, strict=True):
+            assert first <= begin <= after <= last
+            assert not row[:first].any()
+            assert not row[last:].any()
+            assert row[begin:after].all()
+
+
+def _marks(side, options):
+    ordered = options.causal or options.window or options.distance_range
+    return Marks(side.index[None] if ordered else None, None if side.segments is None else side.segments[None])
+
+
+def test_causal_blocks_visit_half_of_the_tiles():
+    order = Marks(jnp.arange(64, dtype=jnp.int32)[None])
+    (span,) = np.asarray(spans(tiles(Options(1.0, causal=True), order, order, (8, 8))))
+    assert span.tolist() == [[0, 0, i, i + 1] for i in range(8)]
+
+
+def hooked(hook, params, axes=1):
+    shape = (16,) if axes == 1 else (16, axes)
+    relative = jnp.asarray(np.random.default_rng(0).integers(-9, 9, shape), jnp.float32)
+    halves = cut(hook, params, axes, jnp.float32)
+    split = [relative] if axes == 1 else [relative[:, a] for a in range(axes)]
+    return halves.inside(halves.outside(params), tuple(x.reshape(4, 4) for x in split)).reshape(-1), hook(
+        params, relative
+    )
+
+
+@pytest.mark.parametrize(
+    ("hook", "axes"),
+    [
+        (lambda p, r: jnp.exp(p["a"][0]) * jnp.where(r > p["b"], jnp.tanh(r), jnp.clip(r, -2, 2)), 1),
+        (lambda p, r: p["b"] * jnp.max(jnp.abs(r), axis=-1) + jnp.sum(p["a"]) * r[:, 1], 2),
+        (lambda p, r: jax.nn.softplus(p["b"]) * jax.jit(lambda x: x**2 / (1 + x**2))(r), 1),
+        (lambda p, r: jnp.sum(jnp.square(r) * jax.lax.stop_gradient(p["b"]), -1) ** 0.5, 3),
+    ],
+)
+def test_a_hook_cut_in_two_is_the_hook(hook, axes):
+    params = {"a": jnp.asarray([0.3, -1.2]), "b": jnp.asarray(0.7)}
+    got, want = hooked(hook, params, axes)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("hook", "reason"),
+    [
+        (lambda p, r: jnp.cumsum(r), "cumsum"),
+        (lambda p, r: p["a"][jnp.abs(r).astype(int)], "reads an array"),
+        (lambda p, r: p["b"] * jnp.sort(r), "sort"),
+        (lambda p, r: p["b"] + jnp.zeros(len(r)), "does not read the distance"),
+    ],
+)
+def test_a_hook_that_cannot_be_cut_says_why(hook, reason):
+    with pytest.raises(NotImplementedError, match=reason):
+        cut(hook, {"a": jnp.ones(9), "b": jnp.asarray(0.7)}, 1, jnp.float32)
+
+
+def prepared(q=None, hooks=None, mask=None, positions=None):
+    x = jnp.ones((1, 16, 2, 8))
+    positions = jnp.arange(16) if positions is None else positions
+    return prepare(x if q is None else q, x, x, positions, positions, hooks or Hooks(None, None), None, mask)
+
+
+def pairwise(p, q, k, q_positions, k_positions):
+    return q @ k.T
+
+
+def look_up(p, relative):
+    return p["table"][jnp.abs(relative).astype(int)]
+
+
+TABLE = Hooks(None, None, Partial(look_up, {"all": {"table": jnp.ones(32)}}))
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ({"mask": jnp.ones((16, 16), bool)}, "mask or bias array"),
+        ({"hooks": Hooks(None, Partial(lambda *x: x, {}))}, "values"),
+        ({"hooks": Hooks(Partial(pairwise, {}), None)}, "not a function of the distance"),
+        ({"q": jnp.ones((1, 16, 2, 8), jnp.bfloat16)}, "all float32, bfloat16 or float16"),
+        ({"hooks": TABLE, "positions": jnp.arange(16, dtype=jnp.float32)}, "reads an array"),
+    ],
+)
+def test_what_the_kernels_cannot_do_they_say_before_they_run(call, reason):
+    operands, layout = prepared(**call)
+    with pytest.raises(NotImplementedError, match=reason):
+        jax.eval_shape(lambda: gpu.gpu_attention(Options(1.0), layout, operands))
