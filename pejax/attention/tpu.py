@@ -1,249 +1,188 @@
-"""Attention on TPUs: Mosaic kernels for a bias of the distance between tokens that come in order, and for none.
+"""Attention on TPUs: Mosaic kernels with the bias of the distance made in every tile, and gradients to match.
 
-A bias `distance(p_j - p_i)` is evaluated once a distance and head, O(T + S) numbers from which the kernels cut every
-tile; its parameters get their gradients from the sums over diagonals that the kernels return. That holds where
-`p_j - p_i = j - i + shift` for every two placed tokens of one segment: a sequence, packed sequences, queries that
-follow cached keys. Which positions do is known when they are: for others the blockwise implementation takes over.
+A bias `distance(p_j - p_i)` gets into a tile in one of two ways:
+
+    tile        arithmetic of single elements is done where it is used, from any integer positions on any axes.
+    diagonals   anything else, a table say, is evaluated once a distance, O(T + S) numbers a head, from which every
+                tile is cut. That holds where `p_j - p_i = j - i + shift` for every two placed tokens of one segment:
+                a sequence, packed sequences, queries that follow cached keys.
+
+Which positions allow diagonals is known when they are: for others the other way, or the blockwise implementation, is
+taken in the same program.
 """
 
 import functools
-import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int32
+from jax.tree_util import Partial
+from jaxtyping import Array
 
 from pejax.attention import blockwise, tpu_tile
+from pejax.attention.elementwise import Elementwise, cut
+from pejax.attention.gpu_tokens import aligned
 from pejax.attention.operands import Layout, Operands, derived_bias, over_heads
 from pejax.attention.tile import Hooks, Options
-from pejax.attention.tpu_kernels import Spans, forward, key_gradients, query_gradients
-from pejax.attention.tpu_tile import Plan, diagonal_of
-from pejax.attention.tpu_tokens import Fields, aligned, drop_words, fields_of, spans_of
-from pejax.encoding import Params, Tokens
+from pejax.attention.tpu_call import Call, Learned
+from pejax.attention.tpu_kernels import forward, key_gradients, query_gradients
+from pejax.encoding import Tokens
 from pejax.positions import visible
 
 BLOCK = 512
 """Queries, and keys, of a tile at most: its float32 scores take 1 MiB of vector memory."""
 
 
-class Learned(NamedTuple):
-    """What has gradients."""
+class Way(NamedTuple):
+    """How the bias gets into the tiles: "none", "tile" with what to do there, "diagonals" or "blockwise"."""
 
-    q: Float[Array, "N K G T D"]
-    k: Float[Array, "N K S D"]
-    v: Float[Array, "N K S D"]
-    shared: Params
-    per_head: Params
+    name: str
+    hook: Elementwise | None = None
 
 
-def tpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
-    """Attend as an `Implementation`, in Pallas's interpreter where the platform is not a TPU."""
+class Static(NamedTuple):
+    """What is static in a call; hashable."""
+
+    options: Options
+    layout: Layout
+    interpret: bool
+
+
+def tpu_attention(
+    options: Options, layout: Layout, operands: Operands, *, interpret: bool = False
+) -> tuple[Array, Array]:
+    """Attend as an `Implementation`.
+
+    Args:
+        options: `block` > 0 makes it the most queries, and keys, of a tile.
+        layout: what is batched.
+        operands: with a bias that `distance` gives, or none.
+        interpret: run in Pallas's interpreter, which any platform has.
+
+    Returns:
+        The output in q's type and the log-sum-exps. Products of float32 are those of the platform's default precision,
+        as everywhere in JAX; weights multiply values in the type of the values.
+
+    Raises:
+        NotImplementedError: what the kernels have no way to do.
+        ValueError: an order is asked for that the tokens do not have.
+    """
     _refuse(options, layout, operands)
+    static = Static(options._replace(block=options.block or BLOCK), layout, interpret)
+    _ways(static, operands)
     distance = operands.shared.distance
-    learned = Learned(
-        operands.q, operands.k, operands.v, {} if distance is None else distance.args[0], operands.per_head[2]
-    )
-    return _attend(options, layout, learned, operands)  # pyright: ignore[reportReturnType]
+    shared = {} if distance is None else distance.args[0]
+    learned = Learned(operands.q, operands.k, operands.v, shared, operands.per_head[2])
+    return _attend(static, learned, operands)  # pyright: ignore[reportReturnType]
 
 
 def _refuse(options: Options, layout: Layout, operands: Operands) -> None:
-    """Raise NotImplementedError for what the kernels have no way to do, and what `visible` raises."""
+    """Raise NotImplementedError for what no way leads to, and ValueError where `visible` does."""
     if any(x is not None for x in operands.pairs):
         raise NotImplementedError("a mask or bias array is the size of the scores")
     if operands.shared.values is not None:
         raise NotImplementedError("values of positions need a product of their own for every tile")
     if operands.shared.bias is not None and operands.shared.distance is None:
-        raise NotImplementedError("a bias that is not a function of the distance cannot be cut from its diagonals")
-    if operands.shared.distance is not None:
-        for tokens, axes in ((operands.q_tokens, layout.q_axes), (operands.k_tokens, layout.k_axes)):
-            if not jnp.issubdtype(tokens.positions.dtype, jnp.integer):
-                raise NotImplementedError("a bias of fractional distances has no diagonals")
-            if tokens.positions.ndim != (1 if axes.positions is None else 2):
-                raise NotImplementedError("a bias of distances on a grid has no diagonals")
-    precision = lax.Precision.DEFAULT if options.precision is None else options.precision
-    if precision not in (lax.Precision.DEFAULT, lax.Precision.HIGHEST):
-        raise NotImplementedError(f"precision must be DEFAULT or HIGHEST, got {precision}")
-    fields = [leaf.dtype for side in (operands.q_tokens, operands.k_tokens) for leaf in jax.tree.leaves(side)]
-    if any(jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize > 4 for dtype in fields):
+        raise NotImplementedError("a bias that is not a function of the distance")
+    sides = operands.q_tokens, operands.k_tokens
+    if any(leaf.dtype.itemsize > 4 for side in sides for leaf in jax.tree.leaves(side)):
         raise NotImplementedError("positions, index and segments must have 32 bits")
-    sees = functools.partial(
-        visible, causal=options.causal, window=options.window, distance_range=options.distance_range
-    )
-    jax.eval_shape(sees, _one(operands.q_tokens, layout.q_axes), _one(operands.k_tokens, layout.k_axes))
+    integers = all(jnp.issubdtype(side.positions.dtype, jnp.integer) for side in sides)
+    if operands.shared.distance is not None and not integers:
+        raise NotImplementedError("a bias of positions that are floats and may have gradients")
+    kinds = {str(x.dtype) for x in (operands.q, operands.k, operands.v)}
+    if len(kinds) > 1 or not kinds <= {"float32", "bfloat16"}:
+        raise NotImplementedError(f"q, k and v must be all float32 or bfloat16, got {', '.join(sorted(kinds))}")
+    if options.precision not in (None, lax.Precision.DEFAULT, lax.Precision.HIGHEST):
+        raise NotImplementedError(f"precision must be DEFAULT or HIGHEST, got {options.precision}")
+    rules = {"causal": options.causal, "window": options.window, "distance_range": options.distance_range}
+    one = _one(operands.q_tokens, layout.q_axes), _one(operands.k_tokens, layout.k_axes)
+    jax.eval_shape(functools.partial(visible, **rules), *one)
 
 
 def _one(tokens: Tokens, axes: Tokens) -> Tokens:
     """Return the tokens of one example."""
-    return Tokens(*(x if x is None or axis is None else x[0] for x, axis in zip(tokens, axes, strict=True)))
+    fields: list[Any] = [x if x is None or axis is None else x[0] for x, axis in zip(tokens, axes, strict=True)]
+    return Tokens(*fields)
 
 
-class Setting(NamedTuple):
-    """A call as the kernels take it: lengths are whole blocks, H = K·G heads in one axis."""
-
-    plan: Plan
-    arrays: dict[str, Array]
-    by_queries: Spans
-    by_keys: Spans
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(options: Options, layout: Layout, learned: Learned, operands: Operands) -> tuple[Array, Array]:
-    def by_kernels(learned: Learned, shift: Array) -> tuple[Array, Array]:
-        n, groups, heads, t, d = learned.q.shape
-        setting = _setting(options, layout, operands, learned, sides, shift)
-        output, lse = forward(setting.plan, setting.arrays, setting.by_queries)
-        shape = (n, groups, heads, -1)
-        return output.reshape(*shape, d)[:, :, :, :t], lse.reshape(shape)[..., :t]
-
-    otherwise = functools.partial(_blockwise, options, layout, operands)
-    sides = _sides(options, layout, operands)
-    return _choose(layout, operands, sides, by_kernels, otherwise, learned)
+def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
+    """Return the ways to the bias: one, or one for positions that follow the arrays and one for others."""
+    distance = operands.shared.distance
+    if distance is None:
+        return (Way("none"),)
+    positions = operands.q_tokens.positions.shape[1 if static.layout.q_axes.positions is None else 2 :]
+    own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head[2])
+    try:
+        params = {**distance.args[0], **own}
+        hook = cut(distance.func, params, positions[0] if positions else 1, jnp.int32)
+        if len(jax.eval_shape(hook.outside, params)) > tpu_tile.LANES:
+            raise NotImplementedError(f"a bias that reads more than {tpu_tile.LANES} numbers")
+    except NotImplementedError:
+        if positions:
+            raise
+        return Way("diagonals"), Way("blockwise")
+    return (Way("tile", hook),) if positions or hook.cheap else (Way("diagonals"), Way("tile", hook))
 
 
-def _attend_forward(options: Options, layout: Layout, learned: Learned, operands: Operands) -> tuple[Any, Any]:
-    output, lse = _attend(options, layout, learned, operands)  # pyright: ignore[reportGeneralTypeIssues]
-    return (output, lse), (learned, operands, output, lse)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(static: Static, learned: Learned, operands: Operands) -> tuple[Array, Array]:
+    def by(way: Way, shift: Array) -> tuple[Array, Array]:
+        if way.name == "blockwise":
+            return _blockwise(static, operands, learned)
+        call = Call(static.options, static.layout, operands, way.hook, shift, static.interpret)
+        return call.whole(*forward(call.plan, call.arrays(learned, call.bias(learned)), call.spans[0]))
+
+    return _choose(static, operands, by)
 
 
-def _attend_backward(options: Options, layout: Layout, saved: Any, cotangents: Any) -> tuple[Learned, None]:
-    learned, operands, output, lse = saved
+def _choose(static: Static, operands: Operands, by: Callable[[Way, Array], Any]) -> Any:
+    """Take the one way, or the one that the positions allow."""
+    ways = _ways(static, operands)
+    if len(ways) == 1:
+        return by(ways[0], jnp.int32(0))
+    follow, shift = aligned(static.layout, operands)
+    return lax.cond(follow, *(functools.partial(by, way) for way in ways), shift)
+
+
+def _attend_forward(static: Static, learned: Learned, operands: Operands) -> tuple[Any, Any]:
+    outputs = _attend(static, learned, operands)
+    return outputs, (learned, operands, outputs)
+
+
+def _attend_backward(static: Static, saved: tuple, cotangents: tuple[Array, Array]) -> tuple[Learned, None]:
+    learned, operands, (output, lse) = saved
     d_output, d_lse = cotangents
-    sides = _sides(options, layout, operands)
+    mean = jnp.sum(d_output.astype(jnp.float32) * output.astype(jnp.float32), axis=-1) - d_lse
+    rows = d_output, jnp.where(jnp.isneginf(lse), 0.0, lse), mean
 
-    def by_kernels(learned: Learned, shift: Array) -> Learned:
-        setting = _setting(options, layout, operands, learned, sides, shift)
-        plan, (n, groups, heads, t, d) = setting.plan, learned.q.shape
-        by_head = lambda x: _padded(x.reshape(n, groups * heads, *x.shape[3:]), 2, plan.queries)  # noqa: E731
-        mean = jnp.sum(d_output.astype(jnp.float32) * output.astype(jnp.float32), axis=-1) - d_lse
-        arrays = {
-            **setting.arrays,
-            "d_output": by_head(d_output),
-            "lse": by_head(jnp.where(jnp.isneginf(lse), 0.0, lse))[:, :, None],
-            "mean": by_head(mean)[:, :, None],
-        }
-        d_q, *d_diagonals = query_gradients(plan, arrays, setting.by_queries)
-        d_k, d_v = key_gradients(plan, arrays, setting.by_keys)
-        d_q, s = d_q.reshape(n, groups, heads, -1, d)[:, :, :, :t], learned.k.shape[2]
-        d_shared, d_own = jax.tree.map(jnp.zeros_like, (learned.shared, learned.per_head))
-        if d_diagonals:
-            evaluate = functools.partial(_diagonals, plan, operands, shift)
-            _, pull = jax.vjp(evaluate, learned.shared, learned.per_head)
-            d_shared, d_own = pull(jnp.sum(d_diagonals[0], axis=0))
-        return Learned(d_q, d_k[:, :, :s], d_v[:, :, :s], d_shared, d_own)
+    def by(way: Way, shift: Array) -> Learned:
+        if way.name == "blockwise":
+            return jax.vjp(functools.partial(_blockwise, static, operands), learned)[1](cotangents)[0]
+        call = Call(static.options, static.layout, operands, way.hook, shift, static.interpret)
+        bias, pull = jax.vjp(call.bias, learned)
+        arrays = {**call.arrays(learned, bias), **call.rows(*rows)}
+        d_q, d_bias = query_gradients(call.plan, arrays, call.spans[0])
+        return call.learned(d_q, *key_gradients(call.plan, arrays, call.spans[1]), pull(d_bias)[0])
 
-    def otherwise(learned: Learned) -> Learned:
-        _, pull = jax.vjp(functools.partial(_blockwise, options, layout, operands), learned)
-        return pull((d_output, d_lse))[0]
-
-    return _choose(layout, operands, sides, by_kernels, otherwise, learned), None
+    return _choose(static, operands, by), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _choose(layout: Layout, operands: Operands, sides: Any, by_kernels: Any, otherwise: Any, learned: Learned) -> Any:
-    """Run the kernels where they are right: always without a bias, else where distances follow the arrays."""
-    if operands.shared.distance is None:
-        return by_kernels(learned, jnp.int32(0))
-    right, shift = aligned(layout, operands, sides)
-    return lax.cond(right, by_kernels, lambda learned, shift: otherwise(learned), learned, shift)
-
-
-def _blockwise(options: Options, layout: Layout, operands: Operands, learned: Learned) -> tuple[Array, Array]:
-    """Attend by the implementation that serves any positions."""
+def _blockwise(static: Static, operands: Operands, learned: Learned) -> tuple[Array, Array]:
+    """Attend by the implementation for any device, from the distance."""
     distance = operands.shared.distance
-    hooks = Hooks(None, None, jax.tree_util.Partial(distance.func, learned.shared) if distance else None)
+    hook = None if distance is None else Partial(distance.func, learned.shared)
     operands = operands._replace(
         q=learned.q,
         k=learned.k,
         v=learned.v,
-        shared=hooks._replace(bias=derived_bias(None, hooks.distance)),
-        per_head=(learned.per_head, {}, learned.per_head),
+        shared=Hooks(derived_bias(None, hook), None),
+        per_head=(learned.per_head, {}, {}),
     )
-    head = functools.partial(blockwise.blockwise_head, options._replace(block=blockwise.BLOCK))
-    return over_heads(head, operands, layout)
-
-
-def _sides(options: Options, layout: Layout, operands: Operands) -> tuple[Fields, Fields]:
-    lengths = operands.q.shape[3], operands.k.shape[2]
-    return fields_of(options, layout, operands, any(size % _block(size) for size in lengths))
-
-
-def _block(length: int) -> int:
-    """Return the size of the fewest equal blocks, whole registers wide."""
-    count = math.ceil(length / BLOCK)
-    return math.ceil(length / count / tpu_tile.LANES) * tpu_tile.LANES
-
-
-def _padded(x: Array, axis: int, size: int) -> Array:
-    """Pad one axis by zeros to whole blocks: tokens of segment 0, which see nothing and are not seen."""
-    padding = [(0, -x.shape[axis] % size if i == axis else 0) for i in range(x.ndim)]
-    return jnp.pad(x, padding)
-
-
-def _setting(
-    options: Options,
-    layout: Layout,
-    operands: Operands,
-    learned: Learned,
-    sides: tuple[Fields, Fields],
-    shift: Int32[Array, ""],
-) -> Setting:
-    """Bring a call into the kernels' shapes."""
-    n, groups, heads, t, d = learned.q.shape
-    queries, keys = _block(t), _block(learned.k.shape[2])
-    q, k = (
-        jax.tree.map(lambda leaf: _padded(leaf, 1, size), side)  # noqa: B023
-        for side, size in zip(sides, (queries, keys), strict=True)
-    )
-    names = tuple(name for name, field in q._asdict().items() if field is not None)
-    columns = [getattr(k, name) for name in names]
-    arrays = {
-        "q": _padded(learned.q.reshape(n, groups * heads, t, d), 2, queries),
-        "k": _padded(learned.k, 2, keys),
-        "v": _padded(learned.v, 2, keys),
-    }
-    if names:
-        arrays["rows"] = jnp.stack([getattr(q, name) for name in names], axis=1)
-    if operands.seed is not None:
-        words, column = drop_words(layout, operands, operands.seed)
-        arrays["words"] = _padded(words, 2, queries)[:, :, None]
-        column = _padded(lax.bitcast_convert_type(column, jnp.int32)[None], 1, keys)
-        columns.append(jnp.broadcast_to(column, columns[0].shape) if columns else column)
-        names = (*names, "word")
-    if columns:
-        arrays["columns"] = jnp.stack(columns, axis=2)
-    plan = Plan(options, names, queries, keys, arrays["q"].shape[2] // queries, _interpreted())
-    if operands.shared.distance is not None:
-        arrays["diagonals"] = _diagonals(plan, operands, shift, learned.shared, learned.per_head)
-    return Setting(plan, arrays, *spans_of(plan, q, k, arrays["k"].shape[2] // keys))
-
-
-def _diagonals(
-    plan: Plan, operands: Operands, shift: Int32[Array, ""], shared: Params, per_head: Params
-) -> Float[Array, "H M W"]:
-    """Return the bias of each head along each diagonal of tiles, `[S - u]` beyond the first key of its tile at u."""
-    (t, s), distance = (operands.q.shape[3], operands.k.shape[2]), operands.shared.distance
-    blocks = math.ceil(s / plan.keys)
-    starts = plan.step * jnp.arange(diagonal_of(plan, 0, blocks - 1) + 1) - (plan.query_blocks - 1) * plan.queries
-    apart = starts[:, None] + plan.keys - jnp.arange(plan.queries + plan.keys)
-    relative = (jnp.clip(apart, 1 - t, s - 1).astype(jnp.int32) + shift).ravel()
-
-    def head(own: Params) -> Array:
-        bias = distance.func({**shared, **own}, relative)
-        if jnp.shape(bias) != relative.shape:
-            raise ValueError(f"distance hook must return (R,) = {relative.shape}, got {jnp.shape(bias)}")
-        return bias.astype(jnp.float32).reshape(apart.shape)
-
-    if not jax.tree.leaves(per_head):
-        one = head({})
-        return jnp.broadcast_to(one, (operands.q.shape[1] * operands.q.shape[2], *one.shape))
-    return jax.vmap(jax.vmap(head))(per_head).reshape(-1, *apart.shape)
-
-
-def _interpreted() -> bool:
-    from pejax.attention.implementations import platform
-
-    return platform() != "tpu"
+    options = static.options._replace(block=min(static.options.block, blockwise.BLOCK))
+    return over_heads(functools.partial(blockwise.blockwise_head, options), operands, static.layout)

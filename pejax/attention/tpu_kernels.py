@@ -12,7 +12,7 @@ Reference:
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,18 +22,17 @@ from jaxtyping import Array, Float, Int
 
 from pejax.attention.tile import nonzero
 from pejax.attention.tpu_tile import (
+    Place,
     Plan,
     Refs,
     diagonal_gradient,
     diagonal_of,
     drop,
-    placed_pairs,
+    numbers_gradient,
+    placed_only,
     product,
     tile_logits,
 )
-
-Place: TypeAlias = tuple[Any, Any, Any, Any, Any]
-"""Where a step of the grid is: example, query head, key head, block of queries, block of keys."""
 
 
 class Spans(NamedTuple):
@@ -52,7 +51,7 @@ def forward(
 
     def kernel(first: Any, last: Any, refs: Refs, output: Any, lse: Any, top: Any, total: Any, sums: Any) -> None:
         grid = [pl.program_id(axis) for axis in range(4)]
-        (_, _, _, i, j), seen = _by_queries(plan, operands, first, last, *grid)
+        at, seen = _by_queries(plan, operands, first, last, *grid)
 
         @pl.when(grid[3] == 0)
         def start() -> None:
@@ -62,7 +61,7 @@ def forward(
 
         @pl.when(seen)
         def add() -> None:
-            logits, _ = tile_logits(plan, refs, i, j)
+            logits, _ = tile_logits(plan, refs, at)
             new = jnp.maximum(top[...], jnp.max(logits, axis=0, keepdims=True))
             shift = jnp.where(new == -jnp.inf, 0.0, new)
             weights, shrink = jnp.exp(logits - shift), jnp.exp(top[...] - shift)
@@ -85,55 +84,60 @@ def forward(
     )  # fmt: skip
 
 
-def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple[Array, ...]:
-    """Return the gradient of q and, where there is a bias, of each example's and head's diagonals."""
+def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple[Array, dict[str, Array]]:
+    """Return the gradients of q and of what makes the bias, by name, summed over the examples."""
     q, k = operands["q"], operands["k"]
     (n, h, t, d), blocks = q.shape, k.shape[2] // plan.keys
-    outputs = {"q": q.dtype, "d_diagonals": jnp.float32} if "diagonals" in operands else {"q": q.dtype}
-    scratch = [pltpu.VMEM((d, plan.queries), jnp.float32)]
-    if "diagonals" in operands:
-        scratch.append(pltpu.VMEM((plan.roll, plan.queries + plan.keys), jnp.float32))
+    name = next((name for name in ("diagonals", "numbers") if name in operands), None)
+    outputs = {"q": q.dtype} if name is None else {"q": q.dtype, f"d_{name}": jnp.float32}
+    sums = pltpu.VMEM((d, plan.queries), jnp.float32)
+    skewed = [pltpu.VMEM((plan.lanes, plan.queries + plan.keys), jnp.float32)] if name == "diagonals" else []
 
     def kernel(first: Any, last: Any, refs: Refs, d_q: Any, *rest: Any) -> None:
-        d_diagonals, sums, straight = rest if len(rest) == 3 else (None, rest[0], None)
+        d_made, (sums, *skewed) = rest[0], rest[len(outputs) - 1 :]
         grid = [pl.program_id(axis) for axis in range(4)]
-        (_, _, _, i, j), seen = _by_queries(plan, operands, first, last, *grid)
+        at, seen = _by_queries(plan, operands, first, last, *grid)
 
         @pl.when(grid[3] == 0)
         def start() -> None:
             sums[...] = jnp.zeros_like(sums)
 
-        if d_diagonals is not None:
+        if name is not None:
 
             @pl.when((grid[2] == 0) & (grid[3] == 0))
-            def start_diagonals() -> None:
-                d_diagonals[...] = jnp.zeros_like(d_diagonals)
+            def start_bias() -> None:
+                d_made[...] = jnp.zeros_like(d_made)
 
         @pl.when(seen)
         def add() -> None:
-            _, d_bias = _score_gradients(plan, refs, i, j)
-            narrow = d_bias.astype(refs["k"].dtype)
-            sums[...] += product(plan.options, refs["k"][0, 0], narrow, (0, 0))
-            if d_diagonals is not None:
-                placed = placed_pairs(plan, refs)
-                d_bias = d_bias if placed is None else jnp.where(placed, d_bias, 0.0)
-                d_diagonals[0, 0, pl.ds(diagonal_of(plan, i, j), 1), :] += diagonal_gradient(plan, d_bias, straight)
+            _, d_logits = _score_gradients(plan, refs, at)
+            sums[...] += product(plan.options, refs["k"][0, 0], d_logits.astype(q.dtype), (0, 0))
+            if name == "diagonals":
+                found = diagonal_gradient(plan, placed_only(plan, refs, d_logits), *skewed)
+                d_made[0, 0, pl.ds(diagonal_of(plan, at.i, at.j), 1), :] += found
+            elif name == "numbers":
+                d_made[0, 0] += numbers_gradient(plan, refs, at, placed_only(plan, refs, d_logits))
 
         @pl.when(grid[3] == blocks - 1)
         def finish() -> None:
             d_q[0, 0] = (plan.options.scale * sums[...]).T.astype(d_q.dtype)
 
-    return _call(plan, kernel, operands, spans, (n, h, t // plan.queries, blocks), _by_queries, 2, outputs, scratch)
+    grid = n, h, t // plan.queries, blocks
+    d_q, *d_made = _call(plan, kernel, operands, spans, grid, _by_queries, 2, outputs, [sums, *skewed])
+    if name is None:
+        return d_q, {}
+    total = jnp.sum(d_made[0], axis=0)
+    return d_q, {name: total[:, 0, : operands[name].shape[1]] if name == "numbers" else total}
 
 
-def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple[Array, ...]:
+def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple[Array, Array]:
     """Return the gradients of k and v, summed over the queries' heads that share them."""
     q, k, v = (operands[name] for name in "qkv")
     (n, groups, s, d), heads, blocks = k.shape, q.shape[1] // k.shape[1], plan.query_blocks
 
     def kernel(first: Any, last: Any, refs: Refs, d_k: Any, d_v: Any, k_sums: Any, v_sums: Any) -> None:
         grid = [pl.program_id(axis) for axis in range(5)]
-        (_, _, _, i, j), seen = _by_keys(plan, operands, first, last, *grid)
+        at, seen = _by_keys(plan, operands, first, last, *grid)
 
         @pl.when((grid[3] == 0) & (grid[4] == 0))
         def start() -> None:
@@ -142,7 +146,7 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple
 
         @pl.when(seen)
         def add() -> None:
-            weights, d_logits = _score_gradients(plan, refs, i, j)
+            weights, d_logits = _score_gradients(plan, refs, at)
             q, d_output = refs["q"][0, 0], refs["d_output"][0, 0]
             v_sums[...] += product(plan.options, drop(plan, refs, weights).astype(d_output.dtype), d_output, (1, 0))
             k_sums[...] += product(plan.options, d_logits.astype(q.dtype), q, (1, 0))
@@ -157,9 +161,9 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple
     return _call(plan, kernel, operands, spans, grid, _by_keys, 3, {"k": k.dtype, "v": v.dtype}, [sums, sums])
 
 
-def _score_gradients(plan: Plan, refs: Refs, i: Any, j: Any) -> tuple[Float[Array, "S T"], Float[Array, "S T"]]:
+def _score_gradients(plan: Plan, refs: Refs, at: Place) -> tuple[Float[Array, "S T"], Float[Array, "S T"]]:
     """Return the tile's weights before dropout, and the gradient of `scale·q·k + bias`."""
-    logits, slope = tile_logits(plan, refs, i, j)
+    logits, slope = tile_logits(plan, refs, at)
     weights = jnp.exp(logits - refs["lse"][0, 0])
     d_weights = product(plan.options, refs["v"][0, 0], refs["d_output"][0, 0], (1, 1))
     d_logits = weights * (drop(plan, refs, d_weights) - refs["mean"][0, 0])
@@ -173,7 +177,7 @@ def _by_queries(
     span = _tokens_of(operands, n) * plan.query_blocks + i
     key_head = h // (operands["q"].shape[1] // operands["k"].shape[1])
     within, seen = _within(j, first[span], last[span])
-    return (n, h, key_head, i, within), seen
+    return Place(n, h, key_head, i, within), seen
 
 
 def _by_keys(
@@ -183,7 +187,7 @@ def _by_keys(
     span = _tokens_of(operands, n) * (operands["k"].shape[2] // plan.keys) + j
     head = group * (operands["q"].shape[1] // operands["k"].shape[1]) + g
     within, seen = _within(i, first[span], last[span])
-    return (n, head, group, within, j), seen
+    return Place(n, head, group, within, j), seen
 
 
 def _within(block: Any, first: Any, last: Any) -> tuple[Any, Any]:
@@ -213,8 +217,7 @@ def _call(
     def at(pick: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
         def index(*step: Any) -> tuple[Any, ...]:
             *steps, first, last = step
-            (n, h, group, i, j), _ = place(plan, operands, first, last, *steps)
-            return pick(n, h, group, i, j)
+            return pick(*place(plan, operands, first, last, *steps)[0])
 
         return index
 
@@ -229,10 +232,12 @@ def _call(
         "q": queries, "d_output": queries, "k": keys, "v": keys, "lse": rows, "mean": rows, "words": rows,
         "rows": pl.BlockSpec((1, rows_told, plan.queries), at(lambda n, h, group, i, j: (token(n), 0, i))),
         "columns": pl.BlockSpec((1, plan.keys, columns_told), at(lambda n, h, group, i, j: (token(n), j, 0))),
+        "numbers": pl.BlockSpec(memory_space=pltpu.SMEM),
+        "d_numbers": pl.BlockSpec((1, 1, 1, plan.lanes), at(lambda n, h, group, i, j: (n, h, 0, 0))),
         "diagonals": pl.BlockSpec((1, *diagonals), at(lambda n, h, group, i, j: (h, 0, 0))),
         "d_diagonals": pl.BlockSpec((1, 1, *diagonals), at(lambda n, h, group, i, j: (n, h, 0, 0))),
     }  # fmt: skip
-    shapes = {"lse": (n, h, 1, t), "d_diagonals": (n, h, *diagonals)}
+    shapes = {"lse": (n, h, 1, t), "d_numbers": (n, h, 1, plan.lanes), "d_diagonals": (n, h, *diagonals)}
     made = [jax.ShapeDtypeStruct(shapes.get(x) or operands[x].shape, dtype) for x, dtype in outputs.items()]
     return pl.pallas_call(
         kernel,
