@@ -21,7 +21,6 @@ import json
 import os
 import pathlib
 import shlex
-import sys
 from collections.abc import Sequence
 
 import jax
@@ -67,16 +66,13 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     return chosen
 
 
-def measure(part: str, cases: Sequence[Case], progress: Progress, folder: pathlib.Path, resume: bool) -> None:
+def measure(part: str, cases: Sequence[Case], progress: Progress, folder: pathlib.Path, command: str) -> None:
     """Measure the cases of a part one by one, and keep each."""
     for case in cases:
         path = path_of(folder, part, case)
-        if resume and path.exists():
-            progress.skip(case.weight)
-            continue
         load, label = os.getloadavg()[0], f"{part} · {case.table} · {case.column} · "
         say = lambda what, share, case=case, label=label: progress.say(label + what, share, case.weight)  # noqa: E731
-        keep(path, case.measure(say), command_line(), load)
+        keep(path, case.measure(say), command, load)
         progress.finish(case.weight)
         gc.collect()
         jax.clear_caches()
@@ -95,10 +91,11 @@ def toy(part: Part) -> Part:
     )
 
 
-def command_line() -> str:
-    """Return how this process was called, without what says where results go."""
-    kept = [word for word in sys.argv[1:] if word not in ("--write", "--resume")]
-    return shlex.join(["python", "-m", "benchmarks", *kept])
+def command_line(chosen: argparse.Namespace) -> str:
+    """Return the command that measures the same, without what says where results go."""
+    only = (word for text in chosen.only for word in ("--only", text))
+    rounds = ["--toy"] if chosen.toy else ["--rounds", str(chosen.rounds)]
+    return shlex.join(["python", "-m", "benchmarks", *chosen.parts, *rounds, *only])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -108,10 +105,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = Settings(1 if chosen.toy else chosen.rounds, chosen.toy)
     folder = chosen.out / "toy" if chosen.toy else chosen.out
     cases = {name: PARTS[name].cases(settings) for name in names}
-    wished = {name: [case for case in cases[name] if wanted(case, chosen.only)] for name in names}
+    due = lambda name, case: not (chosen.resume and path_of(folder, name, case).exists())  # noqa: E731
+    wished = {name: [case for case in cases[name] if wanted(case, chosen.only) and due(name, case)] for name in names}
     progress = Progress([case.weight for name in names for case in wished[name]])
     for name in names:
-        measure(name, wished[name], progress, folder, chosen.resume)
+        measure(name, wished[name], progress, folder, command_line(chosen))
         kept = [
             (case, json.loads(path_of(folder, name, case).read_text()))
             for case in cases[name]

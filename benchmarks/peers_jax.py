@@ -47,6 +47,7 @@ def einsum_attention(q: Array, k: Array, v: Array, bias: Array) -> Array:
 
 def _tokamax() -> Callable[..., Array]:
     tokamax = importlib.import_module("tokamax")
+    importlib.import_module("absl.flags").FLAGS.mark_as_parsed()  # or tokamax reads the command line as its own
     return functools.partial(tokamax.dot_product_attention, implementation="xla_chunked")
 
 

@@ -153,14 +153,10 @@ class Progress:
         self.case, self.done = 1, 0.0
         self.begun, self.printed = clock(), -math.inf
 
-    def skip(self, weight: float) -> None:
-        """Count a case that takes no time."""
-        self.case += 1
-        self.ahead -= weight
-
     def finish(self, weight: float) -> None:
         """Count a case that was measured."""
-        self.skip(weight)
+        self.case += 1
+        self.ahead -= weight
         self.done += weight
 
     def say(self, what: str, share: float, weight: float) -> None:
