@@ -24,7 +24,7 @@ from pejax.attention.tile import Hooks, nonzero
 from pejax.encoding import Tokens, as_tokens
 from pejax.positions import visible
 
-CHUNK = 128
+CHUNK = 64
 """Tokens of a chunk, or as many as a head has channels if those are more."""
 
 
@@ -121,11 +121,11 @@ def _attend(heads: Head, operands: Operands, layout: Layout, causal: bool, one_s
     lines = _lines(operands, layout, causal)
 
     def stand(heads: Head, line: Line) -> Array:
-        return each(lambda head: _scan(head, line))(heads)
+        return each(jax.checkpoint(lambda head: _scan(head, line)))(heads)
 
     def align(heads: Head, lines: tuple[Line, Line]) -> Array:
         place, line = _merged(*lines)
-        return each(lambda head: _aligned(head, place, line))(heads)
+        return each(jax.checkpoint(lambda head: _aligned(head, place, line)))(heads)
 
     if not (causal and one_side):
         return each(align)(heads, lines)
