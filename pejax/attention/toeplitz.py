@@ -1,6 +1,8 @@
 """Biases of key - query alone, where positions count on by one: one number a distance, read along the diagonals.
 
-    tile_ij = line[j - i + d],   d the distance of the tile's first pair      gradient of line[r]: Σ_{j-i+d=r} of the tile's
+    tile_ij = line[j - i + d]        gradient of line[r] = Σ_{j-i+d=r} gradient of tile_ij
+
+with d the distance of the tile's first pair.
 
 A tile reads a run of the line that is as long as its two sides together, and stays in the first cache.
 """
@@ -11,6 +13,9 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from pejax.encoding import Tokens
+
+BAND = 16
+"""Rows of a tile that are added up together, before they are skewed."""
 
 
 def counts_on(tokens: Tokens, batched: bool) -> bool:
@@ -52,7 +57,20 @@ def toeplitz(line: Float[Array, " R"], start: Int[Array, ""], rows: int, columns
 
 
 def diagonal_sums(tile: Float[Array, "T S"]) -> Float[Array, " R"]:
-    """Return the sum of each diagonal, that of `j - i = 1 - T` first: the transpose of `toeplitz` in its line."""
+    """Return the sum of each diagonal, that of `j - i = 1 - T` first: the transpose of `toeplitz` in its line.
+
+    Bands of rows are added up, each moved on by its height; only the sum of the bands is skewed row by row.
+    """
     rows, columns = tile.shape
-    skewed = jnp.pad(tile[::-1], ((0, 0), (0, rows))).reshape(-1)[: rows * (rows + columns - 1)]
-    return jnp.sum(skewed.reshape(rows, rows + columns - 1), axis=0)
+    height = -rows % BAND + rows
+    bands = jnp.pad(tile, ((0, height - rows), (0, 0))).reshape(-1, BAND, columns)
+
+    def add(i: Array, total: Array) -> Array:
+        place = (0, height - BAND - i * BAND)
+        old = lax.dynamic_slice(total, place, (BAND, columns))
+        return lax.dynamic_update_slice(total, old + bands[i][::-1], place)
+
+    width = columns + height - BAND
+    total = lax.fori_loop(0, len(bands), add, jnp.zeros((BAND, width), tile.dtype))
+    skewed = jnp.pad(total, ((0, 0), (0, BAND))).reshape(-1)[: BAND * (width + BAND - 1)]
+    return jnp.sum(skewed.reshape(BAND, -1), axis=0)[height - rows :]
