@@ -14,7 +14,7 @@ import pytest
 from jax.tree_util import Partial
 
 from pejax import Dims, Tokens, attention, grid_positions, make_encoding, packed_positions
-from pejax.attention import blockwise, implementations, tpu, tpu_tile
+from pejax.attention import blockwise, tpu, tpu_tile
 from pejax.attention.tile import Options
 from pejax.attention.tpu_tile import Plan, diagonal_gradient, tile_bias
 from pejax.attention.tpu_tokens import spans_of
@@ -26,10 +26,8 @@ QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into co
 
 
 @pytest.fixture(autouse=True)
-def interpreted_in_small_blocks(monkeypatch):
-    """Let short sequences have many tiles, in the interpreter."""
-    interpreted = functools.partial(tpu.tpu_attention, interpret=True)
-    monkeypatch.setitem(implementations.IMPLEMENTATIONS, "tpu", interpreted)
+def small_blocks(monkeypatch):
+    """Let short sequences have many tiles."""
     monkeypatch.setattr(tpu, "BLOCK", 16)
     monkeypatch.setattr(tpu_tile, "LANES", 8)
     monkeypatch.setattr(blockwise, "BLOCK", 8)

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 import jax
 from jaxtyping import Array
 
-from pejax.attention import blockwise, cpu
+from pejax.attention import blockwise, cpu, tpu
 from pejax.attention.operands import HeadFunction, Layout, Operands, over_heads
 from pejax.attention.reference import dense_head
 from pejax.attention.tile import Options
@@ -33,10 +33,15 @@ def _cpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
     return cpu.cpu_attention(options._replace(block=cpu.BLOCK), layout, operands)
 
 
+def _tpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    return tpu.tpu_attention(options, layout, operands, interpret=platform() != "tpu")
+
+
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "reference": _by_head(dense_head),
     "blockwise": _blockwise,
     "cpu": _cpu,
+    "tpu": _tpu,
 }
 
 
