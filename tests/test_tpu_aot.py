@@ -1,0 +1,105 @@
+"""The TPU's kernels and a train step around them, compiled ahead of time for real topologies; no TPU is needed.
+
+Run with `pytest -m tpu`, in a session of its own: libtpu (the tpu extra) reads its environment once.
+"""
+
+import functools
+import importlib.util
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.stages import Compiled
+
+from pejax import Dims, Tokens, attention, make_encoding
+from pejax.encoding import attention_hooks
+
+pytestmark = pytest.mark.tpu
+
+TOPOLOGIES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16")
+ENCODINGS = ("none", "alibi", "t5", "kerple")
+HEADS, KEY_HEADS, D = 4, 2, 64
+ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiler():
+    """Set what libtpu reads; skip where it is missing, or fail where the environment has PEJAX_REQUIRE_TPU=1."""
+    if importlib.util.find_spec("libtpu") is None:
+        if os.environ.get("PEJAX_REQUIRE_TPU") == "1":
+            pytest.fail("libtpu must be installed where PEJAX_REQUIRE_TPU=1")
+        pytest.skip("libtpu is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield
+
+
+@functools.cache
+def mesh_of(topology: str) -> Mesh:
+    """Return the devices of a topology in a row."""
+    found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+    return Mesh(np.asarray(found.devices).reshape(-1), ("data",))
+
+
+def compiled(topology: str, spec: str, length: int, dtype: Any = jnp.bfloat16, **options: Any) -> Compiled:
+    """Compile attention with all its gradients, one example of packed tokens on each device."""
+    mesh = mesh_of(topology)
+    split, whole = PartitionSpec("data"), PartitionSpec()
+    dims = Dims(width=HEADS * D, heads=HEADS, kv_heads=KEY_HEADS, extent=length, causal=True)
+    encoding = make_encoding(spec, dims)
+
+    def settle(key: jax.Array) -> Any:
+        params = encoding.init(key)
+        return params if encoding.at is None else encoding.at(params, length)
+
+    def one(q, k, v, segments, params):
+        tokens = Tokens(jnp.arange(length), segments=segments)
+        hooks = attention_hooks(encoding, params)
+        out = attention(q, k, v, q_tokens=tokens, causal=True, implementation="tpu", **hooks, **options)
+        return jnp.sum(out.astype(jnp.float32) ** 2)[None]
+
+    def loss(*operands):
+        specs = (split,) * 4 + (whole,)
+        return jnp.sum(jax.shard_map(one, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)(*operands))
+
+    place = lambda shape, spec, kind: jax.ShapeDtypeStruct(shape, kind, sharding=NamedSharding(mesh, spec))  # noqa: E731
+    operands = [place((mesh.size, length, heads, D), split, dtype) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
+    segments = place((mesh.size, length), split, jnp.int32)
+    params = jax.tree.map(lambda x: place(x.shape, whole, x.dtype), jax.eval_shape(settle, jax.random.key(0)))
+    with jax.set_mesh(mesh):
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 4))).lower(*operands, segments, params).compile()
+
+
+@pytest.mark.parametrize("spec", ENCODINGS)
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_every_kernel_compiles(topology, spec):
+    compiled(topology, spec, 2048)
+
+
+@pytest.mark.parametrize("spec", ENCODINGS)
+def test_every_kernel_compiles_in_float32_with_every_option_at_an_odd_length(spec):
+    key = jax.random.key(0)
+    options = {"window": 300, "soft_cap": 30.0, "dropout": (key, 0.1), "distance_range": (2, 500)}
+    compiled("v5e:4x4", spec, 1100, jnp.float32, **options)
+
+
+@pytest.mark.parametrize("spec", ENCODINGS)
+def test_temporary_memory_grows_with_the_length_and_not_with_its_square(spec):
+    lengths = 16384, 32768, 65536
+    temporary = [compiled("v5e:4x4", spec, length).memory_analysis().temp_size_in_bytes for length in lengths]
+    assert temporary[1] <= 2.2 * temporary[0] + 2**20
+    assert temporary[2] <= 2.2 * temporary[1] + 2**20
+    operands = 65536 * 2 * (HEADS + KEY_HEADS) * 128 * 2  # heads of 64 take rows of 128
+    assert temporary[2] <= 8 * operands
