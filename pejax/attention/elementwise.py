@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jaxtyping import Array
 
 from pejax.encoding import Params
@@ -85,8 +85,11 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
             return _bind(jaxpr, equation, [x.value if isinstance(x, _Known) else x for x in values])
 
         def on_tiles(equation: JaxprEqn, values: list[Any]) -> list[Any]:
-            numbers.extend(_number(equation, x.value) for x in values if isinstance(x, _Known))
-            return [_Tile(on_axes=len(variable.aval.shape) == 2) for variable in equation.outvars]
+            found = [_number(equation, x.value) for x in values if isinstance(x, _Known)]
+            if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in found):
+                raise NotImplementedError(f"{equation.primitive.name} of distances reads a number that is no float")
+            numbers.extend(found)
+            return [_Tile(on_axes=len(_shape(variable)) == 2) for variable in equation.outvars]
 
         leaves = [_Known(leaf) for leaf in jax.tree.leaves(params)]
         _walk(closed.jaxpr, [_Known(x) for x in closed.consts], [*leaves, _Tile(on_axes=axes > 1)], known, on_tiles)
@@ -116,6 +119,53 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
     return Elementwise(outside, inside, not any(costs))
 
 
+def slope(hook: Callable[[Params, Array], Array], params: Params) -> Array:
+    """Return the number a with `hook(params, r) = a·r` for every r ≤ 0: a proof by the hook's own operations.
+
+    Args:
+        hook: `Encoding.distance` on one axis, of integers.
+        params: of one head.
+
+    Raises:
+        NotImplementedError: the hook does to distances what keeps no line through zero.
+    """
+    closed = jax.make_jaxpr(hook)(params, jax.ShapeDtypeStruct((COUNT,), jnp.int32))
+
+    def known(jaxpr: Jaxpr, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+        return _bind(jaxpr, equation, [x.value if isinstance(x, _Known) else x for x in values])
+
+    def on_tiles(equation: JaxprEqn, values: list[Any]) -> list[Any]:
+        name, kind = equation.primitive.name, equation.outvars[0].aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
+        operands = [x.parts[0] if isinstance(x, _Tile) else _as_float(equation, x) for x in values]
+        lines = [isinstance(x, _Tile) for x in values]
+        if name == "copy" or (name == "convert_element_type" and kind in (jnp.float32, jnp.float64)):
+            result = operands[0]
+        elif name == "neg":
+            result = -operands[0]
+        elif name == "abs":  # |a·r| = |a|·|r|
+            result = -jnp.abs(operands[0])
+        elif name == "mul" and lines.count(True) == 1:
+            result = operands[0] * operands[1]
+        elif name == "div" and lines == [True, False] and jnp.issubdtype(kind, jnp.floating):
+            result = operands[0] / operands[1]
+        elif name in ("add", "sub") and all(lines):
+            result = operands[0] + operands[1] if name == "add" else operands[0] - operands[1]
+        else:
+            raise NotImplementedError(f"a distance hook that does {name} to distances is not known to be linear")
+        return [_Tile((result,))]
+
+    leaves = [_Known(leaf) for leaf in jax.tree.leaves(params)]
+    start = _Tile((jnp.float32(1),))
+    (result,) = _walk(closed.jaxpr, [_Known(x) for x in closed.consts], [*leaves, start], known, on_tiles)
+    if not isinstance(result, _Tile):
+        raise NotImplementedError("the distance hook does not read the distance")
+    return result.parts[0]
+
+
+def _as_float(equation: JaxprEqn, value: Any) -> Array:
+    return jnp.asarray(_number(equation, value.value if isinstance(value, _Known) else value)).astype(jnp.float32)
+
+
 def _walk(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], known: Callable, on_tiles: Callable) -> list[Any]:
     """Evaluate, by one function what reads no tile and by the other what does; constants are bare values."""
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
@@ -136,7 +186,7 @@ def _walk(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], known: Calla
 
 def _bind(jaxpr: Jaxpr, equation: JaxprEqn, values: list[Any]) -> list[Any]:
     """Run one equation, but leave a number that would be repeated for every distance a number."""
-    if equation.primitive.name == "broadcast_in_dim" and equation.outvars[0].aval.shape[:1] == (COUNT,):
+    if equation.primitive.name == "broadcast_in_dim" and _shape(equation.outvars[0])[:1] == (COUNT,):
         return values[:1]
     operands = {atom: x for atom, x in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)}
     names = jaxpr.debug_info.with_unknown_names()
@@ -144,11 +194,13 @@ def _bind(jaxpr: Jaxpr, equation: JaxprEqn, values: list[Any]) -> list[Any]:
     return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*operands.values())
 
 
+def _shape(variable: Var) -> tuple[int, ...]:
+    return variable.aval.shape  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def _number(equation: JaxprEqn, value: Any) -> Array:
     if jnp.ndim(value):
         raise NotImplementedError(f"{equation.primitive.name} of distances reads an array of {jnp.shape(value)}")
-    if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
-        raise NotImplementedError(f"{equation.primitive.name} of distances reads {jnp.result_type(value)} numbers")
     return jnp.asarray(value)
 
 
@@ -156,7 +208,7 @@ def _apply(equation: JaxprEqn, operands: list[Any]) -> _Tile:
     """Run one equation on tiles: numbers are repeated, and parts taken one by one."""
     name, params = equation.primitive.name, equation.params
     tiles = [x for x in operands if isinstance(x, _Tile)]
-    on_axes = len(equation.outvars[0].aval.shape) == 2
+    on_axes = len(_shape(equation.outvars[0])) == 2
     if name in OVER_AXES and params["axes"] == (1,):
         return _Tile((functools.reduce(OVER_AXES[name], tiles[0].parts),))
     if name == "slice" and params["start_indices"][0] == 0 and params["limit_indices"][0] == COUNT:

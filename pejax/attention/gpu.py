@@ -43,20 +43,23 @@ def gpu_attention(
     Raises:
         NotImplementedError: what the kernels have no way to do.
     """
-    _refuse(operands)
     static = Static(options, layout, interpret)
-    _ways(static, operands)
+    refuse(static, operands)
+    return _attend(static, learned_of(operands), operands)  # pyright: ignore[reportReturnType]
+
+
+def learned_of(operands: Operands) -> Learned:
+    """Return what has gradients."""
     distance = operands.shared.distance
     moving = [
         side.positions if distance is not None and jnp.issubdtype(side.positions.dtype, jnp.floating) else None
         for side in (operands.q_tokens, operands.k_tokens)
     ]
     shared = {} if distance is None else distance.args[0]
-    learned = Learned(operands.q, operands.k, operands.v, shared, operands.per_head[2], *moving)
-    return _attend(static, learned, operands)  # pyright: ignore[reportReturnType]
+    return Learned(operands.q, operands.k, operands.v, shared, operands.per_head[2], *moving)
 
 
-def _refuse(operands: Operands) -> None:
+def refuse(static: Static, operands: Operands) -> None:
     """Raise NotImplementedError for what no way leads to."""
     if any(x is not None for x in operands.pairs):
         raise NotImplementedError("a mask or bias array is the size of the scores")
@@ -74,6 +77,7 @@ def _refuse(operands: Operands) -> None:
         raise NotImplementedError("positions, index and segments must have 32 bits")
     if operands.shared.distance is not None and len({np.dtype(side.positions.dtype).kind == "f" for side in sides}) > 1:
         raise NotImplementedError("positions of queries and keys must both be integers or both floats")
+    _ways(static, operands)
 
 
 def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
@@ -94,8 +98,9 @@ def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     return (Way("diagonals"), tile) if whole and not tile.inside.cheap else (tile,)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(static: Static, learned: Learned, operands: Operands) -> tuple[Array, Array]:
+def attend(static: Static, learned: Learned, operands: Operands) -> tuple[Array, Array]:
+    """Return output and log-sum-exps; nothing else may differentiate it than `gradients`."""
+
     def by(way: Way) -> tuple[Array, Array]:
         if way.name == "blockwise":
             return _blockwise(static, operands, learned)
@@ -115,14 +120,15 @@ def _choose(static: Static, operands: Operands, by: Callable[[Way], Any]) -> Any
     return lax.cond(aligned(static.layout, operands)[0], *(functools.partial(by, way) for way in ways))
 
 
-def _attend_forward(static: Static, learned: Learned, operands: Operands) -> tuple[tuple[Array, Array], tuple]:
-    outputs = _attend(static, learned, operands)
-    return outputs, (learned, operands, outputs)  # pyright: ignore[reportReturnType]
-
-
-def _attend_backward(static: Static, saved: tuple, cotangents: tuple[Array, Array]) -> tuple[Learned, None]:
-    learned, operands, (output, lse) = saved
-    d_output, d_lse = cotangents
+def gradients(
+    static: Static,
+    learned: Learned,
+    operands: Operands,
+    outputs: tuple[Array, Array],
+    cotangents: tuple[Array, Array],
+) -> Learned:
+    """Return the gradients of `attend`, given what it returned and the gradients of that."""
+    (output, lse), (d_output, d_lse) = outputs, cotangents
     mean = jnp.sum(d_output.astype(jnp.float32) * output.astype(jnp.float32), axis=-1) - d_lse
     rows = d_output, jnp.where(jnp.isneginf(lse), 0.0, lse), mean
 
@@ -133,7 +139,22 @@ def _attend_backward(static: Static, saved: tuple, cotangents: tuple[Array, Arra
         floats, pull = jax.vjp(call.floats, learned)
         return pull(call.gradients(floats, call.rows(*rows)))[0]
 
-    return _choose(static, operands, by), None
+    return _choose(static, operands, by)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(static: Static, learned: Learned, operands: Operands) -> tuple[Array, Array]:
+    return attend(static, learned, operands)
+
+
+def _attend_forward(static: Static, learned: Learned, operands: Operands) -> tuple[tuple[Array, Array], tuple]:
+    outputs = attend(static, learned, operands)
+    return outputs, (learned, operands, outputs)
+
+
+def _attend_backward(static: Static, saved: tuple, cotangents: tuple[Array, Array]) -> tuple[Learned, None]:
+    learned, operands, outputs = saved
+    return gradients(static, learned, operands, outputs, cotangents), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -1,0 +1,189 @@
+"""A linear bias in columns of q and k, and the fused kernels that get it: on CPU, with XLA's in their place."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.interpreters.partial_eval import dce_jaxpr
+from jax.tree_util import Partial
+
+from pejax import Dims, Tokens, make_encoding
+from pejax.attention.elementwise import slope
+from pejax.attention.folded import COLUMNS, fold
+from pejax.attention.fused import fused_attention
+from pejax.attention.implementations import IMPLEMENTATIONS
+from pejax.attention.operands import check_dropout, check_options, prepare
+from pejax.attention.tile import Hooks
+from pejax.encoding import attention_hooks
+
+QUICK = {"xla_backend_optimization_level": "0"}
+N, T, H, K, D = 2, 40, 4, 2, 16
+
+
+@pytest.fixture(autouse=True)
+def types_promote():
+    """Let types promote, as XLA's part of `jax.nn.dot_product_attention` needs it."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.mark.parametrize("start", [0, 2**20])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_columns_add_the_slope_times_the_position(dtype, start):
+    """Exact products and a float64 sum of what the columns hold: any kernel adds its own rounding to this alone."""
+    rng = np.random.default_rng(0)
+    q, k = (jnp.asarray(rng.normal(size=(1, n, heads, D)), dtype) for n, heads in ((5, H), (4096, K)))
+    slopes = jnp.asarray([0.5, 2.0**-8, 0.1234567, -0.7])
+    positions = start + 31 * jnp.arange(4096, dtype=jnp.int32)
+    folded = fold(q, k, slopes, positions[None], scale=D**-0.5)
+    assert all(
+        x.shape == (*y.shape[:-1], D + COLUMNS) and x.dtype == dtype for x, y in zip(folded, (q, k), strict=True)
+    )
+    columns = [np.asarray(x[0, ..., D:], np.float64) for x in folded]
+    added = D**-0.5 * np.einsum("thd,shd->hts", columns[0], np.repeat(columns[1], H // K, axis=1))
+    want = np.asarray(slopes, np.float64)[:, None] * (np.asarray(positions, np.float64) - int(positions[2048]))
+    np.testing.assert_allclose(added, np.broadcast_to(want[:, None], added.shape), rtol=2**-22, atol=1e-9)
+    np.testing.assert_array_equal(np.asarray(folded[0][..., :D]), np.asarray(q))
+
+
+LINES = {
+    "alibi": (make_encoding("alibi(slope_scale=0.7)", Dims(32, 4)).distance, {"slope": 0.3}),
+    "half": (lambda p, r: p["slope"] * r.astype(jnp.float32) / 2, {"slope": -0.3}),
+    "sum": (
+        lambda p, r: jnp.abs(-3 * r).astype(jnp.float32) * p["a"]["b"] - (r - r * 4).astype(jnp.float32),
+        {"a": {"b": 2.0}},
+    ),
+    "jitted": (jax.jit(lambda p, r: jnp.exp(p["slope"]) * jnp.abs(r.astype(jnp.float32))), {"slope": 0.1}),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_slope_of_a_line_is_found(name):
+    hook, params = LINES[name]
+    params = jax.tree.map(jnp.float32, params)
+    relative = -jnp.arange(9, dtype=jnp.int32)
+    np.testing.assert_allclose(hook(params, relative), slope(hook, params) * np.arange(0.0, -9, -1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        lambda p, r: p["a"] * r.astype(jnp.float32) + 1,
+        lambda p, r: p["a"] * jnp.minimum(r, -3).astype(jnp.float32),
+        lambda p, r: r.astype(jnp.float32) * jnp.abs(r).astype(jnp.float32),
+        lambda p, r: p["a"] * (r // 2).astype(jnp.float32),
+        lambda p, r: (0.3 * r.astype(jnp.float32)).astype(int).astype(jnp.float32),
+        lambda p, r: p["a"] / (r.astype(jnp.float32) - r.astype(jnp.float32)),
+        lambda p, r: -jnp.log1p(jnp.abs(r).astype(jnp.float32)),
+        lambda p, r: r.astype(jnp.int8).astype(jnp.float32),
+        lambda p, r: r.astype(jnp.bfloat16).astype(jnp.float32),
+        lambda p, r: jnp.zeros(r.shape),
+    ],
+)
+def test_what_may_be_no_line_is_refused(hook):
+    with pytest.raises(NotImplementedError, match=r"linear|read the distance"):
+        slope(hook, {"a": jnp.float32(0.5)})
+
+
+def inputs(spec, causal, keys=T):
+    """Return q, k, v, the hook's parameters, and a function from parameters to hooks."""
+    dims = Dims(H * D, H, K, causal=causal, extent=T)
+    encoding = make_encoding(spec, dims)
+    params = encoding.init(jax.random.key(0))
+    params = params if encoding.at is None else encoding.at(params, T)
+    rng = np.random.default_rng(0)
+    shapes = ((N, T, H, D), (N, keys, K, D), (N, keys, K, D))
+    q, k, v = (jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for shape in shapes)
+    return (q, k, v), params, lambda params: Hooks(**attention_hooks(encoding, params))
+
+
+def step(implementation, hooks, causal=True, window=None):
+    """Return the output of an implementation and its gradients for q, k, v and parameters."""
+
+    def loss(q, k, v, params, index):
+        operands, layout = prepare(q, k, v, index, index, hooks(params), None)
+        output, _ = implementation(check_options(q, causal, window, None, None, None), layout, operands)
+        output = jnp.moveaxis(output, 3, 1).reshape(q.shape)
+        return jnp.sum(jnp.sin(output.astype(jnp.float32))), output
+
+    return jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)
+
+
+def by_xla(*call):
+    return fused_attention(*call, backend="xla", interpret=True)
+
+
+@pytest.mark.parametrize(("spec", "window"), [("alibi", None), ("none", 9)])
+def test_fused_is_the_reference_in_any_order_of_the_tokens(spec, window):
+    arrays, params, hooks = inputs(spec, True)
+    ours, reference = (
+        jax.jit(step(f, hooks, window=window), compiler_options=QUICK) for f in (by_xla, IMPLEMENTATIONS["reference"])
+    )
+    order = jnp.arange(T, dtype=jnp.int32)
+    for index in (order + 100, order[::-1], jnp.where(order < 20, order, order - 20)):
+        got, want = ours(*arrays, params, index), reference(*arrays, params, index)
+
+        def same(a, b):
+            a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+            np.testing.assert_allclose(a, b, atol=0.02 * max(1, np.abs(b).max()), rtol=0)
+
+        jax.tree.map(same, got, want)
+
+
+def test_in_order_nothing_but_the_fused_kernel_runs():
+    """Log-sum-exps and gradients of the slopes that nobody reads are not computed: no kernel outside the fallback."""
+    arrays, params, hooks = inputs("alibi", True)
+    run = lambda q, k, v: step(by_xla, hooks)(q, k, v, params, jnp.arange(T))  # noqa: E731
+    jaxpr = jax.make_jaxpr(lambda q, k, v: run(q, k, v)[1][:3])(*arrays).jaxpr
+    live = dce_jaxpr(jaxpr, [True] * 3)[0]
+    outside = [str(equation) for equation in live.eqns if equation.primitive.name != "cond"]
+    assert any(equation.primitive.name == "cond" and "pallas_call" in str(equation) for equation in live.eqns)
+    assert not [text for text in outside if "pallas_call" in text]
+
+
+def test_without_a_mask_there_is_no_question_of_order():
+    arrays, params, hooks = inputs("none", False, keys=T)
+    jaxpr = jax.make_jaxpr(lambda q: step(by_xla, hooks, causal=False)(q, *arrays[1:], params, jnp.arange(T))[0][0])
+    assert "cond" not in {equation.primitive.name for equation in jaxpr(arrays[0]).jaxpr.eqns}
+
+
+def hooked(p, r):
+    return jnp.sqrt(jnp.abs(r.astype(jnp.float32)))
+
+
+CURVE = Hooks(None, None, Partial(hooked, {}))
+LINE = Hooks(None, None, Partial(lambda p, r: -jnp.abs(r.astype(jnp.float32)), {}))
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ({"dtype": jnp.float32}, "narrow types"),
+        ({"rate": 0.1}, "dropout"),
+        ({"soft_cap": 2.0}, "soft cap"),
+        ({"distance_range": (2, 4)}, "distance range"),
+        ({"window": 3, "causal": False}, "causal one"),
+        ({"segments": jnp.ones(T, jnp.int32)}, "segments"),
+        ({"keys": T + 1}, "as many keys"),
+        ({"hooks": LINE, "causal": False}, "no bias but a causal one"),
+        ({"hooks": LINE, "positions": jnp.arange(T, dtype=jnp.float32)}, "integers on one axis"),
+        ({"hooks": LINE, "placed": jnp.ones(T, bool)}, "without a position"),
+        ({"hooks": CURVE}, "not known to be linear"),
+        ({"hooks": Hooks(None, Partial(lambda *x: x, {}))}, "values"),
+        ({"backend": "cudnn"}, "cuDNN"),
+    ],
+)
+def test_what_a_fused_kernel_cannot_do_it_says(call, reason):
+    rest = {**call}
+    q = jnp.ones((N, T, H, D), rest.pop("dtype", jnp.bfloat16))
+    k = jnp.ones((N, rest.pop("keys", T), K, D), q.dtype)
+    seed, rate = check_dropout((jax.random.key(0), rest.pop("rate", 0.0)))
+    hooks, backend = rest.pop("hooks", Hooks(None, None)), rest.pop("backend", "xla")
+    fields = {"positions": jnp.arange(T), "index": jnp.arange(T)}
+    fields |= {name: rest.pop(name) for name in ("positions", "segments", "placed") if name in rest}
+    names = ("causal", "window", "distance_range", "scale", "soft_cap")
+    options = check_options(q, *({"causal": True, **rest}.get(name) for name in names))._replace(dropout_rate=rate)
+    k_tokens = Tokens(jnp.arange(k.shape[1])) if k.shape[1] != T else Tokens(**fields)
+    operands, layout = prepare(q, k, k, Tokens(**fields), k_tokens, hooks, seed)
+    with pytest.raises(NotImplementedError, match=reason):
+        jax.eval_shape(lambda: fused_attention(options, layout, operands, backend=backend, interpret=True))
