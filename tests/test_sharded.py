@@ -48,12 +48,18 @@ def where(case, order):
     return Tokens(positions, index, jnp.asarray(placed), segments)
 
 
-def layer(attend, case, order):
-    """Return what a layer gives and the gradients of everything that has one, as a compiled function."""
+def side_by_side(run, attends, arguments):
+    """Return the gradients of `run(attend, *arguments)`, and what else it returns, for each attention; one program."""
+    slopes = [jax.grad(functools.partial(run, attend), range(len(arguments)), has_aux=True) for attend in attends]
+    return jax.jit(lambda *arguments: [each(*arguments) for each in slopes], compiler_options=QUICK)(*arguments)
+
+
+def layers(attends, case, order):
+    """Return what a layer gives and the gradients of everything that has one, for each attention."""
     dims, encoding, tokens = case.dims, case.encoding, where(case, order)
     shapes = [(BATCH, TOKENS, heads, dims.head_dim) for heads in (dims.heads, dims.kv_heads, dims.kv_heads)]
 
-    def run(q, k, v, params):
+    def run(attend, q, k, v, params):
         settled = settle(encoding, params, dims)
         q = rotate_queries(encoding, settled, q, tokens.positions)
         k = rotate_keys(encoding, settled, k, tokens.positions)
@@ -66,8 +72,7 @@ def layer(attend, case, order):
     arrays = [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
     drawn = lambda key: merge_params(encoding.init(key), encoding.init_layer(key))  # noqa: E731
     params = jax.tree.map(lambda leaf: 0.5 + 0.3 * normal(*leaf.shape), jax.eval_shape(drawn, jax.random.key(0)))
-    both = jax.jit(jax.grad(run, argnums=(0, 1, 2, 3), has_aux=True), compiler_options=QUICK)
-    return both(*arrays, params)
+    return side_by_side(run, attends, (*arrays, params))
 
 
 def cases():
@@ -86,8 +91,7 @@ def cases():
 @pytest.mark.parametrize(("case", "way"), [*cases()])
 def test_every_encoding_on_many_devices_is_that_of_one(case, way):
     split, method, order = way
-    want = layer(attention, case, order)
-    close(layer(on(SPLITS[split], method), case, order), want, 1e-5)
+    close(*layers((on(SPLITS[split], method), attention), case, order), 1e-5)
 
 
 def tilted(p, q, k, q_positions, k_positions):
@@ -110,8 +114,8 @@ OPTIONS = {
 }
 
 
-def toy(attend, options):
-    """Return output, log-sum-exp and every gradient with toy hooks and tokens that are each sequence's own."""
+def toys(attends, options):
+    """Return output, log-sum-exp and every gradient for each attention: toy hooks, tokens that are the sequence's own."""
     rng = np.random.default_rng(0)
     options = {"s": 12, "values": False, "blind": False, **options}
     t, s, values, blind = 12, options.pop("s"), options.pop("values"), options.pop("blind")
@@ -127,7 +131,7 @@ def toy(attend, options):
 
     q_tokens, k_tokens = side(t), side(s)
 
-    def run(q, k, v, params, q_positions, k_positions):
+    def run(attend, q, k, v, params, q_positions, k_positions):
         hooks = {"bias": Partial(tilted, params["bias"]), "values": Partial(ramp, params["values"]) if values else None}
         tokens = {
             "q_tokens": q_tokens._replace(positions=q_positions), "k_tokens": k_tokens._replace(positions=k_positions)
@@ -135,16 +139,15 @@ def toy(attend, options):
         out, lse = attend(q, k, v, **tokens, **hooks, **options, return_lse=True)
         return jnp.sum(jnp.sin(out)) + jnp.sum(jnp.cos(jnp.where(jnp.isneginf(lse), 0.0, lse))), (out, lse)
 
-    both = jax.jit(jax.grad(run, argnums=range(6), has_aux=True), compiler_options=QUICK)
-    return both(q, k, v, params, q_tokens.positions, k_tokens.positions)
+    return side_by_side(run, attends, (q, k, v, params, q_tokens.positions, k_tokens.positions))
 
 
 @pytest.mark.parametrize(("name", "method"), [("causal", "ring"), ("cross", "ring"), ("cross", "gather")])
 def test_every_option_on_many_devices_is_that_of_one(name, method):
-    want = toy(attention, OPTIONS[name])
+    got, want = toys((on(EVERYTHING, method), attention), OPTIONS[name])
     if "blind" in OPTIONS[name]:
         assert jnp.isneginf(want[1][1]).any()
-    close(toy(on(EVERYTHING, method), OPTIONS[name]), want, 1e-5)
+    close(got, want, 1e-5)
 
 
 @pytest.mark.parametrize("split", [{"data": 2, "tensor": 2}, {"data": 8, "sequence": 1}])
