@@ -13,27 +13,25 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pejax.attention.dropout import Dropout
-from pejax.attention.operands import Layout, Operands, bind_hooks, wide
-from pejax.attention.tile import Options
-from pejax.attention.tiled import (
+from pejax.attention.blocks import (
     Floats,
     Head,
-    Keys,
-    Queries,
-    Row,
     Terms,
-    backward,
     block_size,
-    cut,
-    cut_tokens,
+    cut_head,
+    cut_row,
     floats_of,
-    forward,
     is_float,
+    join,
+    join_gradients,
     terms_of,
     with_floats,
     zeros_of,
 )
+from pejax.attention.dropout import Dropout
+from pejax.attention.operands import Layout, Operands, bind_hooks, wide
+from pejax.attention.tile import Hooks, Options
+from pejax.attention.tiled import backward, forward
 from pejax.attention.toeplitz import counts_on, first_distance
 from pejax.encoding import Tokens
 
@@ -103,7 +101,7 @@ def _forward(
     def head(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         place = place_of(i)
         output, lse = forward(options, _head(layout, operands, first, sizes, place)[0])
-        return _put(carry[0], place, _join(output, t)), _put(carry[1], place, _join(lse, t))
+        return _put(carry[0], place, join(output, t)), _put(carry[1], place, join(lse, t))
 
     output = jnp.zeros_like(jnp.moveaxis(operands.q, 3, 1))
     output, lse = lax.fori_loop(0, count, head, (output, jnp.zeros_like(wide(output[..., 0]))))
@@ -140,18 +138,15 @@ def _backward(
     def head(i: Array, totals: _Totals) -> _Totals:
         place = place_of(i)
         tiles, pull = _head(layout, operands, first, sizes, place)
-        o, sums, d_o, d_sums = (wide(_take(x, place)) for x in results)
-        row = Row(d_o, jnp.where(jnp.isneginf(sums), 0.0, sums), jnp.sum(o * d_o, axis=-1) - d_sums)
-        row = row._replace(d_output=d_o.astype(tiles.keys.v.dtype))
-        part = backward(options, tiles, jax.tree.map(functools.partial(cut, sizes[0]), row))
-        through_q, *d_q_tokens = (_join(x, t) for x in part.queries)
-        through_k, through_v, *d_k_tokens = (_join(x, s) for x in part.keys)
+        row = cut_row(tiles, *(_take(x, place) for x in results))
+        part = backward(options, tiles, row)
+        (d_q, *d_q_tokens), (d_k, d_v, *d_k_tokens) = join_gradients(part, t, s)
         d_shared, d_own = pull((part.hooks, part.line))
         keys = place[:2]
         return _Totals(
-            q=_put(totals.q, place, _join(part.q.swapaxes(1, 2), t) + through_q),
-            k=_put(totals.k, keys, _take(totals.k, keys) + _join(part.k, s) + through_k),
-            v=_put(totals.v, keys, _take(totals.v, keys) + _join(part.v, s) + through_v),
+            q=_put(totals.q, place, d_q),
+            k=_put(totals.k, keys, _take(totals.k, keys) + d_k),
+            v=_put(totals.v, keys, _take(totals.v, keys) + d_v),
             shared=[x + y for x, y in zip(totals.shared, d_shared, strict=True)],
             per_head=[x.at[place[1:]].add(y) for x, y in zip(totals.per_head, d_own, strict=True)],
             q_tokens=_add_tokens(totals.q_tokens, d_q_tokens, layout.q_axes, place),
@@ -182,19 +177,15 @@ def _head(
     """Cut one head into tiles, and return the way back from the gradients of its terms to those of the parameters."""
     q = _take(jnp.moveaxis(operands.q, 3, 1), place)
     k, v = (_take(jnp.moveaxis(x, 2, 1), place[:2]) for x in (operands.k, operands.v))
-    if any(x.dtype != jnp.bfloat16 for x in (q, k, v)):
-        q, k, v = (x.astype(jnp.result_type(*map(wide, (q, k, v)))) for x in (q, k, v))
     q_tokens, k_tokens = (
-        Tokens(*(x if axis is None or x is None else x[place.batch] for x, axis in zip(tokens, axes, strict=True)))
+        tokens._replace(**{name: x[place.batch] for name, x in tokens._asdict().items() if getattr(axes, name) == 0})
         for tokens, axes in ((operands.q_tokens, layout.q_axes), (operands.k_tokens, layout.k_axes))
     )
-    rows, columns = (functools.partial(cut, size) for size in sizes)
-    q_ids, k_ids = (jnp.arange(len(x), dtype=jnp.uint32) for x in (q, k))
-    queries = Queries(rows(q), cut_tokens(sizes[0], q_tokens, len(q)), rows(q_ids))
-    keys = Keys(columns(k), columns(v), cut_tokens(sizes[1], k_tokens, len(k)), columns(k_ids))
+    dropout = _dropout(layout, operands, place)
+    tiles = cut_head(sizes, q, k, v, q_tokens, k_tokens, Terms(Hooks(None, None), None), dropout)
     own = jax.tree.map(lambda leaf: leaf[place[1:]], operands.per_head)
-    start = None if first is None else first[place.batch] + 1 - queries.ids.size
-    length = queries.ids.size + keys.ids.size - 1
+    start = None if first is None else first[place.batch] + 1 - tiles.queries.ids.size
+    length = tiles.queries.ids.size + tiles.keys.ids.size - 1
 
     def bound(shared_floats: Floats, own_floats: Floats) -> Terms:
         hooks = bind_hooks(with_floats(operands.shared, shared_floats), with_floats(own, own_floats))
@@ -207,7 +198,7 @@ def _head(
     parts = floats_of(operands.shared), floats_of(own)
     (hook_floats, line), pull = jax.vjp(floats, *parts)
     terms = Terms(with_floats(bound(*parts).hooks, hook_floats), line)
-    return Head(queries, keys, terms, _dropout(layout, operands, place)), pull
+    return tiles._replace(terms=terms), pull
 
 
 def _dropout(layout: Layout, operands: Operands, place: _Place) -> Dropout | None:
@@ -232,11 +223,6 @@ def _put(x: Array, place: tuple[Array, ...], part: Array) -> Array:
     shape = (1, x.shape[1], *(1 for _ in place[1:]), *x.shape[1 + len(place) :])
     starts = [place[0], 0, *place[1:]] + [0] * (x.ndim - 1 - len(place))
     return lax.dynamic_update_slice(x, part.astype(x.dtype).reshape(shape), starts)
-
-
-def _join(blocks: Array, length: int) -> Array:
-    """Undo `cut`."""
-    return blocks.reshape(-1, *blocks.shape[2:])[:length]
 
 
 def _add_tokens(totals: Floats, parts: Floats, axes: Tokens, place: _Place) -> Floats:

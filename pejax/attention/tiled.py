@@ -15,118 +15,20 @@ Reference:
     Milakov & Gimelshein 2018 (arXiv 1805.02867), algorithm 3; Dao et al. 2022 (arXiv 2205.14135), appendix B.
 """
 
-import functools
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int
 
+from pejax.attention.blocks import Floats, Gradients, Head, Keys, Queries, Row, floats_of, with_floats, zeros_of
 from pejax.attention.dropout import Dropout, apply_dropout, keep_pairs
 from pejax.attention.operands import wide
 from pejax.attention.tile import Hooks, Options, checked, log_sum, nonzero, placed_pairs, visible_pairs
 from pejax.attention.toeplitz import diagonal_sums, toeplitz
-from pejax.encoding import Tokens
 from pejax.positions import visible_blocks
-
-Floats: TypeAlias = list[Array]
-"""The leaves of a tree that have gradients, in at least 32 bits."""
-
-
-class Terms(NamedTuple):
-    """What position adds to one head.
-
-    Attributes:
-        hooks: the bias, unless there is a line, and the values.
-        line: the bias of each distance, that of `1 - T` first, T and S padded; None = it is not of that kind.
-    """
-
-    hooks: Hooks
-    line: Float[Array, " R"] | None
-
-
-class Queries(NamedTuple):
-    """Blocks of queries, or one of them without the letter N."""
-
-    q: Float[Array, "N T D"]
-    tokens: Tokens
-    ids: UInt32[Array, "N T"]
-
-
-class Keys(NamedTuple):
-    """Blocks of keys, or one of them without the letter N."""
-
-    k: Float[Array, "N S D"]
-    v: Float[Array, "N S D"]
-    tokens: Tokens
-    ids: UInt32[Array, "N S"]
-
-
-class Head(NamedTuple):
-    """One head, cut into blocks."""
-
-    queries: Queries
-    keys: Keys
-    terms: Terms
-    dropout: Dropout | None
-
-
-class Row(NamedTuple):
-    """What the backward pass knows of blocks of queries, or of one of them without the letter N.
-
-    Attributes:
-        d_output: cotangent of the output.
-        lse: log-sum-exp, 0 where nothing is seen.
-        mean: `Σ_d do_id o_id - dlse_i`.
-    """
-
-    d_output: Float[Array, "N T D"]
-    lse: Float[Array, "N T"]
-    mean: Float[Array, "N T"]
-
-
-class Gradients(NamedTuple):
-    """Gradients of one head's blocks, of q transposed, and of the floats in `Queries`, `Keys` and `Hooks` through hooks."""
-
-    q: Float[Array, "N D T"]
-    k: Float[Array, "N S D"]
-    v: Float[Array, "N S D"]
-    queries: Floats
-    keys: Floats
-    hooks: Floats
-    line: Float[Array, " R"] | None
-
-
-def block_size(most: int, length: int) -> int:
-    """Return the size of the fewest equal blocks of `most` at most, a multiple of 8 where there are several."""
-    count = math.ceil(length / most)
-    return length if count == 1 else math.ceil(length / count / 8) * 8
-
-
-def cut(size: int, x: Array) -> Array:
-    """Cut the first axis into blocks, padded by zeros: tokens of segment 0, which see nothing and are not seen."""
-    padding = [(0, -len(x) % size)] + [(0, 0)] * (x.ndim - 1)
-    return jnp.pad(x, padding).reshape(-1, size, *x.shape[1:])
-
-
-def cut_tokens(size: int, tokens: Tokens, length: int) -> Tokens:
-    """Cut tokens, with segments where there is padding to tell apart."""
-    if tokens.segments is None and length % size:
-        tokens = tokens._replace(segments=jnp.ones(length, jnp.int32))
-    return jax.tree.map(functools.partial(cut, size), tokens)
-
-
-def terms_of(hooks: Hooks, start: Int[Array, ""] | None, length: int) -> Terms:
-    """Return the terms of one head: with a line of `length` distances from `start` on, or the hooks alone."""
-    if start is None or hooks.distance is None:
-        return Terms(hooks._replace(distance=None), None)
-    relative = start + jnp.arange(length, dtype=start.dtype)
-    like = jax.ShapeDtypeStruct((length,), jnp.float32)
-    line = checked(hooks.distance, (relative,), "distance", "(R,)", like)
-    return Terms(hooks._replace(bias=None, distance=None), line)
 
 
 def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[Array, "N T"]]:
@@ -185,7 +87,7 @@ def backward(options: Options, head: Head, rows: Row) -> Gradients:
             part = _tile_gradients(options, head, *sides, _at(rows, c), place := _start(head, c, b))
             put = lambda whole, new: lax.dynamic_update_index_in_dim(whole, _at(whole, c) + new, c, 0)  # noqa: E731
             d_queries = jax.tree.map(put, d_queries, (part.q, part.queries))
-            if d_line is not None:
+            if d_line is not None and part.line is not None:
                 d_line = _add_slice(d_line, part.line, _turned_start(d_line, place) - (len(key.k) - 1))
             return (d_queries, _add(d_hooks, part.hooks), d_line), _add(d_key, (part.k, part.v, part.keys))
 
@@ -235,11 +137,13 @@ def _tile_gradients(
         through = _add(through, tuple(pull(d_logits)))
     narrow = d_logits.astype(query.q.dtype)
     return Gradients(
-        options.scale * _dot(options, k_turned, narrow),
-        options.scale * _dot(options, narrow, query.q),
-        _dot(options, kept.astype(key.v.dtype), row.d_output),
-        *through,
-        None if line is None else diagonal_sums(_where(_turn(placed), d_logits, 0.0)),
+        q=options.scale * _dot(options, k_turned, narrow),
+        k=options.scale * _dot(options, narrow, query.q),
+        v=_dot(options, kept.astype(key.v.dtype), row.d_output),
+        queries=through[0],
+        keys=through[1],
+        hooks=through[2],
+        line=None if line is None else diagonal_sums(_where(_turn(placed), d_logits, 0.0)),
     )
 
 
@@ -248,7 +152,8 @@ def _inline_bias(query: Queries, key: Keys, hooks: Hooks) -> Float[Array, "T S"]
     q, k = wide(query.q), wide(key.k)
     like = jax.ShapeDtypeStruct((len(q), len(k)), jnp.result_type(q))
     operands = q, k, query.tokens.positions, key.tokens.positions
-    return _where(placed_pairs(query.tokens, key.tokens), checked(hooks.bias, operands, "bias", "(T, S)", like), 0.0)
+    term = checked(hooks.bias, operands, "bias", "(T, S)", like)  # pyright: ignore[reportArgumentType]
+    return _where(placed_pairs(query.tokens, key.tokens), term, 0.0)
 
 
 def _values(weights: Float[Array, "T S"], query: Queries, key: Keys, hooks: Hooks) -> Float[Array, "T D"]:
@@ -256,7 +161,7 @@ def _values(weights: Float[Array, "T S"], query: Queries, key: Keys, hooks: Hook
     weights = _where(placed_pairs(query.tokens, key.tokens), weights, 0.0)
     like = jax.ShapeDtypeStruct(query.q.shape, weights.dtype)
     operands = weights, query.tokens.positions, key.tokens.positions
-    return checked(hooks.values, operands, "values", "(T, D)", like)
+    return checked(hooks.values, operands, "values", "(T, D)", like)  # pyright: ignore[reportArgumentType]
 
 
 def _masking(options: Options) -> dict[str, Any]:
@@ -317,25 +222,6 @@ def _pullable(function: Callable[..., Array], *trees: Any) -> tuple[Array, Calla
     """Return `function(*trees)` and the way back to the floats of each tree."""
     inner = lambda *floats: function(*(with_floats(*pair) for pair in zip(trees, floats, strict=True)))  # noqa: E731
     return jax.vjp(inner, *(floats_of(tree) for tree in trees))
-
-
-def is_float(leaf: Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.floating)
-
-
-def floats_of(tree: Any) -> Floats:
-    """Return the leaves that have gradients, in at least 32 bits."""
-    return [wide(leaf) for leaf in jax.tree.leaves(tree) if is_float(leaf)]
-
-
-def with_floats(tree: Any, floats: Floats) -> Any:
-    """Return the tree with these leaves for its floating point ones."""
-    following = iter(floats)
-    return jax.tree.map(lambda leaf: next(following) if is_float(leaf) else leaf, tree)
-
-
-def zeros_of(tree: Any) -> Floats:
-    return [jnp.zeros_like(leaf) for leaf in floats_of(tree)]
 
 
 def _add(a: Any, b: Any) -> Any:
