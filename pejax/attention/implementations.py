@@ -61,7 +61,7 @@ class Preference(NamedTuple):
 PREFERENCES = {
     "cpu": Preference(short=2**18, kernels=("cpu",)),
     "gpu": Preference(short=2**18, kernels=("blockwise",)),
-    "tpu": Preference(short=2**18, kernels=("blockwise",)),
+    "tpu": Preference(short=2**18, kernels=("tpu", "blockwise")),
 }
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import AxisType
 from jax.tree_util import Partial
 from jaxtyping import Array
 
@@ -70,6 +71,8 @@ def tpu_attention(
         ValueError: an order is asked for that the tokens do not have.
     """
     _refuse(options, layout, operands)
+    if not interpret:
+        _refuse_to_be_split()
     static = Static(options._replace(block=options.block or BLOCK), layout, interpret)
     _ways(static, operands)
     distance = operands.shared.distance
@@ -100,6 +103,15 @@ def _refuse(options: Options, layout: Layout, operands: Operands) -> None:
     rules = {"causal": options.causal, "window": options.window, "distance_range": options.distance_range}
     one = _one(operands.q_tokens, layout.q_axes), _one(operands.k_tokens, layout.k_axes)
     jax.eval_shape(functools.partial(visible, **rules), *one)
+
+
+def _refuse_to_be_split() -> None:
+    """Raise NotImplementedError where the compiler may have to split the kernels over devices, which it cannot."""
+    mesh = jax.sharding.get_abstract_mesh()
+    devices = jax.device_count() if mesh.empty else mesh.size
+    if devices > 1 and (mesh.empty or any(kind != AxisType.Manual for kind in mesh.axis_types)):
+        rule = "use sharded_attention, jax.shard_map or a mesh of one device"
+        raise NotImplementedError(f"the compiler does not split Mosaic kernels over {devices} devices: {rule}")
 
 
 def _one(tokens: Tokens, axes: Tokens) -> Tokens:
@@ -133,7 +145,8 @@ def _attend(static: Static, learned: Learned, operands: Operands) -> tuple[Array
         if way.name == "blockwise":
             return _blockwise(static, operands, learned)
         call = Call(static.options, static.layout, operands, way.hook, shift, static.interpret)
-        return call.whole(*forward(call.plan, call.arrays(learned, call.bias(learned)), call.spans[0]))
+        arrays = call.arrays(learned, call.bias(learned))
+        return call.whole(*forward(call.plan, arrays, call.spans[0]))
 
     return _choose(static, operands, by)
 
@@ -164,8 +177,9 @@ def _attend_backward(static: Static, saved: tuple, cotangents: tuple[Array, Arra
         call = Call(static.options, static.layout, operands, way.hook, shift, static.interpret)
         bias, pull = jax.vjp(call.bias, learned)
         arrays = {**call.arrays(learned, bias), **call.rows(*rows)}
-        d_q, d_bias = query_gradients(call.plan, arrays, call.spans[0])
-        return call.learned(d_q, *key_gradients(call.plan, arrays, call.spans[1]), pull(d_bias)[0])
+        d_q, *d_bias = query_gradients(call.plan, arrays, call.spans[0])
+        d_k, d_v = key_gradients(call.plan, arrays, call.spans[1])
+        return call.learned(d_q, d_k, d_v, pull(call.d_bias(bias, d_bias))[0])
 
     return _choose(static, operands, by), None
 

@@ -87,6 +87,12 @@ class Call:
             return {}
         return {"numbers": each(lambda params: jnp.stack(numbers(params)))}
 
+    def d_bias(self, bias: dict[str, Array], found: list[Array]) -> dict[str, Array]:
+        """Return the gradient of `bias` from what the kernel found for each example, one array or none."""
+        if "numbers" in bias:
+            return {"numbers": jnp.sum(found[0], axis=0)[:, 0, : bias["numbers"].shape[1]]}
+        return {name: jnp.sum(x, axis=0) for name, x in zip(bias, found, strict=True)}
+
     def arrays(self, learned: Learned, bias: dict[str, Array]) -> dict[str, Array]:
         """Return the operands of the forward kernel."""
         q, k, v = self._by_head(learned.q), *(_padded(x, 2, self.plan.keys) for x in (learned.k, learned.v))

@@ -84,8 +84,8 @@ def forward(
     )  # fmt: skip
 
 
-def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple[Array, dict[str, Array]]:
-    """Return the gradients of q and of what makes the bias, by name, summed over the examples."""
+def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple[Array, ...]:
+    """Return the gradient of q and, where there is a bias, of each example's and head's `diagonals` or `numbers`."""
     q, k = operands["q"], operands["k"]
     (n, h, t, d), blocks = q.shape, k.shape[2] // plan.keys
     name = next((name for name in ("diagonals", "numbers") if name in operands), None)
@@ -123,11 +123,7 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
             d_q[0, 0] = (plan.options.scale * sums[...]).T.astype(d_q.dtype)
 
     grid = n, h, t // plan.queries, blocks
-    d_q, *d_made = _call(plan, kernel, operands, spans, grid, _by_queries, 2, outputs, [sums, *skewed])
-    if name is None:
-        return d_q, {}
-    total = jnp.sum(d_made[0], axis=0)
-    return d_q, {name: total[:, 0, : operands[name].shape[1]] if name == "numbers" else total}
+    return _call(plan, kernel, operands, spans, grid, _by_queries, 2, outputs, [sums, *skewed])
 
 
 def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple[Array, Array]:
