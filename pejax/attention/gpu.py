@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import AxisType
 from jax.tree_util import Partial
 from jaxtyping import Array
 
@@ -61,6 +62,10 @@ def learned_of(operands: Operands) -> Learned:
 
 def refuse(static: Static, operands: Operands) -> None:
     """Raise NotImplementedError for what no way leads to."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if not static.interpret and mesh.size > 1 and any(kind != AxisType.Manual for kind in mesh.axis_types):
+        rule = "use sharded_attention or jax.shard_map"
+        raise NotImplementedError(f"the compiler does not split Triton kernels over {mesh.size} devices: {rule}")
     if any(x is not None for x in operands.pairs):
         raise NotImplementedError("a mask or bias array is the size of the scores")
     if operands.shared.values is not None:
