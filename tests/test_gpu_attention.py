@@ -1,5 +1,7 @@
 """The kernels for GPUs: against the dense reference in Pallas's interpreter, and lowered for CUDA."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,8 @@ import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
 from jax.tree_util import Partial
 
-from pejax import Dims, Tokens, make_encoding
-from pejax.attention import gpu
+from pejax import Dims, Tokens, attention, make_encoding
+from pejax.attention import gpu, implementations
 from pejax.attention.elementwise import cut
 from pejax.attention.gpu_tokens import Marks, spans, tiles
 from pejax.attention.implementations import IMPLEMENTATIONS
@@ -120,6 +122,25 @@ def test_narrow_types_keep_their_type_and_lose_no_more_than_it_does():
     got, want = (jax.jit(f, compiler_options=QUICK)(*arrays) for f in (ours, reference))
     assert got[0][1][0].dtype == got[1][0].dtype == jnp.bfloat16
     agree(got, want, 0.03)
+
+
+def test_they_are_reached_by_name():
+    """And cuDNN's by its own, but not from here."""
+    q, k = jnp.ones((1, 20, 4, 8), jnp.bfloat16), jnp.ones((1, 20, 2, 8), jnp.bfloat16)
+    attend = functools.partial(attention, q, k, k, q_tokens=jnp.arange(20), causal=True)
+    np.testing.assert_array_equal(attend(implementation="gpu"), 1)
+    with pytest.raises(NotImplementedError, match="cudnn"):
+        attend(implementation="cudnn")
+
+
+def test_a_gpu_tries_them_and_a_mesh_of_several_does_not(monkeypatch):
+    monkeypatch.setattr(implementations, "platform", lambda: "gpu")
+    q = jnp.ones((1, 520, 4, 8))
+    step = jax.jit(lambda q: attention(q, q, q, q_tokens=jnp.arange(520), causal=True))
+    lower = lambda: step.trace(q).lower(lowering_platforms=("cuda",)).as_text()  # noqa: E731
+    assert "pejax_forward" in lower()
+    with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))):
+        assert "pejax_forward" not in lower()
 
 
 LOWERED = {

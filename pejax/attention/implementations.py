@@ -1,13 +1,13 @@
 """The implementations of attention, which of them a platform prefers, and what each says when it cannot."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import jax
 from jaxtyping import Array
 
-from pejax.attention import blockwise, cpu, tpu
+from pejax.attention import blockwise, cpu, fused, gpu, tpu
 from pejax.attention.operands import HeadFunction, Layout, Operands, over_heads
 from pejax.attention.reference import dense_head
 from pejax.attention.tile import Options
@@ -37,11 +37,21 @@ def _tpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
     return tpu.tpu_attention(options, layout, operands, interpret=platform() != "tpu")
 
 
+def _gpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    return gpu.gpu_attention(options, layout, operands, interpret=platform() != "gpu")
+
+
+def _cudnn(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    return fused.fused_attention(options, layout, operands, interpret=platform() != "gpu")
+
+
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "reference": _by_head(dense_head),
     "blockwise": _blockwise,
     "cpu": _cpu,
     "tpu": _tpu,
+    "gpu": _gpu,
+    "cudnn": _cudnn,
 }
 
 
@@ -60,7 +70,7 @@ class Preference(NamedTuple):
 
 PREFERENCES = {
     "cpu": Preference(short=2**18, kernels=("cpu",)),
-    "gpu": Preference(short=2**18, kernels=("blockwise",)),
+    "gpu": Preference(short=2**18, kernels=("cudnn", "gpu", "blockwise")),
     "tpu": Preference(short=2**18, kernels=("tpu", "blockwise")),
 }
 
@@ -90,18 +100,19 @@ def candidates(operands: Operands, implementation: str | None) -> tuple[str, ...
     return ("reference", *kernels) if is_short else (*kernels, "reference")
 
 
-def attempts(
+def attempt(
     options: Options, layout: Layout, operands: Operands, names: tuple[str, ...]
-) -> Iterator[tuple[Attempt, tuple[Array, Array] | None]]:
-    """Try each in turn until one can; yield each turn, and the outputs of the last."""
+) -> tuple[list[Attempt], tuple[Array, Array] | None]:
+    """Try each in turn until one can; return every turn taken, and the outputs of the last if it could."""
+    turns: list[Attempt] = []
     for name in names:
         try:
             outputs = _run(options, layout, name, operands)
         except NotImplementedError as error:
-            yield Attempt(name, str(error)), None
+            turns.append(Attempt(name, str(error)))
         else:
-            yield Attempt(name, None), outputs
-            return
+            return [*turns, Attempt(name, None)], outputs
+    return turns, None
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
