@@ -26,7 +26,7 @@ def ours(problem: Problem, encoding: str = "alibi") -> Call:
         return attend(q, k, v, q_tokens=positions, **hooks)  # pyright: ignore[reportReturnType]
 
     def both(cotangent: Array, q: Array, k: Array, v: Array, positions: Array, hooks: dict) -> tuple:
-        return forward_and_backward(lambda *qkv: forward(*qkv, positions, hooks))(cotangent, q, k, v)
+        return forward_and_backward(lambda q, k, v: forward(q, k, v, positions, hooks))(cotangent, q, k, v)
 
     if problem.backward:
         return jitted(both, cotangent, q, k, v, positions, hooks)

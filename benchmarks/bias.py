@@ -28,7 +28,7 @@ def ours(problem: Problem, spec: str) -> Call:
         return encoded_attention(encoding, params, q, k, v, causal=True, **tokens)
 
     def both(cotangent: Array, params: dict, q: Array, k: Array, v: Array, positions: Array) -> tuple:
-        function = lambda *operands: forward(*operands, positions)  # noqa: E731
+        function = lambda params, q, k, v: forward(params, q, k, v, positions)  # noqa: E731
         return forward_and_backward(function)(cotangent, params, q, k, v)
 
     if problem.backward:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,8 @@ def planned(spec: str, length: int, heads: int, head_dim: int) -> tuple[int, int
         return forward_and_backward(forward)(cotangent, params, q, k, v)
 
     compiled = both.lower(operand, params, operand, operand, operand, positions).compile()
-    return compiled.memory_analysis().temp_size_in_bytes, 4 * 4 * math.prod(operand.shape)
+    plan: Any = compiled.memory_analysis()
+    return plan.temp_size_in_bytes, 4 * 4 * math.prod(operand.shape)
 
 
 def _setting(

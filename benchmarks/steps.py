@@ -1,12 +1,14 @@
 """Whole training steps, ours and torch's of the same shape: a GPT and a vision transformer, AdamW, compile time too."""
 
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 from jaxtyping import Array
 
 from benchmarks import peers_steps
@@ -50,20 +52,22 @@ TOY_GPT = Sizes(layers=1, width=16, heads=2, batch=2, length=8, vocab=16)
 TOY_VIT = Sizes(layers=1, width=16, heads=2, batch=2, length=32, vocab=4)
 
 
-def gpt_config(sizes: Sizes, pe: str, dtype: str) -> DecoderConfig:
-    """Return the config of our decoder."""
-    return DecoderConfig(
+def gpt(sizes: Sizes, pe: str, dtype: str) -> Callable[[nnx.Rngs], nnx.Module]:
+    """Return how to draw our decoder."""
+    config = DecoderConfig(
         vocab=sizes.vocab, length=sizes.length, width=sizes.width, layers=sizes.layers, heads=sizes.heads, pe=pe,
         style="gpt2", dtype=dtype,
     )  # fmt: skip
+    return lambda rngs: Decoder(config, rngs=rngs)
 
 
-def vit_config(sizes: Sizes, pe: str, dtype: str) -> ViTConfig:
-    """Return the config of our vision transformer."""
-    return ViTConfig(
+def vit(sizes: Sizes, pe: str, dtype: str) -> Callable[[nnx.Rngs], nnx.Module]:
+    """Return how to draw our vision transformer."""
+    config = ViTConfig(
         image_size=sizes.length, patch=PATCH, channels=CHANNELS, classes=sizes.vocab, width=sizes.width,
         layers=sizes.layers, heads=sizes.heads, pe=pe, dtype=dtype,
     )  # fmt: skip
+    return lambda rngs: ViT(config, rngs=rngs)
 
 
 def gpt_batch(sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
@@ -79,20 +83,19 @@ def vit_batch(sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
     return images, rng.integers(0, sizes.vocab, sizes.batch, np.int32)
 
 
-def parameters(model: type[Decoder] | type[ViT], config: DecoderConfig | ViTConfig) -> int:
+def parameters(make: Callable[[nnx.Rngs], nnx.Module]) -> int:
     """Return how many parameters a model has."""
-    return sum(leaf.size for leaf in jax.tree.leaves(Split(lambda rngs: model(config, rngs=rngs)).shapes))
+    return sum(leaf.size for leaf in jax.tree.leaves(Split(make).shapes))
 
 
-def ours(
-    model: type[Decoder] | type[ViT], config: DecoderConfig | ViTConfig, batch: tuple[np.ndarray, np.ndarray]
-) -> Call:
+def ours(make: Callable[[nnx.Rngs], nnx.Module], batch: tuple[np.ndarray, np.ndarray]) -> Call:
     """Return the step of the trainers: their loop, optimizer and mesh; every call goes on from the last."""
-    split = Split(lambda rngs: model(config, rngs=rngs))
+    split, named = Split(make), dict(zip(("inputs", "labels"), batch, strict=True))
 
-    def loss(params: Any, batch: tuple[Array, Array], key: Array) -> tuple[Array, dict[str, Array]]:
+    def loss(params: Any, batch: Mapping[str, Array], key: Array) -> tuple[Array, dict[str, Array]]:
         del key
-        losses = optax.softmax_cross_entropy_with_integer_labels(split.model(params)(batch[0]), batch[1])
+        logits = split.model(params)(batch["inputs"])  # pyright: ignore[reportCallIssue]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
         return jnp.mean(losses), {"loss": jnp.sum(losses), "count": jnp.float32(losses.size)}
 
     optimizer, _ = adamw(Config(), steps=1000, warmup=10)
@@ -101,7 +104,7 @@ def ours(
     states = [jax.device_put(init_state(split.init(jax.random.key(0)), optimizer, ("loss", "count")), replicated(mesh))]
 
     def call() -> Array:
-        states.append(step(states.pop(), put_batch(batch, mesh)))
+        states.append(step(states.pop(), put_batch(named, mesh)))
         return jax.block_until_ready(states[0]).sums["loss"]
 
     return call
@@ -119,15 +122,13 @@ def cases(settings: Settings) -> list[Case]:
     dtypes = DTYPES[:1] if settings.toy else DTYPES
     for dtype in dtypes:
         for pe in ("learned",) if settings.toy else ("learned", "alibi"):
-            makers: dict[str, Maker] = {
-                OURS: functools.partial(ours, Decoder, gpt_config(gpt_sizes, pe, dtype), gpt_batch(gpt_sizes))
-            }
+            makers: dict[str, Maker] = {OURS: functools.partial(ours, gpt(gpt_sizes, pe, dtype), gpt_batch(gpt_sizes))}
             if not settings.toy:
                 makers |= peers_steps.gpt(gpt_sizes, gpt_batch(gpt_sizes), pe, dtype)
             measured = functools.partial(measure, makers, settings.rounds)
             found.append(Case("GPT, one training step", f"{pe}, {dtype}", measured, 120))
     for dtype in dtypes:
-        makers = {OURS: functools.partial(ours, ViT, vit_config(vit_sizes, "learned", dtype), vit_batch(vit_sizes))}
+        makers = {OURS: functools.partial(ours, vit(vit_sizes, "learned", dtype), vit_batch(vit_sizes))}
         if not settings.toy:
             makers |= peers_steps.vit(vit_sizes, vit_batch(vit_sizes), PATCH, dtype)
         found.append(Case("ViT, one training step", dtype, functools.partial(measure, makers, settings.rounds), 150))
