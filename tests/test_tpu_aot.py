@@ -99,7 +99,7 @@ def test_every_kernel_compiles_in_float32_with_every_option_at_an_odd_length(spe
 
 @pytest.mark.parametrize("spec", ENCODINGS)
 def test_temporary_memory_is_a_few_times_the_operands_at_any_length(spec):
-    for length in (8192, 32768, 131072):
+    for length in (32768, 131072):
         operands = length * 2 * (HEADS + KEY_HEADS) * 128 * 2  # q, k, v and the output; heads of 64 take rows of 128
         assert compiled("v5e:4x4", spec, length).memory_analysis().temp_size_in_bytes <= 4 * operands
 

@@ -14,7 +14,7 @@ import pytest
 from jax.tree_util import Partial
 
 from pejax import Dims, Tokens, attention, grid_positions, make_encoding, packed_positions
-from pejax.attention import blockwise, tpu, tpu_tile
+from pejax.attention import blockwise, implementations, tpu, tpu_tile
 from pejax.attention.tile import Options
 from pejax.attention.tpu_tile import Plan, diagonal_gradient, tile_bias
 from pejax.attention.tpu_tokens import spans_of
@@ -60,7 +60,7 @@ SHUFFLED = np.random.default_rng(0).permutation(60)
 DROPOUT = (jax.random.key(3), 0.3)
 GRID = Tokens(grid_positions(4, 5), index=jnp.arange(20))
 CASES = {
-    "none, cross, dropout": Case("none", np.arange(19), np.arange(34), options={"dropout": DROPOUT}),
+    "none, cross, dropout": Case("none", np.arange(16), np.arange(32), options={"dropout": DROPOUT}),
     "alibi after cached keys, GQA": Case(
         "alibi", counted(11, 29), counted(0, 29), (4, 2), options={"causal": True, "soft_cap": 2.0}
     ),
@@ -216,3 +216,24 @@ def test_an_order_that_is_not_there_is_the_error_of_the_reference():
     x = jnp.ones((1, 9, 1, D))
     with pytest.raises(ValueError, match="q_tokens must have an index"):
         attention(x, x, x, q_tokens=jnp.arange(9.0), causal=True, implementation="tpu")
+
+
+def test_vmapped_without_parameters():
+    rng = np.random.default_rng(2)
+    q, k, v = (jnp.asarray(rng.normal(size=(2, 1, n, 2, D)), jnp.float32) for n in (8, 16, 16))
+    near = Partial(lambda p, relative: -jnp.abs(relative).astype(jnp.float32), {})
+
+    def run(implementation):
+        tokens = {"q_tokens": jnp.arange(8), "k_tokens": jnp.arange(16)}
+        one = lambda q, k, v: attention(q, k, v, **tokens, distance=near, implementation=implementation)  # noqa: E731
+        return jax.jit(jax.vmap(one), compiler_options=QUICK)(q, k, v)
+
+    np.testing.assert_allclose(run("tpu"), run("reference"), atol=1e-6)
+
+
+def test_the_kernels_are_refused_where_the_compiler_would_have_to_split_them(monkeypatch):
+    x = jnp.ones((8, 9, 1, D))
+    compiled_for_tpu = functools.partial(tpu.tpu_attention, interpret=False)
+    monkeypatch.setitem(implementations.IMPLEMENTATIONS, "tpu", compiled_for_tpu)
+    with pytest.raises(NotImplementedError, match="over 8 devices: use sharded_attention"):
+        attention(x, x, x, q_tokens=jnp.arange(9), implementation="tpu")
