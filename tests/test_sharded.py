@@ -71,7 +71,7 @@ def layers(attends, case, order):
 
     arrays = [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
     drawn = lambda key: merge_params(encoding.init(key), encoding.init_layer(key))  # noqa: E731
-    params = jax.tree.map(lambda leaf: 0.5 + 0.3 * normal(*leaf.shape), jax.eval_shape(drawn, jax.random.key(0)))
+    params = jax.tree.map(lambda leaf: 0.2 + 0.1 * normal(*leaf.shape), jax.eval_shape(drawn, jax.random.key(0)))
     return side_by_side(run, attends, (*arrays, params))
 
 
@@ -115,7 +115,7 @@ OPTIONS = {
 
 
 def toys(attends, options):
-    """Return output, log-sum-exp and every gradient for each attention: toy hooks, tokens that are the sequence's own."""
+    """Return output, log-sum-exp and every gradient for each attention; each sequence has its own tokens."""
     rng = np.random.default_rng(0)
     options = {"s": 12, "values": False, "blind": False, **options}
     t, s, values, blind = 12, options.pop("s"), options.pop("values"), options.pop("blind")
