@@ -88,8 +88,8 @@ def linear_attention(
         TypeError: an operand of another kind.
 
     Reference:
-        Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 19; Katharopoulos et al. 2020, "Transformers are RNNs"
-        (arXiv 2006.16236), equations 7 and 10 to 12.
+        Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 19; for φ and the running sum Katharopoulos et al. 2020,
+        "Transformers are RNNs" (arXiv 2006.16236), sections 3.2 and 3.3.
     """
     check_partials(rotate=rotate, rotate_keys=rotate_keys)
     check_arrays(q, k, v)

@@ -96,7 +96,7 @@ def sharded_attention(
         head_axis: the mesh axis that H and K are split over.
         sequence_axis: the mesh axis that T and S are split over.
         method: "ring" sends keys and values round, memory O(S/n) a device; "gather" gives each device all of them,
-            memory O(S), which is faster where they are few.
+            memory O(S), and does not compute the forward pass again in the backward pass.
 
     Returns:
         As `attention`.
@@ -107,8 +107,8 @@ def sharded_attention(
         TypeError: an operand of another kind.
 
     Reference:
-        Liu, Zaharia & Abbeel 2023, "Ring Attention with Blockwise Transformers" (arXiv 2310.01889), section 3; Brandon
-        et al. 2023, "Striped Attention" (arXiv 2311.09431), section 3.1, for the order of tokens.
+        Liu, Zaharia & Abbeel 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context" (arXiv
+        2310.01889); for the order of tokens Brandon et al. 2023, "Striped Attention" (arXiv 2311.09431).
     """
     check_partials(bias=bias, values=values, distance=distance)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
