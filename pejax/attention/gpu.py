@@ -91,10 +91,11 @@ def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     if distance is None:
         return (Way("none"),)
     axes, kind = position_axes(static.layout, operands), operands.q_tokens.positions.dtype
-    whole = axes == 1 and jnp.issubdtype(kind, jnp.integer)
+    kind = np.dtype(np.int32) if jnp.issubdtype(kind, jnp.integer) else kind
+    whole = axes == 1 and kind == jnp.int32
     own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head[2])
     try:
-        tile = Way("tile", cut(distance.func, {**distance.args[0], **own}, axes, jnp.int32 if whole else kind))
+        tile = Way("tile", cut(distance.func, {**distance.args[0], **own}, axes, kind))
     except NotImplementedError:
         if not whole:
             raise

@@ -15,27 +15,37 @@ from jaxtyping import Array, Float
 from pejax.attention.gpu_kernels import Rows, call, gradients, load_block, load_query, loop
 from pejax.attention.gpu_tile import Inputs, Place, Plan, bias_gradient, placed_only
 
+PROGRAMS = 1024
+"""Programs that keep a GPU busy: sequences share one as long as there are more."""
+
 
 def by_diagonals(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
     """Return the gradient of the bias on every diagonal, summed over the batch; blocks must be square."""
     (n, heads), size, (q_count, k_count) = inputs.q.shape[:2], plan.blocks[0], plan.counts
+    count = q_count + k_count - 1
+    parts = min(n, max(1, PROGRAMS // (count * heads)))
 
     def kernel(inputs: Inputs, rows: Rows, sums_ref: Any) -> None:
-        c, head, n = (pl.program_id(axis) for axis in range(3))
+        c, head, part = (pl.program_id(axis) for axis in range(3))
         key_head = lax.div(head, plan.group)
 
-        def step(i: Array, sums: Array, masked: bool) -> Array:
-            at = Place(n, head, i, i + c - (q_count - 1))
-            query = load_query(inputs, rows, at, size)
-            k, v = (load_block(x, n, key_head, at.j, size) for x in (inputs.k, inputs.v))
-            _, slopes, marks = gradients(plan, inputs, at, query, k, v, masked)
-            return sums + placed_only(slopes, *marks)
+        def of_sequence(t: Array, sums: Array) -> Array:
+            n = part + t * parts
 
-        sums_ref[n, head, c] = loop(inputs, n, c, q_count, step, jnp.zeros((size, size), jnp.float32))
+            def step(i: Array, sums: Array, masked: bool) -> Array:
+                at = Place(n, head, i, i + c - (q_count - 1))
+                query = load_query(inputs, rows, at, size)
+                k, v = (load_block(x, n, key_head, at.j, size) for x in (inputs.k, inputs.v))
+                _, slopes, marks = gradients(plan, inputs, at, query, k, v, masked)
+                return sums + placed_only(slopes, *marks)
 
-    count = q_count + k_count - 1
-    output = jax.ShapeDtypeStruct((n, heads, count, size, size), jnp.float32)
-    sums = call(plan, kernel, (count, heads, n), output, inputs, rows, name="by_diagonals")
+            return loop(inputs, n, c, q_count, step, sums)
+
+        zeros = jnp.zeros((size, size), jnp.float32)
+        sums_ref[part, head, c] = lax.fori_loop(0, lax.div(n - 1 - part, parts) + 1, of_sequence, zeros)
+
+    output = jax.ShapeDtypeStruct((parts, heads, count, size, size), jnp.float32)
+    sums = call(plan, kernel, (count, heads, parts), output, inputs, rows, name="by_diagonals")
     return _along_diagonals(jnp.sum(sums, axis=0))
 
 

@@ -68,7 +68,8 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[
     (n, heads, length, dim), (q_size, k_size) = inputs.q.shape, plan.blocks
 
     def kernel(inputs: Inputs, o_ref: Any, lse_ref: Any) -> None:
-        i, head, n = (pl.program_id(axis) for axis in range(3))
+        late, head, n = (pl.program_id(axis) for axis in range(3))
+        i = plan.counts[0] - 1 - late  # where causal, the blocks with the most work first
         key_head = lax.div(head, plan.group)
         q = load_block(inputs.q, n, head, i, q_size)
 
@@ -131,7 +132,8 @@ def by_queries(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"
     (n, heads, length, dim), (q_size, k_size) = inputs.q.shape, plan.blocks
 
     def kernel(inputs: Inputs, rows: Rows, dq_ref: Any) -> None:
-        i, head, n = (pl.program_id(axis) for axis in range(3))
+        late, head, n = (pl.program_id(axis) for axis in range(3))
+        i = plan.counts[0] - 1 - late  # where causal, the blocks with the most work first
         key_head = lax.div(head, plan.group)
         query = load_query(inputs, rows, Place(n, head, i, i), q_size)
 

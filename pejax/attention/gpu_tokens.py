@@ -68,6 +68,8 @@ def marks(
         take = lambda x, field: (ones, None) if x is None else (x.astype(jnp.int32), field)  # noqa: E731
         order = (side.positions, batched.positions) if side.index is None else (side.index, batched.index)
         positions = side.positions[..., None] if axes == 1 else side.positions
+        if jnp.issubdtype(positions.dtype, jnp.integer):
+            positions = positions.astype(jnp.int32)
         return Marks(
             index=row(order[0].astype(jnp.int32), order[1]) if ordered else None,
             segments=row(*take(side.segments, batched.segments), mode="constant") if segmented else None,
