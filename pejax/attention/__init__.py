@@ -1,7 +1,7 @@
 """Attention with position as functions: a dense reference, tiles with linear memory, and adapters."""
 
 from pejax.attention.adapter import attention_fn
-from pejax.attention.dispatch import attention, attention_weights
+from pejax.attention.dispatch import attention, attention_weights, explain_attention
 from pejax.attention.encoded import encoded_attention
 from pejax.attention.linear import linear_attention
 from pejax.attention.merge import merge_attention
@@ -12,6 +12,7 @@ __all__ = [
     "attention_fn",
     "attention_weights",
     "encoded_attention",
+    "explain_attention",
     "linear_attention",
     "merge_attention",
     "sharded_attention",

@@ -145,8 +145,8 @@ def _backward(
         keys = place[:2]
         return _Totals(
             q=_put(totals.q, place, d_q),
-            k=_put(totals.k, keys, _take(totals.k, keys) + d_k),
-            v=_put(totals.v, keys, _take(totals.v, keys) + d_v),
+            k=_put(totals.k, keys, wide(_take(totals.k, keys)) + d_k),
+            v=_put(totals.v, keys, wide(_take(totals.v, keys)) + d_v),
             shared=[x + y for x, y in zip(totals.shared, d_shared, strict=True)],
             per_head=[x.at[place[1:]].add(y) for x, y in zip(totals.per_head, d_own, strict=True)],
             q_tokens=_add_tokens(totals.q_tokens, d_q_tokens, layout.q_axes, place),

@@ -1,13 +1,14 @@
 """Attention: check the operands, choose an implementation, run it."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from pejax.attention.implementations import Attempt, attempts, candidates
+from pejax.attention.implementations import IMPLEMENTATIONS, attempt, candidates, platform
 from pejax.attention.operands import Layout, Operands, check_dropout, check_options, check_partials, over_heads, prepare
 from pejax.attention.reference import dense_weights
 from pejax.attention.tile import Hooks, Options
@@ -56,8 +57,8 @@ def attention(
         soft_cap: in logits; bounds them, bias included, before the mask.
         dropout: `(key, rate)`: drops that share of the weights, the same pairs in every implementation.
         return_lse: also return the log-sum-exp of each query's logits, -inf where it sees no key.
-        implementation: "reference" (dense), "blockwise" (memory linear in T and S; gradients in reverse mode only),
-            None = the faster at this size.
+        implementation: "reference" (dense); in tiles, with memory linear in T and S and gradients in reverse mode only,
+            "blockwise" (any device), "cpu", "gpu", "cudnn", "tpu"; None = the fastest that can (`explain_attention`).
 
     Returns:
         The output in q's type; with `return_lse` also the log-sum-exps, `(*B, T, H)` in float32.
@@ -65,13 +66,50 @@ def attention(
     Raises:
         ValueError: shapes that do not agree, an option out of range, or an unknown implementation.
         TypeError: an operand of another kind.
+        NotImplementedError: the implementation named cannot do this, and why.
     """
     check_partials(bias=bias, values=values, distance=distance)
+    options, layout, operands = _prepare(
+        q,
+        k,
+        v,
+        q_tokens=q_tokens,
+        k_tokens=k_tokens,
+        bias=bias,
+        values=values,
+        distance=distance,
+        causal=causal,
+        window=window,
+        distance_range=distance_range,
+        scale=scale,
+        soft_cap=soft_cap,
+        dropout=dropout,
+    )
+    output, lse = run(options, layout, operands, implementation, q.shape)
+    return (output, lse) if return_lse else output
+
+
+def _prepare(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    q_tokens: Tokens | Array,
+    k_tokens: Tokens | Array | None = None,
+    bias: Partial | None = None,
+    values: Partial | None = None,
+    distance: Partial | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    distance_range: tuple[int, int] | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    dropout: tuple[Array, float] | None = None,
+) -> tuple[Options, Layout, Operands]:
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     seed, rate = check_dropout(dropout)
     operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance), seed)
-    output, lse = run(options._replace(dropout_rate=rate), layout, operands, implementation, q.shape)
-    return (output, lse) if return_lse else output
+    return options._replace(dropout_rate=rate), layout, operands
 
 
 def attention_weights(
@@ -123,13 +161,60 @@ def run(
     names = candidates(operands, implementation)
     if 0 in operands.q.shape or operands.k.shape[-2] == 0:
         return jnp.zeros(shape, operands.q.dtype), jnp.full(shape[:-1], -jnp.inf, jnp.float32)
-    tried: list[Attempt] = []
-    for attempt, outputs in attempts(options, layout, operands, names):
-        tried.append(attempt)
-        if outputs is not None:
-            output, lse = outputs
-            return jnp.moveaxis(output, 3, 1).reshape(shape), jnp.moveaxis(lse, 3, 1).reshape(shape[:-1])
-    raise NotImplementedError("; ".join(f"{name}: {reason}" for name, reason in tried))
+    turns, outputs = attempt(options, layout, operands, names)
+    if outputs is None:
+        raise NotImplementedError("; ".join(f"{name}: {reason}" for name, reason in turns))
+    output, lse = outputs
+    return jnp.moveaxis(output, 3, 1).reshape(shape), jnp.moveaxis(lse, 3, 1).reshape(shape[:-1])
+
+
+def explain_attention(
+    q: Float[Array, "*B T H D"],
+    k: Float[Array, "*B S K D"],
+    v: Float[Array, "*B S K D"],
+    *,
+    implementation: str | None = None,
+    **arguments: Any,
+) -> str:
+    """Say which implementation `attention` would run for these arguments, and why each of the others would not.
+
+    Nothing is computed: the arrays may be `jax.ShapeDtypeStruct`s. What is decided at run time, such as whether the
+    positions count on by one, is not said.
+
+    Args:
+        q: as in `attention`.
+        k: likewise.
+        v: likewise.
+        implementation: likewise.
+        **arguments: all others of `attention`.
+
+    Returns:
+        One line for each implementation, `name: runs`, or why it does not, after a line on the platform and the size.
+
+    Raises:
+        ValueError: as `attention` does.
+        TypeError: likewise.
+    """
+    check_partials(**{name: arguments.get(name) for name in ("bias", "values", "distance")})
+    lines: list[str] = []
+
+    def trace(q: Array, k: Array, v: Array) -> None:
+        options, layout, operands = _prepare(q, k, v, **arguments)
+        names, (t, s) = candidates(operands, implementation), (q.shape[-3], k.shape[-3])
+        turns, _ = attempt(options, layout, operands, names)
+        lines.append(f"{platform()}: {t:,} queries, {s:,} keys, {q.shape[-2]} heads, {q.dtype}")
+        told = dict(turns)
+        for name in (*names, *(name for name in IMPLEMENTATIONS if name not in names)):
+            if name in told:
+                lines.append(f"{name}: {'runs' if told[name] is None else told[name]}")
+            elif name in names:
+                lines.append(f"{name}: not needed, {turns[-1].name} comes first at this size")
+            else:
+                why = "not asked for" if implementation is not None else f"not among those tried on {platform()}"
+                lines.append(f"{name}: {why}")
+
+    jax.eval_shape(trace, q, k, v)
+    return "\n".join(lines)
 
 
 def weights_of(options: Options, layout: Layout, operands: Operands, shape: tuple[int, ...]) -> Array:

@@ -190,7 +190,8 @@ def _turned_start(line: Float[Array, " R"], start: Int[Array, ""]) -> Int[Array,
 
 def _dot(options: Options, a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
     """Multiply row-major matrices, summed in at least 32 bits."""
-    return jnp.matmul(a, b, precision=options.precision, preferred_element_type=jnp.promote_types(a.dtype, jnp.float32))
+    kind = jnp.float32 if a.dtype == jnp.bfloat16 else a.dtype
+    return jnp.matmul(a, b, precision=options.precision, preferred_element_type=kind)
 
 
 def _drop(options: Options, dropout: Dropout | None, query: Queries, key: Keys) -> Callable[[Array], Array]:

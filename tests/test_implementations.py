@@ -1,0 +1,192 @@
+"""Every implementation against the dense reference in float64, over drawn shapes, masks and encodings."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pejax import Dims, Tokens, attention, attention_weights, explain_attention, make_encoding, packed_positions
+from pejax.attention import blockwise, cpu
+from pejax.attention.implementations import IMPLEMENTATIONS, PREFERENCES
+from pejax.encoding import attention_hooks, merge_params
+
+QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
+ENCODINGS = ("none", "alibi", "t5", "kerple", "fire", "shaw", "transformer_xl")
+TILED = tuple(name for name in IMPLEMENTATIONS if name not in ("reference", "cudnn"))
+D = 8
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Let short sequences have many tiles."""
+    monkeypatch.setattr(blockwise, "BLOCK", 8)
+    monkeypatch.setattr(cpu, "BLOCK", 16)
+
+
+@st.composite
+def calls(draw):
+    """Draw one call of attention."""
+    t = draw(st.integers(1, 40))
+    causal = draw(st.booleans())
+    return {
+        "spec": draw(st.sampled_from(ENCODINGS)),
+        "t": t,
+        "s": draw(st.sampled_from([t, t, draw(st.integers(1, 40))])),
+        "heads": draw(st.sampled_from([(2, 2), (4, 2), (3, 1)])),
+        "causal": causal,
+        "window": draw(st.sampled_from([None, None, 1, 7])),
+        "soft_cap": draw(st.sampled_from([None, None, 3.0])),
+        "rate": draw(st.sampled_from([0.0, 0.0, 0.3])),
+        "tokens": draw(st.sampled_from(["plain", "late", "packed", "prefix", "scattered"])),
+        "dtype": draw(st.sampled_from(["float32", "bfloat16"])),
+        "seed": draw(st.integers(0, 99)),
+    }
+
+
+def tokens_of(call, length):
+    """Return the tokens of one side."""
+    rng, index = np.random.default_rng(length), jnp.arange(length)
+    match call["tokens"]:
+        case "plain":
+            return Tokens(index)
+        case "late":
+            return Tokens(index + 5)
+        case "packed":
+            segments = jnp.asarray(np.sort(rng.integers(0, 3, length)))
+            return Tokens(packed_positions(segments), index, segments=segments)
+        case "prefix":
+            return Tokens(jnp.maximum(index - 1, 0), index, index > 0)
+        case _:
+            return Tokens(jnp.asarray(rng.integers(0, 60, length), jnp.int32), index)
+
+
+def arrays_of(call):
+    """Return q, k, v, the encoding's parameters and the output's cotangent, rounded to the call's type, in float64."""
+    rng, (h, kv) = np.random.default_rng(call["seed"]), call["heads"]
+    dims = Dims(h * D, h, kv, D, causal=call["causal"], extent=40)
+    encoding = make_encoding(call["spec"], dims)
+    params = merge_params(encoding.init(jax.random.key(0)), encoding.init_layer(jax.random.key(call["seed"])))
+    shapes = [(2, call["t"], h, D), (2, call["s"], kv, D), (2, call["s"], kv, D), (2, call["t"], h, D)]
+    rounded = [np.asarray(jnp.asarray(rng.normal(size=shape), call["dtype"]), np.float64) for shape in shapes]
+    return encoding, params, rounded
+
+
+def run(call, implementation, dtype):
+    """Return output, log-sum-exp and the gradients of q, k, v and the parameters, as float64."""
+    encoding, params, (*qkv, cotangent) = arrays_of(call)
+
+    def loss(qkv, params):
+        settled = params if encoding.at is None else encoding.at(params, 40)
+        output, lse = attend(call, implementation)(*qkv, **attention_hooks(encoding, settled))
+        weighed = output * jnp.asarray(cotangent, output.dtype)
+        return jnp.sum(weighed.astype(jnp.float64 if dtype == "float64" else jnp.float32)), (output, lse)
+
+    step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True), compiler_options=QUICK)
+    (_, results), gradients = step([jnp.asarray(x, dtype) for x in qkv], params)
+    return [np.asarray(x, np.float64) for x in jax.tree.leaves((results, gradients))]
+
+
+def attend(call, implementation):
+    """Return attention with the options of the call."""
+    key = jax.random.wrap_key_data(np.asarray([0, call["seed"]], np.uint32))
+    return functools.partial(
+        attention,
+        q_tokens=tokens_of(call, call["t"]),
+        k_tokens=tokens_of(call, call["s"]),
+        dropout=(key, call["rate"]) if call["rate"] else None,
+        return_lse=True,
+        implementation=implementation,
+        **{name: call[name] for name in ("causal", "window", "soft_cap")},
+    )
+
+
+def magnitudes(call):
+    """Return what the sums behind output, log-sum-exp, dq, dk and dv are of absolute values, and those of the logits."""
+    encoding, params, (q, k, v, cotangent) = arrays_of(call)
+    settled = params if encoding.at is None else encoding.at(params, 40)
+    hooks = attention_hooks(encoding, settled)
+    del hooks["values"]
+    options = {name: call[name] for name in ("causal", "window", "soft_cap")}
+    sides = {"q_tokens": tokens_of(call, call["t"]), "k_tokens": tokens_of(call, call["s"])}
+    q32, k32 = (jnp.asarray(x, jnp.float32) for x in (q, k))
+    w = np.asarray(attention_weights(q32, k32, **sides, **hooks, **options), np.float64) / (1 - call["rate"])
+    group = q.shape[2] // k.shape[2]
+    k, v = (np.repeat(np.abs(x), group, axis=2) for x in (k, v))
+    q, d = np.abs(q), np.abs(cotangent)
+    output = np.einsum("bhts,bshd->bthd", w, v)
+    logits = w * (np.einsum("bthd,bshd->bhts", d, v) + np.einsum("bthd,bthd->bht", d, output)[..., None])
+    ways = ("bhts,bshd->bthd", logits, k), ("bhts,bthd->bshd", logits, q), ("bhts,bthd->bshd", w, d)
+    sums = [np.max(np.einsum(*way), initial=0) * group for way in ways]
+    return [np.max(output, initial=0), 10.0, *sums], np.sum(logits)
+
+
+@pytest.mark.parametrize("implementation", TILED)
+@settings(max_examples=6, derandomize=True, deadline=None, database=None)
+@given(call=calls())
+def test_no_implementation_is_worse_than_twice_the_dense_one_in_the_same_type(implementation, call):
+    check(implementation, call)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("implementation", TILED)
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
+@given(call=calls())
+def test_no_implementation_is_worse_over_many_draws(implementation, call):
+    check(implementation, call)
+
+
+def check(implementation, call):
+    """Require `error <= 2 · error of the reference + 8 eps · sums of absolute values`, in the maximum norm."""
+    with jax.enable_x64(True):
+        truth = run(call, "reference", "float64")
+    try:
+        found = run(call, implementation, call["dtype"])
+    except NotImplementedError:
+        return
+    dense = run(call, "reference", call["dtype"])
+    sums, logits = magnitudes(call)
+    sums += [logits] * (len(truth) - len(sums))
+    eps = float(jnp.finfo(call["dtype"]).eps)
+    for name, (want, got, peer, size) in enumerate(zip(truth, found, dense, sums, strict=True)):
+        seen = np.isfinite(want)
+        np.testing.assert_array_equal(np.isneginf(got), ~seen)
+        error, allowed = (np.max(np.abs(x - want)[seen], initial=0) for x in (got, peer))
+        assert error <= 2 * allowed + 8 * eps * size, (name, error, allowed, size)
+
+
+@pytest.mark.parametrize("implementation", ["cpu", "blockwise"])
+@pytest.mark.parametrize("length", [4, 16])
+def test_products_of_bfloat16_outside_of_loops_compile(implementation, length):
+    """A loop of one turn is inlined, and XLA:CPU has refused the product BF16 x BF16 = F32 that it then meets."""
+    q, k, v = jax.random.normal(jax.random.key(0), (3, length, 1, D), jnp.bfloat16)
+    run = lambda q, k, v, name: attention(q, k, v, q_tokens=jnp.arange(length), implementation=name)  # noqa: E731
+    loss = lambda q, k, v, name: jnp.sum(run(q, k, v, name).astype(jnp.float32) ** 2)  # noqa: E731
+    step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)), static_argnums=3)
+    tiled, dense = step(q, k, v, implementation), step(q, k, v, "reference")
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (a, b)), atol=0.05), tiled, dense
+    )
+
+
+def test_an_explanation_says_what_runs_and_why_others_do_not():
+    q = jax.ShapeDtypeStruct((1, 2048, 2, D), jnp.float32)
+    said = explain_attention(q, q, q, q_tokens=jnp.arange(2048), causal=True).split("\n")
+    assert said[0] == "cpu: 2,048 queries, 2,048 keys, 2 heads, float32"
+    lines = dict(line.split(": ", 1) for line in said[1:])
+    assert set(lines) == set(IMPLEMENTATIONS)
+    assert lines["cpu"] == "runs"
+    assert lines["reference"] == "not needed, cpu comes first at this size"
+    assert lines["tpu"] == "not among those tried on cpu"
+    short = jax.ShapeDtypeStruct((1, 8, 2, D), jnp.float32)
+    assert "reference: runs" in explain_attention(short, short, short, q_tokens=jnp.arange(8))
+    named = explain_attention(short, short, short, q_tokens=jnp.arange(8), implementation="blockwise")
+    assert "blockwise: runs" in named
+    assert "cpu: not asked for" in named
+
+
+def test_every_platform_ends_with_one_that_can_do_everything():
+    assert all(set(kernels) <= set(IMPLEMENTATIONS) for _, kernels in PREFERENCES.values())
