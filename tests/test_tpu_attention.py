@@ -212,6 +212,14 @@ def test_what_the_kernels_cannot_do_they_say_before_anything_runs(reason):
         attention(x, x, x, q_tokens=positions, **hooks, implementation="tpu")
 
 
+def test_a_table_is_refused_where_its_diagonals_do_not_fit(monkeypatch):
+    x = jnp.ones((1, 9, 1, D))
+    looked_up = Partial(lambda p, r: p["table"][jnp.clip(r, 0, 7)], {"heads": {"table": jnp.ones((1, 8))}})
+    monkeypatch.setattr(tpu, "LONGEST_LINE", 17)
+    with pytest.raises(NotImplementedError, match="reads an array"):
+        attention(x, x, x, q_tokens=jnp.arange(9), distance=looked_up, implementation="tpu")
+
+
 def test_an_order_that_is_not_there_is_the_error_of_the_reference():
     x = jnp.ones((1, 9, 1, D))
     with pytest.raises(ValueError, match="q_tokens must have an index"):

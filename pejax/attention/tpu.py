@@ -34,6 +34,8 @@ from pejax.positions import visible
 
 BLOCK = 512
 """Queries, and keys, of a tile at most: its float32 scores take 1 MiB of vector memory."""
+LONGEST_LINE = 2**19
+"""T + S up to which a head's diagonals, and their gradients, fit into vector memory."""
 
 
 class Way(NamedTuple):
@@ -126,6 +128,7 @@ def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     if distance is None:
         return (Way("none"),)
     positions = operands.q_tokens.positions.shape[1 if static.layout.q_axes.positions is None else 2 :]
+    fits = operands.q.shape[3] + operands.k.shape[2] <= LONGEST_LINE
     own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head[2])
     try:
         params = {**distance.args[0], **own}
@@ -133,10 +136,10 @@ def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
         if len(jax.eval_shape(hook.outside, params)) > tpu_tile.LANES:
             raise NotImplementedError(f"a bias that reads more than {tpu_tile.LANES} numbers")
     except NotImplementedError:
-        if positions:
+        if positions or not fits:
             raise
         return Way("diagonals"), Way("blockwise")
-    return (Way("tile", hook),) if positions or hook.cheap else (Way("diagonals"), Way("tile", hook))
+    return (Way("tile", hook),) if positions or hook.cheap or not fits else (Way("diagonals"), Way("tile", hook))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -208,7 +208,7 @@ def _call(
     scratch: list[Any],
 ) -> Any:
     """Run a kernel whose first `parallel` axes of the grid are independent; its outputs are shaped as operands."""
-    (n, h, t, d) = operands["q"].shape
+    n, h, t, d = operands["q"].shape
 
     def at(pick: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
         def index(*step: Any) -> tuple[Any, ...]:
@@ -222,7 +222,7 @@ def _call(
     queries = pl.BlockSpec(q_block, at(lambda n, h, group, i, j: (n, h, i, 0)))
     keys = pl.BlockSpec(k_block, at(lambda n, h, group, i, j: (n, group, j, 0)))
     rows = pl.BlockSpec((1, 1, 1, plan.queries), at(lambda n, h, group, i, j: (n, h, 0, i)))
-    rows_told, columns_told = (len([x for x in plan.fields if x != "word"]), len(plan.fields))
+    rows_told, columns_told = len([x for x in plan.fields if x != "word"]), len(plan.fields)
     diagonals = operands["diagonals"].shape[1:] if "diagonals" in operands else ()
     specs = {
         "q": queries, "d_output": queries, "k": keys, "v": keys, "lse": rows, "mean": rows, "words": rows,
