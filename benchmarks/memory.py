@@ -19,6 +19,9 @@ GRID_ONLY = ("rope_axial",)
 LINEAR = 1.1
 """Memory that grows by a smaller power of the length, between the last two lengths, counts as linear."""
 
+ALLOWANCE = 8 * 2**20
+"""Bytes that temporary memory may take beyond those of q, k, v and the output."""
+
 
 def planned(spec: str, length: int, heads: int, head_dim: int) -> tuple[int, int]:
     """Return temporary bytes of forward and backward, and the bytes of q, k, v and the output."""
@@ -62,6 +65,8 @@ def measure(spec: str, lengths: tuple[int, ...], heads: int, head_dim: int, say:
         plans.append(planned(spec, length, heads, head_dim))
     cells = {f"L = {n:,}: MiB": f"{temporary / 2**20:.1f}" for n, (temporary, _) in zip(lengths, plans, strict=True)}
     cells |= {f"L = {n:,}: of q, k, v, o": f"{t / held:.2f}" for n, (t, held) in zip(lengths, plans, strict=True)}
+    over = [f"{n:,}" for n, (t, held) in zip(lengths, plans, strict=True) if t > held + ALLOWANCE]
+    cells["at most q, k, v, o and 8 MiB"] = f"not at {', '.join(over)}" if over else "yes"
     (before, held_before), (last, held) = plans[-2:]
     power = growth(lengths[-2:], (before, last))
     cells["each further token: of its q, k, v, o"] = f"{(last - before) / (held - held_before):.2f}"
