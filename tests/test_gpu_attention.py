@@ -9,6 +9,7 @@ import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
 from jax.tree_util import Partial
 
+from benchmarks import gpu as benchmark
 from pejax import Dims, Tokens, attention, make_encoding
 from pejax.attention import gpu, gpu_bias, implementations
 from pejax.attention.elementwise import cut
@@ -283,3 +284,8 @@ def test_what_the_kernels_cannot_do_they_say_before_they_run(call, reason):
     operands, layout = prepared(**call)
     with pytest.raises(NotImplementedError, match=reason):
         jax.eval_shape(lambda: gpu.gpu_attention(Options(1.0), layout, operands))
+
+
+def test_the_benchmark_says_in_one_line_that_there_is_no_gpu(capsys):
+    assert benchmark.main([]) == 0
+    assert capsys.readouterr().out == "benchmarks.gpu measures NVIDIA GPUs, and JAX sees none: its backend is cpu.\n"

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jaxtyping import Array
 
 from pejax.attention import gpu
@@ -78,7 +78,9 @@ def _attend(static: Static, backend: str, learned: Learned, operands: Operands) 
 
 
 def _attend_forward(static: Static, backend: str, learned: Any, operands: Any) -> tuple[tuple[Array, Array], tuple]:
-    learned, operands = jax.tree.map(lambda x: x.value, (learned, operands), is_leaf=lambda x: hasattr(x, "perturbed"))
+    learned, operands = jax.tree.map(
+        lambda x: x.value, (learned, operands), is_leaf=lambda x: isinstance(x, CustomVJPPrimal)
+    )
     trees = []
 
     def fused() -> tuple[Array, Array, list[Array]]:
