@@ -209,7 +209,8 @@ def test_bfloat16_computes_what_float32_does(pe):
     difference = float(jnp.abs(actual - expected).max() / jnp.abs(expected).max())
     assert 1e-6 < difference < 0.03, difference
     text = str(jax.make_jaxpr(lambda x: narrow(x))(images))
-    assert "bf16[4,17,64] = dot_general" in text  # the MLP's product, width 16 to 64, on 17 tokens
+    operands = r"lambda ; \w+:bf16\[4,17,16\] \w+:bf16\[16,64\]\. let\s+\w+:f32\[4,17,64\] = dot_general"
+    assert re.search(operands, text)  # the MLP's product, width 16 to 64, on 17 tokens, summed in float32
 
 
 def test_layer_scale_multiplies_each_branch():
