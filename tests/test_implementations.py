@@ -189,4 +189,4 @@ def test_an_explanation_says_what_runs_and_why_others_do_not():
 
 
 def test_every_platform_ends_with_one_that_can_do_everything():
-    assert all(set(kernels) <= set(IMPLEMENTATIONS) for _, kernels in PREFERENCES.values())
+    assert all(set(kernels) <= set(IMPLEMENTATIONS) for *_, kernels in PREFERENCES.values())

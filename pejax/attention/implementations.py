@@ -59,20 +59,23 @@ class Preference(NamedTuple):
     """What a platform tries.
 
     Attributes:
-        short: scores of one head over the batch, B·T·S, up to which the dense reference comes first: beyond, scores
-            that are computed again cost less than scores that are kept.
+        short: scores of one head, T·S, up to which the dense reference comes first where all keys are seen: scores
+            that are kept cost less than scores that are computed again.
+        short_causal: the same under a causal mask, of which tiles skip half.
         kernels: what comes first beyond, in order; the dense reference comes last.
     """
 
     short: int
+    short_causal: int
     kernels: tuple[str, ...]
 
 
 PREFERENCES = {
-    "cpu": Preference(short=2**18, kernels=("cpu",)),
-    "gpu": Preference(short=2**18, kernels=("cudnn", "gpu", "blockwise")),
-    "tpu": Preference(short=2**18, kernels=("tpu", "blockwise")),
+    "cpu": Preference(short=2**17, short_causal=2**15, kernels=("cpu",)),
+    "gpu": Preference(short=2**15, short_causal=2**15, kernels=("cudnn", "gpu", "blockwise")),
+    "tpu": Preference(short=2**15, short_causal=2**15, kernels=("tpu", "blockwise")),
 }
+"""The ends of the dense reference were measured forward and backward on CPU (benchmarks/RESULTS.md), not on others."""
 
 
 class Attempt(NamedTuple):
@@ -89,14 +92,14 @@ def platform() -> str:
     return name if name in PREFERENCES else "gpu"
 
 
-def candidates(operands: Operands, implementation: str | None) -> tuple[str, ...]:
+def candidates(options: Options, operands: Operands, implementation: str | None) -> tuple[str, ...]:
     """Return the names to try, in order: the one given, or all that this platform has for this size."""
     if implementation is not None:
         if implementation not in IMPLEMENTATIONS:
             raise ValueError(f"implementation must be None or one of {(*IMPLEMENTATIONS,)}, got {implementation!r}")
         return (implementation,)
-    short, kernels = PREFERENCES[platform()]
-    is_short = operands.q.shape[0] * operands.q.shape[-2] * operands.k.shape[-2] <= short
+    short, short_causal, kernels = PREFERENCES[platform()]
+    is_short = operands.q.shape[-2] * operands.k.shape[-2] <= (short_causal if options.causal else short)
     return ("reference", *kernels) if is_short else (*kernels, "reference")
 
 
