@@ -10,15 +10,24 @@ Reference:
     Li et al. 2024, "Functional Interpolation for Relative Positions" (arXiv 2310.04418), equation 4 and appendix.
 """
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num
+from jax import lax
+from jaxtyping import Array, Float, Int, Num
 
 from pejax.encoding import Dims, Encoding, Params, relative_positions
 from pejax.relative import axes_of, axis_shape, check_axes, check_table, owned_by, sum_over_axes
 
 THRESHOLD = 512.0
 EPSILON = 1e-6
+
+SIDE = 128
+"""Queries and keys of a block of pairs at most."""
+
+SLACK = 1e-5
+"""By how much, in relation to them, the bounds of x are widened against rounding."""
 
 
 def fire_bias(
@@ -59,15 +68,173 @@ def _bias(
 ) -> Float[Array, "T S"]:
     def term(params: Params, q_positions: Num[Array, " T"], k_positions: Num[Array, " S"]) -> Float[Array, "T S"]:
         least = jnp.abs(params["multiplier"] * threshold)
-        distance = relative_positions(q_positions, k_positions).astype(jnp.float32)
-        normaliser = jnp.maximum(q_positions.astype(jnp.float32), least)[:, None]
-        if not causal:
-            normaliser = jnp.maximum(normaliser, k_positions.astype(jnp.float32))
-        log = lambda x: jnp.log1p(jnp.abs(params["c"] * x))  # noqa: E731
-        network = lambda x: params["w"] @ jax.nn.relu(params["a"] * x + params["b"]) + params["bias"]  # noqa: E731
-        return jax.vmap(jax.vmap(network))(log(distance) / (log(normaliser) + EPSILON))
+
+        def side(positions: Num[Array, " T"], free: bool = False) -> _Side:
+            normaliser = jnp.maximum(positions.astype(jnp.float32), least)
+            inverse = 1.0 / (jnp.log1p(jnp.abs(params["c"] * normaliser)) + EPSILON)
+            return _Side(positions, jnp.full_like(inverse, jnp.inf) if free else inverse)
+
+        units = _Units(params["a"], params["b"], params["w"])
+        return _network(side(q_positions), side(k_positions, causal), params["c"], units) + params["bias"]
 
     return sum_over_axes(term, axes, params, q_positions, k_positions)
+
+
+class _Side(NamedTuple):
+    """Queries or keys: positions, and the inverse of the normaliser, of which a pair takes the smaller one."""
+
+    positions: Num[Array, "*N T"]
+    inverse: Float[Array, "*N T"]
+
+
+class _Units(NamedTuple):
+    """The hidden layer and what reads it: `Σ_k w_k relu(a_k x + b_k)`."""
+
+    a: Float[Array, " W"]
+    b: Float[Array, " W"]
+    w: Float[Array, " W"]
+
+
+class _Runs(NamedTuple):
+    """Which units bend within each block of pairs, in the order of their knots, and which others are on there.
+
+    Attributes:
+        first: of those that bend.
+        end: after the last of them.
+        on: 1 for the others that are on throughout the block, else 0.
+    """
+
+    first: Int[Array, "N M"]
+    end: Int[Array, "N M"]
+    on: Float[Array, "N M W"]
+
+
+@jax.custom_vjp
+def _network(queries: _Side, keys: _Side, c: Float[Array, ""], units: _Units) -> Float[Array, "T S"]:
+    """Return `Σ_k w_k relu(a_k x + b_k)` of `x = log(|c d| + 1) · min(inverse_i, inverse_j)`.
+
+    x spans little within a block of pairs. Most units are on or off throughout, and add up to one line; only those that
+    bend there are gone through pair by pair.
+    """
+    shape = len(queries.positions), len(keys.positions)
+    queries, keys, units = _cut(queries), _cut(keys), _in_order(units)[0]
+    runs = _runs(queries, keys, c, units)
+    slope, start = (runs.on @ (units.w * x) for x in (units.a, units.b))
+
+    def block(z: Array, total: Array) -> Array:
+        at = i, j = jnp.divmod(z, runs.on.shape[1])
+        x = _measured(_at(queries, i), _at(keys, j), c)
+        bend = lambda k, y: y + units.w[k] * jax.nn.relu(units.a[k] * x + units.b[k])  # noqa: E731
+        y = lax.fori_loop(runs.first[at], runs.end[at], bend, slope[at] * x + start[at])
+        return lax.dynamic_update_slice(total, y, (i * x.shape[0], j * x.shape[1]))
+
+    total = jnp.zeros((queries.positions.size, keys.positions.size), jnp.float32)
+    return lax.fori_loop(0, runs.first.size, block, total)[: shape[0], : shape[1]]
+
+
+def _network_forward(queries: _Side, keys: _Side, c: Array, units: _Units) -> tuple[Array, Any]:
+    return _network(queries, keys, c, units), (queries, keys, c, units)
+
+
+def _network_backward(saved: Any, d_output: Float[Array, "T S"]) -> tuple[_Side, _Side, Array, _Units]:
+    """Return the gradients; those of unit k are sums over the pairs where it is on, of dy and of dy x."""
+    (t, s), (whole_queries, whole_keys, c, units) = d_output.shape, saved
+    queries, keys, (units, order) = _cut(whole_queries), _cut(whole_keys), _in_order(units)
+    runs = _runs(queries, keys, c, units)
+    slope = runs.on @ (units.w * units.a)
+    height, width = queries.positions.shape[1], keys.positions.shape[1]
+    d_output = jnp.pad(d_output, ((0, -t % height), (0, -s % width)))
+
+    def block(z: Array, carry: Any) -> Any:
+        sums, d_c, d_queries, d_keys = carry
+        at = i, j = jnp.divmod(z, runs.on.shape[1])
+        dy = lax.dynamic_slice(d_output, (i * height, j * width), (height, width))
+        query, key = _at(queries, i), _at(keys, j)
+        x, pull = _pullable(query, key, c)
+        both = lambda dy: jnp.stack([jnp.sum(dy), jnp.sum(dy * x)])  # noqa: E731
+
+        def bend(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            sums, slopes = carry
+            on = units.a[k] * x + units.b[k] > 0
+            return sums.at[k].add(both(jnp.where(on, dy, 0.0))), slopes + jnp.where(on, units.w[k] * units.a[k], 0.0)
+
+        sums = sums + runs.on[at][:, None] * both(dy)
+        sums, slopes = lax.fori_loop(runs.first[at], runs.end[at], bend, (sums, jnp.full_like(x, slope[at])))
+        d_query, d_key, d_c_here = pull(dy * slopes)
+        add = lambda whole, part, i: [x.at[i].add(y) for x, y in zip(whole, part, strict=True)]  # noqa: E731
+        return sums, d_c + d_c_here, add(d_queries, d_query, i), add(d_keys, d_key, j)
+
+    zeros = lambda side: [jnp.zeros_like(x) for x in _floats(side)]  # noqa: E731
+    start = jnp.zeros((len(order), 2)), jnp.zeros_like(c), zeros(queries), zeros(keys)
+    sums, d_c, *d_sides = lax.fori_loop(0, runs.first.size, block, start)
+    s, x = jnp.zeros_like(sums).at[order].set(sums).T
+    units = saved[3]
+    d_units = _Units(units.w * x, units.w * s, units.a * x + units.b * s)
+    d_queries, d_keys = (
+        _Side(*([None] * (2 - len(parts))), *(x.reshape(-1)[: len(side.inverse)] for x in parts))
+        for parts, side in zip(d_sides, (whole_queries, whole_keys), strict=True)
+    )
+    return d_queries, d_keys, d_c, d_units
+
+
+_network.defvjp(_network_forward, _network_backward)
+
+
+def _measured(query: _Side, key: _Side, c: Array) -> Float[Array, "T S"]:
+    """Return x of each pair: its distance as the network reads it."""
+    distance = relative_positions(query.positions, key.positions).astype(jnp.float32)
+    return jnp.log1p(jnp.abs(c * distance)) * jnp.minimum(query.inverse[:, None], key.inverse)
+
+
+def _pullable(query: _Side, key: _Side, c: Array) -> Any:
+    """Return x and the way back to the floats of both sides and to c."""
+
+    def of_floats(query_floats: list[Array], key_floats: list[Array], c: Array) -> Array:
+        return _measured(_with_floats(query, query_floats), _with_floats(key, key_floats), c)
+
+    return jax.vjp(of_floats, _floats(query), _floats(key), c)
+
+
+def _floats(side: _Side) -> list[Array]:
+    return [x for x in side if jnp.issubdtype(x.dtype, jnp.floating)]
+
+
+def _with_floats(side: _Side, floats: list[Array]) -> _Side:
+    return _Side(*side[: 2 - len(floats)], *floats)
+
+
+def _cut(side: _Side) -> _Side:
+    """Cut a side into blocks, the last one filled up with its last token."""
+    size = min(SIDE, len(side.positions))
+    return jax.tree.map(lambda x: jnp.pad(x, (0, -len(x) % size), mode="edge").reshape(-1, size), side)
+
+
+def _at(blocks: _Side, i: Int[Array, ""]) -> _Side:
+    return jax.tree.map(lambda x: x[i], blocks)
+
+
+def _in_order(units: _Units) -> tuple[_Units, Int[Array, " W"]]:
+    """Return the units in the order of the x where they bend, and that order; those that never do come last."""
+    order = jnp.argsort(jnp.where(units.a == 0, jnp.inf, -units.b / jnp.where(units.a == 0, 1.0, units.a)))
+    return jax.tree.map(lambda x: x[order], units), order
+
+
+def _runs(queries: _Side, keys: _Side, c: Array, units: _Units) -> _Runs:
+    """Find the units that bend in each block, from bounds of x there."""
+    ends = lambda x: (jnp.min(x, axis=1), jnp.max(x, axis=1))  # noqa: E731
+    (q_low, q_high), (k_low, k_high) = ends(queries.positions), ends(keys.positions)
+    before, after = relative_positions(q_high, k_low), relative_positions(q_low, k_high)
+    nearest, farthest = jnp.maximum(jnp.maximum(before, -after), 0), jnp.maximum(-before, after)
+    (i_low, i_high), (j_low, j_high) = ends(queries.inverse), ends(keys.inverse)
+    x = lambda d, i, j: jnp.log1p(jnp.abs(c * d.astype(jnp.float32))) * jnp.minimum(i[:, None], j)  # noqa: E731
+    low, high = (1.0 - SLACK) * x(nearest, i_low, j_low), (1.0 + SLACK) * x(farthest, i_high, j_high)
+    low_on, high_on = (units.a * x[..., None] + units.b > 0 for x in (low, high))
+    bends, last = low_on != high_on, len(units.a)
+    first = jnp.argmax(bends, axis=-1)
+    end = jnp.where(jnp.any(bends, axis=-1), last - jnp.argmax(bends[..., ::-1], axis=-1), 0)
+    k = jnp.arange(last)
+    on = low_on & ((k < first[..., None]) | (k >= end[..., None]))
+    return _Runs(first, end, on.astype(jnp.float32))
 
 
 def fire(dims: Dims, *, hidden: int = 32, threshold: float | None = None, share: str = "model") -> Encoding:
