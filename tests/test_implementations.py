@@ -105,7 +105,7 @@ def attend(call, implementation):
 
 
 def magnitudes(call):
-    """Return what the sums behind output, log-sum-exp, dq, dk and dv are of absolute values, and those of the logits."""
+    """Return the sums behind output, log-sum-exp, dq, dk and dv, of absolute values, and those of the logits."""
     encoding, params, (q, k, v, cotangent) = arrays_of(call)
     settled = params if encoding.at is None else encoding.at(params, 40)
     hooks = attention_hooks(encoding, settled)

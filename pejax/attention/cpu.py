@@ -40,10 +40,22 @@ BLOCK = 512
 
 
 def cpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
-    """Attend in tiles, one head after the other."""
+    """Attend in tiles, one head after the other.
+
+    The rest of this module has the arrays as the caller had them, q `(N, T, H, D)`, k and v `(N, S, K, D)`: heads
+    brought to the front would be copies.
+    """
     if any(x is not None for x in operands.pairs):
         raise NotImplementedError("a mask or bias array is the size of the scores: only the reference takes one")
-    return _attend(options, layout, operands)  # pyright: ignore[reportGeneralTypeIssues]
+    n, groups, heads, t, d = operands.q.shape
+    by_token = operands._replace(
+        q=jnp.moveaxis(operands.q, 3, 1).reshape(n, t, groups * heads, d),
+        k=jnp.moveaxis(operands.k, 2, 1),
+        v=jnp.moveaxis(operands.v, 2, 1),
+    )
+    output, lse = _attend(options, layout, by_token)  # pyright: ignore[reportGeneralTypeIssues]
+    by_head = lambda x: jnp.moveaxis(x.reshape(n, t, groups, heads, *x.shape[3:]), 1, 3)  # noqa: E731
+    return by_head(output), by_head(lse)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -78,24 +90,33 @@ def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arr
 
 
 class _Place(NamedTuple):
-    """Which head of which batch entry."""
+    """Which query head of which batch entry."""
 
     batch: Int[Array, ""]
-    group: Int[Array, ""]
-    member: Int[Array, ""]
+    head: Int[Array, ""]
 
 
-def _places(operands: Operands) -> tuple[int, Any]:
+def _places(operands: Operands) -> tuple[int, Callable[[Array], _Place]]:
     """Return how many heads there are over the batch, and the way from their number to their place."""
-    n, groups, heads = operands.q.shape[:3]
-    return n * groups * heads, lambda i: _Place(i // (groups * heads), i // heads % groups, i % heads)
+    n, _, heads, _ = operands.q.shape
+    return n * heads, lambda i: _Place(i // heads, i % heads)
+
+
+def _group(operands: Operands, place: _Place) -> _Place:
+    """Return the place of the key head that a query head reads."""
+    return place._replace(head=place.head // (operands.q.shape[2] // operands.k.shape[2]))
+
+
+def _own(operands: Operands, place: _Place) -> tuple[Array, Array]:
+    """Return where a head's own parameters are."""
+    return divmod(place.head, operands.q.shape[2] // operands.k.shape[2])
 
 
 def _forward(
     options: Options, layout: Layout, operands: Operands, first: Int[Array, " N"] | None
-) -> tuple[Float[Array, "N K G T D"], Float[Array, "N K G T"]]:
-    t = operands.q.shape[3]
-    sizes = 2 * block_size(options.block // 2, t), block_size(options.block, operands.k.shape[2])
+) -> tuple[Float[Array, "N T H D"], Float[Array, "N T H"]]:
+    t, s = operands.q.shape[1], operands.k.shape[1]
+    sizes = 2 * block_size(options.block // 2, t), block_size(options.block, s)
     count, place_of = _places(operands)
 
     def head(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -103,15 +124,14 @@ def _forward(
         output, lse = forward(options, _head(layout, operands, first, sizes, place)[0])
         return _put(carry[0], place, join(output, t)), _put(carry[1], place, join(lse, t))
 
-    output = jnp.zeros_like(jnp.moveaxis(operands.q, 3, 1))
-    output, lse = lax.fori_loop(0, count, head, (output, jnp.zeros_like(wide(output[..., 0]))))
-    return jnp.moveaxis(output, 1, 3), jnp.moveaxis(lse, 1, 3)
+    start = jnp.zeros_like(operands.q), jnp.zeros_like(wide(operands.q[..., 0]))
+    return lax.fori_loop(0, count, head, start)
 
 
 class _Totals(NamedTuple):
     """Gradients of the floats of `Operands`."""
 
-    q: Float[Array, "N T K G D"]
+    q: Float[Array, "N T H D"]
     k: Float[Array, "N S K D"]
     v: Float[Array, "N S K D"]
     shared: Floats
@@ -125,15 +145,11 @@ def _backward(
     layout: Layout,
     operands: Operands,
     first: Int[Array, " N"] | None,
-    output: Float[Array, "N K G T D"],
-    lse: Float[Array, "N K G T"],
-    d_output: Float[Array, "N K G T D"],
-    d_lse: Float[Array, "N K G T"],
+    *results: Array,
 ) -> _Totals:
-    (t, s), alone = (operands.q.shape[3], operands.k.shape[2]), operands.q.shape[2] == 1
+    (t, heads), (s, groups) = operands.q.shape[1:3], operands.k.shape[1:3]
     sizes = block_size(options.block // 2, t), block_size(options.block, s)
     count, place_of = _places(operands)
-    results = [jnp.moveaxis(x, 3, 1) for x in (output, lse, d_output, d_lse)]
 
     def head(i: Array, totals: _Totals) -> _Totals:
         place = place_of(i)
@@ -142,23 +158,23 @@ def _backward(
         part = backward(options, tiles, row)
         (d_q, *d_q_tokens), (d_k, d_v, *d_k_tokens) = join_gradients(part, t, s)
         d_shared, d_own = pull((part.hooks, part.line))
-        keys = place[:2]
+        keys, own = _group(operands, place), _own(operands, place)
         return _Totals(
             q=_put(totals.q, place, d_q),
             k=_put(totals.k, keys, wide(_take(totals.k, keys)) + d_k),
             v=_put(totals.v, keys, wide(_take(totals.v, keys)) + d_v),
             shared=[x + y for x, y in zip(totals.shared, d_shared, strict=True)],
-            per_head=[x.at[place[1:]].add(y) for x, y in zip(totals.per_head, d_own, strict=True)],
+            per_head=[x.at[own].add(y) for x, y in zip(totals.per_head, d_own, strict=True)],
             q_tokens=_add_tokens(totals.q_tokens, d_q_tokens, layout.q_axes, place),
             k_tokens=_add_tokens(totals.k_tokens, d_k_tokens, layout.k_axes, place),
         )
 
     # Several query heads add to the gradient of one key head: that sum is kept in float32.
-    exact = lambda x: x if alone else wide(x)  # noqa: E731
+    exact = lambda x: x if heads == groups else wide(x)  # noqa: E731
     nothing = _Totals(
-        q=jnp.zeros_like(jnp.moveaxis(operands.q, 3, 1)),
-        k=jnp.zeros_like(exact(jnp.moveaxis(operands.k, 2, 1))),
-        v=jnp.zeros_like(exact(jnp.moveaxis(operands.v, 2, 1))),
+        q=jnp.zeros_like(operands.q),
+        k=jnp.zeros_like(exact(operands.k)),
+        v=jnp.zeros_like(exact(operands.v)),
         **{name: zeros_of(getattr(operands, name)) for name in ("shared", "per_head", "q_tokens", "k_tokens")},
     )
     return lax.fori_loop(0, count, head, nothing)
@@ -166,8 +182,9 @@ def _backward(
 
 def _cotangent(operands: Operands, totals: _Totals) -> Operands:
     """Return the cotangent of the operands, in their own types; None where there is none."""
-    arrays = jnp.moveaxis(totals.q, 1, 3), jnp.moveaxis(totals.k, 1, 2), jnp.moveaxis(totals.v, 1, 2)
-    following = iter([*arrays, *totals.shared, *totals.per_head, *totals.q_tokens, *totals.k_tokens])
+    following = iter(
+        [totals.q, totals.k, totals.v, *totals.shared, *totals.per_head, *totals.q_tokens, *totals.k_tokens]
+    )
     return jax.tree.map(lambda leaf: next(following).astype(leaf.dtype) if is_float(leaf) else None, operands)
 
 
@@ -175,15 +192,14 @@ def _head(
     layout: Layout, operands: Operands, first: Int[Array, " N"] | None, sizes: tuple[int, int], place: _Place
 ) -> tuple[Head, Callable[[tuple[Floats, Array | None]], tuple[Floats, Floats]]]:
     """Cut one head into tiles, and return the way back from the gradients of its terms to those of the parameters."""
-    q = _take(jnp.moveaxis(operands.q, 3, 1), place)
-    k, v = (_take(jnp.moveaxis(x, 2, 1), place[:2]) for x in (operands.k, operands.v))
+    q, (k, v) = _take(operands.q, place), (_take(x, _group(operands, place)) for x in (operands.k, operands.v))
     q_tokens, k_tokens = (
         tokens._replace(**{name: x[place.batch] for name, x in tokens._asdict().items() if getattr(axes, name) == 0})
         for tokens, axes in ((operands.q_tokens, layout.q_axes), (operands.k_tokens, layout.k_axes))
     )
     dropout = _dropout(layout, operands, place)
     tiles = cut_head(sizes, q, k, v, q_tokens, k_tokens, Terms(Hooks(None, None), None), dropout)
-    own = jax.tree.map(lambda leaf: leaf[place[1:]], operands.per_head)
+    own = jax.tree.map(lambda leaf: leaf[_own(operands, place)], operands.per_head)
     start = None if first is None else first[place.batch] + 1 - tiles.queries.ids.size
     length = tiles.queries.ids.size + tiles.keys.ids.size - 1
 
@@ -205,24 +221,26 @@ def _dropout(layout: Layout, operands: Operands, place: _Place) -> Dropout | Non
     """Return what tells this head's drops from another's."""
     if operands.seed is None:
         return None
-    origin, groups = operands.origin, operands.q.shape[2]
-    batch, head = place.batch.astype(jnp.uint32), (place.group * groups + place.member).astype(jnp.uint32)
+    origin = operands.origin
+    batch, head = (x.astype(jnp.uint32) for x in place)
     batch, head = (0 * batch, 0 * head) if layout.one_dropout else (batch + origin.batch, head + origin.head)
     return Dropout(operands.seed, batch, head, origin.query, origin.key)
 
 
-def _take(x: Array, place: tuple[Array, ...]) -> Array:
-    """Return `x[batch, :, group, member]`, or `x[batch, :, group]`."""
-    starts = [place[0], 0, *place[1:]] + [0] * (x.ndim - 1 - len(place))
-    sizes = [1, x.shape[1], *(1 for _ in place[1:]), *x.shape[1 + len(place) :]]
-    return lax.dynamic_slice(x, starts, sizes).reshape(x.shape[1], *x.shape[1 + len(place) :])
+def _take(x: Float[Array, "N T H *D"], place: _Place) -> Float[Array, "T *D"]:
+    """Return `x[batch, :, head]`."""
+    sizes = (1, x.shape[1], 1, *x.shape[3:])
+    return lax.dynamic_slice(x, _corner(x, place), sizes).reshape(x.shape[1], *x.shape[3:])
 
 
-def _put(x: Array, place: tuple[Array, ...], part: Array) -> Array:
+def _put(x: Float[Array, "N T H *D"], place: _Place, part: Float[Array, "T *D"]) -> Float[Array, "N T H *D"]:
     """Write what `_take` reads."""
-    shape = (1, x.shape[1], *(1 for _ in place[1:]), *x.shape[1 + len(place) :])
-    starts = [place[0], 0, *place[1:]] + [0] * (x.ndim - 1 - len(place))
-    return lax.dynamic_update_slice(x, part.astype(x.dtype).reshape(shape), starts)
+    part = part.astype(x.dtype).reshape(1, x.shape[1], 1, *x.shape[3:])
+    return lax.dynamic_update_slice(x, part, _corner(x, place))
+
+
+def _corner(x: Array, place: _Place) -> tuple[Array | int, ...]:
+    return (place.batch, 0, place.head, *([0] * (x.ndim - 3)))
 
 
 def _add_tokens(totals: Floats, parts: Floats, axes: Tokens, place: _Place) -> Floats:
