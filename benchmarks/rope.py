@@ -11,7 +11,8 @@ from benchmarks.peers_rope import Turning
 from benchmarks.report import Case, Column, Part, Settings, column_of
 from benchmarks.timing import Call, Say, forward_and_backward, jitted, side_by_side
 from pejax import rope_apply, rope_frequencies
-from pejax.phases import PAIRINGS, exact_cos_sin, rotate_pairs
+from pejax.phases import exact_cos_sin
+from pejax.rotation import PAIRINGS, rotate_pairs
 
 OURS = "pejax"
 

@@ -33,10 +33,10 @@ from pejax.extension import (
     extend_yarn,
     scale_alibi_slopes,
 )
-from pejax.phases import rope_apply
 from pejax.positions import grid_positions, interpolate_positions, packed_positions
 from pejax.registry import ENCODINGS, make_encoding
 from pejax.resize import lookup_embedding, resize_embedding
+from pejax.rotation import rope_apply
 from pejax.search import search_longrope
 from pejax.squeeze import squeeze_positions
 from pejax.temperature import llama4_temperature, log_n_temperature, scale_queries

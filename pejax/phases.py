@@ -1,4 +1,4 @@
-"""Exact rotary phases, and the rotation of pairs of channels: the mathematics sinusoidal and rotary encodings share.
+"""Exact phases: the mathematics that sinusoidal and rotary encodings share.
 
 An angle is position · frequency, needed modulo one turn. A float32 product is 0.02 rad off at position 10^6 and 0.4 rad
 at 2^24, so angles are kept in turns, as integers:
@@ -18,8 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32, Num, UInt32
-
-PAIRINGS = ("interleaved", "half")
 
 _INVERSE_2PI = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E4107F9458EAF7AEF1586DC91B8E909374B801924BBA82746487
 _LEAD = 320  # zero bits before the expansion: exponents down to -149 (frequency) - 152 (position) start inside them
@@ -215,86 +213,3 @@ def _half_turn(phase: Int32[Array, "*N"], radians: Float[Array, "*M"]) -> tuple[
 def _polynomial(coefficients: tuple[float, ...], x: Float[Array, "*N"]) -> Float[Array, "*N"]:
     descending = [jnp.float32(coefficient) for coefficient in coefficients[::-1]]
     return functools.reduce(lambda total, coefficient: total * x + coefficient, descending)
-
-
-@functools.partial(jax.jit, static_argnames="pairing")
-def rotate_pairs(
-    x: Float[Array, "*B T H D"], cos: Float[Array, "*b T K F"], sin: Float[Array, "*b T K F"], *, pairing: str
-) -> Float[Array, "*B T H D"]:
-    """Rotate pairs of channels: `(x1, x2) -> (x1 cos - x2 sin, x1 sin + x2 cos)`.
-
-    Args:
-        x: queries or keys; head h takes row h // (H/K) of cos and sin.
-        cos: K divides H, 1 where all heads share it; `(T, K, F)` broadcasts over the batch.
-        sin: likewise.
-        pairing: "interleaved": channels 2i and 2i+1 are pair i; "half": channels i and F+i. Channels from 2F on stay.
-
-    Returns:
-        The rotated array in x's dtype, computed in float32.
-
-    Raises:
-        ValueError: an unknown pairing.
-    """
-    check_choice("pairing", pairing, PAIRINGS)
-    *tokens, heads, _ = x.shape
-    groups, count = cos.shape[-2:]
-    split, axis = ((count, 2), -1) if pairing == "interleaved" else ((2, count), -2)
-    turning, passing = x[..., : 2 * count], x[..., 2 * count :]
-    pairs = turning.astype(jnp.float32).reshape(*tokens, groups, heads // groups, *split)
-    first, second = (jax.lax.index_in_dim(pairs, i, axis, keepdims=False) for i in range(2))
-    cos, sin = cos[..., None, :], sin[..., None, :]
-    out = jnp.stack([first * cos - second * sin, first * sin + second * cos], axis)
-    return jnp.concatenate([out.reshape(turning.shape).astype(x.dtype), passing], axis=-1)
-
-
-def rope_apply(
-    x: Float[Array, "*B T H D"],
-    positions: Num[Array | np.ndarray, "..."],
-    frequencies: Float[Array | np.ndarray, "*KA F"],
-    *,
-    pairing: str = "interleaved",
-    attention_factor: float | Float[Array | np.ndarray, "*F"] = 1.0,
-) -> Float[Array, "*B T H D"]:
-    """Rotate every pair of channels by its frequency times the token's position.
-
-    `x'_i = attention_factor · R(sum_a positions_a · frequencies_{a,i}) x_i`, R(θ) = [[cos θ, -sin θ], [sin θ, cos θ]]
-
-    Args:
-        x: queries or keys, any float dtype; the angles never see it, they are exact for bfloat16 too (`exact_cos_sin`).
-        positions: `(T,)` or `(*B, T)`, with A > 1 axes `(T, A)` or `(*B, T, A)`; integer or float, tokens or patches.
-        frequencies: `(F,)`, `(A, F)`, or `(K, A, F)` per key head, each serving H/K consecutive heads of x; radians per
-            token or patch. F ≤ D/2; channels from 2F on are left alone.
-        pairing: "interleaved" (channels 2i, 2i+1) or "half" (channels i, F+i).
-        attention_factor: multiplies cos and sin, one number or `(F,)`.
-
-    Returns:
-        The rotated array, in x's shape and dtype, computed in float32.
-
-    Raises:
-        ValueError: an odd D, more than D/2 frequencies, K that does not divide H, an unknown pairing, or positions or
-            an attention factor of another shape.
-
-    Reference:
-        Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 34.
-    """
-    axes = position_axes(frequencies)
-    _check_rope(x.shape, positions.shape, frequencies.shape, axes)
-    factor = jnp.asarray(attention_factor, jnp.float32)
-    if factor.shape not in ((), frequencies.shape[-1:]):
-        raise ValueError(f"attention_factor must be a number or {frequencies.shape[-1:]}, got shape {factor.shape}")
-    cos, sin = exact_cos_sin(positions, frequencies)
-    if frequencies.ndim < 3:
-        cos, sin = cos[..., None, :], sin[..., None, :]
-    # Without the barrier XLA recomputes both for every batch entry and head of x.
-    cos, sin = jax.lax.optimization_barrier((cos * factor, sin * factor))
-    return rotate_pairs(x, cos, sin, pairing=pairing)
-
-
-def _check_rope(x: tuple[int, ...], positions: tuple[int, ...], frequencies: tuple[int, ...], axes: int) -> None:
-    if len(x) < 3 or x[-1] % 2:
-        raise ValueError(f"x must be (*B, T, H, D) with an even head_dim D, got shape {x}")
-    if 2 * frequencies[-1] > x[-1]:
-        raise ValueError(f"frequencies must be at most head_dim/2 = {x[-1] // 2}, got {frequencies[-1]}")
-    check_positions(positions, x[:-2], axes)
-    if len(frequencies) == 3 and x[-2] % frequencies[0]:
-        raise ValueError(f"heads of x must be a multiple of the frequencies' heads, got {x[-2]} and {frequencies[0]}")

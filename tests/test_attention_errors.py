@@ -59,7 +59,7 @@ BAD = {
         ValueError,
         r"values hook narrow must return \(T, D\) = \(6, 8\), got \(6, 1\)",
     ),
-    "implementation": ({"implementation": "flash"}, ValueError, r"one of \('reference', 'blockwise', .*\), got 'flash'"),
+    "implementation": ({"implementation": "flash"}, ValueError, r"one of \('reference', .*\), got 'flash'"),
     "window": ({"window": 0}, ValueError, "window must be at least 1 token, got 0"),
     "range": ({"distance_range": (3, 3)}, ValueError, r"0 <= lo < hi, got \(3, 3\)"),
     "cap": ({"soft_cap": 0.0}, ValueError, "soft_cap must be positive and finite, got 0.0"),

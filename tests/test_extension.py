@@ -15,7 +15,7 @@ from pejax.encodings.rope import rope_frequencies
 from pejax.encodings.rope_axial import rope_axial_frequencies
 from pejax.extension import EXTENSIONS, extend_linear, extend_ntk
 from pejax.longrope import extend_longrope
-from pejax.phases import rope_apply
+from pejax.rotation import rope_apply
 from pejax.yarn import extend_yarn
 
 DIM, BASE, TRAINED = 32, 10000.0, 512

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pejax.attention.gpu_rope import rotate_queries_keys
-from pejax.phases import PAIRINGS, rotate_pairs
+from pejax.rotation import PAIRINGS, rotate_pairs
 
 CASES = {
     "shared rows": {"heads": (6, 1), "groups": 1, "batched": False, "length": 12},

@@ -24,7 +24,7 @@ import test_sinusoidal
 import test_t5
 from cases import Case
 
-from pejax import extension, longrope, phases, registry, relative, scaling, yarn
+from pejax import extension, longrope, phases, registry, relative, rotation, scaling, yarn
 from pejax.encodings import alibi, rope, rope_axial, rope_mixed, sinusoidal, t5
 
 
@@ -112,19 +112,19 @@ PLAIN_PRODUCT = (
 # (function, what it says, what the mutant says, the checks of which one must fail)
 MUTANTS = {
     "rope: sine for cosine": (
-        phases.rotate_pairs,
+        rotation.rotate_pairs,
         "first * cos - second * sin",
         "first * sin - second * cos",
         LAWS_OF_ROPE,
     ),
-    "rope: a sign lost": (phases.rotate_pairs, "first * cos - second", "first * cos + second", LAWS_OF_ROPE),
+    "rope: a sign lost": (rotation.rotate_pairs, "first * cos - second", "first * cos + second", LAWS_OF_ROPE),
     "rope: turned backwards": (
-        phases.rope_apply,
+        rotation.rope_apply,
         "(cos * factor, sin * factor)",
         "(cos * factor, -sin * factor)",
         ROPE,
     ),
-    "rope: the wrong pairs": (phases.rotate_pairs, 'pairing == "interleaved"', 'pairing == "half"', ROPE),
+    "rope: the wrong pairs": (rotation.rotate_pairs, 'pairing == "interleaved"', 'pairing == "half"', ROPE),
     "rope: exponent upside down": (phases.geometric_frequencies, "-np.arange(count)", "np.arange(count)", ROPE),
     "rope: exponent halved": (phases.geometric_frequencies, "/ count", "/ (2 * count)", ROPE),
     "rope: exponents from one": (phases.geometric_frequencies, "np.arange(count)", "np.arange(1, count + 1)", ROPE),
@@ -135,22 +135,22 @@ MUTANTS = {
         "geometric_frequencies(dims.head_dim // 2",
         ROPE,
     ),
-    "rope: factor forgotten": (phases.rope_apply, "(cos * factor, sin * factor)", "(cos, sin)", ROPE),
-    "rope: factor on cosine alone": (phases.rope_apply, "sin * factor)", "sin)", ROPE),
-    "rope: factor squared": (phases.rope_apply, "(cos * factor,", "(cos * factor * factor,", ROPE),
+    "rope: factor forgotten": (rotation.rope_apply, "(cos * factor, sin * factor)", "(cos, sin)", ROPE),
+    "rope: factor on cosine alone": (rotation.rope_apply, "sin * factor)", "sin)", ROPE),
+    "rope: factor squared": (rotation.rope_apply, "(cos * factor,", "(cos * factor * factor,", ROPE),
     "rope: bfloat16 angles": (
         *(
-            phases.rope_apply,
-            "exact_cos_sin(positions,",
-            "exact_cos_sin(jnp.asarray(positions, jnp.bfloat16),",
+            rotation.rope_apply,
+            "_tables(positions,",
+            "_tables(jnp.asarray(positions, jnp.bfloat16),",
             [SHIFT],
         ),
     ),
     "rope: float32 products": (phases.exact_cos_sin, *PLAIN_PRODUCT, [SHIFT]),
     "rope: phases rounded to 16 bits": (phases._phase, "return total", "return (total >> 16) << 16", [SHIFT]),
-    "rope: positions from one": (phases.rope_apply, "exact_cos_sin(positions,", "exact_cos_sin(positions + 1,", ROPE),
+    "rope: positions from one": (rotation.rope_apply, "_tables(positions,", "_tables(positions + 1,", ROPE),
     "rope: key heads dealt out in turn": (
-        phases.rotate_pairs,
+        rotation.rotate_pairs,
         "= cos[..., None, :], sin[..., None, :]",
         "= cos[..., None, :, :], sin[..., None, :, :]",
         ROPE,

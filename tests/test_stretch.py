@@ -11,8 +11,8 @@ from pejax import ENCODINGS, Dims, make_encoding
 from pejax.encodings.rope import rope_frequencies
 from pejax.encodings.rope_axial import rope_axial_frequencies
 from pejax.extension import EXTENSIONS, extend_ntk
-from pejax.phases import rope_apply
 from pejax.registry import STRETCHED
+from pejax.rotation import rope_apply
 from pejax.yarn import extend_yarn
 
 BASE, TRAINED = 10000.0, 512

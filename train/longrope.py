@@ -28,8 +28,8 @@ from pejax.encoding import Encoding, Params
 from pejax.encodings.rope import rope_frequencies
 from pejax.longrope import extend_longrope
 from pejax.models import Decoder
-from pejax.phases import rope_apply
 from pejax.registry import parse_spec
+from pejax.rotation import rope_apply
 from pejax.search import Found, search_longrope
 from train.config import Parser, friendly, load_config
 from train.data.text import Corpus, evaluation_windows, load_text

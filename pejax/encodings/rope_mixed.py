@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pejax.encoding import Dims, Encoding, Extent, Params
-from pejax.phases import PAIRINGS, check_choice, geometric_frequencies, rope_apply
+from pejax.phases import check_choice, geometric_frequencies
+from pejax.rotation import PAIRINGS, rope_apply
 from pejax.stretch import read_extension
 
 
