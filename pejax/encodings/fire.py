@@ -165,7 +165,7 @@ def _network_backward(saved: Any, d_output: Float[Array, "T S"]) -> tuple[_Side,
         return sums, d_c + d_c_here, add(d_queries, d_query, i), add(d_keys, d_key, j)
 
     zeros = lambda side: [jnp.zeros_like(x) for x in _floats(side)]  # noqa: E731
-    start = jnp.zeros((len(order), 2)), jnp.zeros_like(c), zeros(queries), zeros(keys)
+    start = jnp.zeros((len(order), 2), jnp.float32), jnp.zeros_like(c), zeros(queries), zeros(keys)
     sums, d_c, *d_sides = lax.fori_loop(0, runs.first.size, block, start)
     s, x = jnp.zeros_like(sums).at[order].set(sums).T
     units = saved[3]
