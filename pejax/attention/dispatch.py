@@ -169,9 +169,9 @@ def run(
 
 
 def explain_attention(
-    q: Float[Array, "*B T H D"],
-    k: Float[Array, "*B S K D"],
-    v: Float[Array, "*B S K D"],
+    q: Float[Array | jax.ShapeDtypeStruct, "*B T H D"],
+    k: Float[Array | jax.ShapeDtypeStruct, "*B S K D"],
+    v: Float[Array | jax.ShapeDtypeStruct, "*B S K D"],
     *,
     implementation: str | None = None,
     **arguments: Any,
