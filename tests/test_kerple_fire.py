@@ -1,5 +1,7 @@
 """KERPLE and FIRE: learned functions of the distance, against their formulas in float64."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from biases import compiled, types_unchecked
 
 from pejax import Dims, grid_positions, make_encoding
 from pejax.encoding import split_params
+from pejax.encodings import fire
 
 fire_bias, kerple_bias = compiled("fire_bias"), compiled("kerple_bias")
 
@@ -192,3 +195,33 @@ def test_parameters_without_the_axes_of_the_positions_are_refused():
         fire_bias(grid_positions(2, 2), grid_positions(2, 2), params, causal=False)
     with pytest.raises(ValueError, match="variant must be one of"):
         kerple_bias(AT, AT, jnp.ones(1), jnp.ones(1), variant="cosine")
+
+
+# FIRE by blocks
+
+
+@pytest.mark.parametrize("kind", [jnp.int32, jnp.float32])
+@pytest.mark.parametrize("causal", [True, False])
+def test_blocks_of_pairs_add_up_to_the_network_pair_by_pair(monkeypatch, kind, causal):
+    """Values and every gradient, with blocks that do not divide the lengths, a unit without a knot and one at 0."""
+    monkeypatch.setattr(fire, "SIDE", 8)
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.uniform(-1, 1, shape), jnp.float32)  # noqa: E731
+    units = fire._Units(draw(16).at[0].set(0.0), draw(16).at[1].set(0.0), draw(16))
+    at = jnp.asarray(rng.integers(0, 60, 40), kind)
+    inverse = 1 / jnp.log1p(0.1 * jnp.maximum(at.astype(jnp.float32), 9.0))
+    queries = fire._Side(at[:19], inverse[:19])
+    keys = fire._Side(at[19:], jnp.full(21, jnp.inf) if causal else inverse[19:])
+    weigh = draw(19, 21)
+
+    def total(network, c, units, queries, keys):
+        return jnp.sum(weigh * network(queries, keys, c, units))
+
+    def measured(network):
+        gradients = jax.grad(total, (1, 2, 3, 4), allow_int=True)(network, jnp.float32(0.1), units, queries, keys)
+        floats = [x for x in jax.tree.leaves(gradients) if x.dtype == jnp.float32]
+        return network(queries, keys, jnp.float32(0.1), units), floats
+
+    ours, plain = (jax.jit(functools.partial(measured, f))() for f in (fire._network, fire._pair_by_pair))
+    assert len(plain[1]) == 4 + 2 * (1 + (kind == jnp.float32))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5), ours, plain)

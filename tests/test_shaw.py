@@ -9,6 +9,7 @@ from peers import peer
 
 from pejax import Dims, attention, grid_positions, make_encoding
 from pejax.encoding import attention_hooks
+from pejax.encodings import shaw
 
 shaw_logits, shaw_values = compiled("shaw_logits"), compiled("shaw_values")
 
@@ -116,6 +117,31 @@ def test_attention_adds_both_terms_with_the_scale_of_the_dims_and_shared_tables(
         logits = 0.7 * np.einsum("td,tsd->ts", q_h, k_h[None] + keys)
         weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
         np.testing.assert_allclose(ours[:, h], np.einsum("ts,tsd->td", weights, v_h[None] + values), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(13, 11), (6, 30), (30, 6), (3, 4)], ids=str)
+def test_picking_by_strips_is_picking_pair_by_pair(monkeypatch, shape):
+    """Wherever the keys begin: before, across and after the queries; and the gradients are each other's transpose."""
+    monkeypatch.setattr(shaw, "STRIP", 4)
+    (t, s), m = shape, 2
+    scores, weights = draw(t, 2 * m + 1), draw(t, s)
+
+    @jax.jit
+    def both(scores, weights, q_at, k_at):
+        picked, back = jax.vjp(lambda scores: shaw._pick(scores, q_at, k_at), scores)
+        collected, spread = jax.vjp(lambda weights: shaw._collect(2 * m + 1, weights, q_at, k_at), weights)
+        return picked, spread(scores)[0], collected, back(weights)[0]
+
+    for begin in range(-s - m - 1, t + m + 2):
+        relative = np.arange(s) + begin - np.arange(t)[:, None]
+        row = np.clip(relative, -m, m) + m
+        picked, spread, collected, back = both(scores, weights, jnp.arange(t), begin + jnp.arange(s))
+        expected = np.take_along_axis(np.asarray(scores), row, axis=1)
+        np.testing.assert_array_equal(picked, expected)
+        np.testing.assert_array_equal(spread, expected)
+        expected = np.stack([np.where(row == r, weights, 0).sum(1) for r in range(2 * m + 1)], axis=1)
+        np.testing.assert_allclose(collected, expected, atol=1e-5)
+        np.testing.assert_allclose(back, expected, atol=1e-5)
 
 
 def test_values_can_be_left_out():

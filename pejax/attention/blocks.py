@@ -70,11 +70,11 @@ class Row(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients of one head's blocks, of q transposed, and of the floats in `Queries`, `Keys`, `Hooks` by the hooks."""
+    """Gradients of one head's blocks, k and v transposed; of the floats in `Queries`, `Keys`, `Hooks` by the hooks."""
 
-    q: Float[Array, "N D T"]
-    k: Float[Array, "N S D"]
-    v: Float[Array, "N S D"]
+    q: Float[Array, "N T D"]
+    k: Float[Array, "N D S"]
+    v: Float[Array, "N D S"]
     queries: Floats
     keys: Floats
     hooks: Floats
@@ -143,8 +143,8 @@ def join_gradients(part: Gradients, t: int, s: int) -> tuple[Floats, Floats]:
     """Return the gradients of the floats in `Queries` and in `Keys`, in one piece each."""
     through_q, *d_q_tokens = (join(x, t) for x in part.queries)
     through_k, through_v, *d_k_tokens = (join(x, s) for x in part.keys)
-    d_q = join(part.q.swapaxes(1, 2), t) + through_q
-    return [d_q, *d_q_tokens], [join(part.k, s) + through_k, join(part.v, s) + through_v, *d_k_tokens]
+    d_k, d_v = (join(x.swapaxes(1, 2), s) for x in (part.k, part.v))
+    return [join(part.q, t) + through_q, *d_q_tokens], [d_k + through_k, d_v + through_v, *d_k_tokens]
 
 
 def terms_of(hooks: Hooks, start: Int[Array, ""] | None, length: int) -> Terms:

@@ -4,8 +4,8 @@ Forward, for a block of queries, over the blocks of keys that it may see:
 
     m' = max(m, max_j s_ij)    l' = e^(m-m') l + Σ_j e^(s_ij-m')    a' = e^(m-m') a + output(e^(s-m'))
 
-and `o = a / l`, `lse = m + log l`. Backward keeps o and lse alone and computes each tile again, keys by queries, so
-that all five products are row-major:
+and `o = a / l`, `lse = m + log l`. Backward keeps o and lse alone and computes each tile again. The gradients of k
+and v add up transposed, so that all five products are row-major:
 
     w_ij = e^(s_ij-lse_i)    ds_ij = w_ij (dw_ij - Σ_d do_id o_id + dlse_i)
 
@@ -74,76 +74,72 @@ def backward(options: Options, head: Head, rows: Row) -> Gradients:
     seen = visible_blocks(queries.tokens, keys.tokens, **_masking(options))
     runs = _runs(None if seen is None else seen.T, len(keys.k), len(queries.q))
     turned = queries.q.swapaxes(1, 2), rows.d_output.swapaxes(1, 2)
-    if terms.line is not None:
-        terms = terms._replace(line=terms.line[::-1])
-    head = head._replace(terms=terms)
 
     def key_block(carry: Any, operands: tuple[Any, ...]) -> tuple[Any, Any]:
-        key, k_turned, b, first, end = operands
+        key, *keys_turned, b, first, end = operands
 
         def step(c: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
             (d_queries, d_hooks, d_line), d_key = carry
-            sides = (_at(queries, c), *_at(turned, c)), (key, k_turned)
+            sides = (_at(queries, c), *_at(turned, c)), (key, *keys_turned)
             part = _tile_gradients(options, head, *sides, _at(rows, c), place := _start(head, c, b))
             put = lambda whole, new: lax.dynamic_update_index_in_dim(whole, _at(whole, c) + new, c, 0)  # noqa: E731
             d_queries = jax.tree.map(put, d_queries, (part.q, part.queries))
             if d_line is not None and part.line is not None:
-                d_line = _add_slice(d_line, part.line, _turned_start(d_line, place) - (len(key.k) - 1))
+                d_line = _add_slice(d_line, part.line, place - (queries.ids.shape[1] - 1))
             return (d_queries, _add(d_hooks, part.hooks), d_line), _add(d_key, (part.k, part.v, part.keys))
 
-        zeros = jnp.zeros_like(wide(key.k))
-        return lax.fori_loop(first, end, step, (carry, (zeros, zeros, zeros_of(key))))
+        zeros = [jnp.zeros_like(wide(x)) for x in keys_turned]
+        return lax.fori_loop(first, end, step, (carry, (*zeros, zeros_of(key))))
 
     line = None if terms.line is None else jnp.zeros_like(terms.line)
-    start = (jnp.zeros_like(wide(turned[0])), zeros_of(queries)), zeros_of(terms.hooks), line
-    operands = keys, keys.k.swapaxes(1, 2), jnp.arange(len(keys.k), dtype=jnp.int32), *runs
+    start = (jnp.zeros_like(wide(queries.q)), zeros_of(queries)), zeros_of(terms.hooks), line
+    operands = keys, keys.k.swapaxes(1, 2), keys.v.swapaxes(1, 2), jnp.arange(len(keys.k), dtype=jnp.int32), *runs
     ((d_q, d_queries), d_hooks, d_line), (d_k, d_v, d_keys) = lax.scan(key_block, start, operands)
-    return Gradients(d_q, d_k, d_v, d_queries, d_keys, d_hooks, None if d_line is None else d_line[::-1])
+    return Gradients(d_q, d_k, d_v, d_queries, d_keys, d_hooks, d_line)
 
 
 def _tile_gradients(
     options: Options,
     head: Head,
     query_side: tuple[Queries, Float[Array, "D T"], Float[Array, "D T"]],
-    key_side: tuple[Keys, Float[Array, "D S"]],
+    key_side: tuple[Keys, Float[Array, "D S"], Float[Array, "D S"]],
     row: Row,
     start: Int[Array, ""],
 ) -> Gradients:
-    """Return one tile's part. Its matrices have a row for each key and a column for each query; so has the line."""
-    (query, q_turned, d_output_turned), (key, k_turned), (hooks, line) = query_side, key_side, head.terms
+    """Return one tile's part."""
+    (query, q_turned, d_output_turned), (key, k_turned, v_turned), (hooks, line) = query_side, key_side, head.terms
     placed, mask = placed_pairs(query.tokens, key.tokens), visible_pairs(options, query.tokens, key.tokens)
     through, pull = (zeros_of(query), zeros_of(key), zeros_of(hooks)), None
-    logits = options.scale * _dot(options, key.k, q_turned)
+    logits = options.scale * _dot(options, query.q, k_turned)
     if line is not None:
-        bias = toeplitz(line, _turned_start(line, start), *logits.shape)
-        logits = logits + _where(_turn(placed), bias, 0.0)
+        logits = logits + _where(placed, toeplitz(line, start, *logits.shape), 0.0)
     elif hooks.bias is not None:
-        bias, pull = _pullable(lambda *sides: _inline_bias(*sides).T, query, key, hooks)
+        bias, pull = _pullable(_inline_bias, query, key, hooks)
         logits = logits + bias
     slope = 1.0
     if options.soft_cap is not None:
         logits = options.soft_cap * jnp.tanh(logits / options.soft_cap)
         slope = 1.0 - jnp.square(logits / options.soft_cap)
-    weights = jnp.exp(_where(_turn(mask), logits, -jnp.inf) - row.lse)
+    weights = jnp.exp(_where(mask, logits, -jnp.inf) - row.lse[:, None])
     drop = _drop(options, head.dropout, query, key)
-    kept, d_kept = drop(weights.T).T, _dot(options, key.v, d_output_turned)
+    kept, d_kept = drop(weights), _dot(options, row.d_output, v_turned)
     if hooks.values is not None:
-        values = lambda *sides: _values(kept.T, *sides)  # noqa: E731
-        _, pull_values = _pullable(values, query, key, hooks)
-        through = _add(through, tuple(pull_values(wide(row.d_output))))
-        d_kept = d_kept + jax.linear_transpose(lambda w: _values(w.T, query, key, hooks), kept)(wide(row.d_output))[0]
-    d_logits = weights * (drop(d_kept.T).T - row.mean) * slope
+        values = lambda weights, *sides: _values(*weights, *sides)  # noqa: E731
+        _, pull_values = _pullable(values, [kept], query, key, hooks)
+        (d_own,), *parts = pull_values(wide(row.d_output))
+        through, d_kept = _add(through, tuple(parts)), d_kept + d_own
+    d_logits = weights * (drop(d_kept) - row.mean[:, None]) * slope
     if pull is not None:
         through = _add(through, tuple(pull(d_logits)))
     narrow = d_logits.astype(query.q.dtype)
     return Gradients(
-        q=options.scale * _dot(options, k_turned, narrow),
-        k=options.scale * _dot(options, narrow, query.q),
-        v=_dot(options, kept.astype(key.v.dtype), row.d_output),
+        q=options.scale * _dot(options, narrow, key.k),
+        k=options.scale * _dot(options, q_turned, narrow),
+        v=_dot(options, d_output_turned, kept.astype(key.v.dtype)),
         queries=through[0],
         keys=through[1],
         hooks=through[2],
-        line=None if line is None else diagonal_sums(_where(_turn(placed), d_logits, 0.0)),
+        line=None if line is None else diagonal_sums(_where(placed, d_logits, 0.0)),
     )
 
 
@@ -183,11 +179,6 @@ def _start(head: Head, c: Int[Array, ""], b: Int[Array, ""]) -> Int[Array, ""]:
     return b * columns - c * rows + count * rows - 1
 
 
-def _turned_start(line: Float[Array, " R"], start: Int[Array, ""]) -> Int[Array, ""]:
-    """Return `_start` in the line read backward."""
-    return len(line) - 1 - start
-
-
 def _dot(options: Options, a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
     """Multiply row-major matrices, summed in at least 32 bits."""
     kind = jnp.float32 if a.dtype == jnp.bfloat16 else a.dtype
@@ -204,10 +195,6 @@ def _drop(options: Options, dropout: Dropout | None, query: Queries, key: Keys) 
 
 def _where(mask: Bool[Array, "T S"] | None, x: Float[Array, "T S"], otherwise: float) -> Float[Array, "T S"]:
     return x if mask is None else jnp.where(mask, x, otherwise)
-
-
-def _turn(mask: Bool[Array, "T S"] | None) -> Bool[Array, "S T"] | None:
-    return None if mask is None else mask.T
 
 
 def _at(tree: Any, i: Int[Array, ""]) -> Any:

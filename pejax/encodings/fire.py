@@ -10,6 +10,7 @@ Reference:
     Li et al. 2024, "Functional Interpolation for Relative Positions" (arXiv 2310.04418), equation 4 and appendix.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -111,7 +112,16 @@ class _Runs(NamedTuple):
 
 @jax.custom_vjp
 def _network(queries: _Side, keys: _Side, c: Float[Array, ""], units: _Units) -> Float[Array, "T S"]:
-    """Return `Σ_k w_k relu(a_k x + b_k)` of `x = log(|c d| + 1) · min(inverse_i, inverse_j)`.
+    """Return `Σ_k w_k relu(a_k x + b_k)` of `x = log(|c d| + 1) · min(inverse_i, inverse_j)`."""
+    return lax.platform_dependent(queries, keys, c, units, cpu=_by_blocks, default=_pair_by_pair)
+
+
+def _pair_by_pair(queries: _Side, keys: _Side, c: Float[Array, ""], units: _Units) -> Float[Array, "T S"]:
+    return jax.nn.relu(units.a * _measured(queries, keys, c)[..., None] + units.b) @ units.w
+
+
+def _by_blocks(queries: _Side, keys: _Side, c: Float[Array, ""], units: _Units) -> Float[Array, "T S"]:
+    """Go through blocks of pairs, which CPUs keep in cache.
 
     x spans little within a block of pairs. Most units are on or off throughout, and add up to one line; only those that
     bend there are gone through pair by pair.
@@ -132,14 +142,20 @@ def _network(queries: _Side, keys: _Side, c: Float[Array, ""], units: _Units) ->
     return lax.fori_loop(0, runs.first.size, block, total)[: shape[0], : shape[1]]
 
 
-def _network_forward(queries: _Side, keys: _Side, c: Array, units: _Units) -> tuple[Array, Any]:
-    return _network(queries, keys, c, units), (queries, keys, c, units)
-
-
 def _network_backward(saved: Any, d_output: Float[Array, "T S"]) -> tuple[_Side, _Side, Array, _Units]:
+    pair_by_pair = lambda *operands: _pullable(_pair_by_pair, *operands[:-1])[1](operands[-1])  # noqa: E731
+    parts = lax.platform_dependent(*saved, d_output, cpu=_blocks_backward, default=pair_by_pair)
+    nothing: list[Any] = [None]
+    side = lambda floats: _Side(*nothing * (2 - len(floats)), *floats)  # noqa: E731
+    return side(parts[0]), side(parts[1]), parts[2], parts[3]
+
+
+def _blocks_backward(
+    queries: _Side, keys: _Side, c: Float[Array, ""], units: _Units, d_output: Float[Array, "T S"]
+) -> tuple[list[Array], list[Array], Array, _Units]:
     """Return the gradients; those of unit k are sums over the pairs where it is on, of dy and of dy x."""
-    (t, s), (whole_queries, whole_keys, c, units) = d_output.shape, saved
-    queries, keys, (units, order) = _cut(whole_queries), _cut(whole_keys), _in_order(units)
+    t, s = d_output.shape
+    queries, keys, given, (units, order) = _cut(queries), _cut(keys), units, _in_order(units)
     runs = _runs(queries, keys, c, units)
     slope = runs.on @ (units.w * units.a)
     height, width = queries.positions.shape[1], keys.positions.shape[1]
@@ -150,7 +166,7 @@ def _network_backward(saved: Any, d_output: Float[Array, "T S"]) -> tuple[_Side,
         at = i, j = jnp.divmod(z, runs.on.shape[1])
         dy = lax.dynamic_slice(d_output, (i * height, j * width), (height, width))
         query, key = _at(queries, i), _at(keys, j)
-        x, pull = _pullable(query, key, c)
+        x, pull = _pullable(_measured, query, key, c)
         both = lambda dy: jnp.stack([jnp.sum(dy), jnp.sum(dy * x)])  # noqa: E731
 
         def bend(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -166,18 +182,14 @@ def _network_backward(saved: Any, d_output: Float[Array, "T S"]) -> tuple[_Side,
 
     zeros = lambda side: [jnp.zeros_like(x) for x in _floats(side)]  # noqa: E731
     start = jnp.zeros((len(order), 2), jnp.float32), jnp.zeros_like(c), zeros(queries), zeros(keys)
-    sums, d_c, *d_sides = lax.fori_loop(0, runs.first.size, block, start)
-    s, x = jnp.zeros_like(sums).at[order].set(sums).T
-    units = saved[3]
-    d_units = _Units(units.w * x, units.w * s, units.a * x + units.b * s)
-    d_queries, d_keys = (
-        _Side(*([None] * (2 - len(parts))), *(x.reshape(-1)[: len(side.inverse)] for x in parts))
-        for parts, side in zip(d_sides, (whole_queries, whole_keys), strict=True)
-    )
-    return d_queries, d_keys, d_c, d_units
+    sums, d_c, d_queries, d_keys = lax.fori_loop(0, runs.first.size, block, start)
+    on, on_x = jnp.zeros_like(sums).at[order].set(sums).T
+    d_units = _Units(given.w * on_x, given.w * on, given.a * on_x + given.b * on)
+    join = lambda parts, length: [x.reshape(-1)[:length] for x in parts]  # noqa: E731
+    return join(d_queries, t), join(d_keys, s), d_c, d_units
 
 
-_network.defvjp(_network_forward, _network_backward)
+_network.defvjp(lambda *operands: (_network(*operands), operands), _network_backward)
 
 
 def _measured(query: _Side, key: _Side, c: Array) -> Float[Array, "T S"]:
@@ -186,13 +198,13 @@ def _measured(query: _Side, key: _Side, c: Array) -> Float[Array, "T S"]:
     return jnp.log1p(jnp.abs(c * distance)) * jnp.minimum(query.inverse[:, None], key.inverse)
 
 
-def _pullable(query: _Side, key: _Side, c: Array) -> Any:
-    """Return x and the way back to the floats of both sides and to c."""
+def _pullable(function: Callable[..., Array], query: _Side, key: _Side, *others: Any) -> tuple[Array, Any]:
+    """Return `function(query, key, *others)` and the way back to the floats of both sides and to the others."""
 
-    def of_floats(query_floats: list[Array], key_floats: list[Array], c: Array) -> Array:
-        return _measured(_with_floats(query, query_floats), _with_floats(key, key_floats), c)
+    def of_floats(query_floats: list[Array], key_floats: list[Array], *others: Any) -> Array:
+        return function(_with_floats(query, query_floats), _with_floats(key, key_floats), *others)
 
-    return jax.vjp(of_floats, _floats(query), _floats(key), c)
+    return jax.vjp(of_floats, _floats(query), _floats(key), *others)
 
 
 def _floats(side: _Side) -> list[Array]:

@@ -4,7 +4,8 @@
     output[h, i]    += Σ_j w_ij · value_table[clip(p_j - p_i)]          clip: to -m ... m
 
 The tables are shared by the heads. q meets the 2m + 1 rows of the table first and the pairs pick from that, so nothing
-is ever T x S x D.
+is ever T x S x D. On CPUs, where each such pick is slow, pairs beyond the clip share two columns, and the others are
+read a row at a time where positions count on by one.
 
 Reference:
     Shaw et al. 2018, "Self-Attention with Relative Position Representations" (arXiv 1803.02155), equations 3 to 5;
@@ -12,13 +13,20 @@ Reference:
 """
 
 import functools
+import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
 from pejax.encoding import Dims, Encoding, Params, relative_positions
 from pejax.relative import axes_of, axis_shape, check_axes, check_table, sum_over_axes
+
+STRIP = 32
+"""Queries of a strip, whose pairs closer than the clip are picked together."""
 
 
 def shaw_logits(
@@ -77,35 +85,154 @@ def _check_tables(table: Float[Array, "*A R D"], positions: Num[Array, "T *A"]) 
 
 
 def _key_term(table: Array, q: Float[Array, "T D"], q_positions: Array, k_positions: Array, axes: int) -> Array:
-    def term(table: Float[Array, "R D"], relative: Num[Array, "T S"]) -> Float[Array, "T S"]:
+    def term(table: Array, q_positions: Num[Array, " T"], k_positions: Num[Array, " S"]) -> Float[Array, "T S"]:
         scores = q.astype(jnp.float32) @ table.astype(jnp.float32).T
-        pick = lambda rows: jnp.take_along_axis(scores, rows, axis=1, mode="promise_in_bounds")  # noqa: E731
-        return functools.reduce(jnp.add, (part * pick(rows) for rows, part in _rows(relative, len(table))))
+        if _whole(q_positions, k_positions):
+            return _pick(scores, q_positions, k_positions)
+        parts = _between(relative_positions(q_positions, k_positions), len(table))
+        return functools.reduce(jnp.add, (part * _gather(scores, rows) for rows, part in parts))
 
-    return sum_over_axes(term, axes, table, relative_positions(q_positions, k_positions))
+    return sum_over_axes(term, axes, table, q_positions, k_positions)
 
 
 def _value_term(table: Array, weights: Float[Array, "T S"], q_positions: Array, k_positions: Array, axes: int) -> Array:
     weights = weights.astype(jnp.float32)
 
-    def term(table: Float[Array, "R D"], relative: Num[Array, "T S"]) -> Float[Array, "T D"]:
-        add = jax.vmap(lambda rows, weights: jnp.zeros(len(table), jnp.float32).at[rows].add(weights))
-        weights_by_row = sum(add(rows, part * weights) for rows, part in _rows(relative, len(table)))
-        return weights_by_row @ table.astype(jnp.float32)
+    def term(table: Array, q_positions: Num[Array, " T"], k_positions: Num[Array, " S"]) -> Float[Array, "T D"]:
+        if _whole(q_positions, k_positions):
+            by_row: Any = _collect(len(table), weights, q_positions, k_positions)
+        else:
+            parts = _between(relative_positions(q_positions, k_positions), len(table))
+            by_row = functools.reduce(jnp.add, (_scatter(part * weights, rows, len(table)) for rows, part in parts))
+        return by_row @ table.astype(jnp.float32)
 
-    return sum_over_axes(term, axes, table, relative_positions(q_positions, k_positions))
+    return sum_over_axes(term, axes, table, q_positions, k_positions)
 
 
-def _rows(relative: Num[Array, "T S"], rows: int) -> list[tuple[Int[Array, "T S"], float | Float[Array, "T S"]]]:
-    """Return the rows of the table that each pair reads and with what weight: one row, or two for a fraction."""
+def _whole(*positions: Array) -> bool:
+    return all(jnp.issubdtype(x.dtype, jnp.integer) for x in positions)
+
+
+def _between(relative: Float[Array, "T S"], rows: int) -> list[tuple[Int[Array, "T S"], Float[Array, "T S"]]]:
+    """Return the two rows of the table that each pair reads, and with what weights."""
     m = (rows - 1) // 2
     place = jnp.clip(relative, -m, m) + m
-    if jnp.issubdtype(place.dtype, jnp.integer):
-        return [(place, 1.0)]
     below = jnp.minimum(jnp.floor(place), 2 * m - 1)
     above = (place - below).astype(jnp.float32)
     row = below.astype(jnp.int32)
     return [(row, 1.0 - above), (row + 1, above)]
+
+
+def _gather(scores: Float[Array, "T R"], rows: Int[Array, "T S"]) -> Float[Array, "T S"]:
+    return jnp.take_along_axis(scores, rows, axis=1, mode="promise_in_bounds")
+
+
+def _scatter(weights: Float[Array, "T S"], rows: Int[Array, "T S"], count: int) -> Float[Array, "T R"]:
+    return jax.vmap(lambda rows, weights: jnp.zeros(count, jnp.float32).at[rows].add(weights))(rows, weights)
+
+
+@jax.custom_vjp
+def _pick(
+    scores: Float[Array, "T R"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
+) -> Float[Array, "T S"]:
+    """Return `scores[i, clip(p_j - p_i) + m]`."""
+    rows = scores.shape[1]
+    m, relative = (rows - 1) // 2, relative_positions(q_positions, k_positions)
+
+    def anywhere(scores: Array) -> Array:
+        return _gather(scores, jnp.clip(relative, -m, m) + m)
+
+    def far(scores: Array) -> Array:
+        return jnp.where(relative < 0, scores[:, :1], scores[:, -1:])
+
+    def counting(scores: Array) -> Array:
+        height, width, count, place = _strips(q_positions, k_positions, m)
+        ends = lambda column: jnp.broadcast_to(column, (len(scores), width))  # noqa: E731
+        lines = jnp.concatenate([ends(scores[:, :1]), scores, ends(scores[:, -1:])], axis=1)
+
+        def strip(i: Array, total: Array) -> Array:
+            top, left, corner = place(i)
+            first = jnp.clip(corner + m + width - jnp.arange(height, dtype=jnp.int32), 0, rows + width)
+            near = lax.dynamic_slice_in_dim(lines, top, height)
+            near = jax.vmap(lambda line, first: lax.dynamic_slice_in_dim(line, first, width))(near, first)
+            return lax.dynamic_update_slice(total, near, (top, left))
+
+        return lax.fori_loop(0, count, strip, far(scores))
+
+    by_case = functools.partial(lax.switch, _case(q_positions, k_positions, m), (anywhere, far, counting))
+    return lax.platform_dependent(scores, cpu=by_case, default=anywhere)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _collect(
+    rows: int, weights: Float[Array, "T S"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
+) -> Float[Array, "T R"]:
+    """Return the sum of the weights of the pairs that read each row: the transpose of `_pick`."""
+    m, relative = (rows - 1) // 2, relative_positions(q_positions, k_positions)
+
+    def anywhere(weights: Array) -> Array:
+        return _scatter(weights, jnp.clip(relative, -m, m) + m, rows)
+
+    def with_ends(weights: Array, between: Array) -> Array:
+        ends = (jnp.sum(jnp.where(far, weights, 0.0), axis=1) for far in (relative <= -m, relative >= m))
+        return jnp.concatenate([next(ends)[:, None], between, next(ends)[:, None]], axis=1)
+
+    def far(weights: Array) -> Array:
+        return with_ends(weights, jnp.zeros((len(weights), rows - 2), jnp.float32))
+
+    def counting(weights: Array) -> Array:
+        height, width, count, place = _strips(q_positions, k_positions, m)
+
+        def strip(i: Array, total: Array) -> Array:
+            top, left, corner = place(i)
+            first = jnp.clip(jnp.arange(height, dtype=jnp.int32) - corner - m + rows, 0, width + rows)
+            near = jnp.pad(lax.dynamic_slice(weights, (top, left), (height, width)), ((0, 0), (rows, rows)))
+            near = jax.vmap(lambda line, first: lax.dynamic_slice_in_dim(line, first, rows))(near, first)
+            return lax.dynamic_update_slice_in_dim(total, near, top, 0)
+
+        between = lax.fori_loop(0, count, strip, jnp.zeros((len(weights), rows), jnp.float32))
+        return with_ends(weights, between[:, 1:-1])
+
+    by_case = functools.partial(lax.switch, _case(q_positions, k_positions, m), (anywhere, far, counting))
+    return lax.platform_dependent(weights, cpu=by_case, default=anywhere)
+
+
+_pick.defvjp(
+    lambda scores, *positions: (_pick(scores, *positions), (scores, positions)),
+    lambda saved, d_output: (_collect(saved[0].shape[1], d_output, *saved[1]), None, None),
+)
+_collect.defvjp(
+    lambda rows, weights, *positions: (_collect(rows, weights, *positions), positions),
+    lambda rows, positions, d_output: (_pick(d_output, *positions), None, None),
+)
+
+
+def _case(q_positions: Int[Array, " T"], k_positions: Int[Array, " S"], m: int) -> Int[Array, ""]:
+    """Return 1 where no pair is closer than the clip, 2 where positions count on by one, else 0."""
+    before = relative_positions(jnp.min(q_positions)[None], jnp.max(k_positions)[None])[0, 0] <= -m
+    after = relative_positions(jnp.max(q_positions)[None], jnp.min(k_positions)[None])[0, 0] >= m
+    counts = jnp.all(jnp.diff(q_positions) == 1) & jnp.all(jnp.diff(k_positions) == 1)
+    return jnp.where(before | after, 1, jnp.where(counts, 2, 0))
+
+
+def _strips(
+    q_positions: Int[Array, " T"], k_positions: Int[Array, " S"], m: int
+) -> tuple[int, int, int, Callable[[Array], tuple[Array, Array, Array]]]:
+    """Return the height, width and number of windows that hold the pairs closer than the clip, and where each begins.
+
+    That is a row, a column and the key's position - the query's there, for positions that count on by one.
+    """
+    t, s = len(q_positions), len(k_positions)
+    distance = relative_positions(q_positions[:1], k_positions[:1])[0, 0].astype(jnp.int32)
+    height = min(STRIP, t)
+    width = min(height + 2 * m, s)
+
+    def place(i: Array) -> tuple[Array, Array, Array]:
+        top = jnp.minimum(i * height, t - height).astype(jnp.int32)
+        left = jnp.clip(top - distance - m, 0, s - width)
+        return top, left, distance + left - top
+
+    return height, width, math.ceil(t / height), place
 
 
 def shaw(dims: Dims, *, clip: int = 16, values: bool = True) -> Encoding:
