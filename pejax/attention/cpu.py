@@ -36,7 +36,7 @@ from pejax.attention.toeplitz import counts_on, first_distance
 from pejax.encoding import Tokens
 
 BLOCK = 512
-"""Keys of a tile at most, and queries in the forward pass; half as many queries in the backward pass."""
+"""Queries and keys of a tile at most; half as many queries in the backward pass."""
 
 
 def cpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
@@ -116,7 +116,7 @@ def _forward(
     options: Options, layout: Layout, operands: Operands, first: Int[Array, " N"] | None
 ) -> tuple[Float[Array, "N T H D"], Float[Array, "N T H"]]:
     t, s = operands.q.shape[1], operands.k.shape[1]
-    sizes = 2 * block_size(options.block // 2, t), block_size(options.block, s)
+    sizes = block_size(options.block, t), block_size(options.block, s)
     count, place_of = _places(operands)
 
     def head(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
