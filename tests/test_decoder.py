@@ -13,8 +13,8 @@ from pejax import Encoding, Tokens, attention_fn, encoded_attention, explain, ma
 from pejax.models import Decoder, DecoderConfig
 from pejax.models.attention import Where
 from pejax.models.block import Block
-from pejax.models.decoder import sequence_tokens
 from pejax.models.layers import RMSNorm, Style
+from pejax.models.stack import sequence_tokens
 from tests.decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 
 PACKED = jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0, 0], [7, 7, 7, 7, 7, 0, 0, 0, 0]])

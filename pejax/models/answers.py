@@ -14,9 +14,9 @@ from flax import nnx
 from jaxtyping import Array, Int, Key
 
 from pejax.encoding import Tokens
-from pejax.models.decoder import Cache
 from pejax.models.encoder_decoder import EncoderDecoder
 from pejax.models.generate import Sampling, check_ids, check_sampling, sample
+from pejax.models.stack import Cache
 
 
 def generate_answers(

@@ -23,9 +23,11 @@ from jaxtyping import Array, Float, Int
 from pejax.encoding import Dims, Extent, Tokens
 from pejax.models.attention import KeysValues, LayerCache, Memory
 from pejax.models.cross import CROSS, cross_encoding
-from pejax.models.decoder import STYLES, Cache, Embedding, Stack, hidden_channels, sequence_tokens
+from pejax.models.decoder import STYLES, hidden_channels
 from pejax.models.layers import Style, linear
+from pejax.models.product import product
 from pejax.models.sharding import position_variables
+from pejax.models.stack import Cache, Embedding, Stack, sequence_tokens
 from pejax.registry import make_encoding
 
 
@@ -266,7 +268,8 @@ class EncoderDecoder(nnx.Module):
 
     def logits(self, x: Float[Array, "B T C"]) -> Float[Array, "B T V"]:
         """Return the logits of the decoder's normed states, in float32."""
-        found = self.embedding.logits(x) if self.head is None else self.head(x.astype(jnp.float32))
+        kernel = self.embedding.table[...].T if self.head is None else self.head.kernel[...]
+        found = product(x, kernel.astype(x.dtype))
         chex.assert_shape(found, (*x.shape[:2], self.config.vocab))
         return found
 

@@ -20,7 +20,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pejax.encoding import Encoding, Params, Tokens
-from pejax.models.decoder import Cache, Decoder, sequence_tokens
+from pejax.models.decoder import Decoder
+from pejax.models.stack import Cache, sequence_tokens
 
 POLICIES = ("stepwise", "recompute")
 
