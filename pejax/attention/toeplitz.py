@@ -33,9 +33,9 @@ def first_distance(q_tokens: Tokens, k_tokens: Tokens) -> tuple[Int[Array, ""], 
     first = [shift[jnp.argmax(counts)] for shift, counts in sides]
     moved = [jnp.where(counts, shift - c, 0) for (shift, counts), c in zip(sides, first, strict=True)]
     steady = jnp.all(moved[0] == 0) & jnp.all(moved[1] == 0)
-    if q_tokens.segments is not None and k_tokens.segments is not None:
-        segments = [jnp.where(counts, tokens.segments, 0) for tokens, (_, counts) in
-                    zip((q_tokens, k_tokens), sides, strict=True)]  # fmt: skip
+    named = [tokens.segments for tokens in (q_tokens, k_tokens) if tokens.segments is not None]
+    if len(named) == 2:
+        segments = [jnp.where(counts, ids.astype(jnp.int32), 0) for ids, (_, counts) in zip(named, sides, strict=True)]
         segment, shift = lax.sort((jnp.concatenate(segments), jnp.concatenate(moved)), num_keys=2)
         steady |= jnp.all((segment[1:] != segment[:-1]) | (shift[1:] == shift[:-1]))
     return first[1] - first[0], steady

@@ -1,4 +1,4 @@
-"""Token vectors, an encoding and blocks: a decoder but for its head, an encoder as it is, and what decoding remembers."""
+"""A stack of blocks with its encoding: a decoder but for its head, an encoder as it is, and what decoding remembers."""
 
 from typing import NamedTuple
 
