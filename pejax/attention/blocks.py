@@ -1,20 +1,18 @@
-"""One head cut into blocks, and the floats of a tree that have gradients."""
+"""One head cut into blocks."""
 
 import functools
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 from pejax.attention.dropout import Dropout
+from pejax.attention.floats import Floats
 from pejax.attention.operands import wide
 from pejax.attention.tile import Hooks, checked
 from pejax.encoding import Tokens
-
-Floats: TypeAlias = list[Array]
-"""The leaves of a tree that have gradients, in at least 32 bits."""
 
 
 class Terms(NamedTuple):
@@ -155,22 +153,3 @@ def terms_of(hooks: Hooks, start: Int[Array, ""] | None, length: int) -> Terms:
     like = jax.ShapeDtypeStruct((length,), jnp.float32)
     line = checked(hooks.distance, (relative,), "distance", "(R,)", like)
     return Terms(hooks._replace(bias=None, distance=None), line)
-
-
-def is_float(leaf: Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.floating)
-
-
-def floats_of(tree: Any) -> Floats:
-    """Return the leaves that have gradients, in at least 32 bits."""
-    return [wide(leaf) for leaf in jax.tree.leaves(tree) if is_float(leaf)]
-
-
-def with_floats(tree: Any, floats: Floats) -> Any:
-    """Return the tree with these leaves for its floating point ones."""
-    following = iter(floats)
-    return jax.tree.map(lambda leaf: next(following) if is_float(leaf) else leaf, tree)
-
-
-def zeros_of(tree: Any) -> Floats:
-    return [jnp.zeros_like(leaf) for leaf in floats_of(tree)]

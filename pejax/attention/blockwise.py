@@ -15,11 +15,11 @@ from pejax.attention.blocks import (
     block_size,
     cut_head,
     cut_row,
-    is_float,
     join,
     join_gradients,
 )
 from pejax.attention.dropout import Dropout
+from pejax.attention.floats import cotangent_of
 from pejax.attention.tile import Hooks, Options, Pairs
 from pejax.attention.tiled import backward, forward
 from pejax.encoding import Tokens
@@ -77,8 +77,7 @@ def _attend_backward(options: Options, saved: Any, cotangents: tuple[Array, Arra
     head = _head(options, arrays)
     part = backward(options, head, cut_row(head, output, lse, *cotangents))
     d_queries, d_keys = join_gradients(part, len(arrays.q), len(arrays.k))
-    following = iter([*d_queries, *d_keys, *part.hooks])
-    return (jax.tree.map(lambda leaf: next(following).astype(leaf.dtype) if is_float(leaf) else None, arrays),)
+    return (cotangent_of(arrays, [*d_queries, *d_keys, *part.hooks]),)
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -14,21 +14,17 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from pejax.attention.blocks import (
-    Floats,
     Head,
     Terms,
     block_size,
     cut_head,
     cut_row,
-    floats_of,
-    is_float,
     join,
     join_gradients,
     terms_of,
-    with_floats,
-    zeros_of,
 )
 from pejax.attention.dropout import Dropout
+from pejax.attention.floats import Floats, cotangent_of, floats_of, with_floats, zeros_of
 from pejax.attention.operands import Layout, Operands, bind_hooks, wide
 from pejax.attention.tile import Hooks, Options
 from pejax.attention.tiled import backward, forward
@@ -70,7 +66,8 @@ def _attend_forward(options: Options, layout: Layout, operands: Operands) -> tup
 
 def _attend_backward(options: Options, layout: Layout, saved: Any, cotangents: tuple[Array, Array]) -> tuple[Any]:
     operands, output, lse = saved
-    return (_cotangent(operands, _choose(_backward, options, layout, operands, output, lse, *cotangents)),)
+    totals = _choose(_backward, options, layout, operands, output, lse, *cotangents)
+    return (cotangent_of(operands, jax.tree.leaves(totals)),)
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -129,7 +126,7 @@ def _forward(
 
 
 class _Totals(NamedTuple):
-    """Gradients of the floats of `Operands`."""
+    """Gradients of the floats of `Operands`, in the order of its leaves."""
 
     q: Float[Array, "N T H D"]
     k: Float[Array, "N S K D"]
@@ -178,14 +175,6 @@ def _backward(
         **{name: zeros_of(getattr(operands, name)) for name in ("shared", "per_head", "q_tokens", "k_tokens")},
     )
     return lax.fori_loop(0, count, head, nothing)
-
-
-def _cotangent(operands: Operands, totals: _Totals) -> Operands:
-    """Return the cotangent of the operands, in their own types; None where there is none."""
-    following = iter(
-        [totals.q, totals.k, totals.v, *totals.shared, *totals.per_head, *totals.q_tokens, *totals.k_tokens]
-    )
-    return jax.tree.map(lambda leaf: next(following).astype(leaf.dtype) if is_float(leaf) else None, operands)
 
 
 def _head(

@@ -18,6 +18,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from pejax.attention.dispatch import run
+from pejax.attention.floats import cotangent_of, own_floats, with_floats, zeros_of
 from pejax.attention.merge import merge_attention
 from pejax.attention.operands import Layout, Operands, wide
 from pejax.attention.tile import Options
@@ -103,18 +104,18 @@ def _backward(share: Share, saved: tuple[Operands, Part], cotangents: Part) -> t
         keys, d_keys, d_queries = carry
 
         def part(queries_floats: list[Array], keys_floats: list[Array]) -> Part:
-            return _attend_to(share, _with(queries, queries_floats), _with(keys, keys_floats), turn)
+            return _attend_to(share, with_floats(queries, queries_floats), with_floats(keys, keys_floats), turn)
 
-        (output, part_lse), pull = jax.vjp(part, _floats(queries), _floats(keys))
+        (output, part_lse), pull = jax.vjp(part, own_floats(queries), own_floats(keys))
         weight = jnp.exp(part_lse - lse)
         d_part_lse = weight * (jnp.sum(d_output * wide(output), axis=-1) - mean)
         slopes = pull(((weight[..., None] * d_output).astype(output.dtype), d_part_lse))
         d_queries, d_keys = (_add(*pair) for pair in zip((d_queries, d_keys), slopes, strict=True))
         return (*_pass_on(share, (keys, d_keys)), d_queries), None
 
-    start = keys, *([jnp.zeros_like(wide(x)) for x in _floats(side)] for side in (keys, queries))
+    start = keys, zeros_of(keys), zeros_of(queries)
     (_, d_keys, d_queries), _ = lax.scan(step, start, jnp.arange(share.devices, dtype=jnp.uint32))
-    slopes, (k, v, k_tokens) = _cotangent(queries, d_queries), _cotangent(keys, d_keys)
+    slopes, (k, v, k_tokens) = cotangent_of(queries, d_queries), cotangent_of(keys, d_keys)
     return (slopes._replace(k=k, v=v, k_tokens=k_tokens),)
 
 
@@ -137,27 +138,6 @@ def _attend_to(share: Share, queries: Operands, keys: Keys, turn: Array) -> Part
 def _pass_on(share: Share, tree: Any) -> Any:
     """Send to the next device, receive from the one before."""
     return lax.ppermute(tree, share.axis, [(i, (i + 1) % share.devices) for i in range(share.devices)])
-
-
-def _is_float(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.floating)
-
-
-def _floats(tree: Any) -> list[Array]:
-    """Return the leaves that have gradients."""
-    return [leaf for leaf in jax.tree.leaves(tree) if _is_float(leaf)]
-
-
-def _with(tree: Any, floats: list[Array]) -> Any:
-    """Return the tree with these leaves for those that have gradients."""
-    following = iter(floats)
-    return jax.tree.map(lambda leaf: next(following) if _is_float(leaf) else leaf, tree)
-
-
-def _cotangent(tree: Any, floats: list[Array]) -> Any:
-    """Return the tree of gradients in the types of its leaves, None where there is none."""
-    following = iter(floats)
-    return jax.tree.map(lambda leaf: next(following).astype(leaf.dtype) if _is_float(leaf) else None, tree)
 
 
 def _add(totals: list[Array], slopes: list[Array]) -> list[Array]:

@@ -23,8 +23,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from pejax.attention.blocks import Floats, Gradients, Head, Keys, Queries, Row, floats_of, with_floats, zeros_of
+from pejax.attention.blocks import Gradients, Head, Keys, Queries, Row
 from pejax.attention.dropout import Dropout, apply_dropout, keep_pairs
+from pejax.attention.floats import Floats, floats_of, with_floats, zeros_of
 from pejax.attention.operands import wide
 from pejax.attention.tile import Hooks, Options, checked, log_sum, nonzero, placed_pairs, visible_pairs
 from pejax.attention.toeplitz import diagonal_sums, toeplitz
