@@ -12,7 +12,7 @@ Floats: TypeAlias = list[Array]
 """Of a tree, in the order of its leaves."""
 
 
-def is_float(leaf: Array) -> bool:
+def is_float(leaf: Any) -> bool:
     """Say whether a leaf has a gradient."""
     return jnp.issubdtype(leaf.dtype, jnp.floating)
 
