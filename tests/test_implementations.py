@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from jax.tree_util import Partial
 
 from pejax import Dims, Tokens, attention, attention_weights, explain_attention, make_encoding, packed_positions
 from pejax.attention import blockwise, cpu
@@ -196,3 +197,54 @@ def test_an_explanation_says_what_runs_and_why_others_do_not():
 
 def test_every_platform_ends_with_one_that_can_do_everything():
     assert all(set(kernels) <= set(IMPLEMENTATIONS) for *_, kernels in PREFERENCES.values())
+
+
+ANY = ("reference", "blockwise", "cpu")
+
+
+def holed(params, q, k, q_positions, k_positions):
+    """Not a number where the key is 3 tokens ahead, or 2 behind."""
+    apart = k_positions[None, :] - q_positions[:, None]
+    return jnp.where((apart == 3) | (apart == -2), jnp.nan, 0.0) * params["one"]
+
+
+@pytest.mark.parametrize("implementation", ANY)
+def test_what_is_not_a_number_stays_in_the_rows_that_see_it(implementation):
+    """A bias of NaN where nothing is seen changes nothing; where something is seen it is not hidden."""
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 12, 1, D))
+    bias = Partial(holed, {"all": {"one": jnp.ones(())}})
+    output = attention(q, k, v, q_tokens=jnp.arange(12), causal=True, bias=bias, implementation=implementation)
+    np.testing.assert_array_equal(np.isnan(output).all((1, 2)), np.arange(12) >= 2)
+    plain = attention(q, k, v, q_tokens=jnp.arange(12), causal=True, window=2, implementation=implementation)
+    kept = attention(q, k, v, q_tokens=jnp.arange(12), causal=True, window=2, bias=bias, implementation=implementation)
+    np.testing.assert_allclose(kept, plain, atol=1e-6)
+
+
+@pytest.mark.parametrize("implementation", ANY)
+def test_logits_beyond_the_range_of_float16_are_right(implementation):
+    q, k, v = jax.random.normal(jax.random.key(1), (3, 20, 2, D), jnp.float16) * jnp.float16([200, 200, 1]).reshape(
+        3, 1, 1, 1
+    )
+    largest = np.max(np.einsum("thd,shd->hts", *(np.asarray(x, np.float64) for x in (q, k))))
+    assert largest > float(jnp.finfo(jnp.float16).max)
+
+    def run(dtype):
+        arrays = (x.astype(dtype) for x in (q, k, v))
+        return attention(*arrays, q_tokens=jnp.arange(20), scale=1.0, implementation=implementation)
+
+    half = run(jnp.float16)
+    assert half.dtype == jnp.float16
+    np.testing.assert_allclose(np.asarray(half, np.float32), run(jnp.float32), atol=2e-3)
+
+
+@pytest.mark.parametrize("implementation", ANY)
+def test_rows_that_see_nothing_are_zero_and_so_are_their_gradients(implementation):
+    q, k, v = jax.random.normal(jax.random.key(2), (3, 20, 2, D))
+    segments = jnp.asarray([0] * 3 + [1] * 10 + [0] * 7)
+    tokens = Tokens(jnp.arange(20), segments=segments)
+    run = lambda q, k, v: attention(q, k, v, q_tokens=tokens, causal=True, implementation=implementation)  # noqa: E731
+    output, pull = jax.vjp(run, q, k, v)
+    for array in (output, *pull(jnp.ones_like(output))):
+        np.testing.assert_array_equal(np.asarray(array)[np.asarray(segments) == 0], 0.0)
+        assert np.isfinite(array).all()
+        assert np.any(np.asarray(array) != 0)
