@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
-from pejax.attention.dropout import _finalise
+from pejax.attention.dropout import finalise
 from pejax.attention.operands import Layout, Operands
 from pejax.attention.tile import Options
 from pejax.attention.tpu_kernels import Spans
@@ -117,6 +117,6 @@ def drop_words(layout: Layout, operands: Operands, seed: UInt32[Array, "2"]) -> 
     batch, head = count(n, origin.batch), count(groups * shared, origin.head)
     if layout.one_dropout:
         batch, head = jnp.zeros_like(batch), jnp.zeros_like(head)
-    stream = _finalise(_finalise(seed[0] ^ batch)[:, None] + head)
-    rows = _finalise(stream[:, :, None] ^ _finalise(count(t, origin.query) + seed[1]))
-    return rows, _finalise(_finalise(count(operands.k.shape[2], origin.key) ^ seed[1]) + seed[0])
+    stream = finalise(finalise(seed[0] ^ batch)[:, None] + head)
+    rows = finalise(stream[:, :, None] ^ finalise(count(t, origin.query) + seed[1]))
+    return rows, finalise(finalise(count(operands.k.shape[2], origin.key) ^ seed[1]) + seed[0])
