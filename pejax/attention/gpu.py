@@ -21,9 +21,9 @@ from pejax.attention import blockwise
 from pejax.attention.elementwise import cut
 from pejax.attention.gpu_call import Call, Learned, Static, Way, position_axes
 from pejax.attention.gpu_kernels import forward
-from pejax.attention.gpu_tokens import aligned
 from pejax.attention.operands import Layout, Operands, derived_bias, over_heads
 from pejax.attention.tile import Hooks, Options
+from pejax.attention.toeplitz import aligned
 
 
 def gpu_attention(

@@ -14,9 +14,10 @@ from pejax.attention.elementwise import Elementwise
 from pejax.attention.gpu_bias import by_diagonals, numbers_by_queries, positions_by_keys
 from pejax.attention.gpu_kernels import Rows, by_keys, by_queries
 from pejax.attention.gpu_tile import Inputs, Plan
-from pejax.attention.gpu_tokens import Marks, Tiles, aligned, marks, spans, tiles
+from pejax.attention.gpu_tokens import Marks, Tiles, marks, spans, tiles
 from pejax.attention.operands import Layout, Operands
 from pejax.attention.tile import Options
+from pejax.attention.toeplitz import aligned
 from pejax.encoding import Params
 
 

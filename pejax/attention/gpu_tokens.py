@@ -9,7 +9,6 @@ from jaxtyping import Array, Bool, Int, Num
 
 from pejax.attention.operands import Layout, Operands
 from pejax.attention.tile import Options
-from pejax.attention.toeplitz import first_distance
 from pejax.encoding import Tokens
 from pejax.positions import visible
 
@@ -181,17 +180,3 @@ def spans(tiles: Tiles) -> Int[Array, "N I 4"]:
     after = jnp.min(jnp.where(whole | (place < begin[..., None]), count, place), axis=-1)
     begin, after = (jnp.where(jnp.any(whole, axis=-1), x, first) for x in (begin, after))
     return jnp.stack([first, begin, after, last], axis=-1).astype(jnp.int32)
-
-
-def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Array, ""]]:
-    """Return whether key - query is `j - i + shift` in every pair of placed tokens of one segment, and the shift."""
-    axes = layout.q_axes, layout.k_axes
-    sides = (
-        tokens._replace(positions=tokens.positions.astype(jnp.int32))
-        for tokens in (operands.q_tokens, operands.k_tokens)
-    )
-    if all(field is None for side in axes for field in side):
-        shift, holds = first_distance(*sides)
-        return holds, shift
-    shifts, holds = jax.vmap(first_distance, axes)(*sides)
-    return jnp.all(holds) & jnp.all(shifts == shifts[0]), shifts[0]

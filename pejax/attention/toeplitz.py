@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from pejax.attention.operands import Layout, Operands
 from pejax.encoding import Tokens
 
 BAND = 16
@@ -39,6 +40,20 @@ def first_distance(q_tokens: Tokens, k_tokens: Tokens) -> tuple[Int[Array, ""], 
         segment, shift = lax.sort((jnp.concatenate(segments), jnp.concatenate(moved)), num_keys=2)
         steady |= jnp.all((segment[1:] != segment[:-1]) | (shift[1:] == shift[:-1]))
     return first[1] - first[0], steady
+
+
+def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Array, ""]]:
+    """Return whether key - query is `j - i + shift` in every pair of placed tokens of one segment, and the shift."""
+    axes = layout.q_axes, layout.k_axes
+    sides = (
+        tokens._replace(positions=tokens.positions.astype(jnp.int32))
+        for tokens in (operands.q_tokens, operands.k_tokens)
+    )
+    if all(field is None for side in axes for field in side):
+        shift, holds = first_distance(*sides)
+        return holds, shift
+    shifts, holds = jax.vmap(first_distance, axes)(*sides)
+    return jnp.all(holds) & jnp.all(shifts == shifts[0]), shifts[0]
 
 
 def _shifts(tokens: Tokens) -> tuple[Int[Array, " T"], Bool[Array, " T"]]:

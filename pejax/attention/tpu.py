@@ -24,9 +24,9 @@ from jaxtyping import Array
 
 from pejax.attention import blockwise, tpu_tile
 from pejax.attention.elementwise import Elementwise, cut
-from pejax.attention.gpu_tokens import aligned
 from pejax.attention.operands import Layout, Operands, derived_bias, over_heads
 from pejax.attention.tile import Hooks, Options
+from pejax.attention.toeplitz import aligned
 from pejax.attention.tpu_call import Call, Learned
 from pejax.attention.tpu_kernels import forward, key_gradients, query_gradients
 from pejax.encoding import Tokens
