@@ -89,6 +89,7 @@ def rope_apply(
     return rotate_pairs(x, *(cos * factor, sin * factor), pairing=pairing)
 
 
+@jax.jit
 def _tables(
     positions: Num[Array | np.ndarray, "..."], frequencies: Float[Array | np.ndarray, "*KA F"]
 ) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:

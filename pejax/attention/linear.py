@@ -8,6 +8,7 @@ segment ends, and within a chunk the pairs are computed as they are. Backward co
 at the start of each is kept, which for chunks of D tokens or more is no larger than the keys.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -113,6 +114,7 @@ def positive(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x)))
 
 
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def _attend(heads: Head, operands: Operands, layout: Layout, causal: bool, one_side: bool) -> Float[Array, "N K G T D"]:
     """Attend from all queries; `one_side` says that queries and keys are the same tokens."""
     each = _in_turn if platform() == "cpu" else jax.vmap

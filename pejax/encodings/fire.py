@@ -111,6 +111,7 @@ class _Runs(NamedTuple):
 
 
 @jax.custom_vjp
+@jax.jit
 def _network(queries: _Side, keys: _Side, c: Float[Array, ""], units: _Units) -> Float[Array, "T S"]:
     """Return `Σ_k w_k relu(a_k x + b_k)` of `x = log(|c d| + 1) · min(inverse_i, inverse_j)`."""
     return lax.platform_dependent(queries, keys, c, units, cpu=_by_blocks, default=_pair_by_pair)
@@ -142,6 +143,7 @@ def _by_blocks(queries: _Side, keys: _Side, c: Float[Array, ""], units: _Units) 
     return lax.fori_loop(0, runs.first.size, block, total)[: shape[0], : shape[1]]
 
 
+@jax.jit
 def _network_backward(saved: Any, d_output: Float[Array, "T S"]) -> tuple[_Side, _Side, Array, _Units]:
     pair_by_pair = lambda *operands: _pullable(_pair_by_pair, *operands[:-1])[1](operands[-1])  # noqa: E731
     parts = lax.platform_dependent(*saved, d_output, cpu=_blocks_backward, default=pair_by_pair)

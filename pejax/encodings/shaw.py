@@ -132,6 +132,7 @@ def _scatter(weights: Float[Array, "T S"], rows: Int[Array, "T S"], count: int) 
 
 
 @jax.custom_vjp
+@jax.jit
 def _pick(
     scores: Float[Array, "T R"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
 ) -> Float[Array, "T S"]:
@@ -164,6 +165,7 @@ def _pick(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.jit, static_argnums=0)
 def _collect(
     rows: int, weights: Float[Array, "T S"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
 ) -> Float[Array, "T R"]:
