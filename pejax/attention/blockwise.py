@@ -8,6 +8,7 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from pejax.attention.blocks import (
@@ -20,9 +21,10 @@ from pejax.attention.blocks import (
 )
 from pejax.attention.dropout import Dropout
 from pejax.attention.floats import cotangent_of
+from pejax.attention.operands import Layout, Operands, derived_bias, over_heads
 from pejax.attention.tile import Hooks, Options, Pairs
 from pejax.attention.tiled import backward, forward
-from pejax.encoding import Tokens
+from pejax.encoding import Params, Tokens
 
 BLOCK = 512
 """Queries, and keys, of a tile at most: its float32 scores take 1 MiB."""
@@ -53,6 +55,30 @@ def blockwise_head(
     del pairs
     hooks = hooks._replace(distance=None)
     return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, hooks, dropout))  # pyright: ignore[reportReturnType]
+
+
+def from_distance_alone(
+    options: Options,
+    layout: Layout,
+    operands: Operands,
+    arrays: tuple[Array, Array, Array],
+    params: tuple[Params, Params],
+) -> tuple[Array, Array]:
+    """Attend with the bias that the distance hook gives, where a kernel has no way of its own to it.
+
+    Args:
+        options: `block` of the kernel.
+        layout: of the operands.
+        operands: the rest of them.
+        arrays: q, k, v.
+        params: of the distance hook, those of all heads and those of each.
+    """
+    distance, (shared, per_head) = operands.shared.distance, params
+    bias = derived_bias(None, None if distance is None else Partial(distance.func, shared))
+    q, k, v = arrays
+    operands = operands._replace(q=q, k=k, v=v, shared=Hooks(bias, None), per_head=(per_head, {}, {}))
+    options = options._replace(block=min(options.block or BLOCK, BLOCK))
+    return over_heads(functools.partial(blockwise_head, options), operands, layout)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -14,15 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import AxisType
-from jax.tree_util import Partial
 from jaxtyping import Array
 
 from pejax.attention import blockwise
 from pejax.attention.elementwise import cut
 from pejax.attention.gpu_call import Call, Learned, Static, Way, position_axes
 from pejax.attention.gpu_kernels import forward
-from pejax.attention.operands import Layout, Operands, derived_bias, over_heads
-from pejax.attention.tile import Hooks, Options
+from pejax.attention.operands import Layout, Operands
+from pejax.attention.tile import Options
 from pejax.attention.toeplitz import aligned
 
 
@@ -168,11 +167,5 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 def _blockwise(static: Static, operands: Operands, learned: Learned) -> tuple[Array, Array]:
     """Attend by the implementation for any device, from the distance."""
-    distance = operands.shared.distance
-    assert distance is not None
-    bias = derived_bias(None, Partial(distance.func, learned.shared))
-    operands = operands._replace(
-        q=learned.q, k=learned.k, v=learned.v, shared=Hooks(bias, None), per_head=(learned.per_head, {}, {})
-    )
-    options = static.options._replace(block=static.options.block or blockwise.BLOCK)
-    return over_heads(functools.partial(blockwise.blockwise_head, options), operands, static.layout)
+    arrays, params = (learned.q, learned.k, learned.v), (learned.shared, learned.per_head)
+    return blockwise.from_distance_alone(static.options, static.layout, operands, arrays, params)

@@ -32,6 +32,7 @@ class Rows(NamedTuple):
 
 
 def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *operands: Any, name: str) -> Any:
+    """Run a kernel over a grid, with the warps that suit the bytes of a head."""
     dim, size = operands[0].q.shape[-1], operands[0].q.dtype.itemsize
     kernel_call = pl.pallas_call(
         kernel,
@@ -60,6 +61,7 @@ def loop(inputs: Inputs, n: Array, block: Array, count: int, step: Callable, car
 
 
 def load_block(ref: Any, n: Array, head: Array, block: Array, size: int) -> Array:
+    """Load the rows of one block of one head."""
     return ref[n, head, pl.ds(block * size, size)]
 
 
@@ -111,6 +113,7 @@ class Query(NamedTuple):
 
 
 def load_query(inputs: Inputs, rows: Rows, at: Place, size: int) -> Query:
+    """Load one block of queries, its numbers a row across the keys as the tile stands."""
     q, d_output, lse, mean = (load_block(x, at.n, at.head, at.i, size) for x in (inputs.q, *rows))
     across = lambda x: x[None, :] if at.turned else x[:, None]  # noqa: E731
     return Query(q, d_output, across(lse), across(mean))

@@ -75,7 +75,7 @@ PREFERENCES = {
     "gpu": Preference(short=2**15, short_causal=2**15, kernels=("cudnn", "gpu", "blockwise")),
     "tpu": Preference(short=2**15, short_causal=2**15, kernels=("tpu", "blockwise")),
 }
-"""The ends of the dense reference were measured forward and backward on CPU (benchmarks/RESULTS.md), not on others."""
+"""The ends of the dense reference come from CPU, forward and backward on one core; those of GPU and TPU are guesses."""
 
 
 class Attempt(NamedTuple):

@@ -19,13 +19,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType
-from jax.tree_util import Partial
 from jaxtyping import Array
 
 from pejax.attention import blockwise, tpu_tile
 from pejax.attention.elementwise import Elementwise, cut
-from pejax.attention.operands import Layout, Operands, derived_bias, over_heads
-from pejax.attention.tile import Hooks, Options
+from pejax.attention.operands import Layout, Operands
+from pejax.attention.tile import Options
 from pejax.attention.toeplitz import aligned
 from pejax.attention.tpu_call import Call, Learned
 from pejax.attention.tpu_kernels import forward, key_gradients, query_gradients
@@ -192,14 +191,5 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 def _blockwise(static: Static, operands: Operands, learned: Learned) -> tuple[Array, Array]:
     """Attend by the implementation for any device, from the distance."""
-    distance = operands.shared.distance
-    hook = None if distance is None else Partial(distance.func, learned.shared)
-    operands = operands._replace(
-        q=learned.q,
-        k=learned.k,
-        v=learned.v,
-        shared=Hooks(derived_bias(None, hook), None),
-        per_head=(learned.per_head, {}, {}),
-    )
-    options = static.options._replace(block=min(static.options.block, blockwise.BLOCK))
-    return over_heads(functools.partial(blockwise.blockwise_head, options), operands, static.layout)
+    arrays, params = (learned.q, learned.k, learned.v), (learned.shared, learned.per_head)
+    return blockwise.from_distance_alone(static.options, static.layout, operands, arrays, params)

@@ -190,6 +190,7 @@ def unsigned(x: Int[Array, "..."]) -> Int[Array, "..."]:
 
 
 def bound(most: int) -> Array:
+    """Return a largest distance in the numbers of `unsigned`."""
     return jnp.int32(min(most, 2**32 - 1) - 2**31)
 
 
