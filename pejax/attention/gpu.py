@@ -94,13 +94,13 @@ def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     whole = axes == 1 and kind == jnp.int32
     own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head[2])
     try:
-        tile = Way("tile", cut(distance.func, {**distance.args[0], **own}, axes, kind))
+        inside = cut(distance.func, {**distance.args[0], **own}, axes, kind)
     except NotImplementedError:
         if not whole:
             raise
         return Way("diagonals"), Way("blockwise")
-    assert tile.inside is not None
-    return (Way("diagonals"), tile) if whole and not tile.inside.cheap else (tile,)
+    tile = Way("tile", inside)
+    return (Way("diagonals"), tile) if whole and not inside.cheap else (tile,)
 
 
 def attend(static: Static, learned: Learned, operands: Operands) -> tuple[Array, Array]:

@@ -137,8 +137,8 @@ def tile_bias(plan: Plan, inputs: Inputs, at: Place, q: Marks, k: Marks) -> Arra
 
 
 def _inside(plan: Plan, numbers: list[Array], q: tuple[Array, ...], k: tuple[Array, ...]) -> Array:
-    assert plan.inside is not None
-    return plan.inside.inside(numbers, tuple(y - x for x, y in zip(q, k, strict=True))).astype(jnp.float32)
+    relative = tuple(y - x for x, y in zip(q, k, strict=True))
+    return plan.inside.inside(numbers, relative).astype(jnp.float32)  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def head_numbers(inputs: Inputs, at: Place) -> list[Array]:

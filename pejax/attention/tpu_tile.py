@@ -127,8 +127,8 @@ def relative_of(plan: Plan, refs: Refs) -> tuple[Int[Array, "S T"], ...]:
 
 def numbers_gradient(plan: Plan, refs: Refs, at: Place, d_bias: Float[Array, "S T"]) -> Float[Array, "1 L"]:
     """Return the gradients of the numbers that the bias reads, the first of the lanes."""
-    assert plan.inside is not None
-    inside, relative = plan.inside, relative_of(plan, refs)
+    inside: Any = plan.inside
+    relative = relative_of(plan, refs)
     _, pull = jax.vjp(lambda numbers: inside(numbers, relative), numbers_of(refs, at))
     lane = lax.broadcasted_iota(jnp.int32, (1, plan.lanes), 1)
     parts = [jnp.where(lane == number, d, 0.0) for number, d in enumerate(pull(d_bias)[0])]
