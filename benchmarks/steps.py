@@ -17,8 +17,8 @@ from benchmarks.report import Case, Column, Part, Settings, column_of
 from benchmarks.timing import Call, Maker, Say, side_by_side
 from pejax.models import Decoder, DecoderConfig, ViT, ViTConfig
 from train.lm_config import Config
-from train.loop import init_state, make_step
-from train.mesh import make_mesh, put_batch, replicated
+from train.loop import Metrics, Recipe, init_state, make_step, state_shardings
+from train.mesh import make_mesh, put_batch
 from train.task import Split, adamw
 
 OURS = "pejax"
@@ -92,16 +92,17 @@ def ours(make: Callable[[nnx.Rngs], nnx.Module], batch: tuple[np.ndarray, np.nda
     """Return the step of the trainers: their loop, optimizer and mesh; every call goes on from the last."""
     split, named = Split(make), dict(zip(("inputs", "labels"), batch, strict=True))
 
-    def loss(params: Any, batch: Mapping[str, Array], key: Array) -> tuple[Array, dict[str, Array]]:
+    def loss(params: Any, batch: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
         del key
         logits = split.model(params)(batch["inputs"])  # pyright: ignore[reportCallIssue]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
         return jnp.mean(losses), {"loss": jnp.sum(losses), "count": jnp.float32(losses.size)}
 
-    optimizer, _ = adamw(Config(), steps=1000, warmup=10)
+    recipe = Recipe(adamw(Config(), steps=1000, warmup=10)[0], ("loss", "count"))
     mesh = make_mesh(1)  # torch has one device too
-    step = make_step(loss, optimizer, 0, mesh)
-    states = [jax.device_put(init_state(split.init(jax.random.key(0)), optimizer, ("loss", "count")), replicated(mesh))]
+    shardings = state_shardings(split, recipe, mesh)
+    step = make_step(loss, recipe, shardings, mesh)
+    states = [jax.device_put(init_state(split.init(jax.random.key(0)), recipe), shardings)]
 
     def call() -> Array:
         states.append(step(states.pop(), put_batch(named, mesh)))

@@ -18,9 +18,9 @@ from train.data.text import load_text, training_windows
 from train.language import Language
 from train.lm import make_task
 from train.lm_config import Config
-from train.loop import init_state, make_step
+from train.loop import init_state, make_step, state_shardings
 from train.mesh import make_mesh
-from train.task import adamw, fitted
+from train.task import adamw, fitted, recipe
 
 MODEL = ("--width=8", "--layers=1", "--heads=2", "--batch=8")
 TINY = (
@@ -252,10 +252,11 @@ def test_no_token_is_predicted_across_documents_and_padding_counts_for_nothing()
 @pytest.mark.parametrize("pe", TEXT_ENCODINGS)
 def test_every_encoding_takes_a_step(pe):
     task = make_task(parse(Config, [*TINY, f"--pe={pe}", "--probe_every=0"]))
-    optimizer, _ = adamw(task.split.config, 6, 0)
+    steps, mesh = recipe(task.split.config, adamw(task.split.config, 6, 0)[0], task.sums), make_mesh(1)
     before = task.split.init(jax.random.key(0))
-    state = init_state(jax.tree.map(jnp.copy, before), optimizer, task.sums)
-    after = make_step(task.loss, optimizer, 0, make_mesh(1))(state, next(task.batches())).params
+    state = init_state(jax.tree.map(jnp.copy, before), steps)
+    step = make_step(task.loss, steps, state_shardings(task.split, steps, mesh), mesh)
+    after = step(state, next(task.batches(0, range(8)))).params
     for path, leaf in jax.tree_util.tree_leaves_with_path(after):
         assert np.isfinite(leaf).all(), path
     assert float(jnp.abs(after["head"]["kernel"] - before["head"]["kernel"]).max()) > 1e-4

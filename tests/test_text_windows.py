@@ -1,7 +1,6 @@
 """Windows of tokens: packing, segments, coverage, exact resumption, evaluation inside documents."""
 
 import itertools
-import json
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -61,13 +60,17 @@ def test_the_seed_alone_decides_and_resumption_is_exact() -> None:
     assert take(packed_batches(corpus, 6, 5, seed=1), 20) == whole
     assert len(set(whole)) == 20
     assert take(packed_batches(corpus, 6, 5, seed=2), 20) != whole
-    begun = packed_batches(corpus, 6, 5, seed=1)
-    for _ in range(8):
-        next(begun)
-    state = json.loads(json.dumps(begun.get_state()))
-    resumed = packed_batches(corpus, 6, 5, seed=1)
-    resumed.set_state(state)
-    assert [next(resumed)["ids"].tobytes() for _ in range(12)] == [one[: len(one) // 2] for one in whole[8:]]
+    assert take(packed_batches(corpus, 6, 5, seed=1, step=8), 12) == whole[8:]
+
+
+def test_rows_alone_are_the_rows_of_the_whole() -> None:
+    corpus = numbered(50, 60, 70)
+    whole = packed_batches(corpus, 6, 5, seed=1)
+    parts = [packed_batches(corpus, 6, 5, seed=1, rows=rows) for rows in (range(2), range(2, 5))]
+    for _ in range(4):
+        drawn, cut = next(whole), [next(part) for part in parts]
+        for name, array in drawn.items():
+            np.testing.assert_array_equal(np.concatenate([part[name] for part in cut]), array)
 
 
 def test_the_order_of_documents_follows_the_seed() -> None:

@@ -95,7 +95,7 @@ def test_stop_and_resume_change_no_bit(whole, tmp_path):
     assert outcome(tmp_path / "run") == outcome(whole)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_saves_and_says_how_to_go_on(number, status, whole, tmp_path, monkeypatch, capsys):
     report = loop.Report.__call__
 
@@ -152,7 +152,7 @@ BAD = {
     "--preset=demos": "preset must be one of demo, table, vit_s16, got 'demos'",
     "--epoch=3": "unknown option --epoch; did you mean --epochs?",
     "--epochs=three": "invalid int value: 'three'",
-    "--batch=12": "batch must be a multiple of the number of devices, 8, got 12",
+    "--batch=12": "batch must be a multiple of 8, the devices of data x fsdp, got 12",
     "--batch=16000": "batch must be at most the 10000 training images, got 16000",
     "--devices=9": "devices must be at most 8, what is visible, got 9",
     "--size=30": "image sizes must be multiples of the patch, 14, got 30",

@@ -73,7 +73,11 @@ def make_task(config: Config) -> Task:
     def draw(_: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
         return {"x": rng.standard_normal((config.batch, config.width), np.float32)}
 
-    def loss(params: Any, batch: Mapping[str, Any], key: Any) -> Any:
+    def batches(step: int, rows: range) -> Any:
+        drawn = grain.MapDataset.range(8).seed(config.seed).repeat().random_map(draw)[step:]
+        return iter(drawn.map(lambda batch: {"x": batch["x"][rows.start : rows.stop]}).to_iter_dataset())
+
+    def loss(params: Any, batch: Mapping[str, Any], key: Any, *, execution: Any) -> Any:
         x = batch["x"] + 0.1 * jax.random.normal(key, batch["x"].shape)
         losses = (split.model(params)(x)[:, 0] - batch["x"].sum(-1)) ** 2
         tokens = jnp.float32(config.batch * config.length)
@@ -88,8 +92,10 @@ def make_task(config: Config) -> Task:
         steps=config.steps,
         per_epoch=4,
         warmup=2,
-        batches=lambda: iter(grain.MapDataset.range(8).seed(config.seed).repeat().random_map(draw).to_iter_dataset()),
+        batches=batches,
         loss=loss,
+        kv_heads=config.heads,
+        length=config.length,
         laws=lambda params: "laws: none",
         before=lambda before: make_task(before).split,
         fitted=lambda split, params: params,

@@ -12,11 +12,12 @@ from jaxtyping import Array, Int
 from rich.console import Console
 from rich.progress import Progress
 
+from pejax.models import Execution
 from pejax.models.answers import generate_answers
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from train.data.tasks import PAD, STOP, TASKS, VOCAB, evaluation_batches
 from train.loop import Metrics
-from train.mesh import put_batch, replicated
+from train.mesh import EVALUATED, put_batch, replicated
 from train.seq2seq_config import Config
 from train.seq2seq_results import Results, Row
 from train.task import Split, laws, layer_params
@@ -65,13 +66,16 @@ class Answerer(Split[EncoderDecoder]):
         )
         super().__init__(lambda rngs: EncoderDecoder(self.network, rngs=rngs))
 
-    def loss(self, params: Any, batch: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
+    def loss(
+        self, params: Any, batch: Mapping[str, Array], key: Array, *, execution: Execution = Execution()
+    ) -> tuple[Array, Metrics]:
         """Return the mean cross-entropy of the answers' tokens, in nats, and the sums over the batch.
 
         Args:
             params: of the model.
             batch: as `train.data.tasks.make_batch` makes it; all encodings adapt to its width.
             key: not used: nothing is drawn.
+            execution: over which devices this is computed, and what twice.
         """
         del key
         target, segments = batch["target"], batch["target_segments"]
@@ -82,6 +86,7 @@ class Answerer(Split[EncoderDecoder]):
             target_segments=segments,
             source_extent=batch["source"].shape[1],
             target_extent=target.shape[1],
+            execution=execution,
         )
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, target)
         inside = (segments != 0).astype(jnp.float32)
@@ -141,7 +146,7 @@ def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, le
     correct, right, tokens = 0, 0, 0
     for host in evaluation_batches(task, length, count, batch):
         short = batch - len(host["source"])
-        source = put_batch(np.pad(host["source"], ((0, short), (0, 0)), mode="edge"), mesh)
+        source = put_batch(np.pad(host["source"], ((0, short), (0, 0)), mode="edge"), mesh, axes=EVALUATED)
         found = generate_answers(model, source, None, host["target"].shape[1], start=PAD, stop=STOP)
         inside = host["target_segments"] != 0
         same = np.asarray(found)[: len(inside)] == np.where(inside, host["target"], STOP)

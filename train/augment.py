@@ -1,16 +1,21 @@
-"""What is done to training images: crop, mirror, RandAugment, random erasing, Mixup and CutMix, each by itself.
+"""What is done to single training images: crop, mirror, RandAugment and random erasing, each by itself.
 
-Everything is a function of its inputs and a numpy generator. Crop and mirror move uint8 pixels of a whole batch at
-once; erasing works on normalised images, Mixup and CutMix on normalised batches and their labels, in that order, as
-in the training of DeiT (Touvron et al. 2021, arXiv 2012.12877, table 9).
+Everything is a function of its inputs and numpy generators, one for each image: what happens to an image does not
+depend on which others are there. Crop and mirror move uint8 pixels, erasing works on normalised images, in that order,
+as in the training of DeiT (Touvron et al. 2021, arXiv 2012.12877, table 9). `train.mixing` mixes images.
 """
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Float32, Int, UInt8
+from jaxtyping import Float32, UInt8
 from PIL import Image
+
+Generators: TypeAlias = Sequence[np.random.Generator]
+"""One for each image."""
 
 ERASED_AREA = (0.02, 1 / 3)
 ERASED_ASPECT = (0.3, 1 / 0.3)
@@ -27,22 +32,21 @@ class Augment:
     flip: bool = False  # mirror half of the images, where that keeps their class
     rand_augment: bool = False  # RandAugment(9, 0.5)
     erasing: float = 0.0  # probability that a rectangle of an image becomes noise
-    mixup: float = 0.0  # Beta parameter; 0 = off
-    cutmix: float = 0.0  # Beta parameter; 0 = off
 
 
-def random_crop(images: UInt8[np.ndarray, "B S S C"], rng: np.random.Generator) -> UInt8[np.ndarray, "B S S C"]:
+def random_crop(images: UInt8[np.ndarray, "B S S C"], rngs: Generators) -> UInt8[np.ndarray, "B S S C"]:
     """Return every image moved by up to a sixteenth of its side along both axes, its border repeated where it left."""
     count, side = images.shape[:2]
     reach = side // 16
-    moves = rng.integers(-reach, reach + 1, (2, count, 1))
+    moves = np.stack([rng.integers(-reach, reach + 1, (2, 1)) for rng in rngs], axis=1)
     rows, columns = np.clip(np.arange(side) + moves, 0, side - 1)
     return images[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
-def random_flip(images: UInt8[np.ndarray, "B S S C"], rng: np.random.Generator) -> UInt8[np.ndarray, "B S S C"]:
+def random_flip(images: UInt8[np.ndarray, "B S S C"], rngs: Generators) -> UInt8[np.ndarray, "B S S C"]:
     """Return every image mirrored left to right with probability 1/2."""
-    return np.where(rng.random((len(images), 1, 1, 1)) < 0.5, images[:, :, ::-1], images)
+    mirrored = np.asarray([rng.random() < 0.5 for rng in rngs])
+    return np.where(mirrored[:, None, None, None], images[:, :, ::-1], images)
 
 
 def random_resized_crop(picture: Image.Image, size: int, rng: np.random.Generator) -> Image.Image:
@@ -77,7 +81,7 @@ def central_square(picture: Image.Image, size: int, margin: float = 1.0) -> Imag
 
 
 def random_erasing(
-    images: Float32[np.ndarray, "B S S C"], probability: float, rng: np.random.Generator
+    images: Float32[np.ndarray, "B S S C"], probability: float, rngs: Generators
 ) -> Float32[np.ndarray, "B S S C"]:
     """Return the images, a rectangle of some of them replaced by standard normal noise.
 
@@ -88,63 +92,20 @@ def random_erasing(
         Zhong et al. 2020, "Random Erasing Data Augmentation" (arXiv 1708.04896), algorithm 1.
     """
     images = images.copy()
-    count, side = images.shape[:2]
-    area = side * side * rng.uniform(*ERASED_AREA, (count, ATTEMPTS))
-    narrow, wide = np.log(ERASED_ASPECT)
-    aspect = np.exp(rng.uniform(narrow, wide, (count, ATTEMPTS)))
-    heights, widths = np.rint(np.sqrt(area * aspect)).astype(int), np.rint(np.sqrt(area / aspect)).astype(int)
-    fits = (heights < side) & (widths < side)
-    erased = (rng.random(count) < probability) & fits.any(axis=1)
-    for index in np.flatnonzero(erased):
-        first = fits[index].argmax()
-        h, w = heights[index, first], widths[index, first]
-        top, left = rng.integers(0, side - h + 1), rng.integers(0, side - w + 1)
-        noise = rng.standard_normal((h, w, images.shape[3]), np.float32)
-        images[index, top : top + h, left : left + w] = noise
+    for image, rng in zip(images, rngs, strict=True):
+        if rng.random() < probability:
+            _erase(image, rng)
     return images
 
 
-def mix(
-    images: Float32[np.ndarray, "B S S C"],
-    labels: Int[np.ndarray, " B"],
-    classes: int,
-    mixup: float,
-    cutmix: float,
-    rng: np.random.Generator,
-) -> tuple[Float32[np.ndarray, "B S S C"], Float32[np.ndarray, "B classes"]]:
-    """Return a batch mixed with itself in reverse order, and the probabilities of the classes.
-
-        image_i <- λ image_i + (1 - λ) image_{B-1-i}      Mixup:  λ ~ Beta(mixup, mixup)
-        image_i <- image_{B-1-i} inside a rectangle       CutMix: λ ~ Beta(cutmix, cutmix), λ <- 1 - its share of pixels
-        label_i <- λ label_i + (1 - λ) label_{B-1-i}
-
-    One λ serves the batch. Where both are on, each is taken with probability 1/2.
-
-    Reference:
-        Zhang et al. 2018, "mixup" (arXiv 1710.09412), equation 2.
-        Yun et al. 2019, "CutMix" (arXiv 1905.04899), equations 1 and 2.
-    """
-    one_hot = np.eye(classes, dtype=np.float32)[labels]
-    if cutmix and (not mixup or rng.random() < 0.5):
-        images = images.copy()
-        rows, columns = cut_box(images.shape[1], rng.beta(cutmix, cutmix), rng)
-        images[:, rows, columns] = images[::-1, rows, columns].copy()
-        share = 1 - (rows.stop - rows.start) * (columns.stop - columns.start) / images.shape[1] ** 2
-    else:
-        share = rng.beta(mixup, mixup)
-        images = _blend(images, share)
-    return images, _blend(one_hot, share)
-
-
-def _blend(array: Float[np.ndarray, "B *rest"], share: float) -> Float[np.ndarray, "B *rest"]:
-    return np.float32(share) * array + np.float32(1 - share) * array[::-1]
-
-
-def cut_box(side: int, share: float, rng: np.random.Generator) -> tuple[slice, slice]:
-    """Return the rows and columns of a square of `1 - share` of the image, its centre uniform, clipped to it."""
-    reach = int(side * math.sqrt(1 - share)) // 2
-    row, column = (int(centre) for centre in rng.integers(0, side, 2))
-    return (
-        slice(max(row - reach, 0), min(row + reach, side)),
-        slice(max(column - reach, 0), min(column + reach, side)),
-    )
+def _erase(image: Float32[np.ndarray, "S S C"], rng: np.random.Generator) -> None:
+    side = len(image)
+    area = side * side * rng.uniform(*ERASED_AREA, ATTEMPTS)
+    narrow, wide = np.log(ERASED_ASPECT)
+    aspect = np.exp(rng.uniform(narrow, wide, ATTEMPTS))
+    heights, widths = np.rint(np.sqrt(area * aspect)).astype(int), np.rint(np.sqrt(area / aspect)).astype(int)
+    fits = (heights < side) & (widths < side)
+    if fits.any():
+        h, w = heights[fits.argmax()], widths[fits.argmax()]
+        top, left = rng.integers(0, side - h + 1), rng.integers(0, side - w + 1)
+        image[top : top + h, left : left + w] = rng.standard_normal((h, w, image.shape[2]), np.float32)

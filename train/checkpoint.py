@@ -1,22 +1,25 @@
-"""Checkpoints that are whole or refused: arrays, place in the data and configuration together, sealed by a digest.
+"""Checkpoints that are whole or refused: arrays and configuration together, sealed by digests of the arrays.
 
-A checkpoint is one orbax step with three items: `state` (arrays), `data` (the grain iterator) and `seal` (the
-configuration and the sha256 of the arrays). Orbax by itself restores flipped bytes without a word; the seal is compared
-at every restore, and a broken step is passed over, by name, for the one before it.
+A checkpoint is one orbax step with two items: `state` (arrays) and `seal` (the configuration, and the digest of every
+array). Orbax by itself restores flipped bytes without a word; the seal is compared at every restore, and a broken step
+is passed over, by name, for the one before it. The place in the data is not stored: batches follow (seed, step) alone.
 """
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import grain
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.args import Composite, JsonRestore, JsonSave, StandardRestore, StandardSave
+
+from train.digest import digests
+from train.hosts import agreed
+
+FORMAT = 2
+"""Of what is written here; a checkpoint of another format is refused."""
 
 KEPT = 2
 """How many checkpoints stay: the newest, and one to fall back upon."""
@@ -24,16 +27,6 @@ KEPT = 2
 
 class CheckpointError(ValueError):
     """A checkpoint cannot be read, or cannot be written."""
-
-
-def digest(tree: Any) -> str:
-    """Return the sha256 of every leaf's path, type, shape and bytes."""
-    total = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        array = np.ascontiguousarray(jax.device_get(leaf))
-        total.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape} ".encode())
-        total.update(array.tobytes())
-    return total.hexdigest()
 
 
 class Checkpoints:
@@ -59,16 +52,14 @@ class Checkpoints:
         filled = lambda step: any((self.folder / str(step)).iterdir())  # noqa: E731
         return sorted(filter(filled, self.manager.all_steps(read=True)), reverse=True)
 
-    def save(self, step: int, state: Any, data: grain.DatasetIterator, config: dict[str, Any]) -> None:
+    def save(self, step: int, state: Any, config: dict[str, Any]) -> None:
         """Write a checkpoint in the background, after the one before is whole.
 
         Raises:
             CheckpointError: it, or the one before, cannot be written; earlier ones stay as they are.
         """
-        seal = {"sha256": digest(state), "config": config}
-        items = Composite(
-            state=StandardSave(state), data=grain.checkpoint.CheckpointSave(data), seal=JsonSave(seal)
-        )  # fmt: skip
+        seal = {"format": FORMAT, "digests": digests(state), "config": config}
+        items = Composite(state=StandardSave(state), seal=JsonSave(seal))
         try:
             self.manager.wait_until_finished()
             self.manager.save(step, args=items, force=True)
@@ -91,26 +82,27 @@ class Checkpoints:
         last = f"the last good one is step {steps[0]}" if steps else "there is none yet"
         return f"cannot write a checkpoint in {self.folder} ({last}): {first_line(refused)}"
 
-    def restore(
-        self, state: Any, data: grain.DatasetIterator | None, check: Callable[[dict[str, Any]], None]
-    ) -> tuple[int, Any]:
-        """Return the newest whole checkpoint, `(step, state)`, and move `data` to its place.
+    def restore(self, state: Any, check: Callable[[dict[str, Any]], None]) -> tuple[int, Any]:
+        """Return the newest whole checkpoint, `(step, state)`.
 
         Args:
             state: arrays, or their shapes, of the state to restore, with the shardings wanted.
-            data: the iterator to move; None leaves the data out.
             check: receives the stored configuration and raises where it is not the one wanted.
 
         Raises:
-            CheckpointError: no checkpoint is whole.
+            CheckpointError: no checkpoint is whole, or one is of another format.
         """
         steps = self.steps()
         for step in steps:
             seal = self._try(step, self._read_seal)
             if seal is None:
                 continue
+            written = seal.get("format", 1)
+            if written != FORMAT:
+                age = "a newer" if written > FORMAT else "an older"
+                raise CheckpointError(f"step {step} has format {written}, of {age} version; this one reads {FORMAT}")
             check(seal["config"])
-            restored = self._try(step, self._read, state, data, seal["sha256"])
+            restored = self._try(step, self._read, state, seal["digests"])
             if restored is not None:
                 return step, restored
         raise CheckpointError(f"no whole checkpoint in {self.folder}, looked at steps {steps or 'none'}")
@@ -118,22 +110,26 @@ class Checkpoints:
     def _read_seal(self, step: int) -> dict[str, Any]:
         return self.manager.restore(step, args=Composite(seal=JsonRestore()))["seal"]
 
-    def _read(self, step: int, state: Any, data: grain.DatasetIterator | None, sha256: str) -> Any:
+    def _read(self, step: int, state: Any, sealed: dict[str, str]) -> Any:
         shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
-        items: dict[str, Any] = {"state": StandardRestore(shapes)}
-        if data is not None:
-            items["data"] = grain.checkpoint.CheckpointRestore(data)
-        restored = self.manager.restore(step, args=Composite(**items))["state"]
-        if digest(restored) != sha256:
-            raise CheckpointError("its arrays do not have the sha256 they were saved with")
+        restored = self.manager.restore(step, args=Composite(state=StandardRestore(shapes)))["state"]
+        found = digests(restored)
+        changed = [name for name in found if found[name] != sealed.get(name)]
+        if changed:
+            name = changed[0]
+            raise CheckpointError(f"{name} was saved with the digest {sealed.get(name)}, has {found[name]}")
         return restored
 
     def _try(self, step: int, read: Callable[..., Any], *arguments: Any) -> Any:
+        found, problem = None, "another process cannot read it"
         try:
-            return read(step, *arguments)
+            found = read(step, *arguments)
         except Exception as broken:  # orbax raises plain Exception, among others, for a truncated file
-            self.say(f"checkpoint of step {step} is broken, passed over: {first_line(broken)}")
-            return None
+            problem = first_line(broken)
+        if agreed(found is not None):
+            return found
+        self.say(f"checkpoint of step {step} is broken, passed over: {problem}")
+        return None
 
     def discard_after(self, step: int) -> None:
         """Delete what is newer than `step`: broken checkpoints, once training continues from before them."""

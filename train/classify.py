@@ -13,11 +13,13 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from rich.console import Console
 
+from pejax.models import Execution
 from pejax.models.vit import ViT, ViTConfig
 from pejax.positions import grid_positions, interpolate_positions
 from train.data import Dataset, evaluation_batches
 from train.loop import Metrics
-from train.mesh import put_batch, replicated, split_batch
+from train.mesh import EVALUATED, evaluation_execution, put_batch, replicated
+from train.mixing import mix
 from train.task import Split, laws, layer_params, layer_positions
 from train.vit_config import Config, evaluation_sizes
 from train.vit_results import Results, Row
@@ -58,31 +60,40 @@ class Classifier(Split[ViT]):
         super().__init__(lambda rngs: ViT(self.vit, rngs=rngs))
         self.encoding, self.dims = self.prototype.encoding, self.prototype.dims
 
-    def loss(self, params: Any, batch: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
+    def loss(
+        self, params: Any, batch: Mapping[str, Array], key: Array, *, execution: Execution = Execution()
+    ) -> tuple[Array, Metrics]:
         """Return the mean cross-entropy with smoothed labels, and the sums over the batch.
 
         Args:
             params: of the model.
-            batch: `image` `(B, H, W, C)` and `label`, `(B,)` classes or `(B, classes)` probabilities.
-            key: of what the model draws.
+            batch: `image` `(B, H, W, C)` and `label` `(B,)`.
+            key: of what mixing and the model draw.
+            execution: over which devices this is computed, and what twice.
         """
-        logits = self.model(params)(batch["image"], train=True, key=key)
-        label = batch["label"]
-        targets = jax.nn.one_hot(label, logits.shape[-1]) if label.ndim == 1 else label
-        losses = optax.softmax_cross_entropy(logits, optax.smooth_labels(targets, self.config.label_smoothing))
+        config, images = self.config, batch["image"]
+        targets = jax.nn.one_hot(batch["label"], self.vit.classes)
+        of_mix, of_model = jax.random.split(key)
+        if config.mixup or config.cutmix:
+            images, targets = mix(images, targets, config.mixup, config.cutmix, of_mix)
+        logits = self.model(params)(images, train=True, key=of_model, execution=execution)
+        losses = optax.softmax_cross_entropy(logits, optax.smooth_labels(targets, config.label_smoothing))
         right = jnp.argmax(logits, -1) == jnp.argmax(targets, -1)
-        count = jnp.asarray(len(label), jnp.float32)
+        count = jnp.asarray(len(images), jnp.float32)
         return losses.mean(), {"loss": losses.sum(), "top1": right.sum(dtype=jnp.float32), "count": count}
 
-    def logits(self, params: Any, images: Float[Array, "B h w c"], *, extend: str) -> Float[Array, "B classes"]:
+    def logits(
+        self, params: Any, images: Float[Array, "B h w c"], *, extend: str, execution: Execution = Execution()
+    ) -> Float[Array, "B classes"]:
         """Return the logits of images of any size.
 
         Args:
             params: of the model.
             images: sides in whole patches.
             extend: `pi` squeezes the positions of a larger grid into the trained one; `none` leaves them as they are.
+            execution: over which devices this is computed.
         """
-        model = self.model(params)
+        model = partial(self.model(params), execution=execution)
         grid = tuple(side // self.config.patch for side in images.shape[1:3])
         trained: Any = self.dims.extent
         if extend == "none" or max(grid) <= max(trained):
@@ -181,17 +192,17 @@ def evaluate_size(classifier: Classifier, params: Any, dataset: Dataset, mesh: M
     tokens = (size // config.patch) ** 2
     weights = WEIGHTS_AT_ONCE[mesh.devices.flat[0].platform] // (tokens**2 * config.heads)
     batch = mesh.size * min(max(1, weights), IMAGES_AT_ONCE)
-    whole, split = replicated(mesh), split_batch(mesh)
+    logits_of = partial(classifier.logits, extend=config.extend, execution=evaluation_execution(mesh))
 
-    @partial(jax.jit, in_shardings=(whole, split), out_shardings=whole)
+    @partial(jax.jit, out_shardings=replicated(mesh))
     def correct(params: Any, batch: Mapping[str, Array]) -> Array:
-        logits = classifier.logits(params, batch["image"], extend=config.extend)
+        logits = logits_of(params, batch["image"])
         return jnp.sum((jnp.argmax(logits, -1) == batch["label"]).astype(jnp.int32))
 
     found, count = [], 0
     for host in limited(evaluation_batches(dataset, size, batch), config.eval_limit):
         count += len(host["label"])
-        found.append(correct(params, put_batch(padded(host, batch), mesh)))
+        found.append(correct(params, put_batch(padded(host, batch), mesh, axes=EVALUATED)))
     return Row(size, tokens, sum(map(int, found)), count)
 
 

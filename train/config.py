@@ -13,10 +13,14 @@ from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import simple_parsing
 
+from pejax.models.execution import REMAT
 from pejax.registry import parse_spec
+from train.hosts import parse_hosts
+from train.mesh import parse_mesh
 
 RUN_FIELDS = (
-    "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "eval_limit", "extend", "devices",
+    "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "eval_limit", "extend",
+    "hosts", "devices", "mesh", "remat",
 )  # fmt: skip
 """Fields of every program that may change between a run and its continuation."""
 
@@ -59,7 +63,13 @@ class RunConfig:
     lr: float = 2e-3  # peak learning rate
     weight_decay: float = 0.05  # of kernels; positions, embeddings, CLS, registers, norms and biases get none
     clip: float = 0.0  # global norm of the gradient; 0 = no clipping
+    accumulate: int = 1  # compute a step in so many parts of the batch, one after another: memory for time
+    ema: float = 0.0  # decay of an average of the weights, which is then what is evaluated; 0 = none
+
+    hosts: str = ""  # auto (SLURM, GKE, Cloud TPU), or ADDRESS:PORT,N,I: process I of N; empty = one process
     devices: int = 0  # how many of the visible devices to use; 0 = all
+    mesh: str = ""  # how they share the work: "data=4,fsdp=2,tensor=1,sequence=1"; empty = all of them on data
+    remat: str = "none"  # what the backward pass computes again: none, products (all but products) or full
 
     checkpoint_every: int = 500  # steps
     log_every: int = 50  # steps
@@ -79,11 +89,20 @@ class RunConfig:
             ValueError: naming the field, the rule and the value.
         """
         parse_spec(self.pe)
-        require_at_least(self, 1, "width", "layers", "heads", "batch", "checkpoint_every", "log_every")
+        require_at_least(self, 1, "width", "layers", "heads", "batch", "accumulate", "checkpoint_every", "log_every")
         require_at_least(self, 0, "weight_decay", "clip", "devices", "stop_at", "eval_limit")
         if self.lr <= 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema must be from 0 to below 1, got {self.ema}")
+        if self.batch % self.accumulate:
+            raise ValueError(f"batch must be a multiple of accumulate={self.accumulate}, got {self.batch}")
+        if self.mesh:
+            parse_mesh(self.mesh)
+        if self.hosts not in ("", "auto"):
+            parse_hosts(self.hosts)
         require_choice(self, "dtype", "float32", "bfloat16")
+        require_choice(self, "remat", *REMAT)
         return self
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
+from pejax.models import Execution
 from pejax.models.decoder import Decoder, DecoderConfig
 from train.data.text import Corpus, training_windows
 from train.lm_config import Config
@@ -52,7 +53,9 @@ class Language(Split[Decoder]):
         )
         super().__init__(lambda rngs: Decoder(self.decoder, rngs=rngs))
 
-    def loss(self, params: Any, batch: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
+    def loss(
+        self, params: Any, batch: Mapping[str, Array], key: Array, *, execution: Execution = Execution()
+    ) -> tuple[Array, Metrics]:
         """Return the mean cross-entropy of the next token, in nats, and the sums over the batch.
 
         Args:
@@ -60,20 +63,25 @@ class Language(Split[Decoder]):
             batch: `ids` and `segments`, `(B, T + 1)`; the first token of a document is not predicted from the last of
                 another.
             key: not used: nothing is drawn.
+            execution: over which devices this is computed, and what twice.
         """
         del key
         ids, segments = batch["ids"], batch["segments"]
-        losses = self.losses(params, ids, segments)
+        losses = self.losses(params, ids, segments, execution)
         inside = ((segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] != 0)).astype(jnp.float32)
         total, count = jnp.sum(losses * inside), jnp.sum(inside)
         return total / jnp.maximum(count, 1.0), {"loss": total, "count": count}
 
     def losses(
-        self, params: Any, ids: Int[Array, "B T_1"], segments: Int[Array, "B T_1"] | None = None
+        self,
+        params: Any,
+        ids: Int[Array, "B T_1"],
+        segments: Int[Array, "B T_1"] | None = None,
+        execution: Execution = Execution(),
     ) -> Float[Array, "B T"]:
         """Return the cross-entropy of every token after the first, in nats."""
         before = None if segments is None else segments[:, :-1]
-        logits = self.model(params)(ids[:, :-1], segments=before)
+        logits = self.model(params)(ids[:, :-1], segments=before, execution=execution)
         return optax.softmax_cross_entropy_with_integer_labels(logits, ids[:, 1:])
 
     def laws(self, params: Any) -> str:

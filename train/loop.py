@@ -2,18 +2,19 @@
 
 import json
 import math
+import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-import grain
 import jax
 import jax.numpy as jnp
 import optax
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from jaxtyping import Array
 from rich.console import Console
@@ -21,7 +22,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tensorboardX import SummaryWriter
 
 from train.checkpoint import Checkpoints
-from train.mesh import put_batch, replicated, split_batch
+from train.hosts import first
+from train.mesh import parameter_shardings, replicated, split_batch
 
 Metrics = dict[str, Array]
 Loss = Callable[[Any, Mapping[str, Array], Array], tuple[Array, Metrics]]
@@ -45,50 +47,129 @@ class TrainState(NamedTuple):
     Attributes:
         params: of the model.
         opt: of the optimizer.
+        average: of the parameters over the steps, `decay · average + (1 - decay) · params`; None = not kept.
         step: steps taken.
         sums: of the metrics since the last report.
     """
 
     params: Any
     opt: Any
+    average: Any
     step: Array
     sums: Metrics
 
 
-def init_state(params: Any, optimizer: optax.GradientTransformation, names: tuple[str, ...]) -> TrainState:
-    """Return the state before the first step; `names` are the sums that the loss reports, `count` among them."""
-    sums = {name: jnp.zeros((), jnp.float32) for name in names}
-    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), sums)
+class Recipe(NamedTuple):
+    """What happens in a step, the loss apart.
+
+    Attributes:
+        optimizer: of the parameters.
+        sums: names of what the loss adds up.
+        seed: of what is drawn at random: it comes from `(seed, step)` alone, so that a restart draws the same.
+        accumulate: parts that a batch is computed in, one after another, for memory.
+        average: decay of the average of the parameters; 0 = none is kept.
+    """
+
+    optimizer: optax.GradientTransformation
+    sums: tuple[str, ...]
+    seed: int = 0
+    accumulate: int = 1
+    average: float = 0.0
 
 
-def make_step(
-    loss: Loss, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh
-) -> Callable[[TrainState, Any], TrainState]:
-    """Return the jitted step `(state, batch) -> state`: state on every device and donated, batch split over them.
+def init_state(params: Any, recipe: Recipe) -> TrainState:
+    """Return the state before the first step."""
+    sums = {name: jnp.zeros((), jnp.float32) for name in recipe.sums}
+    average = jax.tree.map(jnp.copy, params) if recipe.average else None
+    return TrainState(params, recipe.optimizer.init(params), average, jnp.zeros((), jnp.int32), sums)
 
-    What is drawn at random comes from `(seed, step)` alone, so that a restart draws the same.
+
+def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
+    """Return how the state is split over a mesh, as its own tree: what belongs to a parameter as it, the rest not.
+
+    Args:
+        split: a `Split`, of the model.
+        recipe: of the step.
+        mesh: the devices.
+    """
+    whole, params = replicated(mesh), parameter_shardings(split.variables, mesh)
+    state = jax.eval_shape(partial(init_state, recipe=recipe), split.shapes)
+    opt = optax.tree.map_params(
+        recipe.optimizer, lambda _, own: own, state.opt, params, transform_non_params=lambda _: whole
+    )
+    parts: Any = {"params": params, "opt": opt, "average": params if recipe.average else None, "step": whole}
+    return TrainState(**parts, sums=dict.fromkeys(recipe.sums, whole))  # pyright: ignore[reportArgumentType]
+
+
+def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callable[[TrainState, Any], TrainState]:
+    """Return the jitted step `(state, batch) -> state`, the state donated, both split over the devices.
+
+    Args:
+        loss: of a batch, or of a part of one.
+        recipe: all else.
+        shardings: of the state.
+        mesh: the devices.
     """
 
     def step(state: TrainState, batch: Any) -> TrainState:
-        key = jax.random.fold_in(jax.random.split(jax.random.key(seed))[1], state.step)  # not a key of the weights
-        grads, sums = jax.grad(loss, has_aux=True)(state.params, batch, key)
+        key = jax.random.fold_in(jax.random.split(jax.random.key(recipe.seed))[1], state.step)  # not that of weights
+        grads, sums = accumulated(loss, recipe.accumulate)(state.params, batch, key)
         with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by integer counts
-            updates, opt = optimizer.update(grads, state.opt, state.params)
-        total = jax.tree.map(jnp.add, state.sums, sums)
-        return TrainState(optax.apply_updates(state.params, updates), opt, state.step + 1, total)
+            updates, opt = recipe.optimizer.update(grads, state.opt, state.params)
+        params = optax.apply_updates(state.params, updates)
+        average = None
+        if recipe.average:
+            average = optax.incremental_update(params, state.average, 1.0 - recipe.average)
+        return TrainState(params, opt, average, state.step + 1, jax.tree.map(jnp.add, state.sums, sums))
 
-    whole = replicated(mesh)
-    return jax.jit(step, donate_argnums=0, in_shardings=(whole, split_batch(mesh)), out_shardings=whole)
+    return jax.jit(step, donate_argnums=0, in_shardings=(shardings, split_batch(mesh)), out_shardings=shardings)
+
+
+def accumulated(loss: Loss, parts: int) -> Callable[[Any, Any, Array], tuple[Any, Metrics]]:
+    """Return `(params, batch, key) -> (gradients of the mean loss, sums)`, computed in parts of the batch.
+
+    Each part weighs what it counts, so that the gradients are those of the whole batch. Part p has the rows p, p +
+    parts, p + 2 parts ...: every device has its share of every part.
+    """
+    gradients = jax.grad(loss, has_aux=True)
+    if parts == 1:
+        return gradients
+
+    def in_parts(params: Any, batch: Any, key: Array) -> tuple[Any, Metrics]:
+        cut = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, parts, *x.shape[1:]), 1, 0), batch)
+
+        def add(total: tuple[Any, Metrics], part: tuple[Any, Array]) -> tuple[Any, None]:
+            grads, sums = gradients(params, *part)
+            weighted = jax.tree.map(lambda leaf: sums["count"] * leaf, grads)
+            return jax.tree.map(jnp.add, total, (weighted, sums)), None
+
+        shapes = jax.eval_shape(gradients, params, jax.tree.map(lambda x: x[0], cut), key)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        (grads, sums), _ = jax.lax.scan(add, nothing, (cut, jax.random.split(key, parts)))
+        return jax.tree.map(lambda leaf: leaf / jnp.maximum(sums["count"], 1.0), grads), sums
+
+    return in_parts
 
 
 class Stop:
-    """A request to stop, set by the first Ctrl-C or SIGTERM; the second one ends the process at once."""
+    """A request to stop, set by the first Ctrl-C or SIGTERM; the second one ends the process at once.
+
+    Where several processes run, JAX itself listens for SIGTERM and has all of them stop at the same step; Ctrl-C is
+    passed on to it.
+    """
 
     def __init__(self) -> None:
         self.signal = 0
 
+    def at(self, step: int) -> bool:
+        """Return whether to stop before this step; every process must ask."""
+        if jax.process_count() == 1:
+            return self.signal != 0
+        return multihost_utils.reached_preemption_sync_point(step)
+
     def __enter__(self) -> "Stop":
-        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        heard = (signal.SIGINT, signal.SIGTERM) if jax.process_count() == 1 else (signal.SIGINT,)
+        self._before = {number: signal.signal(number, self._ask) for number in heard}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,8 +179,10 @@ class Stop:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.signal = number
-        for again in (signal.SIGINT, signal.SIGTERM):
+        for again in self._before:
             signal.signal(again, signal.SIG_DFL)
+        if jax.process_count() > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Report:
@@ -116,9 +199,10 @@ class Report:
     every_seconds = 15.0
 
     def __init__(self, folder: Path, step: int, steps: int, unit: Unit, console: Console) -> None:
-        self.path = folder / "metrics.jsonl"
-        self.path.write_text("".join(f"{line}\n" for line in lines_until(self.path, step)))
-        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        self.path, self.board = folder / "metrics.jsonl", None
+        if first():
+            self.path.write_text("".join(f"{line}\n" for line in lines_until(self.path, step)))
+            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         self.steps, self.unit, self.console = steps, unit, console
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.progress = Progress(TextColumn("training"), *columns, console=console, disable=not console.is_terminal)
@@ -132,7 +216,8 @@ class Report:
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
-        self.board.close()
+        if self.board is not None:
+            self.board.close()
 
     def __call__(self, step: int, sums: Mapping[str, float], extra: Mapping[str, float]) -> None:
         """Report the means of the sums since the last report.
@@ -162,7 +247,9 @@ class Report:
         self.reported += time.perf_counter() - begun
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one line to the metrics file, and its values to TensorBoard."""
+        """Add one line to the metrics file, and its values to TensorBoard; the first process does it for all."""
+        if self.board is None:
+            return
         line = {"step": step, **values}
         with self.path.open("a") as lines:
             lines.write(json.dumps(line) + "\n")
@@ -206,10 +293,9 @@ class Plan(NamedTuple):
 def run(
     step: Callable[[TrainState, Any], TrainState],
     state: TrainState,
-    data: grain.DatasetIterator,
+    batches: Iterator[Any],
     plan: Plan,
     *,
-    mesh: Mesh,
     checkpoints: Checkpoints,
     folder: Path,
     console: Console,
@@ -219,9 +305,8 @@ def run(
     Args:
         step: from `make_step`.
         state: on the devices; it is donated.
-        data: batches of host arrays, at the place that belongs to the state.
+        batches: on the devices, from the step of the state on.
         plan: when to do what.
-        mesh: that the batches are split over.
         checkpoints: of the run.
         folder: of the run.
         console: of the user.
@@ -233,8 +318,8 @@ def run(
     clear = lambda sums: jax.tree.map(lambda leaf: jnp.zeros_like(leaf, device=leaf.sharding), sums)  # noqa: E731
     last = min(plan.steps, plan.stop_at or plan.steps)
     with Stop() as stop, Report(folder, at, plan.steps, plan.unit, console) as report:
-        while at < last and not stop.signal:
-            state = step(state, put_batch(next(data), mesh))
+        while at < last and not stop.at(at):
+            state = step(state, next(batches))
             at += 1
             if at % plan.log_every == 0 or at == plan.steps:
                 report(at, jax.device_get(state.sums), plan.extra(at))
@@ -242,9 +327,9 @@ def run(
             if plan.probe is not None and plan.probe_every and at % plan.probe_every == 0:
                 report.probe(at, partial(plan.probe, jax.block_until_ready(state.params)))
             if at % plan.checkpoint_every == 0 and at < last:
-                checkpoints.save(at, state, data, plan.record)
+                checkpoints.save(at, state, plan.record)
         checkpoints.wait()
         if at not in checkpoints.steps():
-            checkpoints.save(at, state, data, plan.record)
+            checkpoints.save(at, state, plan.record)
             checkpoints.wait()
     return state, at, stop.signal

@@ -7,6 +7,7 @@ two is what the longer context is worth, and it cannot be won by ignoring it: th
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from train.data.text import Corpus, evaluation_windows
 from train.language import Language
 from train.lm_config import Config
 from train.lm_results import Results, Row, estimate
-from train.mesh import put_batch, replicated, split_batch
+from train.mesh import EVALUATED, evaluation_execution, put_batch, replicated
 
 TOKENS_AT_ONCE = {"cpu": 2**12, "gpu": 2**17, "tpu": 2**17}
 """Tokens of an evaluation batch on one device."""
@@ -86,9 +87,9 @@ class Reader:
 
     def __init__(self, language: Language, params: Any, mesh: Mesh) -> None:
         self.params, self.mesh = params, mesh
-        shardings = {"in_shardings": (replicated(mesh), split_batch(mesh)), "out_shardings": replicated(mesh)}
-        self._all = jax.jit(language.losses, **shardings)
-        self._last = jax.jit(lambda params, ids: language.losses(params, ids)[:, -1], **shardings)
+        losses = partial(language.losses, execution=evaluation_execution(mesh))
+        self._all = jax.jit(losses, out_shardings=replicated(mesh))
+        self._last = jax.jit(lambda params, ids: losses(params, ids)[:, -1], out_shardings=replicated(mesh))
 
     def all(self, windows: np.ndarray) -> np.ndarray:
         """Return the loss of every token after the first of windows `(..., N + 1)`: `(..., N)`."""
@@ -104,7 +105,8 @@ class Reader:
         most = TOKENS_AT_ONCE[self.mesh.devices.flat[0].platform] // size
         batch = self.mesh.size * min(max(1, most), -(-len(flat) // self.mesh.size))
         padded = np.pad(flat, ((0, -len(flat) % batch), (0, 0)))
-        parts = [read(self.params, put_batch(part, self.mesh)) for part in padded.reshape(-1, batch, size)]
+        put = partial(put_batch, mesh=self.mesh, axes=EVALUATED)
+        parts = [read(self.params, put(part)) for part in padded.reshape(-1, batch, size)]
         found = np.concatenate([np.asarray(part) for part in parts])[: len(flat)]
         return found.reshape(*lead, *found.shape[1:])
 

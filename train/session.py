@@ -4,7 +4,9 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from signal import SIGINT
 from typing import Any, NamedTuple
 
 import jax
@@ -25,9 +27,13 @@ from train.config import (
     run_folder,
     save_config,
 )
-from train.loop import Plan, TrainState, init_state, make_step, run
-from train.mesh import make_mesh, replicated, require_divisible
-from train.task import Found, Program, Split, Task, adamw
+from train.hosts import agreed, first, join
+from train.loop import Plan, TrainState, init_state, make_step, run, state_shardings
+from train.mesh import make_mesh, own_rows, put_batch, replicated, require_divisible, training_execution
+from train.task import Found, Program, Split, Task, adamw, recipe
+
+INTERRUPTED = 128 + SIGINT
+"""Exit status after Ctrl-C. After SIGTERM, which ends machines that may be taken away, it is 0: all is saved."""
 
 PREFETCHED = 4
 """Batches that the input pipeline prepares ahead, in a thread."""
@@ -43,15 +49,16 @@ class Session(NamedTuple):
     step: Callable[[TrainState, Any], TrainState]
     schedule: Callable[[int], Any]
     state: TrainState
-    data: ThreadPrefetchDatasetIterator
     checkpoints: Checkpoints
 
 
 def main(program: Program, argv: Sequence[str] | None = None) -> int:
     """Run the command line of a program; return the exit status."""
-    console = Console(soft_wrap=True, highlight=False)
-    with friendly(ValueError, TypeError, OSError, AssertionError):
-        session = prepare(program, parse(program.config, argv), console)
+    with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
+        config = parse(program.config, argv)
+        join(config.hosts)
+        console = Console(soft_wrap=True, highlight=False, quiet=not first())
+        session = prepare(program, config, console)
     with friendly(CheckpointError, OSError, FloatingPointError, *program.errors):
         return train(session, console)
 
@@ -62,31 +69,35 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     Raises:
         ValueError: what the data, the model, the encoding, the devices or a checkpoint refuse.
     """
-    mesh = make_mesh(config.devices)
-    require_divisible(config.batch, mesh)
+    mesh = make_mesh(config.devices, config.mesh)
     task = program.task(config)
+    require_divisible(mesh, batch=config.batch // config.accumulate, kv_heads=task.kv_heads, length=task.length)
     optimizer, schedule = adamw(config, task.steps, task.warmup)
-    data = ThreadPrefetchDatasetIterator(task.batches(), PREFETCHED)
+    steps = recipe(config, optimizer, task.sums)
+    shardings = state_shardings(task.split, steps, mesh)
     if config.init and run_folder(config).resolve() == Path(config.init).resolve():
         raise ValueError(f"out must be another folder than init, got {config.init} for both")
-    params = None if config.resume else start(task, config, mesh, console)  # before an older run is overwritten
+    begin = partial(start, task, config, shardings.params, mesh, console)
+    params = None if config.resume else begin()  # before an older run is overwritten
     folder = make_folder(config)
     checkpoints = Checkpoints(folder, console.print)
     resuming = config.resume and bool(checkpoints.steps())
     if params is None:
-        params = task.split.init(jax.random.key(config.seed)) if resuming else start(task, config, mesh, console)
-    state = jax.device_put(init_state(params, optimizer, task.sums), replicated(mesh))
+        params = task.split.init(jax.random.key(config.seed), shardings.params) if resuming else begin()
+    state = jax.jit(partial(init_state, recipe=steps), out_shardings=shardings, donate_argnums=0)(params)
     if resuming:
-        state = resume(task, config, checkpoints, state, data, console)
-    save_config(config, folder)
+        state = resume(task, config, checkpoints, state, console)
+    if first():
+        save_config(config, folder)
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     console.print(json.dumps(dataclasses.asdict(config)))
     console.print(
         f"{config.pe} · {count:,} parameters · {task.about} · {mesh.size} x {mesh.devices.flat[0].device_kind}"
+        f"{' · ' + config.mesh if config.mesh else ''}"
     )
-    console.print(task.laws(state.params))
-    step = make_step(task.loss, optimizer, config.seed, mesh)
-    return Session(config, folder, mesh, task, step, schedule, state, data, checkpoints)
+    console.print(task.laws(positions(state.params, mesh)))
+    loss = partial(task.loss, execution=training_execution(mesh, config.remat))
+    return Session(config, folder, mesh, task, make_step(loss, steps, shardings, mesh), schedule, state, checkpoints)
 
 
 def train(session: Session, console: Console) -> int:
@@ -103,16 +114,21 @@ def train(session: Session, console: Console) -> int:
         probe=task.probe,
         probe_every=task.probe_every,
     )
+    rows = own_rows(session.mesh, config.batch)
+    batches = task.batches(int(session.state.step), rows)
+    data = ThreadPrefetchDatasetIterator(batches, PREFETCHED)
+    put = partial(put_batch, mesh=session.mesh, size=config.batch)
     state, at, signal = run(
-        session.step, session.state, session.data, plan,
-        mesh=session.mesh, checkpoints=checkpoints, folder=session.folder, console=console,
+        session.step, session.state, map(put, data), plan,
+        checkpoints=checkpoints, folder=session.folder, console=console,
     )  # fmt: skip
-    session.data.close()
+    data.close()
     checkpoints.close()
     if at < task.steps:
         console.print(f"stopped at step {at} of {task.steps}, saved; go on with: {command(config)}")
-        return 128 + signal if signal else 0
-    publish(task.evaluate(state.params, step=at, mesh=session.mesh, console=console), session.folder, console)
+        return INTERRUPTED if signal == SIGINT else 0
+    params = state.params if state.average is None else state.average
+    publish(task.evaluate(params, step=at, mesh=session.mesh, console=console), session.folder, console)
     return 0
 
 
@@ -123,24 +139,36 @@ def make_folder(config: RunConfig) -> Path:
         ValueError: it holds a run, and neither --resume nor --overwrite was given.
     """
     folder = run_folder(config)
-    if (folder / "config.json").exists() and not config.resume:
+    held = not agreed(not (folder / "config.json").exists())
+    if held and not config.resume:
         if not config.overwrite:
             raise ValueError(f"{folder} holds a run already: give --resume, --overwrite or another --out")
-        shutil.rmtree(folder)
+        if first():
+            shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def start(task: Task, config: RunConfig, mesh: Mesh, console: Console) -> Any:
+def start(task: Task, config: RunConfig, shardings: Any, mesh: Mesh, console: Console) -> Any:
     """Return the parameters to start from: drawn from the seed, or those of the run `init`, fitted to this one."""
     if not config.init:
-        return task.split.init(jax.random.key(config.seed))
+        return task.split.init(jax.random.key(config.seed), shardings)
     before = load_config(type(config), Path(config.init))
     require_fitting(before, config)
     split = task.before(before)
     step, params = restore_params(before, split, task.sums, Path(config.init), mesh, console)
     console.print(f"starting from step {step} of {config.init}, trained at {before.trained}")
-    return task.fitted(split, params)
+    return jax.jit(partial(task.fitted, split), out_shardings=shardings)(params)
+
+
+def positions(params: Any, mesh: Mesh) -> Any:
+    """Return the parameters of encodings, whole and on the host, in the tree of all."""
+
+    def only(tree: Any) -> Any:
+        inner = {name: value for name, value in tree.items() if isinstance(value, dict)}
+        return {name: value if name == "position" else only(value) for name, value in inner.items()}
+
+    return jax.device_get(jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(only(params)))
 
 
 def resume(
@@ -148,10 +176,9 @@ def resume(
     config: RunConfig,
     checkpoints: Checkpoints,
     state: TrainState,
-    data: ThreadPrefetchDatasetIterator,
     console: Console,
 ) -> TrainState:
-    """Return the state of the newest whole checkpoint, the data moved to its place.
+    """Return the state of the newest whole checkpoint.
 
     Raises:
         ValueError: it was made by another configuration or on other data, or none is whole.
@@ -162,7 +189,7 @@ def resume(
         if record["data"] != task.identity:
             raise ValueError(f"the checkpoint was made on {record['data']}, this run has {task.identity}")
 
-    step, state = checkpoints.restore(state, data, check)
+    step, state = checkpoints.restore(state, check)
     checkpoints.discard_after(step)
     console.print(f"going on from step {step}")
     return state
@@ -171,7 +198,7 @@ def resume(
 def restore_params(
     config: RunConfig, split: Split, sums: tuple[str, ...], folder: Path, mesh: Mesh, console: Console
 ) -> tuple[int, Any]:
-    """Return the step and the parameters of the newest whole checkpoint of a run folder.
+    """Return the step and the parameters of the newest whole checkpoint of a run folder: their average, where kept.
 
     Args:
         config: of that run.
@@ -185,17 +212,20 @@ def restore_params(
         ValueError: there is none, or it was made by another configuration than the run's config.json says.
     """
     optimizer, _ = adamw(config, 1, 1)
-    shapes = jax.eval_shape(lambda params: init_state(params, optimizer, sums), split.shapes)
-    on_mesh = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(mesh))  # noqa: E731
+    steps = recipe(config, optimizer, sums)
+    shapes = jax.eval_shape(partial(init_state, recipe=steps), split.shapes)
+    split_as = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # noqa: E731
+    shapes = jax.tree.map(split_as, shapes, state_shardings(split, steps, mesh))
     checkpoints = Checkpoints(folder, console.print)
     check = lambda record: require_same(from_dict(type(config), record["run"]), config)  # noqa: E731
-    step, state = checkpoints.restore(jax.tree.map(on_mesh, shapes), None, check)
+    step, state = checkpoints.restore(shapes, check)
     checkpoints.close()
-    return step, state.params
+    return step, state.params if state.average is None else state.average
 
 
 def publish(found: Found, folder: Path, console: Console) -> None:
     """Print the table and write JSON and figure into the run folder."""
-    found.save(folder)
+    if first():
+        found.save(folder)
     console.print(found.table())
     console.print(f"wrote {folder / found.stem}.json and .png")

@@ -17,7 +17,7 @@ from pejax.encoding import Dims, Params, merge_params
 from pejax.registry import make_encoding, parse_spec
 from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
 from train.config import RunConfig
-from train.loop import Loss, Unit
+from train.loop import Metrics, Recipe, Unit
 
 NO_DECAY = ("position", "cls", "registers")
 """Attributes of a model whose parameters are never decayed; of all others, kernels alone are."""
@@ -30,7 +30,8 @@ class Split(Generic[Model]):
 
     Attributes:
         prototype: the model with shapes for arrays.
-        shapes: of the parameters.
+        variables: its state: shapes, with the names of their axes.
+        shapes: of the parameters, as a pytree of dicts.
 
     Args:
         make: draws the model.
@@ -42,16 +43,17 @@ class Split(Generic[Model]):
     def __init__(self, make: Callable[[nnx.Rngs], Model]) -> None:
         self._make = make
         self.prototype: Model = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
-        self._static, self._abstract = nnx.split(self.prototype)
-        self.shapes = nnx.to_pure_dict(self._abstract)
+        self._static, self.variables = nnx.split(self.prototype)
+        self.shapes = nnx.to_pure_dict(self.variables)
 
-    def init(self, key: Array) -> Any:
-        """Draw the parameters."""
-        return jax.jit(lambda key: nnx.to_pure_dict(nnx.state(self._make(nnx.Rngs(key)))))(key)
+    def init(self, key: Array, shardings: Any = None) -> Any:
+        """Draw the parameters, each device its own share where they are split."""
+        draw = lambda key: nnx.to_pure_dict(nnx.state(self._make(nnx.Rngs(key))))  # noqa: E731
+        return jax.jit(draw, out_shardings=shardings)(key)
 
     def model(self, params: Any) -> Model:
         """Return the model with these parameters."""
-        state = jax.tree.map(lambda leaf: leaf, self._abstract)
+        state = jax.tree.map(lambda leaf: leaf, self.variables)
         nnx.replace_by_pure_dict(state, params)
         return nnx.merge(self._static, state)
 
@@ -85,8 +87,10 @@ class Task(NamedTuple):
         steps: of the whole training.
         per_epoch: steps.
         warmup: steps.
-        batches: `() -> iterator` over training batches, endless; its state is stored in checkpoints.
-        loss: `(params, batch, key) -> (mean loss, sums)`.
+        batches: `(step, rows) -> iterator` over training batches from this step on, endless: of each batch these rows.
+        loss: `(params, batch, key, *, execution) -> (mean loss, sums)`.
+        kv_heads: key heads of a layer, which `tensor` devices share.
+        length: tokens of an example, which `sequence` devices share.
         laws: `(params) -> line` on the laws that the encoding was held to.
         before: `(config) -> split` of the model of the run that `init` names.
         fitted: `(that split, its params) -> params` of this model.
@@ -103,8 +107,10 @@ class Task(NamedTuple):
     steps: int
     per_epoch: int
     warmup: int
-    batches: Callable[[], grain.DatasetIterator]
-    loss: Loss
+    batches: Callable[[int, range], grain.DatasetIterator]
+    loss: Callable[..., tuple[Array, Metrics]]
+    kv_heads: int
+    length: int
     laws: Callable[[Any], str]
     before: Callable[[Any], Split]
     fitted: Callable[[Any, Any], Any]
@@ -142,6 +148,11 @@ def adamw(config: RunConfig, steps: int, warmup: int) -> tuple[optax.GradientTra
     schedule = optax.warmup_cosine_decay_schedule(0.0, config.lr, min(warmup, steps), max(steps, warmup + 1))
     optimizer = optax.adamw(schedule, b1=0.9, b2=0.999, weight_decay=config.weight_decay, mask=decayed)
     return (optax.chain(optax.clip_by_global_norm(config.clip), optimizer) if config.clip else optimizer), schedule
+
+
+def recipe(config: RunConfig, optimizer: optax.GradientTransformation, sums: tuple[str, ...]) -> Recipe:
+    """Return what happens in a step of a run, the loss apart."""
+    return Recipe(optimizer, sums, config.seed, config.accumulate, config.ema)
 
 
 def decayed(params: Any) -> Any:

@@ -21,6 +21,7 @@ from pejax.attention.blocks import (
 )
 from pejax.attention.dropout import Dropout
 from pejax.attention.floats import cotangent_of
+from pejax.attention.kept import kept
 from pejax.attention.operands import Layout, Operands, derived_bias, over_heads
 from pejax.attention.tile import Hooks, Options, Pairs
 from pejax.attention.tiled import backward, forward
@@ -94,7 +95,7 @@ def _head(options: Options, arrays: _Arrays) -> Any:
 
 
 def _attend_forward(options: Options, arrays: _Arrays) -> tuple[Any, Any]:
-    output, lse = _attend(options, arrays)  # pyright: ignore[reportGeneralTypeIssues]
+    output, lse = kept(_attend(options, arrays))  # pyright: ignore[reportGeneralTypeIssues]
     return (output, lse), (arrays, output, lse)
 
 

@@ -25,6 +25,7 @@ from pejax.attention.blocks import (
 )
 from pejax.attention.dropout import Dropout
 from pejax.attention.floats import Floats, cotangent_of, floats_of, with_floats, zeros_of
+from pejax.attention.kept import kept
 from pejax.attention.operands import Layout, Operands, bind_hooks, wide
 from pejax.attention.tile import Hooks, Options
 from pejax.attention.tiled import backward, forward
@@ -60,7 +61,7 @@ def _attend(options: Options, layout: Layout, operands: Operands) -> tuple[Array
 
 
 def _attend_forward(options: Options, layout: Layout, operands: Operands) -> tuple[Any, Any]:
-    output, lse = _choose(_forward, options, layout, operands)
+    output, lse = kept(_choose(_forward, options, layout, operands))
     return (output, lse), (operands, output, lse)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,6 +35,7 @@ def encoded_attention(
     extent: Extent | None = None,
     axes: int | None = None,
     keys_are_rotated: bool = False,
+    attend: Callable[..., Any] = attention,
     **options: Any,
 ) -> Float[Array, "*B T H D"]:
     """Attend with position: rotate queries and keys, then `attention` with the encoding's bias and values.
@@ -50,6 +52,7 @@ def encoded_attention(
             then sees all its keys as that length has them (at the cost of rotating the keys for each query).
         axes: A, of the positions. None = as their shape says, which for as many sequences as tokens it may not.
         keys_are_rotated: the keys come from a cache that holds them rotated (`caches_rotated_keys`).
+        attend: `attention`, or `sharded_attention` with its mesh and axes, which takes one extent for all examples.
         **options: `causal`, `window`, `scale`, `soft_cap`, `dropout`, `implementation` of `attention`.
 
     Raises:
@@ -59,23 +62,24 @@ def encoded_attention(
         raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
     q_tokens = as_tokens(q_tokens)
     k_tokens = q_tokens if k_tokens is None else as_tokens(k_tokens)
-    attend = functools.partial(_attend, encoding, params, keys_are_rotated, options)
+    whole = functools.partial(_attend, encoding, params, keys_are_rotated, functools.partial(attend, **options))
     sides = q_tokens, k_tokens
     if encoding.at is None or extent is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
         unclear = [
             side for side in sides if axes == 1 and side.positions.ndim == 2 and len(set(side.positions.shape)) == 1
         ]
         if not unclear:
-            return attend(extent, q, k, v, *sides)
+            return whole(extent, q, k, v, *sides)
         sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
-        return jax.vmap(functools.partial(attend, extent))(q, k, v, *sides)
+        alone = jax.tree.map(lambda leaf: leaf[:, None], (q, k, v, *sides))
+        return whole(extent, *alone)[:, 0]
     extent = jnp.asarray(extent)
     sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
     if extent.shape == q.shape[:1]:
-        return jax.vmap(attend)(extent, q, k, v, *sides)
+        return jax.vmap(whole)(extent, q, k, v, *sides)
     if extent.shape != q.shape[:2]:
         raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
-    return jax.vmap(functools.partial(_row_by_row, attend))(extent, q, k, v, *sides)
+    return jax.vmap(functools.partial(_row_by_row, whole))(extent, q, k, v, *sides)
 
 
 def caches_rotated_keys(encoding: Encoding) -> bool:
@@ -87,7 +91,7 @@ def _attend(
     encoding: Encoding,
     params: Params,
     keys_are_rotated: bool,
-    options: dict[str, Any],
+    attend: Callable[..., Any],
     extent: Extent | None,
     q: Array,
     k: Array,
@@ -97,13 +101,11 @@ def _attend(
 ) -> Array:
     """Attend with the parameters of one extent."""
     settled = params if encoding.at is None or extent is None else encoding.at(params, extent)
-    run = functools.partial(
-        attention, q_tokens=q_tokens, k_tokens=k_tokens, **attention_hooks(encoding, settled), **options
-    )
+    run = functools.partial(attend, q_tokens=q_tokens, k_tokens=k_tokens, **attention_hooks(encoding, settled))
     if not encoding.bands:
         q = rotate_queries(encoding, settled, q, q_tokens.positions)
         k = k if keys_are_rotated else rotate_keys(encoding, settled, k, k_tokens.positions)
-        return run(q, k, v)  # pyright: ignore[reportReturnType]
+        return run(q, k, v)
     parts = []
     for low, high, turn, turn_keys in encoding.bands:
         turned = turn(settled, q, q_tokens.positions), turn_keys(settled, k, k_tokens.positions)

@@ -20,6 +20,7 @@ from pejax.attention import blockwise
 from pejax.attention.elementwise import cut
 from pejax.attention.gpu_call import Call, Learned, Static, Way, position_axes
 from pejax.attention.gpu_kernels import forward
+from pejax.attention.kept import kept
 from pejax.attention.operands import Layout, Operands
 from pejax.attention.tile import Options
 from pejax.attention.toeplitz import aligned
@@ -153,7 +154,7 @@ def _attend(static: Static, learned: Learned, operands: Operands) -> tuple[Array
 
 
 def _attend_forward(static: Static, learned: Learned, operands: Operands) -> tuple[tuple[Array, Array], tuple]:
-    outputs = attend(static, learned, operands)
+    outputs = kept(attend(static, learned, operands))
     return outputs, (learned, operands, outputs)
 
 

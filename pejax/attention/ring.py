@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from pejax.attention.dispatch import run
 from pejax.attention.floats import cotangent_of, own_floats, with_floats, zeros_of
+from pejax.attention.kept import kept
 from pejax.attention.merge import merge_attention
 from pejax.attention.operands import Layout, Operands, wide
 from pejax.attention.tile import Options
@@ -89,7 +90,7 @@ def ring(share: Share, operands: Operands) -> Part:
 
 
 def _forward(share: Share, operands: Operands) -> tuple[Part, tuple[Operands, Part]]:
-    whole: Any = ring(share, operands)
+    whole: Any = kept(ring(share, operands))
     return whole, (operands, whole)
 
 

@@ -23,6 +23,7 @@ from jaxtyping import Array
 
 from pejax.attention import blockwise, tpu_tile
 from pejax.attention.elementwise import Elementwise, cut
+from pejax.attention.kept import kept
 from pejax.attention.operands import Layout, Operands
 from pejax.attention.tile import Options
 from pejax.attention.toeplitz import aligned
@@ -163,7 +164,7 @@ def _choose(static: Static, operands: Operands, by: Callable[[Way, Array], Any])
 
 
 def _attend_forward(static: Static, learned: Learned, operands: Operands) -> tuple[Any, Any]:
-    outputs = _attend(static, learned, operands)
+    outputs = kept(_attend(static, learned, operands))
     return outputs, (learned, operands, outputs)
 
 

@@ -4,6 +4,7 @@ from pejax.models.adapter import PositionalAttention, attention_module
 from pejax.models.answers import generate_answers
 from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from pejax.models.execution import Execution
 from pejax.models.generate import Sampling, generate
 from pejax.models.sharding import logical_axes, partition_specs
 from pejax.models.vit import ViT, ViTConfig
@@ -13,6 +14,7 @@ __all__ = [
     "DecoderConfig",
     "EncoderDecoder",
     "EncoderDecoderConfig",
+    "Execution",
     "PositionalAttention",
     "Sampling",
     "ViT",

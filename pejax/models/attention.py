@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from pejax.attention.encoded import caches_rotated_keys, encoded_attention
 from pejax.encoding import Dims, Encoding, Extent, Params, Tokens, merge_params, rotate_keys
+from pejax.models.execution import Execution
 from pejax.models.layers import RMSNorm, Style, linear
 from pejax.models.sharding import position_variables
 
@@ -46,6 +47,7 @@ class Where(NamedTuple):
         start: the slot of the cache that the first of these tokens is written to.
         cached: what the slots of the cache hold, these tokens included.
         memory: what cross-attention looks at.
+        execution: over which devices the layers are computed, and what twice.
     """
 
     shared: Params
@@ -54,6 +56,7 @@ class Where(NamedTuple):
     start: Int[Array, ""] | None = None
     cached: Tokens | None = None
     memory: Memory | None = None
+    execution: Execution = Execution()
 
 
 class KeysValues(NamedTuple):
@@ -123,6 +126,7 @@ class SelfAttention(nnx.Module):
             extent=where.extent,
             axes=dims.axes,
             keys_are_rotated=rotated,
+            attend=where.execution.attend,
             causal=dims.causal,
             scale=dims.scale,
             soft_cap=self.soft_cap,
@@ -167,7 +171,9 @@ class CrossAttention(nnx.Module):
         pairs = self.kv(states).reshape(*states.shape[:2], dims.kv_heads, 2, dims.head_dim)
         return KeysValues(pairs[..., 0, :], pairs[..., 1, :])
 
-    def __call__(self, x: Float[Array, "B T C"], memory: Memory, seen: KeysValues) -> Float[Array, "B T C"]:
+    def __call__(
+        self, x: Float[Array, "B T C"], memory: Memory, seen: KeysValues, execution: Execution = Execution()
+    ) -> Float[Array, "B T C"]:
         """Return the output of attention from x to what `keys_values` made."""
         dims = self.dims
         mixed = encoded_attention(
@@ -179,6 +185,7 @@ class CrossAttention(nnx.Module):
             k_tokens=memory.k_tokens,
             extent=memory.extent,
             axes=dims.axes,
+            attend=execution.attend,
             scale=dims.scale,
             soft_cap=self.soft_cap,
         )

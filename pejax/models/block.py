@@ -94,7 +94,7 @@ class Block(nnx.Module):
                 raise ValueError("a layer with cross-attention needs the states of an encoder, got memory=None")
             states = where.memory.states
             seen = self.cross.keys_values(states) if states is not None else cache.cross  # pyright: ignore[reportOptionalMemberAccess]
-            x = x + self.cross(self.norm_cross(x), where.memory, seen)  # pyright: ignore[reportArgumentType]
+            x = x + self.cross(self.norm_cross(x), where.memory, seen, where.execution)  # pyright: ignore[reportArgumentType]
         x = add(x, self.mlp(self.norm_mlp(x)), self.scale_mlp, keys[1])
         return x, None if own is None else LayerCache(own, seen)
 
@@ -144,6 +144,7 @@ class Layers(nnx.Module):
 
         def step(x: Array, layer: tuple[Any, LayerCache | None, Drop | None]) -> tuple[Array, LayerCache | None]:
             params, cache, drop = layer
-            return nnx.merge(static, params)(x, where, cache, drop)
+            x, cache = nnx.merge(static, params)(x, where, cache, drop)
+            return where.execution.place(x), cache
 
-        return jax.lax.scan(step, x, (params, cache, drops))
+        return jax.lax.scan(where.execution.layer(step), x, (params, cache, drops))

@@ -19,6 +19,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from pejax.encoding import Dims, Encoding, Extent, Tokens
+from pejax.models.execution import Execution
 from pejax.models.layers import LLAMA, Style, linear
 from pejax.models.product import product
 from pejax.models.stack import Cache, Embedding, Stack, sequence_tokens
@@ -139,6 +140,7 @@ class Decoder(nnx.Module):
         segments: Int[Array, "B T"] | None = None,
         tokens: Tokens | None = None,
         extent: Extent | None = None,
+        execution: Execution = Execution(),
     ) -> Float[Array, "B T V"]:
         """Return the logits of the token after each.
 
@@ -147,6 +149,7 @@ class Decoder(nnx.Module):
             segments: documents packed one after the other; positions restart in each; 0 = padding.
             tokens: where the tokens are, in place of `segments`; None = 0 ... T-1, or as the segments say.
             extent: the length that the encoding adapts to; None = T.
+            execution: over which devices this is computed, and what twice.
 
         Raises:
             ValueError: both `segments` and `tokens`, or an encoding that cannot serve this length.
@@ -156,7 +159,8 @@ class Decoder(nnx.Module):
         elif segments is not None:
             raise ValueError("segments and tokens must not both be given: tokens hold their own segments")
         extent = ids.shape[1] if extent is None else extent
-        x, _ = self.stack(self.embedding(ids, self.config.dtype), tokens, extent)
+        x = self.embedding(ids, self.config.dtype, execution)
+        x, _ = self.stack(x, tokens, extent, execution=execution)
         return self.logits(x)
 
     def cached(

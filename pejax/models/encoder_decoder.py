@@ -24,6 +24,7 @@ from pejax.encoding import Dims, Extent, Tokens
 from pejax.models.attention import KeysValues, LayerCache, Memory
 from pejax.models.cross import CROSS, cross_encoding
 from pejax.models.decoder import STYLES, hidden_channels
+from pejax.models.execution import Execution
 from pejax.models.layers import Style, linear
 from pejax.models.product import product
 from pejax.models.sharding import position_variables
@@ -185,6 +186,7 @@ class EncoderDecoder(nnx.Module):
         target_segments: Int[Array, "B T"] | None = None,
         source_extent: Extent | None = None,
         target_extent: Extent | None = None,
+        execution: Execution = Execution(),
     ) -> Float[Array, "B T V"]:
         """Return the logits of the target token after each.
 
@@ -196,25 +198,32 @@ class EncoderDecoder(nnx.Module):
             source_extent: the length, or lengths `(B,)`, that encodings adapt to; None = the tokens of each source that
                 are no padding.
             target_extent: likewise, of the target.
+            execution: over which devices this is computed, and what twice.
 
         Raises:
             ValueError: segments of another shape, or an encoding that cannot serve a length, padding included.
         """
-        encoded = self.encode(source, source_segments, extent=source_extent)
+        encoded = self.encode(source, source_segments, extent=source_extent, execution=execution)
         tokens = sequence_tokens(target, target_segments)
         extent = self._own_extent(self.decoder, tokens, target.shape[1]) if target_extent is None else target_extent
-        x, _ = self.decoder(
-            self.embedding(target, self.config.dtype), tokens, extent, memory=self.memory(encoded, tokens, extent)
-        )
+        x = self.embedding(target, self.config.dtype, execution)
+        memory = self.memory(encoded, tokens, extent)
+        x, _ = self.decoder(x, tokens, extent, memory=memory, execution=execution)
         return self.logits(x)
 
     def encode(
-        self, source: Int[Array, "B S"], segments: Int[Array, "B S"] | None = None, *, extent: Extent | None = None
+        self,
+        source: Int[Array, "B S"],
+        segments: Int[Array, "B S"] | None = None,
+        *,
+        extent: Extent | None = None,
+        execution: Execution = Execution(),
     ) -> Encoded:
         """Return what the decoder looks at; the arguments are those of the call."""
         tokens = sequence_tokens(source, segments)
         extent = self._own_extent(self.encoder, tokens, source.shape[1]) if extent is None else extent
-        states, _ = self.encoder(self.embedding(source, self.config.dtype), tokens, extent)
+        x = self.embedding(source, self.config.dtype, execution)
+        states, _ = self.encoder(x, tokens, extent, execution=execution)
         return Encoded(states, tokens, extent)
 
     def _own_extent(self, stack: Stack, tokens: Tokens, length: int) -> Extent:

@@ -15,6 +15,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
 from pejax.attention.implementations import platform
+from pejax.attention.kept import kept
 
 
 @jax.custom_vjp
@@ -45,7 +46,7 @@ product.defvjp(_forward, _backward)
 def dot_general(x: Array, kernel: Array, dimensions: Any, precision: Any = None, **options: Any) -> Array:
     """Multiply as `nnx.Linear` asks its `dot_general` to: `product`, in the type of x."""
     del dimensions, precision, options
-    return product(x, kernel).astype(x.dtype)
+    return kept(product(x, kernel).astype(x.dtype))
 
 
 def _sums(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]) -> Array:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from pejax.encoding import Dims, Encoding, Extent, Params, Tokens, merge_params
 from pejax.models.attention import KeysValues, LayerCache, Memory, Where
 from pejax.models.block import Layers
+from pejax.models.execution import Execution
 from pejax.models.layers import Style, make_norm
 from pejax.models.sharding import named, position_variables
 from pejax.positions import packed_positions
@@ -38,8 +39,10 @@ class Embedding(nnx.Module):
         table = float(width) ** -0.5 * jax.random.normal(rngs.params(), (vocab, width))
         self.table = nnx.Param(table, **named("vocab", "embed"))
 
-    def __call__(self, ids: Int[Array, "B T"], dtype: DTypeLike) -> Float[Array, "B T C"]:
-        return self.table[...][ids].astype(dtype)
+    def __call__(
+        self, ids: Int[Array, "B T"], dtype: DTypeLike, execution: Execution = Execution()
+    ) -> Float[Array, "B T C"]:
+        return execution.gathered(self.table[...])[ids].astype(dtype)
 
 
 class Stack(nnx.Module):
@@ -89,6 +92,7 @@ class Stack(nnx.Module):
         *,
         cache: Cache | None = None,
         memory: Memory | None = None,
+        execution: Execution = Execution(),
     ) -> tuple[Float[Array, "B T C"], Cache | None]:
         """Return the normed states after the last layer, and the cache with these tokens in it.
 
@@ -98,14 +102,15 @@ class Stack(nnx.Module):
             extent: a length, or lengths `(B,)` or `(B, T)` as `encoded_attention` takes them.
             cache: of earlier tokens; their slots come before.
             memory: what cross-attention looks at.
+            execution: over which devices this is computed, and what twice.
         """
-        x = self._embed(x, tokens.positions, extent)
+        x = self._embed(execution.place(x), tokens.positions, extent)
         if cache is None:
-            where = Where(nnx.as_pure(self.position), tokens, extent, memory=memory)
+            where = Where(nnx.as_pure(self.position), tokens, extent, memory=memory, execution=execution)
             return self.norm(self.layers(x, where)[0]), None
         _check_cached(cache, tokens)
         cached = _written(cache.tokens, tokens, cache.used, x.shape[0])
-        where = Where(nnx.as_pure(self.position), tokens, extent, cache.used, cached, memory)
+        where = Where(nnx.as_pure(self.position), tokens, extent, cache.used, cached, memory, execution)
         x, layers = self.layers(x, where, cache.layers)
         return self.norm(x), Cache(layers, cached, cache.used + x.shape[1])  # pyright: ignore[reportArgumentType]
 

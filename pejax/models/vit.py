@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Key, Num
 from pejax.encoding import Dims, Extent, Params, Tokens, merge_params
 from pejax.models.attention import Where
 from pejax.models.block import Layers
+from pejax.models.execution import Execution
 from pejax.models.layers import LayerNorm, linear
 from pejax.models.sharding import named, position_variables
 from pejax.positions import grid_positions
@@ -202,6 +203,7 @@ class ViT(nnx.Module):
         extent: Extent | None = None,
         train: bool = False,
         key: Key[Array, ""] | None = None,
+        execution: Execution = Execution(),
     ) -> Float[Array, "B classes"]:
         """Return the logits of a batch of images of any size that is a whole number of patches.
 
@@ -211,6 +213,7 @@ class ViT(nnx.Module):
             extent: (rows, columns) that the encoding adapts to; None = the image's own grid.
             train: whether branches are dropped, where the config says so.
             key: draws them; needed only then.
+            execution: over which devices this is computed, and what twice.
 
         Raises:
             ValueError: an image of other channels or not a whole number of patches, positions of another shape, a key
@@ -236,8 +239,8 @@ class ViT(nnx.Module):
             x = self.encoding.embed(params, x, positions)
         x, tokens = self._with_prefix(x, positions)
         chex.assert_shape(x, (batch, self.prefix + patches, self.config.width))
-        where = Where(nnx.as_pure(self.position), tokens, extent)
-        x, _ = self.layers(x, where, key=key if dropping else None)
+        where = Where(nnx.as_pure(self.position), tokens, extent, execution=execution)
+        x, _ = self.layers(execution.place(x), where, key=key if dropping else None)
         logits = self.head(self._pool(x))
         chex.assert_shape(logits, (batch, self.config.classes))
         return logits

@@ -11,7 +11,6 @@ from jaxtyping import Float32, UInt8
 from train.augment import (
     Augment,
     central_square,
-    mix,
     random_crop,
     random_erasing,
     random_flip,
@@ -23,21 +22,23 @@ from train.randaugment import rand_augment
 Batch = dict[str, np.ndarray]
 
 
-def train_batches(ds: Dataset, batch: int, seed: int, augment: Augment) -> grain.DatasetIterator[Batch]:
+def train_batches(
+    ds: Dataset, batch: int, seed: int, augment: Augment, step: int = 0, rows: range | None = None
+) -> grain.DatasetIterator[Batch]:
     """Return an endless iterator of training batches, shuffled anew each epoch; an incomplete last batch is dropped.
 
-    Its `get_state()` and `set_state(state)` are exact, and orbax stores them by `grain.checkpoint`. Batches are read
-    by threads; no process is started.
+    All follows (seed, step) alone, row by row. Batches are read by threads; no process is started.
 
     Args:
         ds: the data set.
         batch: images in a batch, B.
         seed: of the order and of all augmentation.
-        augment: what is done to images and labels.
+        augment: what is done to images.
+        step: of the first batch.
+        rows: of each batch to read; None = all.
 
     Returns:
-        Batches `{"image": (B, S, S, C) float32, normalised, "label": (B,) int32}`; with Mixup or CutMix the labels
-        are `(B, classes)` float32 probabilities.
+        Batches `{"image": (B, S, S, C) float32, normalised, "label": (B,) int32}`.
 
     Raises:
         ValueError: fewer training images than one batch.
@@ -46,7 +47,8 @@ def train_batches(ds: Dataset, batch: int, seed: int, augment: Augment) -> grain
         raise ValueError(f"batch must be from 1 to the {len(ds.train)} training images, got {batch}")
     order = grain.MapDataset.range(len(ds.train)).seed(seed).shuffle()
     batches = order.batch(batch, drop_remainder=True, batch_fn=np.asarray).repeat()
-    return _iterator(batches.random_map(partial(_train_batch, ds, augment)), ds.train)
+    made = batches.random_map(partial(_train_batch, ds, augment, range(batch) if rows is None else rows))
+    return _iterator(made[step:], ds.train)
 
 
 def evaluation_batches(ds: Dataset, size: int, batch: int) -> grain.DatasetIterator[Batch]:
@@ -77,25 +79,29 @@ def normalise(pixels: UInt8[np.ndarray, "B S S C"], ds: Dataset) -> Float32[np.n
     return pixels * (1 / (255 * std)) - mean / std
 
 
-def _train_batch(ds: Dataset, augment: Augment, indices: np.ndarray, rng: np.random.Generator) -> Batch:
+def _train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray, rng: np.random.Generator) -> Batch:
+    seeds = rng.integers(2**63, size=len(indices))[rows.start : rows.stop]
+    rngs, indices = [np.random.default_rng(int(seed)) for seed in seeds], indices[rows.start : rows.stop]
     if isinstance(ds.train, Images):
         pixels, labels = ds.train.images[indices], ds.train.labels[indices]
-        pixels = random_crop(pixels, rng) if augment.crop else pixels
+        pixels = random_crop(pixels, rngs) if augment.crop else pixels
     else:
-        crop = partial(random_resized_crop, rng=rng) if augment.crop else central_square
-        pairs = [_readable(ds, int(index)) for index in indices]
-        pixels = np.stack([as_array(crop(as_picture(image), ds.size)) for image, _ in pairs])
-        labels = np.asarray([label for _, label in pairs])
+        found = [_readable(ds, int(index)) for index in indices]
+        crop = lambda image, rng: (  # noqa: E731
+            random_resized_crop(image, ds.size, rng) if augment.crop else central_square(image, ds.size)
+        )
+        pixels = np.stack([as_array(crop(as_picture(image), rng)) for (image, _), rng in zip(found, rngs, strict=True)])
+        labels = np.asarray([label for _, label in found])
     if augment.flip and ds.mirror:
-        pixels = random_flip(pixels, rng)
+        pixels = random_flip(pixels, rngs)
     if augment.rand_augment:
-        pixels = np.stack([as_array(rand_augment(as_picture(image), rng)) for image in pixels])
-    images, labels = normalise(pixels, ds), labels.astype(np.int32)
+        pixels = np.stack(
+            [as_array(rand_augment(as_picture(image), rng)) for image, rng in zip(pixels, rngs, strict=True)]
+        )
+    images = normalise(pixels, ds)
     if augment.erasing:
-        images = random_erasing(images, augment.erasing, rng)
-    if augment.mixup or augment.cutmix:
-        images, labels = mix(images, labels, len(ds.classes), augment.mixup, augment.cutmix, rng)
-    return {"image": images, "label": labels}
+        images = random_erasing(images, augment.erasing, rngs)
+    return {"image": images, "label": labels.astype(np.int32)}
 
 
 def _readable(ds: Dataset, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]:

@@ -148,17 +148,20 @@ def training_example(names: tuple[str, ...], length: int, seed: int, index: int)
     return example(name, int(rng.integers(TASKS[name].least, length + 1)), rng)
 
 
-def train_batches(names: tuple[str, ...], length: int, batch: int, seed: int) -> grain.DatasetIterator[Batch]:
+def train_batches(
+    names: tuple[str, ...], length: int, batch: int, seed: int, step: int = 0, rows: range | None = None
+) -> grain.DatasetIterator[Batch]:
     """Return an endless iterator of training batches, no example of which is read twice.
 
-    All follows (seed, step) alone; `get_state()` and `set_state(state)` are exact, and orbax stores them by
-    `grain.checkpoint`. Batches are made by threads; no process is started.
+    All follows (seed, step) alone. Batches are made by threads; no process is started.
 
     Args:
         names: of the tasks, mixed evenly.
         length: of the longest examples.
         batch: examples in a batch, B.
         seed: of everything.
+        step: of the first batch.
+        rows: of each batch to make; None = all.
 
     Returns:
         Batches of `make_batch`, padded to length + 1 whatever is in them.
@@ -170,12 +173,13 @@ def train_batches(names: tuple[str, ...], length: int, batch: int, seed: int) ->
         raise ValueError(f"batch must be at least 1, got {batch}")
     for name in names:
         require_length(name, length)
+    rows = range(batch) if rows is None else rows
 
     def made(step: int) -> Batch:
-        indices = range(step * batch, (step + 1) * batch)
+        indices = range(step * batch, (step + 1) * batch)[rows.start : rows.stop]
         return make_batch([training_example(names, length, seed, index) for index in indices], length + 1)
 
-    batches = grain.MapDataset.range(2**31).map(made)
+    batches = grain.MapDataset.range(step, 2**31).map(made)
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
 

@@ -12,19 +12,23 @@ from train.data.text_source import Corpus
 Batch = dict[str, np.ndarray]
 
 
-def packed_batches(corpus: Corpus, length: int, batch: int, seed: int) -> grain.DatasetIterator[Batch]:
+def packed_batches(
+    corpus: Corpus, length: int, batch: int, seed: int, step: int = 0, rows: range | None = None
+) -> grain.DatasetIterator[Batch]:
     """Return an endless iterator of training windows, cut from all documents one after another.
 
     The documents, in an order drawn from the seed, are one ring of N tokens. Each epoch draws a start s and takes the
     (N - 1) // length windows of tokens s + i·length ... s + (i + 1)·length, i = 0, 1, ..., shuffled: every token but
-    fewer than `length` is predicted once. All follows (seed, step) alone; `get_state()` and `set_state(state)` are
-    exact, and orbax stores them by `grain.checkpoint`. Batches are read by threads; no process is started.
+    fewer than `length` is predicted once. All follows (seed, step) alone. Batches are read by threads; no process is
+    started.
 
     Args:
         corpus: the documents.
         length: tokens that a window predicts, T.
         batch: windows in a batch, B.
         seed: of the order of documents, of the starts and of the order of windows.
+        step: of the first batch.
+        rows: of each batch to read; None = all.
 
     Returns:
         Batches `{"ids": (B, T + 1) int32, "segments": (B, T + 1) int32}`; segments count the documents in a window
@@ -49,7 +53,9 @@ def packed_batches(corpus: Corpus, length: int, batch: int, seed: int) -> grain.
         return (first + int(window) * length) % len(stream)
 
     starts = grain.MapDataset.range(windows).seed(seed).shuffle().repeat().map_with_index(start)
-    batches = starts.batch(batch, drop_remainder=True, batch_fn=np.asarray).map(partial(_gather, stream, ends, length))
+    chosen = slice(0, batch) if rows is None else slice(rows.start, rows.stop)
+    batches = starts.batch(batch, drop_remainder=True, batch_fn=lambda starts: np.asarray(starts)[chosen])[step:]
+    batches = batches.map(partial(_gather, stream, ends, length))
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
 

@@ -1,0 +1,79 @@
+"""How a model is computed, which changes none of its numbers: over which devices, and what is computed twice."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
+
+from pejax.attention.dispatch import attention
+from pejax.attention.kept import KEPT
+from pejax.attention.sharded import sharded_attention
+
+REMAT: dict[str, Any] = {
+    "none": None,
+    "products": jax.checkpoint_policies.save_only_these_names(KEPT),
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a model is computed. The default is one device, or what `jax.jit` makes of its arguments' shardings.
+
+    Args:
+        mesh: the devices; with one, states are kept split as said here and attention runs by `sharded_attention`.
+        batch: axes of the mesh that the batch is split over.
+        heads: the axis that heads are split over.
+        sequence: the axis that tokens are split over: context parallelism.
+        remat: what the backward pass finds of the forward pass of a layer: "none" computes nothing twice, "products"
+            keeps what linear layers and attention return, "full" keeps the state before each layer alone.
+
+    Raises:
+        ValueError: an unknown `remat`.
+    """
+
+    mesh: Mesh | None = None
+    batch: tuple[str, ...] = ()
+    heads: str | None = None
+    sequence: str | None = None
+    remat: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.remat not in REMAT:
+            raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {self.remat!r}")
+
+    @property
+    def attend(self) -> Callable[..., Any]:
+        """`attention`, or `sharded_attention` over the mesh."""
+        if self.mesh is None:
+            return attention
+        return functools.partial(
+            sharded_attention,
+            mesh=self.mesh,
+            batch_axes=self.batch,
+            head_axis=self.heads,
+            sequence_axis=self.sequence,
+        )
+
+    def place(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
+        """Return states, split over the batch and the tokens."""
+        return self._split(x, self.batch or None, self.sequence)
+
+    def gathered(self, table: Float[Array, "V C"]) -> Float[Array, "V C"]:
+        """Return a table of vectors, whole on every device: rows are taken from it by index."""
+        return self._split(table)
+
+    def _split(self, x: Array, *axes: Any) -> Array:
+        if self.mesh is None:
+            return x
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*axes)))
+
+    def layer(self, step: Callable) -> Callable:
+        """Return the step of a scan over layers, its backward pass as `remat` says."""
+        if self.remat == "none":
+            return step
+        return jax.checkpoint(step, policy=REMAT[self.remat], prevent_cse=False)
