@@ -124,7 +124,7 @@ def test_stop_and_resume_change_no_bit(whole, tmp_path):
 
 def test_the_probe_is_the_loss_of_training_text_position_by_position(whole):
     config, corpus = load_config(Config, whole), load_text("shakespeare")
-    params, language = trained(whole), Language(config, corpus)
+    params, language = trained(whole), Language(config, corpus.tokenizer.vocab)
     windows = training_windows(corpus, 16, 8)
     logits = np.asarray(language.model(params)(jnp.asarray(windows[:, :-1])), np.float64)
     shifted = logits - logits.max(-1, keepdims=True)
@@ -172,9 +172,11 @@ def test_fine_tuning_at_another_length_keeps_the_trained_extent(whole, longer):
     config, corpus = load_config(Config, longer), load_text("shakespeare")
     ids = jnp.asarray(training_windows(corpus, 16, 2))
     params = trained(whole)
-    squeezed = Language(config, corpus).losses(params, ids)
-    plain = Language(load_config(Config, whole), corpus).losses(params, ids)
-    by_hand = Language(parse(Config, [*TINY, "--pe=rope(extend='linear(factor=2)')"]), corpus).losses(params, ids)
+    squeezed = Language(config, corpus.tokenizer.vocab).losses(params, ids)
+    plain = Language(load_config(Config, whole), corpus.tokenizer.vocab).losses(params, ids)
+    by_hand = Language(parse(Config, [*TINY, "--pe=rope(extend='linear(factor=2)')"]), corpus.tokenizer.vocab).losses(
+        params, ids
+    )
     np.testing.assert_allclose(squeezed, by_hand, atol=1e-5)
     assert float(jnp.abs(squeezed - plain).max()) > 1e-4
     assert [row["length"] for row in rows(longer, "results-pi")] == [8, 16]
@@ -205,7 +207,7 @@ def test_an_encoding_without_parameters_starts_from_the_same_weights(pe, whole, 
 def drawn(*flags: str):
     """Return a config, the shapes of its model's parameters, and such parameters."""
     config = parse(Config, [*TINY, *flags])
-    shapes = Language(config, load_text("shakespeare")).shapes
+    shapes = Language(config, load_text("shakespeare").tokenizer.vocab).shapes
     draw = np.random.default_rng(0)
     return config, shapes, jax.tree.map(lambda leaf: jnp.asarray(draw.normal(size=leaf.shape), leaf.dtype), shapes)
 
@@ -237,7 +239,7 @@ def test_what_no_run_has_is_not_made_up(whole, tmp_path, capsys):
 
 def test_no_token_is_predicted_across_documents_and_padding_counts_for_nothing():
     config, _, params = drawn()
-    language = Language(config, load_text("shakespeare"))
+    language = Language(config, load_text("shakespeare").tokenizer.vocab)
     ids = np.random.default_rng(0).integers(256, size=(2, 9)).astype(np.int32)
     segments = np.int32([[1, 1, 1, 2, 2, 2, 3, 3, 3], [4, 4, 4, 1, 1, 1, 0, 0, 0]])
     batch = {"ids": jnp.asarray(ids), "segments": jnp.asarray(segments)}

@@ -27,16 +27,16 @@ class Language(Split[Decoder]):
 
     Args:
         config: of the run.
-        corpus: whose tokens it predicts.
+        vocab: V, number of tokens.
 
     Raises:
         ValueError: what the model or its encoding refuses.
     """
 
-    def __init__(self, config: Config, corpus: Corpus) -> None:
+    def __init__(self, config: Config, vocab: int) -> None:
         self.config = config
         self.decoder = DecoderConfig(
-            vocab=corpus.tokenizer.vocab,
+            vocab=vocab,
             length=config.extent or config.length,
             width=config.width,
             layers=config.layers,

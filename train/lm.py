@@ -39,7 +39,7 @@ def make_task(config: Config) -> Task:
     """
     corpus = load_text(config.data)
     stretches(config, corpus)  # a text too short to evaluate on is refused before training
-    language = Language(config, corpus)
+    language = Language(config, corpus.tokenizer.vocab)
     refused = language.refusal(config.length)
     if refused:
         raise ValueError(refused)
@@ -58,7 +58,7 @@ def make_task(config: Config) -> Task:
         kv_heads=config.kv_heads or config.heads,
         length=config.length,
         laws=language.laws,
-        before=lambda before: Language(before, corpus),
+        before=lambda before: Language(before, corpus.tokenizer.vocab),
         fitted=lambda _, params: fitted(config, language.shapes, params),
         evaluate=partial(evaluate, language, corpus),
         probe=language.prober(corpus) if config.probe_every else None,

@@ -22,6 +22,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "batch": 512, "steps": 100_000, "warmup": 2000, "lr": 6e-4, "tied": True, "dtype": "bfloat16",
         "log_every": 100, "checkpoint_every": 2000, "probe_every": 1000,
     },
+    "llama_7b": {
+        "data": "file(path='text.txt', tokenizer='bpe(vocab=32000)')",
+        "length": 4096, "width": 4096, "layers": 32, "heads": 32, "hidden": 11008, "dtype": "bfloat16",
+        "batch": 1024, "steps": 500_000, "warmup": 2000, "lr": 3e-4, "remat": "full",
+        "log_every": 10, "checkpoint_every": 1000, "probe_every": 0,
+    },
 }  # fmt: skip
 
 MODEL_FIELDS = (
@@ -49,7 +55,7 @@ class Config(RunConfig):
     )  # fmt: skip
     trained_with: ClassVar[tuple[str, ...]] = ("extend", "extent")
 
-    preset: str = "demo"  # demo: minutes on two cores; tinystories: 6 layers of 384; gpt2_small
+    preset: str = "demo"  # demo: minutes on two cores; tinystories: 6 layers of 384; gpt2_small; llama_7b
     pe: str = "rope"  # the encoding: a name, with arguments where wanted: "rope(base=500000)"
     data: str = (
         "shakespeare"  # shakespeare, file:PATH, jsonl:PATH or tfds:NAME; tokenizer='bpe(vocab=4096)' inside (...)

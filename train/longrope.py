@@ -84,7 +84,7 @@ def search(folder: Path, options: Options, console: Console) -> None:
     if options.windows < 1:
         raise ValueError(f"windows must be at least 1, got {options.windows}")
     corpus = load_text(config.data)
-    language = Language(config, corpus)
+    language = Language(config, corpus.tokenizer.vocab)
     ids = jnp.asarray(unread_windows(corpus, config, length, options.windows))
     _, params = restore_params(config, language, SUMS, folder, make_mesh(1), console)
     pairs = (written.get("rotary_dim") or language.decoder.dims.head_dim) // 2  # pyright: ignore[reportOperatorIssue]
