@@ -279,7 +279,7 @@ BAD = {
     "--pe=rop": "did you mean 'rope'?",
     "--pe=t5 --extend=yarn": "t5 has no extension 'yarn'; it takes pi, ",
     "--extend=yarn(factor=0.5)": "factor must be at least 1, got 0.5",
-    "--preset=tiny": "preset must be one of demo, tinystories, gpt2_small, got 'tiny'",
+    "--preset=tiny": "preset must be one of demo, tinystories, gpt2_small, llama_7b, got 'tiny'",
     "--style=llama3": "style must be one of llama, gpt2, got 'llama3'",
     "--heads=3": "width must be a multiple of heads, got width=8, heads=3",
     "--kv_heads=3": "heads must be a multiple of kv_heads, got heads=2, kv_heads=3",
