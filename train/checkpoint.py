@@ -16,7 +16,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.args import Composite, JsonRestore, JsonSave, StandardRestore, StandardSave
 
 from train.digest import digests
-from train.hosts import agreed
+from train.hosts import agreed, first, lost, of_first
 
 FORMAT = 2
 """Of what is written here; a checkpoint of another format is refused."""
@@ -48,9 +48,8 @@ class Checkpoints:
             raise CheckpointError(f"cannot keep checkpoints in {self.folder}: {first_line(refused)}") from None
 
     def steps(self) -> list[int]:
-        """Return the steps that have a checkpoint, newest first, empty folders left out."""
-        filled = lambda step: any((self.folder / str(step)).iterdir())  # noqa: E731
-        return sorted(filter(filled, self.manager.all_steps(read=True)), reverse=True)
+        """Return the steps that have a checkpoint, newest first, empty folders left out; every process must ask."""
+        return of_first(written_steps(self.folder.parent), KEPT + 14)
 
     def save(self, step: int, state: Any, config: dict[str, Any]) -> None:
         """Write a checkpoint in the background, after the one before is whole.
@@ -64,6 +63,8 @@ class Checkpoints:
             self.manager.wait_until_finished()
             self.manager.save(step, args=items, force=True)
         except (OSError, ValueError, RuntimeError) as refused:
+            if lost(refused):
+                raise
             raise CheckpointError(self._unwritten(refused)) from None
 
     def wait(self) -> None:
@@ -75,10 +76,12 @@ class Checkpoints:
         try:
             self.manager.wait_until_finished()
         except (OSError, ValueError, RuntimeError) as refused:
+            if lost(refused):
+                raise
             raise CheckpointError(self._unwritten(refused)) from None
 
     def _unwritten(self, refused: Exception) -> str:
-        steps = self.steps()
+        steps = written_steps(self.folder.parent)
         last = f"the last good one is step {steps[0]}" if steps else "there is none yet"
         return f"cannot write a checkpoint in {self.folder} ({last}): {first_line(refused)}"
 
@@ -133,14 +136,24 @@ class Checkpoints:
 
     def discard_after(self, step: int) -> None:
         """Delete what is newer than `step`: broken checkpoints, once training continues from before them."""
-        for child in self.folder.iterdir():
+        for child in self.folder.iterdir() if first() else ():
             if child.name.isdigit() and int(child.name) > step:
                 shutil.rmtree(child)
+        agreed(True)
         self.manager.reload()
 
     def close(self) -> None:
         """Release the threads of the manager."""
         self.manager.close()
+
+
+def written_steps(folder: Path) -> list[int]:
+    """Return the steps that have a checkpoint in a run folder, newest first, empty folders left out.
+
+    Orbax gives a step its number for a name once all of it is written.
+    """
+    written = [child for child in (folder / "checkpoints").glob("[0-9]*") if child.name.isdigit()]
+    return sorted((int(child.name) for child in written if any(child.iterdir())), reverse=True)
 
 
 def first_line(error: Exception) -> str:

@@ -15,11 +15,12 @@ import simple_parsing
 
 from pejax.models.execution import REMAT
 from pejax.registry import parse_spec
-from train.hosts import parse_hosts
+from train.hosts import lost, parse_hosts
 from train.mesh import parse_mesh
+from train.watch import parse_profile
 
 RUN_FIELDS = (
-    "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "eval_limit", "extend",
+    "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "spike", "profile", "eval_limit", "extend",
     "hosts", "devices", "mesh", "remat",
 )  # fmt: skip
 """Fields of every program that may change between a run and its continuation."""
@@ -73,6 +74,8 @@ class RunConfig:
 
     checkpoint_every: int = 500  # steps
     log_every: int = 50  # steps
+    spike: float = 0.0  # a loss over so many times the median of the last 32 stops the run, as NaN does; 0 = off
+    profile: str = ""  # STEP:COUNT traces so many steps into the run folder, for TensorBoard or Perfetto
     stop_at: int = 0  # save and stop at this step, as an interruption would; 0 = never
     eval_limit: int = 0  # evaluate on this many test examples; 0 = all
     extend: str = "none"  # how to evaluate beyond the trained extent
@@ -90,7 +93,7 @@ class RunConfig:
         """
         parse_spec(self.pe)
         require_at_least(self, 1, "width", "layers", "heads", "batch", "accumulate", "checkpoint_every", "log_every")
-        require_at_least(self, 0, "weight_decay", "clip", "devices", "stop_at", "eval_limit")
+        require_at_least(self, 0, "weight_decay", "clip", "spike", "devices", "stop_at", "eval_limit")
         if self.lr <= 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
         if not 0 <= self.ema < 1:
@@ -99,6 +102,7 @@ class RunConfig:
             raise ValueError(f"batch must be a multiple of accumulate={self.accumulate}, got {self.batch}")
         if self.mesh:
             parse_mesh(self.mesh)
+        parse_profile(self.profile)
         if self.hosts not in ("", "auto"):
             parse_hosts(self.hosts)
         require_choice(self, "dtype", "float32", "bfloat16")
@@ -169,7 +173,7 @@ def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
         )
     config = _parse(argv, base).validated()
     if config.resume and (run_folder(config) / "config.json").is_file():
-        kept = {name: getattr(config, name) for name in ("out", "resume", "overwrite", "stop_at")}
+        kept = {name: getattr(config, name) for name in ("out", "resume", "overwrite", "stop_at", "hosts")}
         stored = dataclasses.replace(load_config(kind, run_folder(config)), **kept)
         config = _parse(argv, stored).validated()
     return config
@@ -269,7 +273,8 @@ def require_fitting(before: Kind, config: Kind) -> None:
 
 def command(config: RunConfig) -> str:
     """Return the command that continues this run."""
-    return f"python -m train.{config.program} --resume --out={shlex.quote(str(run_folder(config)))}"
+    hosts = f" --hosts={config.hosts}" if config.hosts else ""
+    return f"python -m train.{config.program} --resume --out={shlex.quote(str(run_folder(config)))}{hosts}"
 
 
 @contextlib.contextmanager
@@ -278,6 +283,8 @@ def friendly(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as wrong:
+        if lost(wrong):  # the word is then with `hosts.together`
+            raise
         sys.stderr.write(f"error: {' '.join(str(wrong).split())}\n")
         raise SystemExit(2) from None
     except KeyboardInterrupt:

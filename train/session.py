@@ -14,7 +14,7 @@ from grain.experimental import ThreadPrefetchDatasetIterator
 from jax.sharding import Mesh
 from rich.console import Console
 
-from train.checkpoint import CheckpointError, Checkpoints
+from train.checkpoint import CheckpointError, Checkpoints, written_steps
 from train.config import (
     RunConfig,
     command,
@@ -27,7 +27,7 @@ from train.config import (
     run_folder,
     save_config,
 )
-from train.hosts import agreed, first, join
+from train.hosts import agreed, first, join, require_alike, together
 from train.loop import Plan, TrainState, init_state, make_step, run, state_shardings
 from train.mesh import make_mesh, own_rows, put_batch, replicated, require_divisible, training_execution
 from train.task import Found, Program, Split, Task, adamw, recipe
@@ -57,10 +57,19 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
     with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
         config = parse(program.config, argv)
         join(config.hosts)
-        console = Console(soft_wrap=True, highlight=False, quiet=not first())
-        session = prepare(program, config, console)
-    with friendly(CheckpointError, OSError, FloatingPointError, *program.errors):
-        return train(session, console)
+    with together(config.hosts, partial(onward, config)):
+        with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
+            console = Console(soft_wrap=True, highlight=False, quiet=not first())
+            session = prepare(program, config, console)
+        with friendly(CheckpointError, OSError, FloatingPointError, *program.errors):
+            return train(session, console)
+
+
+def onward(config: RunConfig) -> str:
+    """Return what is saved of a run and the command that goes on with it."""
+    steps = written_steps(run_folder(config))
+    saved = f"step {steps[0]} is saved" if steps else "no step is saved yet"
+    return f"{saved}; go on with: {command(config)}"
 
 
 def prepare(program: Program, config: RunConfig, console: Console) -> Session:
@@ -69,6 +78,9 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     Raises:
         ValueError: what the data, the model, the encoding, the devices or a checkpoint refuse.
     """
+    require_alike({name: value for name, value in dataclasses.asdict(config).items() if name != "hosts"})
+    if config.devices and jax.process_count() > 1:
+        raise ValueError(f"devices must be 0 (all of them) where several processes run, got {config.devices}")
     mesh = make_mesh(config.devices, config.mesh)
     task = program.task(config)
     require_divisible(mesh, batch=config.batch // config.accumulate, kv_heads=task.kv_heads, length=task.length)
@@ -113,6 +125,8 @@ def train(session: Session, console: Console) -> int:
         extra=lambda step: {"epoch": step / task.per_epoch, "lr": float(session.schedule(step - 1))},
         probe=task.probe,
         probe_every=task.probe_every,
+        peak_seconds=peak_seconds(task.flops, session.mesh),
+        profile=parse_profile(config.profile),
     )
     rows = own_rows(session.mesh, config.batch)
     batches = task.batches(int(session.state.step), rows)
@@ -145,6 +159,7 @@ def make_folder(config: RunConfig) -> Path:
             raise ValueError(f"{folder} holds a run already: give --resume, --overwrite or another --out")
         if first():
             shutil.rmtree(folder)
+        agreed(True)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
