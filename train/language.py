@@ -5,11 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, Int
 
 from pejax.models import Execution
 from pejax.models.decoder import Decoder, DecoderConfig
+from train.cross_entropy import cross_entropy
 from train.data.text import Corpus, training_windows
 from train.lm_config import Config
 from train.loop import Metrics
@@ -81,8 +81,9 @@ class Language(Split[Decoder]):
     ) -> Float[Array, "B T"]:
         """Return the cross-entropy of every token after the first, in nats."""
         before = None if segments is None else segments[:, :-1]
-        logits = self.model(params)(ids[:, :-1], segments=before, execution=execution)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, ids[:, 1:])
+        model = self.model(params)
+        states = model.states(ids[:, :-1], segments=before, execution=execution)
+        return cross_entropy(states, model.columns(), ids[:, 1:], execution)
 
     def laws(self, params: Any) -> str:
         """Run the laws on the initialised encoding of the first layer and return one line of what they measured."""

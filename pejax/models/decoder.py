@@ -154,14 +154,25 @@ class Decoder(nnx.Module):
         Raises:
             ValueError: both `segments` and `tokens`, or an encoding that cannot serve this length.
         """
+        return self.logits(self.states(ids, segments=segments, tokens=tokens, extent=extent, execution=execution))
+
+    def states(
+        self,
+        ids: Int[Array, "B T"],
+        *,
+        segments: Int[Array, "B T"] | None = None,
+        tokens: Tokens | None = None,
+        extent: Extent | None = None,
+        execution: Execution = Execution(),
+    ) -> Float[Array, "B T C"]:
+        """Return the normed states after the last layer, which `logits` takes; arguments as those of a call."""
         if tokens is None:
             tokens = sequence_tokens(ids, segments)
         elif segments is not None:
             raise ValueError("segments and tokens must not both be given: tokens hold their own segments")
         extent = ids.shape[1] if extent is None else extent
         x = self.embedding(ids, self.config.dtype, execution)
-        x, _ = self.stack(x, tokens, extent, execution=execution)
-        return self.logits(x)
+        return self.stack(x, tokens, extent, execution=execution)[0]
 
     def cached(
         self, ids: Int[Array, "B T"], cache: Cache, *, tokens: Tokens, extent: Extent
@@ -179,7 +190,10 @@ class Decoder(nnx.Module):
 
     def logits(self, x: Float[Array, "B T C"]) -> Float[Array, "B T V"]:
         """Return the logits of normed states, in float32."""
-        kernel = self.embedding.table[...].T if self.head is None else self.head.kernel[...]
-        found = product(x, kernel.astype(x.dtype))
+        found = product(x, self.columns().astype(x.dtype))
         chex.assert_shape(found, (*x.shape[:2], self.config.vocab))
         return found
+
+    def columns(self) -> Float[Array, "C V"]:
+        """Return what normed states are multiplied by: the head, or the table of the input."""
+        return self.embedding.table[...].T if self.head is None else self.head.kernel[...]
