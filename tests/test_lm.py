@@ -12,6 +12,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 
 from tests.decoders import FAST, TEXT_ENCODINGS
+from tests.metric_lines import timeless
 from train import evaluate, lm, session
 from train.config import load_config, parse
 from train.data.text import load_text, training_windows
@@ -61,13 +62,8 @@ def train(out: Path, *flags: str) -> int:
     return lm.main([*TINY, f"--out={out}", *flags])
 
 
-def metrics(out: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
-
-
 def outcome(out: Path) -> tuple[list[dict], str]:
-    return metrics(out), (out / "results.json").read_text()
+    return timeless(out), (out / "results.json").read_text()
 
 
 def stored(out: Path) -> dict:
@@ -104,8 +100,8 @@ def whole(tmp_path_factory) -> Path:
 
 
 def test_a_run_leaves_everything_behind(whole):
-    assert [line["step"] for line in metrics(whole)] == [2, 3, 4, 6, 6]
-    probes = [line for line in metrics(whole) if "loss_0_to_L" in line]
+    assert [line["step"] for line in timeless(whole)] == [2, 3, 4, 6, 6]
+    probes = [line for line in timeless(whole) if "loss_0_to_L" in line]
     assert [sorted(line) for line in probes] == [["loss_0_to_L", "loss_L_to_2L", "step"]] * 2
     assert [row["length"] for row in rows(whole)] == [8, 16]
     assert rows(whole)[0]["everything"]["count"] == 3 * 16
@@ -130,7 +126,7 @@ def test_the_probe_is_the_loss_of_training_text_position_by_position(whole):
     shifted = logits - logits.max(-1, keepdims=True)
     scores = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     losses = -np.take_along_axis(scores, windows[:, 1:, None], axis=-1)[..., 0]
-    last = [line for line in metrics(whole) if "loss_0_to_L" in line][-1]
+    last = [line for line in timeless(whole) if "loss_0_to_L" in line][-1]
     assert last["step"] == 6
     assert last["loss_0_to_L"] == pytest.approx(losses[:, :8].mean(), abs=1e-5)
     assert last["loss_L_to_2L"] == pytest.approx(losses[:, 8:].mean(), abs=1e-5)

@@ -10,6 +10,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from pejax.registry import ENCODINGS
+from tests.metric_lines import timeless
 from train import answers, evaluate, seq2seq
 from train.answers import Answerer
 from train.config import parse
@@ -50,9 +51,7 @@ def train(out: Path, *flags: str) -> int:
 
 
 def outcome(out: Path) -> tuple[list[dict], str]:
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    timeless = [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
-    return timeless, (out / "results.json").read_text()
+    return timeless(out), (out / "results.json").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from pejax.registry import ENCODINGS
+from tests.metric_lines import timeless
 from train import classify, evaluate, loop, vit
 from train.classify import Classifier, resized
 from train.config import parse
@@ -47,13 +48,8 @@ def train(out: Path, *flags: str) -> int:
     return vit.main([*TINY, f"--out={out}", *flags])
 
 
-def metrics(out: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "images_per_second"} for line in lines]
-
-
 def outcome(out: Path) -> tuple[list[dict], str]:
-    return metrics(out), (out / "results.json").read_text()
+    return timeless(out), (out / "results.json").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +61,7 @@ def whole(tmp_path_factory) -> Path:
 
 
 def test_a_run_leaves_everything_behind(whole):
-    assert [line["step"] for line in metrics(whole)] == list(range(2, STEPS + 1, 2))
+    assert [line["step"] for line in timeless(whole)] == list(range(2, STEPS + 1, 2))
     results = json.loads((whole / "results.json").read_text())
     assert [(row["size"], row["tokens"], row["count"]) for row in results["rows"]] == [(28, 4, 64), (42, 9, 64)]
     assert results["note"] == load("fashion").note
@@ -119,7 +115,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, status, whole, tmp_path, m
 def test_eight_devices_train_as_one(whole, tmp_path):
     assert jax.device_count() == 8
     assert train(tmp_path / "one", "--pe=rope_mixed", "--devices=1", "--stop_at=10") == 0
-    eight, one = ([line["loss"] for line in metrics(out)][:5] for out in (whole, tmp_path / "one"))
+    eight, one = ([line["loss"] for line in timeless(out)][:5] for out in (whole, tmp_path / "one"))
     np.testing.assert_allclose(one, eight, rtol=0, atol=1e-5)
 
 

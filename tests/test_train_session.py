@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import toy_program
 
+from tests.metric_lines import timeless
 from train import evaluate, session
 
 
@@ -18,11 +19,6 @@ def toy(monkeypatch):
 
 def train(out: Path, *flags: str) -> int:
     return session.main(toy_program.PROGRAM, [f"--out={out}", *flags])
-
-
-def lines(out: Path) -> list[dict]:
-    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in found]
 
 
 def refused(capsys, call) -> str:
@@ -52,18 +48,18 @@ def test_a_program_names_its_units_and_itself(tmp_path, capsys):
 
 
 def test_probes_change_no_bit(whole, tmp_path):
-    assert [line["step"] for line in lines(whole)] == [2, 3, 4, 6, 6, 8]
-    assert [line["step"] for line in lines(whole) if "size" in line] == [3, 6]
+    assert [line["step"] for line in timeless(whole)] == [2, 3, 4, 6, 6, 8]
+    assert [line["step"] for line in timeless(whole) if "size" in line] == [3, 6]
     assert train(tmp_path / "run") == 0
     assert (tmp_path / "run" / "results.json").read_text() == (whole / "results.json").read_text()
-    assert lines(tmp_path / "run") == [line for line in lines(whole) if "size" not in line]
+    assert timeless(tmp_path / "run") == [line for line in timeless(whole) if "size" not in line]
 
 
 @pytest.mark.parametrize("stop_at", [3, 4])
 def test_stop_and_resume_with_probes_change_no_bit(stop_at, whole, tmp_path):
     assert train(tmp_path / "run", "--probe_every=3", f"--stop_at={stop_at}") == 0
     assert train(tmp_path / "run", "--resume") == 0
-    assert lines(tmp_path / "run") == lines(whole)
+    assert timeless(tmp_path / "run") == timeless(whole)
     assert (tmp_path / "run" / "results.json").read_text() == (whole / "results.json").read_text()
 
 

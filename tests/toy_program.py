@@ -14,7 +14,7 @@ from flax import nnx
 from rich.table import Table
 
 from train.config import RunConfig, require_at_least
-from train.loop import TOKENS
+from train.progress import TOKENS
 from train.task import Program, Split, Task
 
 

@@ -20,8 +20,8 @@ from train.mesh import parse_mesh
 from train.watch import parse_profile
 
 RUN_FIELDS = (
-    "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "spike", "profile", "eval_limit", "extend",
-    "hosts", "devices", "mesh", "remat",
+    "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "spike", "profile", "eval_limit",
+    "extend", "hosts", "devices", "mesh", "remat",
 )  # fmt: skip
 """Fields of every program that may change between a run and its continuation."""
 

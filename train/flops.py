@@ -13,6 +13,8 @@ Reference:
 
 from typing import Any
 
+from jax.sharding import Mesh
+
 from pejax.models.decoder import DecoderConfig, hidden_channels
 from pejax.models.encoder_decoder import EncoderDecoderConfig
 from pejax.models.vit import ViTConfig
@@ -50,6 +52,12 @@ def peak_flops(kind: str) -> float | None:
     """
     known = [name for name in PEAKS if kind == name or kind.startswith((f"{name} ", f"{name}-"))]
     return PEAKS[max(known, key=len)] if known else None
+
+
+def peak_seconds(flops: int, mesh: Mesh) -> float:
+    """Return how long FLOPs take at the peak of all devices of a mesh, or 0 where it is not known."""
+    peak = peak_flops(mesh.devices.flat[0].device_kind)
+    return flops / (peak * mesh.size) if peak else 0.0
 
 
 def decoder_flops(config: DecoderConfig, batch: int, length: int) -> int:

@@ -22,12 +22,13 @@ from pathlib import Path
 
 from train import session
 from train.data.text import load_text, packed_batches
+from train.flops import decoder_flops
 from train.language import SUMS, Language
 from train.lm_config import Config
 from train.lm_curves import draw_training
 from train.lm_results import draw, load_results, markdown
-from train.loop import TOKENS
 from train.perplexity import evaluate, stretches
+from train.progress import TOKENS
 from train.task import Program, Task, fitted
 
 
@@ -63,6 +64,7 @@ def make_task(config: Config) -> Task:
         evaluate=partial(evaluate, language, corpus),
         probe=language.prober(corpus) if config.probe_every else None,
         probe_every=config.probe_every,
+        flops=decoder_flops(language.decoder, config.batch, config.length),
     )
 
 

@@ -1,10 +1,7 @@
 """The training loop every trainer shares: steps, reports, checkpoints, and a clean way out."""
 
-import json
-import math
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,27 +15,15 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from jaxtyping import Array
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from tensorboardX import SummaryWriter
 
+from train import watch
 from train.checkpoint import Checkpoints
-from train.hosts import first
 from train.mesh import parameter_shardings, replicated, split_batch
+from train.progress import Report, Unit
 
 Metrics = dict[str, Array]
 Loss = Callable[[Any, Mapping[str, Array], Array], tuple[Array, Metrics]]
 """`(params, batch, key) -> (mean loss, sums over the batch)`; the sums hold `count`, how many units were summed."""
-
-
-class Unit(NamedTuple):
-    """What a loss counts: its name in the metrics and the short one for the terminal."""
-
-    name: str
-    short: str
-
-
-IMAGES = Unit("images", "img")
-TOKENS = Unit("tokens", "tok")
 
 
 class TrainState(NamedTuple):
@@ -50,6 +35,7 @@ class TrainState(NamedTuple):
         average: of the parameters over the steps, `decay · average + (1 - decay) · params`; None = not kept.
         step: steps taken.
         sums: of the metrics since the last report.
+        watch: figures of the steps, and whether one halted the run.
     """
 
     params: Any
@@ -57,6 +43,7 @@ class TrainState(NamedTuple):
     average: Any
     step: Array
     sums: Metrics
+    watch: watch.Watch
 
 
 class Recipe(NamedTuple):
@@ -68,6 +55,7 @@ class Recipe(NamedTuple):
         seed: of what is drawn at random: it comes from `(seed, step)` alone, so that a restart draws the same.
         accumulate: parts that a batch is computed in, one after another, for memory.
         average: decay of the average of the parameters; 0 = none is kept.
+        spike: times its running median that a loss may reach before it halts the run; 0 = any.
     """
 
     optimizer: optax.GradientTransformation
@@ -75,13 +63,14 @@ class Recipe(NamedTuple):
     seed: int = 0
     accumulate: int = 1
     average: float = 0.0
+    spike: float = 0.0
 
 
 def init_state(params: Any, recipe: Recipe) -> TrainState:
     """Return the state before the first step."""
     sums = {name: jnp.zeros((), jnp.float32) for name in recipe.sums}
     average = jax.tree.map(jnp.copy, params) if recipe.average else None
-    return TrainState(params, recipe.optimizer.init(params), average, jnp.zeros((), jnp.int32), sums)
+    return TrainState(params, recipe.optimizer.init(params), average, jnp.zeros((), jnp.int32), sums, watch.begin())
 
 
 def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
@@ -98,11 +87,14 @@ def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
         recipe.optimizer, lambda _, own: own, state.opt, params, transform_non_params=lambda _: whole
     )
     parts: Any = {"params": params, "opt": opt, "average": params if recipe.average else None, "step": whole}
-    return TrainState(**parts, sums=dict.fromkeys(recipe.sums, whole))  # pyright: ignore[reportArgumentType]
+    parts |= {"sums": dict.fromkeys(recipe.sums, whole), "watch": jax.tree.map(lambda _: whole, state.watch)}
+    return TrainState(**parts)
 
 
 def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callable[[TrainState, Any], TrainState]:
     """Return the jitted step `(state, batch) -> state`, the state donated, both split over the devices.
+
+    A step whose loss or gradient is not finite, or whose loss is a spike, changes nothing but `state.watch`.
 
     Args:
         loss: of a batch, or of a part of one.
@@ -114,13 +106,17 @@ def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callabl
     def step(state: TrainState, batch: Any) -> TrainState:
         key = jax.random.fold_in(jax.random.split(jax.random.key(recipe.seed))[1], state.step)  # not that of weights
         grads, sums = accumulated(loss, recipe.accumulate)(state.params, batch, key)
+        mean, norm = sums["loss"] / jnp.maximum(sums["count"], 1.0), optax.tree.norm(grads)
+        well, watched = watch.observe(state.watch, state.step, mean, norm, recipe.spike)
         with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by integer counts
             updates, opt = recipe.optimizer.update(grads, state.opt, state.params)
         params = optax.apply_updates(state.params, updates)
         average = None
         if recipe.average:
             average = optax.incremental_update(params, state.average, 1.0 - recipe.average)
-        return TrainState(params, opt, average, state.step + 1, jax.tree.map(jnp.add, state.sums, sums))
+        sums = jax.tree.map(jnp.add, state.sums, sums)
+        after = TrainState(params, opt, average, state.step + 1, sums, state.watch)
+        return watch.choose(well, after, state)._replace(watch=watched)
 
     return jax.jit(step, donate_argnums=0, in_shardings=(shardings, split_batch(mesh)), out_shardings=shardings)
 
@@ -185,85 +181,6 @@ class Stop:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-class Report:
-    """Metrics as JSON lines and TensorBoard, and progress: a bar on a terminal, a line now and then elsewhere.
-
-    Args:
-        folder: of the run.
-        step: where training starts; what an interrupted run reported beyond it is dropped.
-        steps: where it ends.
-        unit: of what is counted.
-        console: of the user.
-    """
-
-    every_seconds = 15.0
-
-    def __init__(self, folder: Path, step: int, steps: int, unit: Unit, console: Console) -> None:
-        self.path, self.board = folder / "metrics.jsonl", None
-        if first():
-            self.path.write_text("".join(f"{line}\n" for line in lines_until(self.path, step)))
-            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
-        self.steps, self.unit, self.console = steps, unit, console
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        self.progress = Progress(TextColumn("training"), *columns, console=console, disable=not console.is_terminal)
-        self.task = self.progress.add_task("", total=steps, completed=step)
-        self.first = self.last = step
-        self.begun = self.reported = self.printed = time.perf_counter()
-
-    def __enter__(self) -> "Report":
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-        if self.board is not None:
-            self.board.close()
-
-    def __call__(self, step: int, sums: Mapping[str, float], extra: Mapping[str, float]) -> None:
-        """Report the means of the sums since the last report.
-
-        Raises:
-            FloatingPointError: the loss is not finite.
-        """
-        now = time.perf_counter()
-        means = {name: float(total) / float(sums["count"]) for name, total in sums.items() if name != "count"}
-        rate = float(sums["count"]) / (now - self.reported)
-        self.write(step, {**means, **extra, f"{self.unit.name}_per_second": round(rate, 1)})
-        if not math.isfinite(means["loss"]):
-            raise FloatingPointError(f"the loss is {means['loss']} at step {step}; try a lower lr or a longer warmup")
-        text = " · ".join(f"{name} {value:.3f}" for name, value in means.items())
-        text = f"{text} · {rate:,.0f} {self.unit.short}/s"
-        self.progress.update(self.task, completed=step, description=text)
-        if self.progress.disable and (now - self.printed > self.every_seconds or step == self.steps):
-            left = (now - self.begun) / (step - self.first) * (self.steps - step)
-            self.console.print(f"step {step}/{self.steps} · {text} · {left:.0f} s left")
-            self.printed = now
-        self.reported = now
-
-    def probe(self, step: int, values: Callable[[], Mapping[str, float]]) -> None:
-        """Report what `values` measures; the time it takes is not the training's."""
-        begun = time.perf_counter()
-        self.write(step, values())
-        self.reported += time.perf_counter() - begun
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one line to the metrics file, and its values to TensorBoard; the first process does it for all."""
-        if self.board is None:
-            return
-        line = {"step": step, **values}
-        with self.path.open("a") as lines:
-            lines.write(json.dumps(line) + "\n")
-        for name, value in line.items():
-            self.board.add_scalar(f"train/{name}", value, step)
-
-
-def lines_until(path: Path, step: int) -> list[str]:
-    """Return the lines of a metrics file up to `step`, without one that was cut short."""
-    lines = path.read_text().splitlines() if path.is_file() else []
-    whole = [line for line in lines if line.startswith("{") and line.endswith("}")]
-    return [line for line in whole if json.loads(line)["step"] <= step]
-
-
 class Plan(NamedTuple):
     """When a run does what, in steps.
 
@@ -277,6 +194,8 @@ class Plan(NamedTuple):
         extra: `(step) -> values` to report beside the metrics, such as the learning rate.
         probe: `(params) -> values` to report by themselves; it changes nothing.
         probe_every: steps between probes; 0 = never.
+        peak_seconds: what a step would take at the devices' peak; 0 = not known.
+        profile: the first step to trace and how many; (0, 0) = none.
     """
 
     steps: int
@@ -288,6 +207,13 @@ class Plan(NamedTuple):
     extra: Callable[[int], dict[str, float]]
     probe: Callable[[Any], Mapping[str, float]] | None = None
     probe_every: int = 0
+    peak_seconds: float = 0.0
+    profile: tuple[int, int] = (0, 0)
+
+
+def clear(tree: Any) -> Any:
+    """Return zeros in place of arrays, where those are."""
+    return jax.tree.map(lambda leaf: jnp.zeros_like(leaf, device=leaf.sharding), tree)
 
 
 def run(
@@ -312,23 +238,36 @@ def run(
         console: of the user.
 
     Returns:
-        The state, its step, and the number of the signal that stopped it, or 0.
+        The state, its step, and the number of the signal that stopped it, or 0. Where a step halted the run, the state
+        is the one before it, and not in a checkpoint.
     """
     at = int(state.step)
-    clear = lambda sums: jax.tree.map(lambda leaf: jnp.zeros_like(leaf, device=leaf.sharding), sums)  # noqa: E731
     last = min(plan.steps, plan.stop_at or plan.steps)
-    with Stop() as stop, Report(folder, at, plan.steps, plan.unit, console) as report:
+    figures = jax.jit(watch.position_figures, out_shardings=state.step.sharding)
+    profile = watch.Profile(plan.profile, folder / "profile")
+    with Stop() as stop, Report(folder, at, plan.steps, plan.unit, console, plan.peak_seconds) as report:
         while at < last and not stop.at(at):
+            profile.before(at + 1, state)
             state = step(state, next(batches))
             at += 1
-            if at % plan.log_every == 0 or at == plan.steps:
-                report(at, jax.device_get(state.sums), plan.extra(at))
-                state = state._replace(sums=clear(state.sums))
-            if plan.probe is not None and plan.probe_every and at % plan.probe_every == 0:
+            reporting = at % plan.log_every == 0 or at == plan.steps
+            probing = plan.probe is not None and plan.probe_every and at % plan.probe_every == 0
+            saving = at % plan.checkpoint_every == 0 and at < last
+            if (reporting or probing or saving) and jax.device_get(state.watch.halted):
+                break
+            if reporting:
+                sums, watched = jax.device_get((state.sums, state.watch))
+                extra = {**plan.extra(at), **watch.gradient_norms(watched), **watch.named(figures(state.params))}
+                report(at, sums, extra)
+                state = state._replace(sums=clear(state.sums), watch=watch.cleared(state.watch))
+            if probing and plan.probe is not None:
                 report.probe(at, partial(plan.probe, jax.block_until_ready(state.params)))
-            if at % plan.checkpoint_every == 0 and at < last:
+            if saving:
                 checkpoints.save(at, state, plan.record)
+        profile.end(state)
         checkpoints.wait()
+        if jax.device_get(state.watch.halted):
+            return state, int(state.step), stop.signal
         if at not in checkpoints.steps():
             checkpoints.save(at, state, plan.record)
             checkpoints.wait()

@@ -23,7 +23,8 @@ from pathlib import Path
 from train import session
 from train.answers import SUMS, Answerer, evaluate
 from train.data.tasks import train_batches
-from train.loop import TOKENS
+from train.flops import encoder_decoder_flops
+from train.progress import TOKENS
 from train.seq2seq_config import Config
 from train.seq2seq_results import draw, load_results, markdown
 from train.task import Program, Task, fitted
@@ -56,6 +57,7 @@ def make_task(config: Config) -> Task:
         before=Answerer,
         fitted=lambda _, params: fitted(config, answerer.shapes, params),
         evaluate=partial(evaluate, answerer),
+        flops=encoder_decoder_flops(answerer.network, config.batch, config.length + 1, config.length + 1),
     )
 
 

@@ -14,6 +14,7 @@ from grain.experimental import ThreadPrefetchDatasetIterator
 from jax.sharding import Mesh
 from rich.console import Console
 
+from train import offending
 from train.checkpoint import CheckpointError, Checkpoints, written_steps
 from train.config import (
     RunConfig,
@@ -27,10 +28,12 @@ from train.config import (
     run_folder,
     save_config,
 )
+from train.flops import peak_seconds
 from train.hosts import agreed, first, join, require_alike, together
 from train.loop import Plan, TrainState, init_state, make_step, run, state_shardings
 from train.mesh import make_mesh, own_rows, put_batch, replicated, require_divisible, training_execution
 from train.task import Found, Program, Split, Task, adamw, recipe
+from train.watch import parse_profile
 
 INTERRUPTED = 128 + SIGINT
 """Exit status after Ctrl-C. After SIGTERM, which ends machines that may be taken away, it is 0: all is saved."""
@@ -138,6 +141,8 @@ def train(session: Session, console: Console) -> int:
     )  # fmt: skip
     data.close()
     checkpoints.close()
+    if jax.device_get(state.watch.halted):
+        raise FloatingPointError(offending.keep(state, config, task, plan.record, session.folder))
     if at < task.steps:
         console.print(f"stopped at step {at} of {task.steps}, saved; go on with: {command(config)}")
         return INTERRUPTED if signal == SIGINT else 0

@@ -17,7 +17,8 @@ from pejax.encoding import Dims, Params, merge_params
 from pejax.registry import make_encoding, parse_spec
 from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
 from train.config import RunConfig
-from train.loop import Metrics, Recipe, Unit
+from train.loop import Metrics, Recipe
+from train.progress import Unit
 
 NO_DECAY = ("position", "cls", "registers")
 """Attributes of a model whose parameters are never decayed; of all others, kernels alone are."""
@@ -97,6 +98,7 @@ class Task(NamedTuple):
         evaluate: `(params, *, step, mesh, console) -> what it found`.
         probe: `(params) -> values` to report beside the metrics every `probe_every` steps; changes nothing.
         probe_every: steps; 0 = never.
+        flops: of a step, as `train.flops` counts them; 0 = not known.
     """
 
     split: Split
@@ -117,6 +119,7 @@ class Task(NamedTuple):
     evaluate: "Evaluate"
     probe: Callable[[Any], dict[str, float]] | None = None
     probe_every: int = 0
+    flops: int = 0
 
 
 class Evaluate(Protocol):
@@ -152,7 +155,7 @@ def adamw(config: RunConfig, steps: int, warmup: int) -> tuple[optax.GradientTra
 
 def recipe(config: RunConfig, optimizer: optax.GradientTransformation, sums: tuple[str, ...]) -> Recipe:
     """Return what happens in a step of a run, the loss apart."""
-    return Recipe(optimizer, sums, config.seed, config.accumulate, config.ema)
+    return Recipe(optimizer, sums, config.seed, config.accumulate, config.ema, config.spike)
 
 
 def decayed(params: Any) -> Any:

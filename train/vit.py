@@ -23,7 +23,8 @@ from train import session
 from train.augment import Augment
 from train.classify import SUMS, Classifier, evaluate, require_evaluable, resized
 from train.data import CorruptImage, load, train_batches
-from train.loop import IMAGES
+from train.flops import vit_flops
+from train.progress import IMAGES
 from train.task import Program, Task
 from train.vit_config import Config
 from train.vit_results import draw, load_results, markdown
@@ -60,6 +61,7 @@ def make_task(config: Config) -> Task:
         before=lambda before: Classifier(before, dataset.channels, len(dataset.classes)),
         fitted=lambda before, params: resized(before, classifier, params),
         evaluate=partial(evaluate, classifier, dataset),
+        flops=vit_flops(classifier.vit, config.batch),
     )
 
 
