@@ -89,6 +89,7 @@ def together(hosts: str, onward: Callable[[], str]) -> Iterator[None]:
                 _end(LOST, gone())
             traceback.print_exc()
             _fail(1)
+            raise SystemExit(1) from None
         agreed(True)  # the first process may still have been writing
         jax.distributed.shutdown()
 
