@@ -1,0 +1,203 @@
+"""What a compiled program sends between its devices, read from its text.
+
+    all-gather            n - 1 shares           n devices, each of which has one share of n
+    reduce-scatter        n - 1 shares
+    all-reduce            2 (n - 1) shares       a reduce-scatter and an all-gather
+    all-to-all            (n - 1) / n of its operand
+    collective-permute    its operand
+
+These are the bytes that one device sends, at least, whatever way they take. What is in the body of a loop counts as
+often as the loop turns, which is read from its condition, `i < constant`: a scan over layers, a ring over devices. Of
+a conditional every branch counts.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8}
+"""Bytes of an element; 4 where it is not here."""
+
+KINDS = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
+COLLECTIVE = re.compile(rf"= (?P<shape>.*?) (?P<kind>{KINDS})(?P<start>-start)?\((?P<rest>.*)")
+CALLED = re.compile(r"(?:calls|to_apply|body|(?:true|false)_computation|branch_computations)=(\S+(?:, %\S+)*)")
+SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
+
+
+class Traffic(NamedTuple):
+    """What collectives of one kind over the same axes of the mesh do in a step.
+
+    Attributes:
+        kind: "all-gather", ...
+        axes: of the mesh, "data x fsdp".
+        places: in the program.
+        times: in a step.
+        sent: bytes, by one device in a step.
+    """
+
+    kind: str
+    axes: str
+    places: int
+    times: int
+    sent: float
+
+
+class Collectives(NamedTuple):
+    """The traffic of a step, the largest first, and how many loops turn an unknown number of times, counted as once."""
+
+    traffic: tuple[Traffic, ...]
+    unknown_loops: int
+
+    @property
+    def sent(self) -> float:
+        """Bytes that a device sends in a step."""
+        return sum(entry.sent for entry in self.traffic)
+
+    def over(self, axis: str) -> float:
+        """Return the bytes of collectives that an axis of the mesh takes part in."""
+        return sum(entry.sent for entry in self.traffic if axis in entry.axes.split(" x "))
+
+
+def collectives(text: str, mesh: Mesh) -> Collectives:
+    """Return the traffic of a compiled program.
+
+    Args:
+        text: of the compiled module.
+        mesh: that it was compiled for.
+    """
+    program, entry = computations(text)
+    times, unknown = turns(program, entry)
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for name, lines in program.items():
+        for line in lines if times[name] else ():
+            one = COLLECTIVE.search(line)
+            group, axes = _group(one["rest"], mesh) if one else (1, "")
+            if one is None or group == 1:
+                continue
+            scattered = one["kind"] == "all-reduce" and name.startswith("all-reduce-scatter")  # a fusion of both
+            kind = "reduce-scatter" if scattered else one["kind"]
+            sent = _sent(kind, sum(_bytes(one["shape"])), group, scattered, bool(one["start"]))
+            found.setdefault((kind, axes), []).append((times[name], times[name] * sent))
+    traffic = (Traffic(*key, len(all_), *map(sum, zip(*all_, strict=True))) for key, all_ in found.items())
+    return Collectives(tuple(sorted(traffic, key=lambda entry: -entry.sent)), unknown)
+
+
+def computations(text: str) -> tuple[dict[str, list[str]], str]:
+    """Return the instructions of every computation by its name, and the name of the first to run."""
+    program: dict[str, list[str]] = {}
+    entry, lines = "", []
+    for line in text.splitlines():
+        opened = re.match(r"(ENTRY )?%?(\S+) \(.*\{$", line)
+        if opened:
+            lines = program.setdefault(opened[2], [])
+            entry = opened[2] if opened[1] else entry
+        elif line.startswith(" "):
+            lines.append(line)
+    return program, entry
+
+
+def turns(program: dict[str, list[str]], entry: str) -> tuple[Counter[str], int]:
+    """Return how often each computation runs in a step, and how many loops turn an unknown number of times."""
+    times: Counter[str] = Counter()
+    unknown = 0
+
+    def visit(name: str, count: int) -> None:
+        nonlocal unknown
+        times[name] += count
+        for line in program.get(name, ()):
+            loop = re.search(r" while\(.*condition=%?([^\s,]+)", line)
+            length = _loop_length(line, program.get(loop[1], [])) if loop else 1
+            unknown += length is None
+            for called in _called(line):
+                visit(called, count * (length or 1))
+
+    visit(entry, 1)
+    return times, unknown
+
+
+def _called(line: str) -> Iterator[str]:
+    if re.search(r" async-(update|done)\(", line):
+        return
+    for names in CALLED.findall(line):
+        yield from re.findall(r"%([^\s,{}]+)", names)
+
+
+def _loop_length(line: str, condition: list[str]) -> int | None:
+    known = re.search(r'known_trip_count":\{"n":"(\d+)"', line)
+    if known:
+        return int(known[1])
+    ends = [re.search(r"= s32\[\].* constant\((\d+)\)", inside) for inside in condition]
+    found = [int(end[1]) for end in ends if end]
+    below = any("direction=LT" in inside for inside in condition)
+    return found[0] if len(found) == 1 and below else None
+
+
+def _bytes(shape: str) -> list[int]:
+    """Return the bytes of every array of a shape, which may be a tuple."""
+    sizes = ((kind, [int(size) for size in axes.split(",") if size]) for kind, axes in SHAPE.findall(shape))
+    return [WIDTHS.get(kind, 4) * math.prod(axes) for kind, axes in sizes if kind != "u32" or axes]
+
+
+def _sent(kind: str, size: int, group: int, scattered: bool, start: bool) -> float:
+    """Return what a device sends: `size` is the result, and where it is only started the operand too."""
+    if kind == "collective-permute":
+        return size / 2 if start else size
+    if kind == "all-reduce":
+        return 2 * size * (group - 1) / group
+    if kind == "reduce-scatter":
+        whole = size if scattered else size * group / (1 + group) if start else size * group
+        return whole * (group - 1) / group
+    if kind == "all-gather" and start:
+        return size / (1 + group) * (group - 1)
+    return size * (group - 1) / group
+
+
+def _group(rest: str, mesh: Mesh) -> tuple[int, str]:
+    """Return how many devices take part together, and the axes of the mesh that they are apart on."""
+    pairs = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", rest)
+    if pairs:
+        ends = np.asarray([[int(end) for end in pair] for pair in re.findall(r"(\d+),(\d+)", pairs[1])])
+        moved = ends[ends[:, 0] != ends[:, 1]]
+        return (2, _axes(moved, mesh)) if len(moved) else (1, "")
+    groups = _replica_groups(rest, mesh.size)
+    return groups.shape[1], _axes(groups, mesh)
+
+
+def _axes(groups: np.ndarray, mesh: Mesh) -> str:
+    places = np.stack(np.unravel_index(groups, mesh.devices.shape), axis=-1)
+    apart = (places != places[:, :1]).any(axis=(0, 1))
+    return " x ".join(name for name, differs in zip(mesh.axis_names, apart, strict=True) if differs)
+
+
+def _replica_groups(rest: str, devices: int) -> np.ndarray:
+    """Return the devices of each group, in any of the three ways they are written."""
+    named = re.search(
+        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*\)?[^)]*)\))? \{([^}]*)\}", rest
+    )  # mesh['axis_0'=4,'axis_1'=16], device_ids=([2,4,8]T(1,0,2)) {'axis_0'}
+    if named:
+        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
+        grid = _iota(named[2], devices).reshape(tuple(sizes.values()))
+        inside = [axis for axis, name in enumerate(sizes) if f"'{name}'" in named[3]]
+        count = math.prod(grid.shape[axis] for axis in inside)
+        return np.moveaxis(grid, inside, range(-len(inside), 0)).reshape(-1, count)
+    counted = re.search(r"replica_groups=\[(\d+),(\d+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", rest)
+    if counted:
+        return _iota(counted[3], devices).reshape(int(counted[1]), int(counted[2]))
+    listed = re.search(r"replica_groups=\{((?:\{[\d,]+\},?)+)\}", rest)
+    if listed:
+        return np.asarray([[int(i) for i in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listed[1])])
+    return np.arange(devices)[None]
+
+
+def _iota(text: str | None, devices: int) -> np.ndarray:
+    """Return `[2,4,8]T(1,0,2)`: all devices in a box, its axes turned."""
+    found = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text or "")
+    if not found:
+        return np.arange(devices)
+    box = np.arange(devices).reshape([int(size) for size in found[1].split(",")])
+    return box.transpose([int(axis) for axis in found[2].split(",")]) if found[2] else box
