@@ -19,7 +19,8 @@ from pejax.models import Decoder, DecoderConfig, ViT, ViTConfig
 from train.lm_config import Config
 from train.loop import Metrics, Recipe, init_state, make_step, state_shardings
 from train.mesh import make_mesh, put_batch
-from train.task import Split, adamw
+from train.optimizers import make_optimizer
+from train.task import Split
 
 OURS = "pejax"
 
@@ -98,7 +99,7 @@ def ours(make: Callable[[nnx.Rngs], nnx.Module], batch: tuple[np.ndarray, np.nda
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
         return jnp.mean(losses), {"loss": jnp.sum(losses), "count": jnp.float32(losses.size)}
 
-    recipe = Recipe(adamw(Config(), steps=1000, warmup=10)[0], ("loss", "count"))
+    recipe = Recipe(make_optimizer(Config(), steps=1000, warmup=10)[0], ("loss", "count"))
     mesh = make_mesh(1)  # torch has one device too
     shardings = state_shardings(split, recipe, mesh)
     step = make_step(loss, recipe, shardings, mesh)

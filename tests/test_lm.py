@@ -21,7 +21,8 @@ from train.lm import make_task
 from train.lm_config import Config
 from train.loop import init_state, make_step, state_shardings
 from train.mesh import make_mesh
-from train.task import adamw, fitted, recipe
+from train.optimizers import make_optimizer
+from train.task import fitted, recipe
 
 MODEL = ("--width=8", "--layers=1", "--heads=2", "--batch=8")
 TINY = (
@@ -250,7 +251,7 @@ def test_no_token_is_predicted_across_documents_and_padding_counts_for_nothing()
 @pytest.mark.parametrize("pe", TEXT_ENCODINGS)
 def test_every_encoding_takes_a_step(pe):
     task = make_task(parse(Config, [*TINY, f"--pe={pe}", "--probe_every=0"]))
-    steps, mesh = recipe(task.split.config, adamw(task.split.config, 6, 0)[0], task.sums), make_mesh(1)
+    steps, mesh = recipe(task.split.config, make_optimizer(task.split.config, 6, 0)[0], task.sums), make_mesh(1)
     before = task.split.init(jax.random.key(0))
     state = init_state(jax.tree.map(jnp.copy, before), steps)
     step = make_step(task.loss, steps, state_shardings(task.split, steps, mesh), mesh)

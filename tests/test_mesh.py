@@ -14,7 +14,8 @@ from train import lm, vit
 from train.config import parse
 from train.loop import Recipe, init_state, make_step, state_shardings
 from train.mesh import make_mesh, own_rows, parse_mesh, put_batch, require_divisible, training_execution
-from train.task import adamw, recipe
+from train.optimizers import make_optimizer
+from train.task import recipe
 
 STEPS, BATCH = 10, 8
 TEXT = (
@@ -50,7 +51,7 @@ def batches(kind: str) -> list:
 def start(kind: str, mesh, *flags: str):
     """Return the state before the first step, and the step."""
     task, config = program(kind, *flags)
-    steps = recipe(config, adamw(config, STEPS, 2)[0], task.sums)
+    steps = recipe(config, make_optimizer(config, STEPS, 2)[0], task.sums)
     shardings = state_shardings(task.split, steps, mesh)
     init = functools.partial(init_state, recipe=steps)
     state = jax.jit(init, out_shardings=shardings)(task.split.init(jax.random.key(0), shardings.params))
@@ -155,7 +156,7 @@ def test_what_the_devices_do_not_divide_is_whole():
 
 
 def adamw_none():
-    return adamw(program("text", "--pe=none")[1], 1, 1)[0]
+    return make_optimizer(program("text", "--pe=none")[1], 1, 1)[0]
 
 
 def test_no_device_ever_holds_all_of_the_parameters():

@@ -17,7 +17,7 @@ from train.classify import Classifier, resized
 from train.config import parse
 from train.data import evaluation_batches, load
 from train.mesh import make_mesh
-from train.task import decayed
+from train.optimizers import decayed
 from train.vit_config import Config, evaluation_sizes
 
 TINY = (

@@ -25,6 +25,8 @@ RUN_FIELDS = (
 )  # fmt: skip
 """Fields of every program that may change between a run and its continuation."""
 
+OPTIMIZERS = ("adamw", "lamb")
+
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
@@ -61,6 +63,7 @@ class RunConfig:
     dtype: str = "float32"  # of the computation; parameters are float32
 
     batch: int = 48  # examples in a step, over all devices
+    optimizer: str = "adamw"  # adamw or lamb
     lr: float = 2e-3  # peak learning rate
     weight_decay: float = 0.05  # of kernels; positions, embeddings, CLS, registers, norms and biases get none
     clip: float = 0.0  # global norm of the gradient; 0 = no clipping
@@ -105,6 +108,7 @@ class RunConfig:
         parse_profile(self.profile)
         if self.hosts not in ("", "auto"):
             parse_hosts(self.hosts)
+        require_choice(self, "optimizer", *OPTIMIZERS)
         require_choice(self, "dtype", "float32", "bfloat16")
         require_choice(self, "remat", *REMAT)
         return self

@@ -26,8 +26,9 @@ from jax.sharding import AbstractMesh, AxisType
 from train.cross_entropy import LOGITS_AT_ONCE
 from train.loop import init_state, state_shardings
 from train.mesh import AXES
+from train.optimizers import make_optimizer
 from train.subject import BACKWARD_AGAIN, Subject, Work
-from train.task import adamw, recipe
+from train.task import recipe
 from train.topology import Topology
 
 Sizes = dict[str, int]
@@ -150,7 +151,7 @@ def _logits(work: Work, sizes: Sizes) -> float:
 def _memory(subject: Subject, sizes: Sizes) -> dict[str, float]:
     work, tensor, tokens = subject.work, sizes["tensor"], _local(subject.work, sizes)
     mesh = AbstractMesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES))
-    steps = recipe(subject.config, adamw(subject.config, 1, 1)[0], subject.sums)
+    steps = recipe(subject.config, make_optimizer(subject.config, 1, 1)[0], subject.sums)
     state = jax.eval_shape(partial(init_state, recipe=steps), subject.split.shapes)
     shardings = state_shardings(subject.split, steps, mesh)  # pyright: ignore[reportArgumentType]
     share = lambda leaf, sharding: leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))  # noqa: E731

@@ -104,8 +104,7 @@ def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callabl
     """
 
     def step(state: TrainState, batch: Any) -> TrainState:
-        key = jax.random.fold_in(jax.random.split(jax.random.key(recipe.seed))[1], state.step)  # not that of weights
-        grads, sums = accumulated(loss, recipe.accumulate)(state.params, batch, key)
+        grads, sums = accumulated(loss, recipe.accumulate)(state.params, batch, step_key(recipe.seed, state.step))
         mean, norm = sums["loss"] / jnp.maximum(sums["count"], 1.0), optax.tree.norm(grads)
         well, watched = watch.observe(state.watch, state.step, mean, norm, recipe.spike)
         with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by integer counts
@@ -119,6 +118,11 @@ def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callabl
         return watch.choose(well, after, state)._replace(watch=watched)
 
     return jax.jit(step, donate_argnums=0, in_shardings=(shardings, split_batch(mesh)), out_shardings=shardings)
+
+
+def step_key(seed: int, step: Array) -> Array:
+    """Return the key of what a step draws, which is not that of the weights."""
+    return jax.random.fold_in(jax.random.split(jax.random.key(seed))[1], step)
 
 
 def accumulated(loss: Loss, parts: int) -> Callable[[Any, Any, Array], tuple[Any, Metrics]]:

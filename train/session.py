@@ -32,7 +32,8 @@ from train.flops import peak_seconds
 from train.hosts import agreed, first, join, require_alike, together
 from train.loop import Plan, TrainState, init_state, make_step, run, state_shardings
 from train.mesh import make_mesh, own_rows, put_batch, replicated, require_divisible, training_execution
-from train.task import Found, Program, Split, Task, adamw, recipe
+from train.optimizers import make_optimizer
+from train.task import Found, Program, Split, Task, recipe
 from train.watch import parse_profile
 
 INTERRUPTED = 128 + SIGINT
@@ -87,7 +88,7 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     mesh = make_mesh(config.devices, config.mesh)
     task = program.task(config)
     require_divisible(mesh, batch=config.batch // config.accumulate, kv_heads=task.kv_heads, length=task.length)
-    optimizer, schedule = adamw(config, task.steps, task.warmup)
+    optimizer, schedule = make_optimizer(config, task.steps, task.warmup)
     steps = recipe(config, optimizer, task.sums)
     shardings = state_shardings(task.split, steps, mesh)
     if config.init and run_folder(config).resolve() == Path(config.init).resolve():
@@ -231,7 +232,7 @@ def restore_params(
     Raises:
         ValueError: there is none, or it was made by another configuration than the run's config.json says.
     """
-    optimizer, _ = adamw(config, 1, 1)
+    optimizer, _ = make_optimizer(config, 1, 1)
     steps = recipe(config, optimizer, sums)
     shapes = jax.eval_shape(partial(init_state, recipe=steps), split.shapes)
     split_as = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # noqa: E731

@@ -16,7 +16,8 @@ from train.config import RunConfig
 from train.flops import decoder_flops, mlp_products, pair_products, self_products, vit_flops
 from train.loop import Metrics, init_state, make_step, state_shardings
 from train.mesh import split_batch, training_execution
-from train.task import Split, adamw, recipe
+from train.optimizers import make_optimizer
+from train.task import Split, recipe
 
 BACKWARD_AGAIN = 1.5
 """Forward passes of attention that its backward pass in tiles computes again: queries' and keys' gradients each make
@@ -175,7 +176,7 @@ def _work(config: RunConfig, **sizes: Any) -> Work:
 def compile_step(subject: Subject, mesh: Mesh) -> Compiled:
     """Compile the train step that the program itself would run on the mesh; no array is made."""
     config = subject.config
-    steps = recipe(config, adamw(config, 1, 1)[0], subject.sums)
+    steps = recipe(config, make_optimizer(config, 1, 1)[0], subject.sums)
     shardings = state_shardings(subject.split, steps, mesh)
     state = jax.eval_shape(partial(init_state, recipe=steps), subject.split.shapes)
     split_as = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # noqa: E731

@@ -20,9 +20,6 @@ from train.config import RunConfig
 from train.loop import Metrics, Recipe
 from train.progress import Unit
 
-NO_DECAY = ("position", "cls", "registers")
-"""Attributes of a model whose parameters are never decayed; of all others, kernels alone are."""
-
 Model = TypeVar("Model", bound=nnx.Module)
 
 
@@ -146,23 +143,9 @@ class Program(NamedTuple):
     errors: tuple[type[Exception], ...] = ()
 
 
-def adamw(config: RunConfig, steps: int, warmup: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Return AdamW with linear warm-up, cosine decay to 0 and masked weight decay, and its schedule."""
-    schedule = optax.warmup_cosine_decay_schedule(0.0, config.lr, min(warmup, steps), max(steps, warmup + 1))
-    optimizer = optax.adamw(schedule, b1=0.9, b2=0.999, weight_decay=config.weight_decay, mask=decayed)
-    return (optax.chain(optax.clip_by_global_norm(config.clip), optimizer) if config.clip else optimizer), schedule
-
-
 def recipe(config: RunConfig, optimizer: optax.GradientTransformation, sums: tuple[str, ...]) -> Recipe:
     """Return what happens in a step of a run, the loss apart."""
     return Recipe(optimizer, sums, config.seed, config.accumulate, config.ema, config.spike)
-
-
-def decayed(params: Any) -> Any:
-    """Return which parameters get weight decay: kernels outside of `NO_DECAY`."""
-    names = lambda path: [str(entry.key) for entry in path]  # noqa: E731
-    kernel = lambda path, _: names(path)[-1] == "kernel" and not set(names(path)) & set(NO_DECAY)  # noqa: E731
-    return jax.tree_util.tree_map_with_path(kernel, params)
 
 
 def fitted(config: RunConfig, shapes: Any, params: Any) -> Any:
