@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from train.huge_pages import worthwhile
+from train.huge_pages import TUNABLE, worthwhile
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc alone can be asked")
 
@@ -53,6 +53,21 @@ use_huge_pages(__import__("pathlib").Path({str(tree(tmp_path))!r}))
     said, _ = process.communicate()
     assert said.splitlines() == [
         f"{process.pid} None ['--pe=a b']",
-        f"{process.pid} glibc.malloc.hugetlb=1 ['--pe=a b']",
+        f"{process.pid} {TUNABLE['GLIBC_TUNABLES']} ['--pe=a b']",
     ]
     assert process.returncode == (3 if "exit" in ending else -15)
+
+
+def test_memory_is_asked_for_once_and_kept():
+    """Arrays of 64 MiB, made and dropped again and again, cost page faults once."""
+    script = """
+import resource, numpy as np
+faults = []
+for _ in range(6):
+    np.ones(2**23)
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+print(faults[-1] - faults[1])
+"""
+    environ = {**os.environ, **TUNABLE}
+    said = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
+    assert int(said.stdout) < 16

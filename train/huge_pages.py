@@ -1,4 +1,4 @@
-"""Huge pages for training on a CPU: the C library gives them to a process that asks for them before it starts."""
+"""Memory for training on a CPU: huge pages, kept once they are there, if a process asks for it before it starts."""
 
 import os
 import platform
@@ -6,8 +6,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-TUNABLE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""glibc's malloc asks the kernel for transparent huge pages: arrays of many megabytes then miss the TLB less."""
+NEVER = 2**36
+
+TUNABLE = {
+    "GLIBC_TUNABLES": f"glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
+    f"glibc.malloc.mmap_threshold={NEVER}:glibc.malloc.trim_threshold={NEVER}"
+}
+"""What glibc's malloc is told: ask the kernel for transparent huge pages, so that large arrays miss the TLB less, and
+give nothing back. Otherwise the temporaries of every step are new pages, which the kernel fills with zeros first."""
 
 ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel*", "vfio/[0-9]*")
 """Device files of NVIDIA and AMD GPUs and of TPUs, below /dev."""
