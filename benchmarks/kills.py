@@ -1,0 +1,209 @@
+"""Kill a training run at random moments, go on each time, and count what was lost.
+
+    python -m benchmarks.kills --kills=100                  one of two processes is killed, the other must end by itself
+    python -m benchmarks.kills --kills=100 --processes=1
+
+Every kill is SIGKILL. Half of them come at a moment drawn evenly over a whole run: while it starts, compiles, restores,
+trains, saves or evaluates; the other half at a step drawn evenly over those still to go. A run that reaches its end is
+compared with one that was never stopped, bit by bit, and begun anew.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import multiprocessing
+import os
+import random
+import re
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from train import hosts
+from train.checkpoint import written_steps
+
+EVERY = 20
+"""Steps between checkpoints of the run that is killed."""
+
+STEPS = 200
+HEARTBEAT = 10
+"""Seconds, see `train.hosts`."""
+
+PATIENCE = 120
+"""Seconds after which a process that should have ended counts as hanging."""
+
+SERVER = multiprocessing.get_context("forkserver")
+"""Starts processes that have imported all they need."""
+
+
+def toy(folder: Path) -> list[str]:
+    """Return the options of a language model that trains in seconds, and write its text."""
+    words, drawn = ("alpha", "beta", "gamma", "delta", "epsilon"), random.Random(0)
+    text = folder / "text.txt"
+    text.write_text("\n".join(" ".join(drawn.choices(words, k=12)) for _ in range(600)))
+    return [
+        f"--data=file:{text}", "--width=16", "--layers=1", "--heads=2", "--length=16", "--batch=8", f"--steps={STEPS}",
+        "--log_every=1", f"--checkpoint_every={EVERY}", "--eval_lengths", "16", "32", "--eval_limit=4",
+    ]  # fmt: skip
+
+
+def prepare_server(folder: Path, devices: int = 2) -> None:
+    """Set what processes inherit: host devices, and a folder for what was compiled before."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "compiled")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    SERVER.set_forkserver_preload(["train.lm", "train.session"])
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def start(log: Path, count: int, flags: list[str]) -> list[BaseProcess]:
+    """Start `python -m train.lm` with these options in `count` processes; process I writes into `LOG.I`."""
+    port = free_port()
+    named = lambda own: [f"--hosts=127.0.0.1:{port},{count},{own}"] if count > 1 else []  # noqa: E731
+    return [spawn(Path(f"{log}.{own}"), train_lm, [*flags, *named(own)]) for own in range(count)]
+
+
+def spawn(log: Path, target: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Start a process whose output goes into a file."""
+    process = SERVER.Process(target=_logged, args=(str(log), target, *arguments))
+    process.start()
+    return process
+
+
+def _logged(log: str, target: Callable[..., None], *arguments: Any) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    target(*arguments)
+
+
+def train_lm(argv: list[str]) -> None:
+    """Be `python -m train.lm`, but of a shorter heartbeat."""
+    hosts.HEARTBEAT = HEARTBEAT
+    from train.lm import main
+
+    raise SystemExit(main(argv))
+
+
+def ended(processes: list[BaseProcess]) -> list[int]:
+    """Return the exit statuses of processes that come to an end; a hanging one is killed.
+
+    Raises:
+        TimeoutError: one hangs.
+    """
+    until = time.monotonic() + PATIENCE
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))
+    hanging = [number for number, process in enumerate(processes) if process.is_alive()]
+    for number in hanging:
+        processes[number].kill()
+    if hanging:
+        raise TimeoutError(f"processes {hanging} did not end within {PATIENCE} s")
+    return [process.exitcode or 0 for process in processes]
+
+
+def reached(out: Path) -> int:
+    """Return the last step in the metrics of a run."""
+    with contextlib.suppress(OSError, IndexError, json.JSONDecodeError):
+        return json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    return 0
+
+
+def wait_for(step: int, out: Path, process: BaseProcess) -> None:
+    """Return once a run has reached a step, or has ended."""
+    while process.is_alive() and reached(out) <= step:
+        time.sleep(0.02)
+
+
+def final(out: Path) -> dict[str, str]:
+    """Return the digests of the state at the end of a run."""
+    seal = out / "checkpoints" / str(STEPS) / "seal" / "metadata"
+    return json.loads(seal.read_text())["digests"]
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=2, choices=(1, 2))
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        kill(Path(folder), arguments.kills, arguments.processes, arguments.seed)
+
+
+def kill(folder: Path, kills: int, count: int, seed: int) -> None:
+    """Kill, go on and count; print what was found.
+
+    Raises:
+        SystemExit: something was lost that a checkpoint held, or the end differs.
+    """
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # of what killed processes could not clean up
+    drawn, flags = random.Random(seed), toy(folder)
+    prepare_server(folder)
+    for name in ("compiled", "never"):  # the first fills the folder of what is compiled
+        begun = time.monotonic()
+        statuses = ended(start(folder / name, count, [*flags, f"--out={folder / name}"]))
+        whole = time.monotonic() - begun
+        if any(statuses):
+            sys.exit((folder / f"{name}.0").read_text())
+    wanted, out, log = final(folder / "never"), folder / "run", folder / "log"
+    done, worst, finished, kept, begun = 0, 0, 0, 0, time.monotonic()
+    while True:
+        processes = start(log, count, [*flags, f"--out={out}", "--resume"])
+        if done < kills:
+            if drawn.random() < 0.5:
+                processes[0].join(drawn.uniform(0, whole))
+            else:
+                wait_for(drawn.randrange(kept, STEPS), out, processes[0])
+                processes[0].join(drawn.uniform(0, 0.1))
+            victim = drawn.randrange(count)
+            killed = processes[victim].is_alive()
+            if killed:
+                os.kill(processes[victim].pid or 0, signal.SIGKILL)
+            done += killed
+        statuses = ended(processes)
+        said = (Path(f"{log}.0").read_text(errors="replace") if Path(f"{log}.0").exists() else "").strip()
+        resumed = re.search(r"going on from step (\d+)", said)
+        if resumed and int(resumed[1]) != kept:
+            sys.exit(f"went on from step {resumed[1]}, step {kept} was saved\n{said}")
+        kept = next(iter(written_steps(out)), 0)
+        lost = max(0, reached(out) - kept)
+        worst = max(worst, lost)
+        if lost >= 2 * EVERY:  # one checkpoint may be on its way to the disk
+            sys.exit(f"lost {lost} steps of {reached(out)}\n{said}")
+        if (out / "results.json").exists():
+            if final(out) != wanted:
+                sys.exit(f"the end differs after {done} kills")
+            finished, out, kept = finished + 1, folder / f"run{finished + 1}", 0
+            if done >= kills:
+                break
+        elif not any(statuses):
+            sys.exit(f"neither killed nor finished\n{said}")
+        spent = time.monotonic() - begun
+        left = f"{spent / done * (kills - done):.0f} s left" if done else ""
+        print(f"{done}/{kills} kills · {finished} runs ended, all bits equal · lost at most {worst} steps · {left}")
+    print(
+        f"| {datetime.date.today()} | jax {jax.__version__} | {count} | {done} | {finished}, all bits equal | "
+        f"{worst} (a checkpoint every {EVERY}) | {time.monotonic() - begun:.0f} s |"
+    )
+
+
+if __name__ == "__main__":
+    main()
