@@ -36,6 +36,7 @@ class Config(RunConfig):
     length: int = 16
     steps: int = 8
     probe_every: int = 0
+    spoilt: float = 1.0  # factor of the batch of step 37
 
     @property
     def trained(self) -> str:
@@ -74,7 +75,9 @@ def make_task(config: Config) -> Task:
         return {"x": rng.standard_normal((config.batch, config.width), np.float32)}
 
     def batches(step: int, rows: range) -> Any:
-        drawn = grain.MapDataset.range(8).seed(config.seed).repeat().random_map(draw)[step:]
+        drawn = grain.MapDataset.range(8).seed(config.seed).repeat().random_map(draw)
+        factor = lambda at: np.float32(config.spoilt if at == 36 else 1.0)  # noqa: E731
+        drawn = drawn.map_with_index(lambda at, batch: {"x": batch["x"] * factor(at)})[step:]
         return iter(drawn.map(lambda batch: {"x": batch["x"][rows.start : rows.stop]}).to_iter_dataset())
 
     def loss(params: Any, batch: Mapping[str, Any], key: Any, *, execution: Any) -> Any:

@@ -1,0 +1,198 @@
+"""What a run is watched by: figures against their definitions; a step that breaks is kept and computed again."""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_program
+
+from pejax.models.decoder import DecoderConfig
+from pejax.models.vit import ViTConfig
+from tests.metric_lines import timeless
+from train import evaluate, replay, session, watch
+from train.flops import PEAKS, decoder_flops, peak_flops, vit_flops
+
+LONG = ("--steps=40", "--log_every=4", "--checkpoint_every=30", "--devices=1")
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "train.toy", toy_program)
+    monkeypatch.setattr(evaluate, "PROGRAMS", ("vit", "toy"))
+
+
+def train(out: Path, *flags: str) -> int:
+    return session.main(toy_program.PROGRAM, [*LONG, f"--out={out}", *flags])
+
+
+def refused(capsys, call) -> str:
+    with pytest.raises(SystemExit, match="2"):
+        call()
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def kernel(out: Path) -> list[str]:
+    return json.loads((out / "results.json").read_text())["kernel"]
+
+
+def test_every_line_has_the_figures(tmp_path):
+    assert train(tmp_path / "run") == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        assert line["step_seconds"] > 0
+        assert line["tokens_per_second"] > 0
+        assert 0 < line["grad_norm"] <= line["grad_norm_max"]
+        assert "peak_share" not in line  # of a CPU it is not known
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+def test_gradient_norms_are_those_of_the_gradients():
+    norms, state = [3.0, 1.0, 2.0], watch.begin()
+    for step, norm in enumerate(norms):
+        well, state = watch.observe(state, jnp.int32(step), jnp.float32(1.0), jnp.float32(norm), 0.0)
+        assert well
+    assert watch.gradient_norms(jax.device_get(state)) == {"grad_norm": 2.0, "grad_norm_max": 3.0}
+    assert watch.gradient_norms(jax.device_get(watch.cleared(state)._replace(steps=jnp.float32(1)))) == {
+        "grad_norm": 0.0,
+        "grad_norm_max": 0.0,
+    }
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(np.nan, 1.0), (np.inf, 1.0), (1.0, np.nan), (1.0, np.inf)])
+def test_what_is_not_finite_halts_for_good(loss, norm):
+    well, state = watch.observe(watch.begin(), jnp.int32(0), jnp.float32(loss), jnp.float32(norm), 0.0)
+    assert not well
+    assert state.halted
+    np.testing.assert_equal(float(state.loss), loss)
+    well, after = watch.observe(state, jnp.int32(0), jnp.float32(2.0), jnp.float32(1.0), 0.0)
+    assert not well
+    jax.tree.map(np.testing.assert_array_equal, after, state)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_spike_is_a_loss_over_so_many_times_the_median_of_the_last(seed):
+    losses = np.random.default_rng(seed).lognormal(0.0, 0.5, 120).astype(np.float32)
+    state, halted_at = watch.begin(), None
+    step = jax.jit(lambda state, at, loss: watch.observe(state, at, loss, jnp.float32(1.0), 2.0))
+    for at, loss in enumerate(losses):
+        _, state = step(state, at, loss)
+        if state.halted:
+            halted_at = at
+            break
+    wanted = [at for at in range(watch.WINDOW, 120) if losses[at] > 2 * np.median(losses[at - watch.WINDOW : at])]
+    assert halted_at == wanted[0]
+
+
+@pytest.mark.parametrize("spoilt", ["nan", "1e30"])
+def test_a_step_that_is_not_finite_is_kept_and_computed_again(spoilt, tmp_path, capsys):
+    out = tmp_path / "run"
+    error = refused(capsys, lambda: train(out, f"--spoilt={spoilt}"))
+    kept = out / "offending-37"
+    assert f"the loss is {'nan' if spoilt == 'nan' else 'inf'} at step 37, which is kept" in error
+    assert f"python -m train.replay {kept}" in error
+    assert f"--init={kept}" in error
+    assert [line["step"] for line in timeless(out)] == list(range(4, 37, 4))
+    assert replay.main([str(kept)]) == 0
+    said = capsys.readouterr().out
+    assert "step 37 · the loss is" in said
+    assert "the same as" in said
+    assert "gradient of ['kernel']: 4 of 4 values are not finite" in said
+
+
+def test_a_spike_stops_and_the_run_goes_on_past_it(tmp_path, capsys):
+    out = tmp_path / "run"
+    error = refused(capsys, lambda: train(out, "--spoilt=30", "--spike=5"))
+    assert "over 5 times its running median" in error
+    assert "at step 37" in error
+    command = error.split("go on with: python -m train.toy ")[1].split()
+    assert replay.main([str(out / "offending-37")]) == 0
+    assert "the same as" in capsys.readouterr().out
+    assert session.main(toy_program.PROGRAM, command) == 0
+    assert train(tmp_path / "whole", "--spoilt=30") == 0
+    assert kernel(out) == kernel(tmp_path / "whole")
+    assert timeless(out) == timeless(tmp_path / "whole")
+
+
+def test_a_changed_state_or_batch_is_not_taken_for_the_same(tmp_path, capsys):
+    out = tmp_path / "run"
+    refused(capsys, lambda: train(out, "--spoilt=30", "--spike=5"))
+    kept = out / "offending-37"
+    with np.load(kept / "batch.npz") as batch:
+        np.savez(kept / "batch.npz", x=batch["x"] + np.float32(1e-3))
+    assert replay.main([str(kept)]) == 1
+    assert "not the" in capsys.readouterr().out
+    assert "a folder offending-STEP of a run, got" in refused(capsys, lambda: replay.main([str(out)]))
+
+
+def test_a_trace_of_some_steps(tmp_path):
+    out = tmp_path / "run"
+    assert train(out, "--profile=3:2", "--steps=6") == 0
+    assert list((out / "profile").rglob("*.xplane.pb"))
+    assert train(tmp_path / "last", "--profile=6:5", "--steps=6") == 0  # cut short by the end of the run
+    assert list((tmp_path / "last" / "profile").rglob("*.xplane.pb"))
+
+
+@pytest.mark.parametrize("text", ["3", "0:1", "1:0", "a:b", "1:2:3"])
+def test_a_profile_that_is_none(text, tmp_path, capsys):
+    error = refused(capsys, lambda: train(tmp_path / "run", f"--profile={text}"))
+    assert f"profile must be STEP:COUNT, two positive numbers, got '{text}'" in error
+
+
+def test_positions_are_summarised_by_name_and_group_of_layers():
+    rng = np.random.default_rng(0)
+    table, slopes = rng.standard_normal((5, 3)), rng.standard_normal((6, 4))
+    params = {
+        "position": {"all": {"table": jnp.asarray(table, jnp.float32)}},
+        "layers": {"blocks": {"attention": {"position": {"heads": {"slopes": jnp.asarray(slopes, jnp.float32)}}}}},
+        "head": {"kernel": jnp.ones((2, 2))},
+    }
+    found = watch.named(watch.position_figures(params))
+    spans = {"0_1": slopes[:2], "2_3": slopes[2:4], "4_4": slopes[4:5], "5_5": slopes[5:]}
+    wanted = {f"position/heads/slopes/layers_{name}": part for name, part in spans.items()}
+    wanted["position/all/table"] = table
+    assert found == {
+        f"{name}/{kind}": pytest.approx(float(getattr(part, kind)()), rel=1e-5)
+        for name, part in wanted.items()
+        for kind in ("min", "mean", "max")
+    }
+
+
+def products(*shapes: tuple[int, int, int]) -> int:
+    """Return the FLOPs of products of (m, k) and (k, n)."""
+    return sum(2 * m * k * n for m, k, n in shapes)
+
+
+def test_flops_of_a_decoder_are_those_of_its_products_counted_one_by_one():
+    config = DecoderConfig(vocab=50, width=32, layers=3, heads=4, kv_heads=2, hidden=40)
+    tokens, head = 7, 8
+    seen = sum(1 for query in range(tokens) for key in range(tokens) if key <= query)
+    layer = products((tokens, 32, 32), (tokens, 32, 16), (tokens, 32, 16), (tokens, 32, 32))
+    layer += products((tokens, 32, 40), (tokens, 32, 40), (tokens, 40, 32))
+    layer += seen * 4 * products((1, head, 1), (1, 1, head))
+        (1, head, 1), (1, 1, head)
+    )
+    assert decoder_flops(config, batch=5, length=tokens) == 3 * 5 * (3 * layer + products((tokens, 32, 50)))
+
+
+def test_flops_of_a_vision_transformer_are_the_published_ones():
+    """ViT-S/16 at 224 pixels is 4.6 billion products and sums: Touvron et al. 2021 (arXiv 2012.12877), table 5."""
+    config = ViTConfig(image_size=224, patch=16, channels=3, classes=1000, width=384, layers=12, heads=6)
+    assert vit_flops(config, batch=1) / 3 / 2 == pytest.approx(4.6e9, rel=0.01)
+
+
+def test_peaks_are_found_by_the_longest_name():
+    assert peak_flops("NVIDIA H100 80GB HBM3") == PEAKS["NVIDIA H100"]
+    assert peak_flops("NVIDIA H100 PCIe") == PEAKS["NVIDIA H100 PCIe"]
+    assert peak_flops("NVIDIA A100-SXM4-80GB") == PEAKS["NVIDIA A100"]
+    assert peak_flops("NVIDIA L40S") == PEAKS["NVIDIA L40S"]
+    assert peak_flops("TPU v5 lite") == PEAKS["TPU v5 lite"]
+    assert peak_flops("TPU v5") == PEAKS["TPU v5"]
+    assert peak_flops("TPU v50") is None
+    assert peak_flops("cpu") is None
