@@ -145,7 +145,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(whole, capsys):
 BAD = {
     "--pe=rope_mixd": "did you mean 'rope_mixed'?",
     "--pe=rope_mixed(bas=1)": "got 'bas'",
-    "--preset=demos": "preset must be one of demo, table, vit_s16, got 'demos'",
+    "--preset=demos": "preset must be one of demo, table, imagenet100, deit3_rope, got 'demos'",
     "--epoch=3": "unknown option --epoch; did you mean --epochs?",
     "--epochs=three": "invalid int value: 'three'",
     "--batch=12": "batch must be a multiple of 8, the devices of data x fsdp, got 12",

@@ -176,8 +176,6 @@ def test_flops_of_a_decoder_are_those_of_its_products_counted_one_by_one():
     layer = products((tokens, 32, 32), (tokens, 32, 16), (tokens, 32, 16), (tokens, 32, 32))
     layer += products((tokens, 32, 40), (tokens, 32, 40), (tokens, 40, 32))
     layer += seen * 4 * products((1, head, 1), (1, 1, head))
-        (1, head, 1), (1, 1, head)
-    )
     assert decoder_flops(config, batch=5, length=tokens) == 3 * 5 * (3 * layer + products((tokens, 32, 50)))
 
 

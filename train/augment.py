@@ -1,4 +1,4 @@
-"""What is done to single training images: crop, mirror, RandAugment and random erasing, each by itself.
+"""What is done to single training images: crop, mirror, RandAugment, 3-Augment and random erasing, each by itself.
 
 Everything is a function of its inputs and numpy generators, one for each image: what happens to an image does not
 depend on which others are there. Crop and mirror move uint8 pixels, erasing works on normalised images, in that order,
@@ -31,6 +31,8 @@ class Augment:
     crop: bool = False  # a random crop of the padded image; of a random area and shape where images are larger
     flip: bool = False  # mirror half of the images, where that keeps their class
     rand_augment: bool = False  # RandAugment(9, 0.5)
+    three_augment: bool = False  # 3-Augment: one of greyscale, solarize, blur, then colour jitter
+    repeats: int = 1  # how often an image comes in a batch, augmented anew each time
     erasing: float = 0.0  # probability that a rectangle of an image becomes noise
 
 

@@ -1,7 +1,7 @@
 """A vision transformer on a labelled image set: its model, its loss, and its evaluation at many image sizes."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,9 @@ from rich.console import Console
 from pejax.models import Execution
 from pejax.models.vit import ViT, ViTConfig
 from pejax.positions import grid_positions, interpolate_positions
-from train.data import Dataset, evaluation_batches
+from train import entropy
+from train.augment import Augment
+from train.data import Dataset, evaluation_batches, train_batches
 from train.loop import Metrics
 from train.mesh import EVALUATED, evaluation_execution, put_batch, replicated
 from train.mixing import mix
@@ -29,6 +31,9 @@ SUMS = ("loss", "top1", "count")
 
 WEIGHTS_AT_ONCE = {"cpu": 2**21, "gpu": 2**28, "tpu": 2**27}
 """Attention weights of an evaluation batch on one device: a cache full, or a small part of the memory."""
+
+PROBED = 8
+"""Training images that the probe looks at, at most."""
 
 IMAGES_AT_ONCE = 256
 """Images of an evaluation batch on one device, at most."""
@@ -77,7 +82,7 @@ class Classifier(Split[ViT]):
         if config.mixup or config.cutmix:
             images, targets = mix(images, targets, config.mixup, config.cutmix, of_mix)
         logits = self.model(params)(images, train=True, key=of_model, execution=execution)
-        losses = optax.softmax_cross_entropy(logits, optax.smooth_labels(targets, config.label_smoothing))
+        losses = classification_losses(logits, targets, config.loss, config.label_smoothing)
         right = jnp.argmax(logits, -1) == jnp.argmax(targets, -1)
         count = jnp.asarray(len(images), jnp.float32)
         return losses.mean(), {"loss": losses.sum(), "top1": right.sum(dtype=jnp.float32), "count": count}
@@ -100,9 +105,43 @@ class Classifier(Split[ViT]):
             return model(images)
         return model(images, positions=interpolate_positions(grid_positions(*grid), trained, grid), extent=trained)
 
+    def prober(self, dataset: Dataset) -> Callable[[Any], dict[str, float]]:
+        """Return the probe `(params) -> values`: the entropy of attention on a few training images, layer by layer."""
+        count = min(PROBED, len(dataset.train))
+        images = next(train_batches(dataset, count, self.config.seed, Augment()))["image"]
+
+        @jax.jit
+        def measure(params: Any) -> Any:
+            watching = entropy.Watching(axes=2)
+            self.model(params)(jnp.asarray(images), execution=watching)
+            return watching.found
+
+        return lambda params: entropy.named(measure(params))
+
     def laws(self, params: Any) -> str:
         """Return one line of what the laws measured on the encoding of the first layer."""
         return laws(self.config.pe, layer_params(params, 0), self.dims)
+
+
+def classification_losses(
+    logits: Float[Array, "B classes"], targets: Float[Array, "B classes"], kind: str, smoothing: float
+) -> Float[Array, " B"]:
+    """Return the loss of every image, in nats.
+
+    Args:
+        logits: of the model.
+        targets: shares of the classes, which sum to 1.
+        kind: `softmax`: cross-entropy; `bce`: binary cross-entropy, the mean over classes, where every class that has a
+            share counts as there.
+        smoothing: of the targets.
+
+    Reference:
+        Touvron et al. 2022, "DeiT III" (arXiv 2204.07118), section 3.1: binary cross-entropy.
+    """
+    if kind == "softmax":
+        return optax.softmax_cross_entropy(logits, optax.smooth_labels(targets, smoothing))
+    there = optax.smooth_labels((targets > 0).astype(jnp.float32), smoothing)
+    return optax.sigmoid_binary_cross_entropy(logits, there).mean(-1)
 
 
 def resized(old: Classifier, new: Classifier, params: Any) -> Any:

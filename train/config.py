@@ -65,6 +65,7 @@ class RunConfig:
     batch: int = 48  # examples in a step, over all devices
     optimizer: str = "adamw"  # adamw or lamb
     lr: float = 2e-3  # peak learning rate
+    lr_end: float = 0.0  # learning rate at the end of the cosine decay
     weight_decay: float = 0.05  # of kernels; positions, embeddings, CLS, registers, norms and biases get none
     clip: float = 0.0  # global norm of the gradient; 0 = no clipping
     accumulate: int = 1  # compute a step in so many parts of the batch, one after another: memory for time
@@ -96,7 +97,7 @@ class RunConfig:
         """
         parse_spec(self.pe)
         require_at_least(self, 1, "width", "layers", "heads", "batch", "accumulate", "checkpoint_every", "log_every")
-        require_at_least(self, 0, "weight_decay", "clip", "spike", "devices", "stop_at", "eval_limit")
+        require_at_least(self, 0, "weight_decay", "clip", "spike", "lr_end", "devices", "stop_at", "eval_limit")
         if self.lr <= 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
         if not 0 <= self.ema < 1:

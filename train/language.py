@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from pejax.models import Execution
 from pejax.models.decoder import Decoder, DecoderConfig
+from train import entropy
 from train.cross_entropy import cross_entropy
 from train.data.text import Corpus, training_windows
 from train.lm_config import Config
@@ -100,7 +101,8 @@ class Language(Split[Decoder]):
     def prober(self, corpus: Corpus) -> Any:
         """Return the probe `(params) -> values`: the mean loss on positions 0 to L and L to 2L of training text.
 
-        The second is left out where the encoding refuses 2L, or no training document is that long.
+        The second is left out where the encoding refuses 2L, or no training document is that long. Beside them the
+        entropy of attention on positions 0 to L, layer by layer.
 
         Raises:
             ValueError: no training document holds L + 1 tokens.
@@ -114,8 +116,16 @@ class Language(Split[Decoder]):
             raise ValueError(f"probe_every must be 0 for this text: {refused}") from None
 
         @jax.jit
-        def measure(params: Any) -> Array:
-            return jnp.mean(self.losses(params, ids).reshape(len(ids), -1, length), axis=(0, 2))
+        def measure(params: Any) -> tuple[Array, Any]:
+            watching = entropy.Watching()
+            self.model(params)(ids[:, :length], execution=watching)
+            return jnp.mean(self.losses(params, ids).reshape(len(ids), -1, length), axis=(0, 2)), watching.found
 
-        names = ("loss_0_to_L", "loss_L_to_2L")
-        return lambda params: dict(zip(names, map(float, measure(params)), strict=False))
+        def probe(params: Any) -> dict[str, float]:
+            means, found = measure(params)
+            return {
+                **dict(zip(("loss_0_to_L", "loss_L_to_2L"), map(float, means), strict=False)),
+                **entropy.named(found),
+            }
+
+        return probe

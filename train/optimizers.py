@@ -31,7 +31,9 @@ def make_optimizer(config: RunConfig, steps: int, warmup: int) -> tuple[optax.Gr
         steps: of the whole training.
         warmup: steps from 0 to the peak.
     """
-    schedule = optax.warmup_cosine_decay_schedule(0.0, config.lr, min(warmup, steps), max(steps, warmup + 1))
+    schedule = optax.warmup_cosine_decay_schedule(
+        0.0, config.lr, min(warmup, steps), max(steps, warmup + 1), end_value=config.lr_end
+    )
     ratios = [trust_ratios()] if config.optimizer == "lamb" else []
     optimizer = optax.chain(
         optax.scale_by_adam(b1=0.9, b2=0.999),

@@ -2,7 +2,7 @@
 
     python -m train.plan lm --preset=llama_7b --length=131072 --batch=32 --topology=v5p:8x8x8
     python -m train.plan lm --preset=llama_7b --topology=v5e:16x16 --mesh=fsdp=64,tensor=4
-    python -m train.plan vit --preset=vit_s16 --topology=v6e:4x4
+    python -m train.plan vit --preset=imagenet100 --topology=v6e:4x4
     python -m train.plan lm --preset=llama_7b --topology=h100:64       estimated: GPUs' compiler needs the GPU
     python -m train.plan lm --preset=llama_7b --topology=v5p:4x4x4 --scale      to 4,096 chips, estimated
 
@@ -58,11 +58,11 @@ class Options:
 
 
 class Plan(NamedTuple):
-    """What the compiler says of a step on a mesh."""
+    """What the compiler says of a step on a mesh: bytes of a device, traffic, and places that call a Mosaic kernel."""
 
-    estimate: Estimate
     memory: dict[str, int]
     collectives: Collectives
+    kernels: int
 
 
 class DoesNotFit(Exception):
@@ -124,7 +124,8 @@ def plan(subject: Subject, topology: Topology, sizes: Sizes) -> Plan:
         step = compile_step(subject, mesh)
     except JaxRuntimeError as failed:
         raise DoesNotFit(shortage(str(failed))) from None
-    return Plan(estimate(subject, topology, sizes), memory(step), collectives(step.as_text() or "", mesh))
+    text = step.as_text() or ""
+    return Plan(memory(step), collectives(text, mesh), text.count('custom_call_target="tpu_custom_call"'))
 
 
 def memory(step: Compiled) -> dict[str, int]:
@@ -180,6 +181,7 @@ def _first_that_fits(subject: Subject, topology: Topology, tries: list[Estimate]
             console.print(f"{mesh_text(guess.sizes)}: {reason}")
             continue
         print_memory(found.memory, guess, topology, console)
+        console.print(f"attention: {found.kernels or 'no'} calls of the TPU's kernels in the program")
         print_collectives(found.collectives, guess, console)
         print_bounds(guess, found.collectives.sent, subject, topology, console)
         return 0

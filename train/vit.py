@@ -61,6 +61,8 @@ def make_task(config: Config) -> Task:
         before=lambda before: Classifier(before, dataset.channels, len(dataset.classes)),
         fitted=lambda before, params: resized(before, classifier, params),
         evaluate=partial(evaluate, classifier, dataset),
+        probe=classifier.prober(dataset) if config.probe_every else None,
+        probe_every=config.probe_every,
         flops=vit_flops(classifier.vit, config.batch),
     )
 

@@ -11,12 +11,21 @@ RECIPE = {
     "rand_augment": True, "mixup": 0.8, "cutmix": 1.0, "erasing": 0.25,
 }  # fmt: skip
 
+VIT_S16 = {"size": 224, "patch": 16, "width": 384, "layers": 12, "heads": 6}
+
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {},
     "table": {"patch": 2, "width": 128, "layers": 6, "epochs": 100, "batch": 128, "lr": 1e-3, "warmup": 20.0, **RECIPE},
-    "vit_s16": {
-        "data": "folder:imagenet100", "size": 224, "patch": 16, "width": 384, "layers": 12, "heads": 6,
-        "epochs": 100, "batch": 256, "lr": 1e-3, "warmup": 20.0, **RECIPE,
+    "imagenet100": {
+        "data": "folder:imagenet100", **VIT_S16, "epochs": 100, "batch": 256, "lr": 1e-3, "warmup": 20.0, **RECIPE,
+        "log_every": 100, "checkpoint_every": 1000, "probe_every": 1000,
+    },
+    "deit3_rope": {
+        "data": "folder:imagenet", **VIT_S16, "pool": "cls", "mlp_ratio": 4, "layer_scale": 1e-4,
+        "optimizer": "lamb", "epochs": 400, "batch": 2048, "lr": 4e-3, "lr_end": 1e-5, "warmup": 5.0,
+        "weight_decay": 0.03, "clip": 1.0, "loss": "bce", "label_smoothing": 0.0,
+        "three_augment": True, "repeats": 3, "mixup": 0.8, "cutmix": 1.0,
+        "log_every": 100, "checkpoint_every": 1000, "probe_every": 1000,
     },
 }  # fmt: skip
 
@@ -37,9 +46,9 @@ class Config(RunConfig):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     model_fields: ClassVar[tuple[str, ...]] = MODEL_FIELDS
     inherited: ClassVar[tuple[str, ...]] = ("data", "size")
-    run_fields: ClassVar[tuple[str, ...]] = (*RunConfig.run_fields, "eval_sizes")
+    run_fields: ClassVar[tuple[str, ...]] = (*RunConfig.run_fields, "eval_sizes", "probe_every")
 
-    preset: str = "demo"  # demo: minutes on two cores; table: the published token grids; vit_s16: 224 px, ViT-S/16
+    preset: str = "demo"  # demo: minutes on two cores; table: published token grids; imagenet100, deit3_rope: ViT-S/16
     pe: str = "rope_mixed"  # the encoding: a name, with arguments where wanted: "rope_mixed(base=100)"
     data: str = "fashion"  # fashion, glyphs, folder:PATH (class sub-folders) or tfds:NAME (prepared)
     init: str = ""  # run folder whose trained weights to start from, at another --size where wanted
@@ -57,11 +66,15 @@ class Config(RunConfig):
 
     epochs: int = 18
     warmup: float = 1.0  # epochs of linear warm-up
+    loss: str = "softmax"  # softmax cross-entropy, or bce: binary cross-entropy, every class mixed in counting as there
     label_smoothing: float = 0.1
+    probe_every: int = 500  # steps between measurements of the attention's entropy on a few training images; 0 = never
 
     crop: bool = True  # random crop
     flip: bool = True  # random horizontal flip
     rand_augment: bool = False  # RandAugment(9, 0.5)
+    three_augment: bool = False  # one of greyscale, solarize, blur, then colour jitter of 0.3
+    repeats: int = 1  # how often an image comes in a batch, augmented anew each time
     mixup: float = 0.0  # Beta parameter of Mixup; 0 = off
     cutmix: float = 0.0  # Beta parameter of CutMix; 0 = off
     erasing: float = 0.0  # probability of random erasing
@@ -80,13 +93,14 @@ class Config(RunConfig):
             ValueError: naming the field, the rule and the value.
         """
         super().validated()
-        require_at_least(self, 1, "size", "patch", "epochs")
-        require_at_least(self, 0, "warmup", "mixup", "cutmix", "registers")
+        require_at_least(self, 1, "size", "patch", "epochs", "repeats")
+        require_at_least(self, 0, "warmup", "mixup", "cutmix", "registers", "probe_every")
         for name in ("label_smoothing", "erasing", "stochastic_depth"):
             if not 0 <= getattr(self, name) < 1 and not (name == "erasing" and self.erasing == 1):
                 raise ValueError(f"{name} must be a probability below 1, got {getattr(self, name)}")
         require_choice(self, "extend", "none", "pi")
         require_choice(self, "pool", "cls", "mean")
+        require_choice(self, "loss", "softmax", "bce")
         for side in (self.size, *self.eval_sizes):
             if side < self.patch or side % self.patch:
                 raise ValueError(f"image sizes must be multiples of the patch, {self.patch}, got {side}")

@@ -147,4 +147,4 @@ class Layers(nnx.Module):
             x, cache = nnx.merge(static, params)(x, where, cache, drop)
             return where.execution.place(x), cache
 
-        return jax.lax.scan(where.execution.layer(step), x, (params, cache, drops))
+        return where.execution.scan(step, x, (params, cache, drops))

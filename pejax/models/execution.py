@@ -72,8 +72,8 @@ class Execution:
             return x
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*axes)))
 
-    def layer(self, step: Callable) -> Callable:
-        """Return the step of a scan over layers, its backward pass as `remat` says."""
-        if self.remat == "none":
-            return step
-        return jax.checkpoint(step, policy=REMAT[self.remat], prevent_cse=False)
+    def scan(self, step: Callable, x: Array, layers: Any) -> tuple[Array, Any]:
+        """Apply the step of a layer for every one of `layers` in turn, its backward pass as `remat` says."""
+        if self.remat != "none":
+            step = jax.checkpoint(step, policy=REMAT[self.remat], prevent_cse=False)
+        return jax.lax.scan(step, x, layers)

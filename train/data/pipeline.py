@@ -18,6 +18,7 @@ from train.augment import (
 )
 from train.data.source import Dataset, Images, Source, as_array, as_picture, read
 from train.randaugment import rand_augment
+from train.three_augment import three_augment
 
 Batch = dict[str, np.ndarray]
 
@@ -46,7 +47,8 @@ def train_batches(
     if not 1 <= batch <= len(ds.train):
         raise ValueError(f"batch must be from 1 to the {len(ds.train)} training images, got {batch}")
     order = grain.MapDataset.range(len(ds.train)).seed(seed).shuffle()
-    batches = order.batch(batch, drop_remainder=True, batch_fn=np.asarray).repeat()
+    batches = order.batch(-(-batch // augment.repeats), drop_remainder=True, batch_fn=np.asarray).repeat()
+    batches = batches.map(lambda indices: np.repeat(indices, augment.repeats)[:batch])
     made = batches.random_map(partial(_train_batch, ds, augment, range(batch) if rows is None else rows))
     return _iterator(made[step:], ds.train)
 
@@ -97,6 +99,10 @@ def _train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray
     if augment.rand_augment:
         pixels = np.stack(
             [as_array(rand_augment(as_picture(image), rng)) for image, rng in zip(pixels, rngs, strict=True)]
+        )
+    if augment.three_augment:
+        pixels = np.stack(
+            [as_array(three_augment(as_picture(image), rng)) for image, rng in zip(pixels, rngs, strict=True)]
         )
     images = normalise(pixels, ds)
     if augment.erasing:

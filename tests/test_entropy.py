@@ -1,0 +1,83 @@
+"""The entropy of attention, against the weights themselves: a model of every kind, layer by layer."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from pejax.attention import attention_weights
+from pejax.encoding import Tokens
+from pejax.models import Execution
+from pejax.models.decoder import Decoder, DecoderConfig
+from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from pejax.models.vit import ViT, ViTConfig
+from train import entropy
+from train.entropy import Watching
+
+
+def mean_entropy(weights: np.ndarray) -> float:
+    """Return the mean of -Σ w ln w over rows that see a key, by the definition, in float64."""
+    rows = np.asarray(weights, np.float64).reshape(-1, weights.shape[-1])
+    rows = rows[rows.sum(-1) > 0.5]
+    return float(np.mean([-sum(w * np.log(w) for w in row if w > 0) for row in rows]))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [5, 100])
+def test_entropy_is_that_of_the_weights(length, causal):
+    keys = jax.random.split(jax.random.key(0), 2)
+    q, k = (2.0 * jax.random.normal(key, (2, length, 4, 8)) for key in keys)
+    segments = jnp.where(jnp.arange(length) < length - 2, 1, 0)
+    tokens = Tokens(jnp.arange(length, dtype=jnp.int32), segments=segments)
+    options = {"q_tokens": tokens, "k_tokens": tokens, "causal": causal}
+    rows = np.linspace(0, length - 1, min(64, length)).round().astype(int)
+    weights = attention_weights(q, k, **options)[..., rows, :]
+    assert float(entropy.entropy(q, k, 1, **options)) == pytest.approx(mean_entropy(weights), rel=1e-5)
+
+
+def test_uniform_attention_has_the_logarithm_of_the_number_of_keys():
+    q = jnp.zeros((1, 7, 2, 4))
+    found = entropy.entropy(q, q, 2, q_tokens=jnp.zeros((7, 2)))
+    assert float(found) == pytest.approx(np.log(7), rel=1e-6)
+
+
+def decoder(pe: str) -> tuple:
+    model = Decoder(DecoderConfig(vocab=11, length=8, width=16, layers=3, heads=2, pe=pe), rngs=nnx.Rngs(0))
+    ids = jnp.asarray(np.random.default_rng(0).integers(11, size=(2, 8)), jnp.int32)
+    return lambda execution: model(ids, execution=execution), 1
+
+
+def vision(pe: str) -> tuple:
+    model = ViT(ViTConfig(image_size=12, patch=4, width=16, layers=3, heads=2, pe=pe), rngs=nnx.Rngs(0))
+    images = jax.random.normal(jax.random.key(1), (2, 12, 12, 1))
+    return lambda execution: model(images, execution=execution), 2
+
+
+@pytest.mark.parametrize("make", [decoder, vision])
+@pytest.mark.parametrize("pe", ["rope", "alibi", "shaw", "learned"])
+def test_watching_changes_no_output_and_finds_every_layer(make, pe):
+    call, axes = make(pe)
+
+    @jax.jit
+    def both():
+        watching = Watching(axes=axes)
+        return call(watching), watching.found
+
+    watched, found = both()
+    np.testing.assert_array_equal(watched, jax.jit(lambda: call(Execution()))())
+    values = entropy.named(found)
+    assert list(values) == ["entropy/layer_0", "entropy/layer_1", "entropy/layer_2"]
+    tokens = 8 if axes == 1 else 10
+    assert all(0.0 < value < np.log(tokens) for value in values.values())
+
+
+def test_an_encoder_decoder_has_three_attentions():
+    config = EncoderDecoderConfig(vocab=9, width=16, encoder_layers=2, decoder_layers=3, heads=2)
+    model, ids = EncoderDecoder(config, rngs=nnx.Rngs(0)), jnp.ones((2, 4), jnp.int32)
+    watching = Watching()
+    model(ids, ids, execution=watching)
+    names = entropy.named(watching.found)
+    assert len(names) == 2 + 2 * 3
+    assert "entropy/stack_0/layer_1" in names
+    assert "entropy/stack_1/layer_2/1" in names

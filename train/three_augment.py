@@ -1,0 +1,52 @@
+"""3-Augment: one of three simple changes to a picture, then colour jitter: the augmentation of DeiT III.
+
+    one of      greyscale | invert the pixels from 128 on | Gaussian blur, radius ~ U(0.1, 2) pixels
+    then        brightness, contrast and colour by factors ~ U(0.7, 1.3) each, in random order
+
+Reference:
+    Touvron et al. 2022, "DeiT III: Revenge of the ViT" (arXiv 2204.07118), section 3.2.
+"""
+
+import numpy as np
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+
+BLUR = (0.1, 2.0)
+JITTER = 0.3
+ENHANCERS = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+
+
+def three_augment(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Return a picture changed in one of three ways, its colours jittered.
+
+    Args:
+        picture: greyscale or RGB.
+        rng: of all draws.
+    """
+    return jitter(CHANGES[rng.integers(len(CHANGES))](picture, rng), rng)
+
+
+def grey(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Return the picture without colour, in as many channels as before."""
+    del rng
+    return picture.convert("L").convert(picture.mode)
+
+
+def solarize(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Return the picture, its pixels from 128 on inverted."""
+    del rng
+    return ImageOps.solarize(picture, 128)
+
+
+def blur(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Return the picture blurred."""
+    return picture.filter(ImageFilter.GaussianBlur(rng.uniform(*BLUR)))
+
+
+def jitter(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Return the picture, its brightness, contrast and colour changed in random order."""
+    for which in rng.permutation(len(ENHANCERS)):
+        picture = ENHANCERS[which](picture).enhance(rng.uniform(1 - JITTER, 1 + JITTER))
+    return picture
+
+
+CHANGES = (grey, solarize, blur)
