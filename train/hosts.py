@@ -11,6 +11,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -57,12 +58,19 @@ def join(hosts: str) -> None:
                 raise ValueError("hosts=auto needs SLURM, Open MPI, GKE or a Cloud TPU, got none of them") from None
             return
         address, count, own = parse_hosts(hosts)
-        try:
-            jax.distributed.initialize(
-                address, count, own, initialization_timeout=JOINED_WITHIN, heartbeat_timeout_seconds=HEARTBEAT
-            )
-        except jax.errors.JaxRuntimeError as refused:
-            raise ValueError(f"hosts: process {own} cannot listen at {address}, port in use? ({refused})") from None
+        if own == 0:
+            _require_free(address)
+        jax.distributed.initialize(
+            address, count, own, initialization_timeout=JOINED_WITHIN, heartbeat_timeout_seconds=HEARTBEAT
+        )
+
+
+def _require_free(address: str) -> None:
+    """Check that nobody listens at a port of this machine: JAX's own refusal does not name it."""
+    try:
+        socket.create_server(("", int(address.rpartition(":")[2]))).close()
+    except (OSError, OverflowError) as refused:
+        raise ValueError(f"hosts: process 0 cannot listen at {address}: {refused}") from None
 
 
 @contextlib.contextmanager

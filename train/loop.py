@@ -165,7 +165,11 @@ class Stop:
         """Return whether to stop before this step; every process must ask."""
         if jax.process_count() == 1:
             return self.signal != 0
-        return multihost_utils.reached_preemption_sync_point(step)
+        if not multihost_utils.reached_preemption_sync_point(step):
+            return False
+        if not agreed(self.signal != signal.SIGINT):  # one of them was: all end as it does
+            self.signal = signal.SIGINT
+        return True
 
     def __enter__(self) -> "Stop":
         heard = (signal.SIGINT, signal.SIGTERM) if jax.process_count() == 1 else (signal.SIGINT,)

@@ -1,0 +1,170 @@
+"""Several processes train as one, and what ends one of them ends all, with a checkpoint to go on from."""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import kills
+from train import hosts, lm, session
+from train.checkpoint import written_steps
+from train.config import parse
+from train.lm_config import Config
+
+MESHES = ("data=4", "fsdp=4", "data=2,tensor=2")
+SHORT = ("--steps=6", "--checkpoint_every=3", "--probe_every=3", "--stop_at=0")
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    """Options of a toy run; processes started from here on have two devices each, and compile each thing once."""
+    assert jax.device_count() == 8  # of this process, before the others' number is set
+    folder = tmp_path_factory.mktemp("hosts")
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("JAX_PLATFORMS", "XLA_FLAGS"):
+            patched.setenv(name, os.environ[name])
+        for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
+            patched.setenv(name, "")
+        kills.prepare_server(folder)
+        yield kills.toy(folder)
+
+
+def said(log: Path, process: int = 0) -> list[str]:
+    return Path(f"{log}.{process}").read_text().splitlines()
+
+
+def lines(out: Path) -> list[dict]:
+    """Return the metrics of a run, the times left out."""
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name in ("step", "lr") or "loss" in name} for line in found]
+
+
+def train_all(flags: list[str], at: str, out: Path) -> None:
+    """Train on each mesh, in one of several processes."""
+    hosts.join(at)
+    console = session.Console(quiet=not hosts.first())
+    for mesh in MESHES:
+        config = parse(Config, [*flags, *SHORT, f"--mesh={mesh}", f"--out={out / mesh}"])
+        assert session.train(session.prepare(lm.PROGRAM, config, console), console) == 0
+
+
+@pytest.fixture(scope="module")
+def trained(flags, tmp_path_factory):
+    """What two processes make of each mesh."""
+    out = tmp_path_factory.mktemp("two")
+    port = kills.free_port()
+    started = [kills.spawn(out / f"log.{own}", train_all, flags, f"127.0.0.1:{port},2,{own}", out) for own in range(2)]
+    assert kills.ended(started) == [0, 0], (out / "log.0").read_text()[-3000:]
+    return out
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_two_processes_train_as_one(mesh, trained, flags, tmp_path):
+    one = tmp_path / "one"
+    assert lm.main([*flags, *SHORT, f"--mesh={mesh}", "--devices=4", f"--out={one}"]) == 0
+    two = trained / mesh
+    assert [line["step"] for line in lines(two)] == [line["step"] for line in lines(one)]
+    for ours, theirs in zip(lines(two), lines(one), strict=True):
+        assert ours.keys() == theirs.keys()
+        np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=0, atol=1e-5)
+    rows = [json.loads((out / "results.json").read_text())["rows"] for out in (two, one)]
+    for ours, theirs in zip(*rows, strict=True):
+        assert ours["length"] == theirs["length"]
+        np.testing.assert_allclose(ours["everything"][0], theirs["everything"][0], atol=1e-5)
+
+
+def test_the_first_process_speaks_and_writes_for_all(trained):
+    assert all("[Gloo]" in line for line in said(trained / "log", 1))
+    names = sorted(path.name for path in (trained / "data=4").iterdir())
+    assert names == ["checkpoints", "config.json", "metrics.jsonl", "results.json", "results.png", "tensorboard"]
+    assert len(list((trained / "data=4" / "tensorboard").iterdir())) == 1
+
+
+def test_stopped_and_killed_in_every_way_no_bit_is_lost(flags, tmp_path):
+    never, out, log = tmp_path / "never", tmp_path / "run", tmp_path / "log"
+    assert kills.ended(kills.start(log, 2, [*flags, f"--out={never}"])) == [0, 0], said(log)
+    ways = [(1, signal.SIGTERM, [0, 0]), (0, signal.SIGINT, [130, 130]), (1, signal.SIGKILL, [1, -9]),
+            (0, signal.SIGKILL, [-9, 1])]  # fmt: skip
+    kept = 0
+    for victim, number, statuses in ways:
+        processes = kills.start(log, 2, [*flags, f"--out={out}", "--resume"])
+        kills.wait_for(kept + kills.EVERY + 3, out, processes[0])
+        os.kill(processes[victim].pid, number)
+        assert kills.ended(processes) == statuses, said(log)
+        assert kept == 0 or f"going on from step {kept}" in said(log)
+        kept = written_steps(out)[0]
+        at = kills.reached(out)
+        if number == signal.SIGKILL:
+            rest = f"step {kept} is saved; go on with: python -m train.lm --resume --out={out} --hosts=127.0.0.1:"
+            assert said(log, 1 - victim)[-1].startswith(f"error: another process of this run was lost; {rest}")
+            assert at - kept < 2 * kills.EVERY
+        else:
+            assert at == kept
+            assert f"stopped at step {kept} of {kills.STEPS}, saved; go on with: python -m train.lm" in said(log)[-1]
+    assert kills.ended(kills.start(log, 2, [*flags, f"--out={out}", "--resume"])) == [0, 0], said(log)
+    assert kills.final(out) == kills.final(never)
+    assert lines(out) == lines(never)
+    assert (out / "results.json").read_text() == (never / "results.json").read_text()
+
+
+def test_a_peer_with_other_settings_is_named(flags, tmp_path):
+    port, log = kills.free_port(), tmp_path / "log"
+    started = [
+        kills.spawn(
+            Path(f"{log}.{own}"), kills.train_lm,
+            [*flags, f"--out={tmp_path / 'run'}", f"--hosts=127.0.0.1:{port},2,{own}", f"--lr=0.00{own + 1}"],
+        )
+        for own in range(2)
+    ]  # fmt: skip
+    assert kills.ended(started) == [2, 2]
+    for own in range(2):
+        error = said(log, own)[-1]
+        assert error == "error: all processes must be started alike: 0 has lr=0.001, 1 lr=0.002"
+    assert not (tmp_path / "run").exists()
+
+
+def join_soon(at: str) -> None:
+    hosts.JOINED_WITHIN = 3
+    with session.friendly(ValueError):
+        hosts.join(at)
+
+
+def refused(at: str, log: Path) -> str:
+    [status] = kills.ended([kills.spawn(log, join_soon, at)])
+    assert status in (1, 2)
+    return log.read_text().splitlines()[-1]
+
+
+def test_nobody_answers(flags, tmp_path):
+    at = f"127.0.0.1:{kills.free_port()},2,1"
+    rule = "start every one, with the same address and a number of its own"
+    assert refused(at, tmp_path / "log") == f"error: hosts={at}: not all processes answered within 3 s: {rule}"
+
+
+def test_a_number_twice(flags, tmp_path):
+    port, logs = kills.free_port(), [tmp_path / str(number) for number in range(3)]
+    started = [
+        kills.spawn(log, join_soon, f"127.0.0.1:{port},3,{own}") for log, own in zip(logs, (0, 1, 1), strict=True)
+    ]
+    assert kills.ended(started) == [1, 1, 1]
+    assert all("start every one, with the same address and a number of its own" in log.read_text() for log in logs)
+
+
+def test_a_port_in_use(flags, tmp_path):
+    with socket.socket(socket.AF_INET6) as taken:
+        taken.bind(("::", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        error = refused(f"127.0.0.1:{port},2,0", tmp_path / "log")
+    assert error.startswith(f"error: hosts: process 0 cannot listen at 127.0.0.1:{port}: ")
+    assert "in use" in error
+
+
+def test_no_cluster(flags, tmp_path):
+    wanted = "error: hosts=auto needs SLURM, Open MPI, GKE or a Cloud TPU, got none of them"
+    assert refused("auto", tmp_path / "log") == wanted
