@@ -15,20 +15,18 @@ On one device of d x f x t x s (data, fsdp, tensor, sequence), n = B / (d f part
 The compiler knows better: both are printed side by side.
 """
 
+import functools
 import itertools
 import math
-from functools import partial
 from typing import NamedTuple
 
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from train.cross_entropy import LOGITS_AT_ONCE
-from train.loop import init_state, state_shardings
-from train.mesh import AXES
-from train.optimizers import make_optimizer
-from train.subject import BACKWARD_AGAIN, Subject, Work
-from train.task import recipe
+from train.mesh import AXES, RULES, parameter_shardings
+from train.subject import BACKWARD_AGAIN, Subject, Work, bytes_of
+from train.task import Split
 from train.topology import Topology
 
 Sizes = dict[str, int]
@@ -133,7 +131,7 @@ def ranked(subject: Subject, topology: Topology) -> list[Estimate]:
     def order(entry: Estimate) -> tuple[float, ...]:
         memory = sum(entry.memory.values())
         fits = memory <= topology.device.memory
-        return (0, entry.bound, entry.network, memory) if fits else (1, memory)
+        return (0, entry.bound, float(f"{entry.network:.1e}"), memory) if fits else (1, memory)
 
     return sorted(found, key=order)
 
@@ -150,24 +148,28 @@ def _logits(work: Work, sizes: Sizes) -> float:
 
 def _memory(subject: Subject, sizes: Sizes) -> dict[str, float]:
     work, tensor, tokens = subject.work, sizes["tensor"], _local(subject.work, sizes)
-    mesh = AbstractMesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES))
-    steps = recipe(subject.config, make_optimizer(subject.config, 1, 1)[0], subject.sums)
-    state = jax.eval_shape(partial(init_state, recipe=steps), subject.split.shapes)
-    shardings = state_shardings(subject.split, steps, mesh)  # pyright: ignore[reportArgumentType]
-    share = lambda leaf, sharding: leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))  # noqa: E731
-    params = sum(jax.tree.leaves(jax.tree.map(share, state.params, shardings.params)))
+    params = _share(subject.split, tuple((axis, sizes[axis] if axis in RULES.values() else 1) for axis in AXES))
     qkv = (work.queries + 2 * work.keys) / tensor
     products = qkv + (work.queries + work.hidden) / tensor + 2 * work.width
     inside = {"full": 0, "products": products, "none": 2 * products + 6 * work.width}[work.remat]
     layer = work.item * (4 * work.width + 3 * qkv + 4 * work.hidden / tensor) + 4 * (qkv + 2 * work.width)
     kernels = work.layer / tensor * (2 * work.item + 4 if sizes["fsdp"] > 1 else 4)
     return {
-        "state": sum(jax.tree.leaves(jax.tree.map(share, state, shardings))),
+        "state": params * subject.state / bytes_of(subject.split.shapes),
         "gradients": params * (1 + (work.parts > 1) + (work.item < 4) / 2),
         "saved": work.layers * tokens * (work.width + inside) * work.item,
         "layer": tokens * layer + kernels,
         "ends": work.table * (4 + work.item) + 3 * 4 * min(_logits(work, sizes), LOGITS_AT_ONCE),
     }
+
+
+@functools.lru_cache(maxsize=1024)
+def _share(split: Split, sizes: tuple[tuple[str, int], ...]) -> int:
+    """Return the bytes of the parameters on one device: the same on many meshes, and slow to ask for."""
+    mesh = AbstractMesh(tuple(size for _, size in sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    shardings = parameter_shardings(split.variables, mesh)  # pyright: ignore[reportArgumentType]
+    share = lambda leaf, sharding: leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))  # noqa: E731
+    return sum(jax.tree.leaves(jax.tree.map(share, split.shapes, shardings)))
 
 
 def _sent(work: Work, sizes: Sizes, parameters: int) -> dict[str, float]:

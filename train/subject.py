@@ -80,6 +80,7 @@ class Subject(NamedTuple):
         sums: names of what it adds up.
         batch: shapes of a batch.
         work: its sizes.
+        state: bytes of all that training changes, on all devices together.
         unit: what throughput is counted in, "tokens" or "images".
         units: of a step.
     """
@@ -90,6 +91,7 @@ class Subject(NamedTuple):
     sums: tuple[str, ...]
     batch: dict[str, jax.ShapeDtypeStruct]
     work: Work
+    state: int
     unit: str
     units: int
 
@@ -124,7 +126,8 @@ def language_subject(config: lm_config.Config, vocab: int) -> Subject:
         pair_flops=config.batch * config.layers * pair,
     )
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in ("ids", "segments")}
-    return Subject(config, model, model.loss, language.SUMS, batch, work, "tokens", config.batch * config.length)
+    units = config.batch * config.length
+    return Subject(config, model, model.loss, language.SUMS, batch, work, _state(config, model), "tokens", units)
 
 
 def image_subject(config: vit_config.Config, channels: int, classes: int) -> Subject:
@@ -157,7 +160,7 @@ def image_subject(config: vit_config.Config, channels: int, classes: int) -> Sub
         "image": jax.ShapeDtypeStruct((config.batch, side, side, channels), jnp.float32),
         "label": jax.ShapeDtypeStruct((config.batch,), jnp.int32),
     }
-    return Subject(config, model, model.loss, classify.SUMS, batch, work, "images", config.batch)
+    return Subject(config, model, model.loss, classify.SUMS, batch, work, _state(config, model), "images", config.batch)
 
 
 def _work(config: RunConfig, **sizes: Any) -> Work:
@@ -171,6 +174,16 @@ def _work(config: RunConfig, **sizes: Any) -> Work:
         remat=config.remat,
         **sizes,
     )
+
+
+def bytes_of(shapes: Any) -> int:
+    """Return the bytes of a pytree of arrays or shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def _state(config: RunConfig, split: Split) -> int:
+    steps = recipe(config, make_optimizer(config, 1, 1)[0], ())
+    return bytes_of(jax.eval_shape(partial(init_state, recipe=steps), split.shapes))
 
 
 def compile_step(subject: Subject, mesh: Mesh) -> Compiled:
