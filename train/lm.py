@@ -45,14 +45,15 @@ def make_task(config: Config) -> Task:
     if refused:
         raise ValueError(refused)
     stream = sum(map(len, corpus.train))
+    epoch = max(1, stream // (config.batch * config.length))
     return Task(
         split=language,
         identity=corpus.identity,
         about=f"length {config.length} · {corpus.identity}, {stream:,} tokens",
         unit=TOKENS,
         sums=SUMS,
-        steps=config.steps,
-        per_epoch=max(1, stream // (config.batch * config.length)),
+        steps=config.steps or epoch,
+        per_epoch=epoch,
         warmup=config.warmup,
         batches=partial(packed_batches, corpus, config.length, config.batch, config.seed),
         loss=language.loss,

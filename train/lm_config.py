@@ -13,7 +13,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tinystories": {
         "data": "file(path='TinyStoriesV2-GPT4-train.txt', separator='<|endoftext|>', "
         "held_out='TinyStoriesV2-GPT4-valid.txt', tokenizer='bpe(vocab=4096)')",
-        "length": 256, "width": 384, "layers": 6, "heads": 6, "batch": 64, "steps": 40_000, "warmup": 400, "lr": 1e-3,
+        "length": 256, "width": 384, "layers": 6, "heads": 6, "batch": 64, "steps": 0, "warmup": 400, "lr": 1e-3,
         "log_every": 100, "checkpoint_every": 2000, "probe_every": 1000, "eval_lengths": (128, 256, 512, 1024),
     },
     "gpt2_small": {
@@ -78,7 +78,7 @@ class Config(RunConfig):
     soft_cap: float = 0.0  # of the attention logits; 0 = none
     tied: bool = False  # the head is the embedding table
 
-    steps: int = 1500
+    steps: int = 1500  # 0 = one pass over the training text
     warmup: int = 100  # steps of linear warm-up
 
     probe_every: int = 250  # steps between measurements of the loss on positions 0 to L and L to 2L of training text
@@ -102,8 +102,8 @@ class Config(RunConfig):
             ValueError: naming the field, the rule and the value.
         """
         super().validated()
-        require_at_least(self, 1, "length", "steps", "eval_stride")
-        require_at_least(self, 0, "warmup", "kv_heads", "hidden", "soft_cap", "probe_every", "extent")
+        require_at_least(self, 1, "length", "eval_stride")
+        require_at_least(self, 0, "steps", "warmup", "kv_heads", "hidden", "soft_cap", "probe_every", "extent")
         require_choice(self, "style", *STYLES)
         if min(self.lengths) < 1:
             raise ValueError(f"eval_lengths must be at least 1, got {min(self.lengths)}")
