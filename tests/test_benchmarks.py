@@ -156,6 +156,7 @@ def test_a_section_is_written_in_place_of_its_own_and_no_other(tmp_path):
         ),
         ("steps", "GPT", ["pejax", "first call: pejax"]),
         ("long", "", ["forward and backward: seconds", "q, k, v, o, MiB"]),
+        ("mesh", "", ["1 devices", "2 devices"]),
     ],
 )
 def test_every_part_runs_and_goes_on_where_it_was(part, only, rows, tmp_path, capsys, monkeypatch):
