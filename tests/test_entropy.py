@@ -24,8 +24,7 @@ def mean_entropy(weights: np.ndarray) -> float:
     return float(np.mean([-sum(w * np.log(w) for w in row if w > 0) for row in rows]))
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("length", [5, 100])
+@pytest.mark.parametrize(("length", "causal"), [(5, True), (100, False)])
 def test_entropy_is_that_of_the_weights(length, causal):
     keys = jax.random.split(jax.random.key(0), 2)
     q, k = (2.0 * jax.random.normal(key, (2, length, 4, 8)) for key in keys)

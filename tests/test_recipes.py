@@ -158,10 +158,25 @@ def finished(out: Path) -> list[dict]:
 
 def test_imagenet100_from_a_folder(tmp_path):
     data = image_folder(tmp_path / "imagenet100")
+    assert "central square of 7/8 of the shorter side" in load(f"folder:{data}", 32).note
     assert vit.main(["--preset=imagenet100", f"--data=folder:{data}", *SMALL, f"--out={tmp_path / 'run'}"]) == 0
     lines = finished(tmp_path / "run")
     assert any("entropy/layer_1" in line for line in lines)
     assert any(name.startswith("position/") for line in lines for name in line)
+
+
+@pytest.mark.parametrize("shown", [0.5, 1.0])
+def test_as_much_of_a_test_image_is_shown_as_is_asked_for(shown, tmp_path):
+    """A bright square of half the side in the middle of a dark picture fills the view, or a quarter of it."""
+    for split in ("train", "val"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        pixels = np.zeros((40, 40, 3), np.uint8)
+        pixels[10:30, 10:30] = 255
+        Image.fromarray(pixels).save(tmp_path / split / "a" / "0.png")
+    image, _ = load(f"folder(path='{tmp_path}', shown={shown})", 20).test(20)[0]
+    assert (image > 127).mean() == pytest.approx(0.25 / shown**2, abs=0.02)
+    with pytest.raises(ValueError, match=r"shown must be above 0 and at most 1, got 1\.5"):
+        load(f"folder(path='{tmp_path}', shown=1.5)")
 
 
 def test_deit3_rope_from_prepared_records(tmp_path, monkeypatch):

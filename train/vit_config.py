@@ -21,7 +21,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "log_every": 100, "checkpoint_every": 1000, "probe_every": 1000,
     },
     "deit3_rope": {
-        "data": "folder:imagenet", **VIT_S16, "pool": "cls", "mlp_ratio": 4, "layer_scale": 1e-4,
+        "data": "folder(path='imagenet', shown=1.0)", **VIT_S16, "pool": "cls", "mlp_ratio": 4, "layer_scale": 1e-4,
         "optimizer": "lamb", "epochs": 400, "batch": 2048, "lr": 4e-3, "lr_end": 1e-5, "warmup": 5.0,
         "weight_decay": 0.03, "clip": 1.0, "loss": "bce", "label_smoothing": 0.0,
         "three_augment": True, "repeats": 3, "mixup": 0.8, "cutmix": 1.0,

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from train.data.source import Dataset, as_array, skipping
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 TEST_NAMES = ("val", "valid", "validation", "test")
 HELD_OUT = 0.1
-MARGIN = 8 / 7
+SHOWN = 7 / 8
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's training images, as every published recipe has them."""
 
@@ -23,9 +24,11 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class Files:
     """A source of image files with their labels."""
 
-    def __init__(self, files: Sequence[Path], labels: Sequence[int], size: int | None = None) -> None:
-        """Take the files and labels, and the size of the central square to show; None shows the whole image."""
-        self.files, self.labels, self.size = files, labels, size
+    def __init__(
+        self, files: Sequence[Path], labels: Sequence[int], size: int | None = None, shown: float = SHOWN
+    ) -> None:
+        """Take the files and labels, and size and share of the central square to show; no size shows whole images."""
+        self.files, self.labels, self.size, self.shown = files, labels, size, shown
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -39,11 +42,11 @@ class Files:
         """
         path = self.files[index]
         picture = decode(path.read_bytes(), 3, str(path))
-        shown = picture if self.size is None else central_square(picture, self.size, MARGIN)
+        shown = picture if self.size is None else central_square(picture, self.size, 1 / self.shown)
         return as_array(shown), self.labels[index]
 
 
-def folder(size: int, *, path: str, on_error: str = "stop") -> Dataset:
+def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN) -> Dataset:
     """Return the images of a folder, in RGB.
 
     Either `PATH/train/CLASS/...` with `PATH/val/CLASS/...` (or valid, validation, test), or `PATH/CLASS/...`, of which
@@ -54,10 +57,11 @@ def folder(size: int, *, path: str, on_error: str = "stop") -> Dataset:
         path: of the folder.
         on_error: what a corrupt image does when it is met: `stop` ends the run and names it; `skip` passes it over,
             and each one is named and counted.
+        shown: share of the shorter side that the central square of a test image has.
 
     Raises:
         ValueError: no such folder, no images, a class without images, test images of an unknown class, or an unknown
-            `on_error`.
+            `on_error` or share.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
@@ -77,17 +81,29 @@ def folder(size: int, *, path: str, on_error: str = "stop") -> Dataset:
     (train_files, train_labels), (test_files, test_labels) = (tuple(zip(*part, strict=True)) for part in labelled)
     return Dataset(
         train=Files(train_files, train_labels),
-        test=lambda side: Files(test_files, test_labels, side),
+        test=lambda side: Files(test_files, test_labels, side, shown),
         classes=names,
         channels=3,
         size=size,
         mean=MEAN,
         std=STD,
         mirror=True,
-        note=f"{root.name}: central square of 7/8 of the shorter side, bicubic, antialiased where it shrinks",
+        note=f"{root.name}: {central(shown)}",
         identity=f"{root.name}-{_digest(root, (*train_files, *test_files))}",
         skipped=skipping(on_error),
     )
+
+
+def central(shown: float) -> str:
+    """Return what is shown of a test image, in words.
+
+    Raises:
+        ValueError: a share that is none.
+    """
+    if not 0 < shown <= 1:
+        raise ValueError(f"shown must be above 0 and at most 1, got {shown}")
+    share = Fraction(shown).limit_denominator(100)
+    return f"central square of {share} of the shorter side, bicubic, antialiased where it shrinks"
 
 
 def _classes(root: Path) -> dict[str, list[Path]]:

@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 
 from train.augment import central_square
 from train.data.decode import decode
-from train.data.folder import MARGIN, MEAN, STD
+from train.data.folder import MEAN, SHOWN, STD, central
 from train.data.source import Dataset, Images, as_array, read, skipping
 
 TEST_SPLITS = ("test", "validation")
@@ -22,14 +22,15 @@ IN_MEMORY = 64
 class Records:
     """A source of the records of one split."""
 
-    def __init__(self, builder: Any, split: str, size: int | None = None) -> None:
-        """Open a split of a prepared data set, to show its central squares of a size; None shows whole images."""
+    def __init__(self, builder: Any, split: str, size: int | None = None, shown: float = SHOWN) -> None:
+        """Open a split of a prepared data set, to show its central squares of a size; no size shows whole images."""
         import tensorflow_datasets
 
         self.image, self.label = keys(builder)
         skip = {self.image: tensorflow_datasets.decode.SkipDecoding()}
         self.records = builder.as_data_source(split=split, decoders=skip)
         self.name, self.size = f"{builder.info.full_name} {split}", size
+        self.shown = shown
         self.channels = 1 if builder.info.features[self.image].shape[-1] == 1 else 3
 
     def __len__(self) -> int:
@@ -44,7 +45,7 @@ class Records:
         """
         record = self.records[index]
         picture = decode(record[self.image], self.channels, f"{self.name} {index}")
-        shown = picture if self.size is None else central_square(picture, self.size, MARGIN)
+        shown = picture if self.size is None else central_square(picture, self.size, 1 / self.shown)
         return as_array(shown), int(record[self.label])
 
     def in_memory(self, skipped: set[str] | None = None) -> Images:
@@ -53,7 +54,7 @@ class Records:
         return Images(np.stack([image for image, _ in pairs]), np.asarray([label for _, label in pairs]))
 
 
-def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop") -> Dataset:
+def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown: float = SHOWN) -> Dataset:
     """Return a data set of images that TensorFlow Datasets has prepared as array_record.
 
     Greyscale where its images have one channel, RGB otherwise. Small square images are resized, others are cropped.
@@ -64,6 +65,7 @@ def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop") -> Dat
         test: the split to test with; empty: `test`, or else `validation`.
         on_error: what a corrupt image does when it is met: `stop` ends the run and names it; `skip` passes it over,
             and each one is named and counted.
+        shown: share of the shorter side that the central square of a test image has.
 
     Raises:
         ValueError: it is not prepared, is not made of images with one label each, or lacks a split.
@@ -77,18 +79,18 @@ def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop") -> Dat
     skipped = skipping(on_error)
     train, height, width = Records(builder, "train"), *builder.info.features[image].shape[:2]
     small = height is not None and height == width <= IN_MEMORY
-    shown = "resized bicubic: antialiased where it shrinks, upsampled where it grows"
-    cropped = "central square of 7/8 of the shorter side, bicubic, antialiased where it shrinks"
+    cropped = partial(Records, builder, held_out, shown=shown)
+    resized = "resized bicubic: antialiased where it shrinks, upsampled where it grows"
     return Dataset(
         train=train.in_memory(skipped).resized(size) if small else train,
-        test=Records(builder, held_out).in_memory(skipped).resized if small else partial(Records, builder, held_out),
+        test=Records(builder, held_out).in_memory(skipped).resized if small else cropped,
         classes=tuple(builder.info.features[label].names),
         channels=train.channels,
         size=size,
         mean=MEAN if train.channels == 3 else (float(np.mean(MEAN)),),
         std=STD if train.channels == 3 else (float(np.mean(STD)),),
         mirror=True,
-        note=f"{builder.info.full_name}: {f'{height} px {shown}' if small else cropped}",
+        note=f"{builder.info.full_name}: {f'{height} px {resized}' if small else central(shown)}",
         identity=f"tfds-{builder.info.full_name}",
         skipped=skipped,
     )
