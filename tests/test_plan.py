@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from train import plan
 from train.collectives import collectives
-from train.fit import arithmetic, divides, estimate, meshes, ranked
+from train.fit import ROOM, arithmetic, divides, estimate, meshes, ranked
 from train.mesh import AXES, make_mesh, parse_mesh
 from train.plan import main, read, shortage
 from train.scaling import scaling
@@ -85,7 +85,7 @@ def test_meshes_are_all_that_share_the_work_evenly(devices):
 def test_meshes_that_fit_come_first_by_their_bound():
     subject, topology, _ = read(SEVEN)
     found = ranked(subject, topology)
-    fits = [sum(entry.memory.values()) <= 95 * GIB for entry in found]
+    fits = [sum(entry.memory.values()) <= ROOM * 95 * GIB for entry in found]
     assert fits == sorted(fits, reverse=True)
     bounds = [entry.bound for entry, does in zip(found, fits, strict=True) if does]
     assert bounds == sorted(bounds)

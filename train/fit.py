@@ -29,6 +29,9 @@ from train.subject import BACKWARD_AGAIN, Subject, Work, bytes_of
 from train.task import Split
 from train.topology import Topology
 
+ROOM = 0.85
+"""Share of the memory that an estimate may fill, which the compiler may find to need a tenth more."""
+
 Sizes = dict[str, int]
 """Devices along each axis of the mesh."""
 
@@ -130,7 +133,7 @@ def ranked(subject: Subject, topology: Topology) -> list[Estimate]:
 
     def order(entry: Estimate) -> tuple[float, ...]:
         memory = sum(entry.memory.values())
-        fits = memory <= topology.device.memory
+        fits = memory <= ROOM * topology.device.memory
         return (0, entry.bound, float(f"{entry.network:.1e}"), memory) if fits else (1, memory)
 
     return sorted(found, key=order)
