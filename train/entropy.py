@@ -80,7 +80,7 @@ def entropy(q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int,
 
 
 def taken(tokens: Tokens, rows: np.ndarray, axes: int) -> Tokens:
-    """Return where some of the tokens of sequences are; what orders them is kept by name."""
+    """Return where some of the tokens of sequences are."""
     take = lambda leaf: None if leaf is None else jnp.take(leaf, rows, axis=-1)  # noqa: E731
     positions = jnp.take(tokens.positions, rows, axis=-1 if axes == 1 else -2)
     return Tokens(positions, take(tokens.index), take(tokens.placed), take(tokens.segments))
@@ -90,7 +90,7 @@ def named(found: list[list[Float[Array, " L"]]]) -> dict[str, float]:
     """Return entropies by name: "entropy/layer_3"; of the second attention call of a layer "entropy/layer_3/1"."""
     return {
         f"entropy/{f'stack_{stack}/' if len(found) > 1 else ''}layer_{layer}{f'/{call}' if call else ''}": float(value)
-        for stack, calls in enumerate(found)
+        for stack, calls in enumerate(jax.device_get(found))
         for call, layers in enumerate(calls)
         for layer, value in enumerate(layers)
     }

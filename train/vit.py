@@ -2,6 +2,7 @@
 
     python -m train.vit --pe=rope_mixed                           minutes on two cores, embedded images
     python -m train.vit --pe="rope_axial(base=50)" --data=glyphs
+    python -m train.vit --preset=imagenet100 --data=folder:PATH   ViT-S/16 at 224 px; deit3_rope: RoPE's 400 epochs
     python -m train.vit --resume --out=runs/rope_mixed-fashion-0  goes on where it was stopped
     python -m train.vit --init=runs/rope_mixed-fashion-0 --size=56 --epochs=2 --lr=1e-4
     python -m train.vit --help                                    every option
