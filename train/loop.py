@@ -18,6 +18,7 @@ from rich.console import Console
 
 from train import watch
 from train.checkpoint import Checkpoints
+from train.hosts import agreed
 from train.mesh import parameter_shardings, replicated, split_batch
 from train.progress import Report, Unit
 
