@@ -4,14 +4,17 @@ import gc
 import json
 import resource
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
-from train.checkpoint import CheckpointError, Checkpoints
+from train.checkpoint import CheckpointError, Checkpoints, sealed
 from train.digest import digests
+from train.mesh import mesh_of, replicated
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """Orbax leaves coroutines behind where a file is broken or a write fails."""
@@ -56,7 +59,7 @@ def test_the_newest_comes_back(saved):
 def test_arrays_that_do_not_match_the_digest_are_passed_over(saved):
     seal = saved / "checkpoints" / "2" / "seal" / "metadata"
     content = json.loads(seal.read_text())
-    seal.write_text(json.dumps({**content, "digests": digests(draw(3))}))
+    seal.write_text(json.dumps(sealed({**content, "digests": digests(draw(3))})))
     step, said = reopened(saved)
     assert step == 1
     assert len(said) == 1
@@ -64,30 +67,121 @@ def test_arrays_that_do_not_match_the_digest_are_passed_over(saved):
 
 
 @pytest.mark.parametrize(
-    ("written", "message"), [(3, "has format 3, of a newer version; this one reads 2"), (None, "has format 1")]
+    ("written", "message"),
+    [
+        (4, "step 2 has format 4, of a newer version; this one reads 3"),
+        (2, "step 2 has format 2, of an older version; this one reads 3"),
+        (None, "has format 1"),
+    ],
 )
 def test_another_format_is_refused(written, message, saved):
     seal = saved / "checkpoints" / "2" / "seal" / "metadata"
     content = json.loads(seal.read_text())
     del content["format"]
-    seal.write_text(json.dumps(content if written is None else {**content, "format": written}))
+    seal.write_text(json.dumps(content if written is None else sealed({**content, "format": written})))
     with pytest.raises(CheckpointError, match=message):
         reopened(saved)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "no seal", "no state", "empty folder"])
-def test_damage_is_passed_over(damage, saved):
-    folder = saved / "checkpoints" / "2"
-    if damage == "empty folder":
-        (saved / "checkpoints" / "25").mkdir()
-    elif damage == "truncated":
-        largest = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-        largest.write_bytes(largest.read_bytes()[:1000])
-    else:
-        shutil.rmtree(folder / damage.removeprefix("no "))
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 8
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, Path.unlink], ids=["a flipped bit", "truncated", "missing"])
+def test_any_file_may_be_damaged(damage, saved):
+    folder, copy = saved / "checkpoints" / "2", saved / "copy"
+    shutil.copytree(folder, copy)
+    files = [path for path in copy.rglob("*") if path.is_file() and path.stat().st_size]
+    assert len(files) >= 8
+    passed_over = set()
+    for path in files:
+        damage(folder / path.relative_to(copy))
+        step, said = reopened(saved)
+        if step == 1:
+            passed_over.add(path.relative_to(copy).parts[0])
+            assert len(said) == 1
+            assert said[0].startswith("checkpoint of step 2 is broken, passed over: ")
+            assert "\n" not in said[0]
+        else:
+            assert said == []
+        shutil.rmtree(folder)
+        shutil.copytree(copy, folder)
+    assert passed_over == {"state", "seal"}
+
+
+@pytest.mark.parametrize("part", ["seal", "state"])
+def test_half_a_checkpoint_is_passed_over(part, saved):
+    shutil.rmtree(saved / "checkpoints" / "2" / part)
     step, said = reopened(saved)
-    assert step == (2 if damage == "empty folder" else 1)
-    assert all(line.startswith("checkpoint of step 2 is broken, passed over: ") and "\n" not in line for line in said)
+    assert step == 1
+    assert len(said) == 1
+
+
+def test_a_configuration_that_changed_on_disk_is_passed_over(saved):
+    seal = saved / "checkpoints" / "2" / "seal" / "metadata"
+    assert '"lr": 2' in seal.read_text()
+    seal.write_text(seal.read_text().replace('"lr": 2', '"lr": 3'))
+    assert reopened(saved) == (1, ["checkpoint of step 2 is broken, passed over: its seal is not as it was written"])
+
+
+def test_an_empty_step_is_ignored(saved):
+    (saved / "checkpoints" / "25").mkdir()
+    assert reopened(saved) == (2, [])
+
+
+def test_a_half_written_step_is_ignored_and_cleared_away(saved):
+    checkpoints = saved / "checkpoints"
+    half = checkpoints / "3.orbax-checkpoint-tmp"
+    shutil.copytree(checkpoints / "2", half)
+    shutil.rmtree(half / "seal")
+    assert reopened(saved) == (2, [])
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["1", "2"]
+
+
+def whole_state(sizes: str, devices: int, seed: int) -> dict:
+    """Return a state split over a mesh: rows over the batch's axes, columns over tensor."""
+    mesh = mesh_of(jax.devices()[:devices], sizes)
+    split = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), "tensor"))
+    values = jax.random.normal(jax.random.key(seed), (16, 24))
+    return {"a": jax.device_put(values, split), "b": jax.device_put(jnp.int32(seed), replicated(mesh))}
+
+
+def test_other_devices_and_meshes_restore_exactly(tmp_path):
+    meshes = [("fsdp=8", 8), ("data=2,fsdp=2,tensor=2", 8), ("tensor=4", 4), ("data=1", 1)]
+    for step, (sizes, devices) in enumerate(meshes, 1):
+        checkpoints = Checkpoints(tmp_path)
+        if step > 1:
+            found, state = checkpoints.restore(whole_state(sizes, devices, 0), lambda config: None)
+            assert found == step - 1
+            jax.tree.map(np.testing.assert_array_equal, state, whole_state(sizes, devices, 7))
+            same = lambda a, b: a.sharding == b.sharding  # noqa: E731
+            assert jax.tree.all(jax.tree.map(same, state, whole_state(sizes, devices, 0)))
+        checkpoints.save(step, whole_state(sizes, devices, 7), {})
+        checkpoints.wait()
+        checkpoints.close()
+
+
+def test_a_folder_that_cannot_be_written(saved):
+    checkpoints = Checkpoints(saved)
+    (saved / "checkpoints").rename(saved / "away")
+    (saved / "checkpoints").write_text("")
+    with pytest.raises(
+        CheckpointError, match=r"cannot write a checkpoint in .* \(there is none yet\): .*\S"
+    ) as refused:
+        save(checkpoints, 3)
+    assert "\n" not in str(refused.value)
+    checkpoints.close()
+    with pytest.raises(CheckpointError, match=r"cannot keep checkpoints in .*: .*\S"):
+        Checkpoints(saved / "checkpoints")
+    (saved / "checkpoints").unlink()
+    (saved / "away").rename(saved / "checkpoints")
+    assert reopened(saved) == (2, [])
 
 
 def test_nothing_whole_is_one_error(saved):

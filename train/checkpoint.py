@@ -1,10 +1,13 @@
 """Checkpoints that are whole or refused: arrays and configuration together, sealed by digests of the arrays.
 
-A checkpoint is one orbax step with two items: `state` (arrays) and `seal` (the configuration, and the digest of every
-array). Orbax by itself restores flipped bytes without a word; the seal is compared at every restore, and a broken step
-is passed over, by name, for the one before it. The place in the data is not stored: batches follow (seed, step) alone.
+A checkpoint is one orbax step with two items: `state` (arrays) and `seal` (the configuration, the digest of every
+array, and one of itself). Orbax by itself restores flipped bytes without a word; the seal is compared at every restore,
+and a broken step is passed over, by name, for the one before it. The place in the data is not stored: batches follow
+(seed, step) alone.
 """
 
+import hashlib
+import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -18,7 +21,7 @@ from orbax.checkpoint.args import Composite, JsonRestore, JsonSave, StandardRest
 from train.digest import digests
 from train.hosts import agreed, first, lost, of_first
 
-FORMAT = 2
+FORMAT = 3
 """Of what is written here; a checkpoint of another format is refused."""
 
 KEPT = 2
@@ -57,7 +60,7 @@ class Checkpoints:
         Raises:
             CheckpointError: it, or the one before, cannot be written; earlier ones stay as they are.
         """
-        seal = {"format": FORMAT, "digests": digests(state), "config": config}
+        seal = sealed({"format": FORMAT, "digests": digests(state), "config": config})
         items = Composite(state=StandardSave(state), seal=JsonSave(seal))
         try:
             self.manager.wait_until_finished()
@@ -111,16 +114,19 @@ class Checkpoints:
         raise CheckpointError(f"no whole checkpoint in {self.folder}, looked at steps {steps or 'none'}")
 
     def _read_seal(self, step: int) -> dict[str, Any]:
-        return self.manager.restore(step, args=Composite(seal=JsonRestore()))["seal"]
+        seal = self.manager.restore(step, args=Composite(seal=JsonRestore()))["seal"]
+        if seal.get("format", 1) > 2 and seal != sealed(seal):  # those before had no digest of their own
+            raise CheckpointError("its seal is not as it was written")
+        return seal
 
-    def _read(self, step: int, state: Any, sealed: dict[str, str]) -> Any:
+    def _read(self, step: int, state: Any, written: dict[str, str]) -> Any:
         shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
         restored = self.manager.restore(step, args=Composite(state=StandardRestore(shapes)))["state"]
         found = digests(restored)
-        changed = [name for name in found if found[name] != sealed.get(name)]
+        changed = [name for name in found if found[name] != written.get(name)]
         if changed:
             name = changed[0]
-            raise CheckpointError(f"{name} was saved with the digest {sealed.get(name)}, has {found[name]}")
+            raise CheckpointError(f"{name} was saved with the digest {written.get(name)}, has {found[name]}")
         return restored
 
     def _try(self, step: int, read: Callable[..., Any], *arguments: Any) -> Any:
@@ -145,6 +151,12 @@ class Checkpoints:
     def close(self) -> None:
         """Release the threads of the manager."""
         self.manager.close()
+
+
+def sealed(seal: dict[str, Any]) -> dict[str, Any]:
+    """Return a seal with the digest of all else in it, as every format from 3 on has it."""
+    rest = {name: value for name, value in seal.items() if name != "digest"}
+    return {**rest, "digest": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
 
 
 def written_steps(folder: Path) -> list[int]:
