@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 from pathlib import Path
@@ -168,3 +170,37 @@ def test_a_port_in_use(flags, tmp_path):
 def test_no_cluster(flags, tmp_path):
     wanted = "error: hosts=auto needs SLURM, Open MPI, GKE or a Cloud TPU, got none of them"
     assert refused("auto", tmp_path / "log") == wanted
+
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def recipes() -> list[str]:
+    """Return the commands of the README that start one of several processes."""
+    found = re.findall(r"python -m (train\.lm [^\n\"]*--hosts=\S+[^\n\"]*)", README.read_text())
+    return sorted(set(found))
+
+
+def follow(argv: list[str], environ: dict[str, str]) -> None:
+    os.environ.update(environ)
+    kills.train_lm(argv)
+
+
+@pytest.mark.skipif(not recipes(), reason="the README has no recipes for several hosts")
+def test_the_recipes_of_the_readme_start_two_processes(flags, tmp_path):
+    for number, command in enumerate(recipes()):
+        log, port, job = tmp_path / f"log{number}", kills.free_port(), os.getpid() + number
+        cluster = {"SLURM_JOB_ID": str(job), "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
+        started = []
+        for own in range(2):
+            explicit = f"--hosts=127.0.0.1:{port},2,{own}"
+            given = re.sub(r"--hosts=(?!auto)\S+", explicit, command)  # as the shell of process `own` would fill it in
+            given = re.sub(r"--mesh=\S+", "--mesh=data=2,fsdp=2", given)
+            given = shlex.split(re.sub(r"--(data|out|preset)=\S+", "", given))[1:]
+            here = {"SLURM_PROCID": str(own), "SLURM_LOCALID": str(own)}
+            argv = [*given, *flags, "--steps=4", f"--out={tmp_path / str(number)}"]
+            environ = {**cluster, **here} if "--hosts=auto" in given else {}
+            started.append(kills.spawn(Path(f"{log}.{own}"), follow, argv, environ))
+        assert kills.ended(started) == [0, 0], said(log)
+        assert "4 x cpu" in "".join(said(log))
+        assert (tmp_path / str(number) / "results.json").exists()
