@@ -177,7 +177,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 def recipes() -> list[str]:
     """Return the commands of the README that start one of several processes."""
-    found = re.findall(r"python -m (train\.lm [^\n\"]*--hosts=\S+[^\n\"]*)", README.read_text())
+    found = re.findall(r"python -m (train\.lm [^\n\"]*--hosts=[^\s\"]+[^\n\"]*)", README.read_text())
     return sorted(set(found))
 
 
