@@ -61,6 +61,9 @@ class Encoding(NamedTuple):
         bias: `(params_h, q TD, k SD, q_positions, k_positions) -> TS` for ONE head, float32, added to scaled logits.
         values: `(params_h, weights TS, q_positions, k_positions) -> TD` for ONE head, linear in the weights.
         distance: `(params_h, relative R or RA) -> R`: says that the bias depends on key - query alone, and is it.
+        vectors: `(params_h, relative R) -> (a RD, v D, u D)`, on one axis: says that the bias at the distance r is
+            `(q_i + v) · a_r + u · k_j`, and gives its parts, for distances that count on by one. A second way to the
+            same bias, which is there too and is what anyone may read.
         shift_invariant: the claim that one shift of all positions changes no logit; the law tests check it both ways.
         bands: ranges of distances, one after the other from 0, each with its own rotation in place of `rotate`: what no
             rotation of single tokens can express. Attention runs in every range and is merged by log-sum-exp.
@@ -75,6 +78,7 @@ class Encoding(NamedTuple):
     bias: Callable[[Params, Array, Array, Array, Array], Array] | None = None
     values: Callable[[Params, Array, Array, Array], Array] | None = None
     distance: Callable[[Params, Array], Array] | None = None
+    vectors: Callable[[Params, Array], tuple[Array, Array, Array]] | None = None
     shift_invariant: bool = False
     bands: tuple[Band, ...] = ()
 
@@ -181,7 +185,7 @@ def split_params(params: Params) -> tuple[Params, Params]:
 
 
 def attention_hooks(encoding: Encoding, params: Params) -> dict[str, Any]:
-    """Return the `bias`, `values` and `distance` arguments of `attention` for this encoding and its parameters.
+    """Return the `bias`, `values`, `distance` and `vectors` that `attention` takes of this encoding and its parameters.
 
     Args:
         encoding: the record.
@@ -189,7 +193,7 @@ def attention_hooks(encoding: Encoding, params: Params) -> dict[str, Any]:
     """
     operands = {name: params[name] for name in ("all", "heads") if name in params}
     bind = lambda hook: None if hook is None else Partial(hook, operands)  # noqa: E731
-    return {"bias": bind(encoding.bias), "values": bind(encoding.values), "distance": bind(encoding.distance)}
+    return {name: bind(getattr(encoding, name)) for name in ("bias", "values", "distance", "vectors")}
 
 
 def relative_positions(q_positions: Num[Array, "T *A"], k_positions: Num[Array, "S *A"]) -> Num[Array, "T S *A"]:

@@ -65,6 +65,7 @@ def squeeze_positions(encoding: Encoding, dims: Dims) -> Encoding:
         bias=wrap(on_pairs, encoding.bias) if distance is None else from_distance(distance),
         values=wrap(on_pairs, encoding.values),
         distance=distance,
+        vectors=None,
         bands=tuple(map(turned, encoding.bands)),
     )
 

@@ -125,6 +125,22 @@ def distance_is_the_bias(case: Case) -> None:
     chex.assert_trees_all_close(whole[:, 0], encoding.distance(params_h, at[-1:] - at), rtol=1e-6)
 
 
+@law(has("vectors"))
+def vectors_are_the_bias(case: Case) -> None:
+    """`(q_i + v) · a_r + u · k_j = bias` with r = p_j - p_i; such an encoding can only be shift invariant."""
+    encoding = case.encoding
+    assert encoding.shift_invariant
+    shared, heads = split_params(case.settled)
+    params_h = {**shared, **jax.tree.map(lambda leaf: leaf[-1], heads)}
+    q, k = normal(2, 5, case.dims.head_dim)
+    at = draw(case, 5, reach=8)
+    relative = at[::-1] - at[:, None]
+    first, last = int(jnp.min(relative)), int(jnp.max(relative))
+    a, v, u = encoding.vectors(params_h, jnp.arange(first, last + 1))
+    bias = jnp.einsum("id,ijd->ij", q + v, a[relative - first]) + k @ u
+    close(bias, encoding.bias(params_h, q, k, at, at[::-1]), 1e-5)
+
+
 @law(always)
 def integers_and_floats_agree(case: Case) -> None:
     """Whole positions mean the same in either type."""

@@ -112,7 +112,7 @@ def test_hooks_carry_their_parameters_as_operands():
     hooks = attention_hooks(encoding, params)
     assert hooks["values"] is None
     assert [leaf.shape for leaf in jax.tree.leaves(hooks["bias"])] == [(4,)]
-    assert attention_hooks(Encoding(), {}) == {"bias": None, "values": None, "distance": None}
+    assert attention_hooks(Encoding(), {}) == dict.fromkeys(("bias", "values", "distance", "vectors"))
 
 
 def test_layers_draw_from_keys_of_their_own():

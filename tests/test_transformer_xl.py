@@ -1,13 +1,17 @@
 """Transformer-XL: the fixed sinusoid of the distance, against loops, the official relative shift and transformers."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from biases import compiled, largest_intermediate, types_unchecked
+from jax.tree_util import Partial
 from peers import peer
 
-from pejax import Dims, grid_positions, make_encoding
+from pejax import Dims, Tokens, attention, grid_positions, make_encoding
+from pejax.attention import cpu
+from pejax.encoding import attention_hooks
 
 transformer_xl_logits = compiled("transformer_xl_logits")
 
@@ -15,6 +19,7 @@ RNG = np.random.default_rng(0)
 draw = lambda *shape: jnp.asarray(RNG.normal(size=shape), jnp.float32)  # noqa: E731
 double = lambda *arrays: [np.asarray(array, np.float64) for array in arrays]  # noqa: E731
 T, S, H, D, C = 5, 8, 2, 4, 6
+QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
 
 
 def sinusoid(distance, channels, base=10000.0):
@@ -126,6 +131,72 @@ def test_nothing_is_as_large_as_tokens_x_tokens_x_channels():
     q, at = jnp.zeros((tokens, 64)), jnp.arange(tokens)
     total = lambda params, q: encoding.bias(params, q, q, at, at).sum()  # noqa: E731
     assert largest_intermediate(jax.value_and_grad(total, (0, 1)), params, q) <= 2 * tokens**2
+
+
+def sides(t, s):
+    """Yield tokens of queries and of keys, the queries being the last: three that count on, then two that do not."""
+    index = jnp.broadcast_to(jnp.arange(s), (2, s))
+    one = jnp.ones((2, s), jnp.int32)
+    apart, fields = jnp.asarray([[0], [1]]), (index, one > 0, one)
+    for k in (
+        Tokens(index + 7, *fields),
+        Tokens(index % 75, index, one > 0, 1 + index // 75),
+        Tokens(index, index, index > s - t, one),
+        Tokens(index**2 % 83, *fields),
+    ):
+        yield jax.tree.map(lambda x: x[:, -t:], k), k
+    q = jax.tree.map(lambda x: x[:, -t:], k)
+    yield q._replace(positions=index[:, :t] + apart), Tokens(index, *fields)
+
+
+@pytest.mark.parametrize(
+    ("t", "s", "options"), [(90, 90, {"causal": True, "soft_cap": 3.0}), (70, 150, {"window": 40})], ids=str
+)
+def test_the_cpu_core_has_the_output_and_gradients_of_the_bias_for_any_positions(t, s, options, monkeypatch):
+    """Its tiles read vectors where positions count on by one; they have two strips, the last one in part."""
+    monkeypatch.setattr(cpu, "BLOCK", 80)
+    encoding = make_encoding("transformer_xl", Dims(width=16, heads=4, kv_heads=2, head_dim=D))
+    params = jax.tree.map(lambda x: 20.0 * x, encoding.init_layer(jax.random.key(0)))
+    rng = np.random.default_rng(1)
+    q, k, v, cotangent = (jnp.asarray(rng.normal(size=(2, *n, D)), "f") for n in ((t, 4), (s, 2), (s, 2), (t, 4)))
+
+    def everything(implementation, q_tokens, k_tokens):
+        def run(params, *arrays):
+            hooks = {"q_tokens": q_tokens, "k_tokens": k_tokens, **attention_hooks(encoding, params)}
+            return attention(*arrays, **hooks, **options, implementation=implementation)
+
+        output, pull = jax.vjp(run, params, q, k, v)
+        return output, pull(cotangent)
+
+    everything = jax.jit(everything, static_argnums=0, compiler_options=QUICK)
+    for tokens in sides(t, s):
+        chex.assert_trees_all_close(everything("cpu", *tokens), everything("reference", *tokens), rtol=1e-4, atol=1e-4)
+
+
+def test_vectors_of_the_wrong_shape_are_refused():
+    q, hook = (
+        jnp.zeros((32, 1, D)),
+        lambda params, relative: (jnp.zeros((len(relative), D)), jnp.zeros(D), jnp.zeros(())),
+    )
+    hooks = {"bias": Partial(lambda params, q, k, *at: q @ k.T, {}), "vectors": Partial(hook, {})}
+    with pytest.raises(ValueError, match=r"vectors hook must return .R, D., .D,., .D,. = .* got"):
+        attention(q, q, q, q_tokens=jnp.arange(32), **hooks, implementation="cpu")
+
+
+def test_memory_is_linear_in_the_length_with_vectors():
+    encoding = make_encoding("transformer_xl", Dims(width=8, heads=1))
+    params = encoding.init_layer(jax.random.key(0))
+
+    def temporary(length):
+        def total(params, q):
+            hooks = attention_hooks(encoding, params)
+            return attention(q, q, q, q_tokens=jnp.arange(length), **hooks, implementation="cpu").sum()
+
+        shape = jax.ShapeDtypeStruct((length, 1, 8), jnp.float32)
+        compiled = jax.jit(jax.grad(total, (0, 1)), compiler_options=QUICK).lower(params, shape).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert temporary(2048) < 2.1 * temporary(1024)
 
 
 def test_parameters_start_small_in_every_layer():

@@ -15,16 +15,32 @@ from pejax.attention.tile import Hooks, checked
 from pejax.encoding import Tokens
 
 
+class Vectors(NamedTuple):
+    """The bias `met_i · turned[:, distance] + row_j` of one head.
+
+    Attributes:
+        met: blocks of `q + v`.
+        turned: a column for each distance, `STRIP - 1` before that of `1 - T` first; T and S padded.
+        row: blocks of `u · k`.
+    """
+
+    met: Float[Array, "N T D"]
+    turned: Float[Array, "D R"]
+    row: Float[Array, "N S"]
+
+
 class Terms(NamedTuple):
     """What position adds to one head.
 
     Attributes:
-        hooks: the bias, unless there is a line, and the values.
+        hooks: the bias, unless there is a line or there are vectors, and the values.
         line: the bias of each distance, that of `1 - T` first, T and S padded; None = it is not of that kind.
+        vectors: None = the bias is not of that kind either.
     """
 
     hooks: Hooks
-    line: Float[Array, " R"] | None
+    line: Float[Array, " R"] | None = None
+    vectors: Vectors | None = None
 
 
 class Queries(NamedTuple):
@@ -77,6 +93,7 @@ class Gradients(NamedTuple):
     keys: Floats
     hooks: Floats
     line: Float[Array, " R"] | None
+    vectors: Vectors | None
 
 
 def block_size(most: int, length: int) -> int:
@@ -148,8 +165,22 @@ def join_gradients(part: Gradients, t: int, s: int) -> tuple[Floats, Floats]:
 def terms_of(hooks: Hooks, start: Int[Array, ""] | None, length: int) -> Terms:
     """Return the terms of one head: with a line of `length` distances from `start` on, or the hooks alone."""
     if start is None or hooks.distance is None:
-        return Terms(hooks._replace(distance=None), None)
+        return Terms(hooks._replace(distance=None, vectors=None))
     relative = start + jnp.arange(length, dtype=start.dtype)
     like = jax.ShapeDtypeStruct((length,), jnp.float32)
     line = checked(hooks.distance, (relative,), "distance", "(R,)", like)
-    return Terms(hooks._replace(bias=None, distance=None), line)
+    return Terms(Hooks(None, hooks.values), line)
+
+
+def terms_of_vectors(
+    hooks: Hooks,
+    sizes: tuple[int, int],
+    vectors: tuple[Float[Array, "D R"], Float[Array, " D"], Float[Array, " D"]],
+    q: Float[Array, "T D"],
+    k: Float[Array, "S D"],
+) -> Terms:
+    """Return the terms of one head, the bias by its vectors: those turned, v and u."""
+    turned, v, u = vectors
+    return Terms(
+        Hooks(None, hooks.values), None, Vectors(cut(sizes[0], wide(q) + v), turned, cut(sizes[1], wide(k) @ u))
+    )

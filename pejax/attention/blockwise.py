@@ -54,7 +54,7 @@ def blockwise_head(
 ) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
     """Return the output of one head and each row's log-sum-exp, as `dense_head` does."""
     del pairs
-    hooks = hooks._replace(distance=None)
+    hooks = hooks._replace(distance=None, vectors=None)
     return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, hooks, dropout))  # pyright: ignore[reportReturnType]
 
 
@@ -77,7 +77,7 @@ def from_distance_alone(
     distance, (shared, per_head) = operands.shared.distance, params
     bias = derived_bias(None, None if distance is None else Partial(distance.func, shared))
     q, k, v = arrays
-    operands = operands._replace(q=q, k=k, v=v, shared=Hooks(bias, None), per_head=(per_head, {}, {}))
+    operands = operands._replace(q=q, k=k, v=v, shared=Hooks(bias, None), per_head=(per_head, {}, {}, {}))
     options = options._replace(block=min(options.block or BLOCK, BLOCK))
     return over_heads(functools.partial(blockwise_head, options), operands, layout)
 
@@ -91,7 +91,7 @@ def _attend(options: Options, arrays: _Arrays) -> tuple[Float[Array, "T D"], Flo
 def _head(options: Options, arrays: _Arrays) -> Any:
     q, q_tokens, k, v, k_tokens, hooks, dropout = arrays
     sizes = block_size(options.block, len(q)), block_size(options.block, len(k))
-    return cut_head(sizes, q, k, v, q_tokens, k_tokens, Terms(hooks, None), dropout)
+    return cut_head(sizes, q, k, v, q_tokens, k_tokens, Terms(hooks), dropout)
 
 
 def _attend_forward(options: Options, arrays: _Arrays) -> tuple[Any, Any]:

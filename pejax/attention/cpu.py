@@ -16,12 +16,14 @@ from jaxtyping import Array, Float, Int
 from pejax.attention.blocks import (
     Head,
     Terms,
+    Vectors,
     block_size,
     cut_head,
     cut_row,
     join,
     join_gradients,
     terms_of,
+    terms_of_vectors,
 )
 from pejax.attention.dropout import Dropout
 from pejax.attention.floats import Floats, cotangent_of, floats_of, with_floats, zeros_of
@@ -30,6 +32,7 @@ from pejax.attention.operands import Layout, Operands, bind_hooks, wide
 from pejax.attention.tile import Hooks, Options
 from pejax.attention.tiled import backward, forward
 from pejax.attention.toeplitz import counts_on, first_distance
+from pejax.attention.vectors import HeadVectors, vectors_of, vectors_pay
 from pejax.encoding import Tokens
 
 BLOCK = 512
@@ -75,16 +78,19 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arrays: Array) -> Any:
-    """Run with a line of biases where the bias allows it and, as the positions show, with the hook where not."""
+    """Run with a line of biases, or with vectors, where the bias allows it and the positions do, else with the hook."""
     run, sides = functools.partial(run, options, layout), (operands.q_tokens, operands.k_tokens)
     batched = [axes.positions is not None for axes in (layout.q_axes, layout.k_axes)]
-    if operands.shared.distance is None or not all(map(counts_on, sides, batched)):
+    by_vectors = vectors_pay(operands)
+    if not (operands.shared.distance is not None or by_vectors) or not all(map(counts_on, sides, batched)):
         return run(operands, None, *arrays)
     axes = (layout.q_axes, layout.k_axes)
     first, steady = jax.vmap(first_distance, axes, axis_size=len(operands.q))(*sides)
-    with_line = lambda operands, *arrays: run(operands, first, *arrays)  # noqa: E731
+    if by_vectors:  # they are those of the whole batch
+        steady &= first == first[0]
+    without_hook = lambda operands, *arrays: run(operands, first, *arrays)  # noqa: E731
     with_hook = lambda operands, *arrays: run(operands, None, *arrays)  # noqa: E731
-    return lax.cond(jnp.all(steady), with_line, with_hook, operands, *arrays)
+    return lax.cond(jnp.all(steady), without_hook, with_hook, operands, *arrays)
 
 
 class _Place(NamedTuple):
@@ -116,10 +122,11 @@ def _forward(
     t, s = operands.q.shape[1], operands.k.shape[1]
     sizes = block_size(options.block, t), block_size(options.block, s)
     count, place_of = _places(operands)
+    vectors, _ = vectors_of(operands, first, sizes)
 
     def head(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         place = place_of(i)
-        output, lse = forward(options, _head(layout, operands, first, sizes, place)[0])
+        output, lse = forward(options, _head(layout, operands, first, vectors, sizes, place)[0])
         return _put(carry[0], place, join(output, t)), _put(carry[1], place, join(lse, t))
 
     start = jnp.zeros_like(operands.q), jnp.zeros_like(wide(operands.q[..., 0]))
@@ -148,24 +155,26 @@ def _backward(
     (t, heads), (s, groups) = operands.q.shape[1:3], operands.k.shape[1:3]
     sizes = block_size(options.block // 2, t), block_size(options.block, s)
     count, place_of = _places(operands)
+    vectors, pull_vectors = vectors_of(operands, first, sizes)
 
-    def head(i: Array, totals: _Totals) -> _Totals:
-        place = place_of(i)
-        tiles, pull = _head(layout, operands, first, sizes, place)
+    def head(i: Array, carry: tuple[_Totals, Any]) -> tuple[_Totals, Any]:
+        (totals, d_vectors), place = carry, place_of(i)
+        tiles, pull = _head(layout, operands, first, vectors, sizes, place)
         row = cut_row(tiles, *(_take(x, place) for x in results))
         part = backward(options, tiles, row)
         (d_q, *d_q_tokens), (d_k, d_v, *d_k_tokens) = join_gradients(part, t, s)
-        d_shared, d_own = pull((part.hooks, part.line))
+        d_shared, d_own, d_head, q_more, k_more = pull((part.hooks, part.line, part.vectors))
         keys, own = _group(operands, place), _own(operands, place)
-        return _Totals(
-            q=_put(totals.q, place, d_q),
-            k=_put(totals.k, keys, wide(_take(totals.k, keys)) + d_k),
+        totals = _Totals(
+            q=_put(totals.q, place, d_q + q_more),
+            k=_put(totals.k, keys, wide(_take(totals.k, keys)) + d_k + k_more),
             v=_put(totals.v, keys, wide(_take(totals.v, keys)) + d_v),
-            shared=[x + y for x, y in zip(totals.shared, d_shared, strict=True)],
+            shared=_sum(totals.shared, d_shared),
             per_head=[x.at[own].add(y) for x, y in zip(totals.per_head, d_own, strict=True)],
             q_tokens=_add_tokens(totals.q_tokens, d_q_tokens, layout.q_axes, place),
             k_tokens=_add_tokens(totals.k_tokens, d_k_tokens, layout.k_axes, place),
         )
+        return totals, jax.tree.map(lambda x, y: x.at[place.head].add(y), d_vectors, d_head)
 
     # Several query heads add to the gradient of one key head: that sum is kept in float32.
     exact = lambda x: x if heads == groups else wide(x)  # noqa: E731
@@ -175,36 +184,53 @@ def _backward(
         v=jnp.zeros_like(exact(operands.v)),
         **{name: zeros_of(getattr(operands, name)) for name in ("shared", "per_head", "q_tokens", "k_tokens")},
     )
-    return lax.fori_loop(0, count, head, nothing)
+    totals, d_vectors = lax.fori_loop(0, count, head, (nothing, jax.tree.map(jnp.zeros_like, vectors)))
+    d_shared, d_per_head = pull_vectors(d_vectors)
+    return totals._replace(shared=_sum(totals.shared, d_shared), per_head=_sum(totals.per_head, d_per_head))
 
 
 def _head(
-    layout: Layout, operands: Operands, first: Int[Array, " N"] | None, sizes: tuple[int, int], place: _Place
-) -> tuple[Head, Callable[[tuple[Floats, Array | None]], tuple[Floats, Floats]]]:
-    """Cut one head into tiles, and return the way back from the gradients of its terms to those of the parameters."""
+    layout: Layout,
+    operands: Operands,
+    first: Int[Array, " N"] | None,
+    vectors: HeadVectors | None,
+    sizes: tuple[int, int],
+    place: _Place,
+) -> tuple[Head, Callable[[tuple[Floats, Array | None, Vectors | None]], tuple[Floats, Floats, Any, Array, Array]]]:
+    """Cut one head into tiles, and return the way back from the gradients of its terms.
+
+    It leads to the parameters that heads share, to the head's own, to its vectors, and to q and k as these meet them.
+    """
     q, (k, v) = _take(operands.q, place), (_take(x, _group(operands, place)) for x in (operands.k, operands.v))
     q_tokens, k_tokens = (
         tokens._replace(**{name: x[place.batch] for name, x in tokens._asdict().items() if getattr(axes, name) == 0})
         for tokens, axes in ((operands.q_tokens, layout.q_axes), (operands.k_tokens, layout.k_axes))
     )
     dropout = _dropout(layout, operands, place)
-    tiles = cut_head(sizes, q, k, v, q_tokens, k_tokens, Terms(Hooks(None, None), None), dropout)
+    tiles = cut_head(sizes, q, k, v, q_tokens, k_tokens, Terms(Hooks(None, None)), dropout)
     own = jax.tree.map(lambda leaf: leaf[_own(operands, place)], operands.per_head)
     start = None if first is None else first[place.batch] + 1 - tiles.queries.ids.size
     length = tiles.queries.ids.size + tiles.keys.ids.size - 1
 
-    def bound(shared_floats: Floats, own_floats: Floats) -> Terms:
+    def bound(shared_floats: Floats, own_floats: Floats, vectors: HeadVectors | None, q: Array, k: Array) -> Terms:
         hooks = bind_hooks(with_floats(operands.shared, shared_floats), with_floats(own, own_floats))
-        return terms_of(hooks, start, length)
+        if vectors is None:
+            return terms_of(hooks, start, length)
+        return terms_of_vectors(hooks, sizes, vectors, q, k)
 
-    def floats(*parts: Floats) -> tuple[Floats, Array | None]:
-        hooks, line = bound(*parts)
-        return floats_of(hooks), line
+    def floats(*parts: Any) -> tuple[Floats, Array | None, Vectors | None]:
+        hooks, line, vectors = bound(*parts)
+        return floats_of(hooks), line, vectors
 
-    parts = floats_of(operands.shared), floats_of(own)
-    (hook_floats, line), pull = jax.vjp(floats, *parts)
-    terms = Terms(with_floats(bound(*parts).hooks, hook_floats), line)
+    of_head = jax.tree.map(lambda x: x[place.head], vectors)
+    parts = floats_of(operands.shared), floats_of(own), of_head, wide(q), wide(k)
+    (hook_floats, line, cut_vectors), pull = jax.vjp(floats, *parts)
+    terms = Terms(with_floats(bound(*parts).hooks, hook_floats), line, cut_vectors)
     return tiles._replace(terms=terms), pull
+
+
+def _sum(totals: Floats, parts: Floats) -> Floats:
+    return [x + y for x, y in zip(totals, parts, strict=True)]
 
 
 def _dropout(layout: Layout, operands: Operands, place: _Place) -> Dropout | None:

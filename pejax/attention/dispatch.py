@@ -25,6 +25,7 @@ def attention(
     bias: Partial | None = None,
     values: Partial | None = None,
     distance: Partial | None = None,
+    vectors: Partial | None = None,
     causal: bool = False,
     window: int | None = None,
     distance_range: tuple[int, int] | None = None,
@@ -50,6 +51,7 @@ def attention(
         bias: `Partial(hook, params)`, the hook as in `Encoding.bias`; gradients reach params and float positions.
         values: likewise, as in `Encoding.values`.
         distance: likewise, as in `Encoding.distance`; the bias is derived from it where `bias` is None.
+        vectors: likewise, as in `Encoding.vectors`, next to the `bias` that they say again.
         causal: keys after the query are not seen.
         window: w keeps 0 <= i - j < w when causal, |i - j| < w otherwise, in tokens, by `Tokens.index`.
         distance_range: `(lo, hi)` keeps lo <= |i - j| < hi, in tokens, by `Tokens.index`.
@@ -68,7 +70,7 @@ def attention(
         TypeError: an operand of another kind.
         NotImplementedError: the implementation named cannot do this, and why.
     """
-    check_partials(bias=bias, values=values, distance=distance)
+    check_partials(bias=bias, values=values, distance=distance, vectors=vectors)
     options, layout, operands = _prepare(
         q,
         k,
@@ -78,6 +80,7 @@ def attention(
         bias=bias,
         values=values,
         distance=distance,
+        vectors=vectors,
         causal=causal,
         window=window,
         distance_range=distance_range,
@@ -99,6 +102,7 @@ def _prepare(
     bias: Partial | None = None,
     values: Partial | None = None,
     distance: Partial | None = None,
+    vectors: Partial | None = None,
     causal: bool = False,
     window: int | None = None,
     distance_range: tuple[int, int] | None = None,
@@ -108,7 +112,7 @@ def _prepare(
 ) -> tuple[Options, Layout, Operands]:
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     seed, rate = check_dropout(dropout)
-    operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance), seed)
+    operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance, vectors), seed)
     return options._replace(dropout_rate=rate), layout, operands
 
 
@@ -120,6 +124,7 @@ def attention_weights(
     k_tokens: Tokens | Array | None = None,
     bias: Partial | None = None,
     distance: Partial | None = None,
+    vectors: Partial | None = None,
     causal: bool = False,
     window: int | None = None,
     distance_range: tuple[int, int] | None = None,
@@ -135,6 +140,7 @@ def attention_weights(
         k_tokens: None = `q_tokens`.
         bias: `Partial(hook, params)`.
         distance: likewise.
+        vectors: likewise.
         causal: keys after the query are not seen.
         window: in tokens.
         distance_range: in tokens.
@@ -148,9 +154,9 @@ def attention_weights(
         ValueError: as `attention` does.
         TypeError: likewise.
     """
-    check_partials(bias=bias, distance=distance)
+    check_partials(bias=bias, distance=distance, vectors=vectors)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
-    operands, layout = prepare(q, k, k, q_tokens, k_tokens, Hooks(bias, None, distance), None)
+    operands, layout = prepare(q, k, k, q_tokens, k_tokens, Hooks(bias, None, distance, vectors), None)
     return weights_of(options, layout, operands, q.shape)
 
 
@@ -195,7 +201,7 @@ def explain_attention(
         ValueError: as `attention` does.
         TypeError: likewise.
     """
-    check_partials(**{name: arguments.get(name) for name in ("bias", "values", "distance")})
+    check_partials(**{name: arguments.get(name) for name in ("bias", "values", "distance", "vectors")})
     lines: list[str] = []
 
     def trace(q: Array, k: Array, v: Array) -> None:

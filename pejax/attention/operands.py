@@ -35,7 +35,7 @@ class Operands(NamedTuple):
     k: Float[Array, "N K S D"]
     v: Float[Array, "N K S D"]
     shared: Hooks
-    per_head: tuple[Params, Params, Params]
+    per_head: tuple[Params, Params, Params, Params]
     q_tokens: Tokens
     k_tokens: Tokens
     seed: UInt32[Array, "2"] | None
@@ -83,7 +83,7 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
     return jax.vmap(sequence, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, pairs)
 
 
-def bind_hooks(shared: Hooks, own: tuple[Params, Params, Params]) -> Hooks:
+def bind_hooks(shared: Hooks, own: tuple[Params, Params, Params, Params]) -> Hooks:
     """Return the hooks of one head, given the parameters that it shares and those that are its own."""
     bind = lambda hook, own: None if hook is None else Partial(hook.func, {**hook.args[0], **own})  # noqa: E731
     return Hooks(*(bind(*pair) for pair in zip(shared, own, strict=True)))

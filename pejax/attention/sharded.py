@@ -53,6 +53,7 @@ def sharded_attention(
     bias: Partial | None = None,
     values: Partial | None = None,
     distance: Partial | None = None,
+    vectors: Partial | None = None,
     causal: bool = False,
     window: int | None = None,
     distance_range: tuple[int, int] | None = None,
@@ -82,6 +83,7 @@ def sharded_attention(
         bias: `Partial(hook, params)`.
         values: likewise.
         distance: likewise.
+        vectors: likewise.
         causal: keys after the query are not seen. Where the sequence is contiguous, the first devices then have the
             least to do; where device i has tokens i, i + n, i + 2n ..., all have the same: order is `Tokens.index`.
         window: in tokens.
@@ -110,10 +112,10 @@ def sharded_attention(
         Liu, Zaharia & Abbeel 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context" (arXiv
         2310.01889); for the order of tokens Brandon et al. 2023, "Striped Attention" (arXiv 2311.09431).
     """
-    check_partials(bias=bias, values=values, distance=distance)
+    check_partials(bias=bias, values=values, distance=distance, vectors=vectors)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     seed, rate = check_dropout(dropout)
-    operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance), seed)
+    operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance, vectors), seed)
     split = _check_split(mesh, batch_axes, head_axis, sequence_axis, method)
     _check_sizes(split, operands)
     options = options._replace(dropout_rate=rate)

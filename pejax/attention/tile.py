@@ -34,12 +34,14 @@ class Options(NamedTuple):
 class Hooks(NamedTuple):
     """The hooks of one head, bound to that head's parameters.
 
-    Where there is a `distance` there is the `bias` that it implies too: an implementation uses one of them.
+    Where there is a `distance`, or there are `vectors`, there is the `bias` that they imply too: an implementation uses
+    one of them.
     """
 
     bias: Partial | None
     values: Partial | None
     distance: Partial | None = None
+    vectors: Partial | None = None
 
 
 class Pairs(NamedTuple):

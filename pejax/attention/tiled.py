@@ -10,11 +10,13 @@ and v add up transposed, so that all five products are row-major:
     w_ij = e^(s_ij-lse_i)    ds_ij = w_ij (dw_ij - Σ_d do_id o_id + dlse_i)
 
 The logits s, the mask and a bias of the distance are part of the loop that takes the exponential; none is stored.
+A bias by vectors is a product more forward, and three backward.
 
 Reference:
     Milakov & Gimelshein 2018 (arXiv 1805.02867), algorithm 3; Dao et al. 2022 (arXiv 2205.14135), appendix B.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,12 +25,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from pejax.attention.blocks import Gradients, Head, Keys, Queries, Row
+from pejax.attention.blocks import Gradients, Head, Keys, Queries, Row, Vectors
 from pejax.attention.dropout import Dropout, apply_dropout, keep_pairs
 from pejax.attention.floats import Floats, floats_of, with_floats, zeros_of
 from pejax.attention.operands import wide
 from pejax.attention.tile import Hooks, Options, checked, log_sum, nonzero, placed_pairs, visible_pairs
 from pejax.attention.toeplitz import diagonal_sums, toeplitz
+from pejax.attention.vectors import STRIP, against_vectors, through_vectors
 from pejax.positions import visible_blocks
 
 
@@ -45,8 +48,8 @@ def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[
             top, total, sums = carry
             key = _at(keys, b)
             logits = options.scale * _dot(options, query.q, _at(k_turned, b))
-            if terms.line is not None:
-                bias = toeplitz(terms.line, _start(head, c, b), *logits.shape)
+            if any(x is not None for x in terms[1:]):
+                bias = _steady_bias(head, c, b)
                 logits = logits + _where(placed_pairs(query.tokens, key.tokens), bias, 0.0)
             elif terms.hooks.bias is not None:
                 logits = logits + _inline_bias(query, key, terms.hooks)
@@ -75,28 +78,27 @@ def backward(options: Options, head: Head, rows: Row) -> Gradients:
     seen = visible_blocks(queries.tokens, keys.tokens, **_masking(options))
     runs = _runs(None if seen is None else seen.T, len(keys.k), len(queries.q))
     turned = queries.q.swapaxes(1, 2), rows.d_output.swapaxes(1, 2)
+    vectors_turned = None if terms.vectors is None else (terms.vectors.met.swapaxes(1, 2), terms.vectors.turned.T)
 
     def key_block(carry: Any, operands: tuple[Any, ...]) -> tuple[Any, Any]:
         key, *keys_turned, b, first, end = operands
 
         def step(c: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            (d_queries, d_hooks, d_line), d_key = carry
+            (d_queries, d_hooks, *d_steady), d_key = carry
             sides = (_at(queries, c), *_at(turned, c)), (key, *keys_turned)
-            part = _tile_gradients(options, head, *sides, _at(rows, c), place := _start(head, c, b))
-            put = lambda whole, new: lax.dynamic_update_index_in_dim(whole, _at(whole, c) + new, c, 0)  # noqa: E731
-            d_queries = jax.tree.map(put, d_queries, (part.q, part.queries))
-            if d_line is not None and part.line is not None:
-                d_line = _add_slice(d_line, part.line, place - (queries.ids.shape[1] - 1))
-            return (d_queries, _add(d_hooks, part.hooks), d_line), _add(d_key, (part.k, part.v, part.keys))
+            part = _tile_gradients(options, head, *sides, _at(rows, c), (c, b), vectors_turned)
+            d_queries = jax.tree.map(functools.partial(_add_at, c), d_queries, (part.q, part.queries))
+            d_steady = _add_steady(d_steady, head, part, c, b)
+            return (d_queries, _add(d_hooks, part.hooks), *d_steady), _add(d_key, (part.k, part.v, part.keys))
 
         zeros = [jnp.zeros_like(wide(x)) for x in keys_turned]
         return lax.fori_loop(first, end, step, (carry, (*zeros, zeros_of(key))))
 
-    line = None if terms.line is None else jnp.zeros_like(terms.line)
-    start = (jnp.zeros_like(wide(queries.q)), zeros_of(queries)), zeros_of(terms.hooks), line
+    steady = jax.tree.map(jnp.zeros_like, terms[1:])
+    start = (jnp.zeros_like(wide(queries.q)), zeros_of(queries)), zeros_of(terms.hooks), *steady
     operands = keys, keys.k.swapaxes(1, 2), keys.v.swapaxes(1, 2), jnp.arange(len(keys.k), dtype=jnp.int32), *runs
-    ((d_q, d_queries), d_hooks, d_line), (d_k, d_v, d_keys) = lax.scan(key_block, start, operands)
-    return Gradients(d_q, d_k, d_v, d_queries, d_keys, d_hooks, d_line)
+    ((d_q, d_queries), d_hooks, *d_steady), (d_k, d_v, d_keys) = lax.scan(key_block, start, operands)
+    return Gradients(d_q, d_k, d_v, d_queries, d_keys, d_hooks, *d_steady)
 
 
 def _tile_gradients(
@@ -105,15 +107,16 @@ def _tile_gradients(
     query_side: tuple[Queries, Float[Array, "D T"], Float[Array, "D T"]],
     key_side: tuple[Keys, Float[Array, "D S"], Float[Array, "D S"]],
     row: Row,
-    start: Int[Array, ""],
+    place: tuple[Int[Array, ""], Int[Array, ""]],
+    vectors_turned: tuple[Float[Array, "N D T"], Float[Array, "R D"]] | None,
 ) -> Gradients:
     """Return one tile's part."""
-    (query, q_turned, d_output_turned), (key, k_turned, v_turned), (hooks, line) = query_side, key_side, head.terms
+    (query, q_turned, d_output_turned), (key, k_turned, v_turned), hooks = query_side, key_side, head.terms.hooks
     placed, mask = placed_pairs(query.tokens, key.tokens), visible_pairs(options, query.tokens, key.tokens)
     through, pull = (zeros_of(query), zeros_of(key), zeros_of(hooks)), None
     logits = options.scale * _dot(options, query.q, k_turned)
-    if line is not None:
-        logits = logits + _where(placed, toeplitz(line, start, *logits.shape), 0.0)
+    if any(x is not None for x in head.terms[1:]):
+        logits = logits + _where(placed, _steady_bias(head, *place), 0.0)
     elif hooks.bias is not None:
         bias, pull = _pullable(_inline_bias, query, key, hooks)
         logits = logits + bias
@@ -132,7 +135,7 @@ def _tile_gradients(
     d_logits = weights * (drop(d_kept) - row.mean[:, None]) * slope
     if pull is not None:
         through = _add(through, tuple(pull(d_logits)))
-    narrow = d_logits.astype(query.q.dtype)
+    narrow, d_bias = d_logits.astype(query.q.dtype), _where(placed, d_logits, 0.0)
     return Gradients(
         q=options.scale * _dot(options, narrow, key.k),
         k=options.scale * _dot(options, q_turned, narrow),
@@ -140,8 +143,42 @@ def _tile_gradients(
         queries=through[0],
         keys=through[1],
         hooks=through[2],
-        line=None if line is None else diagonal_sums(_where(placed, d_logits, 0.0)),
+        line=None if head.terms.line is None else diagonal_sums(d_bias),
+        vectors=None if vectors_turned is None else _through_vectors(head, d_bias, place, *vectors_turned),
     )
+
+
+def _steady_bias(head: Head, c: Int[Array, ""], b: Int[Array, ""]) -> Float[Array, "T S"]:
+    """Return the bias of a tile by the line or by the vectors."""
+    (_, line, vectors), start = head.terms, _start(head, c, b)
+    rows, columns = head.queries.ids.shape[1], head.keys.ids.shape[1]
+    if vectors is None:
+        return toeplitz(line, start, rows, columns)  # pyright: ignore[reportArgumentType]
+    return against_vectors(_at(vectors.met, c), vectors.turned, start, columns) + _at(vectors.row, b)
+
+
+def _through_vectors(
+    head: Head,
+    d_bias: Float[Array, "T S"],
+    place: tuple[Int[Array, ""], Int[Array, ""]],
+    met_turned: Float[Array, "N D T"],
+    vectors: Float[Array, "R D"],
+) -> Vectors:
+    """Return a tile's part of the gradients of `Vectors`."""
+    d_met, d_turned = through_vectors(d_bias, _at(met_turned, place[0]), vectors, _start(head, *place))
+    return Vectors(d_met, d_turned, jnp.sum(d_bias, axis=0))
+
+
+def _add_steady(whole: list[Any], head: Head, part: Gradients, c: Int[Array, ""], b: Int[Array, ""]) -> list[Any]:
+    """Add a tile's part to the gradients of the line and of the vectors."""
+    (line, vectors), start, before = whole, _start(head, c, b), head.queries.ids.shape[1] - 1
+    if part.line is not None:
+        line = _add_slice(line, part.line, start - before)
+    if part.vectors is not None:
+        d_met, d_turned, d_row = part.vectors
+        turned = _add_slice(vectors.turned, d_turned, start - before // STRIP * STRIP)
+        vectors = Vectors(_add_at(c, vectors.met, d_met), turned, _add_at(b, vectors.row, d_row))
+    return [line, vectors]
 
 
 def _inline_bias(query: Queries, key: Keys, hooks: Hooks) -> Float[Array, "T S"]:
@@ -202,9 +239,13 @@ def _at(tree: Any, i: Int[Array, ""]) -> Any:
     return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, 0, keepdims=False), tree)
 
 
-def _add_slice(whole: Array, part: Array, start: Int[Array, ""]) -> Array:
-    old = lax.dynamic_slice_in_dim(whole, start, len(part))
-    return lax.dynamic_update_slice_in_dim(whole, old + part, start, 0)
+def _add_at(i: Int[Array, ""], whole: Array, part: Array) -> Array:
+    return lax.dynamic_update_index_in_dim(whole, _at(whole, i) + part, i, 0)
+
+
+def _add_slice(whole: Float[Array, "*D R"], part: Float[Array, "*D W"], start: Int[Array, ""]) -> Float[Array, "*D R"]:
+    old = lax.dynamic_slice_in_dim(whole, start, part.shape[-1], -1)
+    return lax.dynamic_update_slice_in_dim(whole, old + part, start, -1)
 
 
 def _pullable(function: Callable[..., Array], *trees: Any) -> tuple[Array, Callable[[Array], tuple[Floats, ...]]]:

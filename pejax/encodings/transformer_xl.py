@@ -18,7 +18,7 @@ Reference:
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Int, Num
 
 from pejax.encoding import Dims, Encoding, Params
 from pejax.phases import exact_cos_sin, geometric_frequencies
@@ -126,4 +126,13 @@ def transformer_xl(dims: Dims, *, base: float = 10000.0) -> Encoding:
         check_axes("transformer_xl", q_positions, dims.axes)
         return dims.scale * _bias(params, q, k, q_positions, k_positions, dims.axes, frequencies)
 
-    return Encoding(init_layer=init_layer, bias=bias, shift_invariant=True)
+    def vectors(params: Params, relative: Int[Array, " R"]) -> tuple[Array, Array, Array]:
+        cos, sin = exact_cos_sin(-relative, frequencies)
+        return (
+            dims.scale * (jnp.concatenate([sin, cos], axis=-1) @ params["w_r"]),
+            params["v"],
+            dims.scale * params["u"],
+        )
+
+    one_axis = vectors if dims.axes == 1 else None
+    return Encoding(init_layer=init_layer, bias=bias, vectors=one_axis, shift_invariant=True)
