@@ -186,7 +186,6 @@ def follow(argv: list[str], environ: dict[str, str]) -> None:
     kills.train_lm(argv)
 
 
-@pytest.mark.skipif(not recipes(), reason="the README has no recipes for several hosts")
 def test_the_recipes_of_the_readme_start_two_processes(flags, tmp_path):
     for number, command in enumerate(recipes()):
         log, port, job = tmp_path / f"log{number}", kills.free_port(), os.getpid() + number
