@@ -42,7 +42,8 @@ def rotate_pairs(
     split, axis = ((count, 2), -1) if pairing == "interleaved" else ((2, count), -2)
     turning, passing = x[..., : 2 * count], x[..., 2 * count :]
     pairs = turning.astype(jnp.float32).reshape(*tokens, groups, heads // groups, *split)
-    first, second = (jax.lax.index_in_dim(pairs, i, axis, keepdims=False) for i in range(2))
+    # split, not indexing: the gradient is then one concatenation and no sum of padded halves
+    first, second = (jnp.squeeze(part, axis) for part in jax.lax.split(pairs, (1, 1), axis % pairs.ndim))
     cos, sin = cos[..., None, :], sin[..., None, :]
     out = jnp.stack([first * cos - second * sin, first * sin + second * cos], axis)
     return jnp.concatenate([out.reshape(turning.shape).astype(x.dtype), passing], axis=-1)

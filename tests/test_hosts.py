@@ -18,7 +18,7 @@ from train.checkpoint import written_steps
 from train.config import parse
 from train.lm_config import Config
 
-MESHES = ("data=4", "fsdp=4", "data=2,tensor=2")
+MESHES = ("fsdp=4", "data=2,tensor=2")
 SHORT = ("--steps=6", "--checkpoint_every=3", "--probe_every=3", "--stop_at=0")
 
 
@@ -82,16 +82,23 @@ def test_two_processes_train_as_one(mesh, trained, flags, tmp_path):
 
 def test_the_first_process_speaks_and_writes_for_all(trained):
     assert all("[Gloo]" in line for line in said(trained / "log", 1))
-    names = sorted(path.name for path in (trained / "data=4").iterdir())
+    names = sorted(path.name for path in (trained / "fsdp=4").iterdir())
     assert names == ["checkpoints", "config.json", "metrics.jsonl", "results.json", "results.png", "tensorboard"]
-    assert len(list((trained / "data=4" / "tensorboard").iterdir())) == 1
+    assert len(list((trained / "fsdp=4" / "tensorboard").iterdir())) == 1
 
 
-def test_stopped_and_killed_in_every_way_no_bit_is_lost(flags, tmp_path):
+WAYS = [(1, signal.SIGTERM, [0, 0]), (1, signal.SIGKILL, [1, -9]), (0, signal.SIGKILL, [-9, 1])]
+"""Which of two processes gets which signal, and the statuses that both end with."""
+
+CTRL_C = (0, signal.SIGINT, [130, 130])
+
+
+@pytest.mark.parametrize(
+    "ways", [pytest.param(WAYS, id="saved and killed"), pytest.param([CTRL_C], id="Ctrl-C", marks=pytest.mark.long)]
+)
+def test_stopped_and_killed_no_bit_is_lost(ways, flags, tmp_path):
     never, out, log = tmp_path / "never", tmp_path / "run", tmp_path / "log"
     assert kills.ended(kills.start(log, 2, [*flags, f"--out={never}"])) == [0, 0], said(log)
-    ways = [(1, signal.SIGTERM, [0, 0]), (0, signal.SIGINT, [130, 130]), (1, signal.SIGKILL, [1, -9]),
-            (0, signal.SIGKILL, [-9, 1])]  # fmt: skip
     kept = 0
     for victim, number, statuses in ways:
         processes = kills.start(log, 2, [*flags, f"--out={out}", "--resume"])
@@ -186,6 +193,7 @@ def follow(argv: list[str], environ: dict[str, str]) -> None:
     kills.train_lm(argv)
 
 
+@pytest.mark.long
 def test_the_recipes_of_the_readme_start_two_processes(flags, tmp_path):
     for number, command in enumerate(recipes()):
         log, port, job = tmp_path / f"log{number}", kills.free_port(), os.getpid() + number

@@ -103,7 +103,7 @@ def whole(tmp_path_factory) -> Path:
 def test_a_run_leaves_everything_behind(whole):
     assert [line["step"] for line in timeless(whole)] == [2, 3, 4, 6, 6]
     probes = [line for line in timeless(whole) if "loss_0_to_L" in line]
-    assert [sorted(line) for line in probes] == [["loss_0_to_L", "loss_L_to_2L", "step"]] * 2
+    assert [sorted(line) for line in probes] == [["entropy/layer_0", "loss_0_to_L", "loss_L_to_2L", "step"]] * 2
     assert [row["length"] for row in rows(whole)] == [8, 16]
     assert rows(whole)[0]["everything"]["count"] == 3 * 16
     assert rows(whole)[1]["gain"]["count"] == 3
@@ -195,7 +195,6 @@ def test_an_encoding_without_parameters_starts_from_the_same_weights(pe, whole, 
     """With none this is DroPE."""
     config = parse(Config, [f"--init={whole}", f"--pe={pe}", f"--out={tmp_path / 'run'}", *TINY])
     started = session.prepare(lm.PROGRAM, config, QUIET)
-    started.data.close()
     started.checkpoints.close()
     assert started.task.split.prototype.stack.encoding.rotate is None
     jax.tree.map(np.testing.assert_array_equal, started.state.params, trained(whole))
@@ -320,4 +319,4 @@ def test_documents_shorter_than_twice_the_length_are_probed_at_one(tmp_path):
     text.write_text("\n--\n".join(f"a story of {n} words" for n in range(100, 140)))
     data = f"--data=file(path='{text}', separator='--', held_out=0.5)"
     probe = make_task(parse(Config, [*TINY, data, "--length=16", "--eval_lengths", "16"]))
-    assert set(probe.probe(probe.split.init(jax.random.key(0)))) == {"loss_0_to_L"}
+    assert set(probe.probe(probe.split.init(jax.random.key(0)))) == {"loss_0_to_L", "entropy/layer_0"}

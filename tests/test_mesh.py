@@ -83,7 +83,7 @@ def cases():
 
 
 EVERY = list(cases())
-HERE = [case for case in EVERY if case.values[:2] in (("text", "alibi"), ("images", "rope_mixed"))][:3]
+HERE = [case for case in EVERY if case.values[:2] in (("text", "alibi"), ("images", "alibi"))][:3]
 """The rest is `-m long`."""
 
 
@@ -182,7 +182,7 @@ def test_accumulation_weighs_parts_by_what_they_count():
     segments = np.ones_like(ids)
     segments[::4, 1:] = 0
     batch, mesh, after = {"ids": ids, "segments": segments}, make_mesh(1), []
-    for parts in (1, 2, 8):
+    for parts in (1, 8):
         state, step = start("text", mesh, "--pe=alibi", "--lr=0.1", f"--accumulate={parts}")
         for _ in range(3):
             state = step(state, put_batch(batch, mesh))
@@ -205,9 +205,9 @@ def test_the_average_follows_the_weights():
 def test_recomputation_takes_less_memory():
     def temporary(remat: str) -> int:
         mesh = make_mesh(1)
-        flags = ("--pe=rope", "--layers=6", "--length=512", "--width=64", f"--remat={remat}")
+        flags = ("--pe=rope", "--layers=4", "--length=256", "--width=64", f"--remat={remat}")
         state, step = start("text", mesh, *flags)
-        shape = jax.ShapeDtypeStruct((BATCH, 513), jnp.int32)
+        shape = jax.ShapeDtypeStruct((BATCH, 257), jnp.int32)
         return step.lower(state, {"ids": shape, "segments": shape}).compile().memory_analysis().temp_size_in_bytes
 
     none, products, full = map(temporary, ("none", "products", "full"))
