@@ -224,14 +224,14 @@ def test_meshes_are_read():
 
 def test_what_does_not_divide_is_named():
     mesh = make_mesh(8, "data=2,tensor=2,sequence=2")
-    require_divisible(mesh, batch=4, kv_heads=2, length=6)
+    require_divisible(mesh.shape, batch=4, kv_heads=2, length=6)
     for change, message in (
         ({"batch": 3}, "batch must be a multiple of 2, the devices of data x fsdp, got 3"),
         ({"kv_heads": 1}, "key heads must be a multiple of 2, the devices of tensor, got 1"),
         ({"length": 7}, "tokens must be a multiple of 2, the devices of sequence, got 7"),
     ):
         with pytest.raises(ValueError, match=message):
-            require_divisible(mesh, **{"batch": 4, "kv_heads": 2, "length": 6, **change})
+            require_divisible(mesh.shape, **{"batch": 4, "kv_heads": 2, "length": 6, **change})
 
 
 BAD = {

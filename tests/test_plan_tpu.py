@@ -3,34 +3,20 @@
 Run with `pytest -m tpu`, in a session of its own: libtpu (the tpu extra) reads its environment once.
 """
 
-import importlib.util
-import os
-
 import pytest
 
+from tests.tpu import compiler
 from train.fit import estimate
 from train.mesh import parse_mesh
 from train.plan import Plan, main, plan, read
-from train.topology import ENVIRONMENT
+
+__all__ = ["compiler"]
 
 pytestmark = pytest.mark.tpu
 
 MODEL = [
     "lm", "--width=256", "--heads=4", "--layers=2", "--hidden=512", "--vocab=512", "--dtype=bfloat16",
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiler():
-    """Set what libtpu reads; skip where it is missing, or fail where the environment has PEJAX_REQUIRE_TPU=1."""
-    if importlib.util.find_spec("libtpu") is None:
-        if os.environ.get("PEJAX_REQUIRE_TPU") == "1":
-            pytest.fail("libtpu must be installed where PEJAX_REQUIRE_TPU=1")
-        pytest.skip("libtpu is not installed")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
-        yield
 
 
 def planned(*argv: str) -> Plan:

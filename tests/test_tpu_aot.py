@@ -4,8 +4,6 @@ Run with `pytest -m tpu`, in a session of its own: libtpu (the tpu extra) reads 
 """
 
 import functools
-import importlib.util
-import os
 from typing import Any
 
 import jax
@@ -20,32 +18,15 @@ from jax.stages import Compiled
 from pejax import Dims, Tokens, attention, make_encoding
 from pejax.encoding import attention_hooks
 from pejax.models import Decoder, DecoderConfig
+from tests.tpu import compiler
+
+__all__ = ["compiler"]
 
 pytestmark = pytest.mark.tpu
 
 TOPOLOGIES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16")
 ENCODINGS = ("none", "alibi", "t5", "kerple")
 HEADS, KEY_HEADS, D = 4, 2, 64
-ENVIRONMENT = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_WORKER_ID": "0",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiler():
-    """Set what libtpu reads; skip where it is missing, or fail where the environment has PEJAX_REQUIRE_TPU=1."""
-    if importlib.util.find_spec("libtpu") is None:
-        if os.environ.get("PEJAX_REQUIRE_TPU") == "1":
-            pytest.fail("libtpu must be installed where PEJAX_REQUIRE_TPU=1")
-        pytest.skip("libtpu is not installed")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
-        yield
 
 
 @functools.cache

@@ -24,7 +24,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from train.cross_entropy import LOGITS_AT_ONCE
-from train.mesh import AXES, RULES, parameter_shardings
+from train.mesh import AXES, RULES, parameter_shardings, require_divisible
 from train.subject import BACKWARD_AGAIN, Subject, Work, bytes_of
 from train.task import Split
 from train.topology import Topology
@@ -114,9 +114,11 @@ def meshes(work: Work, devices: int) -> list[Sizes]:
 
 def divides(work: Work, sizes: Sizes) -> bool:
     """Return whether every device gets the same share of the work."""
-    parts = {"data": work.batch // work.parts, "tensor": work.heads, "sequence": work.tokens}
-    shared = {"data": sizes["data"] * sizes["fsdp"], "tensor": sizes["tensor"], "sequence": sizes["sequence"]}
-    return not any(size % shared[name] for name, size in parts.items())
+    try:
+        require_divisible(sizes, batch=work.batch // work.parts, kv_heads=work.heads, length=work.tokens)
+    except ValueError:
+        return False
+    return True
 
 
 def ranked(subject: Subject, topology: Topology) -> list[Estimate]:

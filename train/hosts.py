@@ -23,6 +23,8 @@ import numpy as np
 from jax._src.distributed import global_state  # the only way to a barrier with a time limit
 from jax.experimental import multihost_utils
 
+import pejax
+
 JOINED_WITHIN = 300
 """Seconds that a process waits for the others at the start."""
 
@@ -164,8 +166,6 @@ def require_alike(settings: Mapping[str, Any]) -> None:
 
 def code_digest() -> str:
     """Return a digest of the source of this package and of pejax."""
-    import pejax
-
     folders = (Path(__file__).parent, Path(pejax.__file__).parent)
     files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]

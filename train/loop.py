@@ -92,6 +92,12 @@ def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
     return TrainState(**parts)
 
 
+def state_shapes(split: Any, recipe: Recipe, shardings: Any) -> TrainState:
+    """Return the state as shapes, split as `state_shardings` says."""
+    split_as = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # noqa: E731
+    return jax.tree.map(split_as, jax.eval_shape(partial(init_state, recipe=recipe), split.shapes), shardings)
+
+
 def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callable[[TrainState, Any], TrainState]:
     """Return the jitted step `(state, batch) -> state`, the state donated, both split over the devices.
 

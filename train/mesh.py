@@ -12,6 +12,7 @@ between one device and many, or between one process and many.
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -81,11 +82,6 @@ def mesh_of(devices: list[Any], sizes: str = "") -> Mesh:
     return jax.make_mesh(tuple(shape.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
 
 
-def shares(mesh: Mesh) -> int:
-    """Return in how many parts a batch is split."""
-    return math.prod(mesh.shape[axis] for axis in BATCH)
-
-
 def training_execution(mesh: Mesh, remat: str = "none") -> Execution:
     """Return how a model is trained on the mesh."""
     if mesh.size == 1:
@@ -128,11 +124,11 @@ def parameter_shardings(variables: Any, mesh: Mesh) -> Any:
     return jax.tree.map(divided, specs, shapes, is_leaf=is_spec)
 
 
-def require_divisible(mesh: Mesh, *, batch: int, kv_heads: int, length: int) -> None:
+def require_divisible(sizes: Mapping[str, int], *, batch: int, kv_heads: int, length: int) -> None:
     """Check that every device gets the same share of the work.
 
     Args:
-        mesh: the devices.
+        sizes: devices along each axis of the mesh.
         batch: examples that pass through the model at once.
         kv_heads: key heads of a layer.
         length: tokens of an example.
@@ -142,7 +138,7 @@ def require_divisible(mesh: Mesh, *, batch: int, kv_heads: int, length: int) -> 
     """
     shared = {"batch": (batch, BATCH), "key heads": (kv_heads, ("tensor",)), "tokens": (length, ("sequence",))}
     for name, (size, axes) in shared.items():
-        devices = math.prod(mesh.shape[axis] for axis in axes)
+        devices = math.prod(sizes[axis] for axis in axes)
         if size % devices:
             raise ValueError(f"{name} must be a multiple of {devices}, the devices of {' x '.join(axes)}, got {size}")
 

@@ -28,7 +28,8 @@ from rich.console import Console
 from train import lm_config, vit_config
 from train.collectives import Collectives, collectives
 from train.config import Parser, friendly, parse
-from train.fit import Estimate, Sizes, divides, estimate, ranked
+from train.fit import Estimate, Sizes, estimate, ranked
+from train.mesh import require_divisible
 from train.plan_report import (
     describe,
     mesh_text,
@@ -160,15 +161,7 @@ def _mesh_given(subject: Subject, topology: Topology) -> Sizes | None:
     if not subject.config.mesh:
         return None
     sizes, work = require_product(topology, subject.config.mesh), subject.work
-    if not divides(work, sizes):
-        batch, heads, tokens = work.batch // work.parts, work.heads, work.tokens
-        shared = {
-            "batch": (batch, "data x fsdp", sizes["data"] * sizes["fsdp"]),
-            "key heads": (heads, "tensor", sizes["tensor"]),
-            "tokens": (tokens, "sequence", sizes["sequence"]),
-        }
-        name, (size, axes, devices) = next(item for item in shared.items() if item[1][0] % item[1][2])
-        raise ValueError(f"{name} must be a multiple of {devices}, the devices of {axes}, got {size}")
+    require_divisible(sizes, batch=work.batch // work.parts, kv_heads=work.heads, length=work.tokens)
     return sizes
 
 

@@ -30,7 +30,7 @@ from train.config import (
 )
 from train.flops import peak_seconds
 from train.hosts import agreed, first, join, require_alike, together
-from train.loop import Plan, TrainState, init_state, make_step, run, state_shardings
+from train.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
 from train.mesh import make_mesh, own_rows, put_batch, replicated, require_divisible, training_execution
 from train.optimizers import make_optimizer
 from train.task import Found, Program, Split, Task, recipe
@@ -87,7 +87,7 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
         raise ValueError(f"devices must be 0 (all of them) where several processes run, got {config.devices}")
     mesh = make_mesh(config.devices, config.mesh)
     task = program.task(config)
-    require_divisible(mesh, batch=config.batch // config.accumulate, kv_heads=task.kv_heads, length=task.length)
+    require_divisible(mesh.shape, batch=config.batch // config.accumulate, kv_heads=task.kv_heads, length=task.length)
     optimizer, schedule = make_optimizer(config, task.steps, task.warmup)
     steps = recipe(config, optimizer, task.sums)
     shardings = state_shardings(task.split, steps, mesh)
@@ -234,9 +234,7 @@ def restore_params(
     """
     optimizer, _ = make_optimizer(config, 1, 1)
     steps = recipe(config, optimizer, sums)
-    shapes = jax.eval_shape(partial(init_state, recipe=steps), split.shapes)
-    split_as = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # noqa: E731
-    shapes = jax.tree.map(split_as, shapes, state_shardings(split, steps, mesh))
+    shapes = state_shapes(split, steps, state_shardings(split, steps, mesh))
     checkpoints = Checkpoints(folder, console.print)
     check = lambda record: require_same(from_dict(type(config), record["run"]), config)  # noqa: E731
     step, state = checkpoints.restore(shapes, check)

@@ -14,7 +14,7 @@ from pejax.models.decoder import hidden_channels
 from train import classify, language, lm_config, vit_config
 from train.config import RunConfig
 from train.flops import decoder_flops, mlp_products, pair_products, self_products, vit_flops
-from train.loop import Metrics, init_state, make_step, state_shardings
+from train.loop import Metrics, init_state, make_step, state_shapes, state_shardings
 from train.mesh import split_batch, training_execution
 from train.optimizers import make_optimizer
 from train.task import Split, recipe
@@ -191,10 +191,9 @@ def compile_step(subject: Subject, mesh: Mesh) -> Compiled:
     config = subject.config
     steps = recipe(config, make_optimizer(config, 1, 1)[0], subject.sums)
     shardings = state_shardings(subject.split, steps, mesh)
-    state = jax.eval_shape(partial(init_state, recipe=steps), subject.split.shapes)
-    split_as = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # noqa: E731
-    state = jax.tree.map(split_as, state, shardings)
-    batch = jax.tree.map(lambda leaf: split_as(leaf, split_batch(mesh)), subject.batch)
+    state = state_shapes(subject.split, steps, shardings)
+    rows = split_batch(mesh)
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows), subject.batch)
     loss = partial(subject.loss, execution=training_execution(mesh, config.remat))
     with jax.set_mesh(mesh):
         return make_step(loss, steps, shardings, mesh).lower(state, batch).compile()  # pyright: ignore[reportFunctionMemberAccess]

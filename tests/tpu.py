@@ -1,0 +1,21 @@
+"""The compiler for TPUs that are not here: what its tests need."""
+
+import importlib.util
+import os
+
+import pytest
+
+from train.topology import ENVIRONMENT
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiler():
+    """Set what libtpu reads; skip where it is missing, or fail where the environment has PEJAX_REQUIRE_TPU=1."""
+    if importlib.util.find_spec("libtpu") is None:
+        if os.environ.get("PEJAX_REQUIRE_TPU") == "1":
+            pytest.fail("libtpu must be installed where PEJAX_REQUIRE_TPU=1")
+        pytest.skip("libtpu is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield
