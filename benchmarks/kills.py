@@ -35,8 +35,8 @@ EVERY = 20
 """Steps between checkpoints of the run that is killed."""
 
 STEPS = 200
-HEARTBEAT = 10
-"""Seconds, see `train.hosts`."""
+HEARTBEAT, JOINED_WITHIN = 10, 45
+"""Seconds, see `train.hosts`: shorter than there."""
 
 PATIENCE = 120
 """Seconds after which a process that should have ended counts as hanging."""
@@ -94,8 +94,8 @@ def _logged(log: str, target: Callable[..., None], *arguments: Any) -> None:
 
 
 def train_lm(argv: list[str]) -> None:
-    """Be `python -m train.lm`, but of a shorter heartbeat."""
-    hosts.HEARTBEAT = HEARTBEAT
+    """Be `python -m train.lm`, but wait less for processes that are gone, or never came."""
+    hosts.HEARTBEAT, hosts.JOINED_WITHIN = HEARTBEAT, JOINED_WITHIN
     from train.lm import main
 
     raise SystemExit(main(argv))
@@ -127,7 +127,7 @@ def reached(out: Path) -> int:
 
 def wait_for(step: int, out: Path, process: BaseProcess) -> None:
     """Return once a run has reached a step, or has ended."""
-    while process.is_alive() and reached(out) <= step:
+    while process.is_alive() and reached(out) < step:
         time.sleep(0.02)
 
 
@@ -171,7 +171,7 @@ def kill(folder: Path, kills: int, count: int, seed: int) -> None:
             if drawn.random() < 0.5:
                 processes[0].join(drawn.uniform(0, whole))
             else:
-                wait_for(drawn.randrange(kept, STEPS), out, processes[0])
+                wait_for(drawn.randint(kept, STEPS), out, processes[0])
                 processes[0].join(drawn.uniform(0, 0.1))
             victim = drawn.randrange(count)
             killed = processes[victim].is_alive()

@@ -7,8 +7,9 @@ import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pejax.models.layers import gelu
-from pejax.models.product import dot_general, product
+from pejax.attention.bits import as_bits, as_kept, from_bits
+from pejax.models.layers import gelu, linear
+from pejax.models.product import computed_again, product
 
 LEAD = [(1,), (1, 1), (3,), (2, 5), (2, 3, 4), (2, 200)]
 
@@ -24,13 +25,15 @@ def exact(x: jax.Array) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lead", LEAD)
 def test_product_and_gradients_are_those_of_float64(lead, dtype):
-    x, kernel = draw(*lead, 6, dtype=dtype), draw(6, 9, seed=1, dtype=dtype)
+    x, kernel, bias = draw(*lead, 6, dtype=dtype), draw(6, 9, seed=1, dtype=dtype), draw(9, seed=3)
     cotangent = draw(*lead, 9, seed=2, dtype=dtype).astype(jnp.float32)
-    output, back = jax.jit(lambda *operands: jax.vjp(product, *operands))(x, kernel)
-    d_x, d_kernel = back(cotangent)
-    assert (output.dtype, d_x.dtype, d_kernel.dtype) == (jnp.float32, x.dtype, x.dtype)
+    output, back = jax.jit(lambda *operands: jax.vjp(product, *operands))(x, kernel, bias)
+    d_x, d_kernel, d_bias = back(cotangent)
+    kinds = (jnp.float32, x.dtype, x.dtype, jnp.float32)
+    assert (output.dtype, d_x.dtype, d_kernel.dtype, d_bias.dtype) == kinds
     wide, matrix, slope = (exact(array) for array in (x, kernel, cotangent))
-    np.testing.assert_allclose(output, wide @ matrix, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(output, wide @ matrix + exact(bias), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(d_bias, slope.reshape(-1, 9).sum(0), rtol=1e-5, atol=1e-5)
     rounding = {"float32": 1e-5, "bfloat16": 2.0**-8}[dtype]
     np.testing.assert_allclose(exact(d_x), slope @ matrix.T, rtol=rounding, atol=1e-5)
     sums = wide.reshape(-1, 6).T @ slope.reshape(-1, 9)
@@ -79,9 +82,52 @@ def test_operands_split_over_devices_are_not_gathered(dtype):
         np.testing.assert_allclose(exact(found), exact(expected), rtol=0, atol=rounding)
 
 
-def test_a_linear_layer_gives_the_type_of_its_input():
-    layer = nnx.Linear(6, 9, dtype=jnp.bfloat16, dot_general=dot_general, rngs=nnx.Rngs(0))
-    assert layer(draw(2, 5, 6)).dtype == jnp.bfloat16
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_linear_layer_multiplies_and_adds_in_the_type_of_the_computation(bias):
+    axes = "embed", "mlp"
+    ours = linear(6, 9, axes, dtype=jnp.bfloat16, rngs=nnx.Rngs(0), bias=bias)
+    theirs = nnx.Linear(6, 9, use_bias=bias, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    theirs.kernel[...] = ours.kernel[...]
+    if bias:
+        theirs.bias[...] = ours.bias[...]
+    x = draw(2, 5, 6)
+    assert ours(x).dtype == jnp.bfloat16
+    np.testing.assert_allclose(exact(ours(x)), exact(theirs(x)), rtol=2.0**-7, atol=2.0**-7)
+    gradient = nnx.grad(lambda layer: jnp.sum(jnp.sin(layer(x).astype(jnp.float32))))
+    for found, expected in zip(*(jax.tree.leaves(gradient(layer)) for layer in (ours, theirs)), strict=True):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, expected, rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_computed_again_keeps_its_arguments_alone_and_has_the_same_gradients(dtype):
+    def bent(x, scale):
+        return jnp.tanh(jnp.exp(jnp.sin(x.astype(jnp.float32))) * scale).astype(x.dtype)
+
+    again = computed_again(bent)
+    x, scale = draw(4, 6, dtype=dtype), draw(6, seed=1)
+    assert again.__name__ == "bent"
+    kept = jax.tree.leaves(jax.vjp(again, x, scale)[1])
+    assert sorted(leaf.nbytes for leaf in kept if leaf.size > 1) == sorted([x.nbytes, scale.nbytes])
+    total = lambda function: lambda *both: jnp.sum(function(*both).astype(jnp.float32))  # noqa: E731
+    for found, expected in zip(*(jax.grad(total(f), (0, 1))(x, scale) for f in (again, bent)), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(exact(found), exact(expected))
+
+
+@pytest.mark.parametrize("moved", ["read", "written"])
+def test_slices_of_bfloat16_are_moved_by_their_bits(moved):
+    x, part = draw(8, 6, dtype="bfloat16"), draw(1, 6, seed=1, dtype="bfloat16")
+
+    def run(x, part, i):
+        if moved == "read":
+            return from_bits(jax.lax.dynamic_slice_in_dim(as_bits(x), i, 1))
+        return from_bits(jax.lax.dynamic_update_slice_in_dim(as_bits(x), as_kept(part, as_bits(x)), i, 0))
+
+    compiled = jax.jit(run).lower(x, part, 3).compile()
+    assert "f32[" not in compiled.as_text().replace("bf16[", "")
+    expected = x[3:4] if moved == "read" else x.at[3].set(part[0])
+    np.testing.assert_array_equal(exact(compiled(x, part, 3)), exact(expected))
 
 
 @pytest.mark.parity

@@ -209,8 +209,9 @@ def test_bfloat16_computes_what_float32_does(pe):
     difference = float(jnp.abs(actual - expected).max() / jnp.abs(expected).max())
     assert 1e-6 < difference < 0.03, difference
     text = str(jax.make_jaxpr(lambda x: narrow(x))(images))
-    operands = r"lambda ; \w+:bf16\[4,17,16\] \w+:bf16\[16,64\]\. let\s+\w+:f32\[4,17,64\] = dot_general"
-    assert re.search(operands, text)  # the MLP's product, width 16 to 64, on 17 tokens, summed in float32
+    operands = r"\w+:bf16\[4,17,16\] \w+:f32\[16,64\] \w+:f32\[64\]\. let\s+\w+:bf16\[16,64\] = convert_element_type"
+    summed = r"[^=]*=[^=]*=[^=]*f32\[4,17,64\] = dot_general"
+    assert re.search(operands + summed, text)  # the MLP's product, width 16 to 64, on 17 tokens
 
 
 def test_layer_scale_multiplies_each_branch():

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
+from pejax.attention.bits import as_bits, as_kept, from_bits
 from pejax.attention.blocks import (
     Head,
     Terms,
@@ -65,12 +66,13 @@ def _attend(options: Options, layout: Layout, operands: Operands) -> tuple[Array
 
 def _attend_forward(options: Options, layout: Layout, operands: Operands) -> tuple[Any, Any]:
     output, lse = kept(_choose(_forward, options, layout, operands))
-    return (output, lse), (operands, output, lse)
+    return (output, lse), (_by_bits(operands), as_bits(output), lse)
 
 
 def _attend_backward(options: Options, layout: Layout, saved: Any, cotangents: tuple[Array, Array]) -> tuple[Any]:
     operands, output, lse = saved
-    totals = _choose(_backward, options, layout, operands, output, lse, *cotangents)
+    operands = operands._replace(q=from_bits(operands.q), k=from_bits(operands.k), v=from_bits(operands.v))
+    totals = _choose(_backward, options, layout, operands, from_bits(output), lse, *cotangents)
     return (cotangent_of(operands, jax.tree.leaves(totals)),)
 
 
@@ -79,6 +81,9 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arrays: Array) -> Any:
     """Run with a line of biases, or with vectors, where the bias allows it and the positions do, else with the hook."""
+    # Where queries and keys are the same tokens, XLA:CPU would read one slice along rows and along columns, and not
+    # vectorise the loop that does.
+    operands = operands._replace(k_tokens=lax.optimization_barrier(operands.k_tokens))
     run, sides = functools.partial(run, options, layout), (operands.q_tokens, operands.k_tokens)
     batched = [axes.positions is not None for axes in (layout.q_axes, layout.k_axes)]
     by_vectors = vectors_pay(operands)
@@ -123,14 +128,16 @@ def _forward(
     sizes = block_size(options.block, t), block_size(options.block, s)
     count, place_of = _places(operands)
     vectors, _ = vectors_of(operands, first, sizes)
+    operands = _by_bits(operands)
 
     def head(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         place = place_of(i)
         output, lse = forward(options, _head(layout, operands, first, vectors, sizes, place)[0])
         return _put(carry[0], place, join(output, t)), _put(carry[1], place, join(lse, t))
 
-    start = jnp.zeros_like(operands.q), jnp.zeros_like(wide(operands.q[..., 0]))
-    return lax.fori_loop(0, count, head, start)
+    start = jnp.zeros_like(operands.q), jnp.zeros(operands.q.shape[:-1], wide(from_bits(operands.q)).dtype)
+    output, lse = lax.fori_loop(0, count, head, start)
+    return from_bits(output), lse
 
 
 class _Totals(NamedTuple):
@@ -156,6 +163,7 @@ def _backward(
     sizes = block_size(options.block // 2, t), block_size(options.block, s)
     count, place_of = _places(operands)
     vectors, pull_vectors = vectors_of(operands, first, sizes)
+    operands, results = _by_bits(operands), tuple(map(as_bits, results))
 
     def head(i: Array, carry: tuple[_Totals, Any]) -> tuple[_Totals, Any]:
         (totals, d_vectors), place = carry, place_of(i)
@@ -177,7 +185,7 @@ def _backward(
         return totals, jax.tree.map(lambda x, y: x.at[place.head].add(y), d_vectors, d_head)
 
     # Several query heads add to the gradient of one key head: that sum is kept in float32.
-    exact = lambda x: x if heads == groups else wide(x)  # noqa: E731
+    exact = lambda x: x if heads == groups else wide(from_bits(x))  # noqa: E731
     nothing = _Totals(
         q=jnp.zeros_like(operands.q),
         k=jnp.zeros_like(exact(operands.k)),
@@ -186,7 +194,18 @@ def _backward(
     )
     totals, d_vectors = lax.fori_loop(0, count, head, (nothing, jax.tree.map(jnp.zeros_like, vectors)))
     d_shared, d_per_head = pull_vectors(d_vectors)
-    return totals._replace(shared=_sum(totals.shared, d_shared), per_head=_sum(totals.per_head, d_per_head))
+    return _Totals(
+        *map(from_bits, totals[:3]),
+        shared=_sum(totals.shared, d_shared),
+        per_head=_sum(totals.per_head, d_per_head),
+        q_tokens=totals.q_tokens,
+        k_tokens=totals.k_tokens,
+    )
+
+
+def _by_bits(operands: Operands) -> Operands:
+    """Return the operands, their heads as they are kept, and as `_take` reads them."""
+    return operands._replace(q=as_bits(operands.q), k=as_bits(operands.k), v=as_bits(operands.v))
 
 
 def _head(
@@ -243,15 +262,15 @@ def _dropout(layout: Layout, operands: Operands, place: _Place) -> Dropout | Non
     return Dropout(operands.seed, batch, head, origin.query, origin.key)
 
 
-def _take(x: Float[Array, "N T H *D"], place: _Place) -> Float[Array, "T *D"]:
-    """Return `x[batch, :, head]`."""
+def _take(x: Shaped[Array, "N T H *D"], place: _Place) -> Float[Array, "T *D"]:
+    """Return `x[batch, :, head]`, x given `as_bits`."""
     sizes = (1, x.shape[1], 1, *x.shape[3:])
-    return lax.dynamic_slice(x, _corner(x, place), sizes).reshape(x.shape[1], *x.shape[3:])
+    return from_bits(lax.dynamic_slice(x, _corner(x, place), sizes).reshape(x.shape[1], *x.shape[3:]))
 
 
-def _put(x: Float[Array, "N T H *D"], place: _Place, part: Float[Array, "T *D"]) -> Float[Array, "N T H *D"]:
+def _put(x: Shaped[Array, "N T H *D"], place: _Place, part: Float[Array, "T *D"]) -> Shaped[Array, "N T H *D"]:
     """Write what `_take` reads."""
-    part = part.astype(x.dtype).reshape(1, x.shape[1], 1, *x.shape[3:])
+    part = as_kept(part, x).reshape(1, x.shape[1], 1, *x.shape[3:])
     return lax.dynamic_update_slice(x, part, _corner(x, place))
 
 

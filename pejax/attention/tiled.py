@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from pejax.attention.bits import as_bits, from_bits
 from pejax.attention.blocks import Gradients, Head, Keys, Queries, Row, Vectors
 from pejax.attention.dropout import Dropout, apply_dropout, keep_pairs
 from pejax.attention.floats import Floats, floats_of, with_floats, zeros_of
@@ -41,8 +42,9 @@ def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[
     runs = _runs(visible_blocks(queries.tokens, keys.tokens, **_masking(options)), len(queries.q), len(keys.k))
     k_turned = keys.k.swapaxes(1, 2)
 
-    def block(operands: tuple[Queries, Array, Array, Array]) -> tuple[Array, Array]:
-        query, c, first, end = operands
+    def block(operands: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        c, first, end = operands
+        query = _at(queries, c)
 
         def step(b: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             top, total, sums = carry
@@ -69,7 +71,7 @@ def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[
         top, total, sums = lax.fori_loop(first, end, step, (zeros[:, 0] - jnp.inf, zeros[:, 0], zeros))
         return sums / nonzero(total)[:, None], log_sum(top, total)
 
-    return lax.map(block, (queries, jnp.arange(len(queries.q), dtype=jnp.int32), *runs))
+    return lax.map(block, (jnp.arange(len(queries.q), dtype=jnp.int32), *runs))
 
 
 def backward(options: Options, head: Head, rows: Row) -> Gradients:
@@ -78,10 +80,12 @@ def backward(options: Options, head: Head, rows: Row) -> Gradients:
     seen = visible_blocks(queries.tokens, keys.tokens, **_masking(options))
     runs = _runs(None if seen is None else seen.T, len(keys.k), len(queries.q))
     turned = queries.q.swapaxes(1, 2), rows.d_output.swapaxes(1, 2)
+    keys_and_turned = keys, keys.k.swapaxes(1, 2), keys.v.swapaxes(1, 2)
     vectors_turned = None if terms.vectors is None else (terms.vectors.met.swapaxes(1, 2), terms.vectors.turned.T)
 
     def key_block(carry: Any, operands: tuple[Any, ...]) -> tuple[Any, Any]:
-        key, *keys_turned, b, first, end = operands
+        b, first, end = operands
+        key, *keys_turned = _at(keys_and_turned, b)
 
         def step(c: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
             (d_queries, d_hooks, *d_steady), d_key = carry
@@ -96,7 +100,7 @@ def backward(options: Options, head: Head, rows: Row) -> Gradients:
 
     steady = jax.tree.map(jnp.zeros_like, terms[1:])
     start = (jnp.zeros_like(wide(queries.q)), zeros_of(queries)), zeros_of(terms.hooks), *steady
-    operands = keys, keys.k.swapaxes(1, 2), keys.v.swapaxes(1, 2), jnp.arange(len(keys.k), dtype=jnp.int32), *runs
+    operands = jnp.arange(len(keys.k), dtype=jnp.int32), *runs
     ((d_q, d_queries), d_hooks, *d_steady), (d_k, d_v, d_keys) = lax.scan(key_block, start, operands)
     return Gradients(d_q, d_k, d_v, d_queries, d_keys, d_hooks, *d_steady)
 
@@ -236,7 +240,11 @@ def _where(mask: Bool[Array, "T S"] | None, x: Float[Array, "T S"], otherwise: f
 
 
 def _at(tree: Any, i: Int[Array, ""]) -> Any:
-    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, 0, keepdims=False), tree)
+    def one(leaf: Array) -> Array:
+        found = lax.dynamic_index_in_dim(as_bits(leaf), i, 0, keepdims=False)
+        return from_bits(found) if leaf.dtype == jnp.bfloat16 else found
+
+    return jax.tree.map(one, tree)
 
 
 def _add_at(i: Int[Array, ""], whole: Array, part: Array) -> Array:

@@ -190,7 +190,7 @@ class Decoder(nnx.Module):
 
     def logits(self, x: Float[Array, "B T C"]) -> Float[Array, "B T V"]:
         """Return the logits of normed states, in float32."""
-        found = product(x, self.columns().astype(x.dtype))
+        found = product(x, self.columns())
         chex.assert_shape(found, (*x.shape[:2], self.config.vocab))
         return found
 

@@ -278,7 +278,7 @@ class EncoderDecoder(nnx.Module):
     def logits(self, x: Float[Array, "B T C"]) -> Float[Array, "B T V"]:
         """Return the logits of the decoder's normed states, in float32."""
         kernel = self.embedding.table[...].T if self.head is None else self.head.kernel[...]
-        found = product(x, kernel.astype(x.dtype))
+        found = product(x, kernel)
         chex.assert_shape(found, (*x.shape[:2], self.config.vocab))
         return found
 

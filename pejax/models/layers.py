@@ -10,7 +10,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from pejax.models.product import dot_general
+from pejax.attention.kept import kept
+from pejax.models.product import computed_again, product
 from pejax.models.sharding import named
 
 Initializer = Callable[..., Array]
@@ -72,10 +73,10 @@ def linear(
     bias: bool = True,
     kernel_init: Initializer | None = None,
     bias_init: Initializer | None = None,
-) -> nnx.Linear:
+) -> "Linear":
     """Make `x @ kernel + bias` with float32 parameters, logical axis names, and PyTorch's initialisation by default."""
     default = uniform_by_fan_in(inputs)
-    return nnx.Linear(
+    return Linear(
         inputs,
         outputs,
         use_bias=bias,
@@ -85,9 +86,17 @@ def linear(
         bias_init=bias_init or default,
         kernel_metadata=named(*axes),
         bias_metadata=named(axes[1]),
-        dot_general=dot_general,
         rngs=rngs,
     )
+
+
+class Linear(nnx.Linear):
+    """`x @ kernel + bias` by `product`, in the type of the computation."""
+
+    def __call__(self, inputs: Float[Array, "*B C"]) -> Float[Array, "*B N"]:
+        x = inputs.astype(self.dtype)
+        bias = None if self.bias is None else self.bias[...]
+        return kept(product(x, self.kernel[...], bias).astype(x.dtype))
 
 
 class LayerNorm(nnx.Module):
@@ -98,10 +107,15 @@ class LayerNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((width,), jnp.float32), **named("embed"))
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-        wide = x.astype(jnp.float32)
-        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-        factor = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + EPSILON)
-        return (centred * factor * self.scale[...] + self.bias[...]).astype(x.dtype)
+        return _layer_norm(x, self.scale[...], self.bias[...])
+
+
+@computed_again
+def _layer_norm(x: Float[Array, "*B C"], scale: Float[Array, " C"], bias: Float[Array, " C"]) -> Float[Array, "*B C"]:
+    wide = x.astype(jnp.float32)
+    centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
+    factor = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + EPSILON)
+    return (centred * factor * scale + bias).astype(x.dtype)
 
 
 class RMSNorm(nnx.Module):
@@ -119,9 +133,14 @@ class RMSNorm(nnx.Module):
         self.scale = nnx.Param(jnp.ones((width,), jnp.float32), **named(axis))
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-        wide = x.astype(jnp.float32)
-        factor = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + EPSILON)
-        return (wide * factor * self.scale[...]).astype(x.dtype)
+        return _rms_norm(x, self.scale[...])
+
+
+@computed_again
+def _rms_norm(x: Float[Array, "*B C"], scale: Float[Array, " C"]) -> Float[Array, "*B C"]:
+    wide = x.astype(jnp.float32)
+    factor = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + EPSILON)
+    return (wide * factor * scale).astype(x.dtype)
 
 
 def make_norm(style: Style, width: int) -> LayerNorm | RMSNorm:
@@ -129,10 +148,16 @@ def make_norm(style: Style, width: int) -> LayerNorm | RMSNorm:
     return LayerNorm(width) if style.norm == "layer" else RMSNorm(width)
 
 
+@computed_again
 def gelu(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
     """Return `x · (1 + erf(x / √2)) / 2`, in float32 inside; by the complement `erfc` it would take twice as long."""
     wide = x.astype(jnp.float32)
     return (0.5 * wide * (1.0 + jax.lax.erf(wide * 0.5**0.5))).astype(x.dtype)
+
+
+@computed_again
+def _gated(gate: Float[Array, "*B C"], x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
+    return nnx.silu(gate) * x
 
 
 class Mlp(nnx.Module):
@@ -151,4 +176,4 @@ class Mlp(nnx.Module):
     def __call__(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
         if self.gate is None:
             return self.down(gelu(self.up(x)))
-        return self.down(nnx.silu(self.gate(x)) * self.up(x))
+        return self.down(_gated(self.gate(x), self.up(x)))

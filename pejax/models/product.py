@@ -1,4 +1,6 @@
-"""The product of a linear layer, its gradients in the order of axes that a CPU multiplies fastest.
+"""What layers compute, and what they keep for it.
+
+The product of a linear layer, its gradients in the order of axes that a CPU multiplies fastest.
 
     y = x w        dx = dy wᵀ        dw = xᵀ dy
 
@@ -6,47 +8,67 @@ JAX derives `dw = (dyᵀ x)ᵀ`, for which XLA:CPU copies all of dy. In bfloat16
 alone and give float32: sums of another type, or a transposed operand, take two to six times longer.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
+from pejax.attention.bits import as_bits, from_bits
 from pejax.attention.implementations import platform
-from pejax.attention.kept import kept
 
 
 @jax.custom_vjp
-def product(x: Float[Array, "*B C"], kernel: Float[Array, "C N"]) -> Float[Array, "*B N"]:
-    """Return `x @ kernel`, summed and returned in at least 32 bits.
+def product(
+    x: Float[Array, "*B C"], kernel: Float[Array, "C N"], bias: Float[Array, " N"] | None = None
+) -> Float[Array, "*B N"]:
+    """Return `x @ kernel + bias`, summed and returned in at least 32 bits.
 
     Args:
         x: any leading axes.
-        kernel: of the type of x.
+        kernel: of any type; multiplied in the type of x.
+        bias: of any type.
     """
-    return _sums(x, kernel, (x.ndim - 1,), (0,))
+    found = _sums(x, kernel.astype(x.dtype), (x.ndim - 1,), (0,))
+    return found if bias is None else found + bias.astype(found.dtype)
 
 
-def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    return product(x, kernel), (x, kernel)
+def _forward(x: Array, kernel: Array, bias: Array | None) -> tuple[Array, tuple[Array, Array, Array | None]]:
+    return product(x, kernel, bias), (as_bits(x), kernel, bias)
 
 
-def _backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    x, kernel = saved
+def _backward(saved: tuple[Array, Array, Array | None], cotangent: Array) -> tuple[Array, Array, Array | None]:
+    x, kernel, bias = from_bits(saved[0]), *saved[1:]
+    d_bias = None if bias is None else jnp.sum(cotangent, tuple(range(x.ndim - 1))).astype(bias.dtype)
     cotangent = cotangent.astype(x.dtype)
-    d_x = _sums(cotangent, kernel, (x.ndim - 1,), (1,))
-    return d_x.astype(x.dtype), _kernel_gradient(x, cotangent).astype(kernel.dtype)
+    d_x = _sums(cotangent, kernel.astype(x.dtype), (x.ndim - 1,), (1,))
+    return d_x.astype(x.dtype), _kernel_gradient(x, cotangent).astype(kernel.dtype), d_bias
 
 
 product.defvjp(_forward, _backward)
 
 
-def dot_general(x: Array, kernel: Array, dimensions: Any, precision: Any = None, **options: Any) -> Array:
-    """Multiply as `nnx.Linear` asks its `dot_general` to: `product`, in the type of x."""
-    del dimensions, precision, options
-    return kept(product(x, kernel).astype(x.dtype))
+def computed_again(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return the function, but of its arguments alone is kept what its gradient needs: it is computed twice.
+
+    Args:
+        function: of float arrays, cheap beside reading and writing what it computes on the way.
+    """
+    run = jax.custom_vjp(function)
+
+    def forward(*arguments: Array) -> tuple[Array, list[Array]]:
+        return function(*arguments), [as_bits(x) for x in arguments]
+
+    def backward(saved: list[Array], cotangent: Array) -> tuple[Array, ...]:
+        return jax.vjp(function, *map(from_bits, saved))[1](cotangent)
+
+    run.defvjp(forward, backward)
+    return functools.wraps(function)(run)
 
 
 def _sums(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]) -> Array:
@@ -55,13 +77,41 @@ def _sums(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]) 
 
 
 def _kernel_gradient(x: Float[Array, "*B C"], cotangent: Float[Array, "*B N"]) -> Float[Array, "C N"]:
-    """Return `xᵀ dy`. On a CPU, bfloat16 is laid out in memory first: a transposed view cannot be summed in float32.
-
-    Such a constraint would gather what is split over devices; there the sum is left to bfloat16's own product.
-    """
+    """Return `xᵀ dy`. On a CPU, bfloat16 is laid out in memory first: a transposed view cannot be summed in float32."""
     turned, axes = jnp.moveaxis(x, -1, 0), (tuple(range(1, x.ndim)), tuple(range(x.ndim - 1)))
     if x.dtype == jnp.bfloat16 and platform() == "cpu":
-        if jax.device_count() > 1:
-            return lax.dot_general(turned, cotangent, (axes, ((), ())))
-        turned = with_layout_constraint(turned, Layout(major_to_minor=tuple(range(x.ndim))))
+        turned = _row_major(turned) if jax.device_count() == 1 else _row_major_of_each(turned)
     return _sums(turned, cotangent, *axes)
+
+
+def _row_major(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
+    return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
+
+
+@jax.custom_batching.custom_vmap
+def _row_major_of_each(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
+    """Lay out what is split over devices on each of them; a plain constraint would gather it."""
+    return _split_row_major(x)
+
+
+@_row_major_of_each.def_vmap
+def _row_major_of_batch(size: int, batched: list[bool], x: Float[Array, "N *B"]) -> tuple[Float[Array, "N *B"], bool]:
+    del size, batched  # there is one argument, and without a batch there is no call
+    return _row_major_of_each(x), True
+
+
+_split_row_major = custom_partitioning(_row_major)
+
+
+def _where_it_is(mesh: Any, shapes: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
+    del result
+    return mesh, _row_major, shapes[0].sharding, (shapes[0].sharding,)
+
+
+def _same_axes(mesh: Any, operands: list[Any], results: list[Any]) -> str:
+    del mesh, results
+    names = " ".join(f"a{i}" for i in range(len(operands[0].shape)))
+    return f"{names} -> {names}"
+
+
+_split_row_major.def_partition(partition=_where_it_is, sharding_rule=_same_axes)
