@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import kills
-from train import hosts, lm, session
+from train import hosts, lm, replay, session
 from train.checkpoint import written_steps
 from train.config import parse
 from train.lm_config import Config
@@ -41,9 +41,11 @@ def said(log: Path, process: int = 0) -> list[str]:
 
 
 def lines(out: Path) -> list[dict]:
-    """Return the metrics of a run, the times left out."""
+    """Return the metrics of a run that do not depend on time."""
     found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name in ("step", "lr") or "loss" in name} for line in found]
+    return [
+        {name: value for name, value in line.items() if re.search("^(step|lr)$|loss|entropy", name)} for line in found
+    ]
 
 
 def train_all(flags: list[str], at: str, out: Path) -> None:
@@ -119,6 +121,33 @@ def test_stopped_and_killed_no_bit_is_lost(ways, flags, tmp_path):
     assert kills.final(out) == kills.final(never)
     assert lines(out) == lines(never)
     assert (out / "results.json").read_text() == (never / "results.json").read_text()
+
+
+def test_a_step_that_is_not_finite_stops_both_processes_and_is_kept_once(flags, tmp_path, capsys):
+    out, log = tmp_path / "run", tmp_path / "log"
+    wild = ("--lr=1e30", "--warmup=0", "--clip=0")
+    assert kills.ended(kills.start(log, 2, [*flags, *wild, f"--out={out}"])) == [2, 2]
+    folder = out / "offending-2"
+    for process in range(2):
+        assert said(log, process)[-1].startswith(
+            f"error: the loss is nan at step 2, which is kept (python -m train.replay {folder})"
+        )
+    assert replay.main([str(folder)]) == 0
+    assert "step 2 · the loss is nan, the same as nan of the run" in capsys.readouterr().out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hanging", [0, 1])
+def test_a_process_that_hangs_is_missed(hanging, flags, tmp_path):
+    out, log = tmp_path / "run", tmp_path / "log"
+    processes = kills.start(log, 2, [*flags, f"--out={out}"])
+    kills.wait_for(kills.EVERY + 3, out, processes[0])
+    os.kill(processes[hanging].pid, signal.SIGSTOP)
+    processes[1 - hanging].join(kills.PATIENCE)
+    assert processes[1 - hanging].exitcode == hosts.LOST
+    assert f"step {written_steps(out)[0]} is saved" in said(log, 1 - hanging)[-1]
+    os.kill(processes[hanging].pid, signal.SIGCONT)
+    assert kills.ended(processes) == [hosts.LOST] * 2  # it finds that the others have gone
 
 
 def test_a_peer_with_other_settings_is_named(flags, tmp_path):

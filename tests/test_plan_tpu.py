@@ -27,7 +27,8 @@ def planned(*argv: str) -> Plan:
 @pytest.mark.parametrize(
     ("topology", "mesh"),
     [
-        ("v5e:4x4", "data=2,fsdp=2,tensor=2,sequence=2"),
+        ("v5e:4x4", "data=4,fsdp=2,tensor=2"),
+        pytest.param("v5e:4x4", "data=2,fsdp=2,tensor=2,sequence=2", marks=pytest.mark.long),
         ("v5p:4x4x4", "data=2,fsdp=8,tensor=4"),
         ("v6e:16x16", "data=8,fsdp=8,tensor=4"),
     ],

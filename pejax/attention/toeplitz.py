@@ -31,12 +31,13 @@ def first_distance(q_tokens: Tokens, k_tokens: Tokens) -> tuple[Int[Array, ""], 
     both sides do so alike. Padding and tokens without a position do not matter.
     """
     sides = [_shifts(tokens) for tokens in (q_tokens, k_tokens)]
-    first = [shift[jnp.argmax(counts)] for shift, counts in sides]
-    moved = [jnp.where(counts, shift - c, 0) for (shift, counts), c in zip(sides, first, strict=True)]
+    first = [shift[0] if counts is None else shift[jnp.argmax(counts)] for shift, counts in sides]
+    counted = lambda x, counts: x if counts is None else jnp.where(counts, x, 0)  # noqa: E731
+    moved = [counted(shift - c, counts) for (shift, counts), c in zip(sides, first, strict=True)]
     steady = jnp.all(moved[0] == 0) & jnp.all(moved[1] == 0)
     named = [tokens.segments for tokens in (q_tokens, k_tokens) if tokens.segments is not None]
     if len(named) == 2:
-        segments = [jnp.where(counts, ids.astype(jnp.int32), 0) for ids, (_, counts) in zip(named, sides, strict=True)]
+        segments = [counted(ids.astype(jnp.int32), counts) for ids, (_, counts) in zip(named, sides, strict=True)]
         segment, shift = lax.sort((jnp.concatenate(segments), jnp.concatenate(moved)), num_keys=2)
         steady |= jnp.all((segment[1:] != segment[:-1]) | (shift[1:] == shift[:-1]))
     return first[1] - first[0], steady
@@ -56,12 +57,11 @@ def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Ar
     return jnp.all(holds) & jnp.all(shifts == shifts[0]), shifts[0]
 
 
-def _shifts(tokens: Tokens) -> tuple[Int[Array, " T"], Bool[Array, " T"]]:
-    """Return position - place in the array, and of which tokens it counts."""
-    positions = tokens.positions
-    counts = jnp.ones(positions.shape, bool) if tokens.placed is None else tokens.placed
+def _shifts(tokens: Tokens) -> tuple[Int[Array, " T"], Bool[Array, " T"] | None]:
+    """Return position - place in the array, and of which tokens it counts; None = of all."""
+    positions, counts = tokens.positions, tokens.placed
     if tokens.segments is not None:
-        counts &= tokens.segments != 0
+        counts = (True if counts is None else counts) & (tokens.segments != 0)
     return positions - jnp.arange(len(positions), dtype=positions.dtype), counts
 
 
