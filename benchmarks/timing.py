@@ -4,6 +4,7 @@ A machine that others use drifts by a factor of two between minutes; ratios of n
 """
 
 import contextlib
+import ctypes
 import math
 import os
 import sys
@@ -85,6 +86,7 @@ def side_by_side(makers: Mapping[str, Maker], rounds: int, say: Say) -> Timed:
             left_out[name] = reason(failure)
         else:
             calls[name] = call
+        give_back()
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     order = list(calls)
     for done in range(rounds):
@@ -101,6 +103,12 @@ def seconds_of(call: Call, repeats: int = 1) -> float:
     for _ in range(repeats):
         call()
     return (time.perf_counter() - start) / repeats
+
+
+def give_back() -> None:
+    """Give the kernel the memory that malloc keeps: arrays of L x L scores, one peer after the other, would fill it."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def reason(failure: Exception) -> str:

@@ -44,7 +44,8 @@ class Report:
         self.path, self.board = folder / "metrics.jsonl", None
         if first():
             self.path.write_text("".join(f"{line}\n" for line in lines_until(self.path, step)))
-            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+            # Of any length: with a bound, writing would wait for ever for a thread that a full disk has ended.
+            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, max_queue=0)
         self.steps, self.unit, self.console, self.peak_seconds = steps, unit, console, peak_seconds
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.progress = Progress(TextColumn("training"), *columns, console=console, disable=not console.is_terminal)
@@ -93,9 +94,15 @@ class Report:
         self.reported += time.perf_counter() - begun
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one line to the metrics file, and its values to TensorBoard; the first process does it for all."""
+        """Add one line to the metrics file, and its values to TensorBoard; the first process does it for all.
+
+        Raises:
+            OSError: one of them cannot be written.
+        """
         if self.board is None:
             return
+        if not self.board.file_writer.event_writer._worker.is_alive():
+            raise OSError(f"{self.path.parent / 'tensorboard'} cannot be written any more: its writer said why")
         line = {"step": step, **values}
         with self.path.open("a") as lines:
             lines.write(json.dumps(line) + "\n")
