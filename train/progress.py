@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 from typing import NamedTuple
 
 from rich.console import Console
@@ -101,7 +102,8 @@ class Report:
         """
         if self.board is None:
             return
-        if not self.board.file_writer.event_writer._worker.is_alive():
+        writer: Any = self.board.file_writer
+        if not writer.event_writer._worker.is_alive():
             raise OSError(f"{self.path.parent / 'tensorboard'} cannot be written any more: its writer said why")
         line = {"step": step, **values}
         with self.path.open("a") as lines:
