@@ -50,8 +50,8 @@ def test_the_step_of_the_language_model_compiles_split_as_declared(topology, mes
 
 def test_temporary_memory_grows_with_the_length_and_not_its_square():
     flags = ["--batch=8", "--topology=v5e:4x4", "--mesh=fsdp=8,tensor=2"]
-    short, long = (planned(*MODEL, *flags, f"--length={length}").memory["temporaries"] for length in (8192, 32768))
-    assert long < 5 * short  # 16 times, were it the square
+    short, long = (planned(*MODEL, *flags, f"--length={length}").memory["temporaries"] for length in (16384, 65536))
+    assert long < 5.5 * short  # 16 times, were it the square
 
 
 def test_the_step_of_the_vision_transformer_compiles(capsys):
