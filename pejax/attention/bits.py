@@ -3,8 +3,8 @@
 XLA:CPU slices float32 in place of bfloat16: it would convert the whole array for every slice it reads or writes.
 """
 
+import jax.numpy as jnp
 from jax import lax
-from jax import numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 

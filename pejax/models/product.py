@@ -8,7 +8,6 @@ JAX derives `dw = (dyᵀ x)ᵀ`, for which XLA:CPU copies all of dy. In bfloat16
 alone and give float32: sums of another type, or a transposed operand, take two to six times longer.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -68,7 +67,7 @@ def computed_again(function: Callable[..., Array]) -> Callable[..., Array]:
         return jax.vjp(function, *map(from_bits, saved))[1](cotangent)
 
     run.defvjp(forward, backward)
-    return functools.wraps(function)(run)
+    return run
 
 
 def _sums(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]) -> Array:
