@@ -11,9 +11,9 @@ measured is kept case by case in the folder `--out`; --resume measures only what
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.huge_pages import use_huge_pages
+    from train.cpu import prepare_cpu
 
-    use_huge_pages()
+    prepare_cpu()
 
 import argparse
 import gc

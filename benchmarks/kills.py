@@ -59,7 +59,7 @@ def toy(folder: Path) -> list[str]:
 def prepare_server(folder: Path, devices: int = 2) -> None:
     """Set what processes inherit: host devices, and a folder for what was compiled before."""
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "compiled")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     SERVER.set_forkserver_preload(["train.lm", "train.session"])

@@ -7,7 +7,6 @@ Nothing gets faster by it: what is seen is the cost of splitting, the collective
 import argparse
 import functools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -33,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 
 def step_seconds(axis: str, devices: int, rounds: int, toy: bool) -> list[float]:
     """Return the seconds of training steps on a mesh of one axis; must come before JAX asks for devices."""
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    jax.config.update("jax_num_cpu_devices", devices)
     length, width = (16, 32) if toy else (LENGTH, 256)
     config = Config(pe="alibi", width=width, layers=4, heads=8, length=length, batch=PER_DEVICE * devices).validated()
     mesh, language = make_mesh(devices, f"{axis}={devices}"), Language(config, 256)

@@ -28,9 +28,8 @@ def flags(tmp_path_factory):
     assert jax.device_count() == 8  # of this process, before the others' number is set
     folder = tmp_path_factory.mktemp("hosts")
     with pytest.MonkeyPatch.context() as patched:
-        for name in ("JAX_PLATFORMS", "XLA_FLAGS"):
-            patched.setenv(name, os.environ[name])
-        for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
+        patched.setenv("JAX_PLATFORMS", os.environ["JAX_PLATFORMS"])
+        for name in ("JAX_NUM_CPU_DEVICES", "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
             patched.setenv(name, "")
         kills.prepare_server(folder)
         yield kills.toy(folder)

@@ -217,6 +217,8 @@ def test_recomputation_takes_less_memory():
 def test_meshes_are_read():
     assert parse_mesh("fsdp=4, data=2") == {"data": 2, "fsdp": 4, "tensor": 1, "sequence": 1}
     assert make_mesh(4).shape == {"data": 4, "fsdp": 1, "tensor": 1, "sequence": 1}
+    assert [make_mesh(batch=batch).size for batch in (16, 12, 6, 5)] == [8, 4, 2, 1]
+    assert make_mesh(8, batch=5).size == make_mesh(0, "fsdp=8", batch=5).size == 8  # to be refused by name
     mesh = make_mesh(8, "tensor=4,fsdp=2")
     assert (mesh.shape["tensor"], mesh.shape["fsdp"]) == (4, 2)
     assert own_rows(mesh, 6) == range(6)

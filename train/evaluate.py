@@ -8,9 +8,9 @@ Files are written into the run folder, those of `--compare` where `--to` says.
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.huge_pages import use_huge_pages
+    from train.cpu import prepare_cpu
 
-    use_huge_pages()
+    prepare_cpu()
 
 import dataclasses
 import importlib

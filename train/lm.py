@@ -12,9 +12,9 @@ The run folder receives config.json, metrics.jsonl, tensorboard/, checkpoints/, 
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.huge_pages import use_huge_pages
+    from train.cpu import prepare_cpu
 
-    use_huge_pages()
+    prepare_cpu()
 
 from collections.abc import Sequence
 from functools import partial

@@ -7,9 +7,9 @@ The text is held out, and not what the evaluation of the run reads.
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.huge_pages import use_huge_pages
+    from train.cpu import prepare_cpu
 
-    use_huge_pages()
+    prepare_cpu()
 
 import dataclasses
 from collections.abc import Sequence

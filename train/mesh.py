@@ -54,12 +54,14 @@ def parse_mesh(text: str) -> dict[str, int]:
     return {name: sizes.get(name, 1) for name in AXES}
 
 
-def make_mesh(devices: int = 0, sizes: str = "") -> Mesh:
+def make_mesh(devices: int = 0, sizes: str = "", batch: int = 0) -> Mesh:
     """Return the mesh over the first `devices` visible devices, or over all of them when 0.
 
     Args:
         devices: of all processes together.
         sizes: as `parse_mesh` takes them; empty = all devices on `data`.
+        batch: examples that pass through the model at once. Cores of one CPU stand for devices, whatever the batch;
+            where none of the above is given, as many of them are taken as divide it.
 
     Raises:
         ValueError: more devices asked for than there are, or sizes that do not multiply to them.
@@ -67,6 +69,8 @@ def make_mesh(devices: int = 0, sizes: str = "") -> Mesh:
     visible = jax.devices()
     if devices > len(visible):
         raise ValueError(f"devices must be at most {len(visible)}, what is visible, got {devices}")
+    if batch and not devices and not sizes and visible[0].platform == "cpu" and jax.process_count() == 1:
+        devices = math.gcd(batch, len(visible))
     return mesh_of(visible[: devices or len(visible)], sizes)
 
 

@@ -5,6 +5,11 @@
 The loss must be the one that the run found, to the bit, on the same devices. Status 0 where it is, 1 where it is not.
 """
 
+if __name__ == "__main__":  # before anything heavy is imported
+    from train.cpu import prepare_cpu
+
+    prepare_cpu()
+
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -58,7 +63,8 @@ def replay(place: Path, batch: Any) -> tuple[float, list[tuple[str, int, int]]]:
     """
     made_by = program(program_of(place))
     config = dataclasses.replace(load_config(made_by.config, place), hosts="", resume=False)
-    mesh, task = make_mesh(config.devices, config.mesh), made_by.task(config)
+    mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
+    task = made_by.task(config)
     steps = recipe(config, make_optimizer(config, task.steps, task.warmup)[0], task.sums)
     shardings = state_shardings(task.split, steps, mesh)
     shapes = jax.eval_shape(partial(init_state, recipe=steps), task.split.shapes)

@@ -85,7 +85,7 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     require_alike({name: value for name, value in dataclasses.asdict(config).items() if name != "hosts"})
     if config.devices and jax.process_count() > 1:
         raise ValueError(f"devices must be 0 (all of them) where several processes run, got {config.devices}")
-    mesh = make_mesh(config.devices, config.mesh)
+    mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
     task = program.task(config)
     require_divisible(mesh.shape, batch=config.batch // config.accumulate, kv_heads=task.kv_heads, length=task.length)
     optimizer, schedule = make_optimizer(config, task.steps, task.warmup)

@@ -1,4 +1,4 @@
-"""Huge pages: asked for where they help, once, and nothing else about the process changes."""
+"""A CPU prepared for training: a device for each core, and huge pages where they help, asked for once."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from train.huge_pages import TUNABLE, worthwhile
+from train.cpu import MOST, TUNABLE, cores, prepare_cpu, worthwhile
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc alone can be asked")
 
@@ -36,13 +36,52 @@ def test_a_cpu_wants_them_where_asking_helps(tmp_path):
     assert not worthwhile({}, tmp_path / "no such kernel")
 
 
+@pytest.mark.parametrize(
+    ("allowed", "told", "devices"),
+    [
+        ({0}, {}, "1"),
+        ({0, 1, 5}, {}, "3"),
+        (set(range(64)), {}, str(MOST)),
+        ({0, 1}, {"JAX_NUM_CPU_DEVICES": "7"}, "7"),
+        ({0, 1}, {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, None),
+        ({0, 1}, {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false"}, "2"),
+    ],
+)
+def test_a_core_is_a_device_unless_told_otherwise(allowed, told, devices, tmp_path, monkeypatch):
+    for name in ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS"):
+        monkeypatch.setenv(name, "")  # to be put back
+        monkeypatch.delenv(name)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: allowed, raising=False)
+    prepare_cpu(tmp_path)  # no such kernel: the process goes on
+    assert os.environ.get("JAX_NUM_CPU_DEVICES") == devices
+
+
+def test_a_program_has_a_device_for_each_core(tmp_path):
+    script = """
+import pathlib, sys
+from train.cpu import prepare_cpu
+prepare_cpu(pathlib.Path(sys.argv[1]))
+from train.mesh import make_mesh
+print([make_mesh(devices, batch=batch).size for devices, batch in ((0, 0), (0, 12), (0, 7), (1, 12))])
+"""
+    environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    said = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], env=environ, capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parents[1],
+    ).stdout  # fmt: skip
+    devices = min(cores(), MOST)
+    assert said == f"{[devices, devices, 1, 1]}\n"
+
+
 @pytest.mark.parametrize("ending", ["sys.exit(3)", "os.kill(os.getpid(), signal.SIGTERM)"])
 def test_the_process_starts_over_once(ending, tmp_path):
     script = f"""
 import os, signal, sys
-from train.huge_pages import use_huge_pages
+from train.cpu import prepare_cpu
 print(os.getpid(), os.environ.get("GLIBC_TUNABLES"), sys.argv[1:], flush=True)
-use_huge_pages(__import__("pathlib").Path({str(tree(tmp_path))!r}))
+prepare_cpu(__import__("pathlib").Path({str(tree(tmp_path))!r}))
 {ending}
 """
     environ = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
