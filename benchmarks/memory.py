@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from benchmarks.operands import DTYPES
 from benchmarks.report import Case, Column, Part, Settings
 from benchmarks.timing import Say, forward_and_backward
 from pejax import ENCODINGS, Dims, Encoding, encoded_attention, grid_positions, make_encoding, merge_params
@@ -23,12 +24,12 @@ ALLOWANCE = 8 * 2**20
 """Bytes that temporary memory may take beyond those of q, k, v and the output."""
 
 
-def planned(spec: str, length: int, heads: int, head_dim: int) -> tuple[int, int]:
+def planned(spec: str, dtype: str, length: int, heads: int, head_dim: int) -> tuple[int, int]:
     """Return temporary bytes of forward and backward, and the bytes of q, k, v and the output."""
     encoding, extent, positions = _setting(spec, length, heads, head_dim)
     causal = not isinstance(extent, tuple)
     params = jax.eval_shape(lambda key: merge_params(encoding.init(key), encoding.init_layer(key)), jax.random.key(0))
-    operand = jax.ShapeDtypeStruct((1, length, heads, head_dim), jnp.float32)
+    operand = jax.ShapeDtypeStruct((1, length, heads, head_dim), jnp.dtype(dtype))
 
     @jax.jit
     def both(cotangent: Array, params: dict, q: Array, k: Array, v: Array, positions: Array) -> tuple:
@@ -41,7 +42,7 @@ def planned(spec: str, length: int, heads: int, head_dim: int) -> tuple[int, int
 
     compiled = both.lower(operand, params, operand, operand, operand, positions).compile()
     plan: Any = compiled.memory_analysis()
-    return plan.temp_size_in_bytes, 4 * 4 * math.prod(operand.shape)
+    return plan.temp_size_in_bytes, 4 * operand.dtype.itemsize * math.prod(operand.shape)
 
 
 def _setting(
@@ -57,12 +58,12 @@ def _setting(
     return make_encoding(spec, dims), length, jax.ShapeDtypeStruct((length,), jnp.int32)
 
 
-def measure(spec: str, lengths: tuple[int, ...], heads: int, head_dim: int, say: Say) -> Column:
+def measure(spec: str, dtype: str, lengths: tuple[int, ...], heads: int, head_dim: int, say: Say) -> Column:
     """Return planned bytes at every length, what each further token takes, and by which power they grow."""
     plans = []
     for i, length in enumerate(lengths):
         say(f"L = {length:,}", i / len(lengths))
-        plans.append(planned(spec, length, heads, head_dim))
+        plans.append(planned(spec, dtype, length, heads, head_dim))
     cells = {f"L = {n:,}: MiB": f"{temporary / 2**20:.1f}" for n, (temporary, _) in zip(lengths, plans, strict=True)}
     cells |= {f"L = {n:,}: of q, k, v, o": f"{t / held:.2f}" for n, (t, held) in zip(lengths, plans, strict=True)}
     over = [f"{n:,}" for n, (t, held) in zip(lengths, plans, strict=True) if t > held + ALLOWANCE]
@@ -82,9 +83,10 @@ def growth(lengths: tuple[int, ...], sizes: tuple[int, ...]) -> float:
 def cases(settings: Settings) -> list[Case]:
     """Return one table, its columns the encodings of the registry."""
     lengths, heads, head_dim = ((16, 64), 2, 8) if settings.toy else ((512, 2048, 8192, 32768), 8, 64)
-    measured = lambda spec: functools.partial(measure, spec, lengths, heads, head_dim)  # noqa: E731
+    measured = lambda *which: functools.partial(measure, *which, lengths, heads, head_dim)  # noqa: E731
     return [
-        Case("Temporary memory, float32, forward and backward", spec, measured(spec), 15)
+        Case(f"Temporary memory, {dtype}, forward and backward", spec, measured(spec, dtype), 15)
+        for dtype in (DTYPES if not settings.toy else DTYPES[:1])
         for spec in (ENCODINGS if not settings.toy else ("none", *GRID_ONLY))
     ]
 

@@ -244,7 +244,7 @@ BAD = {
     "--mesh=data=2,data=4": "mesh must name an axis once, got data twice",
     "--mesh=tensor=8": "key heads must be a multiple of 8, the devices of tensor, got 4",
     "--accumulate=3": "batch must be a multiple of accumulate=3, got 8",
-    "--accumulate=2": "batch must be a multiple of 8, the devices of data x fsdp, got 4",
+    "--devices=8 --accumulate=2": "batch must be a multiple of 8, the devices of data x fsdp, got 4",
     "--remat=some": "remat must be one of none, products, full, got 'some'",
     "--ema=1": "ema must be from 0 to below 1, got 1.0",
 }
@@ -253,7 +253,7 @@ BAD = {
 @pytest.mark.parametrize("flag", BAD)
 def test_bad_flags_are_one_line(flag, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
-        lm.main([*TEXT, f"--out={tmp_path / 'run'}", flag])
+        lm.main([*TEXT, f"--out={tmp_path / 'run'}", *flag.split()])
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1

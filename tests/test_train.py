@@ -148,7 +148,7 @@ BAD = {
     "--preset=demos": "preset must be one of demo, table, imagenet100, deit3_rope, got 'demos'",
     "--epoch=3": "unknown option --epoch; did you mean --epochs?",
     "--epochs=three": "invalid int value: 'three'",
-    "--batch=12": "batch must be a multiple of 8, the devices of data x fsdp, got 12",
+    "--devices=8 --batch=12": "batch must be a multiple of 8, the devices of data x fsdp, got 12",
     "--batch=16000": "batch must be at most the 10000 training images, got 16000",
     "--devices=9": "devices must be at most 8, what is visible, got 9",
     "--size=30": "image sizes must be multiples of the patch, 14, got 30",
@@ -163,7 +163,7 @@ BAD = {
 @pytest.mark.parametrize("flag", BAD)
 def test_bad_flags_are_one_line(flag, tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
-        train(tmp_path / "run", flag)
+        train(tmp_path / "run", *flag.split())
     assert stopped.value.code == 2
     assert BAD[flag] in one_error(capsys)
     assert not (tmp_path / "run").exists()
