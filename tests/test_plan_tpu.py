@@ -48,6 +48,7 @@ def test_the_step_of_the_language_model_compiles_split_as_declared(topology, mes
     assert 0.3 < found.collectives.sent / sum(guess.sent.values()) < 3
 
 
+@pytest.mark.long
 def test_temporary_memory_grows_with_the_length_and_not_its_square():
     flags = ["--batch=8", "--topology=v5e:4x4", "--mesh=fsdp=8,tensor=2"]
     short, long = (planned(*MODEL, *flags, f"--length={length}").memory["temporaries"] for length in (16384, 65536))

@@ -112,6 +112,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, status, whole, tmp_path, m
         assert outcome(tmp_path / "run") == outcome(whole)
 
 
+@pytest.mark.long
 def test_eight_devices_train_as_one(whole, tmp_path):
     assert jax.device_count() == 8
     assert train(tmp_path / "one", "--pe=rope_mixed", "--devices=1", "--stop_at=10") == 0
