@@ -61,7 +61,8 @@ PART = Part(
     "One sequence of 8 heads of 64 channels, causal, ALiBi. First row: our time. Below: how many times that a "
     "peer takes, median of the rounds and the middle 80 % of them; above 1 we are faster. Peers get mask and "
     "bias as one array in the type of q, made before the clock starts; ours computes both from positions. "
-    "Forward and backward: q, k and v get gradients.",
+    "Forward and backward: q, k and v get gradients. What limits us: XLA shares out the cores operation by operation, "
+    "torch head by head; where a tile is small, a core waits.",
     cases,
     "way",
 )

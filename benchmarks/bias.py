@@ -61,7 +61,10 @@ PART = Part(
     "What an encoding costs in attention",
     "One sequence of 8 heads of 64 channels, causal, by one implementation. First row: the time without any "
     "encoding. Below: how many times that it takes with one, median of the rounds and the middle 80 % of "
-    "them; 1.05 costs 5 %. Forward and backward: q, k, v and the encoding's parameters get gradients.",
+    "them; 1.05 costs 5 %. Forward and backward: q, k, v and the encoding's parameters get gradients. "
+    "What costs: FIRE bends a line at every pair. Transformer-XL is a product of q with vectors of the distances, "
+    "three more in the backward pass, each row of them shifted by its place: a copy. Shaw is both for keys and for "
+    "values, at few distances.",
     cases,
     "encoding",
 )

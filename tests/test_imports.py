@@ -30,9 +30,11 @@ MAY_IMPORT = {
     "squeeze": {"encoding"},
     "resize": {"encoding", "positions", "phases"},
     "relative": {"encoding", "phases"},
-    "encodings": {"encoding", "positions", "phases", "rotation", "relative", "extension", "stretch", "resize"},
+    "diagonals": set(),
+    "encodings": {"encoding", "positions", "phases", "rotation", "relative", "diagonals"}
+    | {"extension", "stretch", "resize"},
     "registry": {"encoding", "encodings", "extension", "bands", "squeeze", "spec", "temperature"},
-    "attention": {"encoding", "positions"},
+    "attention": {"encoding", "positions", "diagonals"},
     "models": {"encoding", "positions", "attention", "registry"},
     "explain": {"encoding"},
     "testing": {"encoding"},

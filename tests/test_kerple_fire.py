@@ -200,15 +200,25 @@ def test_parameters_without_the_axes_of_the_positions_are_refused():
 # FIRE by blocks
 
 
+PLACES = {
+    "anywhere": np.random.default_rng(1).integers(0, 60, 40),
+    "counting on": np.r_[7:26, 3:24],
+    "but for the last key": np.r_[7:26, 3:23, 24],
+    "but for the first query": np.r_[6, 8:26, 3:24],
+}
+"""Of 19 queries and 21 keys."""
+
+
+@pytest.mark.parametrize("places", PLACES)
 @pytest.mark.parametrize("kind", [jnp.int32, jnp.float32])
 @pytest.mark.parametrize("causal", [True, False])
-def test_blocks_of_pairs_add_up_to_the_network_pair_by_pair(monkeypatch, kind, causal):
+def test_blocks_of_pairs_add_up_to_the_network_pair_by_pair(monkeypatch, kind, causal, places):
     """Values and every gradient, with blocks that do not divide the lengths, a unit without a knot and one at 0."""
     monkeypatch.setattr(fire, "SIDE", 8)
     rng = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(rng.uniform(-1, 1, shape), jnp.float32)  # noqa: E731
     units = fire._Units(draw(16).at[0].set(0.0), draw(16).at[1].set(0.0), draw(16))
-    at = jnp.asarray(rng.integers(0, 60, 40), kind)
+    at = jnp.asarray(PLACES[places], kind)
     inverse = 1 / jnp.log1p(0.1 * jnp.maximum(at.astype(jnp.float32), 9.0))
     queries = fire._Side(at[:19], inverse[:19])
     keys = fire._Side(at[19:], jnp.full(21, jnp.inf) if causal else inverse[19:])

@@ -31,8 +31,8 @@ from pejax.attention.dropout import Dropout, apply_dropout, keep_pairs
 from pejax.attention.floats import Floats, floats_of, with_floats, zeros_of
 from pejax.attention.operands import wide
 from pejax.attention.tile import Hooks, Options, checked, log_sum, nonzero, placed_pairs, visible_pairs
-from pejax.attention.toeplitz import diagonal_sums, toeplitz
 from pejax.attention.vectors import STRIP, against_vectors, through_vectors
+from pejax.diagonals import diagonal_sums, toeplitz
 from pejax.positions import visible_blocks
 
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Int, Num
 
+from pejax.diagonals import diagonal_sums, toeplitz
 from pejax.encoding import Dims, Encoding, Params, relative_positions
 from pejax.relative import axes_of, axis_shape, check_axes, check_table, owned_by, sum_over_axes
 
@@ -96,6 +97,18 @@ class _Units(NamedTuple):
     w: Float[Array, " W"]
 
 
+class _Line(NamedTuple):
+    """log(|c d| + 1) of every distance d between two sides, for whole positions.
+
+    Attributes:
+        logs: R is the tokens of both sides, without one, filled up to whole blocks; the smallest distance first.
+        steady: whether positions count on by one on both sides, so that a block reads its own along the diagonals.
+    """
+
+    logs: Float[Array, " R"]
+    steady: Bool[Array, ""]
+
+
 class _Runs(NamedTuple):
     """Which units bend within each block of pairs, in the order of their knots, and which others are on there.
 
@@ -128,13 +141,14 @@ def _by_blocks(queries: _Side, keys: _Side, c: Float[Array, ""], units: _Units) 
     bend there are gone through pair by pair.
     """
     shape = len(queries.positions), len(keys.positions)
-    queries, keys, units = _cut(queries), _cut(keys), _in_order(units)[0]
+    line, queries, keys, units = _line(queries, keys, c), _cut(queries), _cut(keys), _in_order(units)[0]
     runs = _runs(queries, keys, c, units)
     slope, start = (runs.on @ (units.w * x) for x in (units.a, units.b))
 
     def block(z: Array, total: Array) -> Array:
         at = i, j = jnp.divmod(z, runs.on.shape[1])
-        x = _measured(_at(queries, i), _at(keys, j), c)
+        query, key = _at(queries, i), _at(keys, j)
+        x = _logs(query, key, c, line, _start(queries, keys, at)) * _smaller(query.inverse, key.inverse)
         bend = lambda k, y: y + units.w[k] * jax.nn.relu(units.a[k] * x + units.b[k])  # noqa: E731
         y = lax.fori_loop(runs.first[at], runs.end[at], bend, slope[at] * x + start[at])
         return lax.dynamic_update_slice(total, y, (i * x.shape[0], j * x.shape[1]))
@@ -157,18 +171,21 @@ def _blocks_backward(
 ) -> tuple[list[Array], list[Array], Array, _Units]:
     """Return the gradients; those of unit k are sums over the pairs where it is on, of dy and of dy x."""
     t, s = d_output.shape
-    queries, keys, given, (units, order) = _cut(queries), _cut(keys), units, _in_order(units)
+    line, queries, keys, given = _line(queries, keys, c), _cut(queries), _cut(keys), units
+    units, order = _in_order(units)
     runs = _runs(queries, keys, c, units)
     slope = runs.on @ (units.w * units.a)
     height, width = queries.positions.shape[1], keys.positions.shape[1]
     d_output = jnp.pad(d_output, ((0, -t % height), (0, -s % width)))
 
     def block(z: Array, carry: Any) -> Any:
-        sums, d_c, d_queries, d_keys = carry
+        sums, (d_queries, d_keys, *d_logs) = carry
         at = i, j = jnp.divmod(z, runs.on.shape[1])
         dy = lax.dynamic_slice(d_output, (i * height, j * width), (height, width))
-        query, key = _at(queries, i), _at(keys, j)
-        x, pull = _pullable(_measured, query, key, c)
+        query, key, start = _at(queries, i), _at(keys, j), _start(queries, keys, at)
+        logs = _logs(query, key, c, line, start)
+        smaller, pull = jax.vjp(_smaller, query.inverse, key.inverse)
+        x = logs * smaller
         both = lambda dy: jnp.stack([jnp.sum(dy), jnp.sum(dy * x)])  # noqa: E731
 
         def bend(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -178,13 +195,19 @@ def _blocks_backward(
 
         sums = sums + runs.on[at][:, None] * both(dy)
         sums, slopes = lax.fori_loop(runs.first[at], runs.end[at], bend, (sums, jnp.full_like(x, slope[at])))
-        d_query, d_key, d_c_here = pull(dy * slopes)
+        d_x = dy * slopes
+        d_query, d_key, *d_logs = _add_logs(d_logs, query, key, c, line, start, d_x * smaller)
+        for d_side, more in zip((d_query, d_key), pull(d_x * logs), strict=True):
+            d_side[-1] = d_side[-1] + more
         add = lambda whole, part, i: [x.at[i].add(y) for x, y in zip(whole, part, strict=True)]  # noqa: E731
-        return sums, d_c + d_c_here, add(d_queries, d_query, i), add(d_keys, d_key, j)
+        return sums, (add(d_queries, d_query, i), add(d_keys, d_key, j), *d_logs)
 
     zeros = lambda side: [jnp.zeros_like(x) for x in _floats(side)]  # noqa: E731
-    start = jnp.zeros((len(order), 2), jnp.float32), jnp.zeros_like(c), zeros(queries), zeros(keys)
-    sums, d_c, d_queries, d_keys = lax.fori_loop(0, runs.first.size, block, start)
+    nothing = zeros(queries), zeros(keys), jnp.zeros_like(c), None if line is None else jnp.zeros_like(line.logs)
+    start = jnp.zeros((len(order), 2), jnp.float32), nothing
+    sums, (d_queries, d_keys, d_c, d_line) = lax.fori_loop(0, runs.first.size, block, start)
+    if line is not None:
+        d_c = d_c + jax.vjp(lambda c: _line_logs(queries, keys, c), c)[1](d_line)[0]
     on, on_x = jnp.zeros_like(sums).at[order].set(sums).T
     d_units = _Units(given.w * on_x, given.w * on, given.a * on_x + given.b * on)
     join = lambda parts, length: [x.reshape(-1)[:length] for x in parts]  # noqa: E731
@@ -196,8 +219,76 @@ _network.defvjp(lambda *operands: (_network(*operands), operands), _network_back
 
 def _measured(query: _Side, key: _Side, c: Array) -> Float[Array, "T S"]:
     """Return x of each pair: its distance as the network reads it."""
-    distance = relative_positions(query.positions, key.positions).astype(jnp.float32)
-    return jnp.log1p(jnp.abs(c * distance)) * jnp.minimum(query.inverse[:, None], key.inverse)
+    return _pair_logs(query, key, c) * _smaller(query.inverse, key.inverse)
+
+
+def _smaller(query_inverse: Float[Array, " T"], key_inverse: Float[Array, " S"]) -> Float[Array, "T S"]:
+    return jnp.minimum(query_inverse[:, None], key_inverse)
+
+
+def _log(distance: Num[Array, "*T"], c: Float[Array, ""]) -> Float[Array, "*T"]:
+    return jnp.log1p(jnp.abs(c * distance.astype(jnp.float32)))
+
+
+def _pair_logs(query: _Side, key: _Side, c: Float[Array, ""]) -> Float[Array, "T S"]:
+    return _log(relative_positions(query.positions, key.positions), c)
+
+
+def _line(queries: _Side, keys: _Side, c: Float[Array, ""]) -> _Line | None:
+    """Return one logarithm a distance; None for fractional positions."""
+    sides = queries.positions, keys.positions
+    if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in sides):
+        return None
+    counts = [jnp.all(relative_positions(x[:1], x)[0] == jnp.arange(len(x))) for x in sides]
+    return _Line(_line_logs(_cut(queries), _cut(keys), c), counts[0] & counts[1])
+
+
+def _line_logs(queries: _Side, keys: _Side, c: Float[Array, ""]) -> Float[Array, " R"]:
+    first = relative_positions(queries.positions[0, :1], keys.positions[0, :1])[0, 0] - (queries.positions.size - 1)
+    return _log(first + jnp.arange(queries.positions.size + keys.positions.size - 1, dtype=first.dtype), c)
+
+
+def _start(queries: _Side, keys: _Side, at: tuple[Array, Array]) -> Int[Array, ""]:
+    """Return where the line has the first pair of a block."""
+    return at[1] * keys.positions.shape[1] - at[0] * queries.positions.shape[1] + queries.positions.size - 1
+
+
+def _logs(query: _Side, key: _Side, c: Array, line: _Line | None, start: Int[Array, ""]) -> Float[Array, "T S"]:
+    """Return log(|c d| + 1) of a block, along the diagonals where there are such."""
+    by_pair = lambda: _pair_logs(query, key, c)  # noqa: E731
+    if line is None:
+        return by_pair()
+    along = lambda: toeplitz(line.logs, start, len(query.positions), len(key.positions))  # noqa: E731
+    return lax.cond(line.steady, along, by_pair)
+
+
+def _add_logs(
+    totals: list[Any],
+    query: _Side,
+    key: _Side,
+    c: Float[Array, ""],
+    line: _Line | None,
+    start: Int[Array, ""],
+    d_logs: Float[Array, "T S"],
+) -> tuple[list[Array], list[Array], Array, Array | None]:
+    """Add the gradients of a block's logarithms to those of c and of the line; return those of the sides too."""
+    d_c, d_line = totals
+
+    def by_pair() -> tuple[list[Array], list[Array], Array, Array | None]:
+        d_query, d_key, d_c_here = _pullable(_pair_logs, query, key, c)[1](d_logs)
+        return d_query, d_key, d_c + d_c_here, d_line
+
+    if line is None:
+        return by_pair()
+
+    def along() -> tuple[list[Array], list[Array], Array, Array | None]:
+        sums = diagonal_sums(d_logs)
+        place = start - (len(query.positions) - 1)
+        more = lax.dynamic_slice_in_dim(d_line, place, len(sums)) + sums
+        nothing = [[jnp.zeros_like(x) for x in _floats(side)] for side in (query, key)]
+        return nothing[0], nothing[1], d_c, lax.dynamic_update_slice_in_dim(d_line, more, place, 0)
+
+    return lax.cond(line.steady, along, by_pair)
 
 
 def _pullable(function: Callable[..., Array], query: _Side, key: _Side, *others: Any) -> tuple[Array, Any]:
