@@ -20,7 +20,7 @@ ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel*", "vfio/[0-9]*")
 
 
 MOST = 4
-"""Devices that the cores of a CPU stand for: each of them keeps its own copy of the parameters and moments."""
+"""Cores that stand for devices at most: each keeps its own copy of the parameters and moments."""
 
 
 def prepare_cpu(root: Path = Path("/")) -> None:

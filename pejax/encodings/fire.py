@@ -101,7 +101,7 @@ class _Line(NamedTuple):
     """log(|c d| + 1) of every distance d between two sides, for whole positions.
 
     Attributes:
-        logs: R is the tokens of both sides, without one, filled up to whole blocks; the smallest distance first.
+        logs: the smallest distance first; R is the tokens of both sides, filled up to whole blocks, less one.
         steady: whether positions count on by one on both sides, so that a block reads its own along the diagonals.
     """
 
