@@ -15,7 +15,7 @@ from benchmarks.timing import Say, forward_and_backward
 from pejax import ENCODINGS, Dims, Encoding, encoded_attention, grid_positions, make_encoding, merge_params
 
 GRID_ONLY = ("rope_axial",)
-"""Encodings that refuse a sequence: they get a square grid of as many tokens, without a mask."""
+"""Encodings that refuse a sequence: they get a grid of as many tokens, as square as can be, without a mask."""
 
 LINEAR = 1.1
 """Memory that grows by a smaller power of the length, between the last two lengths, counts as linear."""
@@ -50,7 +50,7 @@ def _setting(
 ) -> tuple[Encoding, int | tuple[int, int], jax.ShapeDtypeStruct]:
     """Return the encoding, its extent and the positions."""
     if spec in GRID_ONLY:
-        side = math.isqrt(length)
+        side = next(side for side in range(math.isqrt(length), 0, -1) if length % side == 0)
         dims = Dims(heads * head_dim, heads, axes=2, extent=(side, length // side))
         positions = grid_positions(side, length // side)
         return make_encoding(spec, dims), (side, length // side), jax.ShapeDtypeStruct(positions.shape, positions.dtype)
@@ -95,7 +95,7 @@ PART = Part(
     "Memory of attention",
     "Temporary bytes as XLA plans them (`compile().memory_analysis()`), outputs not counted: one sequence of "
     "8 heads of 64 channels, causal, gradients of q, k, v and the encoding's parameters; rope_axial on a "
-    "square grid without a mask. `of q, k, v, o` is the share of the bytes of these four. Growth is measured "
-    "between the two longest.",
+    "grid without a mask. `of q, k, v, o` is the share of the bytes of these four. Growth is measured between the "
+    "two longest.",
     cases,
 )
