@@ -40,3 +40,9 @@ def diagonal_sums(tile: Float[Array, "T S"]) -> Float[Array, " R"]:
     total = lax.fori_loop(0, len(bands), add, jnp.zeros((BAND, width), tile.dtype))
     skewed = jnp.pad(total, ((0, 0), (0, BAND))).reshape(-1)[: BAND * (width + BAND - 1)]
     return jnp.sum(skewed.reshape(BAND, -1), axis=0)[height - rows :]
+
+
+def add_slice(whole: Float[Array, "*D R"], part: Float[Array, "*D W"], start: Int[Array, ""]) -> Float[Array, "*D R"]:
+    """Add to the run of the last axis that begins at `start`, as what a tile found to the gradient of the line."""
+    old = lax.dynamic_slice_in_dim(whole, start, part.shape[-1], -1)
+    return lax.dynamic_update_slice_in_dim(whole, old + part, start, -1)

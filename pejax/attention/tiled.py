@@ -32,7 +32,7 @@ from pejax.attention.floats import Floats, floats_of, with_floats, zeros_of
 from pejax.attention.operands import wide
 from pejax.attention.tile import Hooks, Options, checked, log_sum, nonzero, placed_pairs, visible_pairs
 from pejax.attention.vectors import STRIP, against_vectors, through_vectors
-from pejax.diagonals import diagonal_sums, toeplitz
+from pejax.diagonals import add_slice, diagonal_sums, toeplitz
 from pejax.positions import visible_blocks
 
 
@@ -177,10 +177,10 @@ def _add_steady(whole: list[Any], head: Head, part: Gradients, c: Int[Array, ""]
     """Add a tile's part to the gradients of the line and of the vectors."""
     (line, vectors), start, before = whole, _start(head, c, b), head.queries.ids.shape[1] - 1
     if part.line is not None:
-        line = _add_slice(line, part.line, start - before)
+        line = add_slice(line, part.line, start - before)
     if part.vectors is not None:
         d_met, d_turned, d_row = part.vectors
-        turned = _add_slice(vectors.turned, d_turned, start - before // STRIP * STRIP)
+        turned = add_slice(vectors.turned, d_turned, start - before // STRIP * STRIP)
         vectors = Vectors(_add_at(c, vectors.met, d_met), turned, _add_at(b, vectors.row, d_row))
     return [line, vectors]
 
@@ -249,11 +249,6 @@ def _at(tree: Any, i: Int[Array, ""]) -> Any:
 
 def _add_at(i: Int[Array, ""], whole: Array, part: Array) -> Array:
     return lax.dynamic_update_index_in_dim(whole, _at(whole, i) + part, i, 0)
-
-
-def _add_slice(whole: Float[Array, "*D R"], part: Float[Array, "*D W"], start: Int[Array, ""]) -> Float[Array, "*D R"]:
-    old = lax.dynamic_slice_in_dim(whole, start, part.shape[-1], -1)
-    return lax.dynamic_update_slice_in_dim(whole, old + part, start, -1)
 
 
 def _pullable(function: Callable[..., Array], *trees: Any) -> tuple[Array, Callable[[Array], tuple[Floats, ...]]]:

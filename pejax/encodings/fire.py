@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from pejax.diagonals import diagonal_sums, toeplitz
+from pejax.diagonals import add_slice, diagonal_sums, toeplitz
 from pejax.encoding import Dims, Encoding, Params, relative_positions
 from pejax.relative import axes_of, axis_shape, check_axes, check_table, owned_by, sum_over_axes
 
@@ -282,11 +282,9 @@ def _add_logs(
         return by_pair()
 
     def along() -> tuple[list[Array], list[Array], Array, Array | None]:
-        sums = diagonal_sums(d_logs)
-        place = start - (len(query.positions) - 1)
-        more = lax.dynamic_slice_in_dim(d_line, place, len(sums)) + sums
         nothing = [[jnp.zeros_like(x) for x in _floats(side)] for side in (query, key)]
-        return nothing[0], nothing[1], d_c, lax.dynamic_update_slice_in_dim(d_line, more, place, 0)
+        whole = add_slice(d_line, diagonal_sums(d_logs), start - (len(query.positions) - 1))
+        return nothing[0], nothing[1], d_c, whole
 
     return lax.cond(line.steady, along, by_pair)
 
@@ -331,7 +329,7 @@ def _runs(queries: _Side, keys: _Side, c: Array, units: _Units) -> _Runs:
     before, after = relative_positions(q_high, k_low), relative_positions(q_low, k_high)
     nearest, farthest = jnp.maximum(jnp.maximum(before, -after), 0), jnp.maximum(-before, after)
     (i_low, i_high), (j_low, j_high) = ends(queries.inverse), ends(keys.inverse)
-    x = lambda d, i, j: jnp.log1p(jnp.abs(c * d.astype(jnp.float32))) * jnp.minimum(i[:, None], j)  # noqa: E731
+    x = lambda d, i, j: _log(d, c) * _smaller(i, j)  # noqa: E731
     low, high = (1.0 - SLACK) * x(nearest, i_low, j_low), (1.0 + SLACK) * x(farthest, i_high, j_high)
     low_on, high_on = (units.a * x[..., None] + units.b > 0 for x in (low, high))
     bends, last = low_on != high_on, len(units.a)
