@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "resize": {"encoding", "positions", "phases"},
     "relative": {"encoding", "phases"},
     "diagonals": set(),
-    "encodings": {"encoding", "positions", "phases", "rotation", "relative", "diagonals"}
+    "distance_network": {"diagonals", "encoding"},
+    "encodings": {"encoding", "positions", "phases", "rotation", "relative", "distance_network"}
     | {"extension", "stretch", "resize"},
     "registry": {"encoding", "encodings", "extension", "bands", "squeeze", "spec", "temperature"},
     "attention": {"encoding", "positions", "diagonals"},
