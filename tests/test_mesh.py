@@ -1,13 +1,16 @@
 """Training on a mesh of eight devices is training on one: losses, state as declared, memory, refusals."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import PartitionSpec
 
+from pejax.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig, Execution
 from pejax.registry import ENCODINGS
 from tests.decoders import FAST, TEXT_ENCODINGS
 from train import lm, vit
@@ -259,3 +262,67 @@ def test_bad_flags_are_one_line(flag, tmp_path, capsys):
     assert error.count("\n") == 1
     assert BAD[flag] in error
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_layers_alone_sum_their_gradients_once(alone):
+    """Nothing inside of a loop over layers waits for another device."""
+    mesh = make_mesh(8)
+    assert training_execution(mesh).alone
+    task, config = program("text", "--pe=t5")
+    steps = recipe(config, make_optimizer(config, STEPS, 2)[0], task.sums)
+    shardings = state_shardings(task.split, steps, mesh)
+    execution = dataclasses.replace(training_execution(mesh), alone=alone)
+    step = make_step(functools.partial(task.loss, execution=execution), steps, shardings, mesh)
+    state = jax.eval_shape(functools.partial(init_state, recipe=steps), task.split.shapes)
+    text = step.lower(state, batches("text")[0]).compile(FAST).as_text()
+    loops, once = text.split("\nENTRY ")
+    assert once.count(" all-reduce(")
+    assert bool(loops.count(" all-reduce(")) == (not alone)
+
+
+SEGMENTS = np.array([[1] * 5 + [2] * 3, [1] * 8, [1] * 6 + [0] * 2, [1] * 3 + [2] * 5] * 2, np.int32)
+IDS = np.random.default_rng(0).integers(0, 11, SEGMENTS.shape, np.int32)
+
+
+def alone_like_one_device(model, logits) -> None:
+    """Compare outputs and all gradients of layers alone on eight devices with those of one device."""
+    graph, params = nnx.split(model)
+
+    def measured(execution):
+        loss = lambda params: jnp.mean(jnp.square(logits(nnx.merge(graph, params), execution)))  # noqa: E731
+        return jax.jit(jax.value_and_grad(loss))(params)
+
+    ours, plain = map(measured, (Execution(make_mesh(8), batch=("data",), alone=True), Execution()))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), ours, plain)
+    sizes = {jax.tree_util.keystr(path): np.abs(leaf).max() for path, leaf in jax.tree.leaves_with_path(plain[1])}
+    assert any(size for name, size in sizes.items() if "position" in name), "the test would not see them change"
+
+
+@pytest.mark.parametrize("lengths", [None, 12, "each"])
+def test_layers_alone_have_the_segments_and_lengths_of_their_examples(lengths):
+    config = DecoderConfig(vocab=11, length=8, width=16, layers=2, heads=4, pe="t5", extend="log_n")
+    extent = jnp.arange(8, 16) if lengths == "each" else lengths
+    model = Decoder(config, rngs=nnx.Rngs(0))
+    model.head.kernel[...] = jax.random.normal(jax.random.key(0), model.head.kernel.shape)
+    ids, segments = jnp.asarray(IDS), jnp.asarray(SEGMENTS)
+    alone_like_one_device(model, lambda model, on: model(ids, segments=segments, extent=extent, execution=on))
+
+
+def test_layers_alone_look_at_the_encoders_states_of_their_examples():
+    config = EncoderDecoderConfig(
+        vocab=11, source_length=8, target_length=8, width=16, pe="t5", extend="log_n", cross="unified"
+    )
+    model = EncoderDecoder(config, rngs=nnx.Rngs(0))
+    model.head.kernel[...] = jax.random.normal(jax.random.key(0), model.head.kernel.shape)
+    ids, sides = jnp.asarray(IDS), dict.fromkeys(("source_segments", "target_segments"), jnp.asarray(SEGMENTS))
+    alone_like_one_device(model, lambda model, on: model(ids, ids[::-1], **sides, execution=on))
+
+
+def test_layers_alone_need_a_mesh_that_splits_the_batch_alone():
+    with pytest.raises(
+        ValueError, match=r"^alone needs a mesh that splits nothing but the batch, got {'data': 4, .*}$"
+    ):
+        dataclasses.replace(training_execution(make_mesh(8, "data=4,tensor=2")), alone=True)
+    with pytest.raises(ValueError, match=r"^alone needs a mesh that splits nothing but the batch, got {}$"):
+        Execution(alone=True)

@@ -24,19 +24,20 @@ def exact(x: jax.Array) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lead", LEAD)
-def test_product_and_gradients_are_those_of_float64(lead, dtype):
-    x, kernel, bias = draw(*lead, 6, dtype=dtype), draw(6, 9, seed=1, dtype=dtype), draw(9, seed=3)
-    cotangent = draw(*lead, 9, seed=2, dtype=dtype).astype(jnp.float32)
+@pytest.mark.parametrize(("inputs", "outputs"), [(6, 9), (9, 6)])
+def test_product_and_gradients_are_those_of_float64(inputs, outputs, lead, dtype):
+    x, kernel = draw(*lead, inputs, dtype=dtype), draw(inputs, outputs, seed=1, dtype=dtype)
+    bias, cotangent = draw(outputs, seed=3), draw(*lead, outputs, seed=2, dtype=dtype).astype(jnp.float32)
     output, back = jax.jit(lambda *operands: jax.vjp(product, *operands))(x, kernel, bias)
     d_x, d_kernel, d_bias = back(cotangent)
     kinds = (jnp.float32, x.dtype, x.dtype, jnp.float32)
     assert (output.dtype, d_x.dtype, d_kernel.dtype, d_bias.dtype) == kinds
     wide, matrix, slope = (exact(array) for array in (x, kernel, cotangent))
     np.testing.assert_allclose(output, wide @ matrix + exact(bias), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(d_bias, slope.reshape(-1, 9).sum(0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(d_bias, slope.reshape(-1, outputs).sum(0), rtol=1e-5, atol=1e-5)
     rounding = {"float32": 1e-5, "bfloat16": 2.0**-8}[dtype]
     np.testing.assert_allclose(exact(d_x), slope @ matrix.T, rtol=rounding, atol=1e-5)
-    sums = wide.reshape(-1, 6).T @ slope.reshape(-1, 9)
+    sums = wide.reshape(-1, inputs).T @ slope.reshape(-1, outputs)
     np.testing.assert_allclose(exact(d_kernel), sums, rtol=rounding, atol=1e-5)
 
 
@@ -55,10 +56,11 @@ def test_bfloat16_products_run_in_a_scan_of_any_length(lead, layers):
 
 
 @pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
-def test_gradients_map_over_examples(mapped):
+@pytest.mark.parametrize(("inputs", "outputs"), [(6, 9), (9, 6)])
+def test_gradients_map_over_examples(inputs, outputs, mapped):
     operands = [
         draw(*(2,) * (axis == 0), *shape, dtype="bfloat16")
-        for axis, shape in zip(mapped, ((4, 6), (6, 9)), strict=True)
+        for axis, shape in zip(mapped, ((4, inputs), (inputs, outputs)), strict=True)
     ]
     gradients = jax.grad(lambda *both: jnp.sum(jnp.square(product(*both))), (0, 1))
     together = jax.jit(jax.vmap(gradients, mapped))(*operands)

@@ -14,7 +14,7 @@ from pejax import ENCODINGS, make_encoding
 from pejax.encoding import stack_layers
 from pejax.models import ViT, ViTConfig, logical_axes, partition_specs
 from pejax.models import block as block_module
-from pejax.models.block import drop_examples
+from pejax.models.block import drop_factors
 from pejax.models.vit import images_to_patches
 from pejax.positions import grid_positions, interpolate_positions
 from tests.peers import peer
@@ -230,12 +230,13 @@ def test_layer_scale_multiplies_each_branch():
 
 
 def test_stochastic_depth_keeps_or_scales_whole_examples():
-    branch = jax.random.normal(jax.random.key(0), (4000, 2, 3))
-    dropped = drop_examples(branch, jax.random.key(1), jnp.float32(0.3))
-    kept = jnp.any(dropped != 0, axis=(1, 2))
-    np.testing.assert_allclose(dropped[kept], branch[kept] / 0.7, rtol=1e-6)
-    assert abs(float(kept.mean()) - 0.7) < 0.04  # five standard deviations
-    np.testing.assert_array_equal(drop_examples(branch, jax.random.key(1), jnp.float32(0.0)), branch)
+    rates = jnp.asarray([0.0, 0.3])
+    factors = np.asarray(drop_factors(jax.random.key(1), rates, 4000))
+    assert factors.shape == (2, 2, 4000)
+    np.testing.assert_array_equal(factors[0], 1.0)
+    np.testing.assert_allclose(np.unique(factors[1]), [0.0, 1 / 0.7], rtol=1e-6)
+    assert (np.abs((factors[1] != 0).mean(axis=1) - 0.7) < 0.04).all()  # five standard deviations
+    assert (factors[1, 0] != factors[1, 1]).any()
 
 
 def test_stochastic_depth_grows_with_depth_and_is_for_training_only():

@@ -22,6 +22,10 @@ from train.hosts import agreed
 from train.mesh import parameter_shardings, replicated, split_batch
 from train.progress import Report, Unit
 
+CPU_COMPILER = {"xla_cpu_copy_insertion_use_region_analysis": True}
+"""The moments are updated in place, and the update of the parameters is computed from the old ones: without looking at
+which comes first, XLA:CPU copies all of them in every step."""
+
 Metrics = dict[str, Array]
 Loss = Callable[[Any, Mapping[str, Array], Array], tuple[Array, Metrics]]
 """`(params, batch, key) -> (mean loss, sums over the batch)`; the sums hold `count`, how many units were summed."""
@@ -124,7 +128,13 @@ def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callabl
         after = TrainState(params, opt, average, state.step + 1, sums, state.watch)
         return watch.choose(well, after, state)._replace(watch=watched)
 
-    return jax.jit(step, donate_argnums=0, in_shardings=(shardings, split_batch(mesh)), out_shardings=shardings)
+    return jax.jit(
+        step,
+        donate_argnums=0,
+        in_shardings=(shardings, split_batch(mesh)),
+        out_shardings=shardings,
+        compiler_options=CPU_COMPILER if mesh.devices.flat[0].platform == "cpu" else None,
+    )
 
 
 def step_key(seed: int, step: Array) -> Array:

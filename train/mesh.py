@@ -87,10 +87,15 @@ def mesh_of(devices: list[Any], sizes: str = "") -> Mesh:
 
 
 def training_execution(mesh: Mesh, remat: str = "none") -> Execution:
-    """Return how a model is trained on the mesh."""
+    """Return how a model is trained on the mesh.
+
+    Where a CPU's devices split nothing but the batch, they sum the gradients of all layers at once: nothing overlaps
+    with a sum there, and cores that wait for each other layer by layer take the time of the slower one in each.
+    """
     if mesh.size == 1:
         return Execution(remat=remat)
-    return Execution(mesh, batch=BATCH, heads="tensor", sequence="sequence", remat=remat)
+    alone = mesh.shape["data"] == mesh.size and mesh.devices.flat[0].platform == "cpu"
+    return Execution(mesh, batch=BATCH, heads="tensor", sequence="sequence", remat=remat, alone=alone)
 
 
 def evaluation_execution(mesh: Mesh) -> Execution:

@@ -4,10 +4,11 @@ Nothing here asks which encoding it is: what it rotates and adds is up to `encod
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
@@ -57,6 +58,32 @@ class Where(NamedTuple):
     cached: Tokens | None = None
     memory: Memory | None = None
     execution: Execution = Execution()
+
+
+def batch_axes(where: Where, axes: int) -> Any:
+    """Return which axis of each array is the batch's, -1 = all examples share it, as a prefix of the tree.
+
+    Args:
+        where: without a cache.
+        axes: A, of the positions; those of cross-attention have one.
+    """
+    memory = where.memory
+    if memory is not None:
+        sides = [_token_axes(tokens, 1) for tokens in (memory.q_tokens, memory.k_tokens)]
+        memory = memory._replace(states=0, shared=-1, q_tokens=sides[0], k_tokens=sides[1])
+        memory = memory._replace(extent=_extent_axis(memory.extent))
+    tokens = _token_axes(where.tokens, axes)
+    return Where(-1, tokens, _extent_axis(where.extent), memory=memory, execution=-1)  # pyright: ignore[reportArgumentType]
+
+
+def _token_axes(tokens: Tokens, axes: int) -> Any:
+    ranks = (1 + (axes > 1), 1, 1, 1)
+    known = (None if x is None else 0 if x.ndim > rank else -1 for x, rank in zip(tokens, ranks, strict=True))
+    return Tokens(*known)  # pyright: ignore[reportArgumentType]
+
+
+def _extent_axis(extent: Extent) -> int:
+    return -1 if isinstance(extent, tuple) or jnp.ndim(extent) == 0 else 0
 
 
 class KeysValues(NamedTuple):

@@ -5,7 +5,7 @@ x <- x + cross_attention(norm(x))         in a decoder that looks at an encoder
 x <- x + scale_2 · mlp(norm(x))
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,27 +14,30 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Key
 
 from pejax.encoding import Dims, Encoding
-from pejax.models.attention import CrossAttention, LayerCache, SelfAttention, Where
+from pejax.models.attention import CrossAttention, LayerCache, SelfAttention, Where, batch_axes
+from pejax.models.execution import Execution
 from pejax.models.layers import Mlp, Style, make_norm
 from pejax.models.sharding import named
 
-
-class Drop(NamedTuple):
-    """Stochastic depth of one layer: the share of examples whose branches are dropped, and the key that draws them."""
-
-    key: Key[Array, ""]
-    rate: Float[Array, ""]
+BRANCHES = 2
+"""Branches of a layer that stochastic depth drops: attention and the MLP."""
 
 
-def drop_examples(branch: Float[Array, "B T C"], key: Key[Array, ""], rate: Float[Array, ""]) -> Float[Array, "B T C"]:
-    """Zero the branch of a share `rate` of the examples and divide the others by 1 - rate (stochastic depth).
+def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> Float[Array, "L 2 B"]:
+    """Return what each branch of each layer is multiplied by (stochastic depth), example by example.
+
+    0 for a share `rate` of the examples, 1/(1 - rate) for the others.
 
     Reference:
         Huang et al. 2016, "Deep Networks with Stochastic Depth" (arXiv 1603.09382), section 3; the factor is applied
         while training, so that nothing changes at evaluation.
     """
-    keep = jax.random.bernoulli(key, 1.0 - rate, (branch.shape[0], 1, 1))
-    return branch * (keep.astype(jnp.float32) / (1.0 - rate)).astype(branch.dtype)
+
+    def layer(key: Key[Array, ""], rate: Float[Array, ""]) -> Float[Array, "2 B"]:
+        draw = lambda key: jax.random.bernoulli(key, 1.0 - rate, (batch,))  # noqa: E731
+        return jax.vmap(draw)(jax.random.split(key, BRANCHES)).astype(jnp.float32) / (1.0 - rate)
+
+    return jax.vmap(layer)(jax.random.split(key, len(rates)), rates)
 
 
 class Block(nnx.Module):
@@ -77,17 +80,27 @@ class Block(nnx.Module):
         self.scale_mlp = None if layer_scale is None else factor(layer_scale)
 
     def __call__(
-        self, x: Float[Array, "B T C"], where: Where, cache: LayerCache | None = None, drop: Drop | None = None
+        self,
+        x: Float[Array, "B T C"],
+        where: Where,
+        cache: LayerCache | None = None,
+        factors: Float[Array, "2 B"] | None = None,
     ) -> tuple[Float[Array, "B T C"], LayerCache | None]:
-        """Return the states after this layer, and its cache with these tokens written to it."""
-        keys = (None, None) if drop is None else jax.random.split(drop.key)
+        """Return the states after this layer, and its cache with these tokens written to it.
 
-        def add(x: Array, branch: Array, scale: nnx.Param | None, key: Array | None) -> Array:
+        Args:
+            x: states before it.
+            where: of the tokens.
+            cache: of this layer; None = none.
+            factors: of both branches, from `drop_factors`; None = 1.
+        """
+
+        def add(x: Array, branch: Array, scale: nnx.Param | None, number: int) -> Array:
             branch = branch if scale is None else branch * scale[...].astype(branch.dtype)
-            return x + (branch if drop is None or key is None else drop_examples(branch, key, drop.rate))
+            return x + (branch if factors is None else branch * factors[number, :, None, None].astype(branch.dtype))
 
         mixed, own = self.attention(self.norm_attention(x), where, None if cache is None else cache.own)
-        x = add(x, mixed, self.scale_attention, keys[0])
+        x = add(x, mixed, self.scale_attention, 0)
         seen = None
         if self.cross is not None and self.norm_cross is not None:
             if where.memory is None:
@@ -95,7 +108,7 @@ class Block(nnx.Module):
             states = where.memory.states
             seen = self.cross.keys_values(states) if states is not None else cache.cross  # pyright: ignore[reportOptionalMemberAccess]
             x = x + self.cross(self.norm_cross(x), where.memory, seen, where.execution)  # pyright: ignore[reportArgumentType]
-        x = add(x, self.mlp(self.norm_mlp(x)), self.scale_mlp, keys[1])
+        x = add(x, self.mlp(self.norm_mlp(x)), self.scale_mlp, 1)
         return x, None if own is None else LayerCache(own, seen)
 
 
@@ -110,6 +123,7 @@ class Layers(nnx.Module):
     """
 
     def __init__(self, layers: int, *, stochastic_depth: float = 0.0, rngs: nnx.Rngs, **block: Any) -> None:
+        self.axes = block["dims"].axes
         self.rates = tuple(stochastic_depth * layer / max(layers - 1, 1) for layer in range(layers))
 
         @nnx.split_rngs(splits=layers)
@@ -139,12 +153,18 @@ class Layers(nnx.Module):
             The states after the last, and the caches.
         """
         static, params = nnx.split(self.blocks)
-        layers = len(self.rates)
-        drops = None if key is None else Drop(jax.random.split(key, layers), jnp.asarray(self.rates, jnp.float32))
+        factors = None if key is None else drop_factors(key, jnp.asarray(self.rates, jnp.float32), x.shape[0])
 
-        def step(x: Array, layer: tuple[Any, LayerCache | None, Drop | None]) -> tuple[Array, LayerCache | None]:
-            params, cache, drop = layer
-            x, cache = nnx.merge(static, params)(x, where, cache, drop)
-            return where.execution.place(x), cache
+        def apply(execution: Execution, where: Where, x: Array, layers: Any) -> tuple[Array, LayerCache | None]:
+            def step(x: Array, layer: Any) -> tuple[Array, LayerCache | None]:
+                params, cache, factors = layer
+                x, cache = nnx.merge(static, params)(x, where._replace(execution=execution), cache, factors)
+                return execution.place(x), cache
 
-        return where.execution.scan(step, x, (params, cache, drops))
+            return execution.scan(step, x, layers)
+
+        if cache is not None or not where.execution.alone:
+            return apply(where.execution, where, x, (params, cache, factors))
+        alone = lambda execution, operands: apply(execution, *operands)[0]  # noqa: E731
+        axes = batch_axes(where, self.axes), 0, (-1, None, None if factors is None else 2)
+        return where.execution.by_share(alone, (where, x, (params, None, factors)), axes), None

@@ -1,11 +1,13 @@
 """How a model is computed, which changes none of its numbers: over which devices, and what is computed twice."""
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
@@ -31,9 +33,11 @@ class Execution:
         sequence: the axis that tokens are split over: context parallelism.
         remat: what the backward pass finds of the forward pass of a layer: "none" computes nothing twice, "products"
             keeps what linear layers and attention return, "full" keeps the state before each layer alone.
+        alone: the parameters are whole on every device, and each takes its share of the batch through all layers
+            without waiting for the others: gradients are summed over the devices once, after the last layer.
 
     Raises:
-        ValueError: an unknown `remat`.
+        ValueError: an unknown `remat`, or `alone` where more than the batch is split.
     """
 
     mesh: Mesh | None = None
@@ -41,10 +45,15 @@ class Execution:
     heads: str | None = None
     sequence: str | None = None
     remat: str = "none"
+    alone: bool = False
 
     def __post_init__(self) -> None:
         if self.remat not in REMAT:
             raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {self.remat!r}")
+        sizes = {} if self.mesh is None else self.mesh.shape
+        shares = math.prod(sizes.get(axis, 1) for axis in self.batch)
+        if self.alone and (self.mesh is None or shares != math.prod(sizes.values())):
+            raise ValueError(f"alone needs a mesh that splits nothing but the batch, got {dict(sizes)}")
 
     @property
     def attend(self) -> Callable[..., Any]:
@@ -71,6 +80,28 @@ class Execution:
         if self.mesh is None:
             return x
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*axes)))
+
+    def by_share(self, layers: Callable[..., Array], operands: Any, axes: Any) -> Float[Array, "B T C"]:
+        """Return `layers(execution, operands)`, computed by each device of its share of the batch alone.
+
+        Args:
+            layers: gives states; it receives how to execute what it does.
+            operands: a pytree; what is no array is passed on as it is.
+            axes: of each array the axis that is the batch's, -1 = it has none; a prefix of the tree.
+        """
+        leaves, tree = jax.tree.flatten(operands)
+        is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
+        spec = lambda axis: PartitionSpec() if axis < 0 else PartitionSpec(*axis * [None], self.batch)  # noqa: E731
+        every = jax.tree.leaves(jax.tree.broadcast(axes, operands))
+        arrays = [leaf for leaf, held in zip(leaves, is_array, strict=True) if held]
+        specs = [spec(axis) for axis, held in zip(every, is_array, strict=True) if held]
+
+        def own(arrays: list[Array]) -> Array:
+            given = iter(arrays)
+            filled = [next(given) if held else leaf for leaf, held in zip(leaves, is_array, strict=True)]
+            return layers(Execution(remat=self.remat), tree.unflatten(filled))
+
+        return jax.shard_map(own, mesh=self.mesh, in_specs=(specs,), out_specs=spec(0), check_vma=False)(arrays)
 
     def scan(self, step: Callable, x: Array, layers: Any) -> tuple[Array, Any]:
         """Apply the step of a layer for every one of `layers` in turn, its backward pass as `remat` says."""

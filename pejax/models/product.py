@@ -76,11 +76,19 @@ def _sums(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]) 
 
 
 def _kernel_gradient(x: Float[Array, "*B C"], cotangent: Float[Array, "*B N"]) -> Float[Array, "C N"]:
-    """Return `xᵀ dy`. On a CPU, bfloat16 is laid out in memory first: a transposed view cannot be summed in float32."""
-    turned, axes = jnp.moveaxis(x, -1, 0), (tuple(range(1, x.ndim)), tuple(range(x.ndim - 1)))
-    if x.dtype == jnp.bfloat16 and platform() == "cpu":
+    """Return `xᵀ dy`. A CPU turns the narrower of both in memory, for `(dyᵀ x)ᵀ` where that is dy."""
+    if platform() == "cpu" and x.shape[-1] > cotangent.shape[-1]:
+        turned = _over_rows(cotangent, x)
+        return lax.optimization_barrier(turned).T  # or XLA folds it into the product, and copies x
+    return _over_rows(x, cotangent)
+
+
+def _over_rows(a: Float[Array, "*B C"], b: Float[Array, "*B N"]) -> Float[Array, "C N"]:
+    """Return `aᵀ b`. On a CPU, bfloat16 is laid out in memory first: a transposed view cannot be summed in float32."""
+    turned, axes = jnp.moveaxis(a, -1, 0), (tuple(range(1, a.ndim)), tuple(range(a.ndim - 1)))
+    if a.dtype == jnp.bfloat16 and platform() == "cpu":
         turned = _row_major(turned) if jax.device_count() == 1 else _row_major_of_each(turned)
-    return _sums(turned, cotangent, *axes)
+    return _sums(turned, b, *axes)
 
 
 def _row_major(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
