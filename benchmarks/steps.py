@@ -151,8 +151,8 @@ PART = Part(
     "median of the rounds and the middle 80 % of them; above 1 we are faster. We split the batch over a device for "
     "each core, as the trainers do; one device leaves the cores to XLA. torch uses all cores, and has SDPA (ALiBi by "
     "a bias array made once) and the fused AdamW. First calls compile. "
-    "What limits us: the scan over layers, which keeps compilation short, stacks what the backward pass needs and the "
-    "gradients of parameters in arrays that are cleared, written and read through memory.",
+    "What limits us: each device reads all parameters and moments and writes all gradients, and the scan over layers, "
+    "which keeps compilation short, writes what the backward pass needs a second time, into arrays of all layers.",
     cases,
     "way",
 )
