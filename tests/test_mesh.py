@@ -326,3 +326,4 @@ def test_layers_alone_need_a_mesh_that_splits_the_batch_alone():
         dataclasses.replace(training_execution(make_mesh(8, "data=4,tensor=2")), alone=True)
     with pytest.raises(ValueError, match=r"^alone needs a mesh that splits nothing but the batch, got {}$"):
         Execution(alone=True)
+    assert not training_execution(make_mesh(8, "data=2,fsdp=4")).alone, "parameters are split too"
