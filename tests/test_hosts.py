@@ -81,8 +81,12 @@ def test_two_processes_train_as_one(mesh, trained, flags, tmp_path):
         np.testing.assert_allclose(ours["everything"]["mean"], theirs["everything"]["mean"], atol=1e-5)
 
 
+GLOO = r"\[Gloo\] Rank | is connected to | peer ranks\. Expected number of connected peer ranks is : |\d+|\s"
+"""What the library below the collectives says, its threads at the same time."""
+
+
 def test_the_first_process_speaks_and_writes_for_all(trained):
-    assert all("[Gloo]" in line for line in said(trained / "log", 1))
+    assert re.sub(GLOO, "", "\n".join(said(trained / "log", 1))) == ""
     names = sorted(path.name for path in (trained / "fsdp=4").iterdir())
     assert names == ["checkpoints", "config.json", "metrics.jsonl", "results.json", "results.png", "tensorboard"]
     assert len(list((trained / "fsdp=4" / "tensorboard").iterdir())) == 1
