@@ -10,7 +10,8 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from pejax.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig, Execution
+from pejax import grid_positions
+from pejax.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig, Execution, ViT, ViTConfig
 from pejax.registry import ENCODINGS
 from tests.decoders import FAST, TEXT_ENCODINGS
 from train import lm, vit
@@ -287,6 +288,7 @@ IDS = np.random.default_rng(0).integers(0, 11, SEGMENTS.shape, np.int32)
 
 def alone_like_one_device(model, logits) -> None:
     """Compare outputs and all gradients of layers alone on eight devices with those of one device."""
+    model.head.kernel[...] = jax.random.normal(jax.random.key(0), model.head.kernel.shape)
     graph, params = nnx.split(model)
 
     def measured(execution):
@@ -304,9 +306,17 @@ def test_layers_alone_have_the_segments_and_lengths_of_their_examples(lengths):
     config = DecoderConfig(vocab=11, length=8, width=16, layers=2, heads=4, pe="t5", extend="log_n")
     extent = jnp.arange(8, 16) if lengths == "each" else lengths
     model = Decoder(config, rngs=nnx.Rngs(0))
-    model.head.kernel[...] = jax.random.normal(jax.random.key(0), model.head.kernel.shape)
     ids, segments = jnp.asarray(IDS), jnp.asarray(SEGMENTS)
     alone_like_one_device(model, lambda model, on: model(ids, segments=segments, extent=extent, execution=on))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_layers_alone_have_the_places_of_their_examples(own):
+    config = ViTConfig(image_size=8, patch=4, channels=1, classes=3, width=16, layers=2, heads=4, pe="rope_mixed")
+    images = jax.random.normal(jax.random.key(1), (8, 8, 8, 1))
+    places = grid_positions(2, 2) + 3 * jnp.arange(8)[:, None, None] if own else None
+    model = ViT(config, rngs=nnx.Rngs(0))
+    alone_like_one_device(model, lambda model, on: model(images, positions=places, execution=on))
 
 
 def test_layers_alone_look_at_the_encoders_states_of_their_examples():
@@ -314,7 +324,6 @@ def test_layers_alone_look_at_the_encoders_states_of_their_examples():
         vocab=11, source_length=8, target_length=8, width=16, pe="t5", extend="log_n", cross="unified"
     )
     model = EncoderDecoder(config, rngs=nnx.Rngs(0))
-    model.head.kernel[...] = jax.random.normal(jax.random.key(0), model.head.kernel.shape)
     ids, sides = jnp.asarray(IDS), dict.fromkeys(("source_segments", "target_segments"), jnp.asarray(SEGMENTS))
     alone_like_one_device(model, lambda model, on: model(ids, ids[::-1], **sides, execution=on))
 

@@ -123,7 +123,6 @@ class Layers(nnx.Module):
     """
 
     def __init__(self, layers: int, *, stochastic_depth: float = 0.0, rngs: nnx.Rngs, **block: Any) -> None:
-        self.axes = block["dims"].axes
         self.rates = tuple(stochastic_depth * layer / max(layers - 1, 1) for layer in range(layers))
 
         @nnx.split_rngs(splits=layers)
@@ -166,5 +165,5 @@ class Layers(nnx.Module):
         if cache is not None or not where.execution.alone:
             return apply(where.execution, where, x, (params, cache, factors))
         alone = lambda execution, operands: apply(execution, *operands)[0]  # noqa: E731
-        axes = batch_axes(where, self.axes), 0, (-1, None, None if factors is None else 2)
+        axes = batch_axes(where, self.blocks.attention.dims.axes), 0, (-1, None, None if factors is None else 2)
         return where.execution.by_share(alone, (where, x, (params, None, factors)), axes), None
