@@ -36,7 +36,7 @@ def step_seconds(axis: str, devices: int, rounds: int, toy: bool) -> list[float]
     length, width = (16, 32) if toy else (LENGTH, 256)
     config = Config(pe="alibi", width=width, layers=4, heads=8, length=length, batch=PER_DEVICE * devices).validated()
     mesh, language = make_mesh(devices, f"{axis}={devices}"), Language(config, 256)
-    recipe = Recipe(make_optimizer(config, 1000, 10)[0], SUMS)
+    recipe = Recipe(make_optimizer(config, 1000, 10)[0], SUMS, config.clip)
     shardings = state_shardings(language, recipe, mesh)
     loss = functools.partial(language.loss, execution=training_execution(mesh))
     step = make_step(loss, recipe, shardings, mesh)

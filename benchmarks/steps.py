@@ -105,9 +105,10 @@ def ours(make: Callable[[nnx.Rngs], nnx.Module], batch: tuple[np.ndarray, np.nda
     shardings = state_shardings(split, recipe, mesh)
     step = make_step(loss, recipe, shardings, mesh)
     states = [jax.device_put(init_state(split.init(jax.random.key(0)), recipe), shardings)]
+    put = put_batch(named, mesh)
 
     def call() -> Array:
-        states.append(step(states.pop(), put_batch(named, mesh)))
+        states.append(step(states.pop(), put))
         return jax.block_until_ready(states[0]).sums["loss"]
 
     return call

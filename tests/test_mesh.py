@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
@@ -141,7 +142,7 @@ def test_parameters_and_optimizer_are_split_as_declared():
 
 
 def check_split(state, mesh) -> None:
-    moments = (getattr(state.opt[1][0], name) for name in ("mu", "nu"))
+    moments = (optax.tree.get(state.opt, name) for name in ("mu", "nu"))
     for tree in (state.params, state.average, *moments):
         leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
         for name, spec in DECLARED.items():

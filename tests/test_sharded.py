@@ -91,7 +91,9 @@ def cases():
 @pytest.mark.parametrize(("case", "way"), [*cases()])
 def test_every_encoding_on_many_devices_is_that_of_one(case, way):
     split, method, order = way
-    close(*layers((on(SPLITS[split], method), attention), case, order), 1e-5)
+    (slopes, seen), (wanted, same) = layers((on(SPLITS[split], method), attention), case, order)
+    close((slopes[:3], seen), (wanted[:3], same), 1e-5)
+    close(slopes[3], wanted[3], 5e-5)  # sums over all pairs, which cancel
 
 
 def tilted(p, q, k, q_positions, k_positions):

@@ -69,8 +69,8 @@ def test_arrays_that_do_not_match_the_digest_are_passed_over(saved):
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        (4, "step 2 has format 4, of a newer version; this one reads 3"),
-        (2, "step 2 has format 2, of an older version; this one reads 3"),
+        (5, "step 2 has format 5, of a newer version; this one reads 4"),
+        (3, "step 2 has format 3, of an older version; this one reads 4"),
         (None, "has format 1"),
     ],
 )

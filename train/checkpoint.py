@@ -21,7 +21,7 @@ from orbax.checkpoint.args import Composite, JsonRestore, JsonSave, StandardRest
 from train.digest import digests
 from train.hosts import agreed, first, lost, of_first
 
-FORMAT = 3
+FORMAT = 4
 """Of what is written here; a checkpoint of another format is refused."""
 
 KEPT = 2

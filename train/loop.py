@@ -21,6 +21,7 @@ from train.checkpoint import Checkpoints
 from train.hosts import agreed
 from train.mesh import parameter_shardings, replicated, split_batch
 from train.progress import Report, Unit
+from train.update import Held, layer_by_layer
 
 CPU_COMPILER = {"xla_cpu_copy_insertion_use_region_analysis": True}
 """The moments are updated in place, and the update of the parameters is computed from the old ones: without looking at
@@ -55,8 +56,9 @@ class Recipe(NamedTuple):
     """What happens in a step, the loss apart.
 
     Attributes:
-        optimizer: of the parameters.
+        optimizer: of the parameters, each element or each layer by itself.
         sums: names of what the loss adds up.
+        clip: the norm that a gradient of a larger one is scaled to; 0 = none is.
         seed: of what is drawn at random: it comes from `(seed, step)` alone, so that a restart draws the same.
         accumulate: parts that a batch is computed in, one after another, for memory.
         average: decay of the average of the parameters; 0 = none is kept.
@@ -65,6 +67,7 @@ class Recipe(NamedTuple):
 
     optimizer: optax.GradientTransformation
     sums: tuple[str, ...]
+    clip: float = 0.0
     seed: int = 0
     accumulate: int = 1
     average: float = 0.0
@@ -113,28 +116,49 @@ def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callabl
         shardings: of the state.
         mesh: the devices.
     """
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
 
     def step(state: TrainState, batch: Any) -> TrainState:
         grads, sums = accumulated(loss, recipe.accumulate)(state.params, batch, step_key(recipe.seed, state.step))
         mean, norm = sums["loss"] / jnp.maximum(sums["count"], 1.0), optax.tree.norm(grads)
         well, watched = watch.observe(state.watch, state.step, mean, norm, recipe.spike)
-        with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by integer counts
-            updates, opt = recipe.optimizer.update(grads, state.opt, state.params)
-        params = optax.apply_updates(state.params, updates)
-        average = None
-        if recipe.average:
-            average = optax.incremental_update(params, state.average, 1.0 - recipe.average)
-        sums = jax.tree.map(jnp.add, state.sums, sums)
-        after = TrainState(params, opt, average, state.step + 1, sums, state.watch)
-        return watch.choose(well, after, state)._replace(watch=watched)
+
+        def update(grads: Any, held: Held) -> Held:
+            return watch.choose(well, changed(recipe, grads, norm, held), held)
+
+        held = Held(state.params, state.opt, state.average)
+        held = layer_by_layer(update, recipe.optimizer, grads, held) if on_cpu else update(grads, held)
+        counted = state.step + 1, jax.tree.map(jnp.add, state.sums, sums)
+        taken, sums = watch.choose(well, counted, (state.step, state.sums))
+        return TrainState(*held, taken, sums, watched)
 
     return jax.jit(
         step,
         donate_argnums=0,
         in_shardings=(shardings, split_batch(mesh)),
         out_shardings=shardings,
-        compiler_options=CPU_COMPILER if mesh.devices.flat[0].platform == "cpu" else None,
+        compiler_options=CPU_COMPILER if on_cpu else None,
     )
+
+
+def changed(recipe: Recipe, grads: Any, norm: Array, held: Held) -> Held:
+    """Return parameters, moments and average after a step.
+
+    Args:
+        recipe: of the step.
+        grads: of the parameters, or of some of them.
+        norm: of the whole gradient.
+        held: before the step.
+    """
+    if recipe.clip:
+        factor = recipe.clip / jnp.maximum(norm, recipe.clip)
+        grads = jax.tree.map(lambda leaf: leaf * factor, grads)
+    with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by integer counts
+        updates, opt = recipe.optimizer.update(grads, held.opt, held.params)
+    params = optax.apply_updates(held.params, updates)
+    if not recipe.average:
+        return Held(params, opt, None)
+    return Held(params, opt, optax.incremental_update(params, held.average, 1.0 - recipe.average))
 
 
 def step_key(seed: int, step: Array) -> Array:

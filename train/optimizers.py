@@ -27,7 +27,7 @@ def make_optimizer(config: RunConfig, steps: int, warmup: int) -> tuple[optax.Gr
     """Return the optimizer of a run and its learning rate by step.
 
     Args:
-        config: names the optimizer, the peak, the weight decay and the clipping.
+        config: names the optimizer, the peak and the weight decay.
         steps: of the whole training.
         warmup: steps from 0 to the peak.
     """
@@ -41,7 +41,7 @@ def make_optimizer(config: RunConfig, steps: int, warmup: int) -> tuple[optax.Gr
         *ratios,
         optax.scale_by_learning_rate(schedule),
     )
-    return (optax.chain(optax.clip_by_global_norm(config.clip), optimizer) if config.clip else optimizer), schedule
+    return optimizer, schedule
 
 
 def decayed(params: Any) -> Any:

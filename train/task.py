@@ -145,7 +145,7 @@ class Program(NamedTuple):
 
 def recipe(config: RunConfig, optimizer: optax.GradientTransformation, sums: tuple[str, ...]) -> Recipe:
     """Return what happens in a step of a run, the loss apart."""
-    return Recipe(optimizer, sums, config.seed, config.accumulate, config.ema, config.spike)
+    return Recipe(optimizer, sums, config.clip, config.seed, config.accumulate, config.ema, config.spike)
 
 
 def fitted(config: RunConfig, shapes: Any, params: Any) -> Any:

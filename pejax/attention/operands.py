@@ -75,6 +75,9 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
                 dropout = None if seed is None else Dropout(seed, batch_id, head_id, origin.query, origin.key)
                 return function(q, k, v, hooks, q_tokens, k_tokens, dropout, pairs)
 
+            if heads == 1:  # an axis of one would be laid out anew around every loop over heads
+                outputs = head(*jax.tree.map(lambda x: x[0], (q, per_head, head_id, pairs)))
+                return jax.tree.map(lambda x: x[None], outputs)
             return each(head)(q, per_head, head_id, pairs)
 
         return each(group)(q, k, v, per_head, head_id.reshape(groups, heads), pairs)

@@ -1,0 +1,125 @@
+"""The update of a step, layer by layer, is that of all at once, and in place."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from train import watch
+from train.config import parse
+from train.lm import Config
+from train.loop import CPU_COMPILER, Recipe, changed
+from train.mesh import make_mesh
+from train.optimizers import make_optimizer
+from train.update import Held, layer_by_layer
+
+LAYERS, WIDTH = 3, 8
+SHAPES = {
+    "embed": {"kernel": (10, WIDTH)},
+    "blocks": {"mlp": {"kernel": (LAYERS, WIDTH, 2 * WIDTH), "bias": (LAYERS, 2 * WIDTH)}, "position": (LAYERS, 2)},
+}
+
+
+def drawn(seed: int, shapes=SHAPES):
+    rng = np.random.default_rng(seed)
+    is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
+    return jax.tree.map(lambda shape: jnp.asarray(rng.standard_normal(shape), jnp.float32), shapes, is_leaf=is_shape)
+
+
+def begun(*flags: str, average: float = 0.9, shapes=SHAPES):
+    """Return the recipe of a run, and what it holds before its first step."""
+    config = parse(Config, ["--lr=0.1", "--weight_decay=0.1", *flags])
+    recipe = Recipe(make_optimizer(config, 8, 0)[0], (), config.clip, average=average)
+    params = drawn(0, shapes)
+    return recipe, Held(params, recipe.optimizer.init(params), drawn(1, shapes) if average else None)
+
+
+def by_norm(recipe: Recipe, norm, grads, held: Held) -> Held:
+    return changed(recipe, grads, norm, held)
+
+
+@pytest.mark.parametrize("average", [0.9, 0.0], ids=["averaged", "plain"])
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_layer_by_layer_is_all_at_once(name, average):
+    recipe, held = begun(f"--optimizer={name}", "--clip=1.0", average=average)
+    one = other = held
+    for step in range(3):
+        grads = drawn(2 + step)
+        update = partial(by_norm, recipe, optax.tree.norm(grads))
+        one = update(grads, one)
+        other = jax.jit(partial(layer_by_layer, update, recipe.optimizer, large=LAYERS * WIDTH * 2))(grads, other)
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), one, other)
+    assert not np.allclose(one.params["blocks"]["mlp"]["kernel"], held.params["blocks"]["mlp"]["kernel"])
+
+
+def test_stacks_of_layers_that_are_large_enough_are_updated_in_turn():
+    recipe, held = begun()
+    seen = []
+
+    def update(grads, held):
+        seen.append(
+            {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(grads)}
+        )
+        return changed(recipe, grads, jnp.float32(1.0), held)
+
+    layer_by_layer(update, recipe.optimizer, drawn(2), held, large=LAYERS * WIDTH * 2)
+    rest, *in_turn = seen
+    assert rest.keys() == {"['embed']['kernel']", "['blocks']['position']"}
+    assert {name: shape for part in in_turn for name, shape in part.items()} == {
+        "['blocks']['mlp']['kernel']": (1, WIDTH, 2 * WIDTH),
+        "['blocks']['mlp']['bias']": (1, 2 * WIDTH),
+    }
+
+
+def test_a_step_that_is_not_applied_changes_no_bit_of_any_layer():
+    recipe, held = begun("--clip=1.0")
+
+    def update(grads, held):
+        return watch.choose(jnp.asarray(False), changed(recipe, grads, jnp.float32(jnp.nan), held), held)
+
+    found = jax.jit(partial(layer_by_layer, update, recipe.optimizer, large=1))(drawn(2), held)
+    jax.tree.map(np.testing.assert_array_equal, found, held)
+
+
+@pytest.mark.parametrize("factor", [0.01, 10.0])
+def test_gradients_are_clipped_as_by_optax(factor):
+    recipe, held = begun("--clip=2.0", "--weight_decay=0")
+    grads = jax.tree.map(lambda leaf: factor * leaf, drawn(2))
+    theirs = optax.chain(optax.clip_by_global_norm(2.0), recipe.optimizer)
+    with jax.numpy_dtype_promotion("standard"):
+        updates, _ = theirs.update(grads, theirs.init(held.params), held.params)
+    found = changed(recipe, grads, optax.tree.norm(grads), held)
+    wanted = optax.apply_updates(held.params, updates)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), found.params, wanted)
+    moments = optax.tree.get(found.opt, "mu")
+    scale = 0.1 * min(1.0, 2.0 / float(optax.tree.norm(grads)))
+    jax.tree.map(lambda m, g: np.testing.assert_allclose(m, scale * g, rtol=1e-5), moments, grads)
+
+
+def compiled_update(split: PartitionSpec):
+    """Compile the update of a stack of layers that is split over two devices."""
+    recipe, held = begun(average=0.0, shapes={"blocks": {"kernel": (8, 64, 64)}})
+    mesh = make_mesh(2, "fsdp=2")
+    own = lambda x: NamedSharding(mesh, split if x.ndim else PartitionSpec())  # noqa: E731
+    held, grads = (jax.tree.map(lambda x: jax.device_put(x, own(x)), tree) for tree in (held, held.params))
+    update = partial(by_norm, recipe, jnp.float32(1.0))
+    run = lambda held, grads: layer_by_layer(update, recipe.optimizer, grads, held, large=1)  # noqa: E731
+    jitted = jax.jit(run, donate_argnums=0, out_shardings=jax.tree.map(own, held), compiler_options=CPU_COMPILER)
+    return jitted.lower(held, grads).compile()
+
+
+def test_stacks_are_updated_in_place():
+    """What is donated is written over: beside it, one layer is held."""
+    assert compiled_update(PartitionSpec()).memory_analysis().temp_size_in_bytes < 2 * 64 * 64 * 4
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_each_device_updates_what_it_has(axis):
+    text = compiled_update(PartitionSpec(*axis * [None], "fsdp")).as_text()
+    assert " while(" in text
+    assert not [name for name in ("all-gather", "all-reduce", "all-to-all", "collective-permute") if name in text]

@@ -1,0 +1,82 @@
+"""What a step makes of its gradients: parameters, moments and average; on a CPU layer by layer.
+
+XLA:CPU computes each of them in a pass over memory of its own. Of one layer of one parameter all that they read stays
+in cache, and comes from memory once.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jaxtyping import Array
+
+from train.watch import STACKED
+
+LARGE = 2**20
+"""Elements from which a stack of layers is updated layer by layer: a loop over less costs more than it saves."""
+
+Update = Callable[[Any, "Held"], "Held"]
+
+
+class Held(NamedTuple):
+    """What an update changes.
+
+    Attributes:
+        params: of the model.
+        opt: of the optimizer.
+        average: of the parameters over the steps; None = not kept.
+    """
+
+    params: Any
+    opt: Any
+    average: Any
+
+
+def layer_by_layer(
+    update: Update, optimizer: optax.GradientTransformation, grads: Any, held: Held, large: int = LARGE
+) -> Held:
+    """Return `update(grads, held)`, computed for one layer of one large parameter after another, the rest at once.
+
+    Args:
+        update: of every element, or of every layer of a parameter, by itself; it may be given part of the trees, with
+            None in place of the other leaves.
+        optimizer: that `held.opt` is the state of.
+        grads: of the parameters.
+        held: before the update.
+        large: elements from which a stack of layers is large.
+    """
+    places, tree = jax.tree_util.tree_flatten_with_path(grads)
+    stacks = [n for n, (path, leaf) in enumerate(places) if _stacked(path) and leaf.size >= large]
+    numbers = tree.unflatten(range(len(places)))
+
+    def part(chosen: Callable[[int], bool]) -> tuple[Any, Held]:
+        own = lambda leaf, number: leaf if chosen(number) else None  # noqa: E731
+        opt = optax.tree.map_params(optimizer, own, held.opt, numbers)
+        average = None if held.average is None else jax.tree.map(own, held.average, numbers)
+        return jax.tree.map(own, grads, numbers), Held(jax.tree.map(own, held.params, numbers), opt, average)
+
+    def in_turn(grads: Any, held: Held) -> Held:
+        def layer(i: Array, held: Held) -> Held:
+            after = update(_layer(grads, i), _layer(held, i))
+            return jax.tree.map(
+                lambda x, new: lax.dynamic_update_slice_in_dim(x, new, i, 0) if x.ndim else x, held, after
+            )
+
+        return lax.fori_loop(0, len(jax.tree.leaves(grads)[0]), layer, held)
+
+    rest = update(*part(lambda number: number not in stacks))
+    found = [in_turn(*part(lambda number, n=n: number == n)) for n in stacks]
+    first = lambda *leaves: next((leaf for leaf in leaves if leaf is not None), None)  # noqa: E731
+    return jax.tree.map(first, rest, *found, is_leaf=lambda leaf: leaf is None)
+
+
+def _stacked(path: Any) -> bool:
+    return any(getattr(entry, "key", None) == STACKED for entry in path)
+
+
+def _layer(tree: Any, i: Array) -> Any:
+    """Return layer i of all arrays, which keep their axes; numbers, such as the count of steps, as they are."""
+    return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, i, 1, 0) if jnp.ndim(x) else x, tree)
