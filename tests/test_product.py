@@ -1,5 +1,7 @@
 """The product of a linear layer and its gradients, and GELU, against float64 and against torch."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -115,6 +117,28 @@ def test_what_is_computed_again_keeps_its_arguments_alone_and_has_the_same_gradi
     for found, expected in zip(*(jax.grad(total(f), (0, 1))(x, scale) for f in (again, bent)), strict=True):
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(exact(found), exact(expected))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_linear_layer_of_what_is_computed_again_multiplies_three_times(bias, dtype):
+    """Output, gradient of the kernel and gradient of x; of the layer's input alone is kept what these need."""
+    layer = linear(6, 9, ("embed", "mlp"), dtype=dtype, rngs=nnx.Rngs(0), bias=bias)
+    graph, params = nnx.split(layer)
+    x = draw(2, 5, 6, dtype=dtype)
+    again = lambda params, x: nnx.merge(graph, params).of(gelu, x)  # noqa: E731
+    plain = lambda params, x: nnx.merge(graph, params)(gelu(x))  # noqa: E731
+    total = lambda function: lambda *both: jnp.sum(jnp.sin(function(*both).astype(jnp.float32)))  # noqa: E731
+    np.testing.assert_array_equal(exact(again(params, x)), exact(plain(params, x)))
+    for found, expected in zip(
+        *(jax.tree.leaves(jax.grad(total(f), (0, 1))(params, x)) for f in (again, plain)), strict=True
+    ):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(exact(found), exact(expected), rtol=2e-6, atol=1e-6)
+    kept = jax.tree.leaves(jax.vjp(again, params, x)[1])
+    assert sum(leaf.nbytes for leaf in kept) <= x.nbytes + sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    text = jax.jit(jax.grad(total(again), (0, 1))).lower(params, x).compile().as_text()
+    assert len(re.findall(r" dot\(", text)) == 3
 
 
 @pytest.mark.parametrize("moved", ["read", "written"])

@@ -95,8 +95,19 @@ class Linear(nnx.Linear):
 
     def __call__(self, inputs: Float[Array, "*B C"]) -> Float[Array, "*B N"]:
         x = inputs.astype(self.dtype)
-        bias = None if self.bias is None else self.bias[...]
-        return kept(product(x, self.kernel[...], bias).astype(x.dtype))
+        return kept(product(x, self.kernel[...], self._own_bias()).astype(x.dtype))
+
+    def of(self, function: Callable[..., Array], *inputs: Float[Array, "*B C"]) -> Float[Array, "*B N"]:
+        """Return `function(*inputs) @ kernel + bias`; the backward pass finds the inputs and computes it again."""
+
+        def run(kernel: Array, bias: Array | None, *inputs: Array) -> Array:
+            return product(function(*inputs), kernel, bias)
+
+        inputs = tuple(x.astype(self.dtype) for x in inputs)
+        return kept(computed_again(run)(self.kernel[...], self._own_bias(), *inputs).astype(inputs[0].dtype))
+
+    def _own_bias(self) -> Array | None:
+        return None if self.bias is None else self.bias[...]
 
 
 class LayerNorm(nnx.Module):
@@ -175,5 +186,5 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
         if self.gate is None:
-            return self.down(gelu(self.up(x)))
-        return self.down(_gated(self.gate(x), self.up(x)))
+            return self.down.of(gelu, self.up(x))
+        return self.down.of(_gated, self.gate(x), self.up(x))

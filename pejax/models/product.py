@@ -56,15 +56,16 @@ def computed_again(function: Callable[..., Array]) -> Callable[..., Array]:
     """Return the function, but of its arguments alone is kept what its gradient needs: it is computed twice.
 
     Args:
-        function: of float arrays, cheap beside reading and writing what it computes on the way.
+        function: of float arrays or None, cheap beside reading and writing what it computes on the way. A `product` at
+            its end is computed once: no gradient needs what it gave.
     """
     run = jax.custom_vjp(function)
 
-    def forward(*arguments: Array) -> tuple[Array, list[Array]]:
-        return function(*arguments), [as_bits(x) for x in arguments]
+    def forward(*arguments: Array | None) -> tuple[Array, Any]:
+        return function(*arguments), jax.tree.map(as_bits, arguments)
 
-    def backward(saved: list[Array], cotangent: Array) -> tuple[Array, ...]:
-        return jax.vjp(function, *map(from_bits, saved))[1](cotangent)
+    def backward(saved: Any, cotangent: Array) -> tuple[Array | None, ...]:
+        return jax.vjp(function, *jax.tree.map(from_bits, saved))[1](cotangent)
 
     run.defvjp(forward, backward)
     return run
