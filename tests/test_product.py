@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pejax.attention.bits import as_bits, as_kept, from_bits
-from pejax.models.layers import gelu, linear
+from pejax.models.layers import Mlp, Style, gelu, linear
 from pejax.models.product import computed_again, product
 
 LEAD = [(1,), (1, 1), (3,), (2, 5), (2, 3, 4), (2, 200)]
@@ -139,6 +139,16 @@ def test_a_linear_layer_of_what_is_computed_again_multiplies_three_times(bias, d
     assert sum(leaf.nbytes for leaf in kept) <= x.nbytes + sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     text = jax.jit(jax.grad(total(again), (0, 1))).lower(params, x).compile().as_text()
     assert len(re.findall(r" dot\(", text)) == 3
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_layer_of_an_mlp_may_be_replaced(gated):
+    mlp, x = Mlp(6, 12, style=Style(gated=gated), dtype=jnp.float32, rngs=nnx.Rngs(0)), draw(2, 5, 6)
+    expected = mlp(x)
+    mlp.down = nnx.LoRA(12, 2, 6, base_module=mlp.down, rngs=nnx.Rngs(0))  # of zeros at first
+    np.testing.assert_allclose(mlp(x), expected, rtol=1e-6)
+    mlp.down.lora_b[...] = jnp.ones((2, 6))
+    assert not np.allclose(mlp(x), expected)
 
 
 @pytest.mark.parametrize("moved", ["read", "written"])

@@ -74,7 +74,7 @@ class RunConfig:
     hosts: str = ""  # auto (SLURM, GKE, Cloud TPU), or ADDRESS:PORT,N,I: process I of N; empty = one process
     devices: int = 0  # how many of the visible devices to use; 0 = all, of a CPU's cores those that divide the batch
     mesh: str = ""  # how they share the work: "data=4,fsdp=2,tensor=1,sequence=1"; empty = all of them on data
-    remat: str = "none"  # what the backward pass computes again: none, products (all but products) or full
+    remat: str = "none"  # computed again: none (but norms, activations), products (all but products) or full
 
     checkpoint_every: int = 500  # steps
     log_every: int = 50  # steps

@@ -156,7 +156,7 @@ def _memory(subject: Subject, sizes: Sizes) -> dict[str, float]:
     params = _share(subject.split, tuple((axis, sizes[axis] if axis in RULES.values() else 1) for axis in AXES))
     qkv = (work.queries + 2 * work.keys) / tensor
     products = qkv + (work.queries + work.hidden) / tensor + 2 * work.width
-    inside = {"full": 0, "products": products, "none": 2 * products + 6 * work.width}[work.remat]
+    inside = {"full": 0, "products": products, "none": 2 * products - work.hidden / tensor + 6 * work.width}[work.remat]
     layer = work.item * (4 * work.width + 3 * qkv + 4 * work.hidden / tensor) + 4 * (qkv + 2 * work.width)
     kernels = work.layer / tensor * (2 * work.item + 4 if sizes["fsdp"] > 1 else 4)
     return {

@@ -152,7 +152,7 @@ def changed(recipe: Recipe, grads: Any, norm: Array, held: Held) -> Held:
     """
     if recipe.clip:
         factor = recipe.clip / jnp.maximum(norm, recipe.clip)
-        grads = jax.tree.map(lambda leaf: leaf * factor, grads)
+        grads = jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), grads)
     with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by integer counts
         updates, opt = recipe.optimizer.update(grads, held.opt, held.params)
     params = optax.apply_updates(held.params, updates)

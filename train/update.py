@@ -1,7 +1,7 @@
 """What a step makes of its gradients: parameters, moments and average; on a CPU layer by layer.
 
-XLA:CPU computes each of them in a pass over memory of its own. Of one layer of one parameter all that they read stays
-in cache, and comes from memory once.
+XLA:CPU computes each of them in a pass of its own over all that it reads. Of one layer of one parameter that stays in
+cache from pass to pass, where the cache is large enough, and comes from memory once.
 """
 
 from collections.abc import Callable

@@ -31,8 +31,8 @@ class Execution:
         batch: axes of the mesh that the batch is split over.
         heads: the axis that heads are split over.
         sequence: the axis that tokens are split over: context parallelism.
-        remat: what the backward pass finds of the forward pass of a layer: "none" computes nothing twice, "products"
-            keeps what linear layers and attention return, "full" keeps the state before each layer alone.
+        remat: what the backward pass finds of the forward pass of a layer: "none" computes norms and activations
+            twice, "products" all but linear layers and attention, "full" all: the state before each layer is kept.
         alone: the parameters are whole on every device, and each takes its share of the batch through all layers
             without waiting for the others: gradients are summed over the devices once, after the last layer.
 

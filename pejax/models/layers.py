@@ -98,7 +98,7 @@ class Linear(nnx.Linear):
         return kept(product(x, self.kernel[...], self._own_bias()).astype(x.dtype))
 
     def of(self, function: Callable[..., Array], *inputs: Float[Array, "*B C"]) -> Float[Array, "*B N"]:
-        """Return `function(*inputs) @ kernel + bias`; the backward pass finds the inputs and computes it again."""
+        """Return `function(*inputs) @ kernel + bias`; the backward pass computes the function of the inputs again."""
 
         def run(kernel: Array, bias: Array | None, *inputs: Array) -> Array:
             return product(function(*inputs), kernel, bias)
@@ -185,6 +185,7 @@ class Mlp(nnx.Module):
         self.down = linear(hidden, width, ("mlp", "embed"), dtype=dtype, rngs=rngs, bias=style.bias)
 
     def __call__(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
-        if self.gate is None:
-            return self.down.of(gelu, self.up(x))
-        return self.down.of(_gated, self.gate(x), self.up(x))
+        function, *hidden = (gelu, self.up(x)) if self.gate is None else (_gated, self.gate(x), self.up(x))
+        if isinstance(self.down, Linear):
+            return self.down.of(function, *hidden)
+        return self.down(function(*hidden))  # a layer that somebody put in its place, such as `nnx.LoRA`
