@@ -13,6 +13,7 @@ import optax
 from jax import lax
 from jaxtyping import Array
 
+from train.optimizers import names
 from train.watch import STACKED
 
 LARGE = 2**20
@@ -49,7 +50,7 @@ def layer_by_layer(
         large: elements from which a stack of layers is large.
     """
     places, tree = jax.tree_util.tree_flatten_with_path(grads)
-    stacks = [n for n, (path, leaf) in enumerate(places) if _stacked(path) and leaf.size >= large]
+    stacks = [n for n, (path, leaf) in enumerate(places) if STACKED in names(path) and leaf.size >= large]
     numbers = tree.unflatten(range(len(places)))
 
     def part(chosen: Callable[[int], bool]) -> tuple[Any, Held]:
@@ -71,10 +72,6 @@ def layer_by_layer(
     found = [in_turn(*part(lambda number, n=n: number == n)) for n in stacks]
     first = lambda *leaves: next((leaf for leaf in leaves if leaf is not None), None)  # noqa: E731
     return jax.tree.map(first, rest, *found, is_leaf=lambda leaf: leaf is None)
-
-
-def _stacked(path: Any) -> bool:
-    return any(getattr(entry, "key", None) == STACKED for entry in path)
 
 
 def _layer(tree: Any, i: Array) -> Any:
