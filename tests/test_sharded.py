@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import Case, close, normal, serves
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
 from pejax import ENCODINGS, Tokens, attention, sharded_attention
@@ -166,6 +166,26 @@ def test_the_mesh_in_use_and_axes_together():
     with jax.set_mesh(mesh):
         out = sharded_attention(q, q, q, **options, batch_axes=("data", "fsdp"))
     close(out, attention(q, q, q, **options), 1e-5)
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_a_mesh_of_explicit_axes(placed):
+    """What `jax.make_mesh` makes by default: shardings are types there, of every head's own parameters too."""
+    mesh = jax.make_mesh((2, 2, 2), tuple(AXES))
+    q, k = normal(4, 6, 4, D), normal(4, 6, 2, D, seed=1)
+    heads = {"slope": normal(4, seed=3), "matrix": normal(4, D, seed=4)}
+    params = {"heads": heads, "all": {"mix": jnp.float32(0.3)}}
+
+    def run(attend, q, k, params):
+        out = attend(q, k, k, q_tokens=jnp.arange(6), causal=True, bias=Partial(tilted, params))
+        return jnp.sum(jnp.sin(out)), out
+
+    split = functools.partial(sharded_attention, mesh=mesh, **{AXES[axis]: axis for axis in AXES})
+    (want,) = side_by_side(run, [attention], (q, k, params))
+    if placed:
+        q, k = jax.device_put((q, k), NamedSharding(mesh, PartitionSpec("data", "sequence", "tensor")))
+    (got,) = side_by_side(run, [split], (q, k, params))
+    close(got, want, 1e-5)
 
 
 def test_no_batch_and_nothing_at_all():

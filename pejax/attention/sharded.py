@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
@@ -190,9 +190,10 @@ def _sharded(
         "pairs": operands.pairs,
         "origin": whole(operands.origin),
     }
-    out = PartitionSpec(batch, sequence, head)
-    each = jax.shard_map(attend, mesh=split.mesh, in_specs=(Operands(**specs),), out_specs=(out, out), check_vma=False)
-    return each(operands)
+    out, placed = PartitionSpec(batch, sequence, head), Operands(**specs)
+    if AxisType.Explicit in split.mesh.axis_types:  # there `shard_map` takes only what is split already
+        operands = jax.tree.map(lambda x, spec: jax.reshard(x, NamedSharding(split.mesh, spec)), operands, placed)
+    return jax.shard_map(attend, mesh=split.mesh, in_specs=(placed,), out_specs=(out, out), check_vma=False)(operands)
 
 
 def _origin(split: Split, operands: Operands) -> Origin:
