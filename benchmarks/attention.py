@@ -79,10 +79,10 @@ PART = Part(
     "One sequence of 8 heads of 64 channels, causal, ALiBi. First row: our time. Below: how many times that a "
     "peer takes, median of the rounds and the middle 80 % of them; above 1 we are faster. Peers get mask and "
     "bias as one array in the type of q, made before the clock starts; ours computes both from positions. "
-    "Forward and backward: q, k and v get gradients. Ours by `sharded_attention`, the heads split over a device for each "
-    "core; on one device XLA shares out the cores operation by operation, and where a tile is small, a core waits. Peers "
-    "on JAX have one device, torch uses all cores. What limits us: each tile is written to memory between its products, "
-    "and XLA takes the exponential of eight numbers at once.",
+    "Forward and backward: q, k and v get gradients. Ours is `sharded_attention`, the heads split over a device for "
+    "each core; on one device XLA shares out the cores operation by operation, and while a tile is small, one waits. "
+    "Peers on JAX have one device, torch uses all cores. What limits us: each tile is written to memory between its "
+    "products, and XLA takes the exponential of eight numbers at once.",
     cases,
     "way",
 )

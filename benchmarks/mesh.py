@@ -19,9 +19,10 @@ from benchmarks.report import Case, Column, Part, Settings
 from benchmarks.timing import Say, seconds_of
 from train.language import SUMS, Language
 from train.lm_config import Config
-from train.loop import Recipe, init_state, make_step, state_shardings
+from train.loop import init_state, make_step, state_shardings
 from train.mesh import AXES, make_mesh, put_batch, training_execution
 from train.optimizers import make_optimizer
+from train.update import Recipe
 
 DEVICES = (1, 2, 4, 8)
 PER_DEVICE, LENGTH = 4, 256

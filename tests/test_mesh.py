@@ -17,10 +17,11 @@ from pejax.registry import ENCODINGS
 from tests.decoders import FAST, TEXT_ENCODINGS
 from train import lm, vit
 from train.config import parse
-from train.loop import Recipe, init_state, make_step, state_shardings
+from train.loop import init_state, make_step, state_shardings
 from train.mesh import make_mesh, own_rows, parse_mesh, put_batch, require_divisible, training_execution
 from train.optimizers import make_optimizer
 from train.task import recipe
+from train.update import Recipe
 
 STEPS, BATCH = 10, 8
 TEXT = (

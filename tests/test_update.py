@@ -12,10 +12,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from train import watch
 from train.config import parse
 from train.lm import Config
-from train.loop import CPU_COMPILER, Recipe, changed
+from train.loop import CPU_COMPILER
 from train.mesh import make_mesh
 from train.optimizers import make_optimizer
-from train.update import Held, layer_by_layer
+from train.update import Held, Recipe, changed, layer_by_layer
 
 LAYERS, WIDTH = 3, 8
 SHAPES = {

@@ -17,8 +17,9 @@ from pejax.encoding import Dims, Params, merge_params
 from pejax.registry import make_encoding, parse_spec
 from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
 from train.config import RunConfig
-from train.loop import Metrics, Recipe
+from train.loop import Metrics
 from train.progress import Unit
+from train.update import Recipe
 
 Model = TypeVar("Model", bound=nnx.Module)
 

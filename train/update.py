@@ -22,6 +22,28 @@ LARGE = 2**20
 Update = Callable[[Any, "Held"], "Held"]
 
 
+class Recipe(NamedTuple):
+    """What happens in a step, the loss apart.
+
+    Attributes:
+        optimizer: of the parameters, each element or each layer by itself.
+        sums: names of what the loss adds up.
+        clip: the norm that a gradient of a larger one is scaled to; 0 = none is.
+        seed: of what is drawn at random: it comes from `(seed, step)` alone, so that a restart draws the same.
+        accumulate: parts that a batch is computed in, one after another, for memory.
+        average: decay of the average of the parameters; 0 = none is kept.
+        spike: times its running median that a loss may reach before it halts the run; 0 = any.
+    """
+
+    optimizer: optax.GradientTransformation
+    sums: tuple[str, ...]
+    clip: float = 0.0
+    seed: int = 0
+    accumulate: int = 1
+    average: float = 0.0
+    spike: float = 0.0
+
+
 class Held(NamedTuple):
     """What an update changes.
 
@@ -34,6 +56,26 @@ class Held(NamedTuple):
     params: Any
     opt: Any
     average: Any
+
+
+def changed(recipe: Recipe, grads: Any, norm: Array, held: Held) -> Held:
+    """Return parameters, moments and average after a step.
+
+    Args:
+        recipe: of the step.
+        grads: of the parameters, or of some of them.
+        norm: of the whole gradient.
+        held: before the step.
+    """
+    if recipe.clip:
+        factor = recipe.clip / jnp.maximum(norm, recipe.clip)
+        grads = jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), grads)
+    with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by integer counts
+        updates, opt = recipe.optimizer.update(grads, held.opt, held.params)
+    params = optax.apply_updates(held.params, updates)
+    if not recipe.average:
+        return Held(params, opt, None)
+    return Held(params, opt, optax.incremental_update(params, held.average, 1.0 - recipe.average))
 
 
 def layer_by_layer(
