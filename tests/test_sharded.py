@@ -168,10 +168,11 @@ def test_the_mesh_in_use_and_axes_together():
     close(out, attention(q, q, q, **options), 1e-5)
 
 
-@pytest.mark.parametrize("placed", [True, False])
-def test_a_mesh_of_explicit_axes(placed):
+@pytest.mark.parametrize(("placed", "tensor"), [(True, "Explicit"), (False, "Explicit"), (False, "Auto")])
+def test_a_mesh_of_explicit_axes(placed, tensor):
     """What `jax.make_mesh` makes by default: shardings are types there, of every head's own parameters too."""
-    mesh = jax.make_mesh((2, 2, 2), tuple(AXES))
+    kinds = [AxisType.Explicit, AxisType[tensor], AxisType.Explicit]
+    mesh = jax.make_mesh((2, 2, 2), tuple(AXES), axis_types=tuple(kinds))
     q, k = normal(4, 6, 4, D), normal(4, 6, 2, D, seed=1)
     heads = {"slope": normal(4, seed=3), "matrix": normal(4, D, seed=4)}
     params = {"heads": heads, "all": {"mix": jnp.float32(0.3)}}

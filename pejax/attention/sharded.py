@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
@@ -191,9 +191,18 @@ def _sharded(
         "origin": whole(operands.origin),
     }
     out, placed = PartitionSpec(batch, sequence, head), Operands(**specs)
-    if AxisType.Explicit in split.mesh.axis_types:  # there `shard_map` takes only what is split already
-        operands = jax.tree.map(lambda x, spec: jax.reshard(x, NamedSharding(split.mesh, spec)), operands, placed)
+    operands = jax.tree.map(functools.partial(_reshard, split.mesh), operands, placed)
     return jax.shard_map(attend, mesh=split.mesh, in_specs=(placed,), out_specs=(out, out), check_vma=False)(operands)
+
+
+def _reshard(mesh: Mesh | AbstractMesh, x: Array, spec: PartitionSpec) -> Array:
+    """Split x over the explicit axes of a mesh, where `shard_map` takes only what is split already."""
+    explicit = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit}
+    if not explicit:
+        return x
+    parts = [(part,) if isinstance(part, str) else part or () for part in spec]
+    own = PartitionSpec(*(tuple(axis for axis in part if axis in explicit) for part in parts))
+    return jax.reshard(x, NamedSharding(mesh, own))
 
 
 def _origin(split: Split, operands: Operands) -> Origin:
