@@ -81,8 +81,8 @@ PART = Part(
     "bias as one array in the type of q, made before the clock starts; ours computes both from positions. "
     "Forward and backward: q, k and v get gradients. Ours is `sharded_attention`, the heads split over a device for "
     "each core; on one device XLA shares out the cores operation by operation, and while a tile is small, one waits. "
-    "Peers on JAX have one device, torch uses all cores. What limits us: each tile is written to memory between its "
-    "products, and XLA takes the exponential of eight numbers at once.",
+    "Peers on JAX have one device, torch uses all cores. What limits us: the products of a tile, its exponential and "
+    "its conversion to bfloat16 are operations of their own, and the tile is written and read between them.",
     cases,
     "way",
 )
