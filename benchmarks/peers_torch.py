@@ -59,7 +59,7 @@ def _sdpa(**options: Any) -> Attend:
 
 
 def _eager(problem: Problem, bias: Tensor) -> Attend:
-    require_memory((6 if problem.backward else 4) * problem.square)
+    require_memory((10 if problem.backward else 4) * problem.square)
     torch = load()
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import jax
@@ -195,11 +196,18 @@ def threads() -> int:
 
 
 def require_memory(needed: float) -> None:
-    """Refuse what does not fit in three quarters of the machine's memory.
+    """Refuse what does not fit in nine tenths of the memory that is free, or can be made so.
 
     Raises:
         MemoryError: naming both sizes.
     """
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > 0.75 * total:
-        raise MemoryError(f"needs about {needed / 2**30:.0f} GiB of {total / 2**30:.0f}")
+    free = free_memory()
+    if needed > 0.9 * free:
+        raise MemoryError(f"needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} are free")
+
+
+def free_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Return the bytes that a process can still take: Linux's estimate, elsewhere all of the machine's memory."""
+    if meminfo.is_file():
+        return 1024 * int(meminfo.read_text().split("MemAvailable:")[1].split()[0])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

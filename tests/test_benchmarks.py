@@ -5,6 +5,7 @@ import json
 import math
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from peers import peer
@@ -88,9 +89,23 @@ def test_growth_is_the_power_of_the_length():
 
 
 def test_what_does_not_fit_is_refused_before_it_is_made():
-    with pytest.raises(MemoryError, match=r"^needs about \d+ GiB of \d+$"):
+    with pytest.raises(MemoryError, match=r"^needs about \d+\.\d GiB, \d+\.\d are free$"):
         timing.require_memory(1e18)
     timing.require_memory(1e6)
+
+
+def test_free_memory_is_what_the_kernel_says_can_be_had(tmp_path):
+    told = tmp_path / "meminfo"
+    told.write_text("MemTotal:       24000 kB\nMemFree:          100 kB\nMemAvailable:    3000 kB\n")
+    assert timing.free_memory(told) == 3000 * 1024
+    assert timing.free_memory(tmp_path / "none") > 2**20
+
+
+def test_a_peer_that_xla_plans_too_much_memory_for_is_left_out(monkeypatch):
+    monkeypatch.setattr(timing, "free_memory", lambda: 1000)
+    problem = Problem(16, 2, 8, "float32", True)
+    with pytest.raises(MemoryError, match=r"^needs about "):
+        peers_jax._way(problem, lambda: jnp.zeros((1, 2, 16, 16)), lambda: peers_jax.einsum_attention)
 
 
 def test_time_left_follows_from_the_weights():
