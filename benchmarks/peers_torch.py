@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.operands import Problem
-from benchmarks.timing import Call, Maker, require_memory, threads
+from benchmarks.timing import Call, Maker, require_memory
 from pejax import alibi_slopes
+from train.cpu import cores
 
 Tensor = Any
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -19,7 +20,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 def load() -> Any:
     """Return torch, on all cores of this process."""
     torch = importlib.import_module("torch")
-    torch.set_num_threads(threads())
+    torch.set_num_threads(cores())
     return torch
 
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from benchmarks.timing import Say, Timed, duration, ratio, threads
+from benchmarks.timing import Say, Timed, duration, ratio
+from train.cpu import cores
 
 VERSIONS = (
     "jax", "jaxlib", "flax", "numpy", "torch", "transformers", "rotary-embedding-torch", "x-transformers", "tokamax",
@@ -115,7 +116,7 @@ def machine() -> str:
     versions = " ".join(f"{name} {version}" for name, version in found.items() if version)
     pages = ", huge pages" if "hugetlb=1" in os.environ.get("GLIBC_TUNABLES", "") else ""
     device = jax.devices()[0].device_kind
-    return f"{versions}, Python {platform.python_version()}; {device}, {host}, {threads()} threads{pages}"
+    return f"{versions}, Python {platform.python_version()}; {device}, {host}, {cores()} threads{pages}"
 
 
 def _version(name: str) -> str | None:

@@ -188,13 +188,6 @@ class Progress:
             self.stream.flush()
 
 
-def threads() -> int:
-    """Return the cores that this process may use."""
-    with contextlib.suppress(AttributeError):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def require_memory(needed: float) -> None:
     """Refuse what does not fit in nine tenths of the memory that is free, or can be made so.
 

@@ -27,6 +27,7 @@ def small_blocks(monkeypatch):
     """Let short sequences have many tiles."""
     monkeypatch.setattr(blockwise, "BLOCK", 8)
     monkeypatch.setattr(cpu, "BLOCK", 16)
+    monkeypatch.setattr(cpu, "BACKWARD", 8)
 
 
 @st.composite

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
 from pejax import ENCODINGS, Tokens, attention, sharded_attention
-from pejax.attention import blockwise
+from pejax.attention import blockwise, cpu
 from pejax.encoding import attention_hooks, merge_params, rotate_keys, rotate_queries
 from pejax.testing import settle
 
@@ -240,3 +240,18 @@ def test_what_cannot_be_split_is_refused(message):
     q, k = normal(2, 6, 2, D), normal(2, 6, 1, D)
     with pytest.raises(ValueError, match=re.escape(message)):
         sharded_attention(q, k, k, q_tokens=jnp.arange(6), **{"mesh": mesh, **REFUSED[message]})
+
+
+@pytest.mark.parametrize(("cores", "tile"), [(2, 256), (3, 512)])
+def test_tiles_are_small_where_each_device_has_a_core(cores, tile, monkeypatch):
+    """Also right after the same shapes were traced for a device that has all cores, and the other way round."""
+    monkeypatch.setattr(cpu, "cores", lambda: cores)
+    q, positions = jnp.zeros((1, 1024, 2, 8 * cores)), jnp.arange(1024)  # traced for no other number of cores
+    split = on({"tensor": 2})
+
+    def tiles(attend, q):
+        run = lambda q: attend(q, q, q, q_tokens=positions, implementation="cpu")  # noqa: E731
+        return set(re.findall(r"f32\[(256,256|512,512)\]", str(jax.make_jaxpr(run)(q))))
+
+    found = [tiles(attention, q[:, :, :1]), tiles(split, q), tiles(attention, q[:, :, :1])]
+    assert found == [{"512,512"}, {f"{tile},{tile}"}, {"512,512"}]

@@ -155,6 +155,7 @@ def sides(t, s):
 def test_the_cpu_core_has_the_output_and_gradients_of_the_bias_for_any_positions(t, s, options, monkeypatch):
     """Its tiles read vectors where positions count on by one; they have two strips, the last one in part."""
     monkeypatch.setattr(cpu, "BLOCK", 80)
+    monkeypatch.setattr(cpu, "BACKWARD", 40)
     encoding = make_encoding("transformer_xl", Dims(width=16, heads=4, kv_heads=2, head_dim=D))
     params = jax.tree.map(lambda x: 20.0 * x, encoding.init_layer(jax.random.key(0)))
     rng = np.random.default_rng(1)

@@ -5,6 +5,8 @@ the backward pass are the operands, the output and the log-sum-exps.
 """
 
 import functools
+import math
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -37,7 +39,25 @@ from pejax.attention.vectors import HeadVectors, vectors_of, vectors_pay
 from pejax.encoding import Tokens
 
 BLOCK = 512
-"""Queries and keys of a tile at most; half as many queries in the backward pass."""
+"""Queries and keys of a tile at most, where several cores share the operations of a device."""
+
+ALONE = 256
+"""The same where each device has a core: a tile that stays in its cache."""
+
+BACKWARD = 256
+"""Queries of a tile in the backward pass at most."""
+
+
+def block() -> int:
+    """Return how many queries and keys a tile has at most, given how many devices compute at the same time."""
+    mesh = jax.sharding.get_abstract_mesh()
+    devices = math.prod(mesh.shape[axis] for axis in mesh.manual_axes)
+    return min(BLOCK, ALONE) if devices >= cores() else BLOCK
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
@@ -160,7 +180,7 @@ def _backward(
     *results: Array,
 ) -> _Totals:
     (t, heads), (s, groups) = operands.q.shape[1:3], operands.k.shape[1:3]
-    sizes = block_size(options.block // 2, t), block_size(options.block, s)
+    sizes = block_size(min(options.block, BACKWARD), t), block_size(options.block, s)
     count, place_of = _places(operands)
     vectors, pull_vectors = vectors_of(operands, first, sizes)
     operands, results = _by_bits(operands), tuple(map(as_bits, results))

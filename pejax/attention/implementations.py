@@ -30,7 +30,7 @@ def _blockwise(options: Options, layout: Layout, operands: Operands) -> tuple[Ar
 
 
 def _cpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
-    return cpu.cpu_attention(options._replace(block=cpu.BLOCK), layout, operands)
+    return cpu.cpu_attention(options._replace(block=cpu.block()), layout, operands)
 
 
 def _tpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
