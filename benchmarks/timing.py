@@ -196,7 +196,8 @@ def require_memory(needed: float) -> None:
     """
     free = free_memory()
     if needed > 0.9 * free:
-        raise MemoryError(f"needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} are free")
+        needed, free = needed / 2**30, free / 2**30
+        raise MemoryError(f"needs about {needed:.1f} GiB, over nine tenths of the {free:.1f} that are free")
 
 
 def free_memory(meminfo: Path = Path("/proc/meminfo")) -> int:

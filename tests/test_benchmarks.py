@@ -89,7 +89,7 @@ def test_growth_is_the_power_of_the_length():
 
 
 def test_what_does_not_fit_is_refused_before_it_is_made():
-    with pytest.raises(MemoryError, match=r"^needs about \d+\.\d GiB, \d+\.\d are free$"):
+    with pytest.raises(MemoryError, match=r"^needs about \d+\.\d GiB, over nine tenths of the \d+\.\d that are free$"):
         timing.require_memory(1e18)
     timing.require_memory(1e6)
 
