@@ -38,7 +38,7 @@ STEPS = 200
 HEARTBEAT, JOINED_WITHIN = 10, 45
 """Seconds, see `train.hosts`: shorter than there."""
 
-PATIENCE = 120
+PATIENCE = 300
 """Seconds after which a process that should have ended counts as hanging."""
 
 SERVER = multiprocessing.get_context("forkserver")

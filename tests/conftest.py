@@ -14,11 +14,3 @@ pytest.register_assert_rewrite("cases", "laws", "biases")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=25, database=None)
 hypothesis.settings.load_profile("fixed")
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep each file on one worker where there are several, for what it has compiled; a test may name its own group."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))

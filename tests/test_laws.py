@@ -36,12 +36,9 @@ def cases() -> list[Case]:
 
 
 def pairs() -> list:
-    """Return every case with every law that says something about it; workers share out encodings, not tests."""
+    """Return every case with every law that says something about it."""
     return [
-        pytest.param(case, law, id=f"{case}-{law.__name__}", marks=pytest.mark.xdist_group(case.spec))
-        for case in cases()
-        for law in LAWS
-        if law.applies(case)
+        pytest.param(case, law, id=f"{case}-{law.__name__}") for case in cases() for law in LAWS if law.applies(case)
     ]
 
 

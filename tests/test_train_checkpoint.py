@@ -29,6 +29,13 @@ def save(checkpoints: Checkpoints, step: int) -> None:
     checkpoints.wait()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def coroutines_collected():
+    """Let the coroutines that Orbax leaves behind complain while these tests ignore it."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture
 def saved(tmp_path):
     """Steps 1 and 2."""
@@ -36,8 +43,7 @@ def saved(tmp_path):
     for step in (1, 2):
         save(checkpoints, step)
     checkpoints.close()
-    yield tmp_path
-    gc.collect()
+    return tmp_path
 
 
 def reopened(folder, check=lambda config: None):
