@@ -1,6 +1,7 @@
 """Rotary encodings: the laws of rotation, the frequencies, wrong input, and phases inside a whole model."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +104,28 @@ def test_partial_rotation_turns_the_first_channels_only(pairing):
     np.testing.assert_allclose(frequencies, [1, 0.1, 0, 0, 0, 0], rtol=1e-7)
     if pairing == "interleaved":
         np.testing.assert_array_equal(apply(X, positions, frequencies), out)
+
+
+@pytest.mark.parametrize("rotary_dim", [12, 8])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_halves_are_turned_in_one_pass(dtype, rotary_dim):
+    """Not by a concatenation, which XLA:CPU computes in a loop for each part; what passes stays, NaN or not."""
+    positions, frequencies = np.arange(6, dtype=np.int32), rope_frequencies(rotary_dim)
+    turn = lambda x: rope_apply(x, positions, frequencies, pairing="half")  # noqa: E731
+    with jax.enable_x64(dtype == "float64"):
+        x = jnp.asarray(X / 3, dtype).at[0, 0, 0, rotary_dim:].set(np.nan)
+        out, pull = jax.vjp(turn, x)
+        [gradient] = pull(out)
+        compiled = jax.jit(lambda x, g: jax.vjp(turn, x)[1](g)).lower(x, x).compile().as_text()
+    assert not re.search(r"\[2,6,.* concatenate\(", compiled)
+    assert out.dtype == gradient.dtype == x.dtype
+    x, out, gradient = (np.asarray(array, np.float64) for array in (x, out, gradient))
+    for found, turns in ((out, 1), (gradient, 0)):
+        np.testing.assert_array_equal(found[..., rotary_dim:], x[..., rotary_dim:])
+        angles = turns * np.multiply.outer(positions, frequencies.astype(np.float64))[:, None]
+        expected = rotation(x[..., :rotary_dim], angles, "half")
+        eps = max(float(jnp.finfo(dtype).eps), 2e-7)
+        np.testing.assert_allclose(found[..., :rotary_dim], expected, atol=4 * eps)
 
 
 def test_on_a_grid_rope_counts_in_raster_order():
