@@ -40,12 +40,22 @@ def rotate_pairs(
     *tokens, heads, channels = x.shape
     groups, count = cos.shape[-2:]
     grouped = x.reshape(*tokens, groups, heads // groups, channels)
+    cos, sin = cos[..., None, :], sin[..., None, :]
     turn = _turn_pairs if pairing == "interleaved" else _turn_halves
-    return turn(grouped, cos[..., None, :], sin[..., None, :], count).reshape(x.shape)
+    return turn(grouped, cos, sin, count).reshape(x.shape)
+
+
+def _turned(
+    first: Float[Array, "*BTKG F"],
+    second: Float[Array, "*BTKG F"],
+    cos: Float[Array, "*btKG F"],
+    sin: Float[Array, "*btKG F"],
+) -> tuple[Float[Array, "*BTKG F"], Float[Array, "*BTKG F"]]:
+    return first * cos - second * sin, first * sin + second * cos
 
 
 def _turn_halves(
-    x: Float[Array, "*BTKG D"], cos: Float[Array, "*btK 1 F"], sin: Float[Array, "*btK 1 F"], count: int
+    x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"], count: int
 ) -> Float[Array, "*BTKG D"]:
     wide = x if x.dtype.itemsize > 4 else x.astype(jnp.float32)
     first, second = (wide[..., start : start + count].astype(jnp.float32) for start in (0, count))
@@ -57,18 +67,19 @@ def _turn_halves(
         return jax.lax.pad(turned.astype(wide.dtype), jnp.zeros((), wide.dtype), room)
 
     # selects, not a concatenation: of that, XLA:CPU makes a loop over the whole array for each part
-    out = jnp.where(channel < count, at(0, first * cos - second * sin), at(count, first * sin + second * cos))
+    first, second = _turned(first, second, cos, sin)
+    out = jnp.where(channel < count, at(0, first), at(count, second))
     return (out if 2 * count == channels else jnp.where(channel < 2 * count, out, wide)).astype(x.dtype)
 
 
 def _turn_pairs(
-    x: Float[Array, "*BTKG D"], cos: Float[Array, "*btK 1 F"], sin: Float[Array, "*btK 1 F"], count: int
+    x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"], count: int
 ) -> Float[Array, "*BTKG D"]:
     turning, passing = x[..., : 2 * count], x[..., 2 * count :]
     pairs = turning.astype(jnp.float32).reshape(*x.shape[:-1], count, 2)
     # split, not indexing: the gradient is then one concatenation and no sum of padded parts
     first, second = (part[..., 0] for part in jax.lax.split(pairs, (1, 1), x.ndim))
-    out = jnp.stack([first * cos - second * sin, first * sin + second * cos], -1)
+    out = jnp.stack(_turned(first, second, cos, sin), -1)
     return jnp.concatenate([out.reshape(turning.shape).astype(x.dtype), passing], axis=-1)
 
 

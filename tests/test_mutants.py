@@ -112,12 +112,12 @@ PLAIN_PRODUCT = (
 # (function, what it says, what the mutant says, the checks of which one must fail)
 MUTANTS = {
     "rope: sine for cosine": (
-        rotation.rotate_pairs,
+        rotation._turned,
         "first * cos - second * sin",
         "first * sin - second * cos",
         LAWS_OF_ROPE,
     ),
-    "rope: a sign lost": (rotation.rotate_pairs, "first * cos - second", "first * cos + second", LAWS_OF_ROPE),
+    "rope: a sign lost": (rotation._turned, "first * cos - second", "first * cos + second", LAWS_OF_ROPE),
     "rope: turned backwards": (
         rotation.rope_apply,
         "(cos * factor, sin * factor)",
