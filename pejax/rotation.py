@@ -38,11 +38,11 @@ def rotate_pairs(
     """
     check_choice("pairing", pairing, PAIRINGS)
     *tokens, heads, channels = x.shape
-    groups, count = cos.shape[-2:]
+    groups = cos.shape[-2]
     grouped = x.reshape(*tokens, groups, heads // groups, channels)
     cos, sin = cos[..., None, :], sin[..., None, :]
     turn = _turn_pairs if pairing == "interleaved" else _turn_halves
-    return turn(grouped, cos, sin, count).reshape(x.shape)
+    return turn(grouped, cos, sin).reshape(x.shape)
 
 
 def _turned(
@@ -55,11 +55,11 @@ def _turned(
 
 
 def _turn_halves(
-    x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"], count: int
+    x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG D"]:
+    count, channels = cos.shape[-1], x.shape[-1]
     wide = x if x.dtype.itemsize > 4 else x.astype(jnp.float32)
     first, second = (wide[..., start : start + count].astype(jnp.float32) for start in (0, count))
-    channels = x.shape[-1]
     channel = jnp.arange(channels)
 
     def at(start: int, turned: Float[Array, "*BTKG F"]) -> Float[Array, "*BTKG D"]:
@@ -73,8 +73,9 @@ def _turn_halves(
 
 
 def _turn_pairs(
-    x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"], count: int
+    x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG D"]:
+    count = cos.shape[-1]
     turning, passing = x[..., : 2 * count], x[..., 2 * count :]
     pairs = turning.astype(jnp.float32).reshape(*x.shape[:-1], count, 2)
     # split, not indexing: the gradient is then one concatenation and no sum of padded parts
