@@ -4,13 +4,15 @@ Forward, for a block of queries, over the blocks of keys that it may see:
 
     m' = max(m, max_j s_ij)    l' = e^(m-m') l + Σ_j e^(s_ij-m')    a' = e^(m-m') a + output(e^(s-m'))
 
-and `o = a / l`, `lse = m + log l`. Backward keeps o and lse alone and computes each tile again. The gradients of k
-and v add up transposed, so that all five products are row-major:
+and `o = a / l`, `lse = m + log l`. Backward keeps o and lse alone and computes each tile again:
 
     w_ij = e^(s_ij-lse_i)    ds_ij = w_ij (dw_ij - Σ_d do_id o_id + dlse_i)
 
 The logits s, the mask and a bias of the distance are part of the loop that takes the exponential; none is stored.
 A bias by vectors is a product more forward, and three backward.
+
+The gradients of k and v add up transposed, `dkᵀ = qᵀ ds`: XLA:CPU multiplies `aᵀ b` as fast as `a b` where a is the
+smaller. That of 16-bit q and do is the exception, so their blocks are transposed in memory.
 
 Reference:
     Milakov & Gimelshein 2018 (arXiv 1805.02867), algorithm 3; Dao et al. 2022 (arXiv 2205.14135), appendix B.
@@ -40,16 +42,16 @@ def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[
     """Return the output of one head, in float32, and each row's log-sum-exp."""
     queries, keys, terms, dropout = head
     runs = _runs(visible_blocks(queries.tokens, keys.tokens, **_masking(options)), len(queries.q), len(keys.k))
-    k_turned = keys.k.swapaxes(1, 2)
 
     def block(operands: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         c, first, end = operands
         query = _at(queries, c)
+        scaled = _scaled(options, query.q)
 
         def step(b: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             top, total, sums = carry
             key = _at(keys, b)
-            logits = options.scale * _dot(options, query.q, _at(k_turned, b))
+            logits = scaled(key.k)
             if any(x is not None for x in terms[1:]):
                 bias = _steady_bias(head, c, b)
                 logits = logits + _where(placed_pairs(query.tokens, key.tokens), bias, 0.0)
@@ -79,23 +81,22 @@ def backward(options: Options, head: Head, rows: Row) -> Gradients:
     queries, keys, terms, _ = head
     seen = visible_blocks(queries.tokens, keys.tokens, **_masking(options))
     runs = _runs(None if seen is None else seen.T, len(keys.k), len(queries.q))
-    turned = queries.q.swapaxes(1, 2), rows.d_output.swapaxes(1, 2)
-    keys_and_turned = keys, keys.k.swapaxes(1, 2), keys.v.swapaxes(1, 2)
+    turned = _turned(queries.q), _turned(rows.d_output)
     vectors_turned = None if terms.vectors is None else (terms.vectors.met.swapaxes(1, 2), terms.vectors.turned.T)
 
     def key_block(carry: Any, operands: tuple[Any, ...]) -> tuple[Any, Any]:
         b, first, end = operands
-        key, *keys_turned = _at(keys_and_turned, b)
+        key = _once(_at(keys, b))
 
         def step(c: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
             (d_queries, d_hooks, *d_steady), d_key = carry
-            sides = (_at(queries, c), *_at(turned, c)), (key, *keys_turned)
-            part = _tile_gradients(options, head, *sides, _at(rows, c), (c, b), vectors_turned)
+            query, row, sides = _once(_at((queries, rows, turned), c))
+            part = _tile_gradients(options, head, query, key, row, sides, (c, b), vectors_turned)
             d_queries = jax.tree.map(functools.partial(_add_at, c), d_queries, (part.q, part.queries))
             d_steady = _add_steady(d_steady, head, part, c, b)
             return (d_queries, _add(d_hooks, part.hooks), *d_steady), _add(d_key, (part.k, part.v, part.keys))
 
-        zeros = [jnp.zeros_like(wide(x)) for x in keys_turned]
+        zeros = [jnp.zeros_like(wide(x)).T for x in (key.k, key.v)]
         return lax.fori_loop(first, end, step, (carry, (*zeros, zeros_of(key))))
 
     steady = jax.tree.map(jnp.zeros_like, terms[1:])
@@ -108,17 +109,18 @@ def backward(options: Options, head: Head, rows: Row) -> Gradients:
 def _tile_gradients(
     options: Options,
     head: Head,
-    query_side: tuple[Queries, Float[Array, "D T"], Float[Array, "D T"]],
-    key_side: tuple[Keys, Float[Array, "D S"], Float[Array, "D S"]],
+    query: Queries,
+    key: Keys,
     row: Row,
+    turned: tuple[Float[Array, "D T"] | None, Float[Array, "D T"] | None],
     place: tuple[Int[Array, ""], Int[Array, ""]],
     vectors_turned: tuple[Float[Array, "N D T"], Float[Array, "R D"]] | None,
 ) -> Gradients:
     """Return one tile's part."""
-    (query, q_turned, d_output_turned), (key, k_turned, v_turned), hooks = query_side, key_side, head.terms.hooks
+    (q_turned, d_output_turned), hooks = turned, head.terms.hooks
     placed, mask = placed_pairs(query.tokens, key.tokens), visible_pairs(options, query.tokens, key.tokens)
     through, pull = (zeros_of(query), zeros_of(key), zeros_of(hooks)), None
-    logits = options.scale * _dot(options, query.q, k_turned)
+    logits = _scaled(options, query.q)(key.k)
     if any(x is not None for x in head.terms[1:]):
         logits = logits + _where(placed, _steady_bias(head, *place), 0.0)
     elif hooks.bias is not None:
@@ -130,7 +132,7 @@ def _tile_gradients(
         slope = 1.0 - jnp.square(logits / options.soft_cap)
     weights = jnp.exp(_where(mask, logits, -jnp.inf) - row.lse[:, None])
     drop = _drop(options, head.dropout, query, key)
-    kept, d_kept = drop(weights), _dot(options, row.d_output, v_turned)
+    kept, d_kept = drop(weights), _dot(options, row.d_output, key.v, 1, 1)
     if hooks.values is not None:
         values = lambda weights, *sides: _values(*weights, *sides)  # noqa: E731
         _, pull_values = _pullable(values, [kept], query, key, hooks)
@@ -142,8 +144,8 @@ def _tile_gradients(
     narrow, d_bias = d_logits.astype(query.q.dtype), _where(placed, d_logits, 0.0)
     return Gradients(
         q=options.scale * _dot(options, narrow, key.k),
-        k=options.scale * _dot(options, q_turned, narrow),
-        v=_dot(options, d_output_turned, kept.astype(key.v.dtype)),
+        k=options.scale * _over_rows(options, query.q, q_turned, narrow),
+        v=_over_rows(options, row.d_output, d_output_turned, kept.astype(key.v.dtype)),
         queries=through[0],
         keys=through[1],
         hooks=through[2],
@@ -221,10 +223,32 @@ def _start(head: Head, c: Int[Array, ""], b: Int[Array, ""]) -> Int[Array, ""]:
     return b * columns - c * rows + count * rows - 1
 
 
-def _dot(options: Options, a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
-    """Multiply row-major matrices, summed in at least 32 bits."""
+def _dot(
+    options: Options, a: Float[Array, "..."], b: Float[Array, "..."], a_axis: int = 1, b_axis: int = 0
+) -> Float[Array, "M N"]:
+    """Multiply matrices, summed over an axis of each, in at least 32 bits."""
     kind = jnp.float32 if a.dtype == jnp.bfloat16 else a.dtype
-    return jnp.matmul(a, b, precision=options.precision, preferred_element_type=kind)
+    return jnp.tensordot(a, b, ((a_axis,), (b_axis,)), precision=options.precision, preferred_element_type=kind)
+
+
+def _scaled(options: Options, q: Float[Array, "T D"]) -> Callable[[Float[Array, "S D"]], Float[Array, "T S"]]:
+    """Return the way to `scale · q kᵀ`: q is scaled, or the product where q has 16 bits and would be rounded."""
+    if q.dtype.itemsize < 4:
+        return lambda k: options.scale * _dot(options, q, k, 1, 1)
+    scaled = options.scale * q
+    return lambda k: _dot(options, scaled, k, 1, 1)
+
+
+def _turned(blocks: Float[Array, "N T D"]) -> Float[Array, "N D T"] | None:
+    """Return blocks of 16 bits transposed in memory, None for others."""
+    return blocks.swapaxes(1, 2) if blocks.dtype.itemsize < 4 else None
+
+
+def _over_rows(
+    options: Options, x: Float[Array, "T D"], turned: Float[Array, "D T"] | None, y: Float[Array, "T S"]
+) -> Float[Array, "D S"]:
+    """Return `xᵀ y`, x given transposed too where `_turned` does."""
+    return _dot(options, x, y, 0, 0) if turned is None else _dot(options, turned, y)
 
 
 def _drop(options: Options, dropout: Dropout | None, query: Queries, key: Keys) -> Callable[[Array], Array]:
@@ -239,8 +263,15 @@ def _where(mask: Bool[Array, "T S"] | None, x: Float[Array, "T S"], otherwise: f
     return x if mask is None else jnp.where(mask, x, otherwise)
 
 
+def _once(tree: Any) -> Any:
+    """Return slices that several products read: XLA:CPU would take each from the whole for every one of them."""
+    return lax.optimization_barrier(tree)
+
+
 def _at(tree: Any, i: Int[Array, ""]) -> Any:
     def one(leaf: Array) -> Array:
+        if len(leaf) == 1:
+            return leaf[0]
         found = lax.dynamic_index_in_dim(as_bits(leaf), i, 0, keepdims=False)
         return from_bits(found) if leaf.dtype == jnp.bfloat16 else found
 
@@ -248,6 +279,8 @@ def _at(tree: Any, i: Int[Array, ""]) -> Any:
 
 
 def _add_at(i: Int[Array, ""], whole: Array, part: Array) -> Array:
+    if len(whole) == 1:
+        return whole + part[None]
     return lax.dynamic_update_index_in_dim(whole, _at(whole, i) + part, i, 0)
 
 
