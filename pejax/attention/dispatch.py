@@ -164,7 +164,7 @@ def run(
     options: Options, layout: Layout, operands: Operands, implementation: str | None, shape: tuple[int, ...]
 ) -> tuple[Array, Array]:
     """Run the implementation named, or the first that can, and bring its outputs to `shape` and `shape[:-1]`."""
-    names = candidates(options, operands, implementation)
+    names = candidates(operands, implementation)
     if 0 in operands.q.shape or operands.k.shape[-2] == 0:
         return jnp.zeros(shape, operands.q.dtype), jnp.full(shape[:-1], -jnp.inf, jnp.float32)
     turns, outputs = attempt(options, layout, operands, names)
@@ -206,7 +206,7 @@ def explain_attention(
 
     def trace(q: Array, k: Array, v: Array) -> None:
         options, layout, operands = _prepare(q, k, v, **arguments)
-        names, (t, s) = candidates(options, operands, implementation), (q.shape[-3], k.shape[-3])
+        names, (t, s) = candidates(operands, implementation), (q.shape[-3], k.shape[-3])
         turns, _ = attempt(options, layout, operands, names)
         lines.append(f"{platform()}: {t:,} queries, {s:,} keys, {q.shape[-2]} heads, {q.dtype}")
         told = dict(turns)

@@ -59,25 +59,20 @@ class Preference(NamedTuple):
     """What a platform tries.
 
     Attributes:
-        short: scores of one head, T·S, up to which the dense reference comes first where all keys are seen: scores
-            that are kept cost less than scores that are computed again.
-        short_causal: the same under a causal mask, of which tiles skip half.
-        short_narrow: the same where q, k and v have 16 bits, causal or not: scores that are kept are widened again.
+        short: scores of one head, T·S, up to which the dense reference comes first.
         kernels: what comes first beyond, in order; the dense reference comes last.
     """
 
     short: int
-    short_causal: int
-    short_narrow: int
     kernels: tuple[str, ...]
 
 
 PREFERENCES = {
-    "cpu": Preference(short=3 * 2**14, short_causal=2**15, short_narrow=2**13, kernels=("cpu",)),
-    "gpu": Preference(2**15, 2**15, 2**15, kernels=("cudnn", "gpu", "blockwise")),
-    "tpu": Preference(2**15, 2**15, 2**15, kernels=("tpu", "blockwise")),
+    "cpu": Preference(2**10, ("cpu",)),
+    "gpu": Preference(2**15, ("cudnn", "gpu", "blockwise")),
+    "tpu": Preference(2**15, ("tpu", "blockwise")),
 }
-"""The ends of the dense reference come from CPU, forward and backward on one core; those of GPU and TPU are guesses."""
+"""The end of the dense reference comes from CPU, forward and backward on one core; those of GPU and TPU are guesses."""
 
 
 class Attempt(NamedTuple):
@@ -94,17 +89,14 @@ def platform() -> str:
     return name if name in PREFERENCES else "gpu"
 
 
-def candidates(options: Options, operands: Operands, implementation: str | None) -> tuple[str, ...]:
+def candidates(operands: Operands, implementation: str | None) -> tuple[str, ...]:
     """Return the names to try, in order: the one given, or all that this platform has for this size."""
     if implementation is not None:
         if implementation not in IMPLEMENTATIONS:
             raise ValueError(f"implementation must be None or one of {(*IMPLEMENTATIONS,)}, got {implementation!r}")
         return (implementation,)
-    short, short_causal, short_narrow, kernels = PREFERENCES[platform()]
-    end = short_causal if options.causal else short
-    if all(x.dtype.itemsize < 4 for x in operands[:3]):
-        end = min(end, short_narrow)
-    is_short = operands.q.shape[-2] * operands.k.shape[-2] <= end
+    short, kernels = PREFERENCES[platform()]
+    is_short = operands.q.shape[-2] * operands.k.shape[-2] <= short
     return ("reference", *kernels) if is_short else (*kernels, "reference")
 
 
