@@ -108,6 +108,23 @@ def test_arguments_and_traffic_of_the_real_step_are_as_estimated(argv):
     assert 0.4 < found.over("fsdp") / guess.sent["fsdp"] < 4
 
 
+@pytest.mark.parametrize("sends", [False, True])
+def test_a_loop_of_unknown_length_is_told_where_it_sends(sends):
+    mesh = make_mesh(8, "data=8")
+
+    @partial(
+        jax.shard_map, mesh=mesh, in_specs=(PartitionSpec(AXES), None), out_specs=PartitionSpec(AXES), check_vma=False
+    )
+    def program(x, n):
+        turn = lambda _, x: jnp.sin(lax.ppermute(x, "data", [(0, 1), (1, 0)]) if sends else x)  # noqa: E731
+        return lax.psum(lax.fori_loop(0, n, turn, x), "data")
+
+    shapes = jax.ShapeDtypeStruct((8 * 96,), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
+    found = collectives(jax.jit(program).lower(*shapes).compile().as_text() or "", mesh)
+    assert found.unknown_loops == sends
+    assert found.sent > 0
+
+
 def test_collectives_are_counted_with_their_loops_and_axes():
     mesh = make_mesh(8, "data=2,fsdp=2,tensor=2")
 
@@ -181,7 +198,7 @@ def test_the_ways_a_tpu_program_is_written():
         ("all-reduce", "data x tensor"): (1, 2 * (16 + 24) * 3 / 4),
         ("all-gather", "data x fsdp x tensor"): (1, 7 * 16),
     }
-    assert found.unknown_loops == 1
+    assert found.unknown_loops == 0  # the endless one sends nothing
 
 
 def test_weak_scaling_keeps_each_chips_arithmetic():

@@ -11,6 +11,7 @@ often as the loop turns, which is read from its condition, `i < constant`: a sca
 a conditional every branch counts.
 """
 
+import functools
 import math
 import re
 from collections import Counter
@@ -48,7 +49,7 @@ class Traffic(NamedTuple):
 
 
 class Collectives(NamedTuple):
-    """The traffic of a step, the largest first, and how many loops turn an unknown number of times, counted as once."""
+    """The traffic of a step, the largest first, and how many loops with traffic turn unknown times, counted as once."""
 
     traffic: tuple[Traffic, ...]
     unknown_loops: int
@@ -102,9 +103,17 @@ def computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 
 def turns(program: dict[str, list[str]], entry: str) -> tuple[Counter[str], int]:
-    """Return how often each computation runs in a step, and how many loops turn an unknown number of times."""
+    """Return how often each computation runs in a step, and how many loops with traffic turn unknown times.
+
+    A loop without traffic may: attention in tiles has such, over the tiles that a mask leaves.
+    """
     times: Counter[str] = Counter()
     unknown = 0
+
+    @functools.cache
+    def sends(name: str) -> bool:
+        lines = program.get(name, ())
+        return any(COLLECTIVE.search(line) or any(map(sends, _called(line))) for line in lines)
 
     def visit(name: str, count: int) -> None:
         nonlocal unknown
@@ -112,7 +121,7 @@ def turns(program: dict[str, list[str]], entry: str) -> tuple[Counter[str], int]
         for line in program.get(name, ()):
             loop = re.search(r" while\(.*condition=%?([^\s,]+)", line)
             length = _loop_length(line, program.get(loop[1], [])) if loop else 1
-            unknown += length is None
+            unknown += length is None and any(map(sends, _called(line)))
             for called in _called(line):
                 visit(called, count * (length or 1))
 
