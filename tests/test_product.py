@@ -73,17 +73,31 @@ def test_gradients_map_over_examples(inputs, outputs, mapped):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_operands_split_over_devices_are_not_gathered(dtype):
+@pytest.mark.parametrize(
+    "specs",
+    [(PartitionSpec("data"), PartitionSpec(None, "tensor")), (PartitionSpec("data", "tensor"), PartitionSpec())],
+)
+def test_operands_split_over_devices_are_not_gathered(specs, dtype):
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    specs = PartitionSpec("data"), PartitionSpec(None, "tensor")
     split = tuple(NamedSharding(mesh, spec) for spec in specs)
     loss = lambda *both: jnp.sum(jnp.square(product(*both)))  # noqa: E731
-    x, kernel = draw(8, 3, 6, dtype=dtype), draw(6, 10, seed=1, dtype=dtype)
+    x, kernel = draw(8, 4, 6, dtype=dtype), draw(6, 10, seed=1, dtype=dtype)
     run = jax.jit(jax.grad(loss, (0, 1)), in_shardings=split, out_shardings=split)
     assert "all-gather" not in run.lower(x, kernel).compile().as_text()
     for found, expected in zip(run(x, kernel), jax.grad(loss, (0, 1))(x, kernel), strict=True):
         rounding = {"float32": 1e-6, "bfloat16": 2.0**-7}[dtype] * np.abs(exact(expected)).max()
         np.testing.assert_allclose(exact(found), exact(expected), rtol=0, atol=rounding)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(96, 160), (160, 96)])
+def test_a_device_that_has_its_own_part_copies_no_operand(inputs, outputs):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    split, whole = PartitionSpec("data"), PartitionSpec()
+    own = jax.grad(lambda *both: jnp.sum(jnp.square(product(*both))), (0, 1))
+    run = jax.jit(jax.shard_map(own, mesh=mesh, in_specs=(split, whole), out_specs=(split, split), check_vma=False))
+    program = run.lower(draw(16, 48, inputs), draw(inputs, outputs, seed=1)).compile().as_text()
+    assert len(re.findall(r" dot\(", program)) == 3
+    assert not re.search(r"2,48\]\S* copy\(", program)
 
 
 @pytest.mark.parametrize("bias", [False, True])
