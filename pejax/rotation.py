@@ -78,10 +78,26 @@ def _turn_pairs(
     count = cos.shape[-1]
     turning, passing = x[..., : 2 * count], x[..., 2 * count :]
     pairs = turning.astype(jnp.float32).reshape(*x.shape[:-1], count, 2)
-    # split, not indexing: the gradient is then one concatenation and no sum of padded parts
-    first, second = (part[..., 0] for part in jax.lax.split(pairs, (1, 1), x.ndim))
-    out = jnp.stack(_turned(first, second, cos, sin), -1)
+    if x.dtype.itemsize < 4:
+        out = _by_parts(pairs, cos, sin)
+    else:  # from 32 bits on, which CPUs read in any order without a loop for each part
+        out = jax.lax.platform_dependent(pairs, cos, sin, cpu=_by_swapping, default=_by_parts)
     return jnp.concatenate([out.reshape(turning.shape).astype(x.dtype), passing], axis=-1)
+
+
+def _by_parts(
+    pairs: Float[Array, "*BTKG F 2"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
+) -> Float[Array, "*BTKG F 2"]:
+    # split, not indexing: the gradient is then one concatenation and no sum of padded parts
+    first, second = (part[..., 0] for part in jax.lax.split(pairs, (1, 1), pairs.ndim - 1))
+    return jnp.stack(_turned(first, second, cos, sin), -1)
+
+
+def _by_swapping(
+    pairs: Float[Array, "*BTKG F 2"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
+) -> Float[Array, "*BTKG F 2"]:
+    """Return `(x1, x2) · (cos, cos) + (x2, x1) · (-sin, sin)`: one loop, and sums over whole rows for the tables."""
+    return pairs * jnp.stack([cos, cos], -1) + jax.lax.rev(pairs, (pairs.ndim - 1,)) * jnp.stack([-sin, sin], -1)
 
 
 def rope_apply(

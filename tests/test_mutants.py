@@ -111,13 +111,15 @@ PLAIN_PRODUCT = (
 
 # (function, what it says, what the mutant says, the checks of which one must fail)
 MUTANTS = {
-    "rope: sine for cosine": (
+    "rope: sine for cosine": (rotation._by_swapping, "[cos, cos]", "[sin, cos]", LAWS_OF_ROPE),
+    "rope: a sign lost": (rotation._by_swapping, "[-sin, sin]", "[sin, sin]", LAWS_OF_ROPE),
+    "rope: sine for cosine in halves": (
         rotation._turned,
         "first * cos - second * sin",
         "first * sin - second * cos",
-        LAWS_OF_ROPE,
+        ROPE,
     ),
-    "rope: a sign lost": (rotation._turned, "first * cos - second", "first * cos + second", LAWS_OF_ROPE),
+    "rope: a sign lost in halves": (rotation._turned, "first * cos - second", "first * cos + second", ROPE),
     "rope: turned backwards": (
         rotation.rope_apply,
         "(cos * factor, sin * factor)",

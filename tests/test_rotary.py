@@ -128,6 +128,19 @@ def test_halves_are_turned_in_one_pass(dtype, rotary_dim):
         np.testing.assert_allclose(found[..., :rotary_dim], expected, atol=4 * eps)
 
 
+@pytest.mark.parametrize("learned", [False, True])
+def test_pairs_of_float32_are_turned_in_one_pass(learned):
+    """Nor are they taken apart, or put together by a concatenation; nor where the frequencies are learned too."""
+    x, positions = jnp.asarray(X, jnp.float32), np.arange(6, dtype=np.int32)
+    frequencies = jnp.asarray(rope_frequencies(X.shape[-1]))
+    turn = lambda x, frequencies: rope_apply(x, positions, frequencies)  # noqa: E731
+    run = jax.jit(lambda x, f, g: jax.vjp(turn, x, f)[1](g)[: 1 + learned])
+    compiled = run.lower(x, frequencies, x).compile().as_text()
+    assert not re.search(r"\[2,6,.* concatenate\(", compiled)
+    d_x = run(x, frequencies, turn(x, frequencies))[0]
+    np.testing.assert_allclose(d_x, x, atol=1e-6)
+
+
 def test_on_a_grid_rope_counts_in_raster_order():
     """Row 1, column 2 of a grid three wide is token 5, whatever integer type holds it; a new grid has new strides."""
     flat, grid = (make_encoding("rope", Dims(width=48, heads=4, axes=axes)) for axes in (1, 2))
