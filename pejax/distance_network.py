@@ -6,6 +6,7 @@ It is piecewise linear in x. A CPU goes through blocks of pairs, in which few of
 goes through every unit.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from pejax.diagonals import add_slice, diagonal_sums, toeplitz
+from pejax.diagonals import toeplitz
 from pejax.encoding import relative_positions
 
 SIDE = 128
@@ -44,10 +45,12 @@ class _Line(NamedTuple):
 
     Attributes:
         logs: the smallest distance first; R is the tokens of both sides, filled up to whole blocks, less one.
+        slopes: how they grow with c.
         steady: whether positions count on by one on both sides, so that a block reads its own along the diagonals.
     """
 
     logs: Float[Array, " R"]
+    slopes: Float[Array, " R"]
     steady: Bool[Array, ""]
 
 
@@ -122,14 +125,14 @@ def _blocks_backward(
     d_output = jnp.pad(d_output, ((0, -t % height), (0, -s % width)))
 
     def block(z: Array, carry: Any) -> Any:
-        sums, (d_queries, d_keys, *d_logs) = carry
+        sums, (d_queries, d_keys, d_c) = carry
         at = i, j = jnp.divmod(z, runs.on.shape[1])
         dy = lax.dynamic_slice(d_output, (i * height, j * width), (height, width))
         query, key, start = _at(queries, i), _at(keys, j), _start(queries, keys, at)
         logs = _logs(query, key, c, line, start)
-        smaller, pull = jax.vjp(_smaller, query.inverse, key.inverse)
+        smaller = _smaller(query.inverse, key.inverse)
         x = logs * smaller
-        both = lambda dy: jnp.stack([jnp.sum(dy), jnp.sum(dy * x)])  # noqa: E731
+        both = lambda dy: jnp.stack([jnp.sum(dy), jnp.sum(_summed(dy * x))])  # noqa: E731
 
         def bend(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             sums, slopes = carry
@@ -139,18 +142,16 @@ def _blocks_backward(
         sums = sums + runs.on[at][:, None] * both(dy)
         sums, slopes = lax.fori_loop(runs.first[at], runs.end[at], bend, (sums, jnp.full_like(x, slope[at])))
         d_x = dy * slopes
-        d_query, d_key, *d_logs = _add_logs(d_logs, query, key, c, line, start, d_x * smaller)
-        for d_side, more in zip((d_query, d_key), pull(d_x * logs), strict=True):
+        d_query, d_key, d_c_here = _logs_backward(query, key, c, line, start, d_x * smaller)
+        d_inverses = _smaller_backward(query.inverse, key.inverse, d_x * logs)
+        for d_side, more in zip((d_query, d_key), d_inverses, strict=True):
             d_side[-1] = d_side[-1] + more
         add = lambda whole, part, i: [x.at[i].add(y) for x, y in zip(whole, part, strict=True)]  # noqa: E731
-        return sums, (add(d_queries, d_query, i), add(d_keys, d_key, j), *d_logs)
+        return sums, (add(d_queries, d_query, i), add(d_keys, d_key, j), d_c + d_c_here)
 
     zeros = lambda side: [jnp.zeros_like(x) for x in _floats(side)]  # noqa: E731
-    nothing = zeros(queries), zeros(keys), jnp.zeros_like(c), None if line is None else jnp.zeros_like(line.logs)
-    start = jnp.zeros((len(order), 2), jnp.float32), nothing
-    sums, (d_queries, d_keys, d_c, d_line) = lax.fori_loop(0, runs.first.size, block, start)
-    if line is not None:
-        d_c = d_c + jax.vjp(lambda c: _line_logs(queries, keys, c), c)[1](d_line)[0]
+    start = jnp.zeros((len(order), 2), jnp.float32), (zeros(queries), zeros(keys), jnp.zeros_like(c))
+    sums, (d_queries, d_keys, d_c) = lax.fori_loop(0, runs.first.size, block, start)
     on, on_x = jnp.zeros_like(sums).at[order].set(sums).T
     d_units = Units(given.w * on_x, given.w * on, given.a * on_x + given.b * on)
     join = lambda parts, length: [x.reshape(-1)[:length] for x in parts]  # noqa: E731
@@ -169,6 +170,20 @@ def _smaller(query_inverse: Float[Array, " T"], key_inverse: Float[Array, " S"])
     return jnp.minimum(query_inverse[:, None], key_inverse)
 
 
+def _summed(x: Float[Array, "T S"], axis: int = 1) -> Float[Array, "..."]:
+    """Return sums as products with ones: XLA:CPU takes three times longer for a reduction of what it multiplies."""
+    return jnp.tensordot(x, jnp.ones(x.shape[axis], x.dtype), (axis, 0), precision="highest")
+
+
+def _smaller_backward(
+    query_inverse: Float[Array, " T"], key_inverse: Float[Array, " S"], d_smaller: Float[Array, "T S"]
+) -> tuple[Float[Array, " T"], Float[Array, " S"]]:
+    """Return the gradients through `_smaller`; of two that are equal, each has half."""
+    less, equal = query_inverse[:, None] < key_inverse, query_inverse[:, None] == key_inverse
+    of_query = jnp.where(equal, 0.5, less.astype(d_smaller.dtype))
+    return _summed(of_query * d_smaller), _summed((1.0 - of_query) * d_smaller, 0)
+
+
 def log_distance(distance: Num[Array, "*T"], c: Float[Array, ""]) -> Float[Array, "*T"]:
     """Return log(|c d| + 1)."""
     return jnp.log1p(jnp.abs(c * distance.astype(jnp.float32)))
@@ -184,7 +199,9 @@ def _line(queries: Side, keys: Side, c: Float[Array, ""]) -> _Line | None:
     if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in sides):
         return None
     counts = [jnp.all(relative_positions(x[:1], x)[0] == jnp.arange(len(x))) for x in sides]
-    return _Line(_line_logs(_cut(queries), _cut(keys), c), counts[0] & counts[1])
+    of_c = functools.partial(_line_logs, _cut(queries), _cut(keys))
+    logs, slopes = jax.jvp(of_c, (c,), (jnp.ones_like(c),))
+    return _Line(logs, slopes, counts[0] & counts[1])
 
 
 def _line_logs(queries: Side, keys: Side, c: Float[Array, ""]) -> Float[Array, " R"]:
@@ -206,29 +223,17 @@ def _logs(query: Side, key: Side, c: Array, line: _Line | None, start: Int[Array
     return lax.cond(line.steady, along, by_pair)
 
 
-def _add_logs(
-    totals: list[Any],
-    query: Side,
-    key: Side,
-    c: Float[Array, ""],
-    line: _Line | None,
-    start: Int[Array, ""],
-    d_logs: Float[Array, "T S"],
-) -> tuple[list[Array], list[Array], Array, Array | None]:
-    """Add the gradients of a block's logarithms to those of c and of the line; return those of the sides too."""
-    d_c, d_line = totals
-
-    def by_pair() -> tuple[list[Array], list[Array], Array, Array | None]:
-        d_query, d_key, d_c_here = _pullable(_pair_logs, query, key, c)[1](d_logs)
-        return d_query, d_key, d_c + d_c_here, d_line
-
+def _logs_backward(
+    query: Side, key: Side, c: Array, line: _Line | None, start: Int[Array, ""], d_logs: Float[Array, "T S"]
+) -> tuple[list[Array], list[Array], Array]:
+    """Return the gradients of the floats of both sides and of c, through the logarithms of a block."""
+    by_pair = lambda: _pullable(_pair_logs, query, key, c)[1](d_logs)  # noqa: E731
     if line is None:
         return by_pair()
 
-    def along() -> tuple[list[Array], list[Array], Array, Array | None]:
+    def along() -> tuple[list[Array], list[Array], Array]:
         nothing = [[jnp.zeros_like(x) for x in _floats(side)] for side in (query, key)]
-        whole = add_slice(d_line, diagonal_sums(d_logs), start - (len(query.positions) - 1))
-        return nothing[0], nothing[1], d_c, whole
+        return nothing[0], nothing[1], jnp.sum(_summed(d_logs * toeplitz(line.slopes, start, *d_logs.shape)))
 
     return lax.cond(line.steady, along, by_pair)
 
