@@ -56,7 +56,7 @@ def geometric_frequencies(count: int, base: float) -> Float[np.ndarray, " F"]:
 
 
 def exact_cos_sin(
-    positions: Num[Array | np.ndarray, "..."], frequencies: Float[Array | np.ndarray, "*KA F"]
+    positions: Num[Array | np.ndarray, "..."], frequencies: Float[Array | np.ndarray, "*KA F"], *, apart: bool = False
 ) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:
     """Return the cosine and sine of `sum_a positions_a · frequencies_a`, exact to float32 rounding at any position.
 
@@ -68,6 +68,7 @@ def exact_cos_sin(
         positions: `(*B, T)`, or `(*B, T, A)` where the frequencies have A > 1 axes; integers of any width, or floats,
             read as float32 (float64 as a sum of two), in tokens or patches.
         frequencies: `(F,)`, `(A, F)` or `(K, A, F)`, radians per token or patch, cast to float32.
+        apart: whether a CPU computes them by themselves: fused with what takes them, they are computed at every use.
 
     Returns:
         cos and sin in float32, `(*B, T, F)`, or `(*B, T, K, F)` for `(K, A, F)`. A position or a frequency that is not
@@ -81,7 +82,7 @@ def exact_cos_sin(
     if axes > 1 and positions.shape[-1:] != (axes,):
         raise ValueError(f"positions must end in {axes} axes as the frequencies have, got shape {positions.shape}")
     by_axis = frequencies[None] if frequencies.ndim == 1 else jnp.moveaxis(frequencies, -2, 0)
-    return _cos_sin(positions if axes > 1 else positions[..., None], by_axis)
+    return _cos_sin(positions if axes > 1 else positions[..., None], by_axis, apart)
 
 
 def position_axes(frequencies: Float[Array | np.ndarray, "*KA F"]) -> int:
@@ -95,9 +96,39 @@ def position_axes(frequencies: Float[Array | np.ndarray, "*KA F"]) -> int:
     return 1 if frequencies.ndim == 1 else frequencies.shape[-2]
 
 
-@jax.custom_jvp
-@jax.jit
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+@functools.partial(jax.jit, static_argnums=2)
 def _cos_sin(
+    positions: Num[Array, "*BT A"], frequencies: Float[Array, "A *K F"], apart: bool
+) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:
+    if not apart:
+        return _fused_cos_sin(positions, frequencies)
+    return jax.lax.platform_dependent(positions, frequencies, cpu=_in_halves, default=_fused_cos_sin)
+
+
+@_cos_sin.defjvp
+def _cos_sin_jvp(apart: bool, primals: tuple, tangents: tuple) -> tuple:
+    positions, frequencies = primals
+    cos, sin = _cos_sin(positions, frequencies, apart)
+    angle = _angle(positions, tangents[1])
+    if jnp.issubdtype(positions.dtype, jnp.floating):
+        angle = angle + _angle(tangents[0], frequencies)
+    return (cos, sin), (-sin * angle, cos * angle)
+
+
+def _in_halves(
+    positions: Num[Array, "*BT A"], frequencies: Float[Array, "A *K F"]
+) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:
+    """Go through the tokens in a loop of two turns, across which XLA:CPU fuses nothing."""
+    tokens = positions.shape[:-1]
+    rows = positions.reshape(math.prod(tokens), positions.shape[-1])
+    halves = jnp.pad(rows, [(0, len(rows) % 2), (0, 0)]).reshape(2, -1, rows.shape[1])
+    tables = jax.lax.map(lambda half: _fused_cos_sin(half, frequencies), halves)
+    whole = lambda table: table.reshape(-1, *table.shape[2:])[: len(rows)].reshape(*tokens, *table.shape[2:])  # noqa: E731
+    return whole(tables[0]), whole(tables[1])
+
+
+def _fused_cos_sin(
     positions: Num[Array, "*BT A"], frequencies: Float[Array, "A *K F"]
 ) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:
     radians = jnp.where(jnp.isfinite(frequencies).all(axis=0), jnp.float32(math.tau / 2**32), jnp.float32(np.nan))
@@ -106,16 +137,6 @@ def _cos_sin(
         radians = _lift(lambda ok: jnp.where(ok, radians, jnp.float32(np.nan)), finite.ndim)(finite)
     phase = functools.reduce(jnp.add, (_phase(positions[..., a], frequencies[a]) for a in range(len(frequencies))))
     return _half_turn(phase, radians)
-
-
-@_cos_sin.defjvp
-def _cos_sin_jvp(primals: tuple, tangents: tuple) -> tuple:
-    positions, frequencies = primals
-    cos, sin = _cos_sin(positions, frequencies)
-    angle = _angle(positions, tangents[1])
-    if jnp.issubdtype(positions.dtype, jnp.floating):
-        angle = angle + _angle(tangents[0], frequencies)
-    return (cos, sin), (-sin * angle, cos * angle)
 
 
 def _angle(positions: Num[Array, "*BT A"], frequencies: Float[Array, "A *K F"]) -> Float[Array, "*BTK F"]:

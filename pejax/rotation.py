@@ -54,43 +54,53 @@ def _turned(
     cos: Float[Array, "*btKG F"],
     sin: Float[Array, "*btKG F"],
 ) -> tuple[Float[Array, "*BTKG F"], Float[Array, "*BTKG F"]]:
-    return first * cos - second * sin, first * sin + second * cos
+    return first * cos - second * sin, second * cos + first * sin
 
 
-def _with_table_gradients(turn: Callable[..., Array]) -> Callable[..., Array]:
-    """Return the same function; on a CPU, its gradients of cos and sin are sums over the batch as XLA is quick to take.
+def _with_table_gradients(axis: int) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Make a decorator: on a CPU, gradients of cos and sin are sums over the batch in the form XLA is quickest at.
 
     For the sum over the first axis of what it multiplies, XLA:CPU takes up to 30 times longer than for a product with
     ones, which is what the transpose of another product with ones is: that of the tables and the batch's.
+
+    Args:
+        axis: of the two channels of a pair, -1 or -2, once the channels that turn are an array of pairs.
     """
-    turning: Any = jax.custom_jvp(turn)
 
     def turn_batch(x: Array, *tables: Array) -> Array:
-        batch, tokens = x.shape[: -tables[0].ndim], x.shape[-tables[0].ndim : -1]
+        batch, tokens, count = x.shape[: -tables[0].ndim], x.shape[-tables[0].ndim : -1], tables[0].shape[-1]
         ones = jnp.ones(batch, tables[0].dtype)
-        for_each = (jnp.broadcast_to(table, (*tokens, table.shape[-1])) for table in tables)
-        return turn(x, *(jnp.tensordot(ones, table, 0, precision="highest") for table in for_each))
+        for_one = (jnp.broadcast_to(table, (*tokens, count)) for table in tables)
+        cos, sin = (jnp.tensordot(ones, table, 0, precision="highest") for table in for_one)
+        pairs = x.reshape(*x.shape[:-1], *((count, 2) if axis == -1 else (2, count)))
+        swapped = jax.lax.rev(pairs, (pairs.ndim + axis,))
+        return (pairs * jnp.stack([cos, cos], axis) + swapped * jnp.stack([-sin, sin], axis)).reshape(x.shape)
 
-    @functools.partial(turning.defjvp, symbolic_zeros=True)
-    def jvp(primals: tuple[Array, Array, Array], tangents: tuple[Any, Any, Any]) -> tuple[Array, Array]:
-        (x, *tables), (d_x, *d_tables) = primals, tangents
-        change = jnp.zeros_like(x) if _is_zero(d_x) else turning(d_x, *tables)
-        if not all(map(_is_zero, d_tables)):
-            d_tables = [jnp.zeros(t.shape, t.dtype) if _is_zero(t) else t for t in d_tables]
-            count = 2 * d_tables[0].shape[-1]
-            wide = x[..., :count].astype(jnp.float32)
-            turned = jax.lax.platform_dependent(wide, *d_tables, cpu=turn_batch, default=turn).astype(x.dtype)
-            change += jnp.pad(turned, [(0, 0)] * (x.ndim - 1) + [(0, x.shape[-1] - count)])
-        return turn(*primals), change
+    def decorate(turn: Callable[..., Array]) -> Callable[..., Array]:
+        turning: Any = jax.custom_jvp(turn)
 
-    return turning
+        @functools.partial(turning.defjvp, symbolic_zeros=True)
+        def jvp(primals: tuple[Array, Array, Array], tangents: tuple[Any, Any, Any]) -> tuple[Array, Array]:
+            (x, *tables), (d_x, *d_tables) = primals, tangents
+            change = jnp.zeros_like(x) if _is_zero(d_x) else turning(d_x, *tables)
+            if not all(map(_is_zero, d_tables)):
+                d_tables = [jnp.zeros(t.shape, t.dtype) if _is_zero(t) else t for t in d_tables]
+                count = 2 * d_tables[0].shape[-1]
+                wide = x[..., :count].astype(jnp.float32)
+                turned = jax.lax.platform_dependent(wide, *d_tables, cpu=turn_batch, default=turn).astype(x.dtype)
+                change += jnp.pad(turned, [(0, 0)] * (x.ndim - 1) + [(0, x.shape[-1] - count)])
+            return turn(*primals), change
+
+        return turning
+
+    return decorate
 
 
 def _is_zero(tangent: Any) -> bool:
     return isinstance(tangent, SymbolicZero)
 
 
-@_with_table_gradients
+@_with_table_gradients(axis=-2)
 def _turn_halves(
     x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG D"]:
@@ -109,7 +119,7 @@ def _turn_halves(
     return (out if 2 * count == channels else jnp.where(channel < 2 * count, out, wide)).astype(x.dtype)
 
 
-@_with_table_gradients
+@_with_table_gradients(axis=-1)
 def _turn_pairs(
     x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG D"]:
@@ -134,8 +144,9 @@ def _by_parts(
 def _by_swapping(
     pairs: Float[Array, "*BTKG F 2"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG F 2"]:
-    """Return `(x1, x2) · (cos, cos) + (x2, x1) · (-sin, sin)`: one loop, and sums over whole rows for the tables."""
-    return pairs * jnp.stack([cos, cos], -1) + jax.lax.rev(pairs, (pairs.ndim - 1,)) * jnp.stack([-sin, sin], -1)
+    """Return `(x1, x2) cos + (-x2, x1) sin`, one loop on a CPU."""
+    signs = jnp.asarray([-1.0, 1.0], jnp.float32)
+    return pairs * cos[..., None] + jax.lax.rev(pairs, (pairs.ndim - 1,)) * (sin[..., None] * signs)
 
 
 def rope_apply(
@@ -173,32 +184,10 @@ def rope_apply(
     factor = jnp.asarray(attention_factor, jnp.float32)
     if factor.shape not in ((), frequencies.shape[-1:]):
         raise ValueError(f"attention_factor must be a number or {frequencies.shape[-1:]}, got shape {factor.shape}")
-    cos, sin = _tables(positions, frequencies)
+    cos, sin = exact_cos_sin(positions, frequencies, apart=True)
     if frequencies.ndim < 3:
         cos, sin = cos[..., None, :], sin[..., None, :]
     return rotate_pairs(x, *(cos * factor, sin * factor), pairing=pairing)
-
-
-@jax.jit
-def _tables(
-    positions: Num[Array | np.ndarray, "..."], frequencies: Float[Array | np.ndarray, "*KA F"]
-) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:
-    """Return `exact_cos_sin`, computed once: fused with the rotation, it would be for every batch entry and head."""
-    positions, frequencies = jnp.asarray(positions), jnp.asarray(frequencies).astype(jnp.float32)
-    return jax.lax.platform_dependent(positions, frequencies, cpu=_in_halves, default=exact_cos_sin)
-
-
-def _in_halves(
-    positions: Num[Array, "..."], frequencies: Float[Array, "*KA F"]
-) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:
-    """Return `exact_cos_sin` by a loop of two turns, across which XLA:CPU fuses nothing."""
-    tokens = positions.ndim - (position_axes(frequencies) > 1)
-    rows = positions.reshape(-1, *positions.shape[tokens:])
-    halves = jnp.pad(rows, [(0, len(rows) % 2)] + [(0, 0)] * (rows.ndim - 1)).reshape(2, -1, *rows.shape[1:])
-    tables = jax.lax.map(lambda half: exact_cos_sin(half, frequencies), halves)
-    shape = positions.shape[:tokens]
-    whole = lambda table: table.reshape(-1, *table.shape[2:])[: len(rows)].reshape(*shape, *table.shape[2:])  # noqa: E731
-    return whole(tables[0]), whole(tables[1])
 
 
 def _check_rope(x: tuple[int, ...], positions: tuple[int, ...], frequencies: tuple[int, ...], axes: int) -> None:

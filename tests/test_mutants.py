@@ -105,7 +105,7 @@ EXTENDED = [
 SINUSOIDAL = [functools.partial(test_sinusoidal.test_channels_are_where_the_layout_says, "interleaved")]
 
 PLAIN_PRODUCT = (
-    "return _cos_sin(positions if axes > 1 else positions[..., None], by_axis)",
+    "return _cos_sin(positions if axes > 1 else positions[..., None], by_axis, apart)",
     "angle = _angle(positions if axes > 1 else positions[..., None], by_axis); return jnp.cos(angle), jnp.sin(angle)",
 )
 
@@ -143,14 +143,14 @@ MUTANTS = {
     "rope: bfloat16 angles": (
         *(
             rotation.rope_apply,
-            "_tables(positions,",
-            "_tables(jnp.asarray(positions, jnp.bfloat16),",
+            "exact_cos_sin(positions,",
+            "exact_cos_sin(jnp.asarray(positions, jnp.bfloat16),",
             [SHIFT],
         ),
     ),
     "rope: float32 products": (phases.exact_cos_sin, *PLAIN_PRODUCT, [SHIFT]),
     "rope: phases rounded to 16 bits": (phases._phase, "return total", "return (total >> 16) << 16", [SHIFT]),
-    "rope: positions from one": (rotation.rope_apply, "_tables(positions,", "_tables(positions + 1,", ROPE),
+    "rope: positions from one": (rotation.rope_apply, "exact_cos_sin(positions,", "exact_cos_sin(positions + 1,", ROPE),
     "rope: key heads dealt out in turn": (
         rotation.rotate_pairs,
         "= cos[..., None, :], sin[..., None, :]",
