@@ -111,8 +111,8 @@ PLAIN_PRODUCT = (
 
 # (function, what it says, what the mutant says, the checks of which one must fail)
 MUTANTS = {
-    "rope: sine for cosine": (rotation._by_swapping, "[cos, cos]", "[sin, cos]", LAWS_OF_ROPE),
-    "rope: a sign lost": (rotation._by_swapping, "[-sin, sin]", "[sin, sin]", LAWS_OF_ROPE),
+    "rope: sine for cosine": (rotation._by_swapping, "pairs * cos", "pairs * sin", LAWS_OF_ROPE),
+    "rope: a sign lost": (rotation._by_swapping, "[-1.0, 1.0]", "[1.0, 1.0]", LAWS_OF_ROPE),
     "rope: sine for cosine in halves": (
         rotation._turned,
         "first * cos - second * sin",
