@@ -138,13 +138,13 @@ def _pick(
 ) -> Float[Array, "T S"]:
     """Return `scores[i, clip(p_j - p_i) + m]`."""
     rows = scores.shape[1]
-    m, relative = (rows - 1) // 2, relative_positions(q_positions, k_positions)
+    m = (rows - 1) // 2
 
     def anywhere(scores: Array) -> Array:
-        return _gather(scores, jnp.clip(relative, -m, m) + m)
+        return _gather(scores, jnp.clip(relative_positions(q_positions, k_positions), -m, m) + m)
 
-    def far(scores: Array) -> Array:
-        return jnp.where(relative < 0, scores[:, :1], scores[:, -1:])
+    def one_row(row: int) -> Callable[[Array], Array]:
+        return lambda scores: jnp.broadcast_to(scores[:, row, None], (len(scores), len(k_positions)))
 
     def counting(scores: Array) -> Array:
         height, width, count, place = _strips(q_positions, k_positions, m)
@@ -158,9 +158,11 @@ def _pick(
             near = jax.vmap(lambda line, first: lax.dynamic_slice_in_dim(line, first, width))(near, first)
             return lax.dynamic_update_slice(total, near, (top, left))
 
-        return lax.fori_loop(0, count, strip, far(scores))
+        far = jnp.where(relative_positions(q_positions, k_positions) < 0, scores[:, :1], scores[:, -1:])
+        return lax.fori_loop(0, count, strip, far)
 
-    by_case = functools.partial(lax.switch, _case(q_positions, k_positions, m), (anywhere, far, counting))
+    cases = (anywhere, one_row(0), one_row(-1), counting)
+    by_case = functools.partial(lax.switch, _case(q_positions, k_positions, m), cases)
     return lax.platform_dependent(scores, cpu=by_case, default=anywhere)
 
 
@@ -170,17 +172,13 @@ def _collect(
     rows: int, weights: Float[Array, "T S"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
 ) -> Float[Array, "T R"]:
     """Return the sum of the weights of the pairs that read each row: the transpose of `_pick`."""
-    m, relative = (rows - 1) // 2, relative_positions(q_positions, k_positions)
+    m = (rows - 1) // 2
 
     def anywhere(weights: Array) -> Array:
-        return _scatter(weights, jnp.clip(relative, -m, m) + m, rows)
+        return _scatter(weights, jnp.clip(relative_positions(q_positions, k_positions), -m, m) + m, rows)
 
-    def with_ends(weights: Array, between: Array) -> Array:
-        ends = (jnp.sum(jnp.where(far, weights, 0.0), axis=1) for far in (relative <= -m, relative >= m))
-        return jnp.concatenate([next(ends)[:, None], between, next(ends)[:, None]], axis=1)
-
-    def far(weights: Array) -> Array:
-        return with_ends(weights, jnp.zeros((len(weights), rows - 2), jnp.float32))
+    def one_row(row: int) -> Callable[[Array], Array]:
+        return lambda weights: jnp.zeros((len(weights), rows), jnp.float32).at[:, row].set(jnp.sum(weights, axis=1))
 
     def counting(weights: Array) -> Array:
         height, width, count, place = _strips(q_positions, k_positions, m)
@@ -193,9 +191,12 @@ def _collect(
             return lax.dynamic_update_slice_in_dim(total, near, top, 0)
 
         between = lax.fori_loop(0, count, strip, jnp.zeros((len(weights), rows), jnp.float32))
-        return with_ends(weights, between[:, 1:-1])
+        relative = relative_positions(q_positions, k_positions)
+        ends = [jnp.sum(jnp.where(far, weights, 0.0), axis=1)[:, None] for far in (relative <= -m, relative >= m)]
+        return jnp.concatenate([ends[0], between[:, 1:-1], ends[1]], axis=1)
 
-    by_case = functools.partial(lax.switch, _case(q_positions, k_positions, m), (anywhere, far, counting))
+    cases = (anywhere, one_row(0), one_row(-1), counting)
+    by_case = functools.partial(lax.switch, _case(q_positions, k_positions, m), cases)
     return lax.platform_dependent(weights, cpu=by_case, default=anywhere)
 
 
@@ -210,11 +211,11 @@ _collect.defvjp(
 
 
 def _case(q_positions: Int[Array, " T"], k_positions: Int[Array, " S"], m: int) -> Int[Array, ""]:
-    """Return 1 where no pair is closer than the clip, 2 where positions count on by one, else 0."""
+    """Return 1 or 2 where every key is m before or after every query at least, 3 where positions count on, else 0."""
     before = relative_positions(jnp.min(q_positions)[None], jnp.max(k_positions)[None])[0, 0] <= -m
     after = relative_positions(jnp.max(q_positions)[None], jnp.min(k_positions)[None])[0, 0] >= m
     counts = jnp.all(jnp.diff(q_positions) == 1) & jnp.all(jnp.diff(k_positions) == 1)
-    return jnp.where(before | after, 1, jnp.where(counts, 2, 0))
+    return jnp.select([before, after, counts], [1, 2, 3], 0)
 
 
 def _strips(
