@@ -94,8 +94,8 @@ PART = Part(
     "times that a peer takes, median of the rounds and the middle 80 % of them; above 1 we are faster. cos "
     "and sin are made in the call, as in the first layer of a model, or before the clock starts, as in all "
     "others; rotary-embedding-torch keeps angles and makes cos and sin anew in every call. Our angles are "
-    "exact at every position, the others' are float32. What limits us: interleaved pairs are turned by XLA:CPU in two "
-    "loops over the whole array, one for each channel of a pair.",
+    "exact at every position, the others' are float32. In bfloat16, XLA:CPU turns interleaved pairs in two loops over "
+    "the whole array, one for each channel of a pair.",
     cases,
     "way",
 )
