@@ -74,6 +74,7 @@ def _with_table_gradients(axis: int) -> Callable[[Callable[..., Array]], Callabl
         cos, sin = (jnp.tensordot(ones, table, 0, precision="highest") for table in for_one)
         pairs = x.reshape(*x.shape[:-1], *((count, 2) if axis == -1 else (2, count)))
         swapped = jax.lax.rev(pairs, (pairs.ndim + axis,))
+        # stacked: broadcast over the two, as in `_by_swapping`, their gradients would be slow sums once more
         return (pairs * jnp.stack([cos, cos], axis) + swapped * jnp.stack([-sin, sin], axis)).reshape(x.shape)
 
     def decorate(turn: Callable[..., Array]) -> Callable[..., Array]:
