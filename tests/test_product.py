@@ -90,14 +90,30 @@ def test_operands_split_over_devices_are_not_gathered(specs, dtype):
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(96, 160), (160, 96)])
-def test_a_device_that_has_its_own_part_copies_no_operand(inputs, outputs):
+def test_a_device_that_has_its_own_part_lays_out_the_narrower_operand_alone(inputs, outputs):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     split, whole = PartitionSpec("data"), PartitionSpec()
     own = jax.grad(lambda *both: jnp.sum(jnp.square(product(*both))), (0, 1))
     run = jax.jit(jax.shard_map(own, mesh=mesh, in_specs=(split, whole), out_specs=(split, split), check_vma=False))
     program = run.lower(draw(16, 48, inputs), draw(inputs, outputs, seed=1)).compile().as_text()
     assert len(re.findall(r" dot\(", program)) == 3
-    assert not re.search(r"2,48\]\S* copy\(", program)
+    assert re.findall(r"f32\[([\d,]*48[\d,]*)\]\S* copy\(", program) == ["96,2,48"]
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(6, 10), (10, 6)])
+def test_gradients_of_one_device_can_be_batched_and_differentiated(inputs, outputs):
+    """In a part of their own, where an operand's layout is prescribed."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    x, kernel = draw(8, 3, 5, inputs), draw(inputs, outputs, seed=1)
+
+    def bends(multiply):
+        loss = lambda x, kernel: jnp.sum(jnp.sin(multiply(x, kernel)))  # noqa: E731
+        steep = lambda x, kernel: jnp.sum(jnp.square(jax.grad(loss, 1)(x, kernel)))  # noqa: E731
+        return jax.vmap(jax.grad(steep), (0, None))
+
+    split, whole = PartitionSpec("data"), PartitionSpec()
+    run = jax.shard_map(bends(product), mesh=mesh, in_specs=(split, whole), out_specs=split, check_vma=False)
+    np.testing.assert_allclose(jax.jit(run)(x, kernel), bends(jnp.matmul)(x, kernel), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("bias", [False, True])

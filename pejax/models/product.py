@@ -4,8 +4,8 @@ The product of a linear layer, its gradients in the order of axes that a CPU mul
 
     y = x w        dx = dy wᵀ        dw = xᵀ dy
 
-JAX derives `dw = (dyᵀ x)ᵀ`, for which XLA:CPU copies all of dy. In bfloat16 its matrix kernels take row-major operands
-alone and give float32: sums of another type, or a transposed operand, take two to six times longer.
+JAX derives `dw = (dyᵀ x)ᵀ`, for which XLA:CPU copies all of dy. Its matrix kernels are fastest for row-major operands;
+in bfloat16 a transposed operand, or sums of another type than float32, take two to six times longer.
 """
 
 from collections.abc import Callable
@@ -85,12 +85,12 @@ def _kernel_gradient(x: Float[Array, "*B C"], cotangent: Float[Array, "*B N"]) -
 
 
 def _over_rows(a: Float[Array, "*B C"], b: Float[Array, "*B N"]) -> Float[Array, "C N"]:
-    """Return `aᵀ b`. On a CPU, bfloat16 is laid out in memory first: a transposed view cannot be summed in float32."""
-    if platform() == "cpu" and a.dtype != jnp.bfloat16 and _alone():  # of several axes to sum over, a would be copied
-        a, b = (x.reshape(-1, x.shape[-1]) for x in (a, b))
+    """Return `aᵀ b`. On a CPU, `aᵀ` is laid out in memory first: of bfloat16, a transposed view has no float32 sums."""
     turned, axes = jnp.moveaxis(a, -1, 0), (tuple(range(1, a.ndim)), tuple(range(a.ndim - 1)))
-    if platform() == "cpu" and a.dtype == jnp.bfloat16:
-        turned = _row_major(turned) if _alone() else _row_major_of_each(turned)
+    if platform() == "cpu" and _alone():
+        turned = _row_major(turned)
+    elif platform() == "cpu" and a.dtype == jnp.bfloat16:
+        turned = _row_major_of_each(turned)
     return _sums(turned, b, *axes)
 
 
