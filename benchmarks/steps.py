@@ -12,6 +12,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from benchmarks import peers_steps
+from benchmarks.apart import apart
 from benchmarks.operands import DTYPES
 from benchmarks.report import Case, Column, Part, Settings, column_of
 from benchmarks.timing import Call, Maker, Say, side_by_side
@@ -24,6 +25,10 @@ from train.task import Split
 from train.update import Recipe
 
 OURS, UNSPLIT = "pejax", "pejax, one device"
+
+SETTLING = 8
+"""Calls after the first two, until malloc has all the memory that it will ask the kernel for; pages come filled with
+zeros, which takes half as long as a step."""
 
 
 class Sizes(NamedTuple):
@@ -115,33 +120,38 @@ def ours(make: Callable[[nnx.Rngs], nnx.Module], batch: tuple[np.ndarray, np.nda
     return call
 
 
-def both(make: Callable[[nnx.Rngs], nnx.Module], batch: tuple[np.ndarray, np.ndarray]) -> dict[str, Maker]:
-    """Return our two ways: the batch split over a device for each core, and one device."""
-    return {OURS: functools.partial(ours, make, batch), UNSPLIT: functools.partial(ours, make, batch, 1)}
+def ways(model: str, pe: str, dtype: str, toy: bool) -> dict[str, Maker]:
+    """Return the ways of a step: ours with a device for each core and with one device, and those of the peers."""
+    theirs: dict[str, Maker] = {}
+    if model == "GPT":
+        sizes = TOY_GPT if toy else GPT
+        make, batch = gpt(sizes, pe, dtype), gpt_batch(sizes)
+        if not toy:
+            theirs = peers_steps.gpt(sizes, batch, pe, dtype)
+    else:
+        sizes = TOY_VIT if toy else VIT
+        make, batch = vit(sizes, pe, dtype), vit_batch(sizes)
+        if not toy:
+            theirs = peers_steps.vit(sizes, batch, PATCH, dtype)
+    return {OURS: functools.partial(ours, make, batch), UNSPLIT: functools.partial(ours, make, batch, 1), **theirs}
 
 
-def measure(makers: dict[str, Maker], rounds: int, say: Say) -> Column:
-    """Time the steps beside each other, first calls too."""
-    return column_of(side_by_side(makers, rounds, say), first_calls=True)
+def measure(model: str, pe: str, dtype: str, settings: Settings, say: Say) -> Column:
+    """Time the steps beside each other, each in a process of its own; first calls too."""
+    chosen = [model, pe, dtype, settings.toy]
+    makers = {way: apart("benchmarks.steps", "ways", chosen, way) for way in ways(model, pe, dtype, settings.toy)}
+    return column_of(side_by_side(makers, settings.rounds, say, 0 if settings.toy else SETTLING), first_calls=True)
 
 
 def cases(settings: Settings) -> list[Case]:
     """Return one table for each model, its columns positions and types."""
-    gpt_sizes, vit_sizes = (TOY_GPT, TOY_VIT) if settings.toy else (GPT, VIT)
     found = []
-    dtypes = DTYPES[:1] if settings.toy else DTYPES
-    for dtype in dtypes:
-        for pe in ("learned",) if settings.toy else ("learned", "alibi"):
-            makers = both(gpt(gpt_sizes, pe, dtype), gpt_batch(gpt_sizes))
-            if not settings.toy:
-                makers |= peers_steps.gpt(gpt_sizes, gpt_batch(gpt_sizes), pe, dtype)
-            measured = functools.partial(measure, makers, settings.rounds)
-            found.append(Case("GPT, one training step", f"{pe}, {dtype}", measured, 120))
-    for dtype in dtypes:
-        makers = both(vit(vit_sizes, "learned", dtype), vit_batch(vit_sizes))
-        if not settings.toy:
-            makers |= peers_steps.vit(vit_sizes, vit_batch(vit_sizes), PATCH, dtype)
-        found.append(Case("ViT, one training step", dtype, functools.partial(measure, makers, settings.rounds), 150))
+    for model, weight in (("GPT", 120), ("ViT", 150)):
+        for dtype in DTYPES[:1] if settings.toy else DTYPES:
+            for pe in ("learned", "alibi") if model == "GPT" and not settings.toy else ("learned",):
+                measured = functools.partial(measure, model, pe, dtype, settings)
+                column = f"{pe}, {dtype}" if model == "GPT" else dtype
+                found.append(Case(f"{model}, one training step", column, measured, weight))
     return found
 
 
@@ -152,7 +162,8 @@ PART = Part(
     "memory, parameters float32; bfloat16 is autocast in torch. First row: our time. Below: how many times that torch "
     "takes, median of the rounds and the middle 80 % of them; above 1 we are faster. We split the batch over a device "
     "for each core, as the trainers do; one device leaves the cores to XLA. torch uses all cores, and has SDPA (ALiBi "
-    "by a bias array made once) and the fused AdamW. First calls compile. Ours takes the norm of the gradient too, and "
+    "by a bias array made once) and the fused AdamW. Each has a process of its own, and ten steps before the first "
+    "round: in them memory settles. First calls compile. Ours takes the norm of the gradient too, and "
     "leaves out a step whose loss or gradient is not finite. "
     "What limits us: each device reads all parameters and moments and writes all gradients, and the scan over layers, "
     "which keeps compilation short, writes what the backward pass needs a second time, into arrays of all layers.",

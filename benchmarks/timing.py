@@ -64,13 +64,14 @@ def ratio(way: Sequence[float], base: Sequence[float]) -> Ratio:
     return Ratio(float(median), float(low), float(high))
 
 
-def side_by_side(makers: Mapping[str, Maker], rounds: int, say: Say) -> Timed:
+def side_by_side(makers: Mapping[str, Maker], rounds: int, say: Say, more: int = 0) -> Timed:
     """Time every way once a round, in turn; who comes first changes from round to round.
 
     Args:
         makers: by name; the first is the base, which must run; another that fails is left out.
         rounds: at least 1.
         say: told what goes on.
+        more: calls before the first round, beside the two that every way has.
     """
     calls: dict[str, Call] = {}
     first, repeats, left_out = {}, {}, {}
@@ -81,6 +82,8 @@ def side_by_side(makers: Mapping[str, Maker], rounds: int, say: Say) -> Timed:
             call = make()
             first[name] = seconds_of(call)
             repeats[name] = max(1, math.ceil(SAMPLE / max(seconds_of(call), 1e-6)))
+            for _ in range(more):
+                call()
         except Exception as failure:  # a peer may raise anything: without it the others still count
             if name == base:
                 raise
