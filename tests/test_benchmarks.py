@@ -1,6 +1,5 @@
 """The benchmarks: ratios of made-up times, tables, and every part at toy sizes."""
 
-import gc
 import io
 import json
 import math
@@ -13,7 +12,6 @@ from peers import peer
 
 from benchmarks import __main__ as command
 from benchmarks import attention, memory, peers_jax, peers_rope, peers_steps, peers_torch, report, rope, steps, timing
-from benchmarks.apart import apart
 from benchmarks.operands import Problem
 
 SILENT = lambda what, share: None  # noqa: E731
@@ -69,48 +67,6 @@ def test_a_peer_that_cannot_is_left_out_and_says_why():
     assert column.notes == ["missing: left out, peer is not installed", "refuses: left out, no bias here"]
     with pytest.raises(NotImplementedError):
         timing.side_by_side({"refuses": refuses}, 1, SILENT)
-
-
-WAYS = """
-import os
-
-def ways(most):
-    calls = []
-
-    def counts():
-        calls.append(1)
-        print("call", len(calls))
-        if len(calls) > most:
-            raise ValueError("too many")
-
-    return {"counts": lambda: counts, "leaves": lambda: lambda: os._exit(3)}
-"""
-
-
-def test_a_way_in_a_process_of_its_own_is_called_there_and_fails_here(tmp_path, monkeypatch):
-    (tmp_path / "made.py").write_text(WAYS)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    call = apart("made", "ways", [2], "counts")()
-    call()
-    call()
-    with pytest.raises(RuntimeError, match=r"^too many$"):
-        call()
-    assert call.process.wait() == 0
-    with pytest.raises(RuntimeError, match=r"^its process ended with status 3$"):
-        apart("made", "ways", [2], "leaves")()()
-    with pytest.raises(RuntimeError, match=r"^'absent'$"):
-        apart("made", "ways", [2], "absent")()
-
-
-def test_a_process_ends_with_its_way(tmp_path, monkeypatch):
-    (tmp_path / "made.py").write_text(WAYS)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    call = apart("made", "ways", [2], "counts")()
-    process = call.process
-    assert process.poll() is None
-    del call
-    gc.collect()
-    assert process.returncode is not None
 
 
 def test_the_first_way_has_its_time_and_the_others_their_ratios():
