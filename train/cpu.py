@@ -6,14 +6,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-NEVER = 2**36
-
-TUNABLE = {
-    "GLIBC_TUNABLES": f"glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
-    f"glibc.malloc.mmap_threshold={NEVER}:glibc.malloc.trim_threshold={NEVER}"
-}
-"""What glibc's malloc is told: ask the kernel for transparent huge pages, so that large arrays miss the TLB less, and
-give nothing back. Otherwise the temporaries of every step are new pages, which the kernel fills with zeros first."""
+TUNABLE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""What glibc's malloc is told: ask the kernel for transparent huge pages, so that large arrays miss the TLB less. One
+arena that gives nothing back (`arena_max=1` and thresholds out of reach) would spare the kernel to clear temporaries,
+but XLA's operations allocate as they run, and devices that share an arena wait for each other."""
 
 ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel*", "vfio/[0-9]*")
 """Device files of NVIDIA and AMD GPUs and of TPUs, below /dev."""
