@@ -23,9 +23,13 @@ from train.mesh import parameter_shardings, replicated, split_batch
 from train.progress import Report, Unit
 from train.update import Held, Recipe, changed, layer_by_layer
 
-CPU_COMPILER = {"xla_cpu_copy_insertion_use_region_analysis": True}
-"""The moments are updated in place, and the update of the parameters is computed from the old ones: without looking at
-which comes first, XLA:CPU copies all of them in every step."""
+CPU_COMPILER = {
+    "xla_cpu_copy_insertion_use_region_analysis": True,
+    "xla_cpu_enable_concurrency_optimized_scheduler": False,
+}
+"""What XLA:CPU is told. The moments are updated in place, and the update of the parameters is computed from the old
+ones: without looking at which comes first, XLA copies all of them in every step. Operations are not ordered to run side
+by side: where each device has a core, they would compete for it."""
 
 Metrics = dict[str, Array]
 Loss = Callable[[Any, Mapping[str, Array], Array], tuple[Array, Metrics]]
