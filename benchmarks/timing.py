@@ -64,7 +64,7 @@ def ratio(way: Sequence[float], base: Sequence[float]) -> Ratio:
     return Ratio(float(median), float(low), float(high))
 
 
-def side_by_side(makers: Mapping[str, Maker], rounds: int, say: Say, more: int = 0) -> Timed:
+def side_by_side(makers: Mapping[str, Maker], rounds: int, say: Say, more: int = 0, before: int = 0) -> Timed:
     """Time every way once a round, in turn; who comes first changes from round to round.
 
     Args:
@@ -72,6 +72,7 @@ def side_by_side(makers: Mapping[str, Maker], rounds: int, say: Say, more: int =
         rounds: at least 1.
         say: told what goes on.
         more: calls before the first round, beside the two that every way has.
+        before: calls of a way right before each of its timed ones, which find memory as these leave it.
     """
     calls: dict[str, Call] = {}
     first, repeats, left_out = {}, {}, {}
@@ -97,6 +98,8 @@ def side_by_side(makers: Mapping[str, Maker], rounds: int, say: Say, more: int =
         say(f"round {done + 1}/{rounds}", 0.3 + 0.7 * done / rounds)
         for name in order[done % len(order) :] + order[: done % len(order)]:
             time.sleep(REST)
+            for _ in range(before):
+                calls[name]()
             seconds[name].append(seconds_of(calls[name], repeats[name]))
     return Timed(seconds, first, left_out)
 

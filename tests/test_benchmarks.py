@@ -41,6 +41,14 @@ def test_ways_take_turns_and_everybody_is_first_once(monkeypatch):
     assert set(found.first) == set("abc")
 
 
+def test_a_timed_call_may_follow_others_of_its_way(monkeypatch):
+    calls, timed = [], timing.seconds_of
+    monkeypatch.setattr(timing, "SAMPLE", 0.0)
+    monkeypatch.setattr(timing, "seconds_of", lambda call, repeats=1: calls.append("timed") or timed(call, repeats))
+    timing.side_by_side({name: lambda name=name: lambda: calls.append(name) for name in "ab"}, 1, SILENT, before=2)
+    assert calls[-8:] == ["a", "a", "timed", "a", "b", "b", "timed", "b"]
+
+
 def test_a_short_call_is_repeated_and_the_time_is_that_of_one(monkeypatch):
     now = SimpleNamespace(time=0.0)
 
