@@ -168,8 +168,8 @@ PART = Part(
     "takes, median of the rounds and the middle 80 % of them; above 1 we are faster. We split the batch over a device "
     "for each core, as the trainers do; one device leaves the cores to XLA. torch uses all cores, and has SDPA (ALiBi "
     "by a bias array made once) and the fused AdamW. Each has a process of its own, and ten steps before the first "
-    "round: in them memory settles. In a round each takes two steps, of which the second is timed. First calls compile. "
-    "Ours takes the norm of the gradient too, and leaves out a step whose loss or gradient is not finite. "
+    "round: in them memory settles. In a round each takes two steps, of which the second is timed. First calls "
+    "compile. Ours takes the norm of the gradient too, and leaves out a step whose loss or gradient is not finite. "
     "What limits us: each device reads all parameters and moments and writes all gradients, and the scan over layers, "
     "which keeps compilation short, writes what the backward pass needs a second time, into arrays of all layers.",
     cases,
