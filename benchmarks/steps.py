@@ -28,7 +28,7 @@ OURS, UNSPLIT = "pejax", "pejax, one device"
 
 SETTLING = 8
 """Calls after the first two: a ViT's step was seen to ask the kernel for memory up to the eighth, and then to take half
-as long again."""
+as long again, when all threads had one arena of malloc."""
 
 IN_A_ROW = 1
 """Steps of a way right before each that is timed: steps follow each other in training. A ViT's in bfloat16 was seen to

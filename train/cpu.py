@@ -9,7 +9,7 @@ from pathlib import Path
 TUNABLE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """What glibc's malloc is told: ask the kernel for transparent huge pages, so that large arrays miss the TLB less. One
 arena that gives nothing back (`arena_max=1` and thresholds out of reach) would spare the kernel to clear temporaries,
-but XLA's operations allocate as they run, and devices that share an arena wait for each other."""
+but XLA's operations allocate as they run, and two devices that shared an arena took up to half as long again."""
 
 ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel*", "vfio/[0-9]*")
 """Device files of NVIDIA and AMD GPUs and of TPUs, below /dev."""

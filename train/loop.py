@@ -29,7 +29,7 @@ CPU_COMPILER = {
 }
 """What XLA:CPU is told. The moments are updated in place, and the update of the parameters is computed from the old
 ones: without looking at which comes first, XLA copies all of them in every step. Operations are not ordered to run side
-by side: where each device has a core, they would compete for it."""
+by side: with a core for each device that took 2 to 9 % longer."""
 
 Metrics = dict[str, Array]
 Loss = Callable[[Any, Mapping[str, Array], Array], tuple[Array, Metrics]]
