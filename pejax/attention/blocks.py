@@ -135,17 +135,16 @@ def cut_head(
     return Head(queries, keys, terms, dropout)
 
 
-def cut_row(
-    head: Head,
-    output: Float[Array, "T D"],
-    lse: Float[Array, " T"],
-    d_output: Float[Array, "T D"],
-    d_lse: Float[Array, " T"],
-) -> Row:
+def row_means(
+    output: Float[Array, "*B D"], d_output: Float[Array, "*B D"], d_lse: Float[Array, "*B"]
+) -> Float[Array, "*B"]:
+    """Return `Σ_d do_id o_id - dlse_i`."""
+    return jnp.sum(wide(output) * wide(d_output), axis=-1) - wide(d_lse)
+
+
+def cut_row(head: Head, d_output: Float[Array, "T D"], lse: Float[Array, " T"], mean: Float[Array, " T"]) -> Row:
     """Cut what the backward pass knows of the queries of one head."""
-    d_wide = wide(d_output)
-    mean = jnp.sum(wide(output) * d_wide, axis=-1) - wide(d_lse)
-    row = Row(d_wide.astype(head.keys.v.dtype), jnp.where(jnp.isneginf(lse), 0.0, lse), mean)
+    row = Row(d_output.astype(head.keys.v.dtype), jnp.where(jnp.isneginf(lse), 0.0, lse), mean)
     return jax.tree.map(functools.partial(cut, head.queries.ids.shape[1]), row)
 
 

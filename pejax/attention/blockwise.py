@@ -18,6 +18,7 @@ from pejax.attention.blocks import (
     cut_row,
     join,
     join_gradients,
+    row_means,
 )
 from pejax.attention.dropout import Dropout
 from pejax.attention.floats import cotangent_of
@@ -102,7 +103,7 @@ def _attend_forward(options: Options, arrays: _Arrays) -> tuple[Any, Any]:
 def _attend_backward(options: Options, saved: Any, cotangents: tuple[Array, Array]) -> tuple[_Arrays]:
     arrays, output, lse = saved
     head = _head(options, arrays)
-    part = backward(options, head, cut_row(head, output, lse, *cotangents))
+    part = backward(options, head, cut_row(head, cotangents[0], lse, row_means(output, *cotangents)))
     d_queries, d_keys = join_gradients(part, len(arrays.q), len(arrays.k))
     return (cotangent_of(arrays, [*d_queries, *d_keys, *part.hooks]),)
 

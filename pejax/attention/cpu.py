@@ -25,6 +25,7 @@ from pejax.attention.blocks import (
     cut_row,
     join,
     join_gradients,
+    row_means,
     terms_of,
     terms_of_vectors,
 )
@@ -177,18 +178,23 @@ def _backward(
     layout: Layout,
     operands: Operands,
     first: Int[Array, " N"] | None,
-    *results: Array,
+    output: Float[Array, "N T H D"],
+    lse: Float[Array, "N T H"],
+    d_output: Float[Array, "N T H D"],
+    d_lse: Float[Array, "N T H"],
 ) -> _Totals:
     (t, heads), (s, groups) = operands.q.shape[1:3], operands.k.shape[1:3]
     sizes = block_size(min(options.block, BACKWARD), t), block_size(options.block, s)
     count, place_of = _places(operands)
     vectors, pull_vectors = vectors_of(operands, first, sizes)
-    operands, results = _by_bits(operands), tuple(map(as_bits, results))
+    # Of all heads at once: in the loop, XLA:CPU would make it one operation with the product dov, and a slow one.
+    mean = row_means(output, d_output, d_lse)
+    operands, d_output = _by_bits(operands), as_bits(d_output)
 
     def head(i: Array, carry: tuple[_Totals, Any]) -> tuple[_Totals, Any]:
         (totals, d_vectors), place = carry, place_of(i)
         tiles, pull = _head(layout, operands, first, vectors, sizes, place)
-        row = cut_row(tiles, *(_take(x, place) for x in results))
+        row = cut_row(tiles, *(_take(x, place) for x in (d_output, lse, mean)))
         part = backward(options, tiles, row)
         (d_q, *d_q_tokens), (d_k, d_v, *d_k_tokens) = join_gradients(part, t, s)
         d_shared, d_own, d_head, q_more, k_more = pull((part.hooks, part.line, part.vectors))
