@@ -1,5 +1,6 @@
 """The product of a linear layer and its gradients, and GELU, against float64 and against torch."""
 
+import functools
 import re
 
 import jax
@@ -10,7 +11,8 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pejax.attention.bits import as_bits, as_kept, from_bits
-from pejax.models.layers import Mlp, Style, gelu, linear
+from pejax.attention.dispatch import attention
+from pejax.models.layers import LayerNorm, Mlp, RMSNorm, Style, gelu, linear
 from pejax.models.product import computed_again, product
 
 LEAD = [(1,), (1, 1), (3,), (2, 5), (2, 3, 4), (2, 200)]
@@ -169,6 +171,33 @@ def test_a_linear_layer_of_what_is_computed_again_multiplies_three_times(bias, d
     assert sum(leaf.nbytes for leaf in kept) <= x.nbytes + sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     text = jax.jit(jax.grad(total(again), (0, 1))).lower(params, x).compile().as_text()
     assert len(re.findall(r" dot\(", text)) == 3
+
+
+@pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
+def test_one_example_is_normed_as_it_is_among_others(norm):
+    x, d_out = draw(2, 12, 8), draw(2, 12, 8, seed=1)
+    graph, params = nnx.split(norm(8))
+    params["scale"][...] = jnp.arange(8.0)
+    run = lambda n: jax.vjp(lambda params, x: nnx.merge(graph, params)(x), params, x[n])  # noqa: E731
+    out, pull = run(slice(2))
+    d_params, d_x = pull(d_out)
+    alone = [(own, pull(d_out[i : i + 1])) for i in range(2) for own, pull in [run(slice(i, i + 1))]]
+    np.testing.assert_allclose(jnp.concatenate([own for own, _ in alone]), out, rtol=1e-6)
+    np.testing.assert_allclose(jnp.concatenate([d[1] for _, d in alone]), d_x, rtol=1e-5, atol=1e-6)
+    total = jax.tree.map(jnp.add, *(d[0] for _, d in alone))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), total, d_params)
+
+
+@pytest.mark.parametrize("what", [LayerNorm, RMSNorm, "attention"])
+def test_one_example_has_no_sums_over_channels_beside_an_axis_of_one(what):
+    """XLA:CPU takes about ten times longer for a sum of products over the last axis where the first has one entry."""
+    x = draw(1, 12, 2, 8) if what == "attention" else draw(1, 12, 8)
+    call = functools.partial(attention, q_tokens=jnp.arange(12), implementation="cpu")
+    run = (lambda x: call(x, x, x)) if what == "attention" else what(8)
+    text = jax.jit(lambda x: jax.vjp(run, x)[1](x)).lower(x).compile().as_text()
+    reduced = re.findall(r"= f32\[([\d,]*)\]\S* reduce\(", text)
+    assert reduced
+    assert not [shape for shape in reduced if shape.startswith("1,")]
 
 
 @pytest.mark.parametrize("gated", [False, True])

@@ -139,7 +139,8 @@ def row_means(
     output: Float[Array, "*B D"], d_output: Float[Array, "*B D"], d_lse: Float[Array, "*B"]
 ) -> Float[Array, "*B"]:
     """Return `Σ_d do_id o_id - dlse_i`."""
-    return jnp.sum(wide(output) * wide(d_output), axis=-1) - wide(d_lse)
+    # A product of vectors: XLA:CPU's sum over the last axis takes up to ten times longer where the first has one entry.
+    return jnp.einsum("...d,...d->...", wide(output), wide(d_output), precision="highest") - wide(d_lse)
 
 
 def cut_row(head: Head, d_output: Float[Array, "T D"], lse: Float[Array, " T"], mean: Float[Array, " T"]) -> Row:
