@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from pejax.attention.blocks import row_means
 from pejax.attention.dispatch import run
 from pejax.attention.floats import cotangent_of, own_floats, with_floats, zeros_of
 from pejax.attention.kept import kept
@@ -98,7 +99,7 @@ def _backward(share: Share, saved: tuple[Operands, Part], cotangents: Part) -> t
     operands, (output, lse) = saved
     queries, keys = _apart(operands)
     d_output, d_lse = (wide(x) for x in cotangents)
-    mean = jnp.sum(d_output * wide(output), axis=-1) - d_lse
+    mean = row_means(output, d_output, d_lse)
     lse = jnp.where(jnp.isneginf(lse), 0.0, lse)
 
     def step(carry: tuple[Keys, list[Array], list[Array]], turn: Array) -> tuple[Any, None]:
@@ -109,7 +110,7 @@ def _backward(share: Share, saved: tuple[Operands, Part], cotangents: Part) -> t
 
         (output, part_lse), pull = jax.vjp(part, own_floats(queries), own_floats(keys))
         weight = jnp.exp(part_lse - lse)
-        d_part_lse = weight * (jnp.sum(d_output * wide(output), axis=-1) - mean)
+        d_part_lse = weight * row_means(output, d_output, mean)
         slopes = pull(((weight[..., None] * d_output).astype(output.dtype), d_part_lse))
         d_queries, d_keys = (_add(*pair) for pair in zip((d_queries, d_keys), slopes, strict=True))
         return (*_pass_on(share, (keys, d_keys)), d_queries), None
