@@ -1,4 +1,4 @@
-"""The product of a linear layer and its gradients, and GELU, against float64 and against torch; norms of one example."""
+"""The product of a linear layer, its gradients and GELU, against float64 and torch; norms of one example."""
 
 import functools
 import re
