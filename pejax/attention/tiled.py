@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from pejax.attention.bits import as_bits, from_bits
+from pejax.attention.bits import as_bits, from_bits, rounded
 from pejax.attention.blocks import Gradients, Head, Keys, Queries, Row, Vectors
 from pejax.attention.dropout import Dropout, apply_dropout, keep_pairs
 from pejax.attention.floats import Floats, floats_of, with_floats, zeros_of
@@ -141,11 +141,11 @@ def _tile_gradients(
     d_logits = weights * (drop(d_kept) - row.mean[:, None]) * slope
     if pull is not None:
         through = _add(through, tuple(pull(d_logits)))
-    narrow, d_bias = d_logits.astype(query.q.dtype), _where(placed, d_logits, 0.0)
+    narrow, d_bias = rounded(d_logits, query.q.dtype), _where(placed, d_logits, 0.0)
     return Gradients(
         q=options.scale * _dot(options, narrow, key.k),
         k=options.scale * _over_rows(options, query.q, q_turned, narrow),
-        v=_over_rows(options, row.d_output, d_output_turned, kept.astype(key.v.dtype)),
+        v=_over_rows(options, row.d_output, d_output_turned, rounded(kept, key.v.dtype)),
         queries=through[0],
         keys=through[1],
         hooks=through[2],
