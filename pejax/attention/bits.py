@@ -1,7 +1,7 @@
 """bfloat16 by its bits, for arrays that are kept, or read and written slice by slice, and for rounding.
 
 XLA:CPU slices float32 in place of bfloat16: it would convert the whole array for every slice it reads or writes. And
-its own conversion to bfloat16 slows down the loop it is part of: with an exponential, to half the speed.
+its own conversion to bfloat16 slows down the loop it is part of: one with an exponential took 1.6 times as long.
 """
 
 import jax.numpy as jnp
