@@ -5,10 +5,6 @@ import os
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
-from train.cpu import device_settings
-
-os.environ.update(device_settings(os.environ))
-
 import hypothesis
 import jax
 import pytest

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from rich.console import Console
 
 from pejax.registry import ENCODINGS
 from tests.metric_lines import timeless
-from train import classify, evaluate, loop, vit
+from train import evaluate, loop, vit, vit_evaluate
 from train.classify import Classifier, resized
 from train.config import parse
 from train.data import evaluation_batches, load
@@ -212,12 +213,16 @@ def test_resized_parameters_are_those_that_at_gives():
 
 def test_the_filling_of_a_batch_is_not_counted():
     """A head of zeros says class 0 for every image, those that fill the batch included."""
-    config = parse(Config, ["--patch=14", "--width=16", "--heads=2", "--layers=1", "--eval_limit=50"])
+    config = parse(
+        Config, ["--patch=14", "--width=16", "--heads=2", "--layers=1", "--eval_limit=50", "--eval_sizes", "28", "42"]
+    )
     dataset = load("fashion")
     classifier = Classifier(config, dataset.channels, len(dataset.classes))
-    row = classify.evaluate_size(classifier, classifier.init(jax.random.key(0)), dataset, make_mesh(), 28)
+    found = vit_evaluate.evaluate(
+        classifier, dataset, classifier.init(jax.random.key(0)), step=0, mesh=make_mesh(), console=Console(quiet=True)
+    )
     labels = next(evaluation_batches(dataset, 28, 50))["label"]
-    assert row == (28, 4, int(np.sum(labels == 0)), 50)
+    assert [row[2:] for row in found.rows] == [(int(np.sum(labels == 0)), 50)] * len(found.rows)
 
 
 def test_weight_decay_falls_on_kernels_alone():

@@ -1,4 +1,4 @@
-"""A CPU prepared for training: a device for each core, threads enough for them, and huge pages where they help."""
+"""A CPU prepared for training: a device for each core, and huge pages where they help, asked for once."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from train.cpu import MOST, TUNABLE, cores, device_settings, worthwhile
+from train.cpu import MOST, TUNABLE, cores, prepare_cpu, worthwhile
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -39,56 +39,25 @@ def test_a_cpu_wants_them_where_asking_helps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("allowed", "told", "settings"),
+    ("allowed", "told", "devices"),
     [
-        ({0}, {}, {"JAX_NUM_CPU_DEVICES": "1"}),
-        ({0, 1, 5}, {}, {"JAX_NUM_CPU_DEVICES": "3", "PJRT_NPROC": "6"}),
-        (set(range(7)), {}, {"JAX_NUM_CPU_DEVICES": str(MOST), "PJRT_NPROC": str(2 * MOST)}),
-        (set(range(64)), {}, {"JAX_NUM_CPU_DEVICES": str(MOST)}),
-        (set(range(64)), {"NPROC": "2"}, {"JAX_NUM_CPU_DEVICES": str(MOST), "PJRT_NPROC": str(2 * MOST)}),
-        ({0, 1}, {"PJRT_NPROC": "3"}, {"JAX_NUM_CPU_DEVICES": "2", "PJRT_NPROC": "4"}),
-        ({0, 1}, {"PJRT_NPROC": "5", "NPROC": "1"}, {"JAX_NUM_CPU_DEVICES": "2"}),
-        ({0, 1}, {"JAX_NUM_CPU_DEVICES": "7"}, {"PJRT_NPROC": "14"}),
-        ({0, 1}, {"JAX_NUM_CPU_DEVICES": "1"}, {}),
-        ({0, 1}, {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, {"PJRT_NPROC": "16"}),
-        (
-            {0, 1},
-            {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false"},
-            {"JAX_NUM_CPU_DEVICES": "2", "PJRT_NPROC": "4"},
-        ),
+        ({0}, {}, "1"),
+        ({0, 1, 5}, {}, "3"),
+        (set(range(64)), {}, str(MOST)),
+        ({0, 1}, {"JAX_NUM_CPU_DEVICES": "7"}, "7"),
+        ({0, 1}, {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, None),
+        ({0, 1}, {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false"}, "2"),
     ],
 )
-def test_a_core_is_a_device_and_a_device_has_two_threads_unless_told_otherwise(allowed, told, settings, monkeypatch):
+def test_a_core_is_a_device_unless_told_otherwise(allowed, told, devices, tmp_path, monkeypatch):
+    for name in ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS"):
+        monkeypatch.setenv(name, "")  # to be put back
+        monkeypatch.delenv(name)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: allowed, raising=False)
-    assert device_settings(told) == settings
-
-
-LOOP = """
-import pathlib, sys
-from train.cpu import prepare_cpu
-prepare_cpu(pathlib.Path(sys.argv[1]))
-import jax, jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
-from train.mesh import make_mesh
-mesh = make_mesh(2)
-x = jax.device_put(jnp.ones((256, 256)), NamedSharding(mesh, PartitionSpec("data")))
-step = jax.jit(lambda x: jnp.tanh(x @ x.T).sum(0, keepdims=True) / 256 + x / 2, out_shardings=x.sharding)
-found = [jnp.sum(x := step(x)) for _ in range(400)]
-print(len(jax.device_get(found)))
-"""
-
-
-@pytest.mark.parametrize("threads", ["", "1"])
-def test_a_loop_far_ahead_of_its_devices_ends(threads, tmp_path):
-    """Programs that sum over the devices, launched in hundreds without waiting for one."""
-    impatient = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=5"
-    impatient += " --xla_cpu_collective_call_terminate_timeout_seconds=10"
-    environ = {**os.environ, "JAX_NUM_CPU_DEVICES": "2", "XLA_FLAGS": impatient, "PJRT_NPROC": threads}
-    ended = subprocess.run(
-        [sys.executable, "-c", LOOP, str(tmp_path)], env=environ, capture_output=True, text=True,
-        cwd=Path(__file__).parents[1],
-    )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (0, "400\n"), ended.stderr[-2000:]
+    prepare_cpu(tmp_path)  # no such kernel: the process goes on
+    assert os.environ.get("JAX_NUM_CPU_DEVICES") == devices
 
 
 def test_a_program_has_a_device_for_each_core(tmp_path):
@@ -171,3 +140,31 @@ libc.malloc_info(0, out)
 libc.fflush(out)
 """
     assert told(script).count("<heap nr=") >= 3
+
+
+LOOP = """
+import os, sys
+os.environ["JAX_NUM_CPU_DEVICES"] = "2"
+os.environ["PJRT_NPROC"] = "2"
+os.environ["XLA_FLAGS"] = " ".join(f"--xla_cpu_collective_call_{end}_seconds=5" for end in sys.argv[1:])
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+from train.mesh import make_mesh, paced
+mesh = make_mesh(2)
+x = jax.device_put(jnp.ones((256, 256)), NamedSharding(mesh, PartitionSpec("data")))
+step = jax.jit(lambda x: jnp.tanh(x @ x.T).sum(0, keepdims=True) / 256 + x / 2, out_shardings=x.sharding)
+step = paced(step, mesh)
+found = [jnp.sum(x := step(x)) for _ in range(400)]
+print(len(jax.device_get(found)))
+"""
+
+
+def test_a_loop_of_programs_that_sum_over_the_devices_ends():
+    """Launched in hundreds on as many devices as threads: without pace nothing would move any more."""
+    environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    ended = subprocess.run(
+        [sys.executable, "-c", LOOP, "warn_stuck_timeout", "terminate_timeout"], env=environ, capture_output=True,
+        text=True, cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (0, "400\n"), ended.stderr[-2000:]

@@ -10,7 +10,6 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
 from rich.console import Console
-from rich.progress import Progress
 
 from pejax.models import Execution
 from pejax.models.answers import generate_answers
@@ -18,6 +17,7 @@ from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from train.data.tasks import PAD, STOP, TASKS, VOCAB, evaluation_batches
 from train.loop import Metrics
 from train.mesh import EVALUATED, put_batch, replicated
+from train.progress import Evaluating
 from train.seq2seq_config import Config
 from train.seq2seq_results import Results, Row
 from train.task import Split, laws, layer_params
@@ -128,11 +128,12 @@ def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console:
     config = answerer.config
     cells = [(task, length) for task in config.tasks for length in config.lengths if length >= TASKS[task].least]
     model, rows = answerer.model(jax.device_put(params, replicated(mesh))), []
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        for task, length in progress.track(cells, description="evaluating"):
+    with Evaluating(console, sum(length**2 for _, length in cells)) as progress:
+        for task, length in cells:
             refused = answerer.refusal(length)
             row = Row(task, length, refused=refused) if refused else measure(answerer, model, mesh, task, length)
             rows.append(row)
+            progress(length**2, f"{task}, {length} tokens")
     return Results(
         name=config.name, data=config.data, trained=config.length, step=step, extend=config.extend, note=NOTE,
         rows=tuple(rows),

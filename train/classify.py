@@ -1,42 +1,30 @@
-"""A vision transformer on a labelled image set: its model, its loss, and its evaluation at many image sizes."""
+"""A vision transformer on a labelled image set: its model, its loss, and its parameters at another image size."""
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from jax.sharding import Mesh
 from jaxtyping import Array, Float
-from rich.console import Console
 
 from pejax.models import Execution
 from pejax.models.vit import ViT, ViTConfig
 from pejax.positions import grid_positions, interpolate_positions
 from train import entropy
 from train.augment import Augment
-from train.data import Dataset, evaluation_batches, train_batches
+from train.data import Dataset, train_batches
 from train.loop import Metrics
-from train.mesh import EVALUATED, evaluation_execution, put_batch, replicated
 from train.mixing import mix
 from train.task import Split, laws, layer_params, layer_positions
 from train.vit_config import Config, evaluation_sizes
-from train.vit_results import Results, Row
 
 SUMS = ("loss", "top1", "count")
 """What the loss adds up over a batch."""
 
-WEIGHTS_AT_ONCE = {"cpu": 2**21, "gpu": 2**28, "tpu": 2**27}
-"""Attention weights of an evaluation batch on one device: a cache full, or a small part of the memory."""
-
 PROBED = 8
 """Training images that the probe looks at, at most."""
-
-IMAGES_AT_ONCE = 256
-"""Images of an evaluation batch on one device, at most."""
 
 
 class Classifier(Split[ViT]):
@@ -185,34 +173,6 @@ def _like(wanted: Any, found: Any) -> Any:
     return {name: _like(value, found[name]) for name, value in wanted.items()}
 
 
-def evaluate(
-    classifier: Classifier, dataset: Dataset, params: Any, *, step: int, mesh: Mesh, console: Console
-) -> Results:
-    """Return top-1 at every size the config asks for, over the whole test split.
-
-    Args:
-        classifier: of the run.
-        dataset: whose test split to use.
-        params: trained.
-        step: of the checkpoint, for the record.
-        mesh: that the batches are split over.
-        console: of the user.
-
-    Raises:
-        ValueError: an encoding that cannot serve a size, or positions that were squeezed.
-    """
-    config = classifier.config
-    rows = []
-    with console.status("evaluating") as status:
-        for size in evaluation_sizes(config):
-            status.update(f"evaluating at {size} px")
-            rows.append(evaluate_size(classifier, params, dataset, mesh, size))
-    return Results(
-        name=config.pe, data=config.data, trained=config.size, step=step, extend=config.extend, note=dataset.note,
-        rows=tuple(rows),
-    )  # fmt: skip
-
-
 def require_evaluable(classifier: Classifier) -> None:
     """Trace the evaluation at the smallest and the largest size, so that a refusal comes before the training.
 
@@ -223,40 +183,3 @@ def require_evaluable(classifier: Classifier) -> None:
     for size in {min(sizes), max(sizes)}:
         image = jax.ShapeDtypeStruct((1, size, size, classifier.vit.channels), jnp.float32)
         jax.eval_shape(partial(classifier.logits, extend=classifier.config.extend), classifier.shapes, image)
-
-
-def evaluate_size(classifier: Classifier, params: Any, dataset: Dataset, mesh: Mesh, size: int) -> Row:
-    """Return top-1 at one size."""
-    config = classifier.config
-    tokens = (size // config.patch) ** 2
-    weights = WEIGHTS_AT_ONCE[mesh.devices.flat[0].platform] // (tokens**2 * config.heads)
-    batch = mesh.size * min(max(1, weights), IMAGES_AT_ONCE)
-    logits_of = partial(classifier.logits, extend=config.extend, execution=evaluation_execution(mesh))
-
-    @partial(jax.jit, out_shardings=replicated(mesh))
-    def correct(params: Any, batch: Mapping[str, Array]) -> Array:
-        logits = logits_of(params, batch["image"])
-        return jnp.sum((jnp.argmax(logits, -1) == batch["label"]).astype(jnp.int32))
-
-    found, count = [], 0
-    for host in limited(evaluation_batches(dataset, size, batch), config.eval_limit):
-        count += len(host["label"])
-        found.append(correct(params, put_batch(padded(host, batch), mesh, axes=EVALUATED)))
-    return Row(size, tokens, sum(map(int, found)), count)
-
-
-def limited(batches: Iterator[Mapping[str, np.ndarray]], limit: int) -> Iterator[Mapping[str, np.ndarray]]:
-    """Yield the batches of the first `limit` images, or all of them when 0."""
-    left = limit or sys.maxsize
-    for batch in batches:
-        yield {name: array[:left] for name, array in batch.items()}
-        left -= len(batch["label"])
-        if left <= 0:
-            return
-
-
-def padded(batch: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
-    """Return the batch filled up to `size` images, those added with a label that no logit can match."""
-    short = size - len(batch["label"])
-    image = np.pad(batch["image"], ((0, short), (0, 0), (0, 0), (0, 0)))
-    return {"image": image, "label": np.pad(batch["label"], (0, short), constant_values=-1)}

@@ -10,9 +10,10 @@
 between one device and many, or between one process and many.
 """
 
+import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -32,6 +33,9 @@ EVALUATED = (*BATCH, "sequence")
 
 RULES = {"embed": "fsdp", "heads": "tensor", "mlp": "tensor", "vocab": "tensor", "classes": "tensor"}
 """Name of an axis of a parameter -> axis of the mesh; names that are absent are not split."""
+
+AHEAD = 8
+"""Launches of a paced program that may be under way at once, far fewer than the 32 that XLA:CPU admits."""
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -103,6 +107,30 @@ def evaluation_execution(mesh: Mesh) -> Execution:
     return Execution() if mesh.size == 1 else Execution(mesh, batch=EVALUATED, heads="tensor")
 
 
+def paced(program: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """Return a program to be launched in a loop: on the devices of a CPU every `AHEAD`th launch waits for its results.
+
+    XLA:CPU computes the devices' parts of a program on a pool of threads, one per core or device, and launches the
+    parts of later programs from the same threads. With 32 programs under way on a device, a launch waits and keeps its
+    thread. Launches can so hold all threads, and a part that others wait for to sum over the devices finds none:
+    nothing moves any more, and XLA ends the process after a minute. Fewer programs under way exclude that. So do two
+    threads per device (`PJRT_NPROC`), but XLA splits operations over all threads, and training took 30 % longer.
+
+    Args:
+        program: launched from one thread.
+        mesh: the devices it runs on.
+    """
+    if mesh.size == 1 or mesh.devices.flat[0].platform != "cpu":
+        return program
+    launches = itertools.count(1)
+
+    def launch(*operands: Any) -> Any:
+        results = program(*operands)
+        return jax.block_until_ready(results) if next(launches) % AHEAD == 0 else results
+
+    return launch
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """Return the sharding that keeps a whole copy on every device."""
     return NamedSharding(mesh, PartitionSpec())
@@ -111,6 +139,11 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def split_batch(mesh: Mesh, axes: tuple[str, ...] = BATCH) -> NamedSharding:
     """Return the sharding that splits the leading axis."""
     return NamedSharding(mesh, PartitionSpec(axes))
+
+
+def split_chunks(mesh: Mesh) -> NamedSharding:
+    """Return the sharding that splits the second axis over `EVALUATED`: every chunk of `(chunks, examples, ...)`."""
+    return NamedSharding(mesh, PartitionSpec(None, EVALUATED))
 
 
 def parameter_shardings(variables: Any, mesh: Mesh) -> Any:

@@ -14,13 +14,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 from rich.console import Console
-from rich.progress import Progress
 
 from train.data.text import Corpus, evaluation_windows
 from train.language import Language
 from train.lm_config import Config
 from train.lm_results import Results, Row, estimate
-from train.mesh import EVALUATED, evaluation_execution, put_batch, replicated
+from train.mesh import EVALUATED, evaluation_execution, paced, put_batch, replicated
+from train.progress import Evaluating
 
 TOKENS_AT_ONCE = {"cpu": 2**12, "gpu": 2**17, "tpu": 2**17}
 """Tokens of an evaluation batch on one device."""
@@ -45,18 +45,23 @@ def evaluate(language: Language, corpus: Corpus, params: Any, *, step: int, mesh
     """
     config = language.config
     longest, trained = max(config.lengths), config.length
-    regions, reader = stretches(config, corpus), Reader(language, params, mesh)
+    regions = stretches(config, corpus)
     refused = {length: language.refusal(length) for length in config.lengths}
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        beyond, sliding = np.arange(trained, longest, config.eval_stride), None
-        if any(length > trained and not refused[length] for length in config.lengths):
+    served = [length for length in config.lengths if not refused[length]]
+    beyond, sliding = np.arange(trained, longest, config.eval_stride), None
+    if max(served, default=0) <= trained:
+        beyond = beyond[:0]
+    per_region = len(beyond) * trained + sum((longest // length) * length for length in served)
+    with Evaluating(console, len(regions) * per_region) as progress:
+        reader = Reader(language, params, mesh, progress)
+        if len(beyond):
             contexts = np.stack([regions[:, at - trained + 1 : at + 2] for at in beyond], axis=1)
             sliding = reader.last(contexts)
         rows = [
             Row(length, refused=refused[length])
             if refused[length]
             else measure(reader, regions, length, trained, beyond, sliding)
-            for length in progress.track(config.lengths, description="evaluating")
+            for length in config.lengths
         ]
     return Results(
         name=config.pe + (f", from {config.init.rstrip('/').split('/')[-1]}" if config.init else ""),
@@ -83,13 +88,14 @@ class Reader:
         language: the model.
         params: trained.
         mesh: that the batches are split over.
+        progress: is told the tokens that were read, and at which length.
     """
 
-    def __init__(self, language: Language, params: Any, mesh: Mesh) -> None:
-        self.params, self.mesh = params, mesh
+    def __init__(self, language: Language, params: Any, mesh: Mesh, progress: Callable[[float, str], None]) -> None:
+        self.params, self.mesh, self.progress = params, mesh, progress
         losses = partial(language.losses, execution=evaluation_execution(mesh))
-        self._all = jax.jit(losses, out_shardings=replicated(mesh))
-        self._last = jax.jit(lambda params, ids: losses(params, ids)[:, -1], out_shardings=replicated(mesh))
+        last = lambda params, ids: losses(params, ids)[:, -1]  # noqa: E731
+        self._all, self._last = (paced(jax.jit(f, out_shardings=replicated(mesh)), mesh) for f in (losses, last))
 
     def all(self, windows: np.ndarray) -> np.ndarray:
         """Return the loss of every token after the first of windows `(..., N + 1)`: `(..., N)`."""
@@ -105,8 +111,10 @@ class Reader:
         most = TOKENS_AT_ONCE[self.mesh.devices.flat[0].platform] // size
         batch = self.mesh.size * min(max(1, most), -(-len(flat) // self.mesh.size))
         padded = np.pad(flat, ((0, -len(flat) % batch), (0, 0)))
-        put = partial(put_batch, mesh=self.mesh, axes=EVALUATED)
-        parts = [read(self.params, put(part)) for part in padded.reshape(-1, batch, size)]
+        parts = []
+        for start in range(0, len(flat), batch):
+            parts.append(read(self.params, put_batch(padded[start : start + batch], self.mesh, axes=EVALUATED)))
+            self.progress(min(batch, len(flat) - start) * (size - 1), f"{size - 1} tokens")
         found = np.concatenate([np.asarray(part) for part in parts])[: len(flat)]
         return found.reshape(*lead, *found.shape[1:])
 

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from tensorboardX import SummaryWriter
 
 from train.hosts import first
@@ -23,6 +30,9 @@ class Unit(NamedTuple):
 IMAGES = Unit("images", "img")
 TOKENS = Unit("tokens", "tok")
 
+EVERY_SECONDS = 15.0
+"""Seconds between two lines of progress where there is no terminal to show a bar."""
+
 
 class Report:
     """Metrics as JSON lines and TensorBoard, and progress: a bar on a terminal, a line now and then elsewhere.
@@ -35,8 +45,6 @@ class Report:
         console: of the user.
         peak_seconds: what a step would take at the devices' peak; 0 = not known.
     """
-
-    every_seconds = 15.0
 
     def __init__(
         self, folder: Path, step: int, steps: int, unit: Unit, console: Console, peak_seconds: float = 0.0
@@ -81,7 +89,7 @@ class Report:
             text.append(f"{speed['peak_share']:.1%} of peak")
         self.write(step, {**means, **extra, **speed})
         self.progress.update(self.task, completed=step, description=" · ".join(text))
-        if self.progress.disable and (now - self.printed > self.every_seconds or step == self.steps):
+        if self.progress.disable and (now - self.printed > EVERY_SECONDS or step == self.steps):
             left = (now - self.begun) / (step - self.first) * (self.steps - step)
             self.console.print(f"step {step}/{self.steps} · {' · '.join(text)} · {left:.0f} s left")
             self.printed = now
@@ -109,6 +117,40 @@ class Report:
             lines.write(json.dumps(line) + "\n")
         for name, value in line.items():
             self.board.add_scalar(f"train/{name}", value, step)
+
+
+class Evaluating:
+    """Progress of an evaluation with the time left: a bar on a terminal, a line now and then elsewhere.
+
+    Args:
+        console: of the user.
+        total: work to do, in a unit that takes about the same time in every part.
+    """
+
+    def __init__(self, console: Console, total: float) -> None:
+        columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        self.progress = Progress(
+            TextColumn("evaluating"), *columns, console=console, transient=True, disable=not console.is_terminal
+        )
+        self.task = self.progress.add_task("", total=total)
+        self.console, self.total, self.done = console, total, 0.0
+        self.begun = self.printed = time.perf_counter()
+
+    def __enter__(self) -> "Evaluating":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def __call__(self, work: float, place: str) -> None:
+        """Report work that is done, and where the evaluation is, such as "44 px"."""
+        self.done, now = self.done + work, time.perf_counter()
+        self.progress.update(self.task, completed=self.done, description=place)
+        if self.progress.disable and now - self.printed > EVERY_SECONDS:
+            left = (now - self.begun) * (self.total / self.done - 1)
+            self.console.print(f"evaluating · {place} · {self.done / self.total:.0%} · {left:.0f} s left")
+            self.printed = now
 
 
 def lines_until(path: Path, step: int) -> list[str]:

@@ -22,12 +22,13 @@ from pathlib import Path
 
 from train import session
 from train.augment import Augment
-from train.classify import SUMS, Classifier, evaluate, require_evaluable, resized
+from train.classify import SUMS, Classifier, require_evaluable, resized
 from train.data import CorruptImage, load, train_batches
 from train.flops import vit_flops
 from train.progress import IMAGES
 from train.task import Program, Task
 from train.vit_config import Config
+from train.vit_evaluate import evaluate
 from train.vit_results import draw, load_results, markdown
 
 
