@@ -4,11 +4,14 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import os
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import simple_parsing
@@ -26,6 +29,9 @@ RUN_FIELDS = (
 """Fields of every program that may change between a run and its continuation."""
 
 OPTIMIZERS = ("adamw", "lamb")
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status after Ctrl-C. After SIGTERM, which ends machines that may be taken away, it is 0: all is saved."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,4 +300,36 @@ def friendly(*kinds: type[Exception]) -> Iterator[None]:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
-        raise SystemExit(130) from None
+        raise SystemExit(INTERRUPTED) from None
+
+
+class Stopped(BaseException):
+    """A signal to stop, by its number."""
+
+
+@contextlib.contextmanager
+def stoppable(onward: Callable[[], str]) -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM end the process soon, with a line that says how to go on; a second one ends it at once.
+
+    While it trains, `loop.Stop` listens in place of this. Threads that compile or read are not waited for.
+
+    Args:
+        onward: tells what is saved and how to go on.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        for again in before:
+            signal.signal(again, signal.SIG_DFL)
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except Stopped as stopped:
+        sys.stdout.flush()
+        os.write(2, f"stopped; {onward()}\n".encode())
+        os._exit(INTERRUPTED if stopped.args[0] == signal.SIGINT else 0)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

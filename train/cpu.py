@@ -5,6 +5,7 @@ import platform
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 
 TUNABLE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """What glibc's malloc is told: ask the kernel for transparent huge pages, so that large arrays miss the TLB less. One
@@ -24,15 +25,24 @@ def prepare_cpu(root: Path = Path("/")) -> None:
 
     On one device XLA spreads single operations over the cores, and all but the largest leave cores idle; on a device
     for each core, the cores share the batch. For huge pages this interpreter starts over with `TUNABLE` set, and the
-    process keeps its number. To be called before the heavy imports, which would otherwise be paid for twice.
+    process keeps its number. To be called before the heavy imports, which would otherwise be paid for twice; Ctrl-C
+    during these ends with one line.
 
     Args:
         root: of the file system.
     """
+    sys.excepthook = _report
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(min(cores(), MOST)))
     if sys.executable and worthwhile(os.environ, root):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **TUNABLE})
+
+
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write("stopped\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 def cores() -> int:

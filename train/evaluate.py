@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from train.config import Parser, friendly, load_config, program_of
+from train.config import Parser, friendly, load_config, program_of, stoppable
 from train.mesh import make_mesh
 from train.results import results_stem
 from train.session import publish, restore_params
@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_arguments(Options, dest="options")
     arguments = parser.parse_args(argv)
     options, console = arguments.options, Console(soft_wrap=True, highlight=False)
-    with friendly(ValueError, TypeError, OSError):
+    again = "the runs are as they were: start the same command again"
+    with stoppable(lambda: again), friendly(ValueError, TypeError, OSError):
         if arguments.compare:
             compare(arguments.runs, options)
             console.print(f"wrote {options.to}.md and {options.to}.png")

@@ -1,5 +1,6 @@
 """One run of any program: read and check everything, train until done or stopped, evaluate."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -17,6 +18,7 @@ from rich.console import Console
 from train import offending
 from train.checkpoint import CheckpointError, Checkpoints, written_steps
 from train.config import (
+    INTERRUPTED,
     RunConfig,
     command,
     friendly,
@@ -27,6 +29,7 @@ from train.config import (
     require_same,
     run_folder,
     save_config,
+    stoppable,
 )
 from train.flops import peak_seconds
 from train.hosts import agreed, first, join, require_alike, together
@@ -35,9 +38,6 @@ from train.mesh import make_mesh, own_rows, put_batch, replicated, require_divis
 from train.optimizers import make_optimizer
 from train.task import Found, Program, Split, Task, recipe
 from train.watch import parse_profile
-
-INTERRUPTED = 128 + SIGINT
-"""Exit status after Ctrl-C. After SIGTERM, which ends machines that may be taken away, it is 0: all is saved."""
 
 PREFETCHED = 4
 """Batches that the input pipeline prepares ahead, in a thread."""
@@ -61,7 +61,8 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
     with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
         config = parse(program.config, argv)
         join(config.hosts)
-    with together(config.hosts, partial(onward, config)):
+    say = partial(onward, config)
+    with together(config.hosts, say), contextlib.nullcontext() if config.hosts else stoppable(say):
         with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
             console = Console(soft_wrap=True, highlight=False, quiet=not first())
             session = prepare(program, config, console)
@@ -72,6 +73,8 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
 def onward(config: RunConfig) -> str:
     """Return what is saved of a run and the command that goes on with it."""
     steps = written_steps(run_folder(config))
+    if not (run_folder(config) / "config.json").is_file():
+        return "nothing is saved yet: start the same command again"
     saved = f"step {steps[0]} is saved" if steps else "no step is saved yet"
     return f"{saved}; go on with: {command(config)}"
 

@@ -1,0 +1,128 @@
+"""The README's commands as their users start them: processes of their own, on a device per core, to their last line.
+
+XLA is told to end a process whose devices wait for each other in vain after seconds instead of a minute.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+IMPATIENT = " ".join(f"--xla_cpu_collective_call_{end}_timeout_seconds=20" for end in ("warn_stuck", "terminate"))
+SMALL = ("--layers=1", "--width=32", "--heads=2")
+SHORT_VIT = (*SMALL, "--epochs=1", "--eval_limit=2000", "--eval_sizes", "28", "64")
+SHORT_LM = (*SMALL, "--steps=50", "--eval_limit=20", "--eval_stride=64", "--eval_lengths", "64", "128", "256")
+SHORT_SEQ2SEQ = (*SMALL, "--steps=50", "--eval_limit=64", "--eval_lengths", "4", "8")
+
+
+def started(*words: object, **told: str) -> subprocess.Popen[str]:
+    """Start `python -m WORDS` as from a shell that has set nothing but `told`."""
+    own = ("JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS", "PJRT_NPROC", "PYTEST_CURRENT_TEST")
+    environ = {name: value for name, value in os.environ.items() if name not in own}
+    return subprocess.Popen(
+        [sys.executable, "-m", *map(str, words)], env={**environ, "XLA_FLAGS": IMPATIENT, **told}, cwd=ROOT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def said(*words: object, status: int = 0, **told: str) -> str:
+    """Run a command to its end and return what it said; its status must be `status`."""
+    process = started(*words, **told)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == status, f"{out[-3000:]}\n{err[-3000:]}"
+    return out if status == 0 else err
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "a vit"  # a path with a space
+    out = said("train.vit", "--pe=rope_mixed", *SHORT_VIT, f"--out={folder}")
+    assert out.rstrip().endswith(f"wrote {folder}/results.json and .png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "lm"
+    out = said("train.lm", "--pe=rope", *SHORT_LM, f"--out={folder}")
+    assert out.rstrip().endswith(f"wrote {folder}/results.json and .png")
+    return folder
+
+
+def test_an_evaluation_is_repeated(vit):
+    before = json.loads((vit / "results.json").read_text())
+    out = said("train.evaluate", vit, "--extend=pi")
+    assert out.rstrip().endswith("wrote " + str(vit / "results-pi.json") + " and .png")
+    assert json.loads((vit / "results-pi.json").read_text())["rows"][0] == before["rows"][0]
+
+
+def test_runs_are_compared(vit, tmp_path):
+    out = said("train.evaluate", "--compare", vit, f"--to={tmp_path / 'comparison'}")
+    assert out.rstrip().endswith(f"wrote {tmp_path / 'comparison'}.md and {tmp_path / 'comparison'}.png")
+
+
+def test_longrope_is_searched_and_read(lm):
+    short = ("--length=256", "--windows=1", "--generations=1", "--population=4", "--children=2", "--chunk=2")
+    out = said("train.longrope", lm, *short)
+    assert f"wrote {lm / 'longrope-256.txt'}" in out
+    found = (lm / "longrope-256.txt").read_text().strip()
+    assert "results-longrope" in said("train.evaluate", lm, f"--extend={found}", "--eval_lengths", "128", "256")
+
+
+def test_a_stopped_run_of_answers_goes_on_and_counts_them(tmp_path):
+    folder = tmp_path / "run"
+    named = ("--pe=rope", "--task=reverse", "--cross=unified")
+    out = said("train.seq2seq", *named, *SHORT_SEQ2SEQ, "--stop_at=20", f"--out={folder}")
+    assert f"go on with: python -m train.seq2seq --resume --out={folder}" in out
+    out = said("train.seq2seq", "--resume", "--stop_at=0", f"--out={folder}")
+    assert "going on from step 20" in out
+    assert out.rstrip().endswith(f"wrote {folder}/results.json and .png")
+
+
+def test_a_step_that_broke_is_computed_again(tmp_path):
+    err = said("train.lm", *SHORT_LM, "--lr=1e30", "--log_every=10", f"--out={tmp_path}/run", status=2)
+    place = next((tmp_path / "run").glob("offending-*"))
+    assert f"python -m train.replay {place}" in err
+    assert "the same as" in said("train.replay", place)
+
+
+def test_a_plan_is_made():
+    out = said("train.plan", "lm", "--preset=gpt2_small", "--batch=64", "--topology=h100:8")
+    assert "h100" in out
+
+
+def test_benchmarks_run_on_toys():
+    assert said("benchmarks", "rope", "--toy", "--rounds=1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", ["1", "4"])
+def test_any_number_of_devices_comes_to_the_end(devices, tmp_path):
+    out = said("train.vit", *SHORT_VIT, f"--out={tmp_path}/run", JAX_NUM_CPU_DEVICES=devices)
+    assert f"{devices} x cpu" in out
+    assert out.rstrip().endswith("results.json and .png")
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)]
+)
+def test_an_evaluation_is_stopped(number, status, vit, tmp_path):
+    """The line that says how to go on comes at once, and the command in it evaluates."""
+    process = started("train.vit", "--resume", f"--out={vit}", "--eval_limit=0", "--eval_sizes", "64", "96")
+    assert process.stdout is not None
+    while "laws:" not in (line := process.stdout.readline()):
+        assert line, process.communicate()[1][-3000:]
+    time.sleep(4.0)
+    begun = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - begun < 10.0
+    assert process.returncode == status
+    assert "wrote" not in out
+    assert "stopped; step 208 is saved; go on with: python -m train.vit --resume" in err
