@@ -89,7 +89,8 @@ def cases():
 
 
 EVERY = list(cases())
-HERE = [case for case in EVERY if case.values[:2] in (("text", "alibi"), ("images", "alibi"))][:3]
+TEXT_HERE, IMAGES_HERE = ([case for case in EVERY if case.values[:2] == (kind, "alibi")] for kind in PROGRAMS)
+HERE = [*TEXT_HERE, pytest.param(*IMAGES_HERE[0].values, marks=pytest.mark.slow)]
 """The rest is `-m long`."""
 
 
@@ -176,11 +177,12 @@ def test_no_device_ever_holds_all_of_the_parameters():
 
 
 @pytest.mark.parametrize("flags", [("--accumulate=2",), ("--remat=full",), ("--remat=products",)], ids="=".join)
-@pytest.mark.parametrize("sizes", ["", "data=2,fsdp=2,tensor=2"])
+@pytest.mark.parametrize("sizes", [pytest.param("", marks=pytest.mark.slow), "data=2,fsdp=2,tensor=2"])
 def test_parts_and_recomputation_change_no_loss(flags, sizes):
     np.testing.assert_allclose(losses("text", sizes, "--pe=alibi", *flags), losses("text", "", "--pe=alibi"), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_accumulation_weighs_parts_by_what_they_count():
     """Two rows of one part have nothing to predict: the gradient is still that of the mean over all tokens."""
     rng = np.random.default_rng(0)
@@ -208,6 +210,7 @@ def test_the_average_follows_the_weights():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), state.average, wanted)
 
 
+@pytest.mark.slow
 def test_recomputation_takes_less_memory():
     def temporary(remat: str) -> int:
         mesh = make_mesh(1)

@@ -74,6 +74,7 @@ def test_a_run_leaves_everything_behind(whole):
     assert json.loads((whole / "config.json").read_text())["cross"] == "unified"
 
 
+@pytest.mark.slow
 def test_stop_and_resume_change_no_bit(whole, tmp_path):
     assert train(tmp_path / "run", "--pe=rope", "--stop_at=4") == 0
     assert not (tmp_path / "run" / "results.json").exists()
