@@ -306,7 +306,7 @@ def alone_like_one_device(model, logits) -> None:
     assert any(size for name, size in sizes.items() if "position" in name), "the test would not see them change"
 
 
-@pytest.mark.parametrize("lengths", [None, 12, "each"])
+@pytest.mark.parametrize("lengths", [*(pytest.param(same, marks=pytest.mark.slow) for same in (None, 12)), "each"])
 def test_layers_alone_have_the_segments_and_lengths_of_their_examples(lengths):
     config = DecoderConfig(vocab=11, length=8, width=16, layers=2, heads=4, pe="t5", extend="log_n")
     extent = jnp.arange(8, 16) if lengths == "each" else lengths
@@ -315,7 +315,7 @@ def test_layers_alone_have_the_segments_and_lengths_of_their_examples(lengths):
     alone_like_one_device(model, lambda model, on: model(ids, segments=segments, extent=extent, execution=on))
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_layers_alone_have_the_places_of_their_examples(own):
     config = ViTConfig(image_size=8, patch=4, channels=1, classes=3, width=16, layers=2, heads=4, pe="rope_mixed")
     images = jax.random.normal(jax.random.key(1), (8, 8, 8, 1))

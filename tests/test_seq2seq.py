@@ -100,7 +100,9 @@ def configured(*flags: str) -> Answerer:
     return Answerer(parse(Config, [*SMALL, *flags]))
 
 
-@pytest.mark.parametrize("pe", ENCODINGS)
+@pytest.mark.parametrize(
+    "pe", ["learned", *(pytest.param(pe, marks=pytest.mark.slow) for pe in ENCODINGS if pe != "learned")]
+)
 def test_every_encoding_has_gradients(pe):
     answerer = configured(f"--pe={pe}", "--cross=separate", "--task=copy")
     batch = next(train_batches(("copy",), 4, 8, seed=0))
