@@ -66,7 +66,7 @@ def trained(flags, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mesh", [MESHES[0], pytest.param(MESHES[1], marks=pytest.mark.slow)])
 def test_two_processes_train_as_one(mesh, trained, flags, tmp_path):
     one = tmp_path / "one"
     assert lm.main([*flags, *SHORT, f"--mesh={mesh}", "--devices=4", f"--out={one}"]) == 0

@@ -180,6 +180,7 @@ def test_as_much_of_a_test_image_is_shown_as_is_asked_for(shown, tmp_path):
         load(f"folder(path='{tmp_path}', shown=1.5)")
 
 
+@pytest.mark.slow
 def test_deit3_rope_from_prepared_records(tmp_path, monkeypatch):
     prepared_data = pytest.importorskip("prepared_data")
     monkeypatch.setenv("TFDS_DATA_DIR", str(prepared_data.prepare(tmp_path / "data")))
