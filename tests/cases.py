@@ -25,8 +25,8 @@ DIMS = {
 KINDS = (jnp.int32, jnp.float32)
 """Types of positions; drawn floats fall between the tokens."""
 
-DIFFERENTIATED = ("causal", "image")
-"""The settings whose gradients are compiled in every run; `-m long` compiles all."""
+DIFFERENTIATED = ("causal",)
+"""The settings whose gradients are compiled in every run; `-m slow` adds images, `-m long` all others."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,13 @@
 """Strict promotion, eight host devices, warnings as errors and runtime type checks for the whole test run."""
 
+import gc
 import os
 
+# Compilation is most of the time of these tests, and most of that would go into code that they run once.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+if "device_count=8" not in os.environ["XLA_FLAGS"]:
+    os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
 
 import hypothesis
 import jax
@@ -12,5 +16,18 @@ import pytest
 pytest.register_assert_rewrite("cases", "laws", "biases")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+gc.set_threshold(50_000, 20, 50)  # what is traced is many objects and little garbage: look for cycles seldom
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=25, database=None)
 hypothesis.settings.load_profile("fixed")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Start no workers for one file or one test: each takes seconds to start, and what a file shares is made twice."""
+    path = config.args[0].split("::")[0]
+    return 0 if len(config.args) == 1 and path.endswith(".py") else None
+
+
+def pytest_collection_finish() -> None:
+    """Do not look for cycles in what is imported."""
+    gc.collect()
+    gc.freeze()

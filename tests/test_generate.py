@@ -18,21 +18,25 @@ SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2]
 
 TRAINED = 4
 LONGROPE = "longrope(short_factors=(1.0, 1.5), long_factors=(2.0, 6.0), factor=4)"
-EXTENDED = [
+QUICK = [
     ("rope(base=4)", "dynamic_ntk(factor=2)"),
-    ("rope(base=4)", LONGROPE),
-    ("rope(pairing='half', base=4)", "yarn"),
-    ("rope(base=4)", "linear+log_n"),
-    ("rope(base=4)", "ntk(factor=3)"),
     ("rope(base=4)", "self_extend(window=2)"),
-    ("rope(base=4)", "rerope(window=2)"),
-    ("rope(base=4)", "llama3(factor=3, low_freq_factor=1, high_freq_factor=2)+llama4(floor_length=3)"),
     ("alibi", "slopes"),
     ("learned", "resize"),
+]
+"""One of each way to stretch: frequencies, two rotations, slopes, a table; the rest is slow."""
+SLOW = [
+    ("rope(base=4)", "linear+log_n"),
+    ("rope(base=4)", LONGROPE),
+    ("rope(pairing='half', base=4)", "yarn"),
+    ("rope(base=4)", "ntk(factor=3)"),
+    ("rope(base=4)", "rerope(window=2)"),
+    ("rope(base=4)", "llama3(factor=3, low_freq_factor=1, high_freq_factor=2)+llama4(floor_length=3)"),
     ("sinusoidal", "pi"),
     ("shaw", "pi"),
     ("none", "log_n"),
 ]
+EXTENDED = [*QUICK, *(pytest.param(*both, marks=pytest.mark.slow) for both in SLOW)]
 
 
 def full_segments(segments, count):

@@ -158,7 +158,7 @@ LOWERED = {
 }
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(jnp.float32, marks=pytest.mark.slow), jnp.bfloat16])
 @pytest.mark.parametrize("spec", LOWERED)
 def test_every_kernel_lowers_to_triton(spec, dtype):
     """With all that a tile can ask for, in the sizes that a GPU gets."""

@@ -66,7 +66,7 @@ def trained(flags, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mesh", [MESHES[0], pytest.param(MESHES[1], marks=pytest.mark.slow)])
 def test_two_processes_train_as_one(mesh, trained, flags, tmp_path):
     one = tmp_path / "one"
     assert lm.main([*flags, *SHORT, f"--mesh={mesh}", "--devices=4", f"--out={one}"]) == 0
@@ -99,7 +99,11 @@ CTRL_C = (0, signal.SIGINT, [130, 130])
 
 
 @pytest.mark.parametrize(
-    "ways", [pytest.param(WAYS, id="saved and killed"), pytest.param([CTRL_C], id="Ctrl-C", marks=pytest.mark.long)]
+    "ways",
+    [
+        pytest.param(WAYS, id="saved and killed", marks=pytest.mark.slow),
+        pytest.param([CTRL_C], id="Ctrl-C", marks=pytest.mark.long),
+    ],
 )
 def test_stopped_and_killed_no_bit_is_lost(ways, flags, tmp_path):
     never, out, log = tmp_path / "never", tmp_path / "run", tmp_path / "log"

@@ -1,10 +1,18 @@
 """Every encoding of the registry under every law: sequences, causal ones, images and volumes, where it serves them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from cases import DIMS, Case, forward, gradients, serves
-from laws import LAWS, blockwise_is_dense, the_future_is_not_seen
+from laws import (
+    LAWS,
+    blockwise_is_dense,
+    jit_changes_nothing,
+    packed_is_separate,
+    permutation_moves_the_output,
+    shift_invariance_is_as_declared,
+    the_future_is_not_seen,
+)
 
 from pejax import ENCODINGS, testing
 from pejax.attention import blockwise
@@ -36,10 +44,20 @@ def cases() -> list[Case]:
 
 
 def pairs() -> list:
-    """Return every case with every law that says something about it."""
+    """Return every case with every law that says something about it; `-m slow` has what `is_quick` leaves out."""
     return [
-        pytest.param(case, law, id=f"{case}-{law.__name__}") for case in cases() for law in LAWS if law.applies(case)
+        pytest.param(case, law, id=f"{case}-{law.__name__}", marks=() if is_quick(case, law) else pytest.mark.slow)
+        for case in cases()
+        for law in LAWS
+        if law.applies(case)
     ]
+
+
+def is_quick(case: Case, law: Callable[[Case], None]) -> bool:
+    """Whether a law is checked in every run: most on causal sequences, images and variants, the first everywhere."""
+    if law in (jit_changes_nothing, permutation_moves_the_output, packed_is_separate):
+        return case.setting == "causal"
+    return case.setting in ("causal", "image") or not case.is_default or law is shift_invariance_is_as_declared
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +79,13 @@ def test_law(case, law):
     law(case)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("case", cases(), ids=str, indirect=True)
+def with_gradients() -> list:
+    """Return every case: encodings with their defaults on images are slow, the others long."""
+    kind = lambda case: "slow" if case.is_default and case.setting == "image" else "long"  # noqa: E731
+    return [pytest.param(case, id=str(case), marks=getattr(pytest.mark, kind(case))) for case in cases()]
+
+
+@pytest.mark.parametrize("case", with_gradients(), indirect=True)
 def test_gradients_on_every_setting(case):
     blockwise_is_dense(case, everywhere=True)
     the_future_is_not_seen(case)
@@ -70,7 +93,7 @@ def test_gradients_on_every_setting(case):
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_every_encoding_serves_sequences_and_images(name):
-    assert {"sequence", "image"} <= {setting for setting in DIMS if serves(name, setting)}
+    assert {"sequence", "causal", "image"} <= {setting for setting in DIMS if serves(name, setting)}
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)

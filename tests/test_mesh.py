@@ -89,7 +89,8 @@ def cases():
 
 
 EVERY = list(cases())
-HERE = [case for case in EVERY if case.values[:2] in (("text", "alibi"), ("images", "alibi"))][:3]
+TEXT_HERE, IMAGES_HERE = ([case for case in EVERY if case.values[:2] == (kind, "alibi")] for kind in PROGRAMS)
+HERE = [*TEXT_HERE, pytest.param(*IMAGES_HERE[0].values, marks=pytest.mark.slow)]
 """The rest is `-m long`."""
 
 
@@ -176,11 +177,12 @@ def test_no_device_ever_holds_all_of_the_parameters():
 
 
 @pytest.mark.parametrize("flags", [("--accumulate=2",), ("--remat=full",), ("--remat=products",)], ids="=".join)
-@pytest.mark.parametrize("sizes", ["", "data=2,fsdp=2,tensor=2"])
+@pytest.mark.parametrize("sizes", [pytest.param("", marks=pytest.mark.slow), "data=2,fsdp=2,tensor=2"])
 def test_parts_and_recomputation_change_no_loss(flags, sizes):
     np.testing.assert_allclose(losses("text", sizes, "--pe=alibi", *flags), losses("text", "", "--pe=alibi"), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_accumulation_weighs_parts_by_what_they_count():
     """Two rows of one part have nothing to predict: the gradient is still that of the mean over all tokens."""
     rng = np.random.default_rng(0)
@@ -208,6 +210,7 @@ def test_the_average_follows_the_weights():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), state.average, wanted)
 
 
+@pytest.mark.slow
 def test_recomputation_takes_less_memory():
     def temporary(remat: str) -> int:
         mesh = make_mesh(1)
@@ -303,7 +306,7 @@ def alone_like_one_device(model, logits) -> None:
     assert any(size for name, size in sizes.items() if "position" in name), "the test would not see them change"
 
 
-@pytest.mark.parametrize("lengths", [None, 12, "each"])
+@pytest.mark.parametrize("lengths", [*(pytest.param(same, marks=pytest.mark.slow) for same in (None, 12)), "each"])
 def test_layers_alone_have_the_segments_and_lengths_of_their_examples(lengths):
     config = DecoderConfig(vocab=11, length=8, width=16, layers=2, heads=4, pe="t5", extend="log_n")
     extent = jnp.arange(8, 16) if lengths == "each" else lengths
@@ -312,7 +315,7 @@ def test_layers_alone_have_the_segments_and_lengths_of_their_examples(lengths):
     alone_like_one_device(model, lambda model, on: model(ids, segments=segments, extent=extent, execution=on))
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_layers_alone_have_the_places_of_their_examples(own):
     config = ViTConfig(image_size=8, patch=4, channels=1, classes=3, width=16, layers=2, heads=4, pe="rope_mixed")
     images = jax.random.normal(jax.random.key(1), (8, 8, 8, 1))

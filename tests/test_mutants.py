@@ -362,6 +362,7 @@ def fails(check: Callable[[], None]) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_caught(name):
     function, old, new, checks = MUTANTS[name]

@@ -156,6 +156,7 @@ def finished(out: Path) -> list[dict]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_imagenet100_from_a_folder(tmp_path):
     data = image_folder(tmp_path / "imagenet100")
     assert "central square of 7/8 of the shorter side" in load(f"folder:{data}", 32).note
@@ -179,6 +180,7 @@ def test_as_much_of_a_test_image_is_shown_as_is_asked_for(shown, tmp_path):
         load(f"folder(path='{tmp_path}', shown=1.5)")
 
 
+@pytest.mark.slow
 def test_deit3_rope_from_prepared_records(tmp_path, monkeypatch):
     prepared_data = pytest.importorskip("prepared_data")
     monkeypatch.setenv("TFDS_DATA_DIR", str(prepared_data.prepare(tmp_path / "data")))
@@ -211,6 +213,7 @@ def data_flags(folder: Path) -> list[str]:
     return flags
 
 
+@pytest.mark.slow
 def test_tinystories_from_a_file_for_one_epoch(tmp_path):
     data, _ = data_flags(tmp_path)
     small = ["--length=16", "--width=16", "--layers=2", "--heads=2", "--batch=8", "--log_every=1", "--probe_every=4"]

@@ -74,6 +74,7 @@ def test_a_run_leaves_everything_behind(whole):
     assert json.loads((whole / "config.json").read_text())["cross"] == "unified"
 
 
+@pytest.mark.slow
 def test_stop_and_resume_change_no_bit(whole, tmp_path):
     assert train(tmp_path / "run", "--pe=rope", "--stop_at=4") == 0
     assert not (tmp_path / "run" / "results.json").exists()
@@ -99,7 +100,9 @@ def configured(*flags: str) -> Answerer:
     return Answerer(parse(Config, [*SMALL, *flags]))
 
 
-@pytest.mark.parametrize("pe", ENCODINGS)
+@pytest.mark.parametrize(
+    "pe", ["learned", *(pytest.param(pe, marks=pytest.mark.slow) for pe in ENCODINGS if pe != "learned")]
+)
 def test_every_encoding_has_gradients(pe):
     answerer = configured(f"--pe={pe}", "--cross=separate", "--task=copy")
     batch = next(train_batches(("copy",), 4, 8, seed=0))

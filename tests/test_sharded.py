@@ -75,6 +75,10 @@ def layers(attends, case, order):
     return side_by_side(run, attends, (*arrays, params))
 
 
+LIKE_OTHERS = ("rope_axial", "rope_mixed", "kerple", "fire")
+"""Encodings of which attention sees what it sees of `rope`, of `alibi`, or of `shaw`: split under `-m slow`."""
+
+
 def cases():
     """Split each encoding that attention sees in one way, in the setting whose turn it is; all under `-m long`."""
     settings = ("causal", "image", "sequence")
@@ -84,7 +88,8 @@ def cases():
             turn = number // len(settings)
             seen = spec not in ("learned", "sinusoidal")  # which are as "none" to attention
             chosen = seen and setting == own[turn % len(own)] and place == 5 * turn % len(WAYS)
-            mark = () if chosen else pytest.mark.long
+            mark = pytest.mark.slow if spec in LIKE_OTHERS else ()
+            mark = mark if chosen else pytest.mark.long
             yield pytest.param(Case(spec, setting), way, marks=mark, id=f"{spec}-{setting}-{'-'.join(way)}")
 
 

@@ -1,5 +1,7 @@
 """The ViT trainer through its command line: it finishes, it goes on where it stopped, it refuses in one line."""
 
+import dataclasses
+import functools
 import json
 import signal
 from pathlib import Path
@@ -45,6 +47,21 @@ def compiled_once(tmp_path_factory):
     compilation_cache.reset_cache()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def read_once():
+    """The images are unpacked, and resized to each size, once."""
+
+    @functools.cache
+    def read(spec, size):
+        dataset = load(spec, size=size)
+        return dataclasses.replace(dataset, test=functools.cache(dataset.test))
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(vit, "load", read)
+    yield
+    patch.undo()
+
+
 def train(out: Path, *flags: str) -> int:
     return vit.main([*TINY, f"--out={out}", *flags])
 
@@ -71,6 +88,7 @@ def test_a_run_leaves_everything_behind(whole):
     assert json.loads((whole / "config.json").read_text())["pe"] == "rope_mixed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pe", ["alibi"])
 def test_finishes(pe, tmp_path, capsys):
     assert train(tmp_path / "run", f"--pe={pe}") == 0
@@ -85,6 +103,7 @@ def test_every_encoding_finishes(pe, tmp_path):
     assert train(tmp_path / "run", f"--pe={pe}") == 0
 
 
+@pytest.mark.slow
 def test_stop_and_resume_change_no_bit(whole, tmp_path):
     assert train(tmp_path / "run", "--pe=rope_mixed", "--stop_at=5") == 0
     assert not (tmp_path / "run" / "results.json").exists()
@@ -92,7 +111,9 @@ def test_stop_and_resume_change_no_bit(whole, tmp_path):
     assert outcome(tmp_path / "run") == outcome(whole)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)]
+)
 def test_a_signal_saves_and_says_how_to_go_on(number, status, whole, tmp_path, monkeypatch, capsys):
     report = loop.Report.__call__
 
@@ -121,6 +142,7 @@ def test_eight_devices_train_as_one(whole, tmp_path):
     np.testing.assert_allclose(one, eight, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # coroutines that orbax leaves behind
 def test_a_broken_checkpoint_is_passed_over(whole, tmp_path, capsys):
     assert train(tmp_path / "run", "--pe=rope_mixed", "--stop_at=6") == 0
@@ -185,6 +207,7 @@ def test_a_run_is_not_overwritten_by_accident(whole, capsys):
     assert (whole / "results.json").exists()
 
 
+@pytest.mark.slow
 def test_fine_tuning_at_another_size(tmp_path, capsys):
     assert train(tmp_path / "small", "--pe=learned", "--stop_at=2") == 0
     assert train(tmp_path / "large", f"--init={tmp_path / 'small'}", "--size=42", "--stop_at=1") == 0

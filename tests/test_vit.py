@@ -114,7 +114,13 @@ def test_other_sizes_work_and_a_shift_of_all_patches_changes_what_it_should(pe):
     assert change < 1e-5 if model.encoding.shift_invariant else change > 5e-5, change
 
 
-@pytest.mark.parametrize("pe", PARAMETRIC)
+def with_gradients() -> list:
+    """Return the encodings that have parameters; one of each kind of place for them is in every run."""
+    quick = ("learned", "rope_mixed", "t5")  # the input, each layer, all layers
+    return [pytest.param(pe, marks=() if pe in quick else pytest.mark.slow) for pe in PARAMETRIC]
+
+
+@pytest.mark.parametrize("pe", with_gradients())
 def test_gradients_reach_every_parameter_of_every_layer(pe):
     # A bias has no part in what CLS sees, and CLS is all that is read of the last layer.
     pool = "cls" if pe in ("learned", "rope_mixed") else "mean"
