@@ -209,7 +209,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("places", PLACES)
-@pytest.mark.parametrize("kind", [jnp.int32, jnp.float32])
+@pytest.mark.parametrize("kind", [jnp.int32, pytest.param(jnp.float32, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("causal", [True, False])
 def test_blocks_of_pairs_add_up_to_the_network_pair_by_pair(monkeypatch, kind, causal, places):
     """Values and every gradient, with blocks that do not divide the lengths, a unit without a knot and one at 0."""

@@ -112,6 +112,7 @@ def test_a_run_leaves_everything_behind(whole):
     assert (stored(whole)["program"], stored(whole)["pe"], stored(whole)["extent"]) == ("lm", "rope", 8)
 
 
+@pytest.mark.slow
 def test_stop_and_resume_change_no_bit(whole, tmp_path):
     assert train(tmp_path / "run", "--stop_at=5") == 0
     assert not (tmp_path / "run" / "results.json").exists()
