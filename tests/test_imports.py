@@ -30,9 +30,10 @@ MAY_IMPORT = {
     "squeeze": {"encoding"},
     "resize": {"encoding", "positions", "phases"},
     "relative": {"encoding", "phases"},
+    "backward": set(),
     "diagonals": set(),
-    "distance_network": {"diagonals", "encoding"},
-    "encodings": {"encoding", "positions", "phases", "rotation", "relative", "distance_network"}
+    "distance_network": {"backward", "diagonals", "encoding"},
+    "encodings": {"encoding", "positions", "phases", "rotation", "relative", "backward", "distance_network"}
     | {"extension", "stretch", "resize"},
     "registry": {"encoding", "encodings", "extension", "bands", "squeeze", "spec", "temperature"},
     "attention": {"encoding", "positions", "diagonals"},

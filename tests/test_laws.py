@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from cases import DIMS, Case, forward, gradients, serves
-from laws import LAWS, blockwise_is_dense, the_future_is_not_seen
+from cases import DIMS, Case, derivatives, forward, gradients, serves
+from laws import LAWS, blockwise_is_dense, derivatives_of_every_kind_agree, the_future_is_not_seen
 
 from pejax import ENCODINGS, testing
 from pejax.attention import blockwise
@@ -46,7 +46,7 @@ def pairs() -> list:
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     """Yield a case, and let go of the programs compiled for it alone."""
     yield request.param
-    for program in (forward, gradients, testing.dense_terms):
+    for program in (derivatives, forward, gradients, testing.dense_terms):
         program.clear_cache()
 
 
@@ -66,6 +66,14 @@ def test_law(case, law):
 def test_gradients_on_every_setting(case):
     blockwise_is_dense(case, everywhere=True)
     the_future_is_not_seen(case)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "case", [Case(name, "causal") for name in ENCODINGS if serves(name, "causal")], ids=str, indirect=True
+)
+def test_derivatives_of_every_kind_agree(case):
+    derivatives_of_every_kind_agree(case)
 
 
 @pytest.mark.parametrize("name", ENCODINGS)

@@ -10,6 +10,7 @@ from jaxtyping import Array
 from pejax.attention import blockwise, cpu, fused, gpu, tpu
 from pejax.attention.operands import HeadFunction, Layout, Operands, over_heads
 from pejax.attention.reference import dense_head
+from pejax.attention.reverse import UnknownDerivative, reverse_only
 from pejax.attention.tile import Options
 
 Implementation: TypeAlias = Callable[[Options, Layout, Operands], tuple[Array, Array]]
@@ -108,6 +109,8 @@ def attempt(
     for name in names:
         try:
             outputs = _run(options, layout, name, operands)
+        except UnknownDerivative:
+            raise
         except NotImplementedError as error:
             turns.append(Attempt(name, str(error)))
         else:
@@ -117,4 +120,5 @@ def attempt(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _run(options: Options, layout: Layout, name: str, operands: Operands) -> tuple[Array, Array]:
+    operands = operands if name == "reference" else reverse_only(name, operands)
     return IMPLEMENTATIONS[name](options, layout, operands)
