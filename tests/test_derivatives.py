@@ -71,7 +71,7 @@ def test_shaw_logits_have_every_derivative():
 
 
 def test_gradients_of_gradients_are_refused_in_loops_too():
-    with pytest.raises(NotImplementedError, match="implementation=.reference."):
+    with pytest.raises(NotImplementedError, match=r"implementation=.reference."):
         jax.eval_shape(jax.grad(lambda x: jnp.vdot(x, jax.grad(in_layers)(x))), X)
 
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from pejax.attention.floats import Floats, floats_of, with_floats
 from pejax.attention.operands import Operands, bind_hooks, wide
+from pejax.encoding import naming_missing
 
 STRIP = 64
 """Queries that meet the same vectors in one product."""
@@ -66,7 +67,9 @@ def vectors_of(
 
 def _checked(hook: Partial | None, relative: Int[Array, " R"], d: int) -> tuple[Array, ...]:
     """Call the hook and require the shapes of its parts."""
-    parts, shapes = hook(relative), ((len(relative), d), (d,), (d,))  # pyright: ignore[reportOptionalCall]
+    with naming_missing("vectors hook", hook.args[0]):  # pyright: ignore[reportOptionalMemberAccess]
+        parts = hook(relative)  # pyright: ignore[reportOptionalCall]
+    shapes = ((len(relative), d), (d,), (d,))
     if (found := tuple(map(jnp.shape, parts))) != shapes:
         raise ValueError(f"vectors hook must return (R, D), (D,), (D,) = {shapes}, got {found}")
     return parts
