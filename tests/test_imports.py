@@ -108,6 +108,12 @@ def test_importing_the_library_brings_in_nothing_heavy():
     assert run.stdout.strip() == "[]"
 
 
+def test_importing_the_library_brings_in_no_kernels():
+    script = "import pejax, sys; print([name for name in sys.modules if 'pallas' in name])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert run.stdout.strip() == "[]"
+
+
 def test_the_core_dependencies_are_the_ones_imported():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {requirement.split(">")[0] for requirement in project["dependencies"]}

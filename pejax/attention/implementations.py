@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 import jax
 from jaxtyping import Array
 
-from pejax.attention import blockwise, cpu, fused, gpu, tpu
+from pejax.attention import blockwise, cpu
 from pejax.attention.operands import HeadFunction, Layout, Operands, over_heads
 from pejax.attention.reference import dense_head
 from pejax.attention.reverse import UnknownDerivative, reverse_only
@@ -34,15 +34,24 @@ def _cpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
     return cpu.cpu_attention(options._replace(block=cpu.block()), layout, operands)
 
 
+# Kernels are imported where they are asked for: Pallas takes longer to import than all of this package.
+
+
 def _tpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    from pejax.attention import tpu
+
     return tpu.tpu_attention(options, layout, operands, interpret=platform() != "tpu")
 
 
 def _gpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    from pejax.attention import gpu
+
     return gpu.gpu_attention(options, layout, operands, interpret=platform() != "gpu")
 
 
 def _cudnn(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    from pejax.attention import fused
+
     return fused.fused_attention(options, layout, operands, interpret=platform() != "gpu")
 
 

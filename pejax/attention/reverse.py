@@ -1,12 +1,12 @@
 """What is differentiated once, in reverse mode, and says so where more is asked of it."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
@@ -48,7 +48,7 @@ def _marked(name: str) -> Callable[[Array], Array]:
     def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
         (x,), (tangent,) = primals, tangents
         nothing = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)  # batched where x is
-        return _final(name)(x), _tangent.bind(tangent, nothing, name=name)
+        return _final(name)(x), _tangent().bind(tangent, nothing, name=name)
 
     return identity
 
@@ -60,13 +60,19 @@ def _transpose(gradient: Array | ad.Zero, *_: Any, name: str) -> list[Any]:
 def _batch(operands: tuple[Array, Array], axes: tuple[Any, Any], *, name: str) -> tuple[Array, Any]:
     if axes[0] is not None and axes[1] is None:  # many tangents at one point: `jax.jacfwd`
         _refuse(name)
-    return _tangent.bind(*operands, name=name), axes[0]
+    return _tangent().bind(*operands, name=name), axes[0]
 
 
-_tangent = Primitive("reverse_only")
-_tangent.def_abstract_eval(lambda tangent, nothing, *, name: tangent)
-_tangent.def_impl(lambda *_, name: _refuse(name))
-mlir.register_lowering(_tangent, lambda *_, name: _refuse(name))
-ad.primitive_jvps[_tangent] = lambda *_, name: _refuse(name)
-ad.primitive_transposes[_tangent] = _transpose
-batching.primitive_batchers[_tangent] = _batch
+@functools.cache
+def _tangent() -> Any:
+    """Return the identity for tangents: a primitive, made when first needed as `jax.extend` imports Pallas."""
+    from jax.extend.core import Primitive
+
+    tangent = Primitive("reverse_only")
+    tangent.def_abstract_eval(lambda tangent, nothing, *, name: tangent)
+    tangent.def_impl(lambda *_, name: _refuse(name))
+    mlir.register_lowering(tangent, lambda *_, name: _refuse(name))
+    ad.primitive_jvps[tangent] = lambda *_, name: _refuse(name)
+    ad.primitive_transposes[tangent] = _transpose
+    batching.primitive_batchers[tangent] = _batch
+    return tangent
