@@ -1,6 +1,7 @@
 """What `attention` was given: checked once, batch flattened, heads grouped by the key head they share."""
 
 import math
+import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -194,7 +195,8 @@ def check_dropout(dropout: tuple[Array, float] | None) -> tuple[Array | None, fl
     """Return two words drawn from the key, and the rate; no words where nothing is dropped."""
     if dropout is None:
         return None, 0.0
-    if not (isinstance(dropout, tuple) and len(dropout) == 2 and isinstance(dropout[1], int | float)):
+    is_rate = lambda x: isinstance(x, numbers.Real) or jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating)  # noqa: E731
+    if not (isinstance(dropout, tuple) and len(dropout) == 2 and is_rate(dropout[1])):
         kinds = [type(x).__name__ for x in dropout] if isinstance(dropout, tuple) else type(dropout).__name__
         raise TypeError(f"dropout must be (key, rate), the rate a number, got {kinds}")
     key, rate = dropout
