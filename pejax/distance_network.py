@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from pejax.backward import with_backward
 from pejax.diagonals import toeplitz
 from pejax.encoding import relative_positions
 
@@ -68,9 +69,8 @@ class _Runs(NamedTuple):
     on: Float[Array, "N M W"]
 
 
-@jax.custom_vjp
 @jax.jit
-def network(queries: Side, keys: Side, c: Float[Array, ""], units: Units) -> Float[Array, "T S"]:
+def _network(queries: Side, keys: Side, c: Float[Array, ""], units: Units) -> Float[Array, "T S"]:
     """Return `Σ_k w_k relu(a_k x + b_k)` of `x = log(|c d| + 1) · min(inverse_i, inverse_j)`."""
     return lax.platform_dependent(queries, keys, c, units, cpu=_by_blocks, default=pair_by_pair)
 
@@ -104,12 +104,10 @@ def _by_blocks(queries: Side, keys: Side, c: Float[Array, ""], units: Units) -> 
 
 
 @jax.jit
-def _network_backward(saved: Any, d_output: Float[Array, "T S"]) -> tuple[Side, Side, Array, Units]:
+def _network_backward(operands: Any, d_output: Float[Array, "T S"]) -> tuple[list[Array], list[Array], Array, Units]:
+    """Return the gradients of the floats of both sides, of c and of the units."""
     by_pair = lambda *operands: _pullable(pair_by_pair, *operands[:-1])[1](operands[-1])  # noqa: E731
-    parts = lax.platform_dependent(*saved, d_output, cpu=_blocks_backward, default=by_pair)
-    nothing: list[Any] = [None]
-    side = lambda floats: Side(*nothing * (2 - len(floats)), *floats)  # noqa: E731
-    return side(parts[0]), side(parts[1]), parts[2], parts[3]
+    return lax.platform_dependent(*operands, d_output, cpu=_blocks_backward, default=by_pair)
 
 
 def _blocks_backward(
@@ -158,7 +156,7 @@ def _blocks_backward(
     return join(d_queries, t), join(d_keys, s), d_c, d_units
 
 
-network.defvjp(lambda *operands: (network(*operands), operands), _network_backward)
+network = with_backward(_network, pair_by_pair, _network_backward)
 
 
 def _measured(query: Side, key: Side, c: Array) -> Float[Array, "T S"]:

@@ -10,7 +10,8 @@ pass them through `at` for the length or grid at hand, `embed` once before the f
 `rotate` queries and keys, then attend with `bias` and `values`.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -50,6 +51,10 @@ class Band(NamedTuple):
 
 class Encoding(NamedTuple):
     """Where position enters a transformer. Every hook is optional; None lets the model skip the work.
+
+    Parameters are a mapping. `bias`, `values`, `distance` and `vectors` see those in `params["heads"]`, whose leaves
+    all lead with H, and in `params["all"]`, which the heads share: they run for one head at a time and receive
+    `params_h`, `{**all, **heads of head h}`. `embed` and `rotate` receive `params` whole, which may hold others.
 
     Attributes:
         init: `(key) -> params`, one copy owned by the model (a learned table, T5's shared table).
@@ -184,6 +189,19 @@ def split_params(params: Params) -> tuple[Params, Params]:
     return params.get("all", {}), params.get("heads", {})
 
 
+@contextlib.contextmanager
+def naming_missing(reader: str, params: Params) -> Iterator[None]:
+    """Turn the KeyError of a parameter that is not there into a ValueError that says what is, and where to get it."""
+    try:
+        yield
+    except KeyError as error:
+        name = error.args[0] if error.args else None
+        if name in params:
+            raise
+        ways = "they must be those of this encoding, in 'heads' or 'all', passed through encoding.at where there is one"
+        raise ValueError(f"{reader} reads {name!r}, which its parameters lack, got {sorted(params)}: {ways}") from error
+
+
 def attention_hooks(encoding: Encoding, params: Params) -> dict[str, Any]:
     """Return the `bias`, `values`, `distance` and `vectors` that `attention` takes of this encoding and its parameters.
 
@@ -225,20 +243,31 @@ def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Param
         del q, k
         relative = relative_positions(q_positions, k_positions)
         pairs = relative.reshape(-1, *relative.shape[2:])
-        return distance(params, pairs).reshape(relative.shape[:2])
+        terms = distance(params, pairs)
+        if terms.shape != pairs.shape[:1]:
+            raise ValueError(
+                f"a distance hook must return one number a pair, (R,) = {pairs.shape[:1]}, got {terms.shape}"
+            )
+        return terms.reshape(relative.shape[:2])
 
     return bias
 
 
 def rotate_queries(encoding: Encoding, params: Params, q: Array, positions: Array) -> Array:
     """Turn queries `(*B, T, H, D)` as the encoding does outside of bands, if it does."""
-    return q if encoding.rotate is None else encoding.rotate(params, q, positions)
+    if encoding.rotate is None:
+        return q
+    with naming_missing("rotate", params):
+        return encoding.rotate(params, q, positions)
 
 
 def rotate_keys(encoding: Encoding, params: Params, k: Array, positions: Array) -> Array:
     """Turn keys `(*B, S, K, D)` as the encoding does outside of bands, if it does."""
     rotate = encoding.rotate_keys or encoding.rotate
-    return k if rotate is None else rotate(params, k, positions)
+    if rotate is None:
+        return k
+    with naming_missing("rotate", params):
+        return rotate(params, k, positions)
 
 
 def as_tokens(tokens: Tokens | Array) -> Tokens:

@@ -90,7 +90,11 @@ def position_axes(frequencies: Float[Array | np.ndarray, "*KA F"]) -> int:
 
     Raises:
         ValueError: frequencies of another rank.
+        TypeError: a tuple.
     """
+    if isinstance(frequencies, tuple):
+        rule = "an array; extensions return (frequencies, attention_factor), to be passed one by one"
+        raise TypeError(f"frequencies must be {rule}, got a tuple of {len(frequencies)}")
     if not 1 <= frequencies.ndim <= 3:
         raise ValueError(f"frequencies must be (F,), (A, F) or (K, A, F), got shape {frequencies.shape}")
     return 1 if frequencies.ndim == 1 else frequencies.shape[-2]

@@ -70,6 +70,9 @@ def make_encoding(spec: str, dims: Dims, extend: str = "none") -> Encoding:
             have, `extend` given twice, or what the factory or an extension refuses.
         TypeError: an argument of another type.
     """
+    if not (isinstance(spec, str) and isinstance(dims, Dims)):
+        kinds = f"{type(spec).__name__} and {type(dims).__name__}"
+        raise TypeError(f"make_encoding takes a spec and then dims, a str and Dims, got {kinds}")
     name, options = parse_spec(spec)
     terms = _terms(name, options, extend)
     own = "+".join("linear" if term == "pi" else term for term in terms if _name(term) in _taken(name))

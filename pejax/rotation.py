@@ -7,7 +7,7 @@ Reference:
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -152,7 +152,7 @@ def _by_swapping(
 
 def rope_apply(
     x: Float[Array, "*B T H D"],
-    positions: Num[Array | np.ndarray, "..."],
+    positions: Num[Array | np.ndarray, "..."] | Sequence | float,
     frequencies: Float[Array | np.ndarray, "*KA F"],
     *,
     pairing: str = "interleaved",
@@ -163,10 +163,13 @@ def rope_apply(
     `x'_i = attention_factor · R(sum_a positions_a · frequencies_{a,i}) x_i`, R(θ) = [[cos θ, -sin θ], [sin θ, cos θ]]
 
     Args:
-        x: queries or keys, any float dtype; the angles never see it, they are exact for bfloat16 too (`exact_cos_sin`).
-        positions: `(T,)` or `(*B, T)`, with A > 1 axes `(T, A)` or `(*B, T, A)`; integer or float, tokens or patches.
+        x: queries or keys, any float dtype; the angles never see it, those of bfloat16 are no worse.
+        positions: `(T,)` or `(*B, T)`, with A > 1 axes `(T, A)` or `(*B, T, A)`; integer or float, tokens or patches;
+            arrays or lists.
         frequencies: `(F,)`, `(A, F)`, or `(K, A, F)` per key head, each serving H/K consecutive heads of x; radians per
-            token or patch. F ≤ D/2; channels from 2F on are left alone.
+            token or patch. F ≤ D/2; channels from 2F on are left alone. They are rounded to float32, and the angles are
+            exact for what that gives: against a formula in float64 an angle is off by up to 2^-25 of itself, 2e-3 at
+            position 100,000.
         pairing: "interleaved" (channels 2i, 2i+1) or "half" (channels i, F+i).
         attention_factor: multiplies cos and sin, one number or `(F,)`.
 
@@ -181,6 +184,7 @@ def rope_apply(
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 34.
     """
     axes = position_axes(frequencies)
+    positions = positions if hasattr(positions, "shape") else jnp.asarray(positions)
     _check_rope(x.shape, positions.shape, frequencies.shape, axes)
     factor = jnp.asarray(attention_factor, jnp.float32)
     if factor.shape not in ((), frequencies.shape[-1:]):
@@ -196,6 +200,9 @@ def _check_rope(x: tuple[int, ...], positions: tuple[int, ...], frequencies: tup
         raise ValueError(f"x must be (*B, T, H, D) with an even head_dim D, got shape {x}")
     if 2 * frequencies[-1] > x[-1]:
         raise ValueError(f"frequencies must be at most head_dim/2 = {x[-1] // 2}, got {frequencies[-1]}")
-    check_positions(positions, x[:-2], axes)
+    try:
+        check_positions(positions, x[:-2], axes)
+    except ValueError as error:
+        raise ValueError(f"x is (*B, T, H, D) = {x}: {error}") from None
     if len(frequencies) == 3 and x[-2] % frequencies[0]:
         raise ValueError(f"heads of x must be a multiple of the frequencies' heads, got {x[-2]} and {frequencies[0]}")

@@ -114,6 +114,19 @@ def gradients(
     return output, slopes
 
 
+@functools.partial(jax.jit, static_argnames="case", compiler_options={"xla_backend_optimization_level": 0})
+def derivatives(case: Case, args: Args, tokens: Tokens) -> tuple[jax.Array, ...]:
+    """Return the slope of a sum of squares along a direction, in two ways, and the change of its gradient, in two."""
+    floats = {name: getattr(args, name) for name in ("params", "x", "q_kernel", "k_kernel")}
+    along = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape), floats)
+    total = lambda floats: jnp.mean(layer(case, args._replace(**floats), tokens, "reference") ** 2)  # noqa: E731
+    dot = lambda a, b: sum(jnp.vdot(*pair) for pair in zip(*map(jax.tree.leaves, (a, b)), strict=True))  # noqa: E731
+    slope = lambda floats: dot(jax.grad(total)(floats), along)  # noqa: E731
+    once = jax.jvp(total, (floats,), (along,))[1]
+    _, change = jax.jvp(jax.grad(total), (floats,), (along,))
+    return once, slope(floats), change, jax.grad(slope)(floats)
+
+
 def layer(case: Case, args: Args, tokens: Tokens, implementation: str) -> jax.Array:
     """Run one layer by the model's rule, the keys being their own values."""
     encoding, dims = case.encoding, case.dims

@@ -18,6 +18,7 @@ from cases import (
     TOKENS,
     Case,
     close,
+    derivatives,
     draw,
     forward,
     gradients,
@@ -261,6 +262,14 @@ def blockwise_is_dense(case: Case, *, everywhere: bool = False) -> None:
     chex.assert_tree_all_finite(dense)
     learned = jax.tree_util.tree_leaves_with_path(dense[1].params)
     assert not [jax.tree_util.keystr(path) for path, leaf in learned if not jnp.any(leaf != 0)], "no gradient"
+
+
+def derivatives_of_every_kind_agree(case: Case) -> None:
+    """`df(d) = grad f · d`, and forward over reverse is reverse over reverse, at positions that count on by one."""
+    args, tokens = in_order(case)
+    forward_mode, slope, *curvatures = derivatives(case, args, tokens._replace(positions=jnp.arange(TOKENS)))
+    close(forward_mode, slope, 1e-4)
+    close(*curvatures, 1e-4)
 
 
 @law(attends)

@@ -5,9 +5,21 @@ import inspect
 import jax
 import jax.numpy as jnp
 import pytest
+from biases import types_unchecked
 from jax.tree_util import Partial
 
-from pejax import Tokens, attention, merge_attention
+from pejax import (
+    Dims,
+    Tokens,
+    attention,
+    attention_hooks,
+    encoded_attention,
+    make_encoding,
+    merge_attention,
+    rope_apply,
+    rope_frequencies,
+)
+from pejax.extension import extend_yarn
 
 IMPLEMENTATIONS = ("reference", "blockwise")
 unchecked = inspect.unwrap(attention)  # the library's own errors, not those of the type checker that tests add
@@ -19,6 +31,15 @@ def transposed(params, q, k, q_positions, k_positions):
 
 def narrow(params, weights, q_positions, k_positions):
     return jnp.zeros((weights.shape[0], 1))
+
+
+def by_axis(params, relative):
+    return jnp.stack([relative, relative], axis=-1).astype(jnp.float32)
+
+
+def bias_of(name, params):
+    """Return the bias of an encoding for these parameters."""
+    return attention_hooks(make_encoding(name, Dims(32, 4)), params)["bias"]
 
 
 Q, K = jnp.ones((2, 6, 4, 8)), jnp.ones((2, 5, 2, 8))
@@ -33,7 +54,24 @@ BAD = {
     "length": ({"q_tokens": jnp.arange(7)}, ValueError, r"q_tokens.positions must be .* T=6, got \(7,\)"),
     "one axis": ({"q_tokens": jnp.ones((6, 1))}, ValueError, r"A > 1 axes .* got \(6, 1\)"),
     "axes": ({"q_tokens": jnp.ones((6, 2))}, ValueError, r"same position axes, got \(6, 2\) and \(5,\)"),
-    "keys": ({"k_tokens": None}, ValueError, "k_tokens must be given .* T=6, S=5"),
+    "keys": (
+        {"k_tokens": None},
+        ValueError,
+        r"k_tokens must be given .* T=6, S=5 of q \(\*B, T, H, D\) = \(2, 6, 4, 8\)",
+    ),
+    "mask": ({"mask": jnp.ones((6, 5))}, TypeError, "no argument mask: .* causal, .* Tokens.segments; attention_fn"),
+    "no at": ({"bias": bias_of("alibi", {})}, ValueError, r"reads 'slope', which its parameters lack, .* encoding.at"),
+    "other": (
+        {"bias": bias_of("t5", {"all": {"a": jnp.ones(2)}})},
+        ValueError,
+        r"bias hook .* reads 'table', which its parameters lack, got \['a'\]",
+    ),
+    "private": ({"bias": bias_of("t5", {"table": jnp.ones(2)})}, ValueError, r"lack, got \[\]: .* in 'heads' or 'all'"),
+    "distances": (
+        {"distance": Partial(by_axis, {})},
+        ValueError,
+        r"a distance hook must return one number a pair, \(R,\) = \(30,\), got \(30, 2\)",
+    ),
     "segments": (
         {"q_tokens": Tokens(jnp.arange(6), segments=jnp.ones((3, 6), int))},
         ValueError,
@@ -41,7 +79,16 @@ BAD = {
     ),
     "kind": ({"k_tokens": Tokens(jnp.arange(5), placed=jnp.ones(5))}, TypeError, "k_tokens.placed must be bool, got f"),
     "order": ({"q_tokens": jnp.linspace(0, 1, 6), "causal": True}, ValueError, "q_tokens must have an index"),
-    "function": ({"bias": transposed}, TypeError, r"bias must be jax.tree_util.Partial.* got <function"),
+    "function": (
+        {"bias": transposed},
+        TypeError,
+        r"bias must be jax.tree_util.Partial.* got transposed: attention_hooks makes",
+    ),
+    "array": (
+        {"bias": jnp.ones((4, 6, 5))},
+        TypeError,
+        r"bias must be .* got \w+ of shape \(4, 6, 5\): attention_hooks .* attention_fn takes an array of biases",
+    ),
     "distance": ({"distance": transposed}, TypeError, "distance must be jax.tree_util.Partial"),
     "params": ({"bias": Partial(transposed, {"slope": 1})}, ValueError, r"'heads' and 'all' alone, got \['slope'\]"),
     "leads": (
@@ -61,9 +108,12 @@ BAD = {
     ),
     "implementation": ({"implementation": "flash"}, ValueError, r"one of \('reference', .*\), got 'flash'"),
     "window": ({"window": 0}, ValueError, "window must be at least 1 token, got 0"),
+    "fraction": ({"window": 4.0}, TypeError, "window must be an int, in tokens, got 4.0"),
     "range": ({"distance_range": (3, 3)}, ValueError, r"0 <= lo < hi, got \(3, 3\)"),
     "cap": ({"soft_cap": 0.0}, ValueError, "soft_cap must be positive and finite, got 0.0"),
     "scale": ({"scale": float("nan")}, ValueError, "scale must be finite, got nan"),
+    "dropout": ({"dropout": 0.1}, TypeError, r"dropout must be \(key, rate\), .* got float"),
+    "swapped": ({"dropout": (0.1, jax.random.key(0))}, TypeError, r"dropout must be \(key, rate\), the rate a number"),
     "rate": ({"dropout": (jax.random.key(0), 1.0)}, ValueError, "0 <= rate < 1, got rate=1.0"),
 }
 
@@ -74,7 +124,7 @@ def test_bad_input_is_named_in_one_line(name, implementation):
     change, kind, message = BAD[name]
     arguments = {"q_tokens": jnp.arange(6), "k_tokens": jnp.arange(5), "implementation": implementation, **change}
     q, k, v = (arguments.pop(letter, default) for letter, default in (("q", Q), ("k", K), ("v", K)))
-    with pytest.raises(kind, match=message) as caught:
+    with types_unchecked(), pytest.raises(kind, match=message) as caught:
         unchecked(q, k, v, **arguments)
     assert "\n" not in str(caught.value)
 
@@ -91,3 +141,50 @@ def test_positions_that_could_be_batched_or_on_axes_are_refused():
 def test_parts_that_do_not_fit_are_refused(parts):
     with pytest.raises(ValueError, match="parts must"):
         inspect.unwrap(merge_attention)(parts)
+
+
+def test_a_scale_that_is_traced_is_refused():
+    with types_unchecked(), pytest.raises(TypeError, match="scale must be known when traced: multiply q"):
+        jax.jit(lambda scale: unchecked(Q, Q, Q, q_tokens=jnp.arange(6), scale=scale))(1.0)
+
+
+def test_parameters_of_another_encoding_are_named():
+    mixed = make_encoding("rope_mixed", Dims(32, 4, extent=6))
+    with pytest.raises(ValueError, match=r"rotate reads 'frequencies', which its parameters lack, got \['heads'\]"):
+        encoded_attention(mixed, {"heads": {"table": jnp.ones((4, 2))}}, Q, Q, Q, q_tokens=jnp.arange(6), extent=6)
+
+
+ROPE = {
+    "swapped axes": (
+        jnp.ones((2, 4, 16, 8)),
+        jnp.arange(16),
+        ValueError,
+        r"x is \(\*B, T, H, D\) = \(2, 4, 16, 8\): pos",
+    ),
+    "one position": (jnp.ones((2, 4, 2, 8)), 1000, ValueError, r"must be \(4,\) or \(2, 4\), got \(\)"),
+}
+
+
+@pytest.mark.parametrize("name", ROPE)
+def test_rope_names_what_does_not_fit(name):
+    x, positions, kind, message = ROPE[name]
+    with pytest.raises(kind, match=message):
+        inspect.unwrap(rope_apply)(x, positions, rope_frequencies(8))
+
+
+def test_rope_takes_a_list_of_positions():
+    assert jnp.array_equal(rope_apply(Q, [0, 1, 2, 3, 4, 1000], rope_frequencies(8))[:, 0], Q[:, 0])
+
+
+def test_rope_says_that_an_extension_returns_two_things():
+    yarn = extend_yarn(rope_frequencies(8), base=10000.0, rotary_dim=8, trained_length=4, factor=2.0)
+    with (
+        types_unchecked(),
+        pytest.raises(TypeError, match=r"extensions return \(frequencies, attention_factor\).* got a tuple of 2"),
+    ):
+        inspect.unwrap(rope_apply)(Q, jnp.arange(6), yarn)
+
+
+def test_a_spec_comes_before_the_dims():
+    with pytest.raises(TypeError, match=r"takes a spec and then dims, .* got Dims and str"):
+        inspect.unwrap(make_encoding)(Dims(32, 4), "rope")

@@ -11,6 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax.tree_util import Partial
 
+import pejax
 from pejax import Dims, Tokens, attention, attention_weights, explain_attention, make_encoding, packed_positions
 from pejax.attention import blockwise, cpu
 from pejax.attention.implementations import IMPLEMENTATIONS, PREFERENCES
@@ -80,6 +81,12 @@ def arrays_of(call):
 
 def run(call, implementation, dtype):
     """Return output, log-sum-exp and the gradients of q, k, v and the parameters, as float64."""
+    step, *arrays = step_of(call, implementation, dtype)
+    return [np.asarray(x, np.float64) for x in jax.tree.leaves(jax.jit(step, compiler_options=QUICK)(*arrays)[1:])]
+
+
+def step_of(call, implementation, dtype):
+    """Return a function of (q, k, v) and parameters, to loss, (output, log-sum-exp) and gradients; and these."""
     encoding, params, (*qkv, cotangent) = arrays_of(call)
 
     def loss(qkv, params):
@@ -88,9 +95,11 @@ def run(call, implementation, dtype):
         weighed = output * jnp.asarray(cotangent, output.dtype)
         return jnp.sum(weighed.astype(jnp.float64 if dtype == "float64" else jnp.float32)), (output, lse)
 
-    step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True), compiler_options=QUICK)
-    (_, results), gradients = step([jnp.asarray(x, dtype) for x in qkv], params)
-    return [np.asarray(x, np.float64) for x in jax.tree.leaves((results, gradients))]
+    def step(qkv, params):
+        (total, results), gradients = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(qkv, params)
+        return total, results, gradients
+
+    return step, [jnp.asarray(x, dtype) for x in qkv], params
 
 
 def attend(call, implementation):
@@ -148,6 +157,27 @@ def test_no_implementation_is_worse_than_twice_the_dense_one_in_the_same_type(im
 @given(call=calls())
 def test_no_implementation_is_worse_over_many_draws(call):
     check(TILED, call)
+
+
+PLAIN = {"t": 40, "s": 40, "heads": (4, 2), "causal": True, "window": None, "soft_cap": None, "rate": 0.0}
+PLAIN |= {"tokens": "plain", "dtype": "float64", "seed": 0}
+BIASED = [name for name in pejax.ENCODINGS if make_encoding(name, Dims(32, 4, extent=40)).bias is not None]
+
+
+@pytest.mark.parametrize("spec", BIASED)
+def test_queries_of_float64_have_gradients_in_tiles(spec):
+    """Positions that count on by one, so that a bias of the distance is read from its line."""
+    with jax.enable_x64(True):
+        _, results, gradients = jax.eval_shape(*step_of({**PLAIN, "spec": spec}, "cpu", "float64"))
+    assert {leaf.dtype for leaf in (*results, *gradients[0])} == {jnp.dtype("float64")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradients[1])} <= {jnp.dtype("float32")}
+
+
+def test_a_line_of_biases_is_added_to_queries_of_float64():
+    call = {**PLAIN, "spec": "t5"}
+    with jax.enable_x64(True):
+        dense, tiled = (run(call, name, "float64") for name in ("reference", "cpu"))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6), tiled, dense)
 
 
 def check(implementations, call):

@@ -30,9 +30,10 @@ MAY_IMPORT = {
     "squeeze": {"encoding"},
     "resize": {"encoding", "positions", "phases"},
     "relative": {"encoding", "phases"},
+    "backward": set(),
     "diagonals": set(),
-    "distance_network": {"diagonals", "encoding"},
-    "encodings": {"encoding", "positions", "phases", "rotation", "relative", "distance_network"}
+    "distance_network": {"backward", "diagonals", "encoding"},
+    "encodings": {"encoding", "positions", "phases", "rotation", "relative", "backward", "distance_network"}
     | {"extension", "stretch", "resize"},
     "registry": {"encoding", "encodings", "extension", "bands", "squeeze", "spec", "temperature"},
     "attention": {"encoding", "positions", "diagonals"},
@@ -104,6 +105,12 @@ def test_importing_the_library_brings_in_nothing_heavy():
     heavy = sorted(TRAIN_ONLY | PEERS | {"flax", "matplotlib", "plotly", "hypothesis", "tensorflow", "train"})
     script = f"import pejax, sys; print([name for name in {heavy} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_importing_the_library_brings_in_no_kernels():
+    script = "import pejax, sys; print([name for name in sys.modules if 'pallas' in name])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert run.stdout.strip() == "[]"
 
 

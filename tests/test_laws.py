@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from cases import DIMS, Case, forward, gradients, serves
+from cases import DIMS, Case, derivatives, forward, gradients, serves
 from laws import (
     LAWS,
     blockwise_is_dense,
+    derivatives_of_every_kind_agree,
     jit_changes_nothing,
     packed_is_separate,
     permutation_moves_the_output,
@@ -64,7 +65,7 @@ def is_quick(case: Case, law: Callable[[Case], None]) -> bool:
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     """Yield a case, and let go of the programs compiled for it alone."""
     yield request.param
-    for program in (forward, gradients, testing.dense_terms):
+    for program in (derivatives, forward, gradients, testing.dense_terms):
         program.clear_cache()
 
 
@@ -89,6 +90,14 @@ def with_gradients() -> list:
 def test_gradients_on_every_setting(case):
     blockwise_is_dense(case, everywhere=True)
     the_future_is_not_seen(case)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "case", [Case(name, "causal") for name in ENCODINGS if serves(name, "causal")], ids=str, indirect=True
+)
+def test_derivatives_of_every_kind_agree(case):
+    derivatives_of_every_kind_agree(case)
 
 
 @pytest.mark.parametrize("name", ENCODINGS)

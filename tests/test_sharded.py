@@ -12,7 +12,7 @@ from cases import Case, close, normal, serves
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
-from pejax import ENCODINGS, Tokens, attention, sharded_attention
+from pejax import ENCODINGS, Tokens, attention, explain_attention, sharded_attention
 from pejax.attention import blockwise, cpu
 from pejax.encoding import attention_hooks, merge_params, rotate_keys, rotate_queries
 from pejax.testing import settle
@@ -260,3 +260,24 @@ def test_tiles_are_small_where_each_device_has_a_core(cores, tile, monkeypatch):
 
     found = [tiles(attention, q[:, :, :1]), tiles(split, q), tiles(attention, q[:, :, :1])]
     assert found == [{"512,512"}, {f"{tile},{tile}"}, {"512,512"}]
+
+
+def test_attention_says_what_to_use_for_explicit_axes():
+    mesh = jax.make_mesh((2, 2), ("data", "model"))
+    q = jax.device_put(jnp.ones((2, 4, 2, 8)), NamedSharding(mesh, PartitionSpec("data", None, "model")))
+    with (
+        jax.set_mesh(mesh),
+        pytest.raises(ValueError, match=r"explicit mesh axes.*use sharded_attention.*AxisType.Auto"),
+    ):
+        attention(q, q, q, q_tokens=jnp.arange(4))
+
+
+def test_an_explanation_says_that_the_cpu_gathers_over_automatic_axes():
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    q = jax.ShapeDtypeStruct((2, 4, 2, 8), jnp.float32)
+    with jax.set_mesh(mesh):
+        said = explain_attention(q, q, q, q_tokens=jnp.arange(4), implementation="cpu")
+    assert "cpu: runs, and gathers what is split over the mesh: sharded_attention does not" in said
+    assert "cpu: runs\n" in explain_attention(q, q, q, q_tokens=jnp.arange(4), implementation="cpu")
+    gpu = explain_attention(q, q, q, q_tokens=jnp.arange(4), implementation="gpu")
+    assert "gpu: runs interpreted, for tests: this is no GPU" in gpu

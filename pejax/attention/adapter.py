@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from pejax.attention.dispatch import run, weights_of
-from pejax.attention.operands import check_dropout, check_options, prepare
+from pejax.attention.operands import check_dropout, check_options, check_sharding, prepare
 from pejax.attention.tile import Hooks
 from pejax.encoding import Encoding, Extent, Params, Tokens, as_tokens, attention_hooks
 
@@ -98,6 +98,7 @@ def attention_fn(
             query = encoding.rotate(params, query, q_positions)
         if (rotate_keys := encoding.rotate_keys or encoding.rotate) is not None:
             key = rotate_keys(params, key, k_positions)
+        check_sharding(query=query, key=key, value=value)
         hooks = attention_hooks(encoding, params)
         options = check_options(query, causal or is_causal, window, None, scale, soft_cap)
         dropping = not deterministic and dropout_rate > 0

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, UInt32
 
 from pejax.attention.dropout import Dropout
@@ -162,12 +163,15 @@ def join_gradients(part: Gradients, t: int, s: int) -> tuple[Floats, Floats]:
     return [join(part.q, t) + through_q, *d_q_tokens], [d_k + through_k, d_v + through_v, *d_k_tokens]
 
 
-def terms_of(hooks: Hooks, start: Int[Array, ""] | None, length: int) -> Terms:
-    """Return the terms of one head: with a line of `length` distances from `start` on, or the hooks alone."""
+def terms_of(hooks: Hooks, start: Int[Array, ""] | None, length: int, dtype: DTypeLike) -> Terms:
+    """Return the terms of one head: with a line of `length` distances from `start` on, or the hooks alone.
+
+    The line has the type of the logits it is added to.
+    """
     if start is None or hooks.distance is None:
         return Terms(hooks._replace(distance=None, vectors=None))
     relative = start + jnp.arange(length, dtype=start.dtype)
-    like = jax.ShapeDtypeStruct((length,), jnp.float32)
+    like = jax.ShapeDtypeStruct((length,), dtype)
     line = checked(hooks.distance, (relative,), "distance", "(R,)", like)
     return Terms(Hooks(None, hooks.values), line)
 

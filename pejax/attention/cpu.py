@@ -260,7 +260,7 @@ def _head(
     def bound(shared_floats: Floats, own_floats: Floats, vectors: HeadVectors | None, q: Array, k: Array) -> Terms:
         hooks = bind_hooks(with_floats(operands.shared, shared_floats), with_floats(own, own_floats))
         if vectors is None:
-            return terms_of(hooks, start, length)
+            return terms_of(hooks, start, length, wide(tiles.queries.q).dtype)
         return terms_of_vectors(hooks, sizes, vectors, q, k)
 
     def floats(*parts: Any) -> tuple[Floats, Array | None, Vectors | None]:

@@ -5,11 +5,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from pejax.attention.implementations import IMPLEMENTATIONS, attempt, candidates, platform
-from pejax.attention.operands import Layout, Operands, check_dropout, check_options, check_partials, over_heads, prepare
+from pejax.attention.operands import (
+    Layout,
+    Operands,
+    check_dropout,
+    check_options,
+    check_partials,
+    check_sharding,
+    over_heads,
+    prepare,
+)
 from pejax.attention.reference import dense_weights
 from pejax.attention.tile import Hooks, Options
 from pejax.encoding import Tokens
@@ -34,12 +44,16 @@ def attention(
     dropout: tuple[Array, float] | None = None,
     return_lse: bool = False,
     implementation: str | None = None,
+    **unknown: Any,
 ) -> Float[Array, "*B T H D"] | tuple[Float[Array, "*B T H D"], Float[Array, "*B T H"]]:
     """Attend from q to k and v; position enters through `bias` and `values`.
 
     `o_i = Σ_j w_ij v_j + values(w)_i` with `w_i = softmax_j(cap·tanh((scale·q_i·k_j + bias_ij) / cap))` over the keys
     that i sees; without a `soft_cap`, `w_i = softmax_j(scale·q_i·k_j + bias_ij)`. A query that sees no key gives zeros.
     The arithmetic is float32; `bias` and `values` have no part in pairs with an unplaced token.
+
+    Arrays split over a mesh go to `sharded_attention`. Here explicit axes are an error, and with automatic ones "cpu",
+    which takes one head after the other, gathers them: every device then does the work of all.
 
     Args:
         q: rotated queries.
@@ -61,15 +75,22 @@ def attention(
         return_lse: also return the log-sum-exp of each query's logits, -inf where it sees no key.
         implementation: "reference" (dense); in tiles, with memory linear in T and S and gradients in reverse mode only,
             "blockwise" (any device), "cpu", "gpu", "cudnn", "tpu"; None = the fastest that can (`explain_attention`).
+            Elsewhere than on their devices, the kernels of "gpu", "cudnn" and "tpu" are interpreted: right, and slow.
+        **unknown: nothing; an argument that attention does not have is named in the error.
 
     Returns:
         The output in q's type; with `return_lse` also the log-sum-exps, `(*B, T, H)` in float32.
 
     Raises:
-        ValueError: shapes that do not agree, an option out of range, or an unknown implementation.
+        ValueError: shapes that do not agree, an option out of range, an unknown implementation, or arrays split over
+            explicit axes of a mesh.
         TypeError: an operand of another kind.
-        NotImplementedError: the implementation named cannot do this, and why.
+        NotImplementedError: the implementation named cannot do this, and why; or a derivative in tiles other than the
+            gradient (`jax.jvp`, gradients of gradients), which "reference" has.
     """
+    if unknown:
+        ways = "masks are causal, window, distance_range and Tokens.segments; attention_fn takes a mask or bias array"
+        raise TypeError(f"attention has no argument {', '.join(sorted(unknown))}: {ways}")
     check_partials(bias=bias, values=values, distance=distance, vectors=vectors)
     options, layout, operands = _prepare(
         q,
@@ -110,6 +131,7 @@ def _prepare(
     soft_cap: float | None = None,
     dropout: tuple[Array, float] | None = None,
 ) -> tuple[Options, Layout, Operands]:
+    check_sharding(q=q, k=k, v=v)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     seed, rate = check_dropout(dropout)
     operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance, vectors), seed)
@@ -155,6 +177,7 @@ def attention_weights(
         TypeError: likewise.
     """
     check_partials(bias=bias, distance=distance, vectors=vectors)
+    check_sharding(q=q, k=k)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     operands, layout = prepare(q, k, k, q_tokens, k_tokens, Hooks(bias, None, distance, vectors), None)
     return weights_of(options, layout, operands, q.shape)
@@ -212,7 +235,7 @@ def explain_attention(
         told = dict(turns)
         for name in (*names, *(name for name in IMPLEMENTATIONS if name not in names)):
             if name in told:
-                lines.append(f"{name}: {'runs' if told[name] is None else told[name]}")
+                lines.append(f"{name}: {_how_it_runs(name) if told[name] is None else told[name]}")
             elif name in names:
                 lines.append(f"{name}: not needed, {turns[-1].name} comes first at this size")
             else:
@@ -221,6 +244,14 @@ def explain_attention(
 
     jax.eval_shape(trace, q, k, v)
     return "\n".join(lines)
+
+
+def _how_it_runs(name: str) -> str:
+    mesh = jax.sharding.get_abstract_mesh()
+    if name == "cpu" and any(kind == AxisType.Auto for kind in mesh.axis_types):
+        return "runs, and gathers what is split over the mesh: sharded_attention does not"
+    own = {"gpu": "gpu", "cudnn": "gpu", "tpu": "tpu"}.get(name, platform())
+    return "runs" if own == platform() else f"runs interpreted, for tests: this is no {own.upper()}"
 
 
 def weights_of(options: Options, layout: Layout, operands: Operands, shape: tuple[int, ...]) -> Array:

@@ -7,9 +7,10 @@ from typing import NamedTuple, TypeAlias
 import jax
 from jaxtyping import Array
 
-from pejax.attention import blockwise, cpu, fused, gpu, tpu
+from pejax.attention import blockwise, cpu
 from pejax.attention.operands import HeadFunction, Layout, Operands, over_heads
 from pejax.attention.reference import dense_head
+from pejax.attention.reverse import UnknownDerivative, reverse_only
 from pejax.attention.tile import Options
 
 Implementation: TypeAlias = Callable[[Options, Layout, Operands], tuple[Array, Array]]
@@ -33,15 +34,24 @@ def _cpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
     return cpu.cpu_attention(options._replace(block=cpu.block()), layout, operands)
 
 
+# Kernels are imported where they are asked for: Pallas takes longer to import than all of this package.
+
+
 def _tpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    from pejax.attention import tpu
+
     return tpu.tpu_attention(options, layout, operands, interpret=platform() != "tpu")
 
 
 def _gpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    from pejax.attention import gpu
+
     return gpu.gpu_attention(options, layout, operands, interpret=platform() != "gpu")
 
 
 def _cudnn(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    from pejax.attention import fused
+
     return fused.fused_attention(options, layout, operands, interpret=platform() != "gpu")
 
 
@@ -108,6 +118,8 @@ def attempt(
     for name in names:
         try:
             outputs = _run(options, layout, name, operands)
+        except UnknownDerivative:
+            raise
         except NotImplementedError as error:
             turns.append(Attempt(name, str(error)))
         else:
@@ -117,4 +129,5 @@ def attempt(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _run(options: Options, layout: Layout, name: str, operands: Operands) -> tuple[Array, Array]:
+    operands = operands if name == "reference" else reverse_only(name, operands)
     return IMPLEMENTATIONS[name](options, layout, operands)

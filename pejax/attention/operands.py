@@ -1,6 +1,7 @@
 """What `attention` was given: checked once, batch flattened, heads grouped by the key head they share."""
 
 import math
+import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -113,7 +114,8 @@ def prepare(
     *batch, length, heads, dim = q.shape
     keys, groups = k.shape[-3:-1]
     if k_tokens is None and keys != length:
-        raise ValueError(f"k_tokens must be given where k has another length than q, got T={length}, S={keys}")
+        shapes = f"T={length}, S={keys} of q (*B, T, H, D) = {q.shape} and k (*B, S, K, D) = {k.shape}"
+        raise ValueError(f"k_tokens must be given where k has another length than q, got {shapes}")
     q_side, q_axes = check_tokens("q_tokens", q_tokens, tuple(batch), length)
     k_side, k_axes = check_tokens("k_tokens", q_tokens if k_tokens is None else k_tokens, tuple(batch), keys)
     if _axes(q_side, q_axes) != _axes(k_side, k_axes):
@@ -167,15 +169,22 @@ def check_options(
     scale: float | None,
     soft_cap: float | None,
 ) -> Options:
-    """Return the options, or raise ValueError for one out of range."""
-    if window is not None and window < 1:
-        raise ValueError(f"window must be at least 1 token, got {window}")
+    """Return the options, or raise ValueError for one out of range and TypeError for one of another kind."""
+    if window is not None:
+        if not isinstance(window, int | np.integer):
+            raise TypeError(f"window must be an int, in tokens, got {window!r}")
+        if window < 1:
+            raise ValueError(f"window must be at least 1 token, got {window}")
     if distance_range is not None and (len(distance_range) != 2 or not 0 <= distance_range[0] < distance_range[1]):
         raise ValueError(f"distance_range must be (lo, hi) with 0 <= lo < hi, got {distance_range!r}")
     if soft_cap is not None and not 0 < soft_cap < math.inf:
         raise ValueError(f"soft_cap must be positive and finite, got {soft_cap}")
     if scale is None:
         scale = float(q.shape[-1] ** -0.5) if q.ndim and q.shape[-1] else 1.0
+    if isinstance(scale, jax.core.Tracer):
+        raise TypeError(
+            f"scale must be known when traced: multiply q by a learned one, with scale=1.0; got {scale.aval}"
+        )
     if not math.isfinite(scale):
         raise ValueError(f"scale must be finite, got {scale}")
     limits = None if distance_range is None else (distance_range[0], distance_range[1])
@@ -186,6 +195,10 @@ def check_dropout(dropout: tuple[Array, float] | None) -> tuple[Array | None, fl
     """Return two words drawn from the key, and the rate; no words where nothing is dropped."""
     if dropout is None:
         return None, 0.0
+    is_rate = lambda x: isinstance(x, numbers.Real) or jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating)  # noqa: E731
+    if not (isinstance(dropout, tuple) and len(dropout) == 2 and is_rate(dropout[1])):
+        kinds = [type(x).__name__ for x in dropout] if isinstance(dropout, tuple) else type(dropout).__name__
+        raise TypeError(f"dropout must be (key, rate), the rate a number, got {kinds}")
     key, rate = dropout
     if not 0 <= rate < 1:
         raise ValueError(f"dropout must be (key, rate) with 0 <= rate < 1, got rate={rate}")
@@ -205,6 +218,15 @@ def check_arrays(q: Array, k: Array, v: Array) -> None:
     for name, array in (("q", q), ("k", k), ("v", v)):
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise TypeError(f"{name} must be floating point, got {array.dtype}")
+
+
+def check_sharding(**arrays: Array) -> None:
+    """Raise ValueError for an array that is split over explicit axes of a mesh, which tiles would cut across."""
+    for name, array in arrays.items():
+        spec = jax.typeof(array).sharding.spec
+        if any(part is not None for part in spec):
+            ways = "use sharded_attention, or a mesh with axis_types of AxisType.Auto"
+            raise ValueError(f"{name} must not be split over explicit mesh axes, got {spec}: {ways}")
 
 
 def check_tokens(name: str, tokens: Tokens | Array, batch: tuple[int, ...], length: int) -> tuple[Tokens, Tokens]:
@@ -236,7 +258,10 @@ def check_partials(**hooks: Any) -> None:
     for name, hook in hooks.items():
         bound = isinstance(hook, Partial) and len(hook.args) == 1 and not hook.keywords
         if hook is not None and not (bound and isinstance(hook.args[0], Mapping)):
-            raise TypeError(f"{name} must be jax.tree_util.Partial(hook, params), params a mapping, got {hook!r}")
+            ways = "attention_hooks makes them of an encoding, and attention_fn takes an array of biases"
+            shape = f" of shape {hook.shape}" if hasattr(hook, "shape") else ""
+            got = getattr(hook, "__qualname__", type(hook).__name__) + shape
+            raise TypeError(f"{name} must be jax.tree_util.Partial(hook, params), params a mapping, got {got}: {ways}")
 
 
 def check_hook(name: str, hook: Partial | None, heads: int) -> tuple[Partial | None, Params]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float
 
-from pejax.encoding import Tokens
+from pejax.encoding import Tokens, naming_missing
 from pejax.positions import visible
 
 
@@ -116,9 +116,10 @@ def checked(
     hook: Partial, operands: tuple[Array, ...], name: str, letters: str, like: Array | jax.ShapeDtypeStruct
 ) -> Array:
     """Call the hook and require the shape of `like`: broadcasting would hide a wrong hook."""
-    result = hook(*operands)
+    function = getattr(hook.func, "__qualname__", repr(hook.func))
+    with naming_missing(f"{name} hook {function}", hook.args[0]):
+        result = hook(*operands)
     if jnp.shape(result) != like.shape:
-        function = getattr(hook.func, "__qualname__", repr(hook.func))
         raise ValueError(f"{name} hook {function} must return {letters} = {like.shape}, got {jnp.shape(result)}")
     return jnp.asarray(result).astype(like.dtype)
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from pejax.attention.floats import Floats, floats_of, with_floats
 from pejax.attention.operands import Operands, bind_hooks, wide
+from pejax.encoding import naming_missing
 
 STRIP = 64
 """Queries that meet the same vectors in one product."""
@@ -49,6 +50,7 @@ def vectors_of(
     (_, t, heads, d), (s, groups) = operands.q.shape, operands.k.shape[1:3]
     before = t + -t % sizes[0] + STRIP - 2
     length = before + 2 + s + -s % sizes[1]
+    kind = jnp.result_type(*map(wide, operands[:3]))
 
     def found(shared_floats: Floats, own_floats: Floats) -> HeadVectors | None:
         if first is None or not vectors_pay(operands):
@@ -57,7 +59,7 @@ def vectors_of(
         shared, own = with_floats(operands.shared, shared_floats), with_floats(operands.per_head, own_floats)
         each = jax.vmap(lambda own: _checked(bind_hooks(shared, own).vectors, relative, d), axis_size=heads // groups)
         parts = jax.vmap(each, axis_size=groups)(own)
-        a, v, u = (x.reshape(heads, *x.shape[2:]).astype(wide(operands.q).dtype) for x in parts)
+        a, v, u = (x.reshape(heads, *x.shape[2:]).astype(kind) for x in parts)
         return HeadVectors(a.swapaxes(1, 2), v, u)
 
     return jax.vjp(found, floats_of(operands.shared), floats_of(operands.per_head))
@@ -65,7 +67,9 @@ def vectors_of(
 
 def _checked(hook: Partial | None, relative: Int[Array, " R"], d: int) -> tuple[Array, ...]:
     """Call the hook and require the shapes of its parts."""
-    parts, shapes = hook(relative), ((len(relative), d), (d,), (d,))  # pyright: ignore[reportOptionalCall]
+    with naming_missing("vectors hook", hook.args[0]):  # pyright: ignore[reportOptionalMemberAccess]
+        parts = hook(relative)  # pyright: ignore[reportOptionalCall]
+    shapes = ((len(relative), d), (d,), (d,))
     if (found := tuple(map(jnp.shape, parts))) != shapes:
         raise ValueError(f"vectors hook must return (R, D), (D,), (D,) = {shapes}, got {found}")
     return parts

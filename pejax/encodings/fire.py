@@ -1,7 +1,7 @@
 """FIRE: a small learned function of the distance, measured against the position of the query.
 
     logits[h, i, j] += f_h( log(|c · d| + 1) / (log(|c · n| + 1) + ε) ),   d = p_j - p_i
-    f_h(x) = w_h · relu(a x + b) + β_h
+    f_h(x) = w_h · relu(a x + b) + β_h,   ε = 1e-6
 
 The normaliser is `n = max(p_i, L)` under a causal mask, where d never exceeds p_i. Without one d may exceed it, so that
 `n = max(p_i, p_j, L)` there: |d| <= n for positions from 0 on, which keeps x within [0, 1] as the paper has it.

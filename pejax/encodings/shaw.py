@@ -15,13 +15,13 @@ Reference:
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
+from pejax.backward import with_backward
 from pejax.encoding import Dims, Encoding, Params, relative_positions
 from pejax.relative import axes_of, axis_shape, check_axes, check_table, sum_over_axes
 
@@ -100,7 +100,7 @@ def _value_term(table: Array, weights: Float[Array, "T S"], q_positions: Array, 
 
     def term(table: Array, q_positions: Num[Array, " T"], k_positions: Num[Array, " S"]) -> Float[Array, "T D"]:
         if _whole(q_positions, k_positions):
-            by_row: Any = _collect(len(table), weights, q_positions, k_positions)
+            by_row = _collect(len(table), weights, q_positions, k_positions)
         else:
             parts = _between(relative_positions(q_positions, k_positions), len(table))
             by_row = functools.reduce(jnp.add, (_scatter(part * weights, rows, len(table)) for rows, part in parts))
@@ -131,17 +131,21 @@ def _scatter(weights: Float[Array, "T S"], rows: Int[Array, "T S"], count: int) 
     return jax.vmap(lambda rows, weights: jnp.zeros(count, jnp.float32).at[rows].add(weights))(rows, weights)
 
 
-@jax.custom_vjp
-@jax.jit
-def _pick(
+def _pick_any(
     scores: Float[Array, "T R"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
 ) -> Float[Array, "T S"]:
-    """Return `scores[i, clip(p_j - p_i) + m]`."""
+    """Return `scores[i, clip(p_j - p_i) + m]`, wherever the positions are."""
+    return _gather(scores, _rows(q_positions, k_positions, scores.shape[1]))
+
+
+@jax.jit
+def _pick_fast(
+    scores: Float[Array, "T R"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
+) -> Float[Array, "T S"]:
+    """Return the same, on a CPU by what the positions are."""
     rows = scores.shape[1]
     m = (rows - 1) // 2
-
-    def anywhere(scores: Array) -> Array:
-        return _gather(scores, jnp.clip(relative_positions(q_positions, k_positions), -m, m) + m)
+    anywhere = lambda scores: _pick_any(scores, q_positions, k_positions)  # noqa: E731
 
     def one_row(row: int) -> Callable[[Array], Array]:
         return lambda scores: jnp.broadcast_to(scores[:, row, None], (len(scores), len(k_positions)))
@@ -166,16 +170,20 @@ def _pick(
     return lax.platform_dependent(scores, cpu=by_case, default=anywhere)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-@functools.partial(jax.jit, static_argnums=0)
-def _collect(
+def _collect_any(
     rows: int, weights: Float[Array, "T S"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
 ) -> Float[Array, "T R"]:
-    """Return the sum of the weights of the pairs that read each row: the transpose of `_pick`."""
-    m = (rows - 1) // 2
+    """Return what `_collect` does, wherever the positions are."""
+    return _scatter(weights, _rows(q_positions, k_positions, rows), rows)
 
-    def anywhere(weights: Array) -> Array:
-        return _scatter(weights, jnp.clip(relative_positions(q_positions, k_positions), -m, m) + m, rows)
+
+@functools.partial(jax.jit, static_argnums=0)
+def _collect_fast(
+    rows: int, weights: Float[Array, "T S"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
+) -> Float[Array, "T R"]:
+    """Return the same, on a CPU by what the positions are."""
+    m = (rows - 1) // 2
+    anywhere = lambda weights: _collect_any(rows, weights, q_positions, k_positions)  # noqa: E731
 
     def one_row(row: int) -> Callable[[Array], Array]:
         return lambda weights: jnp.zeros((len(weights), rows), jnp.float32).at[:, row].set(jnp.sum(weights, axis=1))
@@ -200,14 +208,26 @@ def _collect(
     return lax.platform_dependent(weights, cpu=by_case, default=anywhere)
 
 
-_pick.defvjp(
-    lambda scores, *positions: (_pick(scores, *positions), (scores, positions)),
-    lambda saved, d_output: (_collect(saved[0].shape[1], d_output, *saved[1]), None, None),
+_pick = with_backward(
+    _pick_fast, _pick_any, lambda operands, d_output: _collect_fast(operands[0].shape[1], d_output, *operands[1:])
 )
-_collect.defvjp(
-    lambda rows, weights, *positions: (_collect(rows, weights, *positions), positions),
-    lambda rows, positions, d_output: (_pick(d_output, *positions), None, None),
-)
+
+
+@functools.cache
+def _collector(rows: int) -> Callable[..., Float[Array, "T R"]]:
+    run, plain = (functools.partial(function, rows) for function in (_collect_fast, _collect_any))
+    return with_backward(run, plain, lambda operands, d_output: _pick_fast(d_output, *operands[1:]))
+
+
+def _collect(rows: int, weights: Float[Array, "T S"], *positions: Int[Array, "..."]) -> Float[Array, "T R"]:
+    """Return the sum of the weights of the pairs that read each row: the transpose of `_pick`."""
+    return _collector(rows)(weights, *positions)
+
+
+def _rows(q_positions: Int[Array, " T"], k_positions: Int[Array, " S"], rows: int) -> Int[Array, "T S"]:
+    """Return the row of the table that each pair reads."""
+    m = (rows - 1) // 2
+    return jnp.clip(relative_positions(q_positions, k_positions), -m, m) + m
 
 
 def _case(q_positions: Int[Array, " T"], k_positions: Int[Array, " S"], m: int) -> Int[Array, ""]:
