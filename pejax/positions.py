@@ -217,7 +217,7 @@ def _order(name: str, tokens: Tokens) -> Int[Array, " T"]:
 
 def _distance(q: Int[Array, "#T #S"], k: Int[Array, "#T #S"]) -> UInt[Array, "T S"]:
     """Return `|q - k|`, unsigned: exact for any two of their type."""
-    return jax.lax.bitcast_convert_type(jnp.where(q >= k, q - k, k - q), _unsigned(q.dtype))
+    return jnp.where(q >= k, q - k, k - q).astype(_unsigned(q.dtype))
 
 
 def _unsigned(kind: np.dtype) -> np.dtype:

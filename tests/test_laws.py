@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from cases import DIMS, Case, forward, gradients, serves
-from laws import LAWS, blockwise_is_dense, the_future_is_not_seen
+from laws import LAWS, blockwise_is_dense, constants_are_arguments, the_future_is_not_seen
 
 from pejax import ENCODINGS, testing
 from pejax.attention import blockwise
@@ -66,6 +66,7 @@ def test_law(case, law):
 def test_gradients_on_every_setting(case):
     blockwise_is_dense(case, everywhere=True)
     the_future_is_not_seen(case)
+    constants_are_arguments(case, everywhere=True)
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
