@@ -164,6 +164,7 @@ def rope_apply(
 
     Args:
         x: queries or keys, any float dtype; the angles never see it, they are exact for bfloat16 too (`exact_cos_sin`).
+            Tokens before heads: `(*B, H, T, D)` is not noticed where T = H, and would turn along the heads.
         positions: `(T,)` or `(*B, T)`, with A > 1 axes `(T, A)` or `(*B, T, A)`; integer or float, tokens or patches.
         frequencies: `(F,)`, `(A, F)`, or `(K, A, F)` per key head, each serving H/K consecutive heads of x; radians per
             token or patch. F ≤ D/2; channels from 2F on are left alone.
@@ -176,6 +177,7 @@ def rope_apply(
     Raises:
         ValueError: an odd D, more than D/2 frequencies, K that does not divide H, an unknown pairing, or positions or
             an attention factor of another shape.
+        TypeError: positions that are neither integers nor floats of at least 32 bits.
 
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 34.

@@ -12,6 +12,8 @@ from pejax.attention import blockwise
 # Arguments away from their defaults, each on one setting; the defaults are held to every law on every setting.
 VARIANTS = {
     "alibi(extend='slopes', slope_scale=0.5)": "sequence",
+    "alibi(learned=True)": "image",
+    "alibi(learned=True, extend='slopes')": "causal",
     "fire(share='layer', threshold=8.0)": "causal",
     "kerple(variant='power')": "image",
     "learned(extend='resize')": "sequence",

@@ -9,7 +9,16 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from pejax.attention.implementations import IMPLEMENTATIONS, attempt, candidates, platform
-from pejax.attention.operands import Layout, Operands, check_dropout, check_options, check_partials, over_heads, prepare
+from pejax.attention.operands import (
+    Layout,
+    Operands,
+    check_dropout,
+    check_masked,
+    check_options,
+    check_partials,
+    over_heads,
+    prepare,
+)
 from pejax.attention.reference import dense_weights
 from pejax.attention.tile import Hooks, Options
 from pejax.encoding import Tokens
@@ -42,7 +51,7 @@ def attention(
     The arithmetic is float32; `bias` and `values` have no part in pairs with an unplaced token.
 
     Args:
-        q: rotated queries.
+        q: rotated queries; tokens before heads: `(*B, H, T, D)` is not noticed where T = H.
         k: rotated keys; H must be a multiple of K, and query head h attends to key head `h // (H/K)`.
         v: values.
         q_tokens: positions, order, segments of the queries; a plain array is positions `(T,)`, `(*B, T)`, or on A > 1
@@ -52,7 +61,7 @@ def attention(
         values: likewise, as in `Encoding.values`.
         distance: likewise, as in `Encoding.distance`; the bias is derived from it where `bias` is None.
         vectors: likewise, as in `Encoding.vectors`, next to the `bias` that they say again.
-        causal: keys after the query are not seen.
+        causal: keys after the query are not seen. It must be True with hooks made for a causal model.
         window: w keeps 0 <= i - j < w when causal, |i - j| < w otherwise, in tokens, by `Tokens.index`.
         distance_range: `(lo, hi)` keeps lo <= |i - j| < hi, in tokens, by `Tokens.index`.
         scale: multiplies q·k. None = D**-0.5.
@@ -110,6 +119,7 @@ def _prepare(
     soft_cap: float | None = None,
     dropout: tuple[Array, float] | None = None,
 ) -> tuple[Options, Layout, Operands]:
+    check_masked(causal, bias, values, distance)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     seed, rate = check_dropout(dropout)
     operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance, vectors), seed)
@@ -155,6 +165,7 @@ def attention_weights(
         TypeError: likewise.
     """
     check_partials(bias=bias, distance=distance, vectors=vectors)
+    check_masked(causal, bias, distance)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     operands, layout = prepare(q, k, k, q_tokens, k_tokens, Hooks(bias, None, distance, vectors), None)
     return weights_of(options, layout, operands, q.shape)
