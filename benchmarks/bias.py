@@ -25,7 +25,7 @@ def ours(problem: Problem, spec: str) -> Call:
 
     def forward(params: dict, q: Array, k: Array, v: Array, positions: Array) -> Array:
         tokens = {"q_tokens": positions, "extent": problem.length}
-        return encoded_attention(encoding, params, q, k, v, causal=True, **tokens)
+        return encoded_attention(encoding, params, q, k, v, causal=True, embedded=True, **tokens)
 
     def both(cotangent: Array, params: dict, q: Array, k: Array, v: Array, positions: Array) -> tuple:
         function = lambda params, q, k, v: forward(params, q, k, v, positions)  # noqa: E731

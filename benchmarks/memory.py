@@ -34,9 +34,8 @@ def planned(spec: str, dtype: str, length: int, heads: int, head_dim: int) -> tu
     @jax.jit
     def both(cotangent: Array, params: dict, q: Array, k: Array, v: Array, positions: Array) -> tuple:
         def forward(params: dict, q: Array, k: Array, v: Array) -> Array:
-            return encoded_attention(
-                encoding, params, q, k, v, q_tokens=positions, extent=extent, axes=1 if causal else 2, causal=causal
-            )
+            options = {"q_tokens": positions, "extent": extent, "axes": 1 if causal else 2, "causal": causal}
+            return encoded_attention(encoding, params, q, k, v, embedded=True, **options)
 
         return forward_and_backward(forward)(cotangent, params, q, k, v)
 

@@ -4,6 +4,7 @@ from pejax.attention import (
     attention,
     attention_fn,
     attention_weights,
+    caches_rotated_keys,
     encoded_attention,
     explain_attention,
     linear_attention,
@@ -33,7 +34,7 @@ from pejax.extension import (
     extend_yarn,
     scale_alibi_slopes,
 )
-from pejax.positions import grid_positions, interpolate_positions, packed_positions
+from pejax.positions import grid_positions, interpolate_positions, packed_positions, packed_tokens
 from pejax.registry import ENCODINGS, make_encoding
 from pejax.resize import lookup_embedding, resize_embedding
 from pejax.rotation import rope_apply
@@ -53,6 +54,7 @@ __all__ = [
     "attention_fn",
     "attention_hooks",
     "attention_weights",
+    "caches_rotated_keys",
     "encoded_attention",
     "explain",
     "explain_attention",
@@ -74,6 +76,7 @@ __all__ = [
     "merge_attention",
     "merge_params",
     "packed_positions",
+    "packed_tokens",
     "pairing_permutation",
     "rerope",
     "resize_embedding",

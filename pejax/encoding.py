@@ -20,6 +20,8 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from pejax.checks import CausalHook, check_position_type
+
 Params: TypeAlias = Mapping[str, Any]
 """A pytree of arrays: `heads` (every leaf leads with H) and `all` feed `bias` and `values`, the rest is private."""
 
@@ -72,6 +74,7 @@ class Encoding(NamedTuple):
         shift_invariant: the claim that one shift of all positions changes no logit; the law tests check it both ways.
         bands: ranges of distances, one after the other from 0, each with its own rotation in place of `rotate`: what no
             rotation of single tokens can express. Attention runs in every range and is merged by log-sum-exp.
+        causal: made for a model in which keys after the query are masked (`Dims.causal`): nothing attends without it.
     """
 
     init: Callable[[Array], Params] = no_params
@@ -86,6 +89,7 @@ class Encoding(NamedTuple):
     vectors: Callable[[Params, Array], tuple[Array, Array, Array]] | None = None
     shift_invariant: bool = False
     bands: tuple[Band, ...] = ()
+    causal: bool = False
 
 
 class Tokens(NamedTuple):
@@ -116,7 +120,7 @@ class Dims:
         axes: A, position axes: 1 for a sequence, 2 for an image.
         extent: the trained length (axes = 1) or grid (axes > 1), in tokens. None = unknown.
         scale: what multiplies q·k. None = head_dim**-0.5.
-        causal: whether keys after the query are masked.
+        causal: whether keys after the query are masked: by every attention with an encoding made for these dims.
 
     Raises:
         ValueError: a count below 1, heads that do not divide, or an extent that does not match the axes.
@@ -202,16 +206,55 @@ def naming_missing(reader: str, params: Params) -> Iterator[None]:
         raise ValueError(f"{reader} reads {name!r}, which its parameters lack, got {sorted(params)}: {ways}") from error
 
 
-def attention_hooks(encoding: Encoding, params: Params) -> dict[str, Any]:
+def attention_hooks(
+    encoding: Encoding, params: Params, *, rotated: bool = False, embedded: bool = False
+) -> dict[str, Any]:
     """Return the `bias`, `values`, `distance` and `vectors` that `attention` takes of this encoding and its parameters.
+
+    Those of an encoding made for a causal model (`Dims.causal`) are refused by attention that is not `causal`.
 
     Args:
         encoding: the record.
         params: merged, and passed through `at` where there is one.
+        rotated: says that q and k are rotated as the encoding has it (in bands, for each range of distances).
+        embedded: says that `encoding.embed` is applied to the input of the model.
+
+    Raises:
+        ValueError: the encoding rotates, or embeds, and nothing says that this is done: position would be lost.
     """
+    if (encoding.rotate or encoding.rotate_keys or encoding.bands) and not rotated:
+        raise ValueError(
+            "this encoding rotates queries and keys, which no hook of attention does: call encoded_attention, or rotate"
+            " both and pass rotated=True, got False"
+        )
+    check_embedded(encoding, embedded)
+    hooks = bound_hooks(encoding, params)
+    if not encoding.causal:
+        return hooks
+    return {name: None if hook is None else Partial(CausalHook(hook.func), *hook.args) for name, hook in hooks.items()}
+
+
+def bound_hooks(encoding: Encoding, params: Params) -> dict[str, Partial | None]:
+    """Return the hooks of attention, each bound to the parameters that hooks read."""
     operands = {name: params[name] for name in ("all", "heads") if name in params}
     bind = lambda hook: None if hook is None else Partial(hook, operands)  # noqa: E731
     return {name: bind(getattr(encoding, name)) for name in ("bias", "values", "distance", "vectors")}
+
+
+def check_embedded(encoding: Encoding, embedded: bool) -> None:
+    """Refuse an encoding of the model's input of which nobody says that it was added there."""
+    if encoding.embed is not None and not embedded:
+        raise ValueError("this encoding is embedded in the model's input: apply its embed, then pass embedded=True")
+
+
+def causality(encoding: Encoding, causal: bool | None) -> bool:
+    """Return whether keys after the query are masked: as the encoding was made, where nobody says.
+
+    Raises: ValueError: made for a causal model, and not to be masked.
+    """
+    if encoding.causal and causal is False:
+        raise ValueError("causal must be True or None with an encoding made with Dims(causal=True), got False")
+    return encoding.causal if causal is None else causal
 
 
 def relative_positions(q_positions: Num[Array, "T *A"], k_positions: Num[Array, "S *A"]) -> Num[Array, "T S *A"]:
@@ -219,9 +262,13 @@ def relative_positions(q_positions: Num[Array, "T *A"], k_positions: Num[Array, 
 
     Raises:
         ValueError: queries and keys on different axes.
+        TypeError: as `check_position_type`.
     """
     if q_positions.shape[1:] != k_positions.shape[1:]:
         raise ValueError(f"positions of queries and keys must share axes, got {q_positions.shape}, {k_positions.shape}")
+
+    for positions in (q_positions, k_positions):
+        check_position_type(positions)
 
     def wide(positions: Array) -> Array:
         kind = "f" if jnp.issubdtype(positions.dtype, jnp.floating) else "i"
@@ -272,7 +319,9 @@ def rotate_keys(encoding: Encoding, params: Params, k: Array, positions: Array) 
 
 def as_tokens(tokens: Tokens | Array) -> Tokens:
     """Return `Tokens`, a plain array being the positions of tokens that are all placed, in one segment."""
-    return tokens if isinstance(tokens, Tokens) else Tokens(jnp.asarray(tokens))
+    tokens = tokens if isinstance(tokens, Tokens) else Tokens(jnp.asarray(tokens))
+    check_position_type(tokens.positions)
+    return tokens
 
 
 def stack_layers(init_layer: Callable[[Array], Params], key: Array, layers: int) -> Params:

@@ -19,6 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32, Num, UInt32
 
+from pejax.bitcast import bitcast
+from pejax.checks import check_position_type
+
 _INVERSE_2PI = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E4107F9458EAF7AEF1586DC91B8E909374B801924BBA82746487
 _LEAD = 320  # zero bits before the expansion: exponents down to -149 (frequency) - 152 (position) start inside them
 _WORDS = [_INVERSE_2PI >> shift & 0xFFFFFFFF for shift in range(352, -1, -32)]
@@ -76,8 +79,10 @@ def exact_cos_sin(
 
     Raises:
         ValueError: frequencies of another rank, or positions without the axes the frequencies have.
+        TypeError: positions that are neither integers nor floats of at least 32 bits.
     """
     positions, frequencies = jnp.asarray(positions), jnp.asarray(frequencies).astype(jnp.float32)
+    check_position_type(positions)
     axes = position_axes(frequencies)
     if axes > 1 and positions.shape[-1:] != (axes,):
         raise ValueError(f"positions must end in {axes} axes as the frequencies have, got shape {positions.shape}")
@@ -193,7 +198,7 @@ def _digits(positions: Num[Array, "*BT"]) -> list[tuple[Int32[Array, "*BT"], Int
 
 def _float_parts(x: Float[Array, "*N"]) -> tuple[Int32[Array, "*N"], Int32[Array, "*N"], Int32[Array, "*N"]]:
     """Write float32 numbers, subnormals too, as `sign · mantissa · 2^exponent` with mantissas below 2^24."""
-    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
+    bits = bitcast(x, jnp.int32)
     biased = (bits >> 23) & 0xFF
     mantissa = (bits & 0x7FFFFF) | jnp.where(biased > 0, jnp.int32(1 << 23), jnp.int32(0))
     return jnp.where(bits < 0, jnp.int32(-1), jnp.int32(1)), mantissa, jnp.maximum(biased, 1) - 150

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Num, UInt
 
+from pejax.checks import check_position_type
 from pejax.encoding import Tokens
 
 
@@ -42,7 +43,8 @@ def packed_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
     """Return the position of each token in its own segment: how many earlier tokens have the same id.
 
     For sequences packed one after the other they restart at 0 with each; padding in between, or the tokens of two
-    segments taking turns, change nothing.
+    segments taking turns, change nothing. That no sequence sees another is said by `Tokens.segments` alone:
+    `packed_tokens` says both.
 
     Args:
         segment_ids: any integers; padding, 0, counts as a segment like any other.
@@ -58,6 +60,17 @@ def packed_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
         return jnp.zeros_like(rank).at[by_segment].set(rank - jax.lax.cummax(starts))
 
     return jnp.vectorize(one, signature="(t)->(t)")(segment_ids)
+
+
+def packed_tokens(segment_ids: Int[Array, "*B T"]) -> Tokens:
+    """Return sequences packed one after the other as tokens: positions restart with each, and none sees another.
+
+    Args:
+        segment_ids: which sequence each token belongs to; 0 = padding, which nothing sees, at position 0.
+    """
+    order = jnp.broadcast_to(jnp.arange(segment_ids.shape[-1], dtype=jnp.int32), segment_ids.shape)
+    positions = jnp.where(segment_ids != 0, packed_positions(segment_ids), 0)
+    return Tokens(positions, order, segments=segment_ids)
 
 
 def interpolate_positions(
@@ -83,6 +96,7 @@ def interpolate_positions(
 
     Raises:
         ValueError: a length below 1, a grid and a number, or grids and positions of different axes.
+        TypeError: positions that are neither integers nor floats of at least 32 bits.
 
     Reference:
         Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
@@ -95,6 +109,7 @@ def interpolate_positions(
         raise ValueError(f"positions must end in the {len(sizes)} axes of length={length}, got {positions.shape}")
     if any(isinstance(size, int) and size < 1 for size in trained + sizes):
         raise ValueError(f"lengths must be at least 1, got trained_length={trained_length}, length={length}")
+    check_position_type(positions)
     if all(isinstance(size, int) and size <= most for size, most in zip(sizes, trained, strict=True)):
         return positions
     wide = jnp.float64 if positions.dtype == jnp.float64 else jnp.float32
@@ -217,7 +232,7 @@ def _order(name: str, tokens: Tokens) -> Int[Array, " T"]:
 
 def _distance(q: Int[Array, "#T #S"], k: Int[Array, "#T #S"]) -> UInt[Array, "T S"]:
     """Return `|q - k|`, unsigned: exact for any two of their type."""
-    return jax.lax.bitcast_convert_type(jnp.where(q >= k, q - k, k - q), _unsigned(q.dtype))
+    return jnp.where(q >= k, q - k, k - q).astype(_unsigned(q.dtype))
 
 
 def _unsigned(kind: np.dtype) -> np.dtype:

@@ -18,6 +18,7 @@ from pejax.encodings.sinusoidal import sinusoidal
 from pejax.encodings.t5 import t5
 from pejax.encodings.transformer_xl import transformer_xl
 from pejax.extension import EXTENSIONS
+from pejax.placed import embed_tokens
 from pejax.spec import parse_call, split_sum
 from pejax.squeeze import squeeze_positions
 from pejax.temperature import TEMPERATURES, read_temperature, scale_queries
@@ -57,6 +58,9 @@ OUTSIDE = (*RECAST, *TEMPERATURES)
 def make_encoding(spec: str, dims: Dims, extend: str = "none") -> Encoding:
     """Make the encoding that `spec` names, stretched as `extend` says. Equal arguments give the same object.
 
+    Its `embed` takes `Tokens` in place of positions, too, and leaves those alone that are not placed. Made for a causal
+    model, `encoded_attention`, `attention_fn` and modules mask keys after the query without being told.
+
     Args:
         spec: a name of `ENCODINGS`, with keyword arguments where wanted: `"rope"`, `"rope(base=500000)"`.
         dims: of the model.
@@ -86,9 +90,11 @@ def make_encoding(spec: str, dims: Dims, extend: str = "none") -> Encoding:
 def _make(name: str, options: tuple[tuple[str, object], ...], outside: tuple[str, ...], dims: Dims) -> Encoding:
     inner = _make(name, options, outside[:-1], dims) if outside else None
     try:
-        return ENCODINGS[name](dims, **dict(options)) if inner is None else _recast(inner, outside[-1], dims)
+        made = ENCODINGS[name](dims, **dict(options)) if inner is None else _recast(inner, outside[-1], dims)
     except ValueError as refusal:
         raise ValueError(f"{name}: {refusal}") from None
+    embed = made.embed if made.embed is None else functools.partial(embed_tokens, made.embed)
+    return made._replace(embed=embed, causal=dims.causal)
 
 
 def _recast(encoding: Encoding, term: str, dims: Dims) -> Encoding:

@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from pejax.checks import check_position_type
 from pejax.encoding import Params
 from pejax.phases import check_choice
 
 
 def axes_of(positions: Num[Array, "T *A"]) -> int:
-    """Return A of positions `(T,)`, which is 1, or `(T, A)`."""
+    """Return A of positions `(T,)`, which is 1, or `(T, A)`, their type checked."""
+    check_position_type(positions)
     return 1 if positions.ndim == 1 else positions.shape[1]
 
 
@@ -24,6 +26,7 @@ def axis_shape(axes: int) -> tuple[int, ...]:
 
 def check_axes(name: str, positions: Num[Array, "R *A"], axes: int) -> None:
     """Raise ValueError unless positions, or differences of positions, have the axes that `name` was made for."""
+    check_position_type(positions)
     if positions.shape[1:] != axis_shape(axes):
         shape = lambda trailing: f"({', '.join(['T', *map(str, trailing)])})"  # noqa: E731
         wanted, got = shape(axis_shape(axes)), shape(positions.shape[1:])

@@ -18,6 +18,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Num
 
+from pejax.checks import check_position_type
 from pejax.phases import check_choice
 
 METHODS = ("bicubic", "bilinear", "align_corners")
@@ -104,15 +105,14 @@ def lookup_embedding(table: Float[Array, "*grid C"], positions: Num[Array | np.n
 
     Raises:
         ValueError: positions outside the table, where they are known; positions without the table's axes.
-        TypeError: positions that are neither integers nor floats.
+        TypeError: positions that are neither integers nor floats of at least 32 bits.
     """
     size = table.shape[:-1]
     known = None if isinstance(positions, Tracer) else np.asarray(positions)
     positions = jnp.asarray(positions)
     if len(size) > 1 and positions.shape[-1:] != (len(size),):
         raise ValueError(f"positions must end in the {len(size)} axes of the table, got shape {positions.shape}")
-    if not any(jnp.issubdtype(positions.dtype, kind) for kind in (jnp.integer, jnp.floating)):
-        raise TypeError(f"positions must be integers or floats, got {positions.dtype}")
+    check_position_type(positions)
     if known is not None:
         _require_inside(known if len(size) > 1 else known[..., None], size)
     return _rows(table, positions if len(size) > 1 else positions[..., None])

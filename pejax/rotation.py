@@ -163,7 +163,8 @@ def rope_apply(
     `x'_i = attention_factor · R(sum_a positions_a · frequencies_{a,i}) x_i`, R(θ) = [[cos θ, -sin θ], [sin θ, cos θ]]
 
     Args:
-        x: queries or keys, any float dtype; the angles never see it, those of bfloat16 are no worse.
+        x: queries or keys, any float dtype; the angles never see it, those of bfloat16 are no worse. Tokens come before
+            heads: `(*B, H, T, D)` is not noticed where T = H, and would be rotated along the heads.
         positions: `(T,)` or `(*B, T)`, with A > 1 axes `(T, A)` or `(*B, T, A)`; integer or float, tokens or patches;
             arrays or lists.
         frequencies: `(F,)`, `(A, F)`, or `(K, A, F)` per key head, each serving H/K consecutive heads of x; radians per
@@ -179,6 +180,7 @@ def rope_apply(
     Raises:
         ValueError: an odd D, more than D/2 frequencies, K that does not divide H, an unknown pairing, or positions or
             an attention factor of another shape.
+        TypeError: positions that are neither integers nor floats of at least 32 bits.
 
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 34.

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from pejax.checks import check_position_type
 from pejax.encoding import Dims, Encoding, Params
 from pejax.phases import check_positions
 from pejax.spec import parse_call
@@ -114,6 +115,7 @@ def read_temperature(spec: str, dims: Dims) -> Callable[[Array], Array]:
 
 
 def _counted(positions: Num[Array, "*BT"]) -> Float[Array, "*BT"]:
+    check_position_type(positions)
     return jnp.maximum(positions.astype(jnp.float32), 0.0)
 
 

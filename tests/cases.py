@@ -134,7 +134,9 @@ def layer(case: Case, args: Args, tokens: Tokens, implementation: str) -> jax.Ar
     q, k = queries_and_keys(encoding, params, Probe(args.x, args.q_kernel, args.k_kernel, tokens.positions))
     k = k[:, :: dims.heads // dims.kv_heads]
     options = {"causal": dims.causal, "scale": dims.scale, "implementation": implementation}
-    return attention(q, k, k, q_tokens=tokens, **attention_hooks(encoding, params), **options)
+    return attention(
+        q, k, k, q_tokens=tokens, **attention_hooks(encoding, params, rotated=True, embedded=True), **options
+    )
 
 
 def in_order(case: Case) -> tuple[Args, Tokens]:

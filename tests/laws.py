@@ -6,6 +6,7 @@ every encoding to them; the mutant tests require that a broken one breaks them.
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 
 import chex
@@ -29,7 +30,7 @@ from cases import (
     with_tokens,
 )
 
-from pejax import ENCODINGS, make_encoding
+from pejax import ENCODINGS, Tokens, encoded_attention, make_encoding
 from pejax.encoding import from_distance, split_params
 from pejax.testing import (
     assert_norm_preserved,
@@ -270,6 +271,26 @@ def derivatives_of_every_kind_agree(case: Case) -> None:
     forward_mode, slope, *curvatures = derivatives(case, args, tokens._replace(positions=jnp.arange(TOKENS)))
     close(forward_mode, slope, 1e-4)
     close(*curvatures, 1e-4)
+
+
+@law(lambda case: case.is_default and case.setting == "image" and case.encoding.embed is None)
+def constants_are_arguments(case: Case, *, everywhere: bool = False) -> None:
+    """A program in which q, k, v and the parameters are constants gives the gradients of one that is handed them."""
+    dims = case.dims
+    ways = itertools.product(("cpu", "blockwise", "reference"), ("bfloat16", "float32"))
+    for implementation, dtype in ways if everywhere else [("cpu", "bfloat16")]:
+        shape = (TOKENS, dims.heads, dims.head_dim)
+        q, k, v, weight = (x.astype(dtype) for x in normal(4, *shape))
+        tokens = Tokens(draw(case, TOKENS, reach=1), index=jnp.arange(TOKENS))
+        options = {"q_tokens": tokens, "causal": dims.causal, "extent": dims.extent, "implementation": implementation}
+        k, v = (x[:, : dims.kv_heads] for x in (k, v))
+
+        def total(q, k, v, params, options=options, weight=weight):
+            return jnp.sum((weight * encoded_attention(case.encoding, params, q, k, v, **options)).astype(jnp.float32))
+
+        step, given = jax.grad(total, argnums=(0, 1, 2, 3)), (q, k, v, case.params)
+        runs = jax.jit(functools.partial(step, *given))(), jax.jit(step)(*given)
+        close(*jax.tree.map(lambda x: x.astype(jnp.float32), runs), 2e-2 if dtype == "bfloat16" else 1e-4)
 
 
 @law(attends)

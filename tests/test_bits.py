@@ -1,11 +1,12 @@
-"""bfloat16 by its bits, against numpy's own type."""
+"""bfloat16 by its bits, against numpy's own type, and what XLA makes of the bits of constants."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pejax.attention.bits import rounded
+from pejax import sinusoidal_embedding
+from pejax.attention.bits import as_bits, rounded
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -29,3 +30,17 @@ def test_other_types_are_converted_as_ever(dtypes: tuple[str, str]) -> None:
     found = rounded(x, jnp.dtype(dtypes[1]))
     assert found.dtype == dtypes[1]
     np.testing.assert_array_equal(found, x.astype(dtypes[1]))
+
+
+def test_the_bits_of_a_transposed_constant_keep_their_order() -> None:
+    """XLA folds them in the order of the untransposed array (docs/known-traps.md)."""
+    x = jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3)
+    turn = jax.jit(lambda x: x.T)
+    np.testing.assert_array_equal(jax.jit(lambda: jax.jit(as_bits)(turn(x)))(), np.asarray(x).T.view(np.uint16))
+
+
+def test_constant_fractional_positions_may_be_transposed() -> None:
+    positions = jnp.asarray([[0.5, 7.25], [1.5, 9.0], [2.75, 30.0]])
+    embed = lambda positions: sinusoidal_embedding(positions, 4)  # noqa: E731
+    folded = jax.jit(lambda: embed(jax.jit(jnp.transpose)(positions)))()
+    np.testing.assert_allclose(folded, embed(jnp.asarray(np.asarray(positions).T)), atol=1e-6)

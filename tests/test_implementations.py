@@ -285,3 +285,21 @@ def test_rows_that_see_nothing_are_zero_and_so_are_their_gradients(implementatio
         np.testing.assert_array_equal(np.asarray(array)[np.asarray(segments) == 0], 0.0)
         assert np.isfinite(array).all()
         assert np.any(np.asarray(array) != 0)
+
+
+def level(params, q, k, q_positions, k_positions):
+    """The same for all pairs of a head: it changes no weight, and its gradient is 0."""
+    return jnp.full((len(q), len(k)), params["level"])
+
+
+@pytest.mark.parametrize("implementation", ["cpu", "blockwise"])
+def test_rounding_the_output_to_bfloat16_adds_nothing_to_the_gradient_of_a_bias(implementation):
+    """By the rounded output it would be 0.032; what is left comes of rounding the weights."""
+    q, k, v, d_output = jax.random.normal(jax.random.key(0), (4, 64, 32, 16)).astype(jnp.bfloat16)
+
+    def total(params):
+        options = {"window": 4, "bias": Partial(level, {"heads": params}), "implementation": implementation}
+        return jnp.sum((attention(q, k, v, q_tokens=jnp.arange(64), **options) * d_output).astype(jnp.float32))
+
+    gradient = jax.jit(jax.grad(total), compiler_options=QUICK)({"level": jnp.zeros(32)})["level"]
+    assert jnp.sqrt(jnp.mean(gradient**2)) < 0.02

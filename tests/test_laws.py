@@ -7,6 +7,7 @@ from cases import DIMS, Case, derivatives, forward, gradients, serves
 from laws import (
     LAWS,
     blockwise_is_dense,
+    constants_are_arguments,
     derivatives_of_every_kind_agree,
     jit_changes_nothing,
     packed_is_separate,
@@ -21,6 +22,8 @@ from pejax.attention import blockwise
 # Arguments away from their defaults, each on one setting; the defaults are held to every law on every setting.
 VARIANTS = {
     "alibi(extend='slopes', slope_scale=0.5)": "sequence",
+    "alibi(learned=True)": "image",
+    "alibi(learned=True, extend='slopes')": "causal",
     "fire(share='layer', threshold=8.0)": "causal",
     "kerple(variant='power')": "image",
     "learned(extend='resize')": "sequence",
@@ -90,6 +93,7 @@ def with_gradients() -> list:
 def test_gradients_on_every_setting(case):
     blockwise_is_dense(case, everywhere=True)
     the_future_is_not_seen(case)
+    constants_are_arguments(case, everywhere=True)
 
 
 @pytest.mark.long

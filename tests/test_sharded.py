@@ -63,7 +63,7 @@ def layers(attends, case, order):
         settled = settle(encoding, params, dims)
         q = rotate_queries(encoding, settled, q, tokens.positions)
         k = rotate_keys(encoding, settled, k, tokens.positions)
-        hooks = attention_hooks(encoding, settled)
+        hooks = attention_hooks(encoding, settled, rotated=True, embedded=True)
         options = {"causal": dims.causal, "scale": dims.scale, "return_lse": True}
         out, lse = attend(q, k, v, q_tokens=tokens, **hooks, **options)
         seen = jnp.where(jnp.isneginf(lse), 0.0, lse)

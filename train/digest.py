@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt32
 
+from pejax.bitcast import bitcast
+
 
 def digests(tree: Any) -> dict[str, str]:
     """Return the digest of every leaf by its path, with its type and shape: "float32 (2, 3) 9b1c...".
@@ -54,7 +56,7 @@ def _words(leaf: Array) -> UInt32[Array, "..."]:
     if leaf.dtype == jnp.bool_:
         leaf = leaf.astype(jnp.uint8)
     width = 8 * min(leaf.dtype.itemsize, 4)
-    return jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{width}")).astype(jnp.uint32)
+    return bitcast(leaf, jnp.dtype(f"uint{width}")).astype(jnp.uint32)
 
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:

@@ -9,7 +9,19 @@ from jaxtyping import Array
 from pejax.attention.dispatch import run, weights_of
 from pejax.attention.operands import check_dropout, check_options, check_sharding, prepare
 from pejax.attention.tile import Hooks
-from pejax.encoding import Encoding, Extent, Params, Tokens, as_tokens, attention_hooks
+from pejax.encoding import (
+    Encoding,
+    Extent,
+    Params,
+    Tokens,
+    as_tokens,
+    bound_hooks,
+    causality,
+    check_embedded,
+    rotate_keys,
+    rotate_queries,
+)
+from pejax.placed import rotary_positions
 
 
 def attention_fn(
@@ -20,7 +32,7 @@ def attention_fn(
     k_tokens: Tokens | Array | None = None,
     extent: Extent | None = None,
     embedded: bool = False,
-    causal: bool = False,
+    causal: bool | None = None,
     window: int | None = None,
     scale: float | None = None,
     soft_cap: float | None = None,
@@ -39,7 +51,7 @@ def attention_fn(
         k_tokens: positions of the keys. None = `q_tokens`.
         extent: the length or grid for `encoding.at`; needed where the encoding has one.
         embedded: says that `encoding.embed` was applied to the input of the model.
-        causal: keys after the query are not seen.
+        causal: keys after the query are not seen. None = as the encoding was made (`Dims.causal`).
         window: in tokens.
         scale: multiplies q·k. None = D**-0.5.
         soft_cap: in logits.
@@ -50,20 +62,21 @@ def attention_fn(
         the logits and `mask` (True = seen) joins the mask, both broadcast to `(*B, H, T, S)`.
 
     Raises:
-        ValueError: the encoding embeds and `embedded` is False, it has `at` and no extent was given, or it has bands.
+        ValueError: the encoding embeds and `embedded` is False, it has `at` and no extent was given, it has bands, or
+            it was made for a causal model and `causal` is False.
     """
     if encoding.bands:
         raise ValueError(
             f"attention_fn serves no encoding with bands (use encoded_attention), got {len(encoding.bands)}"
         )
-    if encoding.embed is not None and not embedded:
-        raise ValueError("this encoding is embedded in the model's input: apply its embed, then pass embedded=True")
+    check_embedded(encoding, embedded)
+    causal = causality(encoding, causal)
     if encoding.at is not None:
         if extent is None:
             raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
         params = encoding.at(params, extent)
-    q_positions = as_tokens(q_tokens).positions
-    k_positions = q_positions if k_tokens is None else as_tokens(k_tokens).positions
+    q_side = as_tokens(q_tokens)
+    k_side = q_side if k_tokens is None else as_tokens(k_tokens)
 
     def attend(
         query: Array,
@@ -94,12 +107,10 @@ def attention_fn(
                 raise ValueError(f"{name} must be None: the products are this library's own, got {product!r}")
         dtype = jnp.result_type(query, key, value) if dtype is None else dtype
         query, key, value = (x.astype(dtype) for x in (query, key, value))
-        if encoding.rotate is not None:
-            query = encoding.rotate(params, query, q_positions)
-        if (rotate_keys := encoding.rotate_keys or encoding.rotate) is not None:
-            key = rotate_keys(params, key, k_positions)
         check_sharding(query=query, key=key, value=value)
-        hooks = attention_hooks(encoding, params)
+        query = rotate_queries(encoding, params, query, rotary_positions(q_side, query.shape[:-2]))
+        key = rotate_keys(encoding, params, key, rotary_positions(k_side, key.shape[:-2]))
+        hooks = bound_hooks(encoding, params)
         options = check_options(query, causal or is_causal, window, None, scale, soft_cap)
         dropping = not deterministic and dropout_rate > 0
         if dropping and dropout_rng is None:

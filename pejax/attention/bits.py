@@ -9,10 +9,12 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped
 
+from pejax.bitcast import bitcast
+
 
 def as_bits(x: Shaped[Array, "*B"]) -> Shaped[Array, "*B"]:
     """Return bfloat16 as uint16, all else as it is."""
-    return lax.bitcast_convert_type(x, jnp.uint16) if x.dtype == jnp.bfloat16 else x
+    return bitcast(x, jnp.uint16) if x.dtype == jnp.bfloat16 else x
 
 
 def from_bits(x: Shaped[Array, "*B"]) -> Float[Array, "*B"]:

@@ -85,8 +85,14 @@ def from_distance_alone(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(options: Options, arrays: _Arrays) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
-    output, lse = (join(x, len(arrays.q)) for x in forward(options, _head(options, arrays)))
+    output, lse = _exact(options, arrays)
     return output.astype(arrays.q.dtype), lse
+
+
+def _exact(options: Options, arrays: _Arrays) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
+    """Return the output in at least 32 bits, and each row's log-sum-exp."""
+    output, lse = (join(x, len(arrays.q)) for x in forward(options, _head(options, arrays)))
+    return output, lse
 
 
 def _head(options: Options, arrays: _Arrays) -> Any:
@@ -96,8 +102,10 @@ def _head(options: Options, arrays: _Arrays) -> Any:
 
 
 def _attend_forward(options: Options, arrays: _Arrays) -> tuple[Any, Any]:
-    output, lse = kept(_attend(options, arrays))  # pyright: ignore[reportGeneralTypeIssues]
-    return (output, lse), (arrays, output, lse)
+    output, lse = kept(_exact(options, arrays))
+    rounded = output.astype(arrays.q.dtype)
+    # The gradient of what a bias learns adds up over rows what the mean of a row is off: it wants the output unrounded.
+    return (rounded, lse), (arrays, rounded if arrays.hooks.bias is None else output, lse)
 
 
 def _attend_backward(options: Options, saved: Any, cotangents: tuple[Array, Array]) -> tuple[_Arrays]:

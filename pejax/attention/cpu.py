@@ -86,8 +86,10 @@ def _attend(options: Options, layout: Layout, operands: Operands) -> tuple[Array
 
 
 def _attend_forward(options: Options, layout: Layout, operands: Operands) -> tuple[Any, Any]:
-    output, lse = kept(_choose(_forward, options, layout, operands))
-    return (output, lse), (_by_bits(operands), as_bits(output), lse)
+    # The gradient of what a bias learns adds up over rows what the mean of a row is off: it wants the output unrounded.
+    exact = operands.shared.bias is not None
+    output, lse = kept(_choose(functools.partial(_forward, exact=exact), options, layout, operands))
+    return (output.astype(operands.q.dtype), lse), (_by_bits(operands), as_bits(output), lse)
 
 
 def _attend_backward(options: Options, layout: Layout, saved: Any, cotangents: tuple[Array, Array]) -> tuple[Any]:
@@ -143,8 +145,9 @@ def _own(operands: Operands, place: _Place) -> tuple[Array, Array]:
 
 
 def _forward(
-    options: Options, layout: Layout, operands: Operands, first: Int[Array, " N"] | None
+    options: Options, layout: Layout, operands: Operands, first: Int[Array, " N"] | None, *, exact: bool = False
 ) -> tuple[Float[Array, "N T H D"], Float[Array, "N T H"]]:
+    """Return the output, in the type of q or `exact` in at least 32 bits, and each row's log-sum-exp."""
     t, s = operands.q.shape[1], operands.k.shape[1]
     sizes = block_size(options.block, t), block_size(options.block, s)
     count, place_of = _places(operands)
@@ -156,7 +159,8 @@ def _forward(
         output, lse = forward(options, _head(layout, operands, first, vectors, sizes, place)[0])
         return _put(carry[0], place, join(output, t)), _put(carry[1], place, join(lse, t))
 
-    start = jnp.zeros_like(operands.q), jnp.zeros(operands.q.shape[:-1], wide(from_bits(operands.q)).dtype)
+    kind = wide(from_bits(operands.q)).dtype
+    start = jnp.zeros_like(operands.q, dtype=kind if exact else None), jnp.zeros(operands.q.shape[:-1], kind)
     output, lse = lax.fori_loop(0, count, head, start)
     return from_bits(output), lse
 

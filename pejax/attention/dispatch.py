@@ -14,6 +14,7 @@ from pejax.attention.operands import (
     Layout,
     Operands,
     check_dropout,
+    check_masked,
     check_options,
     check_partials,
     check_sharding,
@@ -56,7 +57,7 @@ def attention(
     which takes one head after the other, gathers them: every device then does the work of all.
 
     Args:
-        q: rotated queries.
+        q: rotated queries; tokens before heads: `(*B, H, T, D)` is not noticed where T = H.
         k: rotated keys; H must be a multiple of K, and query head h attends to key head `h // (H/K)`.
         v: values.
         q_tokens: positions, order, segments of the queries; a plain array is positions `(T,)`, `(*B, T)`, or on A > 1
@@ -66,7 +67,7 @@ def attention(
         values: likewise, as in `Encoding.values`.
         distance: likewise, as in `Encoding.distance`; the bias is derived from it where `bias` is None.
         vectors: likewise, as in `Encoding.vectors`, next to the `bias` that they say again.
-        causal: keys after the query are not seen.
+        causal: keys after the query are not seen. It must be True with hooks made for a causal model.
         window: w keeps 0 <= i - j < w when causal, |i - j| < w otherwise, in tokens, by `Tokens.index`.
         distance_range: `(lo, hi)` keeps lo <= |i - j| < hi, in tokens, by `Tokens.index`.
         scale: multiplies q·k. None = D**-0.5.
@@ -132,6 +133,7 @@ def _prepare(
     dropout: tuple[Array, float] | None = None,
 ) -> tuple[Options, Layout, Operands]:
     check_sharding(q=q, k=k, v=v)
+    check_masked(causal, bias, values, distance)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     seed, rate = check_dropout(dropout)
     operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance, vectors), seed)
@@ -178,6 +180,7 @@ def attention_weights(
     """
     check_partials(bias=bias, distance=distance, vectors=vectors)
     check_sharding(q=q, k=k)
+    check_masked(causal, bias, distance)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     operands, layout = prepare(q, k, k, q_tokens, k_tokens, Hooks(bias, None, distance, vectors), None)
     return weights_of(options, layout, operands, q.shape)

@@ -17,10 +17,13 @@ from pejax.encoding import (
     Params,
     Tokens,
     as_tokens,
-    attention_hooks,
+    bound_hooks,
+    causality,
+    check_embedded,
     rotate_keys,
     rotate_queries,
 )
+from pejax.placed import rotary_positions
 
 
 def encoded_attention(
@@ -35,15 +38,17 @@ def encoded_attention(
     extent: Extent | None = None,
     axes: int | None = None,
     keys_are_rotated: bool = False,
+    embedded: bool = False,
+    causal: bool | None = None,
     attend: Callable[..., Any] = attention,
     **options: Any,
 ) -> Float[Array, "*B T H D"]:
     """Attend with position: rotate queries and keys, then `attention` with the encoding's bias and values.
 
     Args:
-        encoding: the record; its `embed` belongs to the input of the model, not here.
+        encoding: the record.
         params: merged (`merge_params`), not yet passed through `at`.
-        q: not rotated.
+        q: not rotated; tokens before heads, `(*B, T, H, D)`, as everywhere: `(*B, H, T, D)` is not noticed where T = H.
         k: not rotated.
         v: values.
         q_tokens: as in `attention`.
@@ -51,18 +56,30 @@ def encoded_attention(
         extent: what `at` receives: a length or a grid; lengths `(B,)`, one an example; or `(B, T)`, one a query, which
             then sees all its keys as that length has them (at the cost of rotating the keys for each query).
         axes: A, of the positions. None = as their shape says, which for as many sequences as tokens it may not.
-        keys_are_rotated: the keys come from a cache that holds them rotated (`caches_rotated_keys`).
+        keys_are_rotated: the keys come from a cache that holds them rotated; only where `caches_rotated_keys` says that
+            this can be.
+        embedded: says that `encoding.embed`, which belongs to the input of the model, was applied there.
+        causal: keys after the query are not seen. None = as the encoding was made (`Dims.causal`).
         attend: `attention`, or `sharded_attention` with its mesh and axes, which takes one extent for all examples.
-        **options: `causal`, `window`, `scale`, `soft_cap`, `dropout`, `implementation` of `attention`.
+        **options: `window`, `scale`, `soft_cap`, `dropout`, `implementation` of `attention`.
+
+    A token that is not placed is not turned, whatever its position says.
 
     Raises:
-        ValueError: no extent where the encoding has `at`, or what `attention` refuses.
+        ValueError: no extent where the encoding has `at`, an encoding that embeds and `embedded` is False, one made for
+            a causal model and `causal` is False, rotated keys that turn with the length or the query, or what
+            `attention` refuses.
     """
+    check_embedded(encoding, embedded)
+    if keys_are_rotated and not caches_rotated_keys(encoding):
+        rule = "keys_are_rotated must be False where the rotation depends on the length or on the query"
+        raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")
     if encoding.at is not None and extent is None:
         raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
     q_tokens = as_tokens(q_tokens)
     k_tokens = q_tokens if k_tokens is None else as_tokens(k_tokens)
-    whole = functools.partial(_attend, encoding, params, keys_are_rotated, functools.partial(attend, **options))
+    attend = functools.partial(attend, causal=causality(encoding, causal), **options)
+    whole = functools.partial(_attend, encoding, params, keys_are_rotated, attend)
     sides = q_tokens, k_tokens
     if encoding.at is None or extent is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
         unclear = [
@@ -83,8 +100,9 @@ def encoded_attention(
 
 
 def caches_rotated_keys(encoding: Encoding) -> bool:
-    """Return whether a key turns once and for all: its rotation depends on no length and on no query."""
-    return encoding.at is None and not encoding.bands
+    """Return whether a cache may hold keys rotated: a key's rotation depends on no length and on no query."""
+    turns = encoding.rotate is not None or encoding.rotate_keys is not None
+    return not encoding.bands and (encoding.at is None or not turns)
 
 
 def _attend(
@@ -101,14 +119,15 @@ def _attend(
 ) -> Array:
     """Attend with the parameters of one extent."""
     settled = params if encoding.at is None or extent is None else encoding.at(params, extent)
-    run = functools.partial(attend, q_tokens=q_tokens, k_tokens=k_tokens, **attention_hooks(encoding, settled))
+    run = functools.partial(attend, q_tokens=q_tokens, k_tokens=k_tokens, **bound_hooks(encoding, settled))
+    q_turn, k_turn = rotary_positions(q_tokens, q.shape[:-2]), rotary_positions(k_tokens, k.shape[:-2])
     if not encoding.bands:
-        q = rotate_queries(encoding, settled, q, q_tokens.positions)
-        k = k if keys_are_rotated else rotate_keys(encoding, settled, k, k_tokens.positions)
+        q = rotate_queries(encoding, settled, q, q_turn)
+        k = k if keys_are_rotated else rotate_keys(encoding, settled, k, k_turn)
         return run(q, k, v)
     parts = []
     for low, high, turn, turn_keys in encoding.bands:
-        turned = turn(settled, q, q_tokens.positions), turn_keys(settled, k, k_tokens.positions)
+        turned = turn(settled, q, q_turn), turn_keys(settled, k, k_turn)
         parts.append(run(*turned, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
     return merge_attention(parts)[0]
 

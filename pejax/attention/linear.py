@@ -173,7 +173,7 @@ def _segments(tokens: Tokens) -> UInt32[Array, " T"]:
     """Return the segments as numbers of which 0 is the least, all 1 where there are none."""
     if tokens.segments is None:
         return jnp.ones(len(tokens.positions), jnp.uint32)
-    return lax.bitcast_convert_type(tokens.segments.astype(jnp.int32), jnp.uint32)
+    return tokens.segments.astype(jnp.int32).astype(jnp.uint32)
 
 
 def _stands(line: Line) -> Bool[Array, ""]:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, UInt32
 
 from pejax.attention.dropout import Dropout
 from pejax.attention.tile import Hooks, Options, Pairs
+from pejax.checks import CausalHook
 from pejax.encoding import Params, Tokens, as_tokens, from_distance, split_params
 
 HeadFunction = Callable[..., tuple[Array, Array]]
@@ -250,7 +251,7 @@ def check_tokens(name: str, tokens: Tokens | Array, batch: tuple[int, ...], leng
     join = lambda x: x.reshape(-1, *x.shape[len(batch) :])  # noqa: E731
     flat: list[Any] = [join(x) if many else x for x, many in zip(tokens, batched, strict=True)]
     mapped: list[Any] = [0 if many else None for many in batched]
-    return Tokens(wide(flat[0]), *flat[1:]), Tokens(*mapped)
+    return Tokens(*flat), Tokens(*mapped)
 
 
 def check_partials(**hooks: Any) -> None:
@@ -262,6 +263,12 @@ def check_partials(**hooks: Any) -> None:
             shape = f" of shape {hook.shape}" if hasattr(hook, "shape") else ""
             got = getattr(hook, "__qualname__", type(hook).__name__) + shape
             raise TypeError(f"{name} must be jax.tree_util.Partial(hook, params), params a mapping, got {got}: {ways}")
+
+
+def check_masked(causal: bool, *hooks: Partial | None) -> None:
+    """Raise ValueError for hooks of an encoding made for a causal model where keys after the query are seen."""
+    if not causal and any(hook is not None and isinstance(hook.func, CausalHook) for hook in hooks):
+        raise ValueError("causal must be True with hooks of an encoding made with Dims(causal=True), got False")
 
 
 def check_hook(name: str, hook: Partial | None, heads: int) -> tuple[Partial | None, Params]:

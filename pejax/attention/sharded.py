@@ -22,7 +22,16 @@ from jaxtyping import Array, Float
 
 from pejax.attention import ring
 from pejax.attention.dispatch import run
-from pejax.attention.operands import Layout, Operands, Origin, check_dropout, check_options, check_partials, prepare
+from pejax.attention.operands import (
+    Layout,
+    Operands,
+    Origin,
+    check_dropout,
+    check_masked,
+    check_options,
+    check_partials,
+    prepare,
+)
 from pejax.attention.tile import Hooks, Options
 from pejax.encoding import Tokens
 
@@ -113,6 +122,7 @@ def sharded_attention(
         2310.01889); for the order of tokens Brandon et al. 2023, "Striped Attention" (arXiv 2311.09431).
     """
     check_partials(bias=bias, values=values, distance=distance, vectors=vectors)
+    check_masked(causal, bias, values, distance)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     seed, rate = check_dropout(dropout)
     operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance, vectors), seed)

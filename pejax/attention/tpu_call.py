@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int32
 
 from pejax.attention import tpu_tile
@@ -57,7 +56,7 @@ class Call:
         if operands.seed is not None:
             words, column = drop_words(layout, operands, operands.seed)
             self._tokens["words"] = _padded(words, 2, queries)[:, :, None]
-            column = _padded(lax.bitcast_convert_type(column, jnp.int32)[None], 1, keys)
+            column = _padded(column.astype(jnp.int32)[None], 1, keys)
             k["word"] = jnp.broadcast_to(column, jnp.shape(next(iter(k.values()), column)))
         if k:
             self._tokens["columns"] = jnp.stack([*k.values()], axis=2)

@@ -1,10 +1,10 @@
-"""ALiBi: a penalty linear in the distance, one fixed slope a head; Euclidean distance on grids.
+"""ALiBi: a penalty linear in the distance, one slope per head, fixed or learned; Euclidean distance on grids.
 
     logits[h, i, j] += -m_h · |p_j - p_i|
 
 Reference:
-    Press et al. 2022, "Train Short, Test Long" (arXiv 2108.12409), section 3; slopes as in the authors'
-    `fairseq/models/transformer.py:get_slopes`.
+    Press et al. 2022, "Train Short, Test Long" (arXiv 2108.12409), section 3, which found that
+    learned slopes extrapolate less well; slopes as in the authors' `fairseq/models/transformer.py:get_slopes`.
     Fuller et al. 2023, "CROMA" (arXiv 2311.00566), section 3.2: two axes.
 """
 
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from pejax.encoding import Dims, Encoding, Extent, Params, from_distance, relative_positions
+from pejax.encoding import Dims, Encoding, Extent, Params, from_distance, no_params, relative_positions
 from pejax.extension import scale_alibi_slopes
 from pejax.phases import check_choice
 from pejax.relative import axes_of, check_axes, token_distance
@@ -46,7 +46,8 @@ def alibi_bias(
     """Return `-m_h · |p_j - p_i|` for every head and pair.
 
     Args:
-        q_positions: in tokens; `(T, A)` in patches takes the Euclidean distance.
+        q_positions: in tokens; `(T, A)` in patches takes the Euclidean distance. Two dimensions always mean axes: of a
+            batch `(B, T)`, take one example at a time (`jax.vmap`), or `attention` with `attention_hooks`.
         k_positions: likewise.
         slopes: logits per token, positive.
     """
@@ -54,14 +55,16 @@ def alibi_bias(
     return jax.vmap(lambda slope: -slope * token_distance(relative, axes_of(q_positions)))(slopes)
 
 
-def alibi(dims: Dims, *, slope_scale: float = 1.0, extend: str = "none") -> Encoding:
+def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend: str = "none") -> Encoding:
     """Make ALiBi for these dims: `bias[h, i, j] = -slope_scale · m_h · |p_j - p_i|`, Euclidean where axes > 1.
 
-    The slopes are fixed and enter through `at`; nothing is learned.
+    The slopes are fixed and enter through `at`, unless the parameters have slopes, `{"heads": {"slope": (H,)}}`: those
+    are kept, and have gradients.
 
     Args:
         dims: H gives the slopes, `axes` the distance, `extent` the trained length.
-        slope_scale: multiplies every slope.
+        slope_scale: multiplies every slope; learned ones at the start.
+        learned: one slope per head is a parameter, the same in all layers, and starts at the published one.
         extend: "slopes" scales the slopes by L/L' beyond the trained extent L (`scale_alibi_slopes`).
 
     Raises:
@@ -73,8 +76,14 @@ def alibi(dims: Dims, *, slope_scale: float = 1.0, extend: str = "none") -> Enco
     if extend == "slopes" and dims.extent is None:
         raise ValueError("extend='slopes' needs the trained extent, got dims.extent=None")
 
+    published = lambda: slope_scale * alibi_slopes(dims.heads)  # noqa: E731
+
+    def init(key: Array) -> Params:
+        del key
+        return {"heads": {"slope": published()}}
+
     def at(params: Params, extent: Extent) -> Params:
-        slopes = slope_scale * alibi_slopes(dims.heads)
+        slopes = params["heads"]["slope"] if "heads" in params else published()
         if extend == "slopes" and dims.extent is not None:
             slopes = scale_alibi_slopes(slopes, dims.extent, extent)
         return {**params, "heads": {"slope": slopes}}
@@ -83,4 +92,10 @@ def alibi(dims: Dims, *, slope_scale: float = 1.0, extend: str = "none") -> Enco
         check_axes("alibi", relative, dims.axes)
         return -params["slope"] * token_distance(relative, dims.axes)
 
-    return Encoding(at=at, bias=from_distance(distance), distance=distance, shift_invariant=True)
+    return Encoding(
+        init=init if learned else no_params,
+        at=None if learned and extend == "none" else at,
+        bias=from_distance(distance),
+        distance=distance,
+        shift_invariant=True,
+    )

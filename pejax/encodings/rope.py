@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from pejax.checks import check_position_type
 from pejax.encoding import Dims, Encoding, Extent, Params
 from pejax.phases import check_choice, geometric_frequencies
 from pejax.rotation import PAIRINGS, rope_apply
@@ -20,9 +21,9 @@ from pejax.stretch import read_extension
 
 
 def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | None = None) -> Float[np.ndarray, " F"]:
-    """Return the frequency of each pair of channels, zero beyond the rotary part.
+    """Return the frequency of each pair of channels that turns: `f_i = base^(-2i/rotary_dim)`, i < rotary_dim/2.
 
-    `f_i = base^(-2i/rotary_dim)` for i < rotary_dim/2, else 0.
+    `rope_apply` leaves the channels beyond the pairs alone, in either pairing.
 
     Args:
         head_dim: D, even.
@@ -30,13 +31,12 @@ def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | 
         rotary_dim: channels that turn, even. None = D.
 
     Returns:
-        F = D/2 frequencies, radians per token, as a NumPy array: a constant under any trace.
+        F = rotary_dim/2 frequencies, radians per token, as a NumPy array: a constant under any trace.
 
     Raises:
         ValueError: an odd or non-positive head_dim, a rotary_dim that is odd or outside 2 ... D, or a base not above 0.
     """
-    turning = _turning(head_dim, rotary_dim)
-    return np.pad(geometric_frequencies(turning // 2, base), (0, (head_dim - turning) // 2))
+    return geometric_frequencies(_turning(head_dim, rotary_dim) // 2, base)
 
 
 def _turning(head_dim: int, rotary_dim: int | None) -> int:
@@ -54,7 +54,8 @@ def pairing_permutation(
 ) -> Int[np.ndarray, " D"]:
     """Return the order of channels that turns a head laid out for one pairing into the other.
 
-    `rope(x[..., order], pairing=target) == rope(x, pairing=source)[..., order]`, bit for bit. Give the same order to
+    `rope(x[..., order], pairing=target) == rope(x, pairing=source)[..., order]`, bit for bit, rope being `rope_apply`
+    with the frequencies of `rope_frequencies(head_dim, rotary_dim=rotary_dim)`. Give the same order to
     the channels of every head in W_q and W_k, `w[..., order]` of shape `(C, H, D)`, and the logits stay what they were.
 
     Args:
@@ -118,6 +119,7 @@ def rope(
         return params
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
+        check_position_type(positions)
         if dims.axes > 1:
             if positions.shape[-1:] != (dims.axes,):
                 raise ValueError(f"positions must end in {dims.axes} axes, got shape {positions.shape}")

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
+from pejax.checks import check_position_type
 from pejax.encoding import Dims, Encoding, Params, from_distance, relative_positions
 from pejax.relative import axes_of, axis_shape, check_axes, check_table, owned_by, sum_over_axes
 
@@ -44,6 +45,7 @@ def t5_bucket(
     Raises:
         ValueError: odd or too few buckets, or a max_distance within the exact buckets.
     """
+    check_position_type(relative)
     side = _buckets_per_side(bidirectional, buckets, max_distance)
     exact, edges = _log_edges(side, max_distance)
     distance = jnp.abs(relative) if bidirectional else jnp.maximum(-relative, 0)

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Num
 
 from pejax.attention import attention_fn
-from pejax.encoding import Dims, Encoding, Extent, Params, Tokens, merge_params
+from pejax.encoding import Dims, Encoding, Extent, Params, Tokens, as_tokens, check_embedded, merge_params
 from pejax.models.sharding import position_variables
 from pejax.positions import grid_positions
 
@@ -50,7 +50,11 @@ class PositionalAttention(nnx.Module):
         Args:
             q_tokens: of the queries: positions, or `Tokens`.
             k_tokens: of the keys; of the whole cache when decoding with one. None = `q_tokens`.
-            extent: the length or grid the encoding adapts to. None = the number of keys, or the trained grid.
+            extent: the length or grid the encoding adapts to. None = the trained grid; of a sequence, the number of
+                keys, or where one query looks at a cache, which is longer than what it holds, its position + 1.
+
+        The block must hold the trace: a function of `jax.jit` that was traced before, outside of it or for other
+        tokens, does not look here again. `nnx.jit` does.
         """
         before = self._bound
         self._bound = nnx.data((q_tokens, k_tokens, extent))
@@ -84,15 +88,16 @@ class PositionalAttention(nnx.Module):
         if (query.shape[-2:], key.shape[-2]) != ((dims.heads, dims.head_dim), dims.kv_heads):
             wanted = f"heads={dims.heads}, kv_heads={dims.kv_heads}, head_dim={dims.head_dim}"
             raise ValueError(f"query and key must have {wanted} as in dims, got {query.shape} and {key.shape}")
-        q_tokens, k_tokens, extent = self._bound or (self._infer(query.shape[-3], key.shape[-3]), None, None)
+        queries, keys = query.shape[-3], key.shape[-3]
+        q_tokens, k_tokens, extent = self._bound or (self._infer(queries, keys), None, None)
         attend = attention_fn(
             self.encoding,
             self._params(),
             q_tokens=q_tokens,
             k_tokens=k_tokens,
-            extent=self._extent(key.shape[-3]) if extent is None else extent,
+            extent=self._extent(queries, keys, as_tokens(q_tokens)) if extent is None else extent,
             embedded=self.embedded,
-            causal=dims.causal,
+            causal=dims.causal or None,
             scale=dims.scale,
         )
         return attend(
@@ -115,9 +120,11 @@ class PositionalAttention(nnx.Module):
         parts = nnx.as_pure(self.position)
         return merge_params(parts["shared"], parts["layer"])
 
-    def _extent(self, keys: int) -> Extent | None:
-        """Return what `at` adapts to when nobody said: the number of keys, or the trained grid."""
-        return keys if self.dims.axes == 1 else self.dims.extent
+    def _extent(self, queries: int, keys: int, q_tokens: Tokens) -> Extent | None:
+        """Return what `at` adapts to when nobody said: how far a step has come, the number of keys, or the grid."""
+        if self.dims.axes > 1:
+            return self.dims.extent
+        return jnp.max(q_tokens.positions).astype(jnp.int32) + 1 if queries == 1 < keys else keys
 
     def _infer(self, queries: int, keys: int) -> Num[Array, "T *A"]:
         """Return the positions of tokens nobody placed: in order from 0, or the trained grid's."""
@@ -161,6 +168,5 @@ def attention_module(
     Raises:
         ValueError: the encoding embeds and `embedded` is False.
     """
-    if encoding.embed is not None and not embedded:
-        raise ValueError("this encoding is embedded in the model's input: apply its embed, then pass embedded=True")
+    check_embedded(encoding, embedded)
     return PositionalAttention(encoding, dims, rngs, shared=shared, embedded=embedded)

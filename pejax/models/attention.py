@@ -18,6 +18,7 @@ from pejax.encoding import Dims, Encoding, Extent, Params, Tokens, merge_params,
 from pejax.models.execution import Execution
 from pejax.models.layers import RMSNorm, Style, linear
 from pejax.models.sharding import position_variables
+from pejax.placed import rotary_positions
 
 
 class Memory(NamedTuple):
@@ -137,7 +138,7 @@ class SelfAttention(nnx.Module):
         k = k if self.norm_k is None else self.norm_k(k)
         rotated = cache is not None and caches_rotated_keys(encoding)
         if rotated:
-            k = rotate_keys(encoding, params, k, where.tokens.positions)
+            k = rotate_keys(encoding, params, k, rotary_positions(where.tokens, k.shape[:-2]))
         if cache is not None and where.start is not None:
             write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=where.start, axis=1)
             cache = KeysValues(write(cache.k, k.astype(cache.k.dtype)), write(cache.v, v.astype(cache.v.dtype)))
@@ -153,6 +154,7 @@ class SelfAttention(nnx.Module):
             extent=where.extent,
             axes=dims.axes,
             keys_are_rotated=rotated,
+            embedded=True,
             attend=where.execution.attend,
             causal=dims.causal,
             scale=dims.scale,
@@ -212,6 +214,7 @@ class CrossAttention(nnx.Module):
             k_tokens=memory.k_tokens,
             extent=memory.extent,
             axes=dims.axes,
+            embedded=True,
             attend=execution.attend,
             scale=dims.scale,
             soft_cap=self.soft_cap,
