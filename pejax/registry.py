@@ -93,8 +93,9 @@ def _make(name: str, options: tuple[tuple[str, object], ...], outside: tuple[str
         made = ENCODINGS[name](dims, **dict(options)) if inner is None else _recast(inner, outside[-1], dims)
     except ValueError as refusal:
         raise ValueError(f"{name}: {refusal}") from None
-    embed = made.embed if made.embed is None else functools.partial(embed_tokens, made.embed)
-    return made._replace(embed=embed, causal=dims.causal)
+    if made.embed is not None and (inner is None or made.embed is not inner.embed):
+        made = made._replace(embed=functools.partial(embed_tokens, made.embed))
+    return made._replace(causal=dims.causal)
 
 
 def _recast(encoding: Encoding, term: str, dims: Dims) -> Encoding:

@@ -18,7 +18,7 @@ IMPATIENT = " ".join(f"--xla_cpu_collective_call_{end}_timeout_seconds=20" for e
 SMALL = ("--layers=1", "--width=32", "--heads=2")
 SHORT_VIT = (*SMALL, "--epochs=1", "--eval_limit=2000", "--eval_sizes", "28", "64")
 SHORT_LM = (*SMALL, "--steps=50", "--eval_limit=20", "--eval_stride=64", "--eval_lengths", "64", "128", "256")
-SHORT_SEQ2SEQ = (*SMALL, "--steps=50", "--eval_limit=64", "--eval_lengths", "4", "8")
+SHORT_SEQ2SEQ = (*SMALL, "--encoder_layers=1", "--steps=50", "--eval_limit=64", "--eval_lengths", "4")
 
 
 def started(*words: object, **told: str) -> subprocess.Popen[str]:
@@ -39,40 +39,50 @@ def said(*words: object, status: int = 0, **told: str) -> str:
     return out if status == 0 else err
 
 
-@pytest.fixture(scope="module")
-def vit(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "a vit"  # a path with a space
+def interrupted(folder: Path, number: int, status: int) -> None:
+    """Stop the evaluation of a trained run: the line that says how to go on comes at once."""
+    process = started("train.vit", "--resume", f"--out={folder}", "--eval_limit=0", "--eval_sizes", "64", "96")
+    assert process.stdout is not None
+    while "laws:" not in (line := process.stdout.readline()):
+        assert line, process.communicate()[1][-3000:]
+    time.sleep(4.0)
+    begun = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - begun < 10.0
+    assert process.returncode == status, err[-3000:]
+    assert "wrote" not in out
+    assert "stopped; step 208 is saved; go on with: python -m train.vit --resume" in err
+
+
+def test_images_are_trained_on_evaluated_again_and_compared(tmp_path):
+    folder = tmp_path / "a run"  # a path with a space
     out = said("train.vit", "--pe=rope_mixed", *SHORT_VIT, f"--out={folder}")
     assert out.rstrip().endswith(f"wrote {folder}/results.json and .png")
-    return folder
+    out = said("train.evaluate", folder, "--extend=pi")
+    assert out.rstrip().endswith(f"wrote {folder}/results-pi.json and .png")
+    rows = [json.loads((folder / f"{name}.json").read_text())["rows"] for name in ("results", "results-pi")]
+    assert rows[0][0] == rows[1][0]
+    out = said("train.evaluate", "--compare", folder, f"--to={tmp_path / 'both'}")
+    assert out.rstrip().endswith(f"wrote {tmp_path}/both.md and {tmp_path}/both.png")
+    interrupted(folder, signal.SIGINT, 130)
 
 
-@pytest.fixture(scope="module")
-def lm(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "lm"
+@pytest.mark.slow
+def test_an_evaluation_ends_where_a_machine_is_taken_away(tmp_path):
+    said("train.vit", *SHORT_VIT, f"--out={tmp_path}/run")
+    interrupted(tmp_path / "run", signal.SIGTERM, 0)
+
+
+def test_text_is_trained_on_and_longrope_searched_and_read(tmp_path):
+    folder = tmp_path / "run"
     out = said("train.lm", "--pe=rope", *SHORT_LM, f"--out={folder}")
     assert out.rstrip().endswith(f"wrote {folder}/results.json and .png")
-    return folder
-
-
-def test_an_evaluation_is_repeated(vit):
-    before = json.loads((vit / "results.json").read_text())
-    out = said("train.evaluate", vit, "--extend=pi")
-    assert out.rstrip().endswith("wrote " + str(vit / "results-pi.json") + " and .png")
-    assert json.loads((vit / "results-pi.json").read_text())["rows"][0] == before["rows"][0]
-
-
-def test_runs_are_compared(vit, tmp_path):
-    out = said("train.evaluate", "--compare", vit, f"--to={tmp_path / 'comparison'}")
-    assert out.rstrip().endswith(f"wrote {tmp_path / 'comparison'}.md and {tmp_path / 'comparison'}.png")
-
-
-def test_longrope_is_searched_and_read(lm):
     short = ("--length=256", "--windows=1", "--generations=1", "--population=4", "--children=2", "--chunk=2")
-    out = said("train.longrope", lm, *short)
-    assert f"wrote {lm / 'longrope-256.txt'}" in out
-    found = (lm / "longrope-256.txt").read_text().strip()
-    assert "results-longrope" in said("train.evaluate", lm, f"--extend={found}", "--eval_lengths", "128", "256")
+    out = said("train.longrope", folder, *short)
+    assert f"wrote {folder / 'longrope-256.txt'}" in out
+    found = (folder / "longrope-256.txt").read_text().strip()
+    assert "results-longrope" in said("train.evaluate", folder, f"--extend={found}", "--eval_lengths", "128", "256")
 
 
 def test_a_stopped_run_of_answers_goes_on_and_counts_them(tmp_path):
@@ -86,7 +96,7 @@ def test_a_stopped_run_of_answers_goes_on_and_counts_them(tmp_path):
 
 
 def test_a_step_that_broke_is_computed_again(tmp_path):
-    err = said("train.lm", *SHORT_LM, "--lr=1e30", "--log_every=10", f"--out={tmp_path}/run", status=2)
+    err = said("train.lm", *SHORT_LM, "--lr=1e30", "--log_every=5", f"--out={tmp_path}/run", status=2)
     place = next((tmp_path / "run").glob("offending-*"))
     assert f"python -m train.replay {place}" in err
     assert "the same as" in said("train.replay", place)
@@ -107,22 +117,3 @@ def test_any_number_of_devices_comes_to_the_end(devices, tmp_path):
     out = said("train.vit", *SHORT_VIT, f"--out={tmp_path}/run", JAX_NUM_CPU_DEVICES=devices)
     assert f"{devices} x cpu" in out
     assert out.rstrip().endswith("results.json and .png")
-
-
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)]
-)
-def test_an_evaluation_is_stopped(number, status, vit, tmp_path):
-    """The line that says how to go on comes at once, and the command in it evaluates."""
-    process = started("train.vit", "--resume", f"--out={vit}", "--eval_limit=0", "--eval_sizes", "64", "96")
-    assert process.stdout is not None
-    while "laws:" not in (line := process.stdout.readline()):
-        assert line, process.communicate()[1][-3000:]
-    time.sleep(4.0)
-    begun = time.monotonic()
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert time.monotonic() - begun < 10.0
-    assert process.returncode == status
-    assert "wrote" not in out
-    assert "stopped; step 208 is saved; go on with: python -m train.vit --resume" in err

@@ -130,6 +130,7 @@ def test_stopped_and_killed_no_bit_is_lost(ways, flags, tmp_path):
     assert (out / "results.json").read_text() == (never / "results.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_stops_both_processes_and_is_kept_once(flags, tmp_path, capsys):
     out, log = tmp_path / "run", tmp_path / "log"
     wild = ("--lr=1e30", "--warmup=0", "--clip=0")
@@ -185,12 +186,14 @@ def refused(at: str, log: Path) -> str:
     return log.read_text().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_nobody_answers(flags, tmp_path):
     at = f"127.0.0.1:{kills.free_port()},2,1"
     rule = "start every one, with the same address and a number of its own"
     assert refused(at, tmp_path / "log") == f"error: hosts={at}: not all processes answered within 3 s: {rule}"
 
 
+@pytest.mark.slow
 def test_a_number_twice(flags, tmp_path):
     port, logs = kills.free_port(), [tmp_path / str(number) for number in range(3)]
     started = [

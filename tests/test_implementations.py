@@ -139,13 +139,8 @@ def magnitudes(call):
 draws = functools.partial(settings, derandomize=True, deadline=None, database=None, phases=[Phase.generate])
 
 
-@pytest.mark.parametrize(
-    "implementations",
-    [
-        pytest.param(names, id=" ".join(names), marks=() if "cpu" in names else pytest.mark.slow)
-        for names in (("cpu", "blockwise"), ("gpu",), ("tpu",))
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("implementations", [("cpu", "blockwise"), ("gpu",), ("tpu",)], ids=" ".join)
 @draws(max_examples=4)
 @given(call=calls())
 def test_no_implementation_is_worse_than_twice_the_dense_one_in_the_same_type(implementations, call):

@@ -74,13 +74,11 @@ def test_every_integer_type_to_its_ends(kind, frequencies):
 
 
 @pytest.mark.parametrize("frequencies", [USUAL, WILD], ids=["usual", "wild"])
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
-def test_every_exponent_of_a_fractional_position(kind, frequencies):
-    """Subnormals and the largest numbers are among them; low precision holds its own values exactly."""
+def test_every_exponent_of_a_fractional_position(frequencies):
+    """Subnormals and the largest numbers are among them."""
     sign = np.resize([1.0, -1.0], 277)
     values = np.append(sign * 1.371 * 2.0 ** np.arange(-149.0, 128.0), [0.1, 2 / 3, -1000.5, 131071.67])
-    positions = jnp.asarray(values, jnp.float32).astype(kind)
-    positions = positions[jnp.isfinite(positions)]
+    positions = jnp.asarray(values, jnp.float32)
     expected = oracle(np.asarray(positions).astype(np.float64), frequencies)
     assert error(exact_cos_sin(positions, frequencies), expected) < TOLERANCE
 
@@ -136,7 +134,7 @@ def test_shapes_and_equal_answers_in_every_form():
         np.testing.assert_allclose(two_axes[i], whole[i][..., 1, :], atol=2e-7)
 
 
-@pytest.mark.parametrize("zero", [jnp.int32(0), jnp.float32(0.0), jnp.float32(-0.0), jnp.bfloat16(0)])
+@pytest.mark.parametrize("zero", [jnp.int32(0), jnp.float32(0.0), jnp.float32(-0.0)])
 def test_position_zero_is_exactly_no_turn(zero):
     cos, sin = exact_cos_sin(zero[None], WILD)
     assert jnp.all(cos == 1)
@@ -153,7 +151,7 @@ def test_what_is_not_finite_gives_nan_and_nothing_else():
         assert np.isnan(np.asarray(table))[:, 0].tolist() == [False, True, True, True]
 
 
-@pytest.mark.parametrize("kind", ["int32", "float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["int32", "float32"])
 def test_gradients_to_any_order(kind):
     """d cos = -sin·(p df + f dp): reverse for frequencies and positions, forward over reverse for the Hessian."""
     frequencies = np.array([[0.7, -1.3], [0.01, 2.5]], np.float32)
@@ -168,7 +166,7 @@ def test_gradients_to_any_order(kind):
     if kind != "int32":
         gradient = jax.grad(weigh)(positions, frequencies)
         assert gradient.dtype == positions.dtype
-        np.testing.assert_allclose(gradient.astype(jnp.float32), slope @ f.T, rtol=1e-5 if kind == "float32" else 8e-3)
+        np.testing.assert_allclose(gradient, slope @ f.T, rtol=1e-5)
 
 
 def test_wide_types_under_x64():
