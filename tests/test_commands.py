@@ -1,6 +1,7 @@
 """The README's commands as their users start them: processes of their own, on a device per core, to their last line.
 
-XLA is told to end a process whose devices wait for each other in vain after seconds instead of a minute.
+XLA is told to end a process whose devices wait for each other in vain after seconds instead of a minute, and to compile
+without optimization.
 """
 
 import json
@@ -15,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 IMPATIENT = " ".join(f"--xla_cpu_collective_call_{end}_timeout_seconds=20" for end in ("warn_stuck", "terminate"))
+QUICK = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
 SMALL = ("--layers=1", "--width=32", "--heads=2")
 SHORT_VIT = (*SMALL, "--epochs=1", "--eval_limit=2000", "--eval_sizes", "28", "64")
 SHORT_LM = (*SMALL, "--steps=50", "--eval_limit=20", "--eval_stride=64", "--eval_lengths", "64", "128", "256")
@@ -26,7 +28,7 @@ def started(*words: object, **told: str) -> subprocess.Popen[str]:
     own = ("JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS", "PJRT_NPROC", "PYTEST_CURRENT_TEST")
     environ = {name: value for name, value in os.environ.items() if name not in own}
     return subprocess.Popen(
-        [sys.executable, "-m", *map(str, words)], env={**environ, "XLA_FLAGS": IMPATIENT, **told}, cwd=ROOT,
+        [sys.executable, "-m", *map(str, words)], env={**environ, "XLA_FLAGS": f"{IMPATIENT} {QUICK}", **told}, cwd=ROOT,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
