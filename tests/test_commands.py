@@ -26,9 +26,9 @@ SHORT_SEQ2SEQ = (*SMALL, "--encoder_layers=1", "--steps=50", "--eval_limit=64", 
 def started(*words: object, **told: str) -> subprocess.Popen[str]:
     """Start `python -m WORDS` as from a shell that has set nothing but `told`."""
     own = ("JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS", "PJRT_NPROC", "PYTEST_CURRENT_TEST")
-    environ = {name: value for name, value in os.environ.items() if name not in own}
+    environ = {name: value for name, value in os.environ.items() if name not in own} | told
     return subprocess.Popen(
-        [sys.executable, "-m", *map(str, words)], env={**environ, "XLA_FLAGS": f"{IMPATIENT} {QUICK}", **told}, cwd=ROOT,
+        [sys.executable, "-m", *map(str, words)], env={**environ, "XLA_FLAGS": f"{IMPATIENT} {QUICK}"}, cwd=ROOT,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
