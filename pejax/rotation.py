@@ -186,7 +186,7 @@ def rope_apply(
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 34.
     """
     axes = position_axes(frequencies)
-    positions = positions if hasattr(positions, "shape") else jnp.asarray(positions)
+    positions = positions if isinstance(positions, jax.Array | np.ndarray) else jnp.asarray(positions)
     _check_rope(x.shape, positions.shape, frequencies.shape, axes)
     factor = jnp.asarray(attention_factor, jnp.float32)
     if factor.shape not in ((), frequencies.shape[-1:]):

@@ -19,7 +19,7 @@ from rich.console import Console
 from train import watch
 from train.checkpoint import Checkpoints
 from train.hosts import agreed
-from train.mesh import paced, parameter_shardings, replicated, split_batch
+from train.mesh import parameter_shardings, replicated, split_batch
 from train.progress import Report, Unit
 from train.update import Held, Recipe, changed, layer_by_layer
 
@@ -242,7 +242,7 @@ def run(
     """Train until the plan ends or somebody asks to stop; a checkpoint is whole on disk in both cases.
 
     Args:
-        step: from `make_step`.
+        step: from `make_step`, `paced` where it sums over devices of a CPU.
         state: on the devices; it is donated.
         batches: on the devices, from the step of the state on.
         plan: when to do what.
@@ -254,7 +254,7 @@ def run(
         The state, its step, and the number of the signal that stopped it, or 0. Where a step halted the run, the state
         is the one before it, and not in a checkpoint.
     """
-    at, step = int(state.step), paced(step, state.step.sharding.mesh)
+    at = int(state.step)
     last = min(plan.steps, plan.stop_at or plan.steps)
     figures = jax.jit(watch.position_figures, out_shardings=state.step.sharding)
     profile = watch.Profile(plan.profile, folder / "profile")

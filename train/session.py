@@ -34,7 +34,7 @@ from train.config import (
 from train.flops import peak_seconds
 from train.hosts import agreed, first, join, require_alike, together
 from train.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
-from train.mesh import make_mesh, own_rows, put_batch, replicated, require_divisible, training_execution
+from train.mesh import make_mesh, own_rows, paced, put_batch, replicated, require_divisible, training_execution
 from train.optimizers import make_optimizer
 from train.task import Found, Program, Split, Task, recipe
 from train.watch import parse_profile
@@ -140,7 +140,7 @@ def train(session: Session, console: Console) -> int:
     data = ThreadPrefetchDatasetIterator(batches, PREFETCHED)
     put = partial(put_batch, mesh=session.mesh, size=config.batch)
     state, at, signal = run(
-        session.step, session.state, map(put, data), plan,
+        paced(session.step, session.mesh), session.state, map(put, data), plan,
         checkpoints=checkpoints, folder=session.folder, console=console,
     )  # fmt: skip
     data.close()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, UInt32
 
@@ -182,10 +183,8 @@ def check_options(
         raise ValueError(f"soft_cap must be positive and finite, got {soft_cap}")
     if scale is None:
         scale = float(q.shape[-1] ** -0.5) if q.ndim and q.shape[-1] else 1.0
-    if isinstance(scale, jax.core.Tracer):
-        raise TypeError(
-            f"scale must be known when traced: multiply q by a learned one, with scale=1.0; got {scale.aval}"
-        )
+    if isinstance(scale, Tracer):
+        raise TypeError(f"scale must be known when traced: multiply q by a learned one, with scale=1.0; got {scale!r}")
     if not math.isfinite(scale):
         raise ValueError(f"scale must be finite, got {scale}")
     limits = None if distance_range is None else (distance_range[0], distance_range[1])
@@ -260,8 +259,8 @@ def check_partials(**hooks: Any) -> None:
         bound = isinstance(hook, Partial) and len(hook.args) == 1 and not hook.keywords
         if hook is not None and not (bound and isinstance(hook.args[0], Mapping)):
             ways = "attention_hooks makes them of an encoding, and attention_fn takes an array of biases"
-            shape = f" of shape {hook.shape}" if hasattr(hook, "shape") else ""
-            got = getattr(hook, "__qualname__", type(hook).__name__) + shape
+            shape = getattr(hook, "shape", None)
+            got = getattr(hook, "__qualname__", type(hook).__name__) + ("" if shape is None else f" of shape {shape}")
             raise TypeError(f"{name} must be jax.tree_util.Partial(hook, params), params a mapping, got {got}: {ways}")
 
 
