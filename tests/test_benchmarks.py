@@ -177,7 +177,7 @@ def test_a_section_is_written_in_place_of_its_own_and_no_other(tmp_path):
             "rope_axial",
             ["L = 16: MiB", "at most q, k, v, o and 8 MiB", "each further token: of its q, k, v, o", "grows as"],
         ),
-        pytest.param("steps", "GPT", ["pejax", "first call: pejax"], marks=pytest.mark.slow),
+        pytest.param("steps", "GPT", ["pejax", "first call: pejax"], marks=pytest.mark.long),
         ("long", "", ["forward and backward: seconds", "q, k, v, o, MiB"]),
         pytest.param("mesh", "", ["1 devices", "2 devices"], marks=pytest.mark.slow),
     ],

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 IMPATIENT = " ".join(f"--xla_cpu_collective_call_{end}_timeout_seconds=20" for end in ("warn_stuck", "terminate"))
 QUICK = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
 SMALL = ("--layers=1", "--width=32", "--heads=2")
-SHORT_VIT = (*SMALL, "--epochs=1", "--eval_limit=2000", "--eval_sizes", "28", "64")
+SHORT_VIT = (*SMALL, "--epochs=1", "--eval_limit=800", "--eval_sizes", "28", "64")
 SHORT_LM = (*SMALL, "--steps=50", "--eval_limit=20", "--eval_stride=64", "--eval_lengths", "64", "128", "256")
 SHORT_SEQ2SEQ = (*SMALL, "--encoder_layers=1", "--steps=50", "--eval_limit=64", "--eval_lengths", "4")
 

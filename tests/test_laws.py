@@ -93,6 +93,11 @@ def with_gradients() -> list:
 def test_gradients_on_every_setting(case):
     blockwise_is_dense(case, everywhere=True)
     the_future_is_not_seen(case)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [case for case in cases() if case.encoding.embed is None], ids=str, indirect=True)
+def test_constants_are_arguments_on_every_setting(case):
     constants_are_arguments(case, everywhere=True)
 
 
