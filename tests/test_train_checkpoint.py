@@ -150,6 +150,15 @@ def test_a_half_written_step_is_ignored_and_cleared_away(saved):
     assert sorted(path.name for path in checkpoints.iterdir()) == ["1", "2"]
 
 
+def test_reading_leaves_a_step_that_is_being_written(saved):
+    half = saved / "checkpoints" / "3.orbax-checkpoint-tmp"
+    shutil.copytree(saved / "checkpoints" / "2", half)
+    checkpoints = Checkpoints(saved, reading=True)
+    assert checkpoints.restore(draw(0), lambda config: None)[0] == 2
+    checkpoints.close()
+    assert (half / "seal").is_dir()
+
+
 def whole_state(sizes: str, devices: int, seed: int) -> dict:
     """Return a state split over a mesh: rows over the batch's axes, columns over tensor."""
     mesh = mesh_of(jax.devices()[:devices], sizes)
@@ -226,5 +235,6 @@ def test_a_full_disk_leaves_the_last_checkpoint_usable(saved):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "\n" not in str(full.value)
+    assert "File too large" in str(full.value)
     checkpoints.close()
     assert reopened(saved) == (2, [])

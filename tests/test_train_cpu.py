@@ -5,9 +5,11 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from train import cpu
 from train.cpu import MOST, TUNABLE, cores, prepare_cpu, worthwhile
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -168,3 +170,12 @@ def test_a_loop_of_programs_that_sum_over_the_devices_ends():
         text=True, cwd=Path(__file__).parents[1],
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (0, "400\n"), ended.stderr[-2000:]
+
+
+def test_the_writers_of_a_failed_checkpoint_are_not_heard(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "__unraisablehook__", told.append)
+    closed, other = (SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "other"))
+    for one in (closed, other):
+        cpu._unraisable(one)
+    assert told == [other]

@@ -1,6 +1,8 @@
 """The session and the evaluation serve any program: here a line fitted to numbers."""
 
 import json
+import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import toy_program
 
 from tests.metric_lines import timeless
 from train import evaluate, session
+from train.files import write_whole
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +75,59 @@ def test_a_run_starts_from_another(whole, tmp_path, monkeypatch, capsys):
     assert (stored["pe"], stored["length"], stored["width"]) == ("none", 32, 4)
     error = refused(capsys, lambda: train(tmp_path / "run", f"--init={whole}", "--width=8"))
     assert f"the model of {whole} has width=4, this run has width=8" in error
+
+
+def test_a_folder_takes_one_run_at_a_time(tmp_path, capsys):
+    """A run that is killed does not keep the next one out."""
+    take = f"from train.files import take; from pathlib import Path; take(Path({str(tmp_path)!r})); input(print())"
+    other = subprocess.Popen(
+        [sys.executable, "-c", take], cwd=Path(__file__).parents[1], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout is not None
+        other.stdout.readline()
+        for flag in ("--resume", "--overwrite"):
+            error = refused(capsys, lambda: train(tmp_path, flag, "--stop_at=1"))  # noqa: B023
+            assert f"one run at a time may write into {tmp_path}, got a second one" in error
+            assert f"process {other.pid} of" in error
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    finally:
+        other.kill()
+        other.communicate()
+    assert train(tmp_path, "--resume", "--stop_at=1") == 0
+    assert f"nothing to resume in {tmp_path}: a new run starts" in capsys.readouterr().out
+    assert train(tmp_path, "--resume", "--stop_at=1") == 0
+    assert "nothing to resume" not in capsys.readouterr().out
+    assert train(tmp_path, "--overwrite", "--seed=1", "--stop_at=1") == 0
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 1
+
+
+@pytest.mark.parametrize("name", ["lr", "lr_end", "clip", "weight_decay", "spike"])
+def test_a_number_that_is_none_is_refused(name, tmp_path, capsys):
+    for value in ("nan", "inf"):
+        error = refused(capsys, lambda: train(tmp_path / "run", f"--{name}={value}"))  # noqa: B023
+        assert f"{name} must be a finite number, got {value}" in error
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_of_no_32_bits_is_refused(seed, tmp_path, capsys):
+    assert f"seed must be from 0 to 4294967295, got {seed}" in refused(
+        capsys, lambda: train(tmp_path / "run", f"--seed={seed}")
+    )
+
+
+def test_a_file_is_written_whole_or_stays(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    write_whole(path, "before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_whole(path, 20 * "a")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_programs_are_not_mixed_up(whole, tmp_path, capsys):

@@ -38,13 +38,15 @@ class Checkpoints:
     Args:
         folder: of the run; the steps lie in its sub-folder `checkpoints`.
         say: prints one line for the user.
+        reading: nothing is saved here, nor cleared away: a run may be writing a step.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None] = print) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None] = print, *, reading: bool = False) -> None:
         self.folder = folder.resolve() / "checkpoints"
         self.say = say
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax logs a traceback for every error it also raises
-        options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, cleanup_tmp_directories=True)
+        writing = ocp.CheckpointManagerOptions(max_to_keep=KEPT, cleanup_tmp_directories=True)
+        options = ocp.CheckpointManagerOptions(read_only=True, create=False) if reading else writing
         try:
             self.manager = ocp.CheckpointManager(self.folder, options=options)
         except OSError as refused:
@@ -169,5 +171,9 @@ def written_steps(folder: Path) -> list[int]:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its type where it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """Return the first line of an error's message, or its type where it has none; of a long one begin and end.
+
+    What a writer says ends with the cause: "No space left on device".
+    """
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return line if len(line) <= 200 else f"{line[:100]} ... {line[-100:]}"

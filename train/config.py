@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import math
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ import simple_parsing
 
 from pejax.models.execution import REMAT
 from pejax.registry import parse_spec
+from train.files import write_whole
 from train.hosts import lost, parse_hosts
 from train.mesh import parse_mesh
 from train.watch import parse_profile
@@ -102,6 +104,12 @@ class RunConfig:
             ValueError: naming the field, the rule and the value.
         """
         parse_spec(self.pe)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{field.name} must be a finite number, got {value}")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be from 0 to {2**32 - 1}, got {self.seed}")
         require_at_least(self, 1, "width", "layers", "heads", "batch", "accumulate", "checkpoint_every", "log_every")
         require_at_least(self, 0, "weight_decay", "clip", "spike", "lr_end", "devices", "stop_at", "eval_limit")
         if self.lr <= 0:
@@ -208,7 +216,7 @@ def run_folder(config: RunConfig) -> Path:
 def save_config(config: RunConfig, folder: Path) -> None:
     """Write the config into the run folder as JSON, with the program it belongs to."""
     stored = {"program": config.program, **dataclasses.asdict(config)}
-    (folder / "config.json").write_text(json.dumps(stored, indent=2) + "\n")
+    write_whole(folder / "config.json", json.dumps(stored, indent=2) + "\n")
 
 
 def load_config(kind: type[Kind], folder: Path) -> Kind:

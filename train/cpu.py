@@ -31,7 +31,7 @@ def prepare_cpu(root: Path = Path("/")) -> None:
     Args:
         root: of the file system.
     """
-    sys.excepthook = _report
+    sys.excepthook, sys.unraisablehook = _report, _unraisable
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(min(cores(), MOST)))
     if sys.executable and worthwhile(os.environ, root):
@@ -43,6 +43,15 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
         sys.stderr.write("stopped\n")
     else:
         sys.__excepthook__(kind, error, trace)
+
+
+def _unraisable(told: "sys.UnraisableHookArgs") -> None:
+    """Report what cannot be raised, but for what the writers of a failed checkpoint say: its error is raised once.
+
+    Each calls the event loop that waited for all of them, and ended with the first that failed.
+    """
+    if str(told.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(told)
 
 
 def cores() -> int:

@@ -17,6 +17,7 @@ from rich.progress import (
 )
 from tensorboardX import SummaryWriter
 
+from train.files import write_whole
 from train.hosts import first
 
 
@@ -51,7 +52,7 @@ class Report:
     ) -> None:
         self.path, self.board = folder / "metrics.jsonl", None
         if first():
-            self.path.write_text("".join(f"{line}\n" for line in lines_until(self.path, step)))
+            write_whole(self.path, "".join(f"{line}\n" for line in lines_until(self.path, step)))
             # Of any length: with a bound, writing would wait for ever for a thread that a full disk has ended.
             self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, max_queue=0)
         self.steps, self.unit, self.console, self.peak_seconds = steps, unit, console, peak_seconds

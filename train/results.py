@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from train.files import write_whole
+
 Z95 = 1.959963984540054
 """Two-sided 95 % quantile of the standard normal."""
 
@@ -84,7 +86,7 @@ class Evaluation:
     def store(self, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the JSON into the run folder, its rows as given."""
         stored = {**dataclasses.asdict(self), "rows": rows}
-        (folder / f"{self.stem}.json").write_text(json.dumps(stored, indent=2) + "\n")
+        write_whole(folder / f"{self.stem}.json", json.dumps(stored, indent=2) + "\n")
 
 
 Kind = TypeVar("Kind", bound=Evaluation)

@@ -31,6 +31,7 @@ from train.config import (
     save_config,
     stoppable,
 )
+from train.files import take
 from train.flops import peak_seconds
 from train.hosts import agreed, first, join, require_alike, together
 from train.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
@@ -101,6 +102,8 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     folder = make_folder(config)
     checkpoints = Checkpoints(folder, console.print)
     resuming = config.resume and bool(checkpoints.steps())
+    if config.resume and not resuming:
+        console.print(f"nothing to resume in {folder}: a new run starts")
     if params is None:
         params = task.split.init(jax.random.key(config.seed), shardings.params) if resuming else begin()
     state = jax.jit(partial(init_state, recipe=steps), out_shardings=shardings, donate_argnums=0)(params)
@@ -116,7 +119,8 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     )
     console.print(task.laws(positions(state.params, mesh)))
     loss = partial(task.loss, execution=training_execution(mesh, config.remat))
-    return Session(config, folder, mesh, task, make_step(loss, steps, shardings, mesh), schedule, state, checkpoints)
+    step = make_step(loss, steps, shardings, mesh)
+    return Session(config, folder, mesh, task, step, schedule, state, checkpoints)
 
 
 def train(session: Session, console: Console) -> int:
@@ -156,21 +160,34 @@ def train(session: Session, console: Console) -> int:
 
 
 def make_folder(config: RunConfig) -> Path:
-    """Make the run folder, and see that no earlier run is overwritten by accident.
+    """Make the run folder, and see that no other run is overwritten.
+
+    The first process takes it for all.
 
     Raises:
-        ValueError: it holds a run, and neither --resume nor --overwrite was given.
+        ValueError: another run is writing into it, or it holds a run and neither --resume nor --overwrite was given.
     """
     folder = run_folder(config)
+    if first():
+        take(folder)
     held = not agreed(not (folder / "config.json").exists())
     if held and not config.resume:
         if not config.overwrite:
             raise ValueError(f"{folder} holds a run already: give --resume, --overwrite or another --out")
         if first():
-            shutil.rmtree(folder)
+            empty(folder)
         agreed(True)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def empty(folder: Path) -> None:
+    """Delete what a run left in its folder; the file that keeps others out stays."""
+    for child in folder.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        elif child.name != ".lock":
+            child.unlink()
 
 
 def start(task: Task, config: RunConfig, shardings: Any, mesh: Mesh, console: Console) -> Any:
@@ -238,7 +255,7 @@ def restore_params(
     optimizer, _ = make_optimizer(config, 1, 1)
     steps = recipe(config, optimizer, sums)
     shapes = state_shapes(split, steps, state_shardings(split, steps, mesh))
-    checkpoints = Checkpoints(folder, console.print)
+    checkpoints = Checkpoints(folder, console.print, reading=True)
     check = lambda record: require_same(from_dict(type(config), record["run"]), config)  # noqa: E731
     step, state = checkpoints.restore(shapes, check)
     checkpoints.close()
