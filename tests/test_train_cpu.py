@@ -179,3 +179,22 @@ def test_the_writers_of_a_failed_checkpoint_are_not_heard(monkeypatch):
     for one in (closed, other):
         cpu._unraisable(one)
     assert told == [other]
+
+
+@pytest.mark.parametrize(("ending", "status"), [("raise SystemExit(2)", 2), ("return 1", 1), ("return 0", 0)])
+def test_a_command_that_failed_waits_for_no_thread(ending, status):
+    script = f"""
+import threading
+from train.cpu import finish
+
+def main():
+    threading.Thread(target=threading.Event().wait, args=(None if {status} else 0.1,)).start()
+    print("said")
+    {ending}
+
+finish(main)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[1]
+    )
+    assert (ended.returncode, ended.stdout) == (status, "said\n")

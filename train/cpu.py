@@ -3,9 +3,10 @@
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 TUNABLE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """What glibc's malloc is told: ask the kernel for transparent huge pages, so that large arrays miss the TLB less. One
@@ -36,6 +37,22 @@ def prepare_cpu(root: Path = Path("/")) -> None:
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(min(cores(), MOST)))
     if sys.executable and worthwhile(os.environ, root):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **TUNABLE})
+
+
+def finish(command: Callable[[], int]) -> NoReturn:
+    """Run a command and end the process with its status, at once where that is not 0.
+
+    Python waits for threads at its end, and those of a checkpoint that could not be written wait for minutes.
+    """
+    try:
+        status = command()
+    except SystemExit as ended:
+        status = ended.code
+    if status:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else 1)
+    raise SystemExit(0)
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -8,7 +8,7 @@ Files are written into the run folder, those of `--compare` where `--to` says.
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.cpu import prepare_cpu
+    from train.cpu import finish, prepare_cpu
 
     prepare_cpu()
 
@@ -116,4 +116,4 @@ def result_files(folders: Sequence[Path], extend: str) -> list[Path]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    finish(main)

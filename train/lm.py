@@ -12,7 +12,7 @@ The run folder receives config.json, metrics.jsonl, tensorboard/, checkpoints/, 
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.cpu import prepare_cpu
+    from train.cpu import finish, prepare_cpu
 
     prepare_cpu()
 
@@ -86,4 +86,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    finish(main)

@@ -11,7 +11,7 @@ The run folder receives config.json, metrics.jsonl, tensorboard/, checkpoints/, 
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.cpu import prepare_cpu
+    from train.cpu import finish, prepare_cpu
 
     prepare_cpu()
 
@@ -85,4 +85,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    finish(main)
