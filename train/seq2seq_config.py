@@ -104,7 +104,7 @@ class Config(RunConfig):
         for spec in (self.decoder_pe, self.cross_pe):
             _ = spec and parse_spec(spec)
         require_at_least(self, 1, "length", "steps", "encoder_layers")
-        require_at_least(self, 0, "warmup", "kv_heads", "hidden", "soft_cap", "seed")
+        require_at_least(self, 0, "warmup", "kv_heads", "hidden", "soft_cap")
         require_choice(self, "style", *STYLES)
         require_choice(self, "cross", *CROSS)
         for task in self.tasks:
