@@ -293,7 +293,7 @@ def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Param
         terms = distance(params, pairs)
         if terms.shape != pairs.shape[:1]:
             raise ValueError(
-                f"a distance hook must return one number a pair, (R,) = {pairs.shape[:1]}, got {terms.shape}"
+                f"a distance hook must return one number per pair, (R,) = {pairs.shape[:1]}, got {terms.shape}"
             )
         return terms.reshape(relative.shape[:2])
 

@@ -1,4 +1,4 @@
-"""What encodings of key - query share: distances, one term an axis, and where their parameters live."""
+"""What encodings of key - query share: distances, one term per axis, and where their parameters live."""
 
 import functools
 from collections.abc import Callable

@@ -70,7 +70,7 @@ BAD = {
     "distances": (
         {"distance": Partial(by_axis, {})},
         ValueError,
-        r"a distance hook must return one number a pair, \(R,\) = \(30,\), got \(30, 2\)",
+        r"a distance hook must return one number per pair, \(R,\) = \(30,\), got \(30, 2\)",
     ),
     "segments": (
         {"q_tokens": Tokens(jnp.arange(6), segments=jnp.ones((3, 6), int))},

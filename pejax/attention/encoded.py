@@ -53,8 +53,8 @@ def encoded_attention(
         v: values.
         q_tokens: as in `attention`.
         k_tokens: None = `q_tokens`.
-        extent: what `at` receives: a length or a grid; lengths `(B,)`, one an example; or `(B, T)`, one a query, which
-            then sees all its keys as that length has them (at the cost of rotating the keys for each query).
+        extent: what `at` receives: a length or a grid; lengths `(B,)`, one per example; or `(B, T)`, one per query,
+            which then sees all its keys as that length has them (at the cost of rotating the keys for each query).
         axes: A, of the positions. None = as their shape says, which for as many sequences as tokens it may not.
         keys_are_rotated: the keys come from a cache that holds them rotated; only where `caches_rotated_keys` says that
             this can be.

@@ -30,7 +30,7 @@ def fire_bias(
     causal: bool,
     threshold: float = THRESHOLD,
 ) -> Float[Array, "H T S"]:
-    """Return FIRE's bias for every head and pair, on A > 1 axes the sum of one such term an axis.
+    """Return FIRE's bias for every head and pair, on A > 1 axes the sum of one such term per axis.
 
     Args:
         q_positions: in tokens, `(T,)` or `(T, A)`.

@@ -37,7 +37,7 @@ def shaw_logits(
     *,
     scale: float | None = None,
 ) -> Float[Array, "H T S"]:
-    """Return `scale · q_i · key_table[clip(p_j - p_i) + m]`, on A > 1 axes the sum of one such term an axis.
+    """Return `scale · q_i · key_table[clip(p_j - p_i) + m]`, on A > 1 axes the sum of one such term per axis.
 
     Args:
         q: queries, unscaled.
@@ -60,7 +60,7 @@ def shaw_values(
     k_positions: Num[Array, "S *A"],
     value_table: Float[Array, "*A R D"],
 ) -> Float[Array, "T H D"]:
-    """Return `Σ_j w_ij · value_table[clip(p_j - p_i) + m]`, on A > 1 axes the sum of one such term an axis.
+    """Return `Σ_j w_ij · value_table[clip(p_j - p_i) + m]`, on A > 1 axes the sum of one such term per axis.
 
     Args:
         weights: of attention.

@@ -90,7 +90,7 @@ def t5_bias(
     bidirectional: bool,
     max_distance: int = 128,
 ) -> Float[Array, "H T S"]:
-    """Return `table[h, bucket(p_j - p_i)]` for every head and pair, on A > 1 axes the sum of one such term an axis.
+    """Return `table[h, bucket(p_j - p_i)]` for every head and pair, on A > 1 axes the sum of one such term per axis.
 
     Args:
         q_positions: in tokens, `(T,)` or `(T, A)`.
@@ -117,7 +117,7 @@ def _look_up(table: Array, relative: Array, axes: int, bidirectional: bool, max_
 
 
 def t5(dims: Dims, *, buckets: int = 32, max_distance: int = 128, share: str = "model") -> Encoding:
-    """Make T5's bias for these dims: `bias[h, i, j] = table[h, bucket(p_j - p_i)]`, one table an axis, summed.
+    """Make T5's bias for these dims: `bias[h, i, j] = table[h, bucket(p_j - p_i)]`, one table per axis, summed.
 
     The table starts normal with standard deviation `width^-0.5`.
 
