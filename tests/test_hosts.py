@@ -88,7 +88,15 @@ GLOO = r"\[Gloo\] Rank | is connected to | peer ranks\. Expected number of conne
 def test_the_first_process_speaks_and_writes_for_all(trained):
     assert re.sub(GLOO, "", "\n".join(said(trained / "log", 1))) == ""
     names = sorted(path.name for path in (trained / "fsdp=4").iterdir())
-    assert names == ["checkpoints", "config.json", "metrics.jsonl", "results.json", "results.png", "tensorboard"]
+    assert names == [
+        ".lock",
+        "checkpoints",
+        "config.json",
+        "metrics.jsonl",
+        "results.json",
+        "results.png",
+        "tensorboard",
+    ]
     assert len(list((trained / "fsdp=4" / "tensorboard").iterdir())) == 1
 
 
