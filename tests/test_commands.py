@@ -41,9 +41,40 @@ def said(*words: object, status: int = 0, **told: str) -> str:
     return out if status == 0 else err
 
 
-def interrupted(folder: Path, number: int, status: int) -> None:
-    """Stop the evaluation of a trained run: the line that says how to go on comes at once."""
-    process = started("train.vit", "--resume", f"--out={folder}", "--eval_limit=0", "--eval_sizes", "64", "96")
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """A run of `train.vit`."""
+    folder = tmp_path_factory.mktemp("images") / "a run"  # a path with a space
+    out = said("train.vit", "--pe=rope_mixed", *SHORT_VIT, f"--out={folder}")
+    assert out.rstrip().endswith(f"wrote {folder}/results.json and .png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    """A run of `train.lm` with the factors that `train.longrope` found for it."""
+    folder = tmp_path_factory.mktemp("text") / "run"
+    out = said("train.lm", "--pe=rope", *SHORT_LM, f"--out={folder}")
+    assert out.rstrip().endswith(f"wrote {folder}/results.json and .png")
+    short = ("--length=256", "--windows=1", "--generations=1", "--population=4", "--children=2", "--chunk=2")
+    out = said("train.longrope", folder, *short)
+    assert f"wrote {folder / 'longrope-256.txt'}" in out
+    return folder
+
+
+def test_images_are_trained_on_evaluated_again_and_compared(images, tmp_path):
+    out = said("train.evaluate", images, "--extend=pi")
+    assert out.rstrip().endswith(f"wrote {images}/results-pi.json and .png")
+    rows = [json.loads((images / f"{name}.json").read_text())["rows"] for name in ("results", "results-pi")]
+    assert rows[0][0] == rows[1][0]
+    out = said("train.evaluate", "--compare", images, f"--to={tmp_path / 'both'}")
+    assert out.rstrip().endswith(f"wrote {tmp_path}/both.md and {tmp_path}/both.png")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_an_evaluation_is_stopped(number, status, images):
+    process = started("train.vit", "--resume", f"--out={images}", "--eval_limit=0", "--eval_sizes", "64", "96")
     assert process.stdout is not None
     while "laws:" not in (line := process.stdout.readline()):
         assert line, process.communicate()[1][-3000:]
@@ -57,40 +88,29 @@ def interrupted(folder: Path, number: int, status: int) -> None:
     assert "stopped; step 208 is saved; go on with: python -m train.vit --resume" in err
 
 
-def test_images_are_trained_on_evaluated_again_and_compared(tmp_path):
-    folder = tmp_path / "a run"  # a path with a space
-    out = said("train.vit", "--pe=rope_mixed", *SHORT_VIT, f"--out={folder}")
-    assert out.rstrip().endswith(f"wrote {folder}/results.json and .png")
-    out = said("train.evaluate", folder, "--extend=pi")
-    assert out.rstrip().endswith(f"wrote {folder}/results-pi.json and .png")
-    rows = [json.loads((folder / f"{name}.json").read_text())["rows"] for name in ("results", "results-pi")]
-    assert rows[0][0] == rows[1][0]
-    out = said("train.evaluate", "--compare", folder, f"--to={tmp_path / 'both'}")
-    assert out.rstrip().endswith(f"wrote {tmp_path}/both.md and {tmp_path}/both.png")
-    interrupted(folder, signal.SIGINT, 130)
+def test_text_is_trained_on_and_longrope_searched(text):
+    assert len((text / "longrope-256.txt").read_text().split(",")) > 1
 
 
 @pytest.mark.slow
-def test_an_evaluation_ends_where_a_machine_is_taken_away(tmp_path):
-    said("train.vit", *SHORT_VIT, f"--out={tmp_path}/run")
-    interrupted(tmp_path / "run", signal.SIGTERM, 0)
+def test_the_factors_that_were_found_are_read(text):
+    found = (text / "longrope-256.txt").read_text().strip()
+    assert "results-longrope" in said("train.evaluate", text, f"--extend={found}", "--eval_lengths", "128", "256")
 
 
-def test_text_is_trained_on_and_longrope_searched_and_read(tmp_path):
+SEQ2SEQ = ("--pe=rope", "--task=reverse", "--cross=unified")
+
+
+def test_answers_are_learned_and_counted(tmp_path):
     folder = tmp_path / "run"
-    out = said("train.lm", "--pe=rope", *SHORT_LM, f"--out={folder}")
+    out = said("train.seq2seq", *SEQ2SEQ, *SHORT_SEQ2SEQ, f"--out={folder}")
     assert out.rstrip().endswith(f"wrote {folder}/results.json and .png")
-    short = ("--length=256", "--windows=1", "--generations=1", "--population=4", "--children=2", "--chunk=2")
-    out = said("train.longrope", folder, *short)
-    assert f"wrote {folder / 'longrope-256.txt'}" in out
-    found = (folder / "longrope-256.txt").read_text().strip()
-    assert "results-longrope" in said("train.evaluate", folder, f"--extend={found}", "--eval_lengths", "128", "256")
 
 
-def test_a_stopped_run_of_answers_goes_on_and_counts_them(tmp_path):
+@pytest.mark.slow
+def test_a_stopped_run_of_answers_goes_on(tmp_path):
     folder = tmp_path / "run"
-    named = ("--pe=rope", "--task=reverse", "--cross=unified")
-    out = said("train.seq2seq", *named, *SHORT_SEQ2SEQ, "--stop_at=20", f"--out={folder}")
+    out = said("train.seq2seq", *SEQ2SEQ, *SHORT_SEQ2SEQ, "--stop_at=20", f"--out={folder}")
     assert f"go on with: python -m train.seq2seq --resume --out={folder}" in out
     out = said("train.seq2seq", "--resume", "--stop_at=0", f"--out={folder}")
     assert "going on from step 20" in out

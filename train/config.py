@@ -165,8 +165,8 @@ class Parser(simple_parsing.ArgumentParser):
         unknown = re.match(r"unrecognized arguments: (--\w+)", message)
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
-            near = difflib.get_close_matches(unknown[1], known, n=1, cutoff=0.0)
-            message = f"unknown option {unknown[1]}; did you mean {near[0]}?"
+            near = difflib.get_close_matches(unknown[1], known, n=1)
+            message = f"unknown option {unknown[1]}; " + (f"did you mean {near[0]}?" if near else "see --help")
         sys.stderr.write(f"error: {message}\n")
         raise SystemExit(2)
 
@@ -246,9 +246,12 @@ def _stored(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"a run folder holds config.json, got {folder} without one")
     try:
-        return {"program": "vit", **json.loads(path.read_text())}  # the first runs did not say: there was no other
-    except json.JSONDecodeError as broken:
+        stored = json.loads(path.read_text())
+    except ValueError as broken:  # no JSON, or no UTF-8
         raise ValueError(f"config.json must be JSON, got {path}: {broken}") from None
+    if not isinstance(stored, dict):
+        raise ValueError(f"config.json must hold an object, got {path} with a {type(stored).__name__}")
+    return {"program": "vit", **stored}  # the first runs did not say: there was no other
 
 
 def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from train.progress import whole_lines
 from train.results import COLOURS, STYLES, Evaluation
 
 PANELS = (("loss_0_to_L", "positions 0 to {0}"), ("loss_L_to_2L", "positions {0} to {1}"))
@@ -45,6 +46,5 @@ def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Pat
 
 def read_probes(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's metrics.jsonl that hold a probed loss."""
-    path = folder / "metrics.jsonl"
-    lines = map(json.loads, path.read_text().splitlines()) if path.is_file() else []
+    lines = map(json.loads, whole_lines(folder / "metrics.jsonl"))
     return [line for line in lines if PANELS[0][0] in line]

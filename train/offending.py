@@ -12,6 +12,7 @@ The folder can be read like that of a run: `--init=RUN/offending-STEP` starts fr
 import json
 import shlex
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,13 @@ def read(place: Path) -> tuple[int, float, dict[str, np.ndarray]]:
     """Return the number, the loss and the batch of the step that a folder keeps.
 
     Raises:
-        ValueError: it keeps none.
+        ValueError: it keeps none, or what it keeps is damaged.
     """
     if not (place / "step.json").is_file():
         raise ValueError(f"a step to compute again is in a folder offending-STEP of a run, got {place}")
-    step = json.loads((place / "step.json").read_text())
-    with np.load(place / "batch.npz") as batch:
-        return step["step"], float.fromhex(step["bits"]), dict(batch)
+    try:
+        step = json.loads((place / "step.json").read_text())
+        with np.load(place / "batch.npz") as batch:
+            return step["step"], float.fromhex(step["bits"]), dict(batch)
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as wrong:
+        raise ValueError(f"a step to compute again must be whole, got {place}: {wrong}") from None

@@ -154,8 +154,12 @@ class Evaluating:
             self.printed = now
 
 
-def lines_until(path: Path, step: int) -> list[str]:
-    """Return the lines of a metrics file up to `step`, without one that was cut short."""
+def whole_lines(path: Path) -> list[str]:
+    """Return the lines of a metrics file, none if there is no file, without one that was cut short."""
     lines = path.read_text().splitlines() if path.is_file() else []
-    whole = [line for line in lines if line.startswith("{") and line.endswith("}")]
-    return [line for line in whole if json.loads(line)["step"] <= step]
+    return [line for line in lines if line.startswith("{") and line.endswith("}")]
+
+
+def lines_until(path: Path, step: int) -> list[str]:
+    """Return the whole lines of a metrics file up to `step`."""
+    return [line for line in whole_lines(path) if json.loads(line)["step"] <= step]

@@ -94,7 +94,9 @@ class Config(RunConfig):
         """
         super().validated()
         require_at_least(self, 1, "size", "patch", "epochs", "repeats")
-        require_at_least(self, 0, "warmup", "mixup", "cutmix", "registers", "probe_every")
+        require_at_least(self, 0, "warmup", "mixup", "cutmix", "registers", "probe_every", "layer_scale")
+        if self.repeats > self.batch:
+            raise ValueError(f"repeats must be at most batch={self.batch}, got {self.repeats}")
         for name in ("label_smoothing", "erasing", "stochastic_depth"):
             if not 0 <= getattr(self, name) < 1 and not (name == "erasing" and self.erasing == 1):
                 raise ValueError(f"{name} must be a probability below 1, got {getattr(self, name)}")
