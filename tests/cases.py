@@ -1,13 +1,15 @@
 """Encodings made for given dims, with parameters, and one layer around them: what the laws are held against."""
 
 import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from pejax import Dims, Encoding, Tokens, make_encoding
 from pejax.attention import attention
@@ -27,6 +29,15 @@ KINDS = (jnp.int32, jnp.float32)
 
 DIFFERENTIATED = ("causal",)
 """The settings whose gradients are compiled in every run; `-m slow` adds images, `-m long` all others."""
+
+
+EACH_KIND = ("learned", "rope", "shaw", "t5")
+"""One encoding per place where position enters: the input, rotations, each layer's tables, a shared distance bias."""
+
+
+def mostly_slow(values: Iterable[Any], quick: Sequence[Any] = EACH_KIND) -> list:
+    """Return values to parametrize a test with: those in `quick` for every run, the others for `-m slow`."""
+    return [pytest.param(value, marks=() if value in quick else pytest.mark.slow) for value in values]
 
 
 @dataclass(frozen=True)

@@ -170,15 +170,15 @@ def test_a_section_is_written_in_place_of_its_own_and_no_other(tmp_path):
     [
         ("attention", "backward", ["pejax"]),
         ("rope", "half, tables made", ["pejax", "jnp, plain"]),
-        ("phases", "position, exact", ["16,777,216", "every integer below 2,048"]),
-        ("bias", "", ["none", "alibi"]),
+        pytest.param("phases", "position, exact", ["16,777,216", "every integer below 2,048"], marks=pytest.mark.slow),
+        pytest.param("bias", "", ["none", "alibi"], marks=pytest.mark.slow),
         (
             "memory",
             "rope_axial",
             ["L = 16: MiB", "at most q, k, v, o and 8 MiB", "each further token: of its q, k, v, o", "grows as"],
         ),
         pytest.param("steps", "GPT", ["pejax", "first call: pejax"], marks=pytest.mark.long),
-        ("long", "", ["forward and backward: seconds", "q, k, v, o, MiB"]),
+        pytest.param("long", "", ["forward and backward: seconds", "q, k, v, o, MiB"], marks=pytest.mark.slow),
         pytest.param("mesh", "", ["1 devices", "2 devices"], marks=pytest.mark.slow),
     ],
 )

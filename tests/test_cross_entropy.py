@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import mostly_slow
 
 from pejax.models import Execution
 from train.cross_entropy import cross_entropy
@@ -26,7 +27,7 @@ def expected(states, columns, labels):
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
 
-@pytest.mark.parametrize("at_once", [1, 7 * V, B * T * V - 1, B * T * V])
+@pytest.mark.parametrize("at_once", mostly_slow([1, 7 * V, B * T * V - 1, B * T * V], [7 * V, B * T * V]))
 @pytest.mark.parametrize(
     ("sizes", "vocab"), [("", V), ("data=2,tensor=2,sequence=2", V), ("fsdp=2,tensor=4", V), ("tensor=8", V + 1)]
 )

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_slow
 from flax import nnx
 
 from pejax import Encoding, Tokens, attention_fn, encoded_attention, explain, make_encoding
@@ -37,7 +38,7 @@ def test_every_encoding_of_the_sources_serves_text():
     assert named <= set(TEXT_ENCODINGS)
 
 
-@pytest.mark.parametrize("pe", TEXT_ENCODINGS)
+@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS))
 def test_no_gradient_comes_from_later_tokens(pe):
     static, params = nnx.split(make(pe=pe))
     found = slopes(static, params, jax.random.normal(jax.random.key(0), (1, 7, 16)), 3)
@@ -46,7 +47,7 @@ def test_no_gradient_comes_from_later_tokens(pe):
     assert (size[:4] > 1e-6).all()
 
 
-@pytest.mark.parametrize("pe", TEXT_ENCODINGS)
+@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS))
 def test_packed_documents_are_read_as_if_alone(pe):
     ids = ids_of(1, 9)
     rows = jnp.concatenate([ids, ids, jnp.roll(ids, -4, axis=1)])

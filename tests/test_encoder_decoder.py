@@ -94,7 +94,9 @@ SELDOM = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("pe", "cross"), OFTEN)
+@pytest.mark.parametrize(
+    ("pe", "cross"), [pytest.param(*both, marks=() if i < 3 else pytest.mark.slow) for i, both in enumerate(OFTEN)]
+)
 def test_cached_and_padded_is_whole_and_not(pe, cross):
     _, static, params = made(pe=pe, cross=cross)
     alone, cached = alone_and_cached(static, params)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_slow
 from flax import nnx
 
 from pejax.encoding import Tokens, merge_params
@@ -48,7 +49,7 @@ def close(actual, expected) -> None:
     np.testing.assert_allclose(np.asarray(actual) / size, np.asarray(expected) / size, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("pe", TEXT_ENCODINGS)
+@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS))
 def test_cached_decoding_is_the_full_forward_pass(pe):
     model, prompts = make(pe=pe), ids_of(3, 6)
     new, found = generate(model, prompts, 3, segments=SEGMENTS, return_logits=True)

@@ -66,7 +66,8 @@ def trained(flags, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("mesh", [MESHES[0], pytest.param(MESHES[1], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
 def test_two_processes_train_as_one(mesh, trained, flags, tmp_path):
     one = tmp_path / "one"
     assert lm.main([*flags, *SHORT, f"--mesh={mesh}", "--devices=4", f"--out={one}"]) == 0
@@ -85,6 +86,7 @@ GLOO = r"\[Gloo\] Rank | is connected to | peer ranks\. Expected number of conne
 """What the library below the collectives says, its threads at the same time."""
 
 
+@pytest.mark.slow
 def test_the_first_process_speaks_and_writes_for_all(trained):
     assert re.sub(GLOO, "", "\n".join(said(trained / "log", 1))) == ""
     names = sorted(path.name for path in (trained / "fsdp=4").iterdir())

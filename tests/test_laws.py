@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from cases import DIMS, Case, derivatives, forward, gradients, serves
+from cases import DIMS, EACH_KIND, Case, derivatives, forward, gradients, serves
 from laws import (
     LAWS,
     blockwise_is_dense,
@@ -12,7 +12,6 @@ from laws import (
     jit_changes_nothing,
     packed_is_separate,
     permutation_moves_the_output,
-    shift_invariance_is_as_declared,
     the_future_is_not_seen,
 )
 
@@ -58,10 +57,12 @@ def pairs() -> list:
 
 
 def is_quick(case: Case, law: Callable[[Case], None]) -> bool:
-    """Whether a law is checked in every run: most on causal sequences, images and variants, the first everywhere."""
-    if law in (jit_changes_nothing, permutation_moves_the_output, packed_is_separate):
+    """Whether a law is checked in every run: on causal sequences, the cheaper ones on images and variants too."""
+    if law in (jit_changes_nothing, permutation_moves_the_output, packed_is_separate, blockwise_is_dense):
         return case.setting == "causal"
-    return case.setting in ("causal", "image") or not case.is_default or law is shift_invariance_is_as_declared
+    if law is constants_are_arguments:
+        return case.spec in (*EACH_KIND, "rope_axial")
+    return case.setting in ("causal", "image") or not case.is_default
 
 
 @pytest.fixture(scope="module")

@@ -176,7 +176,11 @@ def test_no_device_ever_holds_all_of_the_parameters():
     assert init.memory_analysis().output_size_in_bytes < 0.2 * total
 
 
-@pytest.mark.parametrize("flags", [("--accumulate=2",), ("--remat=full",), ("--remat=products",)], ids="=".join)
+@pytest.mark.parametrize(
+    "flags",
+    [("--accumulate=2",), pytest.param(("--remat=full",), marks=pytest.mark.slow), ("--remat=products",)],
+    ids="=".join,
+)
 @pytest.mark.parametrize("sizes", [pytest.param("", marks=pytest.mark.slow), "data=2,fsdp=2,tensor=2"])
 def test_parts_and_recomputation_change_no_loss(flags, sizes):
     np.testing.assert_allclose(losses("text", sizes, "--pe=alibi", *flags), losses("text", "", "--pe=alibi"), atol=1e-5)
@@ -324,6 +328,7 @@ def test_layers_alone_have_the_places_of_their_examples(own):
     alone_like_one_device(model, lambda model, on: model(images, positions=places, execution=on))
 
 
+@pytest.mark.slow
 def test_layers_alone_look_at_the_encoders_states_of_their_examples():
     config = EncoderDecoderConfig(
         vocab=11, source_length=8, target_length=8, width=16, pe="t5", extend="log_n", cross="unified"

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from biases import types_unchecked
-from cases import Case, close, draw, normal, serves
+from cases import EACH_KIND, Case, close, draw, mostly_slow, normal, serves
 
 from pejax import (
     ENCODINGS,
@@ -59,7 +59,13 @@ def test_hooks_alone_are_refused_where_they_are_not_all_of_the_position(case):
     assert set(hooks(rotated=turns, embedded=encoding.embed is not None)) == {"bias", "values", "distance", "vectors"}
 
 
-@pytest.mark.parametrize("case", CASES[:-1], ids=str)
+def often(cases: list[Case]) -> list:
+    """Return the cases, those of other than one encoding per kind for `-m slow`."""
+    quick = [case for case in cases if case.spec in (*EACH_KIND, "rope_axial") or not case.is_default]
+    return mostly_slow(cases, quick)
+
+
+@pytest.mark.parametrize("case", often(CASES[:-1]), ids=str)
 def test_an_encoding_made_for_a_causal_model_is_causal_everywhere(case):
     """Without being told, and it cannot be told otherwise."""
     tokens, encoding = jnp.arange(T), case.encoding
@@ -115,7 +121,7 @@ def test_functions_refuse_such_positions_and_say_from_where_on_they_are_wrong(fu
         function(jnp.arange(T, dtype=jnp.float16))
 
 
-@pytest.mark.parametrize("case", [*CASES, *IMAGES], ids=str)
+@pytest.mark.parametrize("case", often([*CASES, *IMAGES]), ids=str)
 def test_a_token_that_is_not_placed_is_so_wherever_its_position_says(case):
     at, placed = draw(case, T, reach=1), jnp.arange(T) != 2
     sides = [Tokens(at.at[2].set(value), jnp.arange(T), placed) for value in (0, 3)]

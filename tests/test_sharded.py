@@ -75,8 +75,8 @@ def layers(attends, case, order):
     return side_by_side(run, attends, (*arrays, params))
 
 
-LIKE_OTHERS = ("rope_axial", "rope_mixed", "kerple", "fire")
-"""Encodings of which attention sees what it sees of `rope`, of `alibi`, or of `shaw`: split under `-m slow`."""
+QUICK = ("rope", "t5", "shaw")
+"""Encodings that are split in every run: a rotation, a distance bias, tables that both q and the weights meet."""
 
 
 def cases():
@@ -88,7 +88,7 @@ def cases():
             turn = number // len(settings)
             seen = spec not in ("learned", "sinusoidal")  # which are as "none" to attention
             chosen = seen and setting == own[turn % len(own)] and place == 5 * turn % len(WAYS)
-            mark = pytest.mark.slow if spec in LIKE_OTHERS else ()
+            mark = () if spec in QUICK else pytest.mark.slow
             mark = mark if chosen else pytest.mark.long
             yield pytest.param(Case(spec, setting), way, marks=mark, id=f"{spec}-{setting}-{'-'.join(way)}")
 

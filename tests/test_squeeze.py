@@ -20,10 +20,10 @@ from tests.decoders import FAST
 FARTHER = {"causal": 96, "image": (24, 4)}
 """Extents beyond the trained 24 and (6, 4); what they squeeze by is exact."""
 FACTORS = {"causal": np.float32(0.25), "image": np.float32([0.25, 1.0])}
-QUICK = ("alibi", "learned", "rope_axial")
-"""Encodings that are squeezed on grids in every run; `-m long` squeezes all."""
+QUICK = ("alibi", "learned", "rope_axial", "shaw")
+"""Encodings that are squeezed in every run; `-m slow` squeezes all."""
 CASES = [
-    pytest.param(Case(name, setting), marks=[pytest.mark.long] if setting == "image" and name not in QUICK else [])
+    pytest.param(Case(name, setting), marks=() if name in QUICK else pytest.mark.slow)
     for name in ENCODINGS
     for setting in FARTHER
     if serves(name, setting)

@@ -150,7 +150,9 @@ def sides(t, s):
 
 
 @pytest.mark.parametrize(
-    ("t", "s", "options"), [(90, 90, {"causal": True, "soft_cap": 3.0}), (70, 150, {"window": 40})], ids=str
+    ("t", "s", "options"),
+    [(70, 150, {"window": 40}), pytest.param(90, 90, {"causal": True, "soft_cap": 3.0}, marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_the_cpu_core_has_the_output_and_gradients_of_the_bias_for_any_positions(t, s, options, monkeypatch):
     """Its tiles read vectors where positions count on by one; they have two strips, the last one in part."""

@@ -42,8 +42,15 @@ def by_norm(recipe: Recipe, norm, grads, held: Held) -> Held:
     return changed(recipe, grads, norm, held)
 
 
-@pytest.mark.parametrize("average", [0.9, 0.0], ids=["averaged", "plain"])
-@pytest.mark.parametrize("name", ["adamw", "lamb"])
+@pytest.mark.parametrize(
+    ("name", "average"),
+    [
+        ("adamw", 0.9),
+        pytest.param("adamw", 0.0, marks=pytest.mark.slow),
+        pytest.param("lamb", 0.9, marks=pytest.mark.slow),
+        ("lamb", 0.0),
+    ],
+)
 def test_layer_by_layer_is_all_at_once(name, average):
     recipe, held = begun(f"--optimizer={name}", "--clip=1.0", average=average)
     one = other = held

@@ -131,6 +131,7 @@ def test_a_changed_state_or_batch_is_not_taken_for_the_same(tmp_path, capsys):
     assert "a folder offending-STEP of a run, got" in refused(capsys, lambda: replay.main([str(out)]))
 
 
+@pytest.mark.slow
 def test_a_trace_of_some_steps(tmp_path):
     out = tmp_path / "run"
     assert train(out, "--profile=3:2", "--steps=6") == 0
