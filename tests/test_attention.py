@@ -194,10 +194,15 @@ def kept(case, shape):
     ))  # fmt: skip
 
 
-QUICK = ("content, causal, GQA, cap", "packed, unplaced, causal window", "range, blind rows", "dropout, values, GQA")
+EVERY_RUN = (
+    "content, causal, GQA, cap",
+    "packed, unplaced, causal window",
+    "range, blind rows",
+    "dropout, values, GQA",
+)
 
 
-@pytest.mark.parametrize("name", mostly_slow(CASES, (*QUICK, "one query", "window, two axes, MQA")))
+@pytest.mark.parametrize("name", mostly_slow(CASES, (*EVERY_RUN, "one query", "window, two axes, MQA")))
 def test_both_implementations_are_the_float64_loops_in_value_and_every_gradient(name):
     case = CASES[name]
     arrays, params, tokens = draw(case, seed=len(name))

@@ -19,14 +19,11 @@ SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2]
 
 TRAINED = 4
 LONGROPE = "longrope(short_factors=(1.0, 1.5), long_factors=(2.0, 6.0), factor=4)"
-QUICK = [
-    ("rope(base=4)", "dynamic_ntk(factor=2)"),
-    ("rope(base=4)", "self_extend(window=2)"),
+QUICK = [("rope(base=4)", "dynamic_ntk(factor=2)"), ("rope(base=4)", "self_extend(window=2)")]
+"""Frequencies that follow the length, and two rotations; the rest is slow."""
+SLOW = [
     ("alibi", "slopes"),
     ("learned", "resize"),
-]
-"""One of each way to stretch: frequencies, two rotations, slopes, a table; the rest is slow."""
-SLOW = [
     ("rope(base=4)", "linear+log_n"),
     ("rope(base=4)", LONGROPE),
     ("rope(pairing='half', base=4)", "yarn"),

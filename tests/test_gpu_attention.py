@@ -108,10 +108,10 @@ def agree(got, want, tolerance):
     jax.tree.map(same, got, want)
 
 
-QUICK = ("none, causal", "alibi, two axes, floats, cap", "t5, packed, cross, unplaced")
+EVERY_RUN = ("none, causal", "alibi, two axes, floats, cap", "t5, packed, cross, unplaced")
 
 
-@pytest.mark.parametrize("name", mostly_slow(CASES, QUICK))
+@pytest.mark.parametrize("name", mostly_slow(CASES, EVERY_RUN))
 def test_kernels_are_the_reference_in_value_and_every_gradient(name, monkeypatch):
     """Twice where positions choose the way at run time: positions that count tokens, and the same stretched."""
     monkeypatch.setattr(gpu_bias, "PROGRAMS", 1)  # so that sequences share programs

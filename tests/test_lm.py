@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_slow
 from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 
@@ -261,7 +262,7 @@ def test_every_encoding_takes_a_step(pe):
     assert float(jnp.abs(after["head"]["kernel"] - before["head"]["kernel"]).max()) > 1e-4
 
 
-@pytest.mark.parametrize("pe", TEXT_ENCODINGS)
+@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS))
 def test_every_encoding_has_gradients_of_the_shape_of_its_parameters(pe):
     task = make_task(parse(Config, [*TINY, f"--pe={pe}", "--probe_every=0"]))
     batch = {name: jax.ShapeDtypeStruct((8, 9), jnp.int32) for name in ("ids", "segments")}

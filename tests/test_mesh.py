@@ -90,7 +90,8 @@ def cases():
 
 EVERY = list(cases())
 TEXT_HERE, IMAGES_HERE = ([case for case in EVERY if case.values[:2] == (kind, "alibi")] for kind in PROGRAMS)
-HERE = [*TEXT_HERE, pytest.param(*IMAGES_HERE[0].values, marks=pytest.mark.slow)]
+SLOW_HERE = [pytest.param(*case.values, marks=pytest.mark.slow) for case in (*TEXT_HERE[1:], IMAGES_HERE[0])]
+HERE = [TEXT_HERE[0], *SLOW_HERE]
 """The rest is `-m long`."""
 
 

@@ -75,7 +75,7 @@ def layers(attends, case, order):
     return side_by_side(run, attends, (*arrays, params))
 
 
-QUICK = ("rope", "t5", "shaw")
+EVERY_RUN = ("rope", "t5", "shaw")
 """Encodings that are split in every run: a rotation, a distance bias, tables that both q and the weights meet."""
 
 
@@ -88,7 +88,7 @@ def cases():
             turn = number // len(settings)
             seen = spec not in ("learned", "sinusoidal")  # which are as "none" to attention
             chosen = seen and setting == own[turn % len(own)] and place == 5 * turn % len(WAYS)
-            mark = () if spec in QUICK else pytest.mark.slow
+            mark = () if spec in EVERY_RUN else pytest.mark.slow
             mark = mark if chosen else pytest.mark.long
             yield pytest.param(Case(spec, setting), way, marks=mark, id=f"{spec}-{setting}-{'-'.join(way)}")
 
