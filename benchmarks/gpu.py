@@ -19,14 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from pejax.attention.gpu_rope import rotate_queries_keys
 
 from benchmarks import peers_gpu
 from benchmarks.report import Column, column_of, machine, table
 from benchmarks.timing import Call, Maker, Say, forward_and_backward, side_by_side
 from pejax import Dims, attention, attention_hooks, make_encoding, rope_frequencies
-from pejax.attention.gpu_rope import rotate_queries_keys
-from pejax.phases import exact_cos_sin
-from pejax.rotation import rotate_pairs
+from pejax._ops.phases import exact_cos_sin
+from pejax._ops.rotary import rotate_pairs
 
 HEADS, DIM, TOKENS = 16, 64, 32768
 LENGTHS = (2048, 8192, 32768)

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.report import Case, Column, Part, Settings, column_of
 from benchmarks.timing import Say, jitted, side_by_side
 from pejax import rope_frequencies, rope_mixed_frequencies
-from pejax.phases import exact_cos_sin
+from pejax._ops.phases import exact_cos_sin
 
 Tables = tuple[jax.Array, jax.Array]
 

@@ -11,8 +11,8 @@ from benchmarks.peers_rope import Turning
 from benchmarks.report import Case, Column, Part, Settings, column_of
 from benchmarks.timing import Call, Say, forward_and_backward, jitted, side_by_side
 from pejax import rope_apply, rope_frequencies
-from pejax.phases import exact_cos_sin
-from pejax.rotation import PAIRINGS, rotate_pairs
+from pejax._ops.phases import exact_cos_sin
+from pejax._ops.rotary import PAIRINGS, rotate_pairs
 
 OURS = "pejax"
 

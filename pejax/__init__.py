@@ -1,30 +1,24 @@
 """Positional encodings in JAX, for text and for vision."""
 
-from pejax.attention import (
-    attention,
-    attention_fn,
-    attention_weights,
-    caches_rotated_keys,
-    encoded_attention,
-    explain_attention,
-    linear_attention,
-    merge_attention,
-    sharded_attention,
-)
-from pejax.bands import rerope, self_extend
-from pejax.encoding import Dims, Encoding, Tokens, attention_hooks, merge_params
-from pejax.encodings.alibi import alibi_bias, alibi_slopes
-from pejax.encodings.fire import fire_bias
-from pejax.encodings.kerple import kerple_bias
-from pejax.encodings.rope import pairing_permutation, rope_frequencies
-from pejax.encodings.rope_axial import rope_axial_frequencies
-from pejax.encodings.rope_mixed import rope_mixed_frequencies
-from pejax.encodings.shaw import shaw_logits, shaw_values
-from pejax.encodings.sinusoidal import sinusoidal_embedding
-from pejax.encodings.t5 import t5_bias, t5_bucket
-from pejax.encodings.transformer_xl import transformer_xl_logits
-from pejax.explain import explain
-from pejax.extension import (
+from pejax._attention.api import attention, attention_weights, explain_attention
+from pejax._attention.core.merge import merge_attention
+from pejax._attention.encoded import caches_rotated_keys, encoded_attention
+from pejax._attention.flax_api import attention_fn
+from pejax._attention.linear import linear_attention
+from pejax._attention.sharded import sharded_attention
+from pejax._encoding import Dims, Encoding, attention_hooks, merge_params
+from pejax._encodings.alibi import alibi_bias, alibi_slopes, scale_alibi_slopes
+from pejax._encodings.fire import fire_bias
+from pejax._encodings.kerple import kerple_bias
+from pejax._encodings.rope import pairing_permutation, rope_frequencies
+from pejax._encodings.rope_axial import rope_axial_frequencies
+from pejax._encodings.rope_mixed import rope_mixed_frequencies
+from pejax._encodings.shaw import shaw_logits, shaw_values
+from pejax._encodings.sinusoidal import sinusoidal_embedding
+from pejax._encodings.t5 import t5_bias, t5_bucket
+from pejax._encodings.transformer_xl import transformer_xl_logits
+from pejax._explain import explain
+from pejax._extensions.frequencies import (
     EXTENSIONS,
     extend_dynamic_ntk,
     extend_linear,
@@ -32,15 +26,17 @@ from pejax.extension import (
     extend_longrope,
     extend_ntk,
     extend_yarn,
-    scale_alibi_slopes,
 )
-from pejax.positions import grid_positions, interpolate_positions, packed_positions, packed_tokens
-from pejax.registry import ENCODINGS, make_encoding
-from pejax.resize import lookup_embedding, resize_embedding
-from pejax.rotation import rope_apply
-from pejax.search import search_longrope
-from pejax.squeeze import squeeze_positions
-from pejax.temperature import llama4_temperature, log_n_temperature, scale_queries
+from pejax._extensions.interpolation import interpolate_positions, squeeze_positions
+from pejax._extensions.longrope_search import search_longrope
+from pejax._extensions.self_extend import rerope, self_extend
+from pejax._extensions.temperature import llama4_temperature, log_n_temperature, scale_queries
+from pejax._make import make_encoding
+from pejax._ops.resize import lookup_embedding, resize_embedding
+from pejax._ops.rotary import rope_apply
+from pejax._positions import grid_positions, packed_positions, packed_tokens
+from pejax._tokens import Tokens
+from pejax.encodings import ENCODINGS
 
 __all__ = [
     "ENCODINGS",

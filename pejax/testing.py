@@ -24,7 +24,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from pejax.encoding import Dims, Encoding, Extent, Params, split_params
+from pejax._encoding import Dims, Encoding, Extent, Params, split_params
 
 DEFAULT_LENGTH = 32  # tokens along each axis where the dims know no extent
 

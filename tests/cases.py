@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pejax import Dims, Encoding, Tokens, make_encoding
-from pejax.attention import attention
-from pejax.encoding import Params, attention_hooks, merge_params
+from pejax import Dims, Encoding, Tokens, attention, make_encoding
+from pejax._encoding import Params, attention_hooks, merge_params
 from pejax.testing import Probe, draw_probe, queries_and_keys, settle
 
 TOKENS = 11

@@ -31,7 +31,7 @@ from cases import (
 )
 
 from pejax import ENCODINGS, Tokens, encoded_attention, make_encoding
-from pejax.encoding import from_distance, split_params
+from pejax._encoding import from_distance, split_params
 from pejax.testing import (
     assert_norm_preserved,
     assert_shift_invariant,

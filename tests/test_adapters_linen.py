@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pejax import Dims, Tokens, attention, attention_fn, make_encoding
-from pejax.encoding import attention_hooks
+from pejax._encoding import attention_hooks
 
 DIMS = Dims(width=8, heads=2, extent=6)
 PLAIN = make_encoding("none", DIMS)

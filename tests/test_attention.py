@@ -11,8 +11,8 @@ from cases import mostly_slow
 from jax.tree_util import Partial
 
 from pejax import Tokens, attention
-from pejax.attention import blockwise, cpu
-from pejax.attention.dropout import Dropout, keep_pairs
+from pejax._attention.core.dropout import Dropout, keep_pairs
+from pejax._attention.xla import blockwise, cpu
 
 D = 4
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling

@@ -19,7 +19,7 @@ from pejax import (
     rope_apply,
     rope_frequencies,
 )
-from pejax.extension import extend_yarn
+from pejax._extensions.frequencies import extend_yarn
 
 IMPLEMENTATIONS = ("reference", "blockwise")
 unchecked = inspect.unwrap(attention)  # the library's own errors, not those of the type checker that tests add

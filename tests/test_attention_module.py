@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from pejax import Dims, Tokens, make_encoding
-from pejax.attention import attention_fn
-from pejax.encoding import merge_params
+from pejax import Dims, Tokens, attention_fn, make_encoding
+from pejax._encoding import merge_params
+from pejax._positions import grid_positions
 from pejax.models import attention_module
-from pejax.positions import grid_positions
 
 DIMS = Dims(width=16, heads=2, extent=8)
 

@@ -10,9 +10,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
 from pejax import Tokens, attention, attention_weights, merge_attention
-from pejax.attention import blockwise
-from pejax.attention.dropout import Dropout, keep_pairs
-from pejax.positions import visible
+from pejax._attention.core.dropout import Dropout, keep_pairs
+from pejax._attention.core.masks import visible
+from pejax._attention.xla import blockwise
 
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
 IMPLEMENTATIONS = ("reference", "blockwise")

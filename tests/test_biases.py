@@ -7,7 +7,8 @@ import pytest
 from biases import types_unchecked
 
 from pejax import Dims, attention, grid_positions, make_encoding
-from pejax.encoding import attention_hooks, merge_params, relative_positions, split_params
+from pejax._encoding import attention_hooks, merge_params, split_params
+from pejax._ops.relative import relative_positions
 
 NAMES = ["alibi", "t5", "kerple", "kerple(variant='power')", "fire", "shaw", "transformer_xl"]
 LINE, GRID = Dims(width=8, heads=2), Dims(width=8, heads=2, axes=2)

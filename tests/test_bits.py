@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pejax import sinusoidal_embedding
-from pejax.attention.bits import as_bits, rounded
+from pejax._ops.bfloat16 import as_bits, rounded
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pejax
-from pejax import ENCODINGS, Dims, Encoding, Tokens, explain, make_encoding
-from pejax.encoding import as_tokens, attention_hooks, from_distance, merge_params, split_params, stack_layers
-from pejax.registry import parse_spec
+from pejax import ENCODINGS, Dims, Encoding, Tokens, make_encoding
+from pejax import _explain as explain
+from pejax._encoding import attention_hooks, from_distance, merge_params, split_params, stack_layers
+from pejax._make import parse_spec
+from pejax._tokens import as_tokens
 
 DIMS = Dims(width=32, heads=4)
 README = pathlib.Path(__file__).parents[1] / "README.md"

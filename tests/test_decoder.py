@@ -10,12 +10,13 @@ import pytest
 from cases import mostly_slow
 from flax import nnx
 
-from pejax import Encoding, Tokens, attention_fn, encoded_attention, explain, make_encoding
+from pejax import Encoding, Tokens, attention_fn, encoded_attention, make_encoding
+from pejax import _explain as explain
 from pejax.models import Decoder, DecoderConfig
 from pejax.models.attention import Where
 from pejax.models.block import Block
 from pejax.models.layers import RMSNorm, Style
-from pejax.models.stack import sequence_tokens
+from pejax.models.transformer import sequence_tokens
 from tests.decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 
 PACKED = jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0, 0], [7, 7, 7, 7, 7, 0, 0, 0, 0]])

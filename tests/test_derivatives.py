@@ -7,8 +7,8 @@ import pytest
 from cases import normal
 
 from pejax import Dims, attention, attention_hooks, make_encoding, shaw_logits
-from pejax.attention.implementations import IMPLEMENTATIONS
-from pejax.backward import with_backward
+from pejax._attention.backends import IMPLEMENTATIONS
+from pejax._ops.backward import with_backward
 
 TILED = [name for name in IMPLEMENTATIONS if name not in ("reference", "cudnn")]
 T5 = make_encoding("t5", Dims(16, 2))

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from pejax import Dims, Tokens
+from pejax import ENCODINGS, Dims, Tokens
 from pejax.models import EncoderDecoder, EncoderDecoderConfig, generate_answers
-from pejax.models.cross import CROSS, cross_encoding
+from pejax.models.cross_positions import CROSS, cross_encoding
 from pejax.models.encoder_decoder import Encoded
-from pejax.models.generate import Sampling
-from pejax.registry import ENCODINGS
+from pejax.models.sampling import Sampling
 
 TINY = {
     "vocab": 13, "source_length": 8, "target_length": 6, "width": 16, "encoder_layers": 1, "decoder_layers": 1,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from pejax.attention import attention_weights
-from pejax.encoding import Tokens
+from pejax import attention_weights
+from pejax._tokens import Tokens
 from pejax.models import Execution
 from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig

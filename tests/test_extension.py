@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pejax import alibi_bias, alibi_slopes, interpolate_positions, scale_alibi_slopes
-from pejax.encodings.rope import rope_frequencies
-from pejax.encodings.rope_axial import rope_axial_frequencies
-from pejax.extension import EXTENSIONS, extend_linear, extend_ntk
-from pejax.longrope import extend_longrope
-from pejax.rotation import rope_apply
-from pejax.yarn import extend_yarn
+from pejax._encodings.rope import rope_frequencies
+from pejax._encodings.rope_axial import rope_axial_frequencies
+from pejax._extensions.frequencies import EXTENSIONS, extend_linear, extend_ntk
+from pejax._extensions.longrope import extend_longrope
+from pejax._extensions.yarn import extend_yarn
+from pejax._ops.rotary import rope_apply
 
 DIM, BASE, TRAINED = 32, 10000.0, 512
 KNOWN = {"base": BASE, "rotary_dim": DIM, "trained_length": TRAINED}

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from peers import peer
 
-from pejax.encodings.rope import rope_frequencies
-from pejax.extension import EXTENSIONS
+from pejax._encodings.rope import rope_frequencies
+from pejax._extensions.frequencies import EXTENSIONS
 
 pytestmark = pytest.mark.parity
 

@@ -10,13 +10,13 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jax.tree_util import Partial
 
 from pejax import Dims, Tokens, make_encoding
-from pejax.attention.elementwise import slope
-from pejax.attention.folded import COLUMNS, fold
-from pejax.attention.fused import fused_attention
-from pejax.attention.implementations import IMPLEMENTATIONS
-from pejax.attention.operands import check_dropout, check_options, prepare
-from pejax.attention.tile import Hooks
-from pejax.encoding import attention_hooks
+from pejax._attention.backends import IMPLEMENTATIONS
+from pejax._attention.core.elementwise import slope
+from pejax._attention.core.operands import check_dropout, check_options, prepare
+from pejax._attention.core.reference import Hooks
+from pejax._attention.gpu.cudnn import fused_attention
+from pejax._attention.gpu.folded import COLUMNS, fold
+from pejax._encoding import attention_hooks
 
 QUICK = {"xla_backend_optimization_level": "0"}
 N, T, H, K, D = 2, 40, 4, 2, 16

@@ -9,9 +9,11 @@ import pytest
 from cases import mostly_slow
 from flax import nnx
 
-from pejax.encoding import Tokens, merge_params
-from pejax.models import Decoder, Sampling, generate
-from pejax.models.generate import sample
+from pejax._encoding import merge_params
+from pejax._tokens import Tokens
+from pejax.models import Decoder, Sampling
+from pejax.models import generation as generate
+from pejax.models.sampling import sample
 from tests.decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
 
 SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2]])

@@ -12,14 +12,16 @@ from jax.tree_util import Partial
 
 from benchmarks import gpu as benchmark
 from pejax import Dims, Tokens, attention, make_encoding
-from pejax.attention import gpu, gpu_bias, implementations
-from pejax.attention.elementwise import cut
-from pejax.attention.gpu_tokens import Marks, spans, tiles
-from pejax.attention.implementations import IMPLEMENTATIONS
-from pejax.attention.operands import check_dropout, check_options, prepare
-from pejax.attention.tile import Hooks, Options
-from pejax.encoding import attention_hooks
-from pejax.positions import visible
+from pejax._attention import backends as implementations
+from pejax._attention.backends import IMPLEMENTATIONS
+from pejax._attention.core.elementwise import cut
+from pejax._attention.core.masks import visible
+from pejax._attention.core.operands import check_dropout, check_options, prepare
+from pejax._attention.core.reference import Hooks, Options
+from pejax._attention.gpu import attention as gpu
+from pejax._attention.gpu import bias_gradients as gpu_bias
+from pejax._attention.gpu.block_masks import Marks, spans, tiles
+from pejax._encoding import attention_hooks
 
 QUICK = {"xla_backend_optimization_level": "0"}  # all of the time goes into compiling
 N, H, K, D = 2, 4, 2, 8

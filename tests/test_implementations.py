@@ -13,9 +13,9 @@ from jax.tree_util import Partial
 
 import pejax
 from pejax import Dims, Tokens, attention, attention_weights, explain_attention, make_encoding, packed_positions
-from pejax.attention import blockwise, cpu
-from pejax.attention.implementations import IMPLEMENTATIONS, PREFERENCES
-from pejax.encoding import attention_hooks, merge_params
+from pejax._attention.backends import IMPLEMENTATIONS, PREFERENCES
+from pejax._attention.xla import blockwise, cpu
+from pejax._encoding import attention_hooks, merge_params
 
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
 ENCODINGS = ("none", "alibi", "t5", "kerple", "fire", "shaw", "transformer_xl")

@@ -12,38 +12,25 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 CORE = {"jax", "jaxlib", "numpy", "jaxtyping", "chex"}
 
-# What each part of the library may import of the library; a part not named here may import nothing of it.
+# The rooms of the library, a folder or a module at the root, and what each may import of the library beside itself.
 MAY_IMPORT = {
-    "bitcast": set(),
-    "checks": set(),
-    "encoding": {"checks"},
-    "placed": {"encoding"},
-    "positions": {"checks", "encoding"},
-    "phases": {"bitcast", "checks"},
-    "rotation": {"phases"},
-    "spec": set(),
-    "scaling": set(),
-    "yarn": {"scaling"},
-    "longrope": {"scaling"},
-    "extension": {"scaling", "yarn", "longrope"},
-    "search": {"extension", "phases"},
-    "stretch": {"extension", "scaling", "spec"},
-    "temperature": {"checks", "encoding", "phases", "spec"},
-    "bands": {"encoding"},
-    "squeeze": {"encoding"},
-    "resize": {"checks", "encoding", "positions", "phases"},
-    "relative": {"checks", "encoding", "phases"},
-    "backward": set(),
-    "diagonals": set(),
-    "distance_network": {"backward", "diagonals", "encoding"},
-    "encodings": {"checks", "encoding", "positions", "phases", "rotation", "relative", "backward", "distance_network"}
-    | {"extension", "stretch", "resize"},
-    "registry": {"encoding", "encodings", "extension", "bands", "squeeze", "spec", "temperature"} | {"placed"},
-    "attention": {"bitcast", "checks", "encoding", "placed", "positions", "diagonals"},
-    "models": {"encoding", "placed", "positions", "attention", "registry"},
-    "explain": {"encoding"},
-    "testing": {"encoding"},
+    "_ops": set(),
+    "_spec": set(),
+    "_encoding": {"_ops"},
+    "_tokens": {"_encoding", "_ops"},
+    "_positions": {"_tokens"},
+    "_extensions": {"_encoding", "_ops", "_spec"},
+    "_encodings": {"_encoding", "_extensions", "_ops"},
+    "encodings": {"_encoding", "_encodings"},
+    "_make": {"_encoding", "_extensions", "_spec", "_tokens", "encodings"},
+    "_explain": {"_encoding"},
+    "testing": {"_encoding"},
+    "_attention": {"_encoding", "_ops", "_tokens"},
+    "models": {"_attention", "_encoding", "_make", "_ops", "_positions", "_tokens"},
 }
+# Within attention: below the calls at its root, the implementations; below those, what they share.
+ATTENTION = {"core": {"core"}, "xla": {"core", "xla"}, "gpu": {"core", "xla", "gpu"}, "tpu": {"core", "xla", "tpu"}}
+SPEAKS_OF_XLA_CPU = ("pejax/_ops/", "pejax/_attention/xla/")
 TRAIN_ONLY = {"optax", "orbax", "grain", "tensorflow_datasets", "PIL", "tensorboardX", "rich", "simple_parsing"}
 PEERS = {"torch", "transformers", "timm"}
 
@@ -71,7 +58,7 @@ def imported(path: pathlib.Path, module: str) -> set[str]:
 
 
 def part(dotted: str) -> str:
-    """Return the part of the library that a dotted name is in: `pejax.encodings.rope.rope` is in `encodings`."""
+    """Return the part of the library that a dotted name is in: `pejax._encodings.rope.rope` is in `encodings`."""
     return dotted.split(".")[1] if "." in dotted else ""
 
 
@@ -79,16 +66,35 @@ PEJAX = modules("pejax")
 TRAIN = modules("train")
 
 
+def inside(module: str) -> set[str]:
+    """Return what a module of the library imports of the library."""
+    return {name for name in imported(PEJAX[module], module) if name.split(".")[0] == "pejax"}
+
+
 @pytest.mark.parametrize("module", [name for name in PEJAX if part(name)])
 def test_the_library_imports_one_way(module):
-    """`encoding <- positions, phases <- extension, resize <- encodings <- registry`; `positions <- attention`."""
     own = part(module)
-    inside = {name for name in imported(PEJAX[module], module) if name.split(".")[0] == "pejax"}
-    strangers = {name for name in inside if part(name) != own and part(name) not in MAY_IMPORT[own]}
+    strangers = {name for name in inside(module) if part(name) != own and part(name) not in MAY_IMPORT[own]}
     assert not strangers, f"{module} imports {sorted(strangers)}"
-    if own == "encodings" and module != "pejax.encodings":
-        siblings = {name for name in inside if part(name) == own}
+    if own == "_encodings":
+        siblings = {name for name in inside(module) if part(name) == own}
         assert not siblings, f"encodings never import each other: {module} imports {sorted(siblings)}"
+
+
+@pytest.mark.parametrize("module", [name for name in PEJAX if name.startswith("pejax._attention.")])
+def test_attention_imports_one_way(module):
+    room = module.split(".")[2]
+    if room in ATTENTION:
+        others = {name.split(".")[2] for name in inside(module) if part(name) == "_attention"}
+        assert others <= ATTENTION[room], f"{module} imports {sorted(others - ATTENTION[room])}"
+
+
+@pytest.mark.parametrize("module", PEJAX)
+def test_no_public_name_hides_a_module(module):
+    """`import pejax.x.y as name` gives the module `pejax.x.y`."""
+    namespace: dict[str, object] = {}
+    exec(f"import {module} as found", namespace)
+    assert namespace["found"] is sys.modules[module]
 
 
 @pytest.mark.parametrize("module", PEJAX)
@@ -127,15 +133,15 @@ def test_the_core_dependencies_are_the_ones_imported():
 def test_the_checker_sees_imports_of_every_form(tmp_path):
     file = tmp_path / "rope.py"
     file.write_text("from . import alibi\nfrom ..attention.api import attention\ndef f():\n    import torch.nn\n")
-    assert imported(file, "pejax.encodings.rope") == {
-        "pejax.encodings.alibi",
+    assert imported(file, "pejax._encodings.rope") == {
+        "pejax._encodings.alibi",
         "pejax.attention.api.attention",
         "torch.nn",
     }
 
 
 # Loops that read their own tiles, where a barrier would cut the loop in two, and a kernel that XLA does not fold.
-READ_BITS_THEMSELVES = {"pejax.bitcast", "pejax.attention.bits", "pejax.attention.tpu_tile"}
+READ_BITS_THEMSELVES = {"pejax._ops.bitcast", "pejax._ops.bfloat16", "pejax._attention.tpu.tile"}
 
 
 def test_bits_of_what_may_be_a_constant_are_read_behind_a_barrier():

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from biases import compiled, types_unchecked
 
-from pejax import Dims, distance_network, grid_positions, make_encoding
-from pejax.encoding import split_params
+from pejax import Dims, grid_positions, make_encoding
+from pejax._encoding import split_params
+from pejax._ops import relu_network as distance_network
 
 fire_bias, kerple_bias = compiled("fire_bias"), compiled("kerple_bias")
 

@@ -16,7 +16,7 @@ from laws import (
 )
 
 from pejax import ENCODINGS, testing
-from pejax.attention import blockwise
+from pejax._attention.xla import blockwise
 
 # Arguments away from their defaults, each on one setting; the defaults are held to every law on every setting.
 VARIANTS = {

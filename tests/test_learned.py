@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pejax import Dims, grid_positions, interpolate_positions, make_encoding, resize_embedding
-from pejax.encodings.none import none
+from pejax._encodings.none import none
 
 LINE = Dims(width=6, heads=2, extent=5)
 GRID = Dims(width=6, heads=2, axes=2, extent=(3, 4))

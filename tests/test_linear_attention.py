@@ -12,7 +12,7 @@ from cases import mostly_slow
 from jax.tree_util import Partial
 
 from pejax import Dims, Tokens, grid_positions, linear_attention, make_encoding, rope_frequencies
-from pejax.attention import linear
+from pejax._attention import linear
 
 D = 4
 QUICK = {"xla_backend_optimization_level": "0"}

@@ -11,9 +11,8 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from pejax import grid_positions
+from pejax import ENCODINGS, grid_positions
 from pejax.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig, Execution, ViT, ViTConfig
-from pejax.registry import ENCODINGS
 from tests.decoders import FAST, TEXT_ENCODINGS
 from train import lm, vit
 from train.config import parse

@@ -24,8 +24,13 @@ import test_sinusoidal
 import test_t5
 from cases import Case
 
-from pejax import extension, longrope, phases, registry, relative, rotation, scaling, yarn
-from pejax.encodings import alibi, rope, rope_axial, rope_mixed, sinusoidal, t5
+from pejax import _make as registry
+from pejax._encodings import alibi, rope, rope_axial, rope_mixed, sinusoidal, t5
+from pejax._extensions import base as scaling
+from pejax._extensions import frequencies as extension
+from pejax._extensions import longrope, yarn
+from pejax._ops import phases, relative
+from pejax._ops import rotary as rotation
 
 
 def alibi_is_its_formula_at_any_distance() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from pejax import phases
-from pejax.phases import exact_cos_sin, geometric_frequencies
+from pejax._ops import phases
+from pejax._ops.phases import exact_cos_sin, geometric_frequencies
 
 TOLERANCE = 4e-7
 USUAL = geometric_frequencies(8, 10000.0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pejax import Tokens, grid_positions, interpolate_positions, packed_positions
-from pejax.positions import visible
+from pejax._attention.core.masks import visible
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (5, 1), (4, 7)])

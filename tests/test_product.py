@@ -10,10 +10,10 @@ import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pejax.attention.bits import as_bits, as_kept, from_bits
-from pejax.attention.dispatch import attention
+from pejax._attention.api import attention
+from pejax._ops.bfloat16 import as_bits, as_kept, from_bits
+from pejax._ops.matmul import computed_again, product
 from pejax.models.layers import LayerNorm, Mlp, RMSNorm, Style, gelu, linear
-from pejax.models.product import computed_again, product
 
 LEAD = [(1,), (1, 1), (3,), (2, 5), (2, 3, 4), (2, 200)]
 

@@ -8,7 +8,7 @@ from peers import peer
 from resampling import draw, resampled, resize
 
 from pejax import resize_embedding
-from pejax.resize import METHODS
+from pejax._ops.resize import METHODS
 
 WAYS = [("bicubic", False), ("bicubic", True), ("bilinear", False), ("bilinear", True), ("align_corners", False)]
 GRIDS = [

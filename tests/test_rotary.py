@@ -12,6 +12,7 @@ from peers import peer
 from pejax import (
     Dims,
     Encoding,
+    attention,
     make_encoding,
     pairing_permutation,
     rope_apply,
@@ -19,7 +20,6 @@ from pejax import (
     rope_frequencies,
     rope_mixed_frequencies,
 )
-from pejax.attention import attention
 
 draw = np.random.default_rng(0)
 X = draw.normal(size=(2, 6, 4, 12)).astype(np.float32)

@@ -10,7 +10,7 @@ from cases import mostly_slow
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pejax import rope_apply, rope_frequencies
-from pejax.rotation import PAIRINGS, rotate_pairs
+from pejax._ops.rotary import PAIRINGS, rotate_pairs
 
 X = np.random.default_rng(0).normal(size=(2, 6, 4, 12)).astype(np.float32)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from pejax.registry import ENCODINGS
+from pejax import ENCODINGS
 from tests.metric_lines import timeless
 from train import answers, evaluate, seq2seq
 from train.answers import Answerer

@@ -13,8 +13,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
 from pejax import ENCODINGS, Tokens, attention, explain_attention, sharded_attention
-from pejax.attention import blockwise, cpu
-from pejax.encoding import attention_hooks, merge_params, rotate_keys, rotate_queries
+from pejax._attention.xla import blockwise, cpu
+from pejax._encoding import attention_hooks, merge_params, rotate_keys, rotate_queries
 from pejax.testing import settle
 
 QUICK = {"xla_backend_optimization_level": 0}

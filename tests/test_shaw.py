@@ -8,8 +8,8 @@ from biases import clipped, compiled, largest_intermediate, types_unchecked
 from peers import peer
 
 from pejax import Dims, attention, grid_positions, make_encoding
-from pejax.encoding import attention_hooks
-from pejax.encodings import shaw
+from pejax._encoding import attention_hooks
+from pejax._ops import clipped_lookup
 
 shaw_logits, shaw_values = compiled("shaw_logits"), compiled("shaw_values")
 
@@ -122,14 +122,14 @@ def test_attention_adds_both_terms_with_the_scale_of_the_dims_and_shared_tables(
 @pytest.mark.parametrize("shape", [(13, 11), (6, 30), (30, 6), (3, 4)], ids=str)
 def test_picking_by_strips_is_picking_pair_by_pair(monkeypatch, shape):
     """Wherever the keys begin: before, across and after the queries; and the gradients are each other's transpose."""
-    monkeypatch.setattr(shaw, "STRIP", 4)
+    monkeypatch.setattr(clipped_lookup, "STRIP", 4)
     (t, s), m = shape, 2
     scores, weights = draw(t, 2 * m + 1), draw(t, s)
 
     @jax.jit
     def both(scores, weights, q_at, k_at):
-        picked, back = jax.vjp(lambda scores: shaw._pick(scores, q_at, k_at), scores)
-        collected, spread = jax.vjp(lambda weights: shaw._collect(2 * m + 1, weights, q_at, k_at), weights)
+        picked, back = jax.vjp(lambda scores: clipped_lookup.pick(scores, q_at, k_at), scores)
+        collected, spread = jax.vjp(lambda weights: clipped_lookup.collect(2 * m + 1, weights, q_at, k_at), weights)
         return picked, spread(scores)[0], collected, back(weights)[0]
 
     for begin in range(-s - m - 1, t + m + 2):

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pejax import ENCODINGS, Dims, Encoding, make_encoding
-from pejax.bands import rerope, self_extend
-from pejax.encoding import Band, split_params
-from pejax.squeeze import squeeze_positions
+from pejax._encoding import Band, split_params
+from pejax._extensions.interpolation import squeeze_positions
+from pejax._extensions.self_extend import rerope, self_extend
 from pejax.testing import assert_shift_invariant, shift_deviation
 from tests.cases import Case, close, draw, normal, serves
 from tests.decoders import FAST

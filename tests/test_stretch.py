@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from pejax import ENCODINGS, Dims, make_encoding
-from pejax.encodings.rope import rope_frequencies
-from pejax.encodings.rope_axial import rope_axial_frequencies
-from pejax.extension import EXTENSIONS, extend_ntk
-from pejax.registry import STRETCHED
-from pejax.rotation import rope_apply
-from pejax.yarn import extend_yarn
+from pejax._encodings.rope import rope_frequencies
+from pejax._encodings.rope_axial import rope_axial_frequencies
+from pejax._extensions.frequencies import EXTENSIONS, extend_ntk
+from pejax._extensions.yarn import extend_yarn
+from pejax._make import STRETCHED
+from pejax._ops.rotary import rope_apply
 
 BASE, TRAINED = 10000.0, 512
 SEQUENCE = Dims(width=32, heads=2, extent=TRAINED)

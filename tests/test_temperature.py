@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pejax import ENCODINGS, Dims, make_encoding
-from pejax.encoding import merge_params
-from pejax.temperature import llama4_temperature, log_n_temperature, scale_queries
+from pejax._encoding import merge_params
+from pejax._extensions.temperature import llama4_temperature, log_n_temperature, scale_queries
 from pejax.testing import assert_shift_invariant, draw_probe, queries_and_keys, settle
 
 DIMS = Dims(width=32, heads=4, kv_heads=2, extent=24)

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Compiled
 
 from pejax import Dims, Tokens, attention, make_encoding
-from pejax.encoding import attention_hooks
+from pejax._encoding import attention_hooks
 from pejax.models import Decoder, DecoderConfig
 from tests.tpu import compiler
 

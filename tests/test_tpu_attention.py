@@ -15,12 +15,15 @@ from cases import mostly_slow
 from jax.tree_util import Partial
 
 from pejax import Dims, Tokens, attention, grid_positions, make_encoding, packed_positions
-from pejax.attention import blockwise, implementations, tpu, tpu_tile
-from pejax.attention.tile import Options
-from pejax.attention.tpu_tile import Plan, diagonal_gradient, tile_bias
-from pejax.attention.tpu_tokens import spans_of
-from pejax.encoding import attention_hooks
-from pejax.positions import visible
+from pejax._attention import backends as implementations
+from pejax._attention.core.masks import visible
+from pejax._attention.core.reference import Options
+from pejax._attention.tpu import attention as tpu
+from pejax._attention.tpu import tile as tpu_tile
+from pejax._attention.tpu.block_masks import spans_of
+from pejax._attention.tpu.tile import Plan, diagonal_gradient, tile_bias
+from pejax._attention.xla import blockwise
+from pejax._encoding import attention_hooks
 
 D = 4
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling

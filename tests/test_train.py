@@ -13,7 +13,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 
-from pejax.registry import ENCODINGS
+from pejax import ENCODINGS
 from tests.metric_lines import timeless
 from train import evaluate, loop, vit, vit_evaluate
 from train.classify import Classifier, resized

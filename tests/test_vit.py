@@ -12,12 +12,13 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pejax import ENCODINGS, make_encoding
-from pejax.encoding import stack_layers
+from pejax._encoding import stack_layers
+from pejax._extensions.interpolation import interpolate_positions
+from pejax._positions import grid_positions
 from pejax.models import ViT, ViTConfig, logical_axes, partition_specs
 from pejax.models import block as block_module
 from pejax.models.block import drop_factors
 from pejax.models.vit import images_to_patches
-from pejax.positions import grid_positions, interpolate_positions
 from tests.peers import peer
 
 TINY = {"image_size": 12, "patch": 3, "channels": 2, "classes": 5, "width": 16, "layers": 2, "heads": 2}

@@ -12,8 +12,8 @@ from jaxtyping import Array, Int
 from rich.console import Console
 
 from pejax.models import Execution
-from pejax.models.answers import generate_answers
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from pejax.models.seq2seq_generate import generate_answers
 from train.data.tasks import PAD, STOP, TASKS, VOCAB, evaluation_batches
 from train.loop import Metrics
 from train.mesh import EVALUATED, put_batch, replicated

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from pejax._extensions.interpolation import interpolate_positions
+from pejax._positions import grid_positions
 from pejax.models import Execution
 from pejax.models.vit import ViT, ViTConfig
-from pejax.positions import grid_positions, interpolate_positions
 from train import entropy
 from train.augment import Augment
 from train.data import Dataset, train_batches

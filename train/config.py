@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import simple_parsing
 
+from pejax._make import parse_spec
 from pejax.models.execution import REMAT
-from pejax.registry import parse_spec
 from train.files import write_whole
 from train.hosts import lost, parse_hosts
 from train.mesh import parse_mesh

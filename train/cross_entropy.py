@@ -17,8 +17,8 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from pejax._ops.matmul import product
 from pejax.models import Execution
-from pejax.models.product import product
 
 LOGITS_AT_ONCE = 2**27
 """On one device: half a gigabyte in float32. Forward and backward hold a few arrays of this size."""

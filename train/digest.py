@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt32
 
-from pejax.bitcast import bitcast
+from pejax._ops.bitcast import bitcast
 
 
 def digests(tree: Any) -> dict[str, str]:

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax.attention import attention, attention_weights
-from pejax.encoding import Tokens, as_tokens
+from pejax import attention, attention_weights
+from pejax._tokens import Tokens, as_tokens
 from pejax.models import Execution
 
 QUERIES = 64

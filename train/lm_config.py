@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+from pejax._make import parse_spec
 from pejax.models.decoder import STYLES
-from pejax.registry import parse_spec
 from train.config import RunConfig, require_at_least, require_choice
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -24,13 +24,13 @@ from jaxtyping import Array, Float
 from rich.console import Console
 from rich.progress import Progress
 
-from pejax.encoding import Encoding, Params
-from pejax.encodings.rope import rope_frequencies
-from pejax.longrope import extend_longrope
+from pejax._encoding import Encoding, Params
+from pejax._encodings.rope import rope_frequencies
+from pejax._extensions.longrope import extend_longrope
+from pejax._extensions.longrope_search import Found, search_longrope
+from pejax._make import parse_spec
+from pejax._ops.rotary import rope_apply
 from pejax.models import Decoder
-from pejax.registry import parse_spec
-from pejax.rotation import rope_apply
-from pejax.search import Found, search_longrope
 from train.config import Parser, friendly, load_config
 from train.data.text import Corpus, evaluation_windows, load_text
 from train.language import SUMS, Language

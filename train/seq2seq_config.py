@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Self
 
 import simple_parsing
 
+from pejax._make import parse_spec
 from pejax.models.decoder import STYLES
 from pejax.models.encoder_decoder import CROSS
-from pejax.registry import parse_spec
 from train.config import RunConfig, require_at_least, require_choice, run_folder
 from train.data.tasks import read_tasks, require_length
 

@@ -13,8 +13,8 @@ from jaxtyping import Array
 from rich.console import Console
 from rich.table import Table
 
-from pejax.encoding import Dims, Params, merge_params
-from pejax.registry import make_encoding, parse_spec
+from pejax._encoding import Dims, Params, merge_params
+from pejax._make import make_encoding, parse_spec
 from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
 from train.config import RunConfig
 from train.loop import Metrics

@@ -13,12 +13,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from pejax.attention.encoded import caches_rotated_keys, encoded_attention
-from pejax.encoding import Dims, Encoding, Extent, Params, Tokens, merge_params, rotate_keys
+from pejax._attention.encoded import caches_rotated_keys, encoded_attention
+from pejax._encoding import Dims, Encoding, Extent, Params, merge_params, rotate_keys
+from pejax._tokens import Tokens, rotary_positions
 from pejax.models.execution import Execution
 from pejax.models.layers import RMSNorm, Style, linear
 from pejax.models.sharding import position_variables
-from pejax.placed import rotary_positions
 
 
 class Memory(NamedTuple):

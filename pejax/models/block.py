@@ -13,7 +13,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Key
 
-from pejax.encoding import Dims, Encoding
+from pejax._encoding import Dims, Encoding
 from pejax.models.attention import CrossAttention, LayerCache, SelfAttention, Where, batch_axes
 from pejax.models.execution import Execution
 from pejax.models.layers import Mlp, Style, make_norm

@@ -18,12 +18,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax.encoding import Dims, Encoding, Extent, Tokens
+from pejax._encoding import Dims, Encoding, Extent
+from pejax._make import make_encoding
+from pejax._ops.matmul import product
+from pejax._tokens import Tokens
 from pejax.models.execution import Execution
 from pejax.models.layers import LLAMA, Style, linear
-from pejax.models.product import product
-from pejax.models.stack import Cache, Embedding, Stack, sequence_tokens
-from pejax.registry import make_encoding
+from pejax.models.transformer import Cache, Embedding, Stack, sequence_tokens
 
 STYLES = {"llama": LLAMA, "gpt2": Style()}
 

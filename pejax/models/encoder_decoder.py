@@ -3,8 +3,8 @@
     encoder   x = table[source]  ->  embed  ->  L pre-norm blocks, every token sees every other  ->  norm
     decoder   y = table[target]  ->  embed  ->  L pre-norm blocks, causal, each looks at x too  ->  norm  ->  head
 
-Encoder, decoder and cross-attention have a record each, with parameters of their own; `pejax.models.cross` says what
-positions mean between two sequences. An encoding that is added to the input is so in encoder and decoder.
+Encoder, decoder and cross-attention have a record each, with parameters of their own; `pejax.models.cross_positions`
+says what positions mean between two sequences. An encoding that is added to the input is so in encoder and decoder.
 
 Reference:
     Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762), section 3.1; Raffel et al. 2020, "Exploring
@@ -20,16 +20,17 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax.encoding import Dims, Extent, Tokens
+from pejax._encoding import Dims, Extent
+from pejax._make import make_encoding
+from pejax._ops.matmul import product
+from pejax._tokens import Tokens
 from pejax.models.attention import KeysValues, LayerCache, Memory
-from pejax.models.cross import CROSS, cross_encoding
+from pejax.models.cross_positions import CROSS, cross_encoding
 from pejax.models.decoder import STYLES, hidden_channels
 from pejax.models.execution import Execution
 from pejax.models.layers import Style, linear
-from pejax.models.product import product
 from pejax.models.sharding import position_variables
-from pejax.models.stack import Cache, Embedding, Stack, sequence_tokens
-from pejax.registry import make_encoding
+from pejax.models.transformer import Cache, Embedding, Stack, sequence_tokens
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from pejax.attention.dispatch import attention
-from pejax.attention.kept import KEPT
-from pejax.attention.sharded import sharded_attention
+from pejax._attention.api import attention
+from pejax._attention.sharded import sharded_attention
+from pejax._ops.remat import KEPT
 
 REMAT: dict[str, Any] = {
     "none": None,

@@ -10,8 +10,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from pejax.attention.kept import kept
-from pejax.models.product import computed_again, product
+from pejax._ops.matmul import computed_again, product
+from pejax._ops.remat import kept
 from pejax.models.sharding import named
 
 Initializer = Callable[..., Array]

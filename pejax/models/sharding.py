@@ -17,7 +17,7 @@ import jax
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from pejax.encoding import Params
+from pejax._encoding import Params
 
 Rules: TypeAlias = Mapping[str, str | tuple[str, ...] | None]
 """Logical name -> mesh axis or axes; a name that is absent is not split."""

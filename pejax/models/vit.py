@@ -17,14 +17,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key, Num
 
-from pejax.encoding import Dims, Extent, Params, Tokens, merge_params
+from pejax._encoding import Dims, Extent, Params, merge_params
+from pejax._make import make_encoding
+from pejax._positions import grid_positions
+from pejax._tokens import Tokens
 from pejax.models.attention import Where
 from pejax.models.block import Layers
 from pejax.models.execution import Execution
 from pejax.models.layers import LayerNorm, linear
 from pejax.models.sharding import named, position_variables
-from pejax.positions import grid_positions
-from pejax.registry import make_encoding
 
 TOKEN_STD = 0.02
 """Standard deviation of the CLS and register tokens at the start."""

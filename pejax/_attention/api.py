@@ -1,0 +1,275 @@
+"""Attention: check the operands, choose an implementation, run it."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
+from jax.tree_util import Partial
+from jaxtyping import Array, Float
+
+from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates
+from pejax._attention.core.operands import (
+    Layout,
+    Operands,
+    check_dropout,
+    check_masked,
+    check_options,
+    check_partials,
+    check_sharding,
+    over_heads,
+    prepare,
+)
+from pejax._attention.core.reference import Hooks, Options, dense_weights
+from pejax._ops.backend import platform
+from pejax._tokens import Tokens
+
+
+def attention(
+    q: Float[Array, "*B T H D"],
+    k: Float[Array, "*B S K D"],
+    v: Float[Array, "*B S K D"],
+    *,
+    q_tokens: Tokens | Array,
+    k_tokens: Tokens | Array | None = None,
+    bias: Partial | None = None,
+    values: Partial | None = None,
+    distance: Partial | None = None,
+    vectors: Partial | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    distance_range: tuple[int, int] | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    dropout: tuple[Array, float] | None = None,
+    return_lse: bool = False,
+    implementation: str | None = None,
+    **unknown: Any,
+) -> Float[Array, "*B T H D"] | tuple[Float[Array, "*B T H D"], Float[Array, "*B T H"]]:
+    """Attend from q to k and v; position enters through `bias` and `values`.
+
+    `o_i = Σ_j w_ij v_j + values(w)_i` with `w_i = softmax_j(cap·tanh((scale·q_i·k_j + bias_ij) / cap))` over the keys
+    that i sees; without a `soft_cap`, `w_i = softmax_j(scale·q_i·k_j + bias_ij)`. A query that sees no key gives zeros.
+    The arithmetic is float32; `bias` and `values` have no part in pairs with an unplaced token.
+
+    Arrays split over a mesh go to `sharded_attention`. Here explicit axes are an error, and with automatic ones "cpu",
+    which takes one head after the other, gathers them: every device then does the work of all.
+
+    Args:
+        q: rotated queries; tokens before heads: `(*B, H, T, D)` is not noticed where T = H.
+        k: rotated keys; H must be a multiple of K, and query head h attends to key head `h // (H/K)`.
+        v: values.
+        q_tokens: positions, order, segments of the queries; a plain array is positions `(T,)`, `(*B, T)`, or on A > 1
+            axes `(T, A)`, `(*B, T, A)`. Each field is batched over all of *B or not at all.
+        k_tokens: those of the keys. None = `q_tokens`.
+        bias: `Partial(hook, params)`, the hook as in `Encoding.bias`; gradients reach params and float positions.
+        values: likewise, as in `Encoding.values`.
+        distance: likewise, as in `Encoding.distance`; the bias is derived from it where `bias` is None.
+        vectors: likewise, as in `Encoding.vectors`, next to the `bias` that they say again.
+        causal: keys after the query are not seen. It must be True with hooks made for a causal model.
+        window: w keeps 0 <= i - j < w when causal, |i - j| < w otherwise, in tokens, by `Tokens.index`.
+        distance_range: `(lo, hi)` keeps lo <= |i - j| < hi, in tokens, by `Tokens.index`.
+        scale: multiplies q·k. None = D**-0.5.
+        soft_cap: in logits; bounds them, bias included, before the mask.
+        dropout: `(key, rate)`: drops that share of the weights, the same pairs in every implementation.
+        return_lse: also return the log-sum-exp of each query's logits, -inf where it sees no key.
+        implementation: "reference" (dense); in tiles, with memory linear in T and S and gradients in reverse mode only,
+            "blockwise" (any device), "cpu", "gpu", "cudnn", "tpu"; None = the fastest that can (`explain_attention`).
+            Elsewhere than on their devices, the kernels of "gpu", "cudnn" and "tpu" are interpreted: right, and slow.
+        **unknown: nothing; an argument that attention does not have is named in the error.
+
+    Returns:
+        The output in q's type; with `return_lse` also the log-sum-exps, `(*B, T, H)` in float32.
+
+    Raises:
+        ValueError: shapes that do not agree, an option out of range, an unknown implementation, or arrays split over
+            explicit axes of a mesh.
+        TypeError: an operand of another kind.
+        NotImplementedError: the implementation named cannot do this, and why; or a derivative in tiles other than the
+            gradient (`jax.jvp`, gradients of gradients), which "reference" has.
+    """
+    if unknown:
+        ways = "masks are causal, window, distance_range and Tokens.segments; attention_fn takes a mask or bias array"
+        raise TypeError(f"attention has no argument {', '.join(sorted(unknown))}: {ways}")
+    check_partials(bias=bias, values=values, distance=distance, vectors=vectors)
+    options, layout, operands = _prepare(
+        q,
+        k,
+        v,
+        q_tokens=q_tokens,
+        k_tokens=k_tokens,
+        bias=bias,
+        values=values,
+        distance=distance,
+        vectors=vectors,
+        causal=causal,
+        window=window,
+        distance_range=distance_range,
+        scale=scale,
+        soft_cap=soft_cap,
+        dropout=dropout,
+    )
+    output, lse = run(options, layout, operands, implementation, q.shape)
+    return (output, lse) if return_lse else output
+
+
+def _prepare(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    q_tokens: Tokens | Array,
+    k_tokens: Tokens | Array | None = None,
+    bias: Partial | None = None,
+    values: Partial | None = None,
+    distance: Partial | None = None,
+    vectors: Partial | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    distance_range: tuple[int, int] | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    dropout: tuple[Array, float] | None = None,
+) -> tuple[Options, Layout, Operands]:
+    check_sharding(q=q, k=k, v=v)
+    check_masked(causal, bias, values, distance)
+    options = check_options(q, causal, window, distance_range, scale, soft_cap)
+    seed, rate = check_dropout(dropout)
+    operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance, vectors), seed)
+    return options._replace(dropout_rate=rate), layout, operands
+
+
+def attention_weights(
+    q: Float[Array, "*B T H D"],
+    k: Float[Array, "*B S K D"],
+    *,
+    q_tokens: Tokens | Array,
+    k_tokens: Tokens | Array | None = None,
+    bias: Partial | None = None,
+    distance: Partial | None = None,
+    vectors: Partial | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    distance_range: tuple[int, int] | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+) -> Float[Array, "*B H T S"]:
+    """Return the weights of `attention` themselves, in float32 and before dropout, for figures and tests.
+
+    Args:
+        q: rotated queries.
+        k: rotated keys.
+        q_tokens: as in `attention`, like all that follows.
+        k_tokens: None = `q_tokens`.
+        bias: `Partial(hook, params)`.
+        distance: likewise.
+        vectors: likewise.
+        causal: keys after the query are not seen.
+        window: in tokens.
+        distance_range: in tokens.
+        scale: None = D**-0.5.
+        soft_cap: in logits.
+
+    Returns:
+        Rows that sum to 1, or to 0 where a query sees no key.
+
+    Raises:
+        ValueError: as `attention` does.
+        TypeError: likewise.
+    """
+    check_partials(bias=bias, distance=distance, vectors=vectors)
+    check_sharding(q=q, k=k)
+    check_masked(causal, bias, distance)
+    options = check_options(q, causal, window, distance_range, scale, soft_cap)
+    operands, layout = prepare(q, k, k, q_tokens, k_tokens, Hooks(bias, None, distance, vectors), None)
+    return weights_of(options, layout, operands, q.shape)
+
+
+def run(
+    options: Options, layout: Layout, operands: Operands, implementation: str | None, shape: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Run the implementation named, or the first that can, and bring its outputs to `shape` and `shape[:-1]`."""
+    names = candidates(operands, implementation)
+    if 0 in operands.q.shape or operands.k.shape[-2] == 0:
+        return jnp.zeros(shape, operands.q.dtype), jnp.full(shape[:-1], -jnp.inf, jnp.float32)
+    turns, outputs = attempt(options, layout, operands, names)
+    if outputs is None:
+        raise NotImplementedError("; ".join(f"{name}: {reason}" for name, reason in turns))
+    output, lse = outputs
+    return jnp.moveaxis(output, 3, 1).reshape(shape), jnp.moveaxis(lse, 3, 1).reshape(shape[:-1])
+
+
+def explain_attention(
+    q: Float[Array | jax.ShapeDtypeStruct, "*B T H D"],
+    k: Float[Array | jax.ShapeDtypeStruct, "*B S K D"],
+    v: Float[Array | jax.ShapeDtypeStruct, "*B S K D"],
+    *,
+    implementation: str | None = None,
+    **arguments: Any,
+) -> str:
+    """Say which implementation `attention` would run for these arguments, and why each of the others would not.
+
+    Nothing is computed: the arrays may be `jax.ShapeDtypeStruct`s. What is decided at run time, such as whether the
+    positions count on by one, is not said.
+
+    Args:
+        q: as in `attention`.
+        k: likewise.
+        v: likewise.
+        implementation: likewise.
+        **arguments: all others of `attention`.
+
+    Returns:
+        One line for each implementation, `name: runs`, or why it does not, after a line on the platform and the size.
+
+    Raises:
+        ValueError: as `attention` does.
+        TypeError: likewise.
+    """
+    check_partials(**{name: arguments.get(name) for name in ("bias", "values", "distance", "vectors")})
+    lines: list[str] = []
+
+    def trace(q: Array, k: Array, v: Array) -> None:
+        options, layout, operands = _prepare(q, k, v, **arguments)
+        names, (t, s) = candidates(operands, implementation), (q.shape[-3], k.shape[-3])
+        turns, _ = attempt(options, layout, operands, names)
+        lines.append(f"{platform()}: {t:,} queries, {s:,} keys, {q.shape[-2]} heads, {q.dtype}")
+        told = dict(turns)
+        for name in (*names, *(name for name in IMPLEMENTATIONS if name not in names)):
+            if name in told:
+                lines.append(f"{name}: {_how_it_runs(name) if told[name] is None else told[name]}")
+            elif name in names:
+                lines.append(f"{name}: not needed, {turns[-1].name} comes first at this size")
+            else:
+                why = "not asked for" if implementation is not None else f"not among those tried on {platform()}"
+                lines.append(f"{name}: {why}")
+
+    jax.eval_shape(trace, q, k, v)
+    return "\n".join(lines)
+
+
+def _how_it_runs(name: str) -> str:
+    mesh = jax.sharding.get_abstract_mesh()
+    if name == "cpu" and any(kind == AxisType.Auto for kind in mesh.axis_types):
+        return "runs, and gathers what is split over the mesh: sharded_attention does not"
+    own = {"gpu": "gpu", "cudnn": "gpu", "tpu": "tpu"}.get(name, platform())
+    return "runs" if own == platform() else f"runs interpreted, for tests: this is no {own.upper()}"
+
+
+def weights_of(options: Options, layout: Layout, operands: Operands, shape: tuple[int, ...]) -> Array:
+    """Return the dense weights, `(*B, H, T, S)` for q of `shape`."""
+    *batch, t, heads, _ = shape
+    full = (*batch, heads, t, operands.k.shape[-2])
+    if 0 in full:
+        return jnp.zeros(full, jnp.float32)
+    return _weights(options, layout, operands)[0].reshape(full)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _weights(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    def head(q, k, v, hooks, q_tokens, k_tokens, dropout, pairs):
+        del v, dropout
+        return dense_weights(options, q, k, hooks, q_tokens, k_tokens, pairs)
+
+    return over_heads(head, operands, layout)

@@ -1,0 +1,1 @@
+"""What every implementation of attention shares: its operands, masks, formulas, and the dense reference."""

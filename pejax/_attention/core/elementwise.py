@@ -1,0 +1,228 @@
+"""A distance hook cut in two: what it does to its parameters, once, and what it does to each distance, inside a kernel.
+
+A hook `distance(params, relative R or RA) -> R` is traced. Whatever does not depend on `relative` is computed outside,
+by XLA and with XLA's derivatives; what is left must be arithmetic of single elements, a sum or a choice over the axes,
+and then serves a tile of any shape, the axes being so many tiles.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jaxtyping import Array
+
+from pejax._encoding import Params
+
+COUNT = 8191
+"""Distances of the trace: a number that no table has, so that an array of them is known by its size."""
+
+CHEAP = frozenset(
+    {"abs", "add", "and", "clamp", "convert_element_type", "copy", "eq", "ge", "gt", "integer_pow", "is_finite", "le"}
+    | {"lt", "max", "min", "mul", "ne", "neg", "not", "or", "select_n", "sign", "square", "stop_gradient", "sub", "xor"}
+)
+"""Operations of one or two instructions."""
+COSTLY = frozenset(
+    {"atan2", "ceil", "cos", "div", "erf", "exp", "exp2", "expm1", "floor", "log", "log1p", "logistic", "pow", "rem"}
+    | {"round", "rsqrt", "sin", "sqrt", "tan", "tanh"}
+)
+"""Operations of many."""
+NESTED = ("jit", "pjit", "closed_call")
+OVER_AXES = {"reduce_sum": jnp.add, "reduce_max": jnp.maximum, "reduce_min": jnp.minimum}
+
+
+class Elementwise(NamedTuple):
+    """The two halves of a hook.
+
+    Attributes:
+        outside: `params -> numbers`, what the other half needs to know of the parameters.
+        inside: `(numbers, one array of distances an axis) -> bias` in the shape of the distances.
+        cheap: whether the other half takes a few instructions an element.
+    """
+
+    outside: Callable[[Params], list[Array]]
+    inside: Callable[[Sequence[Array], tuple[Array, ...]], Array]
+    cheap: bool
+
+
+class _Tile(NamedTuple):
+    """A value for each distance, `parts` for each of its axes; no parts where only the kind of value matters."""
+
+    parts: tuple[Array, ...] = ()
+    on_axes: bool = False
+
+
+class _Known(NamedTuple):
+    """A value that depends on the parameters alone; None inside, where it is not at hand."""
+
+    value: Any = None
+
+
+def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype: Any) -> Elementwise:
+    """Cut a hook in two.
+
+    Args:
+        hook: `Encoding.distance`.
+        params: of one head; arrays or their shapes.
+        axes: A; 1 for relative positions `(R,)`.
+        dtype: of the relative positions.
+
+    Raises:
+        NotImplementedError: the hook does to distances what is not elementwise.
+    """
+    relative = jax.ShapeDtypeStruct((COUNT,) if axes == 1 else (COUNT, axes), dtype)
+    closed, shape = jax.make_jaxpr(hook, return_shape=True)(params, relative)
+    if shape.shape != (COUNT,):
+        raise ValueError(f"distance hook must return one number a distance, {(COUNT,)}, got {shape.shape}")
+    costs: list[bool] = []
+
+    def outside(params: Params) -> list[Array]:
+        numbers: list[Array] = []
+
+        def known(jaxpr: Jaxpr, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+            return _bind(jaxpr, equation, [x.value if isinstance(x, _Known) else x for x in values])
+
+        def on_tiles(equation: JaxprEqn, values: list[Any]) -> list[Any]:
+            found = [_number(equation, x.value) for x in values if isinstance(x, _Known)]
+            if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in found):
+                raise NotImplementedError(f"{equation.primitive.name} of distances reads a number that is no float")
+            numbers.extend(found)
+            return [_Tile(on_axes=len(_shape(variable)) == 2) for variable in equation.outvars]
+
+        leaves = [_Known(leaf) for leaf in jax.tree.leaves(params)]
+        _walk(closed.jaxpr, [_Known(x) for x in closed.consts], [*leaves, _Tile(on_axes=axes > 1)], known, on_tiles)
+        return numbers
+
+    def inside(numbers: Sequence[Array], relative: tuple[Array, ...]) -> Array:
+        following = iter(numbers)
+
+        def known(jaxpr: Jaxpr, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+            unknown = any(isinstance(x, _Known) for x in values)
+            return [None for _ in equation.outvars] if unknown else _bind(jaxpr, equation, values)
+
+        def on_tiles(equation: JaxprEqn, values: list[Any]) -> list[Any]:
+            costs.append(equation.primitive.name in COSTLY)
+            return [_apply(equation, [next(following) if isinstance(x, _Known) else x for x in values])]
+
+        leaves = [_Known() for _ in closed.jaxpr.invars[:-1]]
+        consts = [_Known() for _ in closed.consts]
+        (result,) = _walk(closed.jaxpr, consts, [*leaves, _Tile(relative, axes > 1)], known, on_tiles)
+        if not isinstance(result, _Tile):
+            raise NotImplementedError("the distance hook does not read the distance")
+        return result.parts[0]
+
+    numbers = jax.eval_shape(outside, params)
+    tiles = tuple(jax.ShapeDtypeStruct((16, 16), dtype) for _ in range(axes))
+    jax.eval_shape(inside, numbers, tiles)
+    return Elementwise(outside, inside, not any(costs))
+
+
+def slope(hook: Callable[[Params, Array], Array], params: Params) -> Array:
+    """Return the number a with `hook(params, r) = a·r` for every r ≤ 0: a proof by the hook's own operations.
+
+    Args:
+        hook: `Encoding.distance` on one axis, of integers.
+        params: of one head.
+
+    Raises:
+        NotImplementedError: the hook does to distances what keeps no line through zero.
+    """
+    closed = jax.make_jaxpr(hook)(params, jax.ShapeDtypeStruct((COUNT,), jnp.int32))
+
+    def known(jaxpr: Jaxpr, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+        return _bind(jaxpr, equation, [x.value if isinstance(x, _Known) else x for x in values])
+
+    def on_tiles(equation: JaxprEqn, values: list[Any]) -> list[Any]:
+        name, kind = equation.primitive.name, equation.outvars[0].aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
+        operands = [x.parts[0] if isinstance(x, _Tile) else _as_float(equation, x) for x in values]
+        lines = [isinstance(x, _Tile) for x in values]
+        if name == "copy" or (name == "convert_element_type" and kind in (jnp.float32, jnp.float64)):
+            result = operands[0]
+        elif name == "neg":
+            result = -operands[0]
+        elif name == "abs":  # |a·r| = |a|·|r|
+            result = -jnp.abs(operands[0])
+        elif name == "mul" and lines.count(True) == 1:
+            result = operands[0] * operands[1]
+        elif name == "div" and lines == [True, False] and jnp.issubdtype(kind, jnp.floating):
+            result = operands[0] / operands[1]
+        elif name in ("add", "sub") and all(lines):
+            result = operands[0] + operands[1] if name == "add" else operands[0] - operands[1]
+        else:
+            raise NotImplementedError(f"a distance hook that does {name} to distances is not known to be linear")
+        return [_Tile((result,))]
+
+    leaves = [_Known(leaf) for leaf in jax.tree.leaves(params)]
+    start = _Tile((jnp.float32(1),))
+    (result,) = _walk(closed.jaxpr, [_Known(x) for x in closed.consts], [*leaves, start], known, on_tiles)
+    if not isinstance(result, _Tile):
+        raise NotImplementedError("the distance hook does not read the distance")
+    return result.parts[0]
+
+
+def _as_float(equation: JaxprEqn, value: Any) -> Array:
+    return jnp.asarray(_number(equation, value.value if isinstance(value, _Known) else value)).astype(jnp.float32)
+
+
+def _walk(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], known: Callable, on_tiles: Callable) -> list[Any]:
+    """Evaluate, by one function what reads no tile and by the other what does; constants are bare values."""
+    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731
+    for equation in jaxpr.eqns:
+        operands = [read(atom) for atom in equation.invars]
+        if not any(isinstance(x, _Tile) for x in operands):
+            wrap = _Known if any(isinstance(x, _Known) for x in operands) else lambda x: x
+            results = [wrap(x) for x in known(jaxpr, equation, operands)]
+        elif equation.primitive.name in NESTED:
+            inner = equation.params["jaxpr" if "jaxpr" in equation.params else "call_jaxpr"]
+            results = _walk(inner.jaxpr, [_Known(x) for x in inner.consts], operands, known, on_tiles)
+        else:
+            results = on_tiles(equation, operands)
+        values.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _bind(jaxpr: Jaxpr, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+    """Run one equation, but leave a number that would be repeated for every distance a number."""
+    if equation.primitive.name == "broadcast_in_dim" and _shape(equation.outvars[0])[:1] == (COUNT,):
+        return values[:1]
+    operands = {atom: x for atom, x in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)}
+    names = jaxpr.debug_info.with_unknown_names()
+    alone = jaxpr.replace(constvars=[], invars=[*operands], outvars=equation.outvars, eqns=[equation], debug_info=names)
+    return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*operands.values())
+
+
+def _shape(variable: Var) -> tuple[int, ...]:
+    return variable.aval.shape  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _number(equation: JaxprEqn, value: Any) -> Array:
+    if jnp.ndim(value):
+        raise NotImplementedError(f"{equation.primitive.name} of distances reads an array of {jnp.shape(value)}")
+    return jnp.asarray(value)
+
+
+def _apply(equation: JaxprEqn, operands: list[Any]) -> _Tile:
+    """Run one equation on tiles: numbers are repeated, and parts taken one by one."""
+    name, params = equation.primitive.name, equation.params
+    tiles = [x for x in operands if isinstance(x, _Tile)]
+    on_axes = len(_shape(equation.outvars[0])) == 2
+    if name in OVER_AXES and params["axes"] == (1,):
+        return _Tile((functools.reduce(OVER_AXES[name], tiles[0].parts),))
+    if name == "slice" and params["start_indices"][0] == 0 and params["limit_indices"][0] == COUNT:
+        return _Tile(tiles[0].parts[params["start_indices"][1] : params["limit_indices"][1]], True)
+    if name == "squeeze" and params["dimensions"] == (1,):
+        return _Tile(tiles[0].parts)
+    if name == "broadcast_in_dim" and params["broadcast_dimensions"] == (0,) and on_axes:
+        return _Tile(tiles[0].parts * params["shape"][1], True)
+    if name not in CHEAP | COSTLY or any(x.on_axes != on_axes for x in tiles):
+        raise NotImplementedError(f"a distance hook that does {name} to distances is not elementwise")
+    shape = tiles[0].parts[0].shape
+
+    def part(i: int) -> Array:
+        values = [x.parts[i] if isinstance(x, _Tile) else jnp.broadcast_to(x, shape) for x in operands]
+        return equation.primitive.bind(*values, **params)
+
+    return _Tile(tuple(part(i) for i in range(len(tiles[0].parts))), on_axes)

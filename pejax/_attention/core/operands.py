@@ -1,0 +1,294 @@
+"""What `attention` was given: checked once, batch flattened, heads grouped by the key head they share."""
+
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.tree_util import Partial
+from jaxtyping import Array, Float, UInt32
+
+from pejax._attention.core.dropout import Dropout
+from pejax._attention.core.reference import Hooks, Options, Pairs
+from pejax._encoding import Params, from_distance, split_params
+from pejax._ops.checks import CausalHook
+from pejax._ops.pytrees import wide
+from pejax._tokens import Tokens, as_tokens
+
+HeadFunction = Callable[..., tuple[Array, Array]]
+"""`(q TD, k SD, v SD, hooks, q_tokens, k_tokens, dropout, pairs) -> (output TD, log-sum-exp T)`, for one head."""
+
+
+class Origin(NamedTuple):
+    """Where the operands begin in arrays that are split over devices: dropout counts from there."""
+
+    batch: UInt32[Array, ""] | np.uint32 = np.uint32(0)
+    head: UInt32[Array, ""] | np.uint32 = np.uint32(0)
+    query: UInt32[Array, ""] | np.uint32 = np.uint32(0)
+    key: UInt32[Array, ""] | np.uint32 = np.uint32(0)
+
+
+class Operands(NamedTuple):
+    """The arrays of one call: N = the product of *B, G = H / K query heads for each key head."""
+
+    q: Float[Array, "N K G T D"]
+    k: Float[Array, "N K S D"]
+    v: Float[Array, "N K S D"]
+    shared: Hooks
+    per_head: tuple[Params, Params, Params, Params]
+    q_tokens: Tokens
+    k_tokens: Tokens
+    seed: UInt32[Array, "2"] | None
+    pairs: Pairs
+    origin: Origin = Origin()
+
+
+class Layout(NamedTuple):
+    """What is static about the operands; hashable."""
+
+    q_axes: Tokens
+    k_axes: Tokens
+    one_dropout: bool = False
+
+
+def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tuple[Array, Array]:
+    """Lift a function of one head to all: `vmap` over the batch and, but for the CPU, over heads.
+
+    On CPU the heads take turns, so that one head's scores of the whole batch stay in cache: up to four times faster.
+    Tokens that are not batched stay so, and a bias that does not read q and k is evaluated once for the whole batch.
+
+    Returns:
+        The function's outputs with N, K, G in front.
+    """
+    q, k, v, shared, per_head, q_tokens, k_tokens, seed, pairs, origin = operands
+    each = _in_turn if jax.default_backend() == "cpu" else jax.vmap
+    n, groups, heads = q.shape[:3]
+    batch_id, head_id = jnp.arange(n, dtype=jnp.uint32), jnp.arange(groups * heads, dtype=jnp.uint32)
+    batch_id, head_id = batch_id + origin.batch, head_id + origin.head
+    if layout.one_dropout:
+        batch_id, head_id = jnp.zeros_like(batch_id), jnp.zeros_like(head_id)
+
+    def sequence(q, k, v, q_tokens, k_tokens, batch_id, pairs):
+        def group(q, k, v, per_head, head_id, pairs):
+            def head(q, per_head, head_id, pairs):
+                hooks = bind_hooks(shared, per_head)
+                dropout = None if seed is None else Dropout(seed, batch_id, head_id, origin.query, origin.key)
+                return function(q, k, v, hooks, q_tokens, k_tokens, dropout, pairs)
+
+            if heads == 1:  # an axis of one would be laid out anew around every loop over heads
+                outputs = head(*jax.tree.map(lambda x: x[0], (q, per_head, head_id, pairs)))
+                return jax.tree.map(lambda x: x[None], outputs)
+            return each(head)(q, per_head, head_id, pairs)
+
+        return each(group)(q, k, v, per_head, head_id.reshape(groups, heads), pairs)
+
+    in_axes = (0, 0, 0, layout.q_axes, layout.k_axes, 0, 0)
+    return jax.vmap(sequence, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, pairs)
+
+
+def bind_hooks(shared: Hooks, own: tuple[Params, Params, Params, Params]) -> Hooks:
+    """Return the hooks of one head, given the parameters that it shares and those that are its own."""
+    bind = lambda hook, own: None if hook is None else Partial(hook.func, {**hook.args[0], **own})  # noqa: E731
+    return Hooks(*(bind(*pair) for pair in zip(shared, own, strict=True)))
+
+
+def _in_turn(function: Callable) -> Callable:
+    return lambda *operands: jax.lax.map(lambda operand: function(*operand), operands)
+
+
+def prepare(
+    q: Array,
+    k: Array,
+    v: Array,
+    q_tokens: Tokens | Array,
+    k_tokens: Tokens | Array | None,
+    hooks: Hooks,
+    seed: Array | None,
+    mask: Array | None = None,
+    bias_array: Array | None = None,
+) -> tuple[Operands, Layout]:
+    """Check everything, derive a bias that only `distance` gives, and bring all into the layout of `Operands`."""
+    hooks = hooks._replace(bias=derived_bias(hooks.bias, hooks.distance))
+    check_arrays(q, k, v)
+    *batch, length, heads, dim = q.shape
+    keys, groups = k.shape[-3:-1]
+    if k_tokens is None and keys != length:
+        shapes = f"T={length}, S={keys} of q (*B, T, H, D) = {q.shape} and k (*B, S, K, D) = {k.shape}"
+        raise ValueError(f"k_tokens must be given where k has another length than q, got {shapes}")
+    q_side, q_axes = check_tokens("q_tokens", q_tokens, tuple(batch), length)
+    k_side, k_axes = check_tokens("k_tokens", q_tokens if k_tokens is None else k_tokens, tuple(batch), keys)
+    if _axes(q_side, q_axes) != _axes(k_side, k_axes):
+        shapes = f"{q_side.positions.shape} and {k_side.positions.shape}"
+        raise ValueError(f"q_tokens and k_tokens must have the same position axes, got {shapes}")
+    shared, per_head = zip(*(check_hook(*hook, heads) for hook in hooks._asdict().items()), strict=True)
+    n, shape = math.prod(batch), (groups, heads // groups)
+    pair = lambda name, array: _pairs(name, array, (*batch, heads, length, keys), (n, *shape, length, keys))  # noqa: E731
+    operands = Operands(
+        q=jnp.moveaxis(q.reshape(n, length, *shape, dim), 1, 3),
+        k=jnp.moveaxis(k.reshape(n, keys, groups, dim), 1, 2),
+        v=jnp.moveaxis(v.reshape(n, keys, groups, dim), 1, 2),
+        shared=Hooks(*shared),
+        per_head=jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), per_head),
+        q_tokens=q_side,
+        k_tokens=k_side,
+        seed=seed,
+        pairs=Pairs(mask=pair("mask", mask), bias=pair("bias", bias_array)),
+    )
+    return operands, Layout(q_axes, k_axes)
+
+
+@dataclass(frozen=True)
+class _FromDistance:
+    """The bias hook of a distance hook; equal for equal hooks, so that jit knows it again."""
+
+    distance: Callable[[Params, Array], Array]
+
+    def __call__(self, params: Params, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
+        return from_distance(self.distance)(params, q, k, q_positions, k_positions)
+
+
+def derived_bias(bias: Partial | None, distance: Partial | None) -> Partial | None:
+    """Return `bias`, or the one that `distance` implies."""
+    if bias is not None or distance is None:
+        return bias
+    return Partial(_FromDistance(distance.func), *distance.args)
+
+
+def check_options(
+    q: Array,
+    causal: bool,
+    window: int | None,
+    distance_range: tuple[int, int] | None,
+    scale: float | None,
+    soft_cap: float | None,
+) -> Options:
+    """Return the options, or raise ValueError for one out of range and TypeError for one of another kind."""
+    if window is not None:
+        if not isinstance(window, int | np.integer):
+            raise TypeError(f"window must be an int, in tokens, got {window!r}")
+        if window < 1:
+            raise ValueError(f"window must be at least 1 token, got {window}")
+    if distance_range is not None and (len(distance_range) != 2 or not 0 <= distance_range[0] < distance_range[1]):
+        raise ValueError(f"distance_range must be (lo, hi) with 0 <= lo < hi, got {distance_range!r}")
+    if soft_cap is not None and not 0 < soft_cap < math.inf:
+        raise ValueError(f"soft_cap must be positive and finite, got {soft_cap}")
+    if scale is None:
+        scale = float(q.shape[-1] ** -0.5) if q.ndim and q.shape[-1] else 1.0
+    if isinstance(scale, Tracer):
+        raise TypeError(f"scale must be known when traced: multiply q by a learned one, with scale=1.0; got {scale!r}")
+    if not math.isfinite(scale):
+        raise ValueError(f"scale must be finite, got {scale}")
+    limits = None if distance_range is None else (distance_range[0], distance_range[1])
+    return Options(float(scale), bool(causal), window, limits, None if soft_cap is None else float(soft_cap))
+
+
+def check_dropout(dropout: tuple[Array, float] | None) -> tuple[Array | None, float]:
+    """Return two words drawn from the key, and the rate; no words where nothing is dropped."""
+    if dropout is None:
+        return None, 0.0
+    is_rate = lambda x: isinstance(x, numbers.Real) or jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating)  # noqa: E731
+    if not (isinstance(dropout, tuple) and len(dropout) == 2 and is_rate(dropout[1])):
+        kinds = [type(x).__name__ for x in dropout] if isinstance(dropout, tuple) else type(dropout).__name__
+        raise TypeError(f"dropout must be (key, rate), the rate a number, got {kinds}")
+    key, rate = dropout
+    if not 0 <= rate < 1:
+        raise ValueError(f"dropout must be (key, rate) with 0 <= rate < 1, got rate={rate}")
+    return (jax.random.bits(key, (2,), jnp.uint32) if rate else None), float(rate)
+
+
+def check_arrays(q: Array, k: Array, v: Array) -> None:
+    """Raise an error unless q is `(*B, T, H, D)`, k and v `(*B, S, K, D)`, H a multiple of K, all floating point."""
+    if q.ndim < 3:
+        raise ValueError(f"q must be (*B, T, H, D), got {q.shape}")
+    if k.shape != v.shape:
+        raise ValueError(f"k and v must have the same shape, got {k.shape} and {v.shape}")
+    if k.ndim != q.ndim or k.shape[:-3] != q.shape[:-3] or k.shape[-1] != q.shape[-1]:
+        raise ValueError(f"q (*B, T, H, D) and k (*B, S, K, D) must agree in *B and D, got {q.shape} and {k.shape}")
+    if 0 in (*q.shape[-2:], k.shape[-2]) or q.shape[-2] % k.shape[-2]:
+        raise ValueError(f"q's heads must be a multiple of k's, and none empty, got q {q.shape} and k {k.shape}")
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(f"{name} must be floating point, got {array.dtype}")
+
+
+def check_sharding(**arrays: Array) -> None:
+    """Raise ValueError for an array that is split over explicit axes of a mesh, which tiles would cut across."""
+    for name, array in arrays.items():
+        spec = jax.typeof(array).sharding.spec
+        if any(part is not None for part in spec):
+            ways = "use sharded_attention, or a mesh with axis_types of AxisType.Auto"
+            raise ValueError(f"{name} must not be split over explicit mesh axes, got {spec}: {ways}")
+
+
+def check_tokens(name: str, tokens: Tokens | Array, batch: tuple[int, ...], length: int) -> tuple[Tokens, Tokens]:
+    """Return the tokens with *B flattened, and for each field 0 where it is batched, else None."""
+    tokens = as_tokens(tokens)
+    one, full, shape = (length,), (*batch, length), tokens.positions.shape
+    if shape == full == (length, length) and 2 <= length <= 4:
+        raise ValueError(f"{name}.positions {shape} is both (*B, T) and (T, A): pass (T,), or (*B, T, A) for axes")
+    axes = () if shape in (one, full) else shape[-1:]
+    if shape[: len(shape) - len(axes)] not in (one, full) or axes in ((0,), (1,)):
+        rule = f"(T,), (*B, T), or with A > 1 axes (T, A), (*B, T, A), where *B={batch} and T={length}"
+        raise ValueError(f"{name}.positions must be {rule}, got {shape}")
+    for field, kind in (("index", jnp.integer), ("placed", jnp.bool_), ("segments", jnp.integer)):
+        value = getattr(tokens, field)
+        if value is not None and value.shape not in (one, full):
+            raise ValueError(f"{name}.{field} must be (T,) or (*B, T), *B={batch}, T={length}, got {value.shape}")
+        if value is not None and not jnp.issubdtype(value.dtype, kind):
+            raise TypeError(f"{name}.{field} must be {'bool' if field == 'placed' else 'integer'}, got {value.dtype}")
+    batched = [bool(batch) and x is not None and x.ndim == len(full) for x in tokens]
+    batched[0] = bool(batch) and shape == (*full, *axes)
+    join = lambda x: x.reshape(-1, *x.shape[len(batch) :])  # noqa: E731
+    flat: list[Any] = [join(x) if many else x for x, many in zip(tokens, batched, strict=True)]
+    mapped: list[Any] = [0 if many else None for many in batched]
+    return Tokens(*flat), Tokens(*mapped)
+
+
+def check_partials(**hooks: Any) -> None:
+    """Raise TypeError for what is neither None nor `Partial(hook, params)`."""
+    for name, hook in hooks.items():
+        bound = isinstance(hook, Partial) and len(hook.args) == 1 and not hook.keywords
+        if hook is not None and not (bound and isinstance(hook.args[0], Mapping)):
+            ways = "attention_hooks makes them of an encoding, and attention_fn takes an array of biases"
+            shape = getattr(hook, "shape", None)
+            got = getattr(hook, "__qualname__", type(hook).__name__) + ("" if shape is None else f" of shape {shape}")
+            raise TypeError(f"{name} must be jax.tree_util.Partial(hook, params), params a mapping, got {got}: {ways}")
+
+
+def check_masked(causal: bool, *hooks: Partial | None) -> None:
+    """Raise ValueError for hooks of an encoding made for a causal model where keys after the query are seen."""
+    if not causal and any(hook is not None and isinstance(hook.func, CausalHook) for hook in hooks):
+        raise ValueError("causal must be True with hooks of an encoding made with Dims(causal=True), got False")
+
+
+def check_hook(name: str, hook: Partial | None, heads: int) -> tuple[Partial | None, Params]:
+    """Return the hook bound to the parameters that all heads share, and those that lead with H; floats in float32."""
+    if hook is None:
+        return None, {}
+    params = hook.args[0]
+    if set(params) - {"all", "heads"}:
+        raise ValueError(f"{name}: params must hold 'heads' and 'all' alone, got {sorted(params)}")
+    shared, per_head = jax.tree.map(lambda x: wide(jnp.asarray(x)), split_params(params))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(per_head):
+        if leaf.shape[:1] != (heads,):
+            where = jax.tree_util.keystr(path)
+            raise ValueError(f"{name}: params['heads']{where} must lead with H={heads}, got shape {leaf.shape}")
+    return Partial(hook.func, shared), per_head
+
+
+def _axes(tokens: Tokens, batched: Tokens) -> tuple[int, ...]:
+    return tokens.positions.shape[1 if batched.positions is None else 2 :]
+
+
+def _pairs(name: str, array: Array | None, full: tuple[int, ...], shape: tuple[int, ...]) -> Array | None:
+    if array is None:
+        return None
+    try:
+        return jnp.broadcast_to(array, full).reshape(shape)
+    except ValueError:
+        raise ValueError(f"{name} must broadcast to (*B, H, T, S) = {full}, got {jnp.shape(array)}") from None

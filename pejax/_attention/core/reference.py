@@ -1,0 +1,191 @@
+"""The dense reference: the oracle, and the fastest when short; its formulas are those of every tile of one head.
+
+    logits_ij = cap·tanh((scale·q_i·k_j + bias_ij) / cap)        -inf where j is not visible to i
+    output_i  = Σ_j w_ij v_j + values(w)_i
+
+Without `soft_cap` the logits are `scale·q·k + bias`. `bias` and the weights that `values` reads are zero in every pair
+that has an unplaced token. Everything is computed in float32.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+from jaxtyping import Array, Bool, Float
+
+from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
+from pejax._attention.core.masks import visible
+from pejax._encoding import naming_missing
+from pejax._ops.pytrees import wide
+from pejax._tokens import Tokens
+
+
+class Options(NamedTuple):
+    """What is static in a call of attention; hashable."""
+
+    scale: float
+    causal: bool = False
+    window: int | None = None
+    distance_range: tuple[int, int] | None = None
+    soft_cap: float | None = None
+    dropout_rate: float = 0.0
+    precision: Any = None
+    block: int = 0
+
+
+class Hooks(NamedTuple):
+    """The hooks of one head, bound to that head's parameters.
+
+    Where there is a `distance`, or there are `vectors`, there is the `bias` that they imply too: an implementation uses
+    one of them.
+    """
+
+    bias: Partial | None
+    values: Partial | None
+    distance: Partial | None = None
+    vectors: Partial | None = None
+
+
+class Pairs(NamedTuple):
+    """A mask and a bias given as arrays for one head, as other people's attention layers pass them."""
+
+    mask: Bool[Array, "T S"] | None = None
+    bias: Float[Array, "T S"] | None = None
+
+
+def visible_pairs(options: Options, q_tokens: Tokens, k_tokens: Tokens) -> Bool[Array, "T S"] | None:
+    """Return which key each query sees, None = every one."""
+    return visible(
+        q_tokens, k_tokens, causal=options.causal, window=options.window, distance_range=options.distance_range
+    )
+
+
+def placed_pairs(q_tokens: Tokens, k_tokens: Tokens) -> Bool[Array, "T S"] | None:
+    """Return the pairs of two placed tokens, None = every pair."""
+    if q_tokens.placed is None and k_tokens.placed is None:
+        return None
+    q_placed, k_placed = (
+        jnp.ones(tokens.positions.shape[:1], bool) if tokens.placed is None else tokens.placed
+        for tokens in (q_tokens, k_tokens)
+    )
+    return q_placed[:, None] & k_placed[None, :]
+
+
+def tile_logits(
+    options: Options,
+    q: Float[Array, "T D"],
+    k: Float[Array, "S D"],
+    hooks: Hooks,
+    q_tokens: Tokens,
+    k_tokens: Tokens,
+    mask: Bool[Array, "T S"] | None,
+    pairs: Pairs = Pairs(),
+) -> Float[Array, "T S"]:
+    """Return the logits of one head, -inf where `mask` is False."""
+    logits = options.scale * jnp.matmul(q, k.T, precision=options.precision)
+    if hooks.bias is not None:
+        term = checked(hooks.bias, (q, k, q_tokens.positions, k_tokens.positions), "bias", "(T, S)", logits)
+        placed = placed_pairs(q_tokens, k_tokens)
+        logits = logits + (term if placed is None else jnp.where(placed, term, 0.0))
+    if pairs.bias is not None:
+        logits = logits + pairs.bias.astype(logits.dtype)
+    if options.soft_cap is not None:
+        logits = options.soft_cap * jnp.tanh(logits / options.soft_cap)
+    for allowed in (mask, pairs.mask):
+        logits = logits if allowed is None else jnp.where(allowed, logits, -jnp.inf)
+    return logits
+
+
+def tile_output(
+    options: Options,
+    weights: Float[Array, "T S"],
+    v: Float[Array, "S D"],
+    hooks: Hooks,
+    q_tokens: Tokens,
+    k_tokens: Tokens,
+) -> Float[Array, "T D"]:
+    """Return the weighted sum of the values, and of the positions' own values where there is such a hook."""
+    output = jnp.matmul(weights, v, precision=options.precision)
+    if hooks.values is None:
+        return output
+    placed = placed_pairs(q_tokens, k_tokens)
+    weights = weights if placed is None else jnp.where(placed, weights, 0.0)
+    operands = (weights, q_tokens.positions, k_tokens.positions)
+    return output + checked(hooks.values, operands, "values", "(T, D)", output)
+
+
+def checked(
+    hook: Partial, operands: tuple[Array, ...], name: str, letters: str, like: Array | jax.ShapeDtypeStruct
+) -> Array:
+    """Call the hook and require the shape of `like`: broadcasting would hide a wrong hook."""
+    function = getattr(hook.func, "__qualname__", repr(hook.func))
+    with naming_missing(f"{name} hook {function}", hook.args[0]):
+        result = hook(*operands)
+    if jnp.shape(result) != like.shape:
+        raise ValueError(f"{name} hook {function} must return {letters} = {like.shape}, got {jnp.shape(result)}")
+    return jnp.asarray(result).astype(like.dtype)
+
+
+@jax.custom_jvp
+def softmax(logits: Float[Array, "T S"]) -> tuple[Float[Array, "T S"], Float[Array, " T"]]:
+    """Return the weights and the log-sum-exp of each row; a row of -inf alone has zero weights and -inf."""
+    top = jnp.max(logits, axis=-1)
+    top = jnp.where(jnp.isneginf(top), 0.0, top)
+    exponents = jnp.exp(logits - top[:, None])
+    total = jnp.sum(exponents, axis=-1)
+    return exponents / nonzero(total)[:, None], log_sum(top, total)
+
+
+@softmax.defjvp
+def _softmax_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    weights, lse = softmax(*primals)
+    slopes = weights * tangents[0]
+    # Sums of rows are products with ones, here and transposed: XLA:CPU takes three times longer for a reduction of what
+    # a product gave.
+    ones = jnp.ones((1, weights.shape[-1]), weights.dtype)
+    mean = jnp.matmul(slopes, ones.T, precision="highest")
+    return (weights, lse), (slopes - weights * jnp.matmul(mean, ones, precision="highest"), mean[:, 0])
+
+
+def nonzero(total: Float[Array, "*T"]) -> Float[Array, "*T"]:
+    """Return `total` with 1 for 0: the divisor of rows that see nothing."""
+    return jnp.where(total == 0, 1.0, total)
+
+
+def log_sum(top: Float[Array, "*T"], total: Float[Array, "*T"]) -> Float[Array, "*T"]:
+    """Return `top + log(total)`, -inf where the total is 0."""
+    return jnp.where(total == 0, -jnp.inf, top + jnp.log(nonzero(total)))
+
+
+def dense_weights(
+    options: Options,
+    q: Float[Array, "T D"],
+    k: Float[Array, "S D"],
+    hooks: Hooks,
+    q_tokens: Tokens,
+    k_tokens: Tokens,
+    pairs: Pairs,
+) -> tuple[Float[Array, "T S"], Float[Array, " T"]]:
+    """Return the weights of one head, before dropout, and each row's log-sum-exp."""
+    mask = visible_pairs(options, q_tokens, k_tokens)
+    return softmax(tile_logits(options, wide(q), wide(k), hooks, q_tokens, k_tokens, mask, pairs))
+
+
+def dense_head(
+    options: Options,
+    q: Float[Array, "T D"],
+    k: Float[Array, "S D"],
+    v: Float[Array, "S D"],
+    hooks: Hooks,
+    q_tokens: Tokens,
+    k_tokens: Tokens,
+    dropout: Dropout | None,
+    pairs: Pairs,
+) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
+    """Return the output of one head and each row's log-sum-exp."""
+    weights, lse = dense_weights(options, q, k, hooks, q_tokens, k_tokens, pairs)
+    if dropout is not None:
+        queries, keys = (jnp.arange(size, dtype=jnp.uint32) for size in weights.shape)
+        weights = apply_dropout(weights, keep_pairs(dropout, queries, keys, options.dropout_rate), options.dropout_rate)
+    return tile_output(options, weights, wide(v), hooks, q_tokens, k_tokens).astype(q.dtype), lse

@@ -1,0 +1,150 @@
+"""Attention as an encoding wants it: rotate, then attend with its bias and values; band by band where it has bands."""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pejax._attention.api import attention
+from pejax._attention.core.merge import merge_attention
+from pejax._encoding import (
+    Encoding,
+    Extent,
+    Params,
+    bound_hooks,
+    causality,
+    check_embedded,
+    rotate_keys,
+    rotate_queries,
+)
+from pejax._tokens import Tokens, as_tokens, rotary_positions
+
+
+def encoded_attention(
+    encoding: Encoding,
+    params: Params,
+    q: Float[Array, "*B T H D"],
+    k: Float[Array, "*B S K D"],
+    v: Float[Array, "*B S K D"],
+    *,
+    q_tokens: Tokens | Array,
+    k_tokens: Tokens | Array | None = None,
+    extent: Extent | None = None,
+    axes: int | None = None,
+    keys_are_rotated: bool = False,
+    embedded: bool = False,
+    causal: bool | None = None,
+    attend: Callable[..., Any] = attention,
+    **options: Any,
+) -> Float[Array, "*B T H D"]:
+    """Attend with position: rotate queries and keys, then `attention` with the encoding's bias and values.
+
+    Args:
+        encoding: the record.
+        params: merged (`merge_params`), not yet passed through `at`.
+        q: not rotated; tokens before heads, `(*B, T, H, D)`, as everywhere: `(*B, H, T, D)` is not noticed where T = H.
+        k: not rotated.
+        v: values.
+        q_tokens: as in `attention`.
+        k_tokens: None = `q_tokens`.
+        extent: what `at` receives: a length or a grid; lengths `(B,)`, one per example; or `(B, T)`, one per query,
+            which then sees all its keys as that length has them (at the cost of rotating the keys for each query).
+        axes: A, of the positions. None = as their shape says, which for as many sequences as tokens it may not.
+        keys_are_rotated: the keys come from a cache that holds them rotated; only where `caches_rotated_keys` says that
+            this can be.
+        embedded: says that `encoding.embed`, which belongs to the input of the model, was applied there.
+        causal: keys after the query are not seen. None = as the encoding was made (`Dims.causal`).
+        attend: `attention`, or `sharded_attention` with its mesh and axes, which takes one extent for all examples.
+        **options: `window`, `scale`, `soft_cap`, `dropout`, `implementation` of `attention`.
+
+    A token that is not placed is not turned, whatever its position says.
+
+    Raises:
+        ValueError: no extent where the encoding has `at`, an encoding that embeds and `embedded` is False, one made for
+            a causal model and `causal` is False, rotated keys that turn with the length or the query, or what
+            `attention` refuses.
+    """
+    check_embedded(encoding, embedded)
+    if keys_are_rotated and not caches_rotated_keys(encoding):
+        rule = "keys_are_rotated must be False where the rotation depends on the length or on the query"
+        raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")
+    if encoding.at is not None and extent is None:
+        raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
+    q_tokens = as_tokens(q_tokens)
+    k_tokens = q_tokens if k_tokens is None else as_tokens(k_tokens)
+    attend = functools.partial(attend, causal=causality(encoding, causal), **options)
+    whole = functools.partial(_attend, encoding, params, keys_are_rotated, attend)
+    sides = q_tokens, k_tokens
+    if encoding.at is None or extent is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
+        unclear = [
+            side for side in sides if axes == 1 and side.positions.ndim == 2 and len(set(side.positions.shape)) == 1
+        ]
+        if not unclear:
+            return whole(extent, q, k, v, *sides)
+        sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
+        alone = jax.tree.map(lambda leaf: leaf[:, None], (q, k, v, *sides))
+        return whole(extent, *alone)[:, 0]
+    extent = jnp.asarray(extent)
+    sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
+    if extent.shape == q.shape[:1]:
+        return jax.vmap(whole)(extent, q, k, v, *sides)
+    if extent.shape != q.shape[:2]:
+        raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
+    return jax.vmap(functools.partial(_row_by_row, whole))(extent, q, k, v, *sides)
+
+
+def caches_rotated_keys(encoding: Encoding) -> bool:
+    """Return whether a cache may hold keys rotated: a key's rotation depends on no length and on no query."""
+    turns = encoding.rotate is not None or encoding.rotate_keys is not None
+    return not encoding.bands and (encoding.at is None or not turns)
+
+
+def _attend(
+    encoding: Encoding,
+    params: Params,
+    keys_are_rotated: bool,
+    attend: Callable[..., Any],
+    extent: Extent | None,
+    q: Array,
+    k: Array,
+    v: Array,
+    q_tokens: Tokens,
+    k_tokens: Tokens,
+) -> Array:
+    """Attend with the parameters of one extent."""
+    settled = params if encoding.at is None or extent is None else encoding.at(params, extent)
+    run = functools.partial(attend, q_tokens=q_tokens, k_tokens=k_tokens, **bound_hooks(encoding, settled))
+    q_turn, k_turn = rotary_positions(q_tokens, q.shape[:-2]), rotary_positions(k_tokens, k.shape[:-2])
+    if not encoding.bands:
+        q = rotate_queries(encoding, settled, q, q_turn)
+        k = k if keys_are_rotated else rotate_keys(encoding, settled, k, k_turn)
+        return run(q, k, v)
+    parts = []
+    for low, high, turn, turn_keys in encoding.bands:
+        turned = turn(settled, q, q_turn), turn_keys(settled, k, k_turn)
+        parts.append(run(*turned, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
+    return merge_attention(parts)[0]
+
+
+def _row_by_row(attend: Any, extent: Array, q: Array, k: Array, v: Array, q_tokens: Tokens, k_tokens: Tokens) -> Array:
+    """Attend one query of a sequence at a time, each with its own extent."""
+
+    def row(operands: tuple[Array, Array, Tokens]) -> Array:
+        extent, q, tokens = operands
+        return attend(extent, q[None], k, v, jax.tree.map(lambda leaf: leaf[None], tokens), k_tokens)[0]
+
+    return jax.lax.map(row, (extent, q, q_tokens))
+
+
+def _batched(tokens: Tokens, batch: int, length: int) -> Tokens:
+    """Return tokens whose every field leads with the batch."""
+
+    def widen(leaf: Array) -> Array:
+        lead = leaf.ndim > 1 and leaf.shape[:2] == (batch, length)
+        return leaf if lead else jnp.broadcast_to(leaf, (batch, *leaf.shape))
+
+    return jax.tree.map(widen, tokens)

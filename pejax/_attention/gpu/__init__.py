@@ -1,0 +1,1 @@
+"""Attention by Triton kernels and by cuDNN."""

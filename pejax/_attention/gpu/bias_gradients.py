@@ -1,0 +1,125 @@
+"""The gradients of what a bias reads, on GPUs: kernels of their own, which XLA drops where nobody asks for them.
+
+A program of `by_diagonals` owns the tiles (I, I + c) of one c: at the same place in each of them key - query is the
+same, so that it adds up whole tiles, and a bias that is one number a diagonal gets its gradient without atomics.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from pejax._attention.gpu.kernels import Rows, call, gradients, load_block, load_query, loop
+from pejax._attention.gpu.tile import Inputs, Place, Plan, bias_gradient, placed_only
+
+PROGRAMS = 1024
+"""Programs that keep a GPU busy: sequences share one as long as there are more."""
+
+
+def by_diagonals(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
+    """Return the gradient of the bias on every diagonal, summed over the batch; blocks must be square."""
+    (n, heads), size, (q_count, k_count) = inputs.q.shape[:2], plan.blocks[0], plan.counts
+    count = q_count + k_count - 1
+    parts = min(n, max(1, PROGRAMS // (count * heads)))
+
+    def kernel(inputs: Inputs, rows: Rows, sums_ref: Any) -> None:
+        c, head, part = (pl.program_id(axis) for axis in range(3))
+        key_head = lax.div(head, plan.group)
+
+        def of_sequence(t: Array, sums: Array) -> Array:
+            n = part + t * parts
+
+            def step(i: Array, sums: Array, masked: bool) -> Array:
+                at = Place(n, head, i, i + c - (q_count - 1))
+                query = load_query(inputs, rows, at, size)
+                k, v = (load_block(x, n, key_head, at.j, size) for x in (inputs.k, inputs.v))
+                _, slopes, marks = gradients(plan, inputs, at, query, k, v, masked)
+                return sums + placed_only(slopes, *marks)
+
+            return loop(inputs, n, c, q_count, step, sums)
+
+        zeros = jnp.zeros((size, size), jnp.float32)
+        sums_ref[part, head, c] = lax.fori_loop(0, lax.div(n - 1 - part, parts) + 1, of_sequence, zeros)
+
+    output = jax.ShapeDtypeStruct((parts, heads, count, size, size), jnp.float32)
+    sums = call(plan, kernel, (count, heads, parts), output, inputs, rows, name="by_diagonals")
+    return _along_diagonals(jnp.sum(sums, axis=0))
+
+
+def _along_diagonals(tiles: Float[Array, "H C B B"]) -> Float[Array, "H R"]:
+    """Sum each tile along its diagonals, and put the diagonals of all tiles in line: R = (C + 1)·B."""
+    heads, count, size, _ = tiles.shape
+    # Rows of 2B that are cut again into rows of 2B - 1 begin one place later each.
+    skewed = jnp.pad(tiles[:, :, ::-1], ((0, 0), (0, 0), (0, 0), (0, size))).reshape(heads, count, -1)[..., :-size]
+    sums = jnp.sum(skewed.reshape(heads, count, size, 2 * size - 1), axis=2)
+    low, high = sums[..., :size], jnp.pad(sums[..., size:], ((0, 0), (0, 0), (0, 1)))
+    ends = lambda x, before: jnp.pad(x, ((0, 0), (before, 1 - before), (0, 0)))  # noqa: E731
+    return (ends(low, 0) + ends(high, 1)).reshape(heads, -1)
+
+
+def numbers_by_queries(
+    plan: Plan, inputs: Inputs, rows: Rows
+) -> tuple[tuple[Float[Array, " H"], ...], tuple[Float[Array, "N T"], ...]]:
+    """Return the gradients of the numbers that the bias reads, and of the queries' positions if they are floats."""
+    (n, heads, length, _), (q_size, k_size) = inputs.q.shape, plan.blocks
+    numbers, axes = len(inputs.numbers), _moving_axes(inputs)
+
+    def kernel(inputs: Inputs, rows: Rows, number_refs: tuple[Any, ...], position_refs: tuple[Any, ...]) -> None:
+        i, head, n = (pl.program_id(axis) for axis in range(3))
+        key_head = lax.div(head, plan.group)
+        query = load_query(inputs, rows, Place(n, head, i, i), q_size)
+
+        def step(j: Array, carry: Any, masked: bool) -> Any:
+            at = Place(n, head, i, j)
+            k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
+            _, slopes, marks = gradients(plan, inputs, at, query, k, v, masked)
+            d_numbers, d_positions, _ = bias_gradient(plan, inputs, at, slopes, *marks)
+            return jax.tree.map(jnp.add, carry, (tuple(d_numbers), d_positions))
+
+        zeros = (jnp.float32(0),) * numbers, (jnp.zeros((q_size, 1), jnp.float32),) * axes
+        d_numbers, d_positions = loop(inputs, n, i, plan.counts[1], step, zeros)
+        for ref, x in zip(number_refs, d_numbers, strict=True):
+            ref[n, head, i] = x
+        for ref, x in zip(position_refs, d_positions, strict=True):
+            ref[n, head, pl.ds(i * q_size, q_size)] = jnp.sum(x, axis=1)
+
+    outputs = (
+        (jax.ShapeDtypeStruct((n, heads, plan.counts[0]), jnp.float32),) * numbers,
+        (jax.ShapeDtypeStruct((n, heads, length), jnp.float32),) * axes,
+    )
+    found = call(plan, kernel, (plan.counts[0], heads, n), outputs, inputs, rows, name="numbers_by_queries")
+    return tuple(jnp.sum(x, axis=(0, 2)) for x in found[0]), tuple(jnp.sum(x, axis=1) for x in found[1])
+
+
+def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Array, "N S"], ...]:
+    """Return the gradients of the keys' positions, which must be floats."""
+    (n, heads), length, (q_size, k_size) = inputs.q.shape[:2], inputs.k.shape[2], plan.blocks
+    axes = _moving_axes(inputs)
+
+    def kernel(inputs: Inputs, rows: Rows, *position_refs: Any) -> None:
+        j, head, n = (pl.program_id(axis) for axis in range(3))
+        key_head = lax.div(head, plan.group)
+        k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
+
+        def step(i: Array, carry: Any, masked: bool) -> Any:
+            at = Place(n, head, i, j, turned=True)
+            query = load_query(inputs, rows, at, q_size)
+            _, slopes, marks = gradients(plan, inputs, at, query, k, v, masked)
+            return jax.tree.map(jnp.add, carry, bias_gradient(plan, inputs, at, slopes, *marks)[2])
+
+        zeros = (jnp.zeros((k_size, 1), jnp.float32),) * axes
+        for ref, x in zip(position_refs, loop(inputs, n, j, plan.counts[0], step, zeros), strict=True):
+            ref[n, head, pl.ds(j * k_size, k_size)] = jnp.sum(x, axis=1)
+
+    outputs = (jax.ShapeDtypeStruct((n, heads, length), jnp.float32),) * axes
+    found = call(plan, kernel, (plan.counts[1], heads, n), outputs, inputs, rows, name="positions_by_keys")
+    return tuple(jnp.sum(x, axis=1) for x in found)
+
+
+def _moving_axes(inputs: Inputs) -> int:
+    """Return how many axes of positions have gradients."""
+    positions = inputs.q_marks.positions
+    return len(positions) if positions and jnp.issubdtype(positions[0].dtype, jnp.floating) else 0

@@ -1,0 +1,229 @@
+"""One call of the kernels on GPUs: sizes of tiles, operands padded to them, and gradients brought back."""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from pejax._attention.core.contiguous import aligned
+from pejax._attention.core.elementwise import Elementwise
+from pejax._attention.core.operands import Layout, Operands
+from pejax._attention.core.reference import Options
+from pejax._attention.gpu.bias_gradients import by_diagonals, numbers_by_queries, positions_by_keys
+from pejax._attention.gpu.block_masks import Marks, Tiles, marks, spans, tiles
+from pejax._attention.gpu.kernels import Rows, by_keys, by_queries
+from pejax._attention.gpu.tile import Inputs, Plan
+from pejax._encoding import Params
+
+
+class Static(NamedTuple):
+    """What is static in a call; hashable."""
+
+    options: Options
+    layout: Layout
+    interpret: bool
+
+
+class Way(NamedTuple):
+    """A way to the bias: "none" has no bias, "tile" computes it, "diagonals" looks it up, "blockwise" leaves Pallas."""
+
+    name: str
+    inside: Elementwise | None = None
+
+
+class Learned(NamedTuple):
+    """What has gradients; positions where a bias reads them and they are floats."""
+
+    q: Float[Array, "N K G T D"]
+    k: Float[Array, "N K S D"]
+    v: Float[Array, "N K S D"]
+    shared: Params
+    per_head: Params
+    q_positions: Array | None
+    k_positions: Array | None
+
+
+class Floats(NamedTuple):
+    """What of the kernels' inputs has gradients."""
+
+    q: Float[Array, "N H T D"]
+    k: Float[Array, "N K S D"]
+    v: Float[Array, "N K S D"]
+    numbers: tuple[Array, ...]
+    diagonals: Float[Array, "H R"] | None
+    q_positions: tuple[Array, ...]
+    k_positions: tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, by one way."""
+
+    static: Static
+    way: Way
+    operands: Operands
+
+    @functools.cached_property
+    def plans(self) -> tuple[Plan, Plan]:
+        """The plans of forward and backward, which share their padded lengths."""
+        q = self.operands.q
+        lengths, options = (q.shape[-2], self.operands.k.shape[-2]), self.static.options
+        width = _power(q.shape[-1]) * q.dtype.itemsize
+        wide, narrow = ((128, 64), (64, 64)) if width <= 256 else ((64, 32), (32, 32)) if width <= 512 else _LEAST
+
+        def fit(blocks: tuple[int, int]) -> tuple[int, int]:
+            most = options.block or max(blocks)
+            q_size, k_size = (min(size, most, _power(length)) for size, length in zip(blocks, lengths, strict=True))
+            return q_size, k_size
+
+        ahead, back = fit(wide), fit(narrow)
+        q_unit, k_unit = map(max, ahead, back)
+        plan = Plan(
+            options=options,
+            blocks=(q_unit, k_unit),
+            counts=(math.ceil(lengths[0] / q_unit), math.ceil(lengths[1] / k_unit)),
+            group=q.shape[2],
+            inside=self.way.inside,
+            one_dropout=self.static.layout.one_dropout,
+            interpret=self.static.interpret,
+        )
+        return plan.with_blocks(ahead), plan.with_blocks(back)
+
+    @functools.cached_property
+    def lengths(self) -> tuple[int, int]:
+        """The padded T and S."""
+        plan = self.plans[0]
+        return plan.blocks[0] * plan.counts[0], plan.blocks[1] * plan.counts[1]
+
+    @functools.cached_property
+    def marks(self) -> tuple[Marks, Marks]:
+        """The marks of queries and keys."""
+        static = self.static
+        axes = 0 if self.way.name == "none" else position_axes(static.layout, self.operands)
+        return marks(static.options, static.layout, self.operands, self.lengths, axes)
+
+    def floats(self, learned: Learned) -> Floats:
+        """Return what the kernels read of what has gradients."""
+        n, k, g, t, d = learned.q.shape
+        width = _power(d)
+        pad = lambda x, length: jnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, width - d)))  # noqa: E731
+        q_length, k_length = self.lengths
+        numbers, diagonals = self._bias(learned)
+        return Floats(
+            q=pad(learned.q.reshape(n, k * g, t, d), q_length),
+            k=pad(learned.k, k_length),
+            v=pad(learned.v, k_length),
+            numbers=numbers,
+            diagonals=diagonals,
+            q_positions=self._positions(learned.q_positions, q_length),
+            k_positions=self._positions(learned.k_positions, k_length),
+        )
+
+    def _bias(self, learned: Learned) -> tuple[tuple[Array, ...], Array | None]:
+        """Return the numbers, or the diagonals, of every head."""
+        distance, inside = self.operands.shared.distance, self.way.inside
+        k, g, t = self.operands.q.shape[1:4]
+        if distance is None:
+            return (), None
+        own = jax.tree.map(lambda x: x.reshape(k * g, *x.shape[2:]), learned.per_head)
+        each = lambda f: jax.vmap(lambda own: f({**learned.shared, **own}), axis_size=k * g)(own)  # noqa: E731
+        if inside is not None and self.way.name == "tile":
+            return tuple(each(lambda params: [jnp.asarray(x) for x in inside.outside(params)])), None
+        place = jnp.arange(sum(self.lengths), dtype=jnp.int32) - (self.lengths[0] - 1)
+        place = place.clip(1 - t, self.operands.k.shape[2] - 1)  # padding has no distance of its own
+        relative = place + aligned(self.static.layout, self.operands)[1]
+        return (), each(lambda params: distance.func(params, relative).astype(jnp.float32))
+
+    def _positions(self, positions: Array | None, length: int) -> tuple[Array, ...]:
+        """Return the float positions of one side, `(N, T)` an axis, padded."""
+        if positions is None:
+            return ()
+        axes = position_axes(self.static.layout, self.operands)
+        split = [positions[..., a] for a in range(axes)] if axes > 1 else [positions]
+        rows = (x if x.ndim == 2 else x[None] for x in split)
+        return tuple(jnp.pad(x, ((0, 0), (0, length - x.shape[1])), mode="edge") for x in rows)
+
+    def inputs(self, plan: Plan, floats: Floats, tiles_of: str = "queries") -> Inputs:
+        """Return what a kernel reads, whose programs loop over what the tiles of "queries", "keys", "diagonals" see."""
+        operands, (q_marks, k_marks) = self.operands, self.marks
+        seen = tiles(self.static.options, q_marks, k_marks, plan.blocks)
+        if tiles_of == "diagonals":
+            whole = jnp.ones((1, *plan.counts), bool)
+            seen = (Tiles(whole, whole) if seen is None else seen).diagonals()
+        elif tiles_of == "keys" and seen is not None:
+            seen = seen.transposed()
+        words = None
+        if operands.seed is not None:
+            words = jnp.stack([*operands.seed, *(jnp.asarray(x, jnp.uint32) for x in operands.origin)])
+        if floats.q_positions:
+            q_marks = q_marks._replace(positions=floats.q_positions)
+            k_marks = k_marks._replace(positions=floats.k_positions)
+        return Inputs(
+            q=floats.q,
+            k=floats.k,
+            v=floats.v,
+            q_marks=q_marks,
+            k_marks=k_marks,
+            numbers=floats.numbers,
+            diagonals=floats.diagonals,
+            words=words,
+            spans=None if seen is None else spans(seen),
+        )
+
+    def rows(self, d_output: Array, lse: Array, mean: Array) -> Rows:
+        """Return what backward knows of the queries, padded."""
+        n, k, g, t, d = d_output.shape
+        extra, width = self.lengths[0] - t, _power(d)
+        row = lambda x: jnp.pad(x.reshape(n, k * g, t), ((0, 0), (0, 0), (0, extra)))  # noqa: E731
+        wide = jnp.pad(d_output.reshape(n, k * g, t, d), ((0, 0), (0, 0), (0, extra), (0, width - d)))
+        return Rows(wide, row(lse), row(mean))
+
+    def gradients(self, floats: Floats, rows: Rows) -> Floats:
+        """Return the gradients of all that has any."""
+        _, plan = self.plans
+        by_query = self.inputs(plan, floats)
+        by_key = self.inputs(plan, floats, "keys")
+        d_k, d_v = by_keys(plan, by_key, rows)
+        numbers, diagonals, q_positions, k_positions = (), None, (), ()
+        if floats.numbers or floats.q_positions:
+            numbers, q_positions = numbers_by_queries(plan, by_query, rows)
+        if floats.q_positions:
+            k_positions = positions_by_keys(plan, by_key, rows)
+        if floats.diagonals is not None:
+            side = min(plan.blocks)
+            square = plan.with_blocks((side, side))
+            diagonals = by_diagonals(square, self.inputs(square, floats, "diagonals"), rows)
+        return Floats(
+            q=by_queries(plan, by_query, rows),
+            k=d_k,
+            v=d_v,
+            numbers=numbers,
+            diagonals=diagonals,
+            q_positions=_summed(q_positions, floats.q_positions),
+            k_positions=_summed(k_positions, floats.k_positions),
+        )
+
+
+_LEAST = (32, 16), (32, 16)
+
+
+def position_axes(layout: Layout, operands: Operands) -> int:
+    """Return A."""
+    positions = operands.q_tokens.positions
+    return positions.shape[-1] if positions.ndim == (2 if layout.q_axes.positions is None else 3) else 1
+
+
+def _summed(found: tuple[Array, ...], given: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return gradients `(N, T)`, summed over the batch where the arrays given are not batched."""
+    pairs = zip(found, given, strict=True)
+    return tuple(x if x.shape == y.shape else jnp.sum(x, axis=0, keepdims=True) for x, y in pairs)
+
+
+def _power(size: int) -> int:
+    """Return the least power of two that holds `size`, and 16 at least: the least side of a product on these GPUs."""
+    return max(16, pl.next_power_of_2(size))

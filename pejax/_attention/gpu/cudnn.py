@@ -1,0 +1,123 @@
+"""Attention by the fused kernels that come with JAX: cuDNN's, for no bias and for a causal one that is linear.
+
+Whether the order of the arrays is the order of the tokens is known when the positions are; for other orders our own
+kernels take over. They also find what fused kernels do not give in full: log-sum-exps in float32, and the gradient of
+the bias, which in two folded columns would be a difference of large numbers.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
+from jaxtyping import Array
+
+from pejax._attention.core.elementwise import slope
+from pejax._attention.core.operands import Layout, Operands
+from pejax._attention.core.reference import Options
+from pejax._attention.gpu import attention as gpu
+from pejax._attention.gpu.call import Learned, Static, position_axes
+from pejax._attention.gpu.folded import check_fused, fused_product, in_order
+
+
+def fused_attention(
+    options: Options, layout: Layout, operands: Operands, *, backend: str = "cudnn", interpret: bool = False
+) -> tuple[Array, Array]:
+    """Attend as an `Implementation`.
+
+    Args:
+        options: of the call.
+        layout: what is batched.
+        operands: without a bias, or with one that `distance` shows to be linear.
+        backend: of `jax.nn.dot_product_attention`: "cudnn", or "xla" where there is no GPU.
+        interpret: run our own kernels in Pallas's interpreter.
+
+    Returns:
+        The output in q's type and the log-sum-exps, which cost a forward pass of our own if anybody reads them.
+
+    Raises:
+        NotImplementedError: what fused kernels or our own cannot do.
+    """
+    static = Static(options, layout, interpret)
+    check_fused(options, operands, position_axes(layout, operands))
+    gpu.refuse(static, operands)
+    learned = gpu.learned_of(operands)
+    try:
+        jax.eval_shape(functools.partial(_product, static, backend, operands), learned)
+    except RuntimeError as error:  # what jax raises where there is no cuDNN
+        raise NotImplementedError(str(error)) from error
+    return _attend(static, backend, learned, operands)  # pyright: ignore[reportReturnType]
+
+
+def _product(static: Static, backend: str, operands: Operands, learned: Learned) -> Array:
+    """Return the output."""
+    distance, slopes, positions = operands.shared.distance, None, None
+    if distance is not None:
+        heads = operands.q.shape[1] * operands.q.shape[2]
+        own = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), learned.per_head)
+        of_head = lambda own: slope(distance.func, {**learned.shared, **own})  # noqa: E731
+        slopes = jax.vmap(of_head, axis_size=heads)(own)
+        positions = operands.k_tokens.positions
+        positions = positions if static.layout.k_axes.positions is not None else positions[None]
+    return fused_product(static.options, learned.q, learned.k, learned.v, slopes, positions, backend=backend)
+
+
+def _choose(static: Static, operands: Operands, fused: Any, kernels: Any) -> Any:
+    """Take the fused kernels where the order of the arrays allows it."""
+    order = in_order(static.options, static.layout, operands)
+    return fused() if order is None else lax.cond(order, fused, kernels)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(static: Static, backend: str, learned: Learned, operands: Operands) -> tuple[Array, Array]:
+    outputs = functools.partial(gpu.attend, static, learned, operands)
+    product = functools.partial(_product, static, backend, operands, learned)
+    return _choose(static, operands, product, lambda: outputs()[0]), outputs()[1]
+
+
+def _attend_forward(static: Static, backend: str, learned: Any, operands: Any) -> tuple[tuple[Array, Array], tuple]:
+    learned, operands = jax.tree.map(
+        lambda x: x.value, (learned, operands), is_leaf=lambda x: isinstance(x, CustomVJPPrimal)
+    )
+    trees = []
+
+    def fused() -> tuple[Array, Array, list[Array]]:
+        of_tokens = lambda q, k, v: _product(static, backend, operands, learned._replace(q=q, k=k, v=v))  # noqa: E731
+        output, pull = jax.vjp(of_tokens, learned.q, learned.k, learned.v)
+        leaves, tree = jax.tree.flatten(pull)
+        trees.append(tree)
+        return output, jnp.zeros(output.shape[:-1], jnp.float32), leaves
+
+    shapes = jax.eval_shape(fused)[2]
+
+    def kernels() -> tuple[Array, Array, list[Array]]:
+        return *gpu.attend(static, learned, operands), [jnp.zeros(x.shape, x.dtype) for x in shapes]
+
+    output, lse_of_kernels, leaves = _choose(static, operands, fused, kernels)
+    lse = gpu.attend(static, learned, operands)[1]  # apart from the choice, so that it is dropped where nobody reads it
+    return (output, lse), (learned, operands, output, lse, lse_of_kernels, jax.tree.unflatten(trees[-1], leaves))
+
+
+def _attend_backward(static: Static, backend: str, saved: tuple, cotangents: tuple) -> tuple[Learned, None]:
+    del backend
+    learned, operands, output, lse, lse_of_kernels, pull = saved
+    d_output, d_lse = (
+        jnp.zeros_like(like) if isinstance(x, SymbolicZero) else x
+        for x, like in zip(cotangents, (output, lse), strict=True)
+    )
+    by_kernels = lambda lse: gpu.gradients(static, learned, operands, (output, lse), (d_output, d_lse))  # noqa: E731
+    found = by_kernels(lse)
+    if not isinstance(cotangents[1], SymbolicZero):
+        return found, None
+
+    def kernels() -> tuple[Array, Array, Array]:
+        own = by_kernels(lse_of_kernels)
+        return own.q, own.k, own.v
+
+    q, k, v = _choose(static, operands, lambda: pull(d_output), kernels)
+    return found._replace(q=q, k=k, v=v), None
+
+
+_attend.defvjp(_attend_forward, _attend_backward, symbolic_zeros=True)

@@ -1,0 +1,158 @@
+"""Fused kernels that know no bias, given one: a bias linear in the distance, folded into two more columns of q and k.
+
+Where no key is after its query, a bias `a·(p_j - p_i)` is `a·p_j` but for a constant of the row, which softmax does not
+see. With a and p written as sums of three bfloat16 parts, their product is
+
+    a·p = a1·p1 + a1·p2 + a1·p3 + a2·p1 + a2·p2 + a3·p1
+
+to 2^-24 of its size: six columns, the p on k and the a / scale on q, so that heads of other slopes may share a key.
+That error does not shrink with the distance: at length L and slope a, a logit is right to about a·L·2^-24.
+
+Reference:
+    Press et al. 2022 (arXiv 2108.12409), section 3: the constant of the row.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Num
+
+from pejax._attention.core.operands import Layout, Operands
+from pejax._attention.core.reference import Options
+from pejax._tokens import Tokens
+
+PARTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))
+"""Which part of the slope meets which part of the position."""
+COLUMNS = 8
+"""Of which the last two are zero: fused kernels want multiples of 8."""
+LARGEST = 2**24
+"""Positions up to here are exact in three parts."""
+
+
+def fold(
+    q: Float[Array, "N T H D"],
+    k: Float[Array, "N S K D"],
+    slopes: Float[Array, " H"],
+    positions: Num[Array, "#N S"],
+    *,
+    scale: float,
+) -> tuple[Float[Array, "N T H E"], Float[Array, "N S K E"]]:
+    """Return q and k with E = D + 8 channels, for which `scale·q·k` is larger by `slope_h · (p_j - c)`.
+
+    Args:
+        q: queries.
+        k: keys.
+        slopes: logits per token.
+        positions: of the keys, up to 2^24.
+        scale: what multiplies q·k.
+
+    Returns:
+        The same with the columns; c, the position in the middle, keeps the numbers small.
+    """
+    middle = positions[:, positions.shape[1] // 2, None]
+    on_keys, on_queries = _parts((positions - middle).astype(jnp.float32)), _parts(slopes / scale)
+    empty = [(0, 0)] * 2
+    pad = lambda x: jnp.pad(jnp.stack(x, axis=-1), [*empty[: x[0].ndim], (0, COLUMNS - len(PARTS))])  # noqa: E731
+    q_columns = pad([on_queries[i] for i, _ in PARTS]).astype(q.dtype)
+    k_columns = pad([on_keys[j] for _, j in PARTS]).astype(k.dtype)
+    return (
+        jnp.concatenate([q, jnp.broadcast_to(q_columns, (*q.shape[:-1], COLUMNS))], axis=-1),
+        jnp.concatenate([k, jnp.broadcast_to(k_columns[:, :, None], (*k.shape[:-1], COLUMNS))], axis=-1),
+    )
+
+
+def _parts(x: Float[Array, "*N"]) -> list[Float[Array, "*N"]]:
+    """Return three numbers of 8 bits each that sum to x."""
+    found = []
+    for _ in range(3):
+        # The mask rounds as the cast to bfloat16 and back does, which XLA may leave out.
+        part = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+        found, x = [*found, part], x - part
+    return found
+
+
+def fused_product(
+    options: Options,
+    q: Float[Array, "N K G T D"],
+    k: Float[Array, "N K S D"],
+    v: Float[Array, "N K S D"],
+    slopes: Float[Array, " H"] | None,
+    positions: Num[Array, "#N S"] | None,
+    *,
+    backend: str,
+) -> Float[Array, "N K G T D"]:
+    """Attend by `jax.nn.dot_product_attention`, causality being the order of the arrays.
+
+    Args:
+        options: of the call; `causal` and `window` are what it can do.
+        q: queries.
+        k: keys.
+        v: values.
+        slopes: of a bias linear in key - query; None = no bias.
+        positions: of the keys, where there are slopes.
+        backend: "cudnn", or "xla" where there is no GPU.
+    """
+    n, groups, heads, length, dim = q.shape
+    rows = jnp.moveaxis(q.reshape(n, groups * heads, length, dim), 1, 2)
+    keys, values = (jnp.moveaxis(x, 1, 2) for x in (k, v))
+    if slopes is not None and positions is not None:
+        rows, keys = fold(rows, keys, slopes, positions, scale=options.scale)
+        values = jnp.pad(values, [(0, 0)] * 3 + [(0, COLUMNS)])
+    output = jax.nn.dot_product_attention(  # pyright: ignore[reportCallIssue]
+        rows,
+        keys,
+        values,
+        scale=options.scale,
+        is_causal=options.causal,
+        local_window_size=None if options.window is None else (options.window - 1, 0),
+        implementation=backend,  # pyright: ignore[reportArgumentType]
+    )
+    return jnp.moveaxis(output[..., :dim], 1, 2).reshape(q.shape)
+
+
+def check_fused(options: Options, operands: Operands, axes: int) -> None:
+    """Raise NotImplementedError for what fused kernels cannot do, whatever the positions are."""
+    linear = operands.shared.distance is not None
+    tokens = operands.q_tokens, operands.k_tokens
+    rules = {
+        "narrow types": operands.q.dtype == jnp.bfloat16 or (operands.q.dtype == jnp.float16 and not linear),
+        "no dropout of a counter": operands.seed is None,
+        "no soft cap": options.soft_cap is None,
+        "no distance range": options.distance_range is None,
+        "no window but a causal one": options.window is None or options.causal,
+        "no precision": options.precision in (None, lax.Precision.DEFAULT),
+        "no segments": all(side.segments is None for side in tokens),
+        "as many keys as queries where causal": not options.causal or operands.q.shape[-2] == operands.k.shape[-2],
+        "no bias but a causal one": not linear or options.causal,
+        "no bias of positions that are not integers on one axis": not linear
+        or (axes == 1 and all(jnp.issubdtype(side.positions.dtype, jnp.integer) for side in tokens)),
+        "no bias of tokens without a position": not linear or all(side.placed is None for side in tokens),
+    }
+    for rule, holds in rules.items():
+        if not holds:
+            raise NotImplementedError(f"fused kernels take {rule}")
+
+
+def in_order(options: Options, layout: Layout, operands: Operands) -> Bool[Array, ""] | None:
+    """Return whether the order of the arrays is the order that causality goes by, and positions never fall.
+
+    None where nothing depends on the order.
+    """
+    if not options.causal:
+        return None
+    linear = operands.shared.distance is not None
+
+    def of_one(q: Tokens, k: Tokens) -> Bool[Array, ""]:
+        q_index, k_index = (side.positions if side.index is None else side.index for side in (q, k))
+        holds = jnp.all(q_index == k_index) & jnp.all(k_index[1:] > k_index[:-1])
+        if not linear:
+            return holds
+        rising = jnp.all(q.positions == k.positions) & jnp.all(k.positions[1:] >= k.positions[:-1])
+        return holds & rising & (k.positions[-1].astype(jnp.float32) - k.positions[0].astype(jnp.float32) <= LARGEST)
+
+    axes = layout.q_axes, layout.k_axes
+    if all(field is None for side in axes for field in side):
+        return of_one(operands.q_tokens, operands.k_tokens)
+    return jnp.all(jax.vmap(functools.partial(of_one), axes)(operands.q_tokens, operands.k_tokens))

@@ -1,0 +1,182 @@
+"""Attention kernels for GPUs, in Pallas on Triton: forward, and the gradients of queries, keys and values.
+
+A program of `forward` and `by_queries` owns a block of queries and loops over the keys, one of `by_keys` a block of
+keys and loops over the queries of every head that reads them.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+from jaxtyping import Array, Float
+
+from pejax._attention.gpu.tile import Inputs, Place, Plan, dot, scores, scores_gradient, tile_marks
+
+
+class Rows(NamedTuple):
+    """What backward knows of each query.
+
+    Attributes:
+        d_output: gradient of the output, in the queries' type.
+        lse: log-sum-exp, 0 where it is -inf.
+        mean: Σ_d d_output·output - d_lse.
+    """
+
+    d_output: Float[Array, "N H T D"]
+    lse: Float[Array, "N H T"]
+    mean: Float[Array, "N H T"]
+
+
+def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *operands: Any, name: str) -> Any:
+    """Run a kernel over a grid, with the warps that suit the bytes of a head."""
+    dim, size = operands[0].q.shape[-1], operands[0].q.dtype.itemsize
+    kernel_call = pl.pallas_call(
+        kernel,
+        grid=grid,
+        out_shape=outputs,
+        interpret=plan.interpret,
+        compiler_params=triton.CompilerParams(num_warps=8 if dim * size > 128 else 4, num_stages=2),
+        name=f"pejax_{name}",
+    )
+    return jax.jit(kernel_call)(*operands)  # jax drops a jit that nobody reads, but no pallas_call
+
+
+def loop(inputs: Inputs, n: Array, block: Array, count: int, step: Callable, carry: Any) -> Any:
+    """Run `step(j, carry, masked)` over the blocks that `block` sees: first those it sees whole, then the others."""
+    if inputs.spans is None:
+        return lax.fori_loop(0, count, lambda j, carry: step(j, carry, False), carry)
+    at = n if inputs.spans.shape[0] > 1 else 0
+    first, begin, after, last = (inputs.spans[at, block, i] for i in range(4))
+    carry = lax.fori_loop(begin, after, lambda j, carry: step(j, carry, False), carry)
+    before = begin - first
+
+    def partial(t: Array, carry: Any) -> Any:
+        return step(jnp.where(t < before, first + t, after + t - before), carry, True)
+
+    return lax.fori_loop(0, before + last - after, partial, carry)
+
+
+def load_block(ref: Any, n: Array, head: Array, block: Array, size: int) -> Array:
+    """Load the rows of one block of one head."""
+    return ref[n, head, pl.ds(block * size, size)]
+
+
+def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[Array, "N H T"]]:
+    """Return the output and each query's log-sum-exp."""
+    (n, heads, length, dim), (q_size, k_size) = inputs.q.shape, plan.blocks
+
+    def kernel(inputs: Inputs, o_ref: Any, lse_ref: Any) -> None:
+        late, head, n = (pl.program_id(axis) for axis in range(3))
+        i = plan.counts[0] - 1 - late  # where causal, the blocks with the most work first
+        key_head = lax.div(head, plan.group)
+        q = load_block(inputs.q, n, head, i, q_size)
+
+        def step(j: Array, carry: tuple[Array, Array, Array], masked: bool) -> tuple[Array, Array, Array]:
+            top, total, sums = carry
+            at = Place(n, head, i, j)
+            k = load_block(inputs.k, n, key_head, j, k_size)
+            found = scores(plan, inputs, at, dot(plan, q, k, b_turned=True), *tile_marks(plan, inputs, at), masked)
+            new = jnp.maximum(top, jnp.max(found.logits, axis=1))
+            shift = jnp.where(new == -jnp.inf, 0.0, new)
+            weights, shrink = jnp.exp(found.logits - shift[:, None]), jnp.exp(top - shift)
+            total = total * shrink + jnp.sum(weights, axis=1)
+            weights = weights if found.keep is None else weights * found.keep
+            part = dot(plan, weights.astype(q.dtype), load_block(inputs.v, n, key_head, j, k_size))
+            return new, total, sums * shrink[:, None] + part
+
+        nothing = jnp.zeros(q_size, jnp.float32)
+        carry = (nothing - jnp.inf, nothing, jnp.zeros((q_size, dim), jnp.float32))
+        top, total, sums = loop(inputs, n, i, plan.counts[1], step, carry)
+        blind = total == 0
+        divisor = jnp.where(blind, 1.0, total)
+        o_ref[n, head, pl.ds(i * q_size, q_size)] = (sums / divisor[:, None]).astype(q.dtype)
+        lse_ref[n, head, pl.ds(i * q_size, q_size)] = jnp.where(blind, -jnp.inf, top + jnp.log(divisor))
+
+    outputs = (
+        jax.ShapeDtypeStruct((n, heads, length, dim), inputs.q.dtype),
+        jax.ShapeDtypeStruct((n, heads, length), jnp.float32),
+    )
+    return call(plan, kernel, (plan.counts[0], heads, n), outputs, inputs, name="forward")
+
+
+class Query(NamedTuple):
+    """One block of queries in backward."""
+
+    q: Array
+    d_output: Array
+    lse: Array
+    mean: Array
+
+
+def load_query(inputs: Inputs, rows: Rows, at: Place, size: int) -> Query:
+    """Load one block of queries, its numbers a row across the keys as the tile stands."""
+    q, d_output, lse, mean = (load_block(x, at.n, at.head, at.i, size) for x in (inputs.q, *rows))
+    across = lambda x: x[None, :] if at.turned else x[:, None]  # noqa: E731
+    return Query(q, d_output, across(lse), across(mean))
+
+
+def gradients(
+    plan: Plan, inputs: Inputs, at: Place, query: Query, k: Array, v: Array, masked: bool
+) -> tuple[Array, Array, tuple]:
+    """Return the weights, the gradient of the scores, and the marks of a tile."""
+    products = ((k, query.q), (v, query.d_output)) if at.turned else ((query.q, k), (query.d_output, v))
+    logits, d_weights = (dot(plan, *pair, b_turned=True) for pair in products)
+    marks = tile_marks(plan, inputs, at)
+    found = scores(plan, inputs, at, logits, *marks, masked)
+    return *scores_gradient(found, query.lse, d_weights, query.mean), marks
+
+
+def by_queries(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"]:
+    """Return the gradient of q."""
+    (n, heads, length, dim), (q_size, k_size) = inputs.q.shape, plan.blocks
+
+    def kernel(inputs: Inputs, rows: Rows, dq_ref: Any) -> None:
+        late, head, n = (pl.program_id(axis) for axis in range(3))
+        i = plan.counts[0] - 1 - late  # where causal, the blocks with the most work first
+        key_head = lax.div(head, plan.group)
+        query = load_query(inputs, rows, Place(n, head, i, i), q_size)
+
+        def step(j: Array, d_q: Array, masked: bool) -> Array:
+            k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
+            _, slopes, _ = gradients(plan, inputs, Place(n, head, i, j), query, k, v, masked)
+            return d_q + dot(plan, slopes.astype(k.dtype), k)
+
+        d_q = loop(inputs, n, i, plan.counts[1], step, jnp.zeros((q_size, dim), jnp.float32))
+        dq_ref[n, head, pl.ds(i * q_size, q_size)] = (d_q * plan.options.scale).astype(dq_ref.dtype)
+
+    output = jax.ShapeDtypeStruct((n, heads, length, dim), inputs.q.dtype)
+    return call(plan, kernel, (plan.counts[0], heads, n), output, inputs, rows, name="by_queries")
+
+
+def by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Array, "N K S D"], Float[Array, "N K S D"]]:
+    """Return the gradients of k and v."""
+    (n, key_heads, length, dim), (q_size, k_size) = inputs.k.shape, plan.blocks
+
+    def kernel(inputs: Inputs, rows: Rows, dk_ref: Any, dv_ref: Any) -> None:
+        j, key_head, n = (pl.program_id(axis) for axis in range(3))
+        k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
+
+        def of_head(g: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            head = key_head * plan.group + g
+
+            def step(i: Array, carry: tuple[Array, Array], masked: bool) -> tuple[Array, Array]:
+                d_k, d_v = carry
+                at = Place(n, head, i, j, turned=True)
+                query = load_query(inputs, rows, at, q_size)
+                weights, slopes, _ = gradients(plan, inputs, at, query, k, v, masked)
+                d_v = d_v + dot(plan, weights.astype(v.dtype), query.d_output)
+                return d_k + dot(plan, slopes.astype(k.dtype), query.q), d_v
+
+            return loop(inputs, n, j, plan.counts[0], step, carry)
+
+        zeros = jnp.zeros((k_size, dim), jnp.float32)
+        d_k, d_v = lax.fori_loop(0, plan.group, of_head, (zeros, zeros))
+        dk_ref[n, key_head, pl.ds(j * k_size, k_size)] = (d_k * plan.options.scale).astype(dk_ref.dtype)
+        dv_ref[n, key_head, pl.ds(j * k_size, k_size)] = d_v.astype(dv_ref.dtype)
+
+    output = jax.ShapeDtypeStruct((n, key_heads, length, dim), inputs.k.dtype)
+    return call(plan, kernel, (plan.counts[1], key_heads, n), (output, output), inputs, rows, name="by_keys")

@@ -1,0 +1,221 @@
+"""One tile of scores inside a kernel on a GPU: its logits, and what the gradient of the scores means for the bias.
+
+A tile has queries as rows and keys as columns, or the other way round: `Marks` are rows and columns that broadcast.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from pejax._attention.core.dropout import Dropout, keep_pairs
+from pejax._attention.core.elementwise import Elementwise
+from pejax._attention.core.reference import Options
+from pejax._attention.gpu.block_masks import Marks, seen
+
+
+class Plan(NamedTuple):
+    """What is static in a kernel.
+
+    Attributes:
+        options: of the call.
+        blocks: queries and keys of a tile, powers of two from 16.
+        counts: tiles that the padded queries and keys have.
+        group: query heads of a key head.
+        inside: the bias of a tile from numbers and distances, or None.
+        on_diagonals: the bias is a vector of one number a diagonal.
+        one_dropout: drop the same pairs in every sequence and head.
+        interpret: run in Pallas's interpreter.
+    """
+
+    options: Options
+    blocks: tuple[int, int]
+    counts: tuple[int, int]
+    group: int
+    inside: Elementwise | None = None
+    on_diagonals: bool = False
+    one_dropout: bool = False
+    interpret: bool = False
+
+    def with_blocks(self, blocks: tuple[int, int]) -> "Plan":
+        """Return the plan for tiles of another size."""
+        lengths = (size * count for size, count in zip(self.blocks, self.counts, strict=True))
+        counts = tuple(length // size for length, size in zip(lengths, blocks, strict=True))
+        return self._replace(blocks=blocks, counts=counts)
+
+
+class Inputs(NamedTuple):
+    """What a kernel reads; all of it, for every program takes the part it needs.
+
+    Attributes:
+        q: padded in T and D.
+        k: padded in S and D.
+        v: likewise.
+        q_marks: of the queries.
+        k_marks: of the keys.
+        numbers: that the bias of a tile needs of the parameters, one of each a head.
+        diagonals: the bias by `j - i + T - 1`.
+        words: of dropout.
+        spans: where a program's loop begins and ends; None = everywhere.
+    """
+
+    q: Float[Array, "N H T D"]
+    k: Float[Array, "N K S D"]
+    v: Float[Array, "N K S D"]
+    q_marks: Marks
+    k_marks: Marks
+    numbers: tuple[Array, ...] = ()
+    diagonals: Float[Array, "H R"] | None = None
+    words: Array | None = None
+    spans: Array | None = None
+
+
+class Place(NamedTuple):
+    """A tile: its sequence, query head, block of queries and block of keys, and whether queries are its columns."""
+
+    n: Array
+    head: Array
+    i: Array
+    j: Array
+    turned: bool = False
+
+
+class Scores(NamedTuple):
+    """The logits of a tile and what their gradient takes.
+
+    Attributes:
+        logits: -inf where not seen.
+        slope: d logits / d (scale·q·k + bias), or None for 1.
+        keep: what dropout multiplies the weights by, or None for 1.
+    """
+
+    logits: Array
+    slope: Array | None
+    keep: Array | None
+
+
+def dot(plan: Plan, a: Array, b: Array, *, b_turned: bool = False) -> Array:
+    """Return a · b, or a · b^T, in float32."""
+    if plan.interpret:  # XLA on a CPU has no products of narrow types with float32 sums everywhere
+        a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+    contract = (((1,), (1 if b_turned else 0,)), ((), ()))
+    return lax.dot_general(a, b, contract, precision=plan.options.precision, preferred_element_type=jnp.float32)
+
+
+def tile_marks(plan: Plan, inputs: Inputs, at: Place) -> tuple[Marks, Marks]:
+    """Load the marks of a tile's queries and keys."""
+
+    def load(marks: Marks, block: Array, size: int, as_rows: bool) -> Marks:
+        def of_field(ref: Any) -> Array:
+            x = ref[at.n if ref.shape[0] > 1 else 0, pl.ds(block * size, size)]
+            return x[:, None] if as_rows else x[None, :]
+
+        return jax.tree.map(of_field, marks)
+
+    q_size, k_size = plan.blocks
+    return load(inputs.q_marks, at.i, q_size, not at.turned), load(inputs.k_marks, at.j, k_size, at.turned)
+
+
+def tile_bias(plan: Plan, inputs: Inputs, at: Place, q: Marks, k: Marks) -> Array | None:
+    """Return the bias of a tile, 0 where a token is not placed; None where there is none."""
+    if inputs.diagonals is not None:
+        q_size, k_size = plan.blocks
+        row = at.i * q_size + lax.broadcasted_iota(jnp.int32, (q_size, 1), 0)
+        column = at.j * k_size + lax.broadcasted_iota(jnp.int32, (1, k_size), 1)
+        if at.turned:
+            row = at.i * q_size + lax.broadcasted_iota(jnp.int32, (1, q_size), 1)
+            column = at.j * k_size + lax.broadcasted_iota(jnp.int32, (k_size, 1), 0)
+        bias = inputs.diagonals[at.head, column - row + (plan.counts[0] * q_size - 1)]
+    elif plan.inside is not None:
+        bias = _inside(plan, head_numbers(inputs, at), q.positions, k.positions)
+    else:
+        return None
+    return placed_only(bias, q, k)
+
+
+def _inside(plan: Plan, numbers: list[Array], q: tuple[Array, ...], k: tuple[Array, ...]) -> Array:
+    relative = tuple(y - x for x, y in zip(q, k, strict=True))
+    return plan.inside.inside(numbers, relative).astype(jnp.float32)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def head_numbers(inputs: Inputs, at: Place) -> list[Array]:
+    """Load what the bias needs of one head's parameters."""
+    return [ref[at.head] for ref in inputs.numbers]
+
+
+def placed_only(x: Array, q: Marks, k: Marks) -> Array:
+    """Return x, 0 in pairs that have an unplaced token."""
+    return x if q.placed is None else jnp.where((q.placed != 0) & (k.placed != 0), x, 0.0)
+
+
+def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: Marks, k: Marks, masked: bool) -> Scores:
+    """Return the scores of a tile from its products q·k.
+
+    Args:
+        plan: static.
+        inputs: references.
+        at: where the tile is.
+        products: q·k, or k·q where the tile is turned.
+        q: marks of the queries.
+        k: marks of the keys.
+        masked: whether there may be pairs that are not seen.
+    """
+    logits, slope, keep = plan.options.scale * products, None, None
+    bias = tile_bias(plan, inputs, at, q, k)
+    logits = logits if bias is None else logits + bias
+    if (cap := plan.options.soft_cap) is not None:
+        bent = jnp.tanh(logits / cap)
+        logits, slope = cap * bent, 1 - bent * bent
+    mask = seen(plan.options, q, k) if masked else None
+    logits = logits if mask is None else jnp.where(mask, logits, -jnp.inf)
+    if inputs.words is not None:
+        keep = _keep(plan, inputs.words, at)
+    return Scores(logits, slope, keep)
+
+
+def _keep(plan: Plan, words: Any, at: Place) -> Array:
+    """Return 1 / (1 - rate) for the pairs that dropout keeps, else 0."""
+    zero = jnp.uint32(0)
+    batch, head = (
+        (zero, zero) if plan.one_dropout else (x.astype(jnp.uint32) + words[i] for x, i in ((at.n, 2), (at.head, 3)))
+    )
+    dropout = Dropout((words[0], words[1]), batch, head, words[4], words[5])  # pyright: ignore[reportArgumentType]
+    place = lambda block, size: (block * size + lax.iota(jnp.int32, size)).astype(jnp.uint32)  # noqa: E731
+    rate, (q_size, k_size) = plan.options.dropout_rate, plan.blocks
+    kept = jnp.where(keep_pairs(dropout, place(at.i, q_size), place(at.j, k_size), rate), 1 / (1 - rate), 0.0)
+    return kept.T if at.turned else kept
+
+
+def scores_gradient(found: Scores, lse: Array, d_weights: Array, mean: Array) -> tuple[Array, Array]:
+    """Return the weights after dropout, and the gradient of scale·q·k + bias.
+
+    Args:
+        found: the scores.
+        lse: of the queries, 0 for -inf, as a row or a column.
+        d_weights: gradient of the weights after dropout.
+        mean: of the queries, as a row or a column.
+    """
+    weights = jnp.exp(found.logits - lse)
+    if found.keep is not None:
+        d_weights = d_weights * found.keep
+    slopes = weights * (d_weights - mean)
+    if found.keep is not None:
+        weights = weights * found.keep
+    return weights, slopes if found.slope is None else slopes * found.slope
+
+
+def bias_gradient(
+    plan: Plan, inputs: Inputs, at: Place, slopes: Array, q: Marks, k: Marks
+) -> tuple[list[Array], tuple[Array, ...], tuple[Array, ...]]:
+    """Return a tile's part of the gradients of the numbers, and of the positions of queries and keys.
+
+    Positions that are whole numbers have none.
+    """
+    numbers, slopes = head_numbers(inputs, at), placed_only(slopes, q, k)
+    if q.positions and jnp.issubdtype(q.positions[0].dtype, jnp.floating):
+        return jax.vjp(lambda *operands: _inside(plan, *operands), numbers, q.positions, k.positions)[1](slopes)
+    (d_numbers,) = jax.vjp(lambda numbers: _inside(plan, numbers, q.positions, k.positions), numbers)[1](slopes)
+    return d_numbers, (), ()

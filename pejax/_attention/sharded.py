@@ -1,0 +1,229 @@
+"""Attention whose batch, heads and sequence are split over a mesh of devices, equal to attention on one.
+
+Each device has the queries, keys and tokens of its share. Positions, order and segments travel with the tokens and are
+those of the whole, so nothing about an encoding or a mask changes; dropout counts from where the share begins. Over the
+sequence the keys meet the queries in one of two ways:
+
+    ring     keys, values and their tokens go round the devices; each step attends to one share, and the parts are
+             merged by log-sum-exp. Backward goes round once more, gradients of the keys along with them. Memory O(L/n).
+    gather   every device takes all keys and values, memory O(L), and attends once.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import Partial
+from jaxtyping import Array, Float
+
+from pejax._attention import ring
+from pejax._attention.api import run
+from pejax._attention.core.operands import (
+    Layout,
+    Operands,
+    Origin,
+    check_dropout,
+    check_masked,
+    check_options,
+    check_partials,
+    prepare,
+)
+from pejax._attention.core.reference import Hooks, Options
+from pejax._tokens import Tokens
+
+METHODS = {"ring": ring.ring, "gather": ring.gather}
+
+
+class Split(NamedTuple):
+    """What is split over which axes of a mesh; hashable."""
+
+    mesh: Mesh
+    batch: tuple[str, ...]
+    head: str | None
+    sequence: str | None
+    method: str
+
+    def devices(self, *axes: str | None) -> int:
+        """Return how many devices these axes have together."""
+        return math.prod(self.mesh.shape[axis] for axis in axes if axis is not None)
+
+
+def sharded_attention(
+    q: Float[Array, "*B T H D"],
+    k: Float[Array, "*B S K D"],
+    v: Float[Array, "*B S K D"],
+    *,
+    q_tokens: Tokens | Array,
+    k_tokens: Tokens | Array | None = None,
+    bias: Partial | None = None,
+    values: Partial | None = None,
+    distance: Partial | None = None,
+    vectors: Partial | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    distance_range: tuple[int, int] | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    dropout: tuple[Array, float] | None = None,
+    return_lse: bool = False,
+    implementation: str | None = None,
+    mesh: Mesh | None = None,
+    batch_axes: str | tuple[str, ...] = (),
+    head_axis: str | None = None,
+    sequence_axis: str | None = None,
+    method: str = "ring",
+) -> Float[Array, "*B T H D"] | tuple[Float[Array, "*B T H D"], Float[Array, "*B T H"]]:
+    """Attend as `attention` does, with batch, heads and sequence split over the axes of a mesh.
+
+    Output and gradients are those of one device: positions, order and segments are the whole sequence's, gradients of
+    what all heads share are summed over the devices, parameters of single heads are split with them, dropout drops the
+    same pairs. Axes of the mesh that are not named here do the same work again.
+
+    On several devices of a CPU, a loop that launches programs must wait for a result once in eight launches or so:
+    XLA:CPU hangs where 32 are under way (docs/known-traps.md).
+
+    Args:
+        q: rotated queries, as in `attention`, like all that follows up to `implementation`.
+        k: rotated keys.
+        v: values.
+        q_tokens: of the queries; split with them.
+        k_tokens: of the keys. None = `q_tokens`.
+        bias: `Partial(hook, params)`.
+        values: likewise.
+        distance: likewise.
+        vectors: likewise.
+        causal: keys after the query are not seen. Where the sequence is contiguous, the first devices then have the
+            least to do; where device i has tokens i, i + n, i + 2n ..., all have the same: order is `Tokens.index`.
+        window: in tokens.
+        distance_range: in tokens.
+        scale: None = D**-0.5.
+        soft_cap: in logits.
+        dropout: `(key, rate)`.
+        return_lse: also return the log-sum-exps.
+        implementation: of the attention to one share.
+        mesh: None = the one in use (`jax.set_mesh`).
+        batch_axes: the mesh axes that *B, flattened, is split over.
+        head_axis: the mesh axis that H and K are split over.
+        sequence_axis: the mesh axis that T and S are split over.
+        method: "ring" sends keys and values round, memory O(S/n) a device; "gather" gives each device all of them,
+            memory O(S), and does not compute the forward pass again in the backward pass.
+
+    Returns:
+        As `attention`.
+
+    Raises:
+        ValueError: no mesh, an axis that it does not have or that is named twice, a size that its axis does not divide,
+            or what `attention` refuses.
+        TypeError: an operand of another kind.
+
+    Reference:
+        Liu, Zaharia & Abbeel 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context" (arXiv
+        2310.01889); for the order of tokens Brandon et al. 2023, "Striped Attention" (arXiv 2311.09431).
+    """
+    check_partials(bias=bias, values=values, distance=distance, vectors=vectors)
+    check_masked(causal, bias, values, distance)
+    options = check_options(q, causal, window, distance_range, scale, soft_cap)
+    seed, rate = check_dropout(dropout)
+    operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance, vectors), seed)
+    split = _check_split(mesh, batch_axes, head_axis, sequence_axis, method)
+    _check_sizes(split, operands)
+    options = options._replace(dropout_rate=rate)
+    if 0 in q.shape or 0 in k.shape:
+        output, lse = run(options, layout, operands, implementation, q.shape)
+    else:
+        output, lse = _sharded(split, options, layout, implementation, operands)
+    output, lse = output.reshape(q.shape), lse.reshape(q.shape[:-1])
+    return (output, lse) if return_lse else output
+
+
+def _check_split(
+    mesh: Mesh | None, batch_axes: str | tuple[str, ...], head_axis: str | None, sequence_axis: str | None, method: str
+) -> Split:
+    """Return the split, or raise ValueError for one that the mesh does not have."""
+    found: Any = jax.sharding.get_abstract_mesh() if mesh is None else mesh
+    if found.empty:
+        raise ValueError("mesh must be given, or be in use by jax.set_mesh, got None")
+    batch = (batch_axes,) if isinstance(batch_axes, str) else tuple(batch_axes)
+    named = [axis for axis in (*batch, head_axis, sequence_axis) if axis is not None]
+    for axis in named:
+        if axis not in found.shape:
+            raise ValueError(f"axes must be of the mesh, {tuple(found.shape)}, got {axis!r}")
+        if named.count(axis) > 1:
+            raise ValueError(f"an axis of the mesh splits one thing, got {axis!r} twice")
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    return Split(found, batch, head_axis, sequence_axis, method)
+
+
+def _check_sizes(split: Split, operands: Operands) -> None:
+    """Raise ValueError where the devices would not all have the same share."""
+    (n, groups, _, t, _), s = operands.q.shape, operands.k.shape[-2]
+    for name, size, axes in (
+        ("the batch", n, split.batch),
+        ("k's heads", groups, (split.head,)),
+        ("T", t, (split.sequence,)),
+        ("S", s, (split.sequence,)),
+    ):
+        if size % (devices := split.devices(*axes)):
+            raise ValueError(f"{name} must be a multiple of the {devices} devices of {axes}, got {size}")
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _sharded(
+    split: Split, options: Options, layout: Layout, implementation: str | None, operands: Operands
+) -> tuple[Array, Array]:
+    """Return output `(N, T, H, D)` and log-sum-exp `(N, T, H)`, split as the operands are."""
+    batch, head, sequence, method = split.batch or None, split.head, split.sequence, ring.attend
+    if sequence is not None and split.devices(sequence) > 1:
+        method = METHODS[split.method]
+    share = ring.Share(options, layout, implementation, sequence or "", split.devices(sequence))
+
+    def attend(operands: Operands) -> tuple[Array, Array]:
+        return method(share, operands._replace(origin=_origin(split, operands)))
+
+    def of_tokens(tokens: Tokens, axes: Tokens) -> Tokens:
+        specs = (PartitionSpec(batch, sequence) if axis == 0 else PartitionSpec(sequence) for axis in axes)
+        fields: list[Any] = [None if x is None else spec for x, spec in zip(tokens, specs, strict=True)]
+        return Tokens(*fields)
+
+    whole = lambda tree: jax.tree.map(lambda _: PartitionSpec(), tree)  # noqa: E731
+    specs: dict[str, Any] = {
+        "q": PartitionSpec(batch, head, None, sequence),
+        "k": PartitionSpec(batch, head, sequence),
+        "v": PartitionSpec(batch, head, sequence),
+        "shared": whole(operands.shared),
+        "per_head": jax.tree.map(lambda _: PartitionSpec(head), operands.per_head),
+        "q_tokens": of_tokens(operands.q_tokens, layout.q_axes),
+        "k_tokens": of_tokens(operands.k_tokens, layout.k_axes),
+        "seed": whole(operands.seed),
+        "pairs": operands.pairs,
+        "origin": whole(operands.origin),
+    }
+    out, placed = PartitionSpec(batch, sequence, head), Operands(**specs)
+    operands = jax.tree.map(functools.partial(_reshard, split.mesh), operands, placed)
+    return jax.shard_map(attend, mesh=split.mesh, in_specs=(placed,), out_specs=(out, out), check_vma=False)(operands)
+
+
+def _reshard(mesh: Mesh | AbstractMesh, x: Array, spec: PartitionSpec) -> Array:
+    """Split x over the explicit axes of a mesh, where `shard_map` takes only what is split already."""
+    explicit = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit}
+    if not explicit:
+        return x
+    parts = [(part,) if isinstance(part, str) else part or () for part in spec]
+    own = PartitionSpec(*(tuple(axis for axis in part if axis in explicit) for part in parts))
+    return jax.reshard(x, NamedSharding(mesh, own))
+
+
+def _origin(split: Split, operands: Operands) -> Origin:
+    """Return where this device's batch, heads, queries and keys begin."""
+    n, groups, heads, t, _ = operands.q.shape
+    shares = (split.batch, n), (split.head, groups * heads), (split.sequence, t), (split.sequence, operands.k.shape[2])
+    return Origin(*(_begin(axes, size) for axes, size in shares))
+
+
+def _begin(axes: str | tuple[str, ...] | None, size: int) -> Array:
+    return lax.axis_index(axes).astype(jnp.uint32) * jnp.uint32(size) if axes else jnp.uint32(0)

@@ -1,0 +1,252 @@
+"""Flash attention for TPUs in three Mosaic kernels: forward; gradients of q and the bias; gradients of k and v.
+
+Every kernel walks tiles of keys x queries and visits only those between the first and the last in which some query
+sees some key. The bias of a tile is a Toeplitz matrix cut from a vector of the distances on its diagonal; nothing of
+the size of the scores is ever written to memory. With w = e^(s - lse), mean_i = Σ_d do_id o_id - dlse_i,
+
+    ds_ij = w_ij (dw_ij - mean_i)    dq = scale·ds k    dk = scale·dsᵀ q    dv = wᵀ do    dbias[r] = Σ_(j - i = r) ds_ij
+
+Reference:
+    Dao et al. 2022, "FlashAttention" (arXiv 2205.14135), appendix B.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from pejax._attention.core.reference import nonzero
+from pejax._attention.tpu.tile import (
+    Place,
+    Plan,
+    Refs,
+    diagonal_gradient,
+    diagonal_of,
+    drop,
+    numbers_gradient,
+    placed_only,
+    product,
+    tile_logits,
+)
+
+
+class Spans(NamedTuple):
+    """The first and the last block that each block has to visit, over batch and blocks; last < first = none."""
+
+    first: Int[Array, " M"]
+    last: Int[Array, " M"]
+
+
+def forward(
+    plan: Plan, operands: dict[str, Array], spans: Spans
+) -> tuple[Float[Array, "N H T D"], Float[Array, "N H 1 T"]]:
+    """Return the output and each row's log-sum-exp."""
+    q, k = operands["q"], operands["k"]
+    (n, h, t, d), blocks = q.shape, k.shape[2] // plan.keys
+
+    def kernel(first: Any, last: Any, refs: Refs, output: Any, lse: Any, top: Any, total: Any, sums: Any) -> None:
+        grid = [pl.program_id(axis) for axis in range(4)]
+        at, seen = _by_queries(plan, operands, first, last, *grid)
+
+        @pl.when(grid[3] == 0)
+        def start() -> None:
+            top[...] = jnp.full_like(top, -jnp.inf)
+            total[...] = jnp.zeros_like(total)
+            sums[...] = jnp.zeros_like(sums)
+
+        @pl.when(seen)
+        def add() -> None:
+            logits, _ = tile_logits(plan, refs, at)
+            new = jnp.maximum(top[...], jnp.max(logits, axis=0, keepdims=True))
+            shift = jnp.where(new == -jnp.inf, 0.0, new)
+            weights, shrink = jnp.exp(logits - shift), jnp.exp(top[...] - shift)
+            total[...] = total[...] * shrink + jnp.sum(weights, axis=0, keepdims=True)
+            kept = drop(plan, refs, weights).astype(refs["v"].dtype)
+            sums[...] = sums[...] * shrink + product(plan.options, refs["v"][0, 0], kept, (0, 0))
+            top[...] = new
+
+        @pl.when(grid[3] == blocks - 1)
+        def finish() -> None:
+            divisor = nonzero(total[...])
+            output[0, 0] = (sums[...] / divisor).T.astype(output.dtype)
+            lse[0, 0] = jnp.where(total[...] == 0, -jnp.inf, top[...] + jnp.log(divisor))
+
+    row = pltpu.VMEM((1, plan.queries), jnp.float32)
+    return _call(
+        plan, kernel, operands, spans, (n, h, t // plan.queries, blocks),
+        _by_queries, 2, {"q": q.dtype, "lse": jnp.float32},
+        [row, row, pltpu.VMEM((d, plan.queries), jnp.float32)],
+    )  # fmt: skip
+
+
+def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple[Array, ...]:
+    """Return the gradient of q and, where there is a bias, of each example's and head's `diagonals` or `numbers`."""
+    q, k = operands["q"], operands["k"]
+    (n, h, t, d), blocks = q.shape, k.shape[2] // plan.keys
+    name = next((name for name in ("diagonals", "numbers") if name in operands), None)
+    outputs = {"q": q.dtype} if name is None else {"q": q.dtype, f"d_{name}": jnp.float32}
+    sums = pltpu.VMEM((d, plan.queries), jnp.float32)
+    skewed = [pltpu.VMEM((plan.lanes, plan.queries + plan.keys), jnp.float32)] if name == "diagonals" else []
+
+    def kernel(first: Any, last: Any, refs: Refs, d_q: Any, *rest: Any) -> None:
+        d_made, (sums, *skewed) = rest[0], rest[len(outputs) - 1 :]
+        grid = [pl.program_id(axis) for axis in range(4)]
+        at, seen = _by_queries(plan, operands, first, last, *grid)
+
+        @pl.when(grid[3] == 0)
+        def start() -> None:
+            sums[...] = jnp.zeros_like(sums)
+
+        if name is not None:
+
+            @pl.when((grid[2] == 0) & (grid[3] == 0))
+            def start_bias() -> None:
+                d_made[...] = jnp.zeros_like(d_made)
+
+        @pl.when(seen)
+        def add() -> None:
+            _, d_logits = _score_gradients(plan, refs, at)
+            sums[...] += product(plan.options, refs["k"][0, 0], d_logits.astype(q.dtype), (0, 0))
+            if name == "diagonals":
+                found = diagonal_gradient(plan, placed_only(plan, refs, d_logits), *skewed)
+                d_made[0, 0, pl.ds(diagonal_of(plan, at.i, at.j), 1), :] += found
+            elif name == "numbers":
+                d_made[0, 0] += numbers_gradient(plan, refs, at, placed_only(plan, refs, d_logits))
+
+        @pl.when(grid[3] == blocks - 1)
+        def finish() -> None:
+            d_q[0, 0] = (plan.options.scale * sums[...]).T.astype(d_q.dtype)
+
+    grid = n, h, t // plan.queries, blocks
+    return _call(plan, kernel, operands, spans, grid, _by_queries, 2, outputs, [sums, *skewed])
+
+
+def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple[Array, Array]:
+    """Return the gradients of k and v, summed over the queries' heads that share them."""
+    q, k, v = (operands[name] for name in "qkv")
+    (n, groups, s, d), heads, blocks = k.shape, q.shape[1] // k.shape[1], plan.query_blocks
+
+    def kernel(first: Any, last: Any, refs: Refs, d_k: Any, d_v: Any, k_sums: Any, v_sums: Any) -> None:
+        grid = [pl.program_id(axis) for axis in range(5)]
+        at, seen = _by_keys(plan, operands, first, last, *grid)
+
+        @pl.when((grid[3] == 0) & (grid[4] == 0))
+        def start() -> None:
+            k_sums[...] = jnp.zeros_like(k_sums)
+            v_sums[...] = jnp.zeros_like(v_sums)
+
+        @pl.when(seen)
+        def add() -> None:
+            weights, d_logits = _score_gradients(plan, refs, at)
+            q, d_output = refs["q"][0, 0], refs["d_output"][0, 0]
+            v_sums[...] += product(plan.options, drop(plan, refs, weights).astype(d_output.dtype), d_output, (1, 0))
+            k_sums[...] += product(plan.options, d_logits.astype(q.dtype), q, (1, 0))
+
+        @pl.when((grid[3] == heads - 1) & (grid[4] == blocks - 1))
+        def finish() -> None:
+            d_k[0, 0] = (plan.options.scale * k_sums[...]).astype(d_k.dtype)
+            d_v[0, 0] = v_sums[...].astype(d_v.dtype)
+
+    sums = pltpu.VMEM((plan.keys, d), jnp.float32)
+    grid = (n, groups, s // plan.keys, heads, blocks)
+    return _call(plan, kernel, operands, spans, grid, _by_keys, 3, {"k": k.dtype, "v": v.dtype}, [sums, sums])
+
+
+def _score_gradients(plan: Plan, refs: Refs, at: Place) -> tuple[Float[Array, "S T"], Float[Array, "S T"]]:
+    """Return the tile's weights before dropout, and the gradient of `scale·q·k + bias`."""
+    logits, slope = tile_logits(plan, refs, at)
+    weights = jnp.exp(logits - refs["lse"][0, 0])
+    d_weights = product(plan.options, refs["v"][0, 0], refs["d_output"][0, 0], (1, 1))
+    d_logits = weights * (drop(plan, refs, d_weights) - refs["mean"][0, 0])
+    return weights, d_logits if slope is None else d_logits * slope
+
+
+def _by_queries(
+    plan: Plan, operands: dict[str, Array], first: Any, last: Any, n: Any, h: Any, i: Any, j: Any
+) -> tuple[Place, Any]:
+    """Return where a step of the grid (example, query head, query block, key block) is, and whether it has work."""
+    span = _tokens_of(operands, n) * plan.query_blocks + i
+    key_head = h // (operands["q"].shape[1] // operands["k"].shape[1])
+    within, seen = _within(j, first[span], last[span])
+    return Place(n, h, key_head, i, within), seen
+
+
+def _by_keys(
+    plan: Plan, operands: dict[str, Array], first: Any, last: Any, n: Any, group: Any, j: Any, g: Any, i: Any
+) -> tuple[Place, Any]:
+    """Return the same for the grid (example, key head, key block, head of the group, query block)."""
+    span = _tokens_of(operands, n) * (operands["k"].shape[2] // plan.keys) + j
+    head = group * (operands["q"].shape[1] // operands["k"].shape[1]) + g
+    within, seen = _within(i, first[span], last[span])
+    return Place(n, head, group, within, j), seen
+
+
+def _within(block: Any, first: Any, last: Any) -> tuple[Any, Any]:
+    """Return the nearest block that is visited, which is here already, and whether it is this one."""
+    return jnp.maximum(first, jnp.minimum(block, last)), (first <= block) & (block <= last)
+
+
+def _tokens_of(operands: dict[str, Array], n: Any) -> Any:
+    """Return which example's tokens example n has: the only ones there are, or its own."""
+    return n if "columns" in operands and operands["columns"].shape[0] > 1 else 0
+
+
+def _call(
+    plan: Plan,
+    kernel: Callable[..., None],
+    operands: dict[str, Array],
+    spans: Spans,
+    grid: tuple[int, ...],
+    place: Callable[..., tuple[Place, Any]],
+    parallel: int,
+    outputs: dict[str, Any],
+    scratch: list[Any],
+) -> Any:
+    """Run a kernel whose first `parallel` axes of the grid are independent; its outputs are shaped as operands."""
+    n, h, t, d = operands["q"].shape
+
+    def at(pick: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+        def index(*step: Any) -> tuple[Any, ...]:
+            *steps, first, last = step
+            return pick(*place(plan, operands, first, last, *steps)[0])
+
+        return index
+
+    q_block, k_block = (1, 1, plan.queries, d), (1, 1, plan.keys, d)
+    token = functools.partial(_tokens_of, operands)
+    queries = pl.BlockSpec(q_block, at(lambda n, h, group, i, j: (n, h, i, 0)))
+    keys = pl.BlockSpec(k_block, at(lambda n, h, group, i, j: (n, group, j, 0)))
+    rows = pl.BlockSpec((1, 1, 1, plan.queries), at(lambda n, h, group, i, j: (n, h, 0, i)))
+    rows_told, columns_told = len([x for x in plan.fields if x != "word"]), len(plan.fields)
+    diagonals = operands["diagonals"].shape[1:] if "diagonals" in operands else ()
+    specs = {
+        "q": queries, "d_output": queries, "k": keys, "v": keys, "lse": rows, "mean": rows, "words": rows,
+        "rows": pl.BlockSpec((1, rows_told, plan.queries), at(lambda n, h, group, i, j: (token(n), 0, i))),
+        "columns": pl.BlockSpec((1, plan.keys, columns_told), at(lambda n, h, group, i, j: (token(n), j, 0))),
+        "numbers": pl.BlockSpec(memory_space=pltpu.SMEM),
+        "d_numbers": pl.BlockSpec((1, 1, 1, plan.lanes), at(lambda n, h, group, i, j: (n, h, 0, 0))),
+        "diagonals": pl.BlockSpec((1, *diagonals), at(lambda n, h, group, i, j: (h, 0, 0))),
+        "d_diagonals": pl.BlockSpec((1, 1, *diagonals), at(lambda n, h, group, i, j: (n, h, 0, 0))),
+    }  # fmt: skip
+    shapes = {"lse": (n, h, 1, t), "d_numbers": (n, h, 1, plan.lanes), "d_diagonals": (n, h, *diagonals)}
+    made = [jax.ShapeDtypeStruct(shapes.get(x) or operands[x].shape, dtype) for x, dtype in outputs.items()]
+    return pl.pallas_call(
+        kernel,
+        out_shape=made,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=grid,
+            in_specs=[{name: specs[name] for name in operands}],
+            out_specs=[specs[name] for name in outputs],
+            scratch_shapes=scratch,
+        ),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel",) * parallel + ("arbitrary",) * (len(grid) - parallel)
+        ),
+        interpret=plan.interpret,
+    )(*spans, operands)

@@ -1,0 +1,204 @@
+"""One tile of attention inside a Mosaic kernel: S keys down the sublanes, T queries along the lanes.
+
+In this orientation what belongs to a query is a row and broadcasts for nothing, maxima and sums over the keys stay in
+the vector unit, and the gradients of k and v are plain products. What belongs to a key is a column.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Bool, Float, Int
+
+from pejax._attention.core.dropout import finalise
+from pejax._attention.core.reference import Options
+
+LANES = 128
+"""Numbers in a row of a vector register: blocks are multiples of it."""
+
+Refs: TypeAlias = dict[str, Any]
+"""The operands of a kernel by name, each one block; what a call does not need is not there."""
+
+
+class Plan(NamedTuple):
+    """What is static in a kernel; hashable.
+
+    Attributes:
+        options: of the call.
+        fields: what is told of each token, in the order of the rows of `rows` and the columns of `columns`: "order",
+            "segment", "placed", "axis0" ..., and of keys "word", the key's part of the dropout's hash.
+        queries: in a tile.
+        keys: in a tile.
+        query_blocks: of a sequence.
+        inside: `(numbers, relative positions on each axis) -> bias`, where the bias is made in the tile.
+        lanes: in a register; keys that one strided roll serves.
+        interpret: whether to run in Pallas's interpreter.
+    """
+
+    options: Options
+    fields: tuple[str, ...]
+    queries: int
+    keys: int
+    query_blocks: int
+    inside: Callable[..., Array] | None
+    lanes: int
+    interpret: bool
+
+    @property
+    def step(self) -> int:
+        """The distance between one diagonal and the next, in tokens: all tiles start at multiples of it."""
+        return math.gcd(self.queries, self.keys)
+
+
+def diagonal_of(plan: Plan, i: Any, j: Any) -> Any:
+    """Return which diagonal the tile of query block i and key block j lies on, from 0."""
+    return (j * plan.keys - i * plan.queries + (plan.query_blocks - 1) * plan.queries) // plan.step
+
+
+def tile_bias(plan: Plan, diagonal: Float[Array, "1 W"]) -> Float[Array, "S T"]:
+    """Return `bias[x, y] = diagonal[S + y - x]`, which one strided roll makes, cut at whole registers."""
+    width = plan.queries + plan.keys
+    rows = jnp.broadcast_to(diagonal, (plan.lanes, width))
+    rolled = pltpu.roll(rows, 0, axis=1, stride=1, stride_axis=0)
+    starts = range(plan.keys, 0, -plan.lanes)
+    return jnp.concatenate([rolled[:, start : start + plan.queries] for start in starts], axis=0)
+
+
+def diagonal_gradient(plan: Plan, d_logits: Float[Array, "S T"], sums: Any) -> Float[Array, "1 W"]:
+    """Return the sum of each diagonal of `d_logits`: the transpose of `tile_bias`; `sums` is scratch."""
+    width = plan.queries + plan.keys
+    sums[...] = jnp.zeros(sums.shape, jnp.float32)
+    for x, start in zip(range(0, plan.keys, plan.lanes), range(plan.keys, 0, -plan.lanes), strict=True):
+        sums[:, start : start + plan.queries] += d_logits[x : x + plan.lanes]
+    rows = sums[...]
+    while len(rows) > 1:
+        half = len(rows) // 2
+        rows = rows[:half] + pltpu.roll(rows[half:], width - half, axis=1)
+    return rows
+
+
+class Place(NamedTuple):
+    """Where a step of the grid is: example, query head, key head, block of queries, block of keys."""
+
+    n: Any
+    head: Any
+    key_head: Any
+    i: Any
+    j: Any
+
+
+def tile_logits(plan: Plan, refs: Refs, at: Place) -> tuple[Float[Array, "S T"], Float[Array, "S T"] | None]:
+    """Return the logits, -inf where the key is not seen, and their slope where there is a soft cap."""
+    options, slope = plan.options, None
+    logits = options.scale * product(options, refs["k"][0, 0], refs["q"][0, 0], (1, 1))
+    bias = None
+    if "diagonals" in refs:
+        bias = tile_bias(plan, refs["diagonals"][0, pl.ds(diagonal_of(plan, at.i, at.j), 1), :])
+    elif plan.inside is not None:
+        bias = plan.inside(numbers_of(refs, at), relative_of(plan, refs))
+    if bias is not None:
+        logits = logits + placed_only(plan, refs, bias)
+    if options.soft_cap is not None:
+        share = jnp.tanh(logits / options.soft_cap)
+        logits, slope = options.soft_cap * share, 1.0 - share * share
+    for allowed in _visible(plan, refs):
+        logits = jnp.where(allowed, logits, -jnp.inf)
+    return logits, slope
+
+
+def numbers_of(refs: Refs, at: Place) -> list[Array]:
+    """Return what the bias of this head reads."""
+    if "numbers" not in refs:
+        return []
+    return [refs["numbers"][at.head, number] for number in range(refs["numbers"].shape[1])]
+
+
+def relative_of(plan: Plan, refs: Refs) -> tuple[Int[Array, "S T"], ...]:
+    """Return key - query on each axis."""
+    axes = [name for name in plan.fields if name.startswith("axis")]
+    return tuple(k - q for q, k in (_field(plan, refs, name) for name in axes))
+
+
+def numbers_gradient(plan: Plan, refs: Refs, at: Place, d_bias: Float[Array, "S T"]) -> Float[Array, "1 L"]:
+    """Return the gradients of the numbers that the bias reads, the first of the lanes."""
+    inside: Any = plan.inside
+    relative = relative_of(plan, refs)
+    _, pull = jax.vjp(lambda numbers: inside(numbers, relative), numbers_of(refs, at))
+    lane = lax.broadcasted_iota(jnp.int32, (1, plan.lanes), 1)
+    parts = [jnp.where(lane == number, d, 0.0) for number, d in enumerate(pull(d_bias)[0])]
+    return functools.reduce(jnp.add, parts)
+
+
+def placed_only(plan: Plan, refs: Refs, bias: Float[Array, "S T"]) -> Float[Array, "S T"]:
+    """Return the bias of pairs of two placed tokens, 0 for others: a linear map that is its own transpose."""
+    if "placed" not in plan.fields:
+        return bias
+    q, k = _field(plan, refs, "placed")
+    return jnp.where((q != 0) & (k != 0), bias, 0.0)
+
+
+def drop(plan: Plan, refs: Refs, weights: Float[Array, "S T"]) -> Float[Array, "S T"]:
+    """Drop weights as `apply_dropout` does: a linear map that is its own transpose."""
+    rate = plan.options.dropout_rate
+    if not rate:
+        return weights
+    column = lax.bitcast_convert_type(_column(plan, refs, "word"), jnp.uint32)
+    keep = finalise(column + refs["words"][0, 0]) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+    return jnp.where(keep, weights / (1.0 - rate), 0.0)
+
+
+def product(options: Options, a: Array, b: Array, contract: tuple[int, int]) -> Float[Array, "M N"]:
+    """Return the product over one axis of each, in float32."""
+    return lax.dot_general(
+        a,
+        b,
+        (((contract[0],), (contract[1],)), ((), ())),
+        precision=options.precision,
+        preferred_element_type=jnp.float32,
+    )
+
+
+def _visible(plan: Plan, refs: Refs) -> list[Bool[Array, "S T"]]:
+    """Return what `positions.visible` says of the tile, one mask a rule."""
+    causal, window, limits = plan.options.causal, plan.options.window, plan.options.distance_range
+    masks = []
+    if "order" in plan.fields:
+        q, k = _field(plan, refs, "order")
+        if causal:
+            masks.append(q >= k)
+        apart = jnp.where(q >= k, q - k, k - q)
+        for low, high in ((0, window), limits or (0, None)):
+            if low > 0:
+                masks.append(unsigned(apart) > bound(low - 1))
+            if high is not None:
+                masks.append(unsigned(apart) <= bound(high - 1))
+    if "segment" in plan.fields:
+        q, k = _field(plan, refs, "segment")
+        masks.append((q == k) & (k != 0))
+    return masks
+
+
+def unsigned(x: Int[Array, "..."]) -> Int[Array, "..."]:
+    """Move unsigned 32 bits to signed ones of the same order: distances of any two int32 are exact in the former."""
+    return x ^ jnp.int32(-(2**31))
+
+
+def bound(most: int) -> Array:
+    """Return a largest distance in the numbers of `unsigned`."""
+    return jnp.int32(min(most, 2**32 - 1) - 2**31)
+
+
+def _field(plan: Plan, refs: Refs, name: str) -> tuple[Int[Array, "1 T"], Int[Array, "S 1"]]:
+    place = plan.fields.index(name)
+    return refs["rows"][0, place : place + 1, :], _column(plan, refs, name)
+
+
+def _column(plan: Plan, refs: Refs, name: str) -> Int[Array, "S 1"]:
+    place = plan.fields.index(name)
+    return refs["columns"][0, :, place : place + 1]

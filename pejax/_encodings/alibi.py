@@ -1,0 +1,126 @@
+"""ALiBi: a penalty linear in the distance, one slope per head, fixed or learned; Euclidean distance on grids.
+
+    logits[h, i, j] += -m_h · |p_j - p_i|
+
+Reference:
+    Press et al. 2022, "Train Short, Test Long" (arXiv 2108.12409), section 3, which found that
+    learned slopes extrapolate less well; slopes as in the authors' `fairseq/models/transformer.py:get_slopes`.
+    Fuller et al. 2023, "CROMA" (arXiv 2311.00566), section 3.2: two axes.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from pejax._encoding import Dims, Encoding, Extent, Params, from_distance, no_params
+from pejax._ops.checks import check_choice
+from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
+
+
+def alibi_slopes(heads: int) -> Float[Array, " H"]:
+    """Return the slope of each head, the steepest first where H is a power of two.
+
+    `m_h = 2^(-8(h+1)/H)` for H a power of two; otherwise the slopes of the largest power of two P below H, followed by
+    every second slope of 2P.
+
+    Args:
+        heads: H, any count from 1.
+
+    Returns:
+        Positive slopes, logits per token.
+
+    Raises:
+        ValueError: fewer than one head.
+    """
+    if heads < 1:
+        raise ValueError(f"heads must be at least 1, got {heads}")
+    power = 2 ** (heads.bit_length() - 1)
+    geometric = lambda n: [2.0 ** (-8.0 * (h + 1) / n) for h in range(n)]  # noqa: E731
+    return jnp.asarray(geometric(power) + geometric(2 * power)[0::2][: heads - power], jnp.float32)
+
+
+def alibi_bias(
+    q_positions: Num[Array, "T *A"], k_positions: Num[Array, "S *A"], slopes: Float[Array, " H"]
+) -> Float[Array, "H T S"]:
+    """Return `-m_h · |p_j - p_i|` for every head and pair.
+
+    Args:
+        q_positions: in tokens; `(T, A)` in patches takes the Euclidean distance. Two dimensions always mean axes: of a
+            batch `(B, T)`, take one example at a time (`jax.vmap`), or `attention` with `attention_hooks`.
+        k_positions: likewise.
+        slopes: logits per token, positive.
+    """
+    relative = relative_positions(q_positions, k_positions)
+    return jax.vmap(lambda slope: -slope * token_distance(relative, axes_of(q_positions)))(slopes)
+
+
+def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend: str = "none") -> Encoding:
+    """Make ALiBi for these dims: `bias[h, i, j] = -slope_scale · m_h · |p_j - p_i|`, Euclidean where axes > 1.
+
+    The slopes are fixed and enter through `at`, unless the parameters have slopes, `{"heads": {"slope": (H,)}}`: those
+    are kept, and have gradients.
+
+    Args:
+        dims: H gives the slopes, `axes` the distance, `extent` the trained length.
+        slope_scale: multiplies every slope; learned ones at the start.
+        learned: one slope per head is a parameter, the same in all layers, and starts at the published one.
+        extend: "slopes" scales the slopes by L/L' beyond the trained extent L (`scale_alibi_slopes`).
+
+    Raises:
+        ValueError: a `slope_scale` that is not positive, an unknown extension, or one without a trained extent.
+    """
+    if not slope_scale > 0:
+        raise ValueError(f"alibi's slope_scale must be positive, got {slope_scale}")
+    check_choice("extend", extend, ("none", "slopes"))
+    if extend == "slopes" and dims.extent is None:
+        raise ValueError("extend='slopes' needs the trained extent, got dims.extent=None")
+
+    published = lambda: slope_scale * alibi_slopes(dims.heads)  # noqa: E731
+
+    def init(key: Array) -> Params:
+        del key
+        return {"heads": {"slope": published()}}
+
+    def at(params: Params, extent: Extent) -> Params:
+        slopes = params["heads"]["slope"] if "heads" in params else published()
+        if extend == "slopes" and dims.extent is not None:
+            slopes = scale_alibi_slopes(slopes, dims.extent, extent)
+        return {**params, "heads": {"slope": slopes}}
+
+    def distance(params: Params, relative: Array) -> Array:
+        check_axes("alibi", relative, dims.axes)
+        return -params["slope"] * token_distance(relative, dims.axes)
+
+    return Encoding(
+        init=init if learned else no_params,
+        at=None if learned and extend == "none" else at,
+        bias=from_distance(distance),
+        distance=distance,
+        shift_invariant=True,
+    )
+
+
+def scale_alibi_slopes(
+    slopes: Float[Array, " H"], trained_length: int | Sequence[int], length: int | Array | Sequence[int]
+) -> Float[Array, " H"]:
+    """Flatten ALiBi's slopes beyond the trained length, so that the largest penalty stays what training saw.
+
+    `m'_h = m_h · L/L'` when `L' > L`, else `m_h`; on grids L and L' are the diagonals.
+
+    Args:
+        slopes: per token (patch), one a head.
+        trained_length: L, in tokens, or the trained grid.
+        length: L', in tokens (it may be traced), or the grid at hand.
+
+    Returns:
+        The slopes, per token.
+
+    Reference:
+        Al-Khateeb et al. 2023, "Position Interpolation Improves ALiBi Extrapolation" (arXiv 2310.13017), section 3.
+    """
+    size = lambda extent: math.hypot(*extent) if isinstance(extent, Sequence) else extent  # noqa: E731
+    ratio = jnp.asarray(size(trained_length), jnp.float32) / jnp.asarray(size(length), jnp.float32)
+    return slopes * jnp.minimum(1.0, ratio)

@@ -1,0 +1,121 @@
+"""FIRE: a small learned function of the distance, measured against the position of the query.
+
+    logits[h, i, j] += f_h( log(|c · d| + 1) / (log(|c · n| + 1) + ε) ),   d = p_j - p_i
+    f_h(x) = w_h · relu(a x + b) + β_h,   ε = 1e-6
+
+The normaliser is `n = max(p_i, L)` under a causal mask, where d never exceeds p_i. Without one d may exceed it, so that
+`n = max(p_i, p_j, L)` there: |d| <= n for positions from 0 on, which keeps x within [0, 1] as the paper has it.
+
+Reference:
+    Li et al. 2024, "Functional Interpolation for Relative Positions" (arXiv 2310.04418), equation 4 and appendix.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from pejax._encoding import Dims, Encoding, Params, owned_by
+from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, sum_over_axes
+from pejax._ops.relu_network import Side, Units, log_distance, network
+
+THRESHOLD = 512.0
+EPSILON = 1e-6
+
+
+def fire_bias(
+    q_positions: Num[Array, "T *A"],
+    k_positions: Num[Array, "S *A"],
+    params: Params,
+    *,
+    causal: bool,
+    threshold: float = THRESHOLD,
+) -> Float[Array, "H T S"]:
+    """Return FIRE's bias for every head and pair, on A > 1 axes the sum of one such term per axis.
+
+    Args:
+        q_positions: in tokens, `(T,)` or `(T, A)`.
+        k_positions: likewise.
+        params: `all`: `a` and `b` `(W,)` of the hidden layer, `c` and `multiplier` `()`; `heads`: `w` `(H, W)` and
+            `bias` `(H,)`. On A > 1 axes A comes first in `all`, and after H in `heads`.
+        causal: whether keys after the query are masked.
+        threshold: of which L is the `multiplier`, in tokens.
+
+    Returns:
+        Logits.
+
+    Raises:
+        ValueError: parameters without the axes of the positions.
+    """
+    axes = axes_of(q_positions)
+    check_table("fire's c", params["all"]["c"].shape, axes)
+
+    def head(heads: Params) -> Float[Array, "T S"]:
+        return _bias({**params["all"], **heads}, q_positions, k_positions, axes, causal, threshold)
+
+    return jax.vmap(head)(params["heads"])
+
+
+def _bias(
+    params: Params, q_positions: Array, k_positions: Array, axes: int, causal: bool, threshold: float
+) -> Float[Array, "T S"]:
+    def term(params: Params, q_positions: Num[Array, " T"], k_positions: Num[Array, " S"]) -> Float[Array, "T S"]:
+        least = jnp.abs(params["multiplier"] * threshold)
+
+        def side(positions: Num[Array, " T"], free: bool = False) -> Side:
+            normaliser = jnp.maximum(positions.astype(jnp.float32), least)
+            inverse = 1.0 / (log_distance(normaliser, params["c"]) + EPSILON)
+            return Side(positions, jnp.full_like(inverse, jnp.inf) if free else inverse)
+
+        units = Units(params["a"], params["b"], params["w"])
+        return network(side(q_positions), side(k_positions, causal), params["c"], units) + params["bias"]
+
+    return sum_over_axes(term, axes, params, q_positions, k_positions)
+
+
+def fire(dims: Dims, *, hidden: int = 32, threshold: float | None = None, share: str = "model") -> Encoding:
+    """Make FIRE for these dims: `bias = f_h(log(|c d| + 1) / (log(|c n| + 1) + ε))`, one network an axis, summed.
+
+    Learned: the network (hidden layer shared by the heads), c from 0.1, and the multiplier of the threshold from 1.
+    Weights and biases start uniform within `fan_in^-0.5`.
+
+    Args:
+        dims: `causal` chooses the normaliser: `max(q, L)`, or `max(q, k, L)` without a causal mask.
+        hidden: W, hidden units.
+        threshold: L before its multiplier, in tokens; None = 512 as in the paper, or the longest side of the trained
+            extent where that is shorter.
+        share: "model": one network for all layers (the paper's FIRE-S); "layer": one for each (its FIRE).
+
+    Raises:
+        ValueError: no hidden unit, a threshold that is not positive, or an unknown `share`.
+    """
+    if hidden < 1:
+        raise ValueError(f"fire's hidden units must be at least 1, got {hidden}")
+    if threshold is None:
+        sides = dims.extent if isinstance(dims.extent, tuple) else (dims.extent or THRESHOLD,)
+        threshold = min(THRESHOLD, float(max(sides)))
+    if not threshold > 0:
+        raise ValueError(f"fire's threshold must be positive, got {threshold}")
+    axes = axis_shape(dims.axes)
+
+    def init(key: Array) -> Params:
+        keys = jax.random.split(key, 4)
+        uniform = lambda key, *shape: jax.random.uniform(key, shape, jnp.float32, -1.0, 1.0)  # noqa: E731
+        return {
+            "all": {
+                "a": uniform(keys[0], *axes, hidden),
+                "b": uniform(keys[1], *axes, hidden),
+                "c": jnp.full(axes, 0.1, jnp.float32),
+                "multiplier": jnp.ones(axes, jnp.float32),
+            },
+            "heads": {
+                "w": hidden**-0.5 * uniform(keys[2], dims.heads, *axes, hidden),
+                "bias": hidden**-0.5 * uniform(keys[3], dims.heads, *axes),
+            },
+        }
+
+    def bias(params: Params, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
+        del q, k
+        check_axes("fire", q_positions, dims.axes)
+        return _bias(params, q_positions, k_positions, dims.axes, dims.causal, threshold)
+
+    return Encoding(**owned_by(share, init), bias=bias)

@@ -1,0 +1,93 @@
+"""KERPLE: a kernel of the distance with two learned, positive numbers a head.
+
+    log:    logits[h, i, j] += -r1_h · log(1 + r2_h · |p_j - p_i|)
+    power:  logits[h, i, j] += -r1_h · |p_j - p_i|^r2_h
+
+On grids |·| is the Euclidean distance.
+
+Reference:
+    Chi et al. 2022, "KERPLE" (arXiv 2205.09921), equation 3; initial values and bounds as in the authors'
+    `ParallelKerpleLog` and `ParallelKerplePower`, where r1 and r2 are called p and a (log), a and p (power).
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from pejax._encoding import Dims, Encoding, Params, from_distance, owned_by
+from pejax._ops.checks import check_choice
+from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
+
+VARIANTS = ("log", "power")
+LEAST = 0.01
+"""The least value of r1 and r2."""
+LARGEST_POWER = 2.0
+"""The largest exponent for which the kernel is conditionally positive definite."""
+
+
+def kerple_bias(
+    q_positions: Num[Array, "T *A"],
+    k_positions: Num[Array, "S *A"],
+    r1: Float[Array, " H"],
+    r2: Float[Array, " H"],
+    *,
+    variant: str = "log",
+) -> Float[Array, "H T S"]:
+    """Return `-r1_h · log(1 + r2_h · d)`, or `-r1_h · d^r2_h`, with `d = |p_j - p_i|`, for every head and pair.
+
+    Args:
+        q_positions: in tokens; `(T, A)` in patches takes the Euclidean distance.
+        k_positions: likewise.
+        r1: positive, logits.
+        r2: positive; per token (log), or an exponent of at most 2 (power).
+        variant: "log" or "power".
+
+    Raises:
+        ValueError: an unknown variant.
+    """
+    check_choice("kerple's variant", variant, VARIANTS)
+    d = token_distance(relative_positions(q_positions, k_positions), axes_of(q_positions))
+    return jax.vmap(lambda r1, r2: _kernel(variant, d, r1, r2))(r1, r2)
+
+
+def _kernel(variant: str, d: Float[Array, "*R"], r1: Float[Array, ""], r2: Float[Array, ""]) -> Float[Array, "*R"]:
+    if variant == "log":
+        return -r1 * jnp.log1p(r2 * d)
+    apart = d > 0
+    return -r1 * jnp.where(apart, jnp.where(apart, d, 1.0) ** r2, 0.0)
+
+
+def kerple(dims: Dims, *, variant: str = "log", share: str = "model") -> Encoding:
+    """Make KERPLE for these dims: `bias = -r1_h · log(1 + r2_h · d)`, or `-r1_h · d^r2_h`, d Euclidean where axes > 1.
+
+    log: r1 starts uniform on (0, 2), r2 on (0, 1); power: r1 on (0, 1), r2 on (0, 2). Both are read as at least 0.01,
+    the exponent as at most 2; the gradient passes through that bound, so that no head is stuck on it.
+
+    Args:
+        dims: H and `axes`.
+        variant: "log" or "power".
+        share: "model": one pair of numbers a head for all layers; "layer": one for each.
+
+    Raises:
+        ValueError: an unknown variant or `share`.
+    """
+    check_choice("kerple's variant", variant, VARIANTS)
+    tops = {"log": (2.0, 1.0), "power": (1.0, 2.0)}[variant]
+    largest = LARGEST_POWER if variant == "power" else None
+
+    def init(key: Array) -> Params:
+        draws = [jax.random.uniform(one, (dims.heads,), jnp.float32) for one in jax.random.split(key)]
+        return {"heads": {"r1": tops[0] * draws[0], "r2": tops[1] * draws[1]}}
+
+    def distance(params: Params, relative: Array) -> Array:
+        check_axes("kerple", relative, dims.axes)
+        r1, r2 = _bounded(params["r1"], None), _bounded(params["r2"], largest)
+        return _kernel(variant, token_distance(relative, dims.axes), r1, r2)
+
+    hooks = owned_by(share, init)
+    return Encoding(**hooks, bias=from_distance(distance), distance=distance, shift_invariant=True)
+
+
+def _bounded(x: Float[Array, ""], largest: float | None) -> Float[Array, ""]:
+    """Return x within its bounds, with the gradient of x itself."""
+    return x + jax.lax.stop_gradient(jnp.clip(x, LEAST, largest) - x)

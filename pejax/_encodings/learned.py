@@ -1,0 +1,113 @@
+"""A learned vector for each position, added to the input once: one row a token, or one row a patch of a grid.
+
+    x'_n = x_n + table[p_n]
+
+Reference:
+    Gehring et al. 2017, "Convolutional Sequence to Sequence Learning" (arXiv 1705.03122), section 3.1: sequences.
+    Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.2 and appendix D.4: grids,
+    resampled at other resolutions, and one table per axis.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jaxtyping import Array
+
+from pejax._encoding import Dims, Encoding, Extent, Params
+from pejax._ops.checks import check_choice, check_positions
+from pejax._ops.resize import METHODS, lookup_embedding, resize_grid
+
+STD = 0.02
+
+
+def learned(
+    dims: Dims,
+    *,
+    method: str = "bicubic",
+    antialias: bool = False,
+    factorised: bool = False,
+    extend: str = "none",
+) -> Encoding:
+    """Make a learned table for these dims, drawn from a normal distribution of standard deviation 0.02.
+
+    On one axis the table is `(L, C)`. On A > 1 axes it is the grid `(rows, columns, ..., C)`, the raster-order table
+    of ViT, which `at` resamples to any other grid. Integer positions read rows, float positions bicubic mixtures of
+    rows: positions squeezed by `interpolate_positions` need no resampling.
+
+    Args:
+        dims: `extent` gives the size of the table, `width` its channels.
+        method: of resampling: "bicubic", "bilinear" or "align_corners".
+        antialias: filter axes that shrink (`resize_embedding`).
+        factorised: one table per axis, C/A channels each, joined in the order of the axes; for A > 1.
+        extend: on one axis, "resize" resamples a table that is shorter than the sequence instead of refusing it. Where
+            the length is traced, the table is read at the centres of the resampled cells, which is the same.
+
+    Raises:
+        ValueError: no extent; an unknown method, or antialiasing where corners align; `factorised` on one axis or with
+            a width that A does not divide; an unknown extension, or one on more. `at` refuses a sequence longer than
+            the table, an extent of other axes, and a traced length where it cannot resize to one; `embed` refuses
+            positions of other axes or outside the table.
+    """
+    size = _table_size(dims, method, antialias, factorised, extend)
+    shapes = [(n, dims.width // dims.axes) for n in size] if factorised else [(*size, dims.width)]
+
+    def init(key: Array) -> Params:
+        keys = jax.random.split(key, len(shapes))
+        return {f"table_{i}": STD * jax.random.normal(keys[i], shape) for i, shape in enumerate(shapes)}
+
+    def at(params: Params, extent: Extent) -> Params:
+        rows = len(params["table_0"])
+        if extend == "resize" and isinstance(extent, Tracer):
+            if method != "bicubic" or antialias:
+                rule = "extend='resize' needs a length known when traced, or method='bicubic' without antialiasing"
+                raise ValueError(f"{rule}, got {method!r} and antialias={antialias}")
+            return {**params, "cell": jnp.minimum(1.0, rows / extent.astype(jnp.float32))}
+        sizes = _sizes(extent, dims.axes, rows, extend == "resize")
+        sizes = [(n,) for n in sizes] if factorised else [sizes]
+        resized = {
+            f"table_{i}": resize_grid(params[f"table_{i}"], to, method=method, antialias=antialias)
+            for i, to in enumerate(sizes)
+        }
+        return {**params, **resized}
+
+    def embed(params: Params, x: Array, positions: Array) -> Array:
+        check_positions(positions.shape, x.shape[:-1], dims.axes)
+        tables = [params[f"table_{i}"] for i in range(len(shapes))]
+        if "cell" in params:
+            positions = (positions.astype(jnp.float32) + 0.5) * params["cell"] - 0.5
+        by_table = [positions[..., i] for i in range(dims.axes)] if factorised else [positions]
+        rows = [lookup_embedding(*pair) for pair in zip(tables, by_table, strict=True)]
+        return (x.astype(jnp.float32) + jnp.concatenate(rows, axis=-1).astype(jnp.float32)).astype(x.dtype)
+
+    return Encoding(init=init, at=at, embed=embed)
+
+
+def _table_size(dims: Dims, method: str, antialias: bool, factorised: bool, extend: str) -> tuple[int, ...]:
+    """Return the trained extent as a tuple, all options checked."""
+    if dims.extent is None:
+        raise ValueError("a table needs the trained extent, got dims.extent=None")
+    check_choice("method", method, METHODS)
+    if antialias and method == "align_corners":
+        raise ValueError("learned: antialias must be False where method='align_corners', got True")
+    if factorised and (dims.axes == 1 or dims.width % dims.axes):
+        rule = "more than one axis, and a width that they divide"
+        raise ValueError(f"learned(factorised=True) needs {rule}, got axes={dims.axes}, width={dims.width}")
+    check_choice("extend", extend, ("none", "resize"))
+    if extend == "resize" and dims.axes > 1:
+        raise ValueError(f"extend='resize' is for one axis: grids are always resampled, got axes={dims.axes}")
+    return dims.extent if isinstance(dims.extent, tuple) else (dims.extent,)
+
+
+def _sizes(extent: Extent, axes: int, rows: int, resize: bool) -> tuple[int, ...]:
+    """Return the size that the table must have for an extent."""
+    if axes > 1:
+        if not isinstance(extent, tuple) or len(extent) != axes or min(extent) < 1:
+            raise ValueError(f"extent must be a tuple of {axes} positive ints, got {extent!r}")
+        return extent
+    if isinstance(extent, Tracer):
+        return (rows,)
+    if isinstance(extent, tuple) or extent < 1:
+        raise ValueError(f"extent must be a positive length, got {extent!r}")
+    if extent > rows and not resize:
+        raise ValueError(f"a learned table must be as long as the sequence, got a table of {rows} for length {extent}")
+    return (max(int(extent), rows),)

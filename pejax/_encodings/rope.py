@@ -1,0 +1,136 @@
+"""RoPE: queries and keys turn with their position, so that their product depends on the distance alone.
+
+    (R_m q) · (R_n k) = q · R_{n-m} k,   R_m = diag over pairs i of the rotation by m · base^(-2i/D)
+
+Reference:
+    Su et al. 2021, "RoFormer" (arXiv 2104.09864), section 3.2 and equation 34.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from pejax._encoding import Dims, Encoding, Extent, Params
+from pejax._extensions.compose import read_extension
+from pejax._ops.checks import check_choice, check_position_type
+from pejax._ops.phases import geometric_frequencies
+from pejax._ops.rotary import PAIRINGS, rope_apply
+
+
+def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | None = None) -> Float[np.ndarray, " F"]:
+    """Return the frequency of each pair of channels that turns: `f_i = base^(-2i/rotary_dim)`, i < rotary_dim/2.
+
+    `rope_apply` leaves the channels beyond the pairs alone, in either pairing.
+
+    Args:
+        head_dim: D, even.
+        base: the slowest pair has period 2π · base^(1 - 2/rotary_dim) tokens.
+        rotary_dim: channels that turn, even. None = D.
+
+    Returns:
+        F = rotary_dim/2 frequencies, radians per token, as a NumPy array: a constant under any trace.
+
+    Raises:
+        ValueError: an odd or non-positive head_dim, a rotary_dim that is odd or outside 2 ... D, or a base not above 0.
+    """
+    return geometric_frequencies(_turning(head_dim, rotary_dim) // 2, base)
+
+
+def _turning(head_dim: int, rotary_dim: int | None) -> int:
+    """Return how many channels turn, checked."""
+    if head_dim < 2 or head_dim % 2:
+        raise ValueError(f"head_dim must be even and at least 2, got {head_dim}")
+    turning = head_dim if rotary_dim is None else rotary_dim
+    if turning % 2 or not 2 <= turning <= head_dim:
+        raise ValueError(f"rotary_dim must be even and from 2 to head_dim={head_dim}, got {rotary_dim}")
+    return turning
+
+
+def pairing_permutation(
+    head_dim: int, *, source: str, target: str, rotary_dim: int | None = None
+) -> Int[np.ndarray, " D"]:
+    """Return the order of channels that turns a head laid out for one pairing into the other.
+
+    `rope(x[..., order], pairing=target) == rope(x, pairing=source)[..., order]`, bit for bit, rope being `rope_apply`
+    with the frequencies of `rope_frequencies(head_dim, rotary_dim=rotary_dim)`. Give the same order to
+    the channels of every head in W_q and W_k, `w[..., order]` of shape `(C, H, D)`, and the logits stay what they were.
+
+    Args:
+        head_dim: D, even.
+        source: the pairing that x is laid out for, "interleaved" or "half".
+        target: the pairing wanted.
+        rotary_dim: channels that turn, even; those beyond stay where they are. None = D.
+
+    Raises:
+        ValueError: an unknown pairing, an odd head_dim, or a rotary_dim that is odd or outside 2 ... D.
+    """
+    check_choice("source", source, PAIRINGS)
+    check_choice("target", target, PAIRINGS)
+    turning, order = _turning(head_dim, rotary_dim), np.arange(head_dim)
+    if source != target:
+        split = (-1, 2) if source == "interleaved" else (2, -1)
+        order[:turning] = order[:turning].reshape(split).T.reshape(-1)
+    return order
+
+
+def rope(
+    dims: Dims,
+    *,
+    base: float = 10000.0,
+    rotary_dim: int | None = None,
+    pairing: str = "interleaved",
+    extend: str = "none",
+) -> Encoding:
+    """Make RoPE for these dims: pair i of every head turns by position · base^(-2i/rotary_dim).
+
+    The first `rotary_dim` channels of a head turn and the others pass, in either pairing ("half" pairs channel i with
+    rotary_dim/2 + i). On grids the position is the raster index, in row-major order; the grid enters through `at`.
+
+    Args:
+        dims: `head_dim` gives the frequencies, `axes` the kind of position, `extent` the trained length.
+        base: of the geometric progression.
+        rotary_dim: channels that turn. None = head_dim.
+        pairing: "interleaved" (RoFormer) or "half" (Llama's public weights).
+        extend: an extension beyond the trained length, "yarn(factor=8)", or several joined by "+" (`EXTENSIONS`).
+            Without a factor it follows from the length, which then enters through `at`.
+
+    Raises:
+        ValueError: an odd head_dim, a rotary_dim that is odd or outside 2 ... head_dim, a base not above 0, an unknown
+            pairing, or what the extension refuses.
+    """
+    check_choice("pairing", pairing, PAIRINGS)
+    turning = _turning(dims.head_dim, rotary_dim)
+    frequencies = geometric_frequencies(turning // 2, base)
+    trained = math.prod(dims.extent) if isinstance(dims.extent, tuple) else dims.extent
+    stretch = read_extension(extend, frequencies, base=base, rotary_dim=turning, trained_length=trained)
+    fixed = None if stretch.by_length else stretch.extend(frequencies, None)
+
+    def at(params: Params, extent: Extent) -> Params:
+        if dims.axes > 1:
+            if not isinstance(extent, tuple) or len(extent) != dims.axes:
+                raise ValueError(f"rope on {dims.axes} axes needs a grid of {dims.axes} sizes, got {extent!r}")
+            strides = [_tokens(extent[axis + 1 :]) for axis in range(dims.axes)]
+            params = {**params, "strides": jnp.asarray(strides, jnp.int32)}
+        if fixed is None:
+            params = {**params, "stretched": jax.tree.map(jnp.float32, stretch.extend(frequencies, _tokens(extent)))}
+        return params
+
+    def rotate(params: Params, x: Array, positions: Array) -> Array:
+        check_position_type(positions)
+        if dims.axes > 1:
+            if positions.shape[-1:] != (dims.axes,):
+                raise ValueError(f"positions must end in {dims.axes} axes, got shape {positions.shape}")
+            kind = jnp.int32 if jnp.issubdtype(positions.dtype, jnp.integer) else jnp.float32
+            positions = jnp.sum(positions.astype(kind) * params["strides"].astype(kind), axis=-1)
+        turned, factor = params["stretched"] if fixed is None else fixed
+        return rope_apply(x, positions, turned, pairing=pairing, attention_factor=factor)
+
+    return Encoding(at=at if dims.axes > 1 or fixed is None else None, rotate=rotate, shift_invariant=True)
+
+
+def _tokens(extent: Extent) -> int | Array:
+    """Return the length, of a grid how many tokens it has."""
+    return math.prod(extent) if isinstance(extent, tuple) else extent

@@ -1,0 +1,95 @@
+"""RoPE-Mixed: every pair of every head turns with a learned direction of its own in the grid.
+
+    R_p = diag over pairs i of the rotation by sum_a p_a · f_{h,a,i},   f learned
+
+Reference:
+    Heo et al. 2024, "Rotary Position Embedding for Vision Transformer" (arXiv 2403.13298), section 3.2, equation 14;
+    code: naver-ai/rope-vit.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pejax._encoding import Dims, Encoding, Extent, Params
+from pejax._extensions.compose import read_extension
+from pejax._ops.checks import check_choice
+from pejax._ops.phases import geometric_frequencies
+from pejax._ops.rotary import PAIRINGS, rope_apply
+
+
+def rope_mixed_frequencies(
+    key: Array, heads: int, head_dim: int, *, axes: int = 2, base: float = 10.0
+) -> Float[Array, "H A F"]:
+    """Draw initial frequencies: geometric magnitudes along the columns of a random rotation, one rotation per head.
+
+    With n = D/(2A) and Q_h uniform on the rotations of A axes: `f_{h,a,c·n+j} = base^(-j/n) · Q_h[a, c]`. On two axes
+    the columns are (cos t, sin t) and (cos(t + π/2), sin(t + π/2)) with t uniform; on one axis Q = 1.
+
+    Args:
+        key: of the draw.
+        heads: (key) heads.
+        head_dim: D, a multiple of 2A.
+        axes: A, from 1.
+        base: of the magnitudes.
+
+    Returns:
+        Radians per patch, F = D/2.
+
+    Raises:
+        ValueError: fewer than one head or axis, a head_dim that 2A does not divide, or a base not above 0.
+    """
+    if heads < 1 or axes < 1:
+        raise ValueError(f"heads and axes must be at least 1, got heads={heads}, axes={axes}")
+    magnitudes = jnp.asarray(_magnitudes(head_dim, axes, base))
+    rotations = jax.vmap(lambda k: _random_rotation(k, axes))(jax.random.split(key, heads))
+    return (rotations[..., None] * magnitudes).reshape(heads, axes, head_dim // 2)
+
+
+def _magnitudes(head_dim: int, axes: int, base: float) -> Float[np.ndarray, " n"]:
+    if head_dim < 1 or head_dim % (2 * axes):
+        raise ValueError(f"head_dim must be a multiple of 2·axes = {2 * axes}, got {head_dim}")
+    return geometric_frequencies(head_dim // (2 * axes), base)
+
+
+def _random_rotation(key: Array, axes: int) -> Float[Array, "A A"]:
+    """Draw a rotation uniformly: QR of a normal matrix, signs fixed by R's diagonal, determinant by the last column."""
+    q, r = jnp.linalg.qr(jax.random.normal(key, (axes, axes), jnp.float32))
+    q = q * jnp.sign(jnp.diagonal(r))
+    return q.at[:, -1].multiply(jnp.sign(jnp.linalg.det(q)))
+
+
+def rope_mixed(dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", extend: str = "none") -> Encoding:
+    """Make RoPE-Mixed for these dims: frequencies `(K, A, F)` per key head, learned in every layer.
+
+    A key head's frequencies serve the H/K query heads that share it. On one axis it is RoPE with learned frequencies.
+
+    Args:
+        dims: `kv_heads`, `head_dim` and `axes` give the shape, `extent` the trained length or grid.
+        base: of the initial magnitudes.
+        pairing: "interleaved" or "half".
+        extend: "linear(factor=2)" divides the learned frequencies, "linear" by what follows from the length or grid on
+            each axis, which then enters through `at`. Learned frequencies belong to no pair that others could count.
+
+    Raises:
+        ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown pairing, or what the
+            extension refuses.
+    """
+    check_choice("pairing", pairing, PAIRINGS)
+    sample = np.tile(_magnitudes(dims.head_dim, dims.axes, base), (dims.axes, dims.axes))
+    trained, turning = dims.extent, dims.head_dim
+    stretch = read_extension(extend, sample, base=base, rotary_dim=turning, trained_length=trained, names=("linear",))
+
+    def init_layer(key: Array) -> Params:
+        return {"frequencies": rope_mixed_frequencies(key, dims.kv_heads, dims.head_dim, axes=dims.axes, base=base)}
+
+    def at(params: Params, extent: Extent) -> Params:
+        return {**params, "stretched": stretch.extend(params["frequencies"], extent)[0]}
+
+    def rotate(params: Params, x: Array, positions: Array) -> Array:
+        learned = params["frequencies"]
+        turned = params["stretched"] if stretch.by_length else stretch.extend(learned, None)[0]
+        return rope_apply(x, positions, turned, pairing=pairing)
+
+    return Encoding(init_layer=init_layer, at=at if stretch.by_length else None, rotate=rotate, shift_invariant=True)

@@ -1,0 +1,152 @@
+"""Shaw: a learned vector for each clipped relative position, added to keys and to values after their projection.
+
+    logits[h, i, j] += scale · q_i · key_table[clip(p_j - p_i)]
+    output[h, i]    += Σ_j w_ij · value_table[clip(p_j - p_i)]          clip: to -m ... m
+
+The tables are shared by the heads. q meets the 2m + 1 rows of the table first and the pairs pick from that, so nothing
+is ever T x S x D. On CPUs, where each such pick is slow, pairs beyond the clip share two columns, and the others are
+read a row at a time where positions count on by one.
+
+Reference:
+    Shaw et al. 2018, "Self-Attention with Relative Position Representations" (arXiv 1803.02155), equations 3 to 5;
+    code: tensor2tensor `common_attention.py:_generate_relative_positions_matrix`.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num
+
+from pejax._encoding import Dims, Encoding, Params
+from pejax._ops.clipped_lookup import collect, gather_rows, pick, scatter_rows
+from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
+
+
+def shaw_logits(
+    q: Float[Array, "T H D"],
+    q_positions: Num[Array, "T *A"],
+    k_positions: Num[Array, "S *A"],
+    key_table: Float[Array, "*A R D"],
+    *,
+    scale: float | None = None,
+) -> Float[Array, "H T S"]:
+    """Return `scale · q_i · key_table[clip(p_j - p_i) + m]`, on A > 1 axes the sum of one such term per axis.
+
+    Args:
+        q: queries, unscaled.
+        q_positions: in tokens, `(T,)` or `(T, A)`; a fractional difference interpolates linearly between two rows.
+        k_positions: likewise.
+        key_table: rows for -m ... m, R = 2m + 1.
+        scale: what multiplies q·k; None = D^-0.5.
+
+    Raises:
+        ValueError: an even number of rows, fewer than 3, or a table without the axes of the positions.
+    """
+    axes = _check_tables(key_table, q_positions)
+    scale = float(q.shape[-1] ** -0.5) if scale is None else scale
+    return jax.vmap(lambda q: scale * _key_term(key_table, q, q_positions, k_positions, axes), in_axes=1)(q)
+
+
+def shaw_values(
+    weights: Float[Array, "H T S"],
+    q_positions: Num[Array, "T *A"],
+    k_positions: Num[Array, "S *A"],
+    value_table: Float[Array, "*A R D"],
+) -> Float[Array, "T H D"]:
+    """Return `Σ_j w_ij · value_table[clip(p_j - p_i) + m]`, on A > 1 axes the sum of one such term per axis.
+
+    Args:
+        weights: of attention.
+        q_positions: in tokens, `(T,)` or `(T, A)`; a fractional difference interpolates linearly between two rows.
+        k_positions: likewise.
+        value_table: rows for -m ... m, R = 2m + 1.
+
+    Raises:
+        ValueError: as in `shaw_logits`.
+    """
+    axes = _check_tables(value_table, q_positions)
+    head = lambda weights: _value_term(value_table, weights, q_positions, k_positions, axes)  # noqa: E731
+    return jax.vmap(head, out_axes=1)(weights)
+
+
+def _check_tables(table: Float[Array, "*A R D"], positions: Num[Array, "T *A"]) -> int:
+    axes = axes_of(positions)
+    check_table("shaw's table", table.shape[:-2], axes)
+    if table.shape[-2] < 3 or table.shape[-2] % 2 == 0:
+        raise ValueError(f"shaw's table must have 2m + 1 rows with m at least 1, got {table.shape[-2]}")
+    return axes
+
+
+def _key_term(table: Array, q: Float[Array, "T D"], q_positions: Array, k_positions: Array, axes: int) -> Array:
+    def term(table: Array, q_positions: Num[Array, " T"], k_positions: Num[Array, " S"]) -> Float[Array, "T S"]:
+        scores = q.astype(jnp.float32) @ table.astype(jnp.float32).T
+        if _whole(q_positions, k_positions):
+            return pick(scores, q_positions, k_positions)
+        parts = _between(relative_positions(q_positions, k_positions), len(table))
+        return functools.reduce(jnp.add, (part * gather_rows(scores, rows) for rows, part in parts))
+
+    return sum_over_axes(term, axes, table, q_positions, k_positions)
+
+
+def _value_term(table: Array, weights: Float[Array, "T S"], q_positions: Array, k_positions: Array, axes: int) -> Array:
+    weights = weights.astype(jnp.float32)
+
+    def term(table: Array, q_positions: Num[Array, " T"], k_positions: Num[Array, " S"]) -> Float[Array, "T D"]:
+        if _whole(q_positions, k_positions):
+            by_row = collect(len(table), weights, q_positions, k_positions)
+        else:
+            parts = _between(relative_positions(q_positions, k_positions), len(table))
+            by_row = functools.reduce(jnp.add, (scatter_rows(part * weights, rows, len(table)) for rows, part in parts))
+        return by_row @ table.astype(jnp.float32)
+
+    return sum_over_axes(term, axes, table, q_positions, k_positions)
+
+
+def _whole(*positions: Array) -> bool:
+    return all(jnp.issubdtype(x.dtype, jnp.integer) for x in positions)
+
+
+def _between(relative: Float[Array, "T S"], rows: int) -> list[tuple[Int[Array, "T S"], Float[Array, "T S"]]]:
+    """Return the two rows of the table that each pair reads, and with what weights."""
+    m = (rows - 1) // 2
+    place = jnp.clip(relative, -m, m) + m
+    below = jnp.minimum(jnp.floor(place), 2 * m - 1)
+    above = (place - below).astype(jnp.float32)
+    row = below.astype(jnp.int32)
+    return [(row, 1.0 - above), (row + 1, above)]
+
+
+def shaw(dims: Dims, *, clip: int = 16, values: bool = True) -> Encoding:
+    """Make Shaw's encoding for these dims, with tables for each axis in every layer, their terms summed.
+
+    The tables are uniform within `sqrt(6 / (2m + 1 + D))` at the start (Glorot), as in tensor2tensor.
+
+    Args:
+        dims: D, `axes` and `scale`.
+        clip: m, the distance from which on all share a row, in tokens.
+        values: whether values have a table too; without it only the logits know positions.
+
+    Raises:
+        ValueError: a clip below 1.
+    """
+    if clip < 1:
+        raise ValueError(f"shaw's clip must be at least 1, got {clip}")
+    shape = (*axis_shape(dims.axes), 2 * clip + 1, dims.head_dim)
+    bound = (6.0 / (shape[-2] + shape[-1])) ** 0.5
+
+    def init_layer(key: Array) -> Params:
+        names = ("key_table", "value_table")[: 1 + values]
+        draw = lambda key: jax.random.uniform(key, shape, jnp.float32, -bound, bound)  # noqa: E731
+        return {"all": {name: draw(one) for name, one in zip(names, jax.random.split(key, len(names)), strict=True)}}
+
+    def bias(params: Params, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
+        del k
+        check_axes("shaw", q_positions, dims.axes)
+        return dims.scale * _key_term(params["key_table"], q, q_positions, k_positions, dims.axes)
+
+    def add_values(params: Params, weights: Array, q_positions: Array, k_positions: Array) -> Array:
+        check_axes("shaw", q_positions, dims.axes)
+        return _value_term(params["value_table"], weights, q_positions, k_positions, dims.axes)
+
+    return Encoding(init_layer=init_layer, bias=bias, values=add_values if values else None, shift_invariant=True)

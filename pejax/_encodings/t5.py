@@ -1,0 +1,144 @@
+"""T5: a learned bias for each head and bucket of key - query; buckets widen with the distance.
+
+    logits[h, i, j] += table[h, bucket(p_j - p_i)]
+
+T5 itself does not scale q·k: use it with `scale=1` where its weights are loaded.
+
+Reference:
+    Raffel et al. 2020, "Exploring the Limits of Transfer Learning" (arXiv 1910.10683), section 2.1; code:
+    mesh `transformer_layers.py:_relative_position_bucket`.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num
+
+from pejax._encoding import Dims, Encoding, Params, from_distance, owned_by
+from pejax._ops.checks import check_position_type
+from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
+
+
+def t5_bucket(
+    relative: Num[Array, "*R"], *, bidirectional: bool, buckets: int = 32, max_distance: int = 128
+) -> Int[Array, "*R"]:
+    """Return the bucket of each relative position.
+
+    With N buckets for a side and n the distance, `bucket = n` for `n < N/2`, and beyond that
+
+    `bucket = N/2 + floor(log(n / (N/2)) / log(max_distance / (N/2)) · (N - N/2))`, at most N - 1
+
+    Bidirectional: N is half of the buckets, n = |relative|, and keys after the query count on from N. Causal: N is all
+    of them, n = max(-relative, 0). The edges are computed once, exactly, so no logarithm is rounded.
+
+    Args:
+        relative: key - query, in tokens. Fractional distances are read by the same formula, rounded down; less than one
+            token on either side is bucket 0.
+        bidirectional: whether keys after the query have buckets of their own.
+        buckets: in all; even if bidirectional.
+        max_distance: from which on all distances share the last bucket, in tokens.
+
+    Returns:
+        int32, from 0 to buckets - 1.
+
+    Raises:
+        ValueError: odd or too few buckets, or a max_distance within the exact buckets.
+    """
+    check_position_type(relative)
+    side = _buckets_per_side(bidirectional, buckets, max_distance)
+    exact, edges = _log_edges(side, max_distance)
+    distance = jnp.abs(relative) if bidirectional else jnp.maximum(-relative, 0)
+    if jnp.issubdtype(distance.dtype, jnp.integer):
+        edges = [math.ceil(edge) for edge in edges]
+    bucket = jnp.minimum(distance, exact).astype(jnp.int32)
+    bucket = sum(((distance >= edge).astype(jnp.int32) for edge in edges), bucket)
+    return bucket + side * (relative >= 1).astype(jnp.int32) if bidirectional else bucket
+
+
+def _buckets_per_side(bidirectional: bool, buckets: int, max_distance: int) -> int:
+    least = 4 if bidirectional else 2
+    if buckets < least or (bidirectional and buckets % 2):
+        rule = "even and at least 4" if bidirectional else "at least 2"
+        raise ValueError(f"t5's buckets must be {rule} when bidirectional={bidirectional}, got {buckets}")
+    side = buckets // 2 if bidirectional else buckets
+    if max_distance <= side // 2:
+        raise ValueError(f"t5's max_distance must be above {side // 2} with {buckets} buckets, got {max_distance}")
+    return side
+
+
+def _log_edges(side: int, max_distance: int) -> tuple[int, list[float]]:
+    """Return the first logarithmic bucket and the distances at which each bucket after it begins.
+
+    Edge k is `exact · (max_distance / exact)^(k / steps)`; one that is a whole number is that number.
+    """
+    exact = side // 2
+    steps = side - exact
+    edges = []
+    for k in range(1, steps):
+        edge = exact * (max_distance / exact) ** (k / steps)
+        whole = round(edge)
+        edges.append(float(whole) if whole**steps * exact**k == max_distance**k * exact**steps else edge)
+    return exact, edges
+
+
+def t5_bias(
+    q_positions: Num[Array, "T *A"],
+    k_positions: Num[Array, "S *A"],
+    table: Float[Array, "H *A N"],
+    *,
+    bidirectional: bool,
+    max_distance: int = 128,
+) -> Float[Array, "H T S"]:
+    """Return `table[h, bucket(p_j - p_i)]` for every head and pair, on A > 1 axes the sum of one such term per axis.
+
+    Args:
+        q_positions: in tokens, `(T,)` or `(T, A)`.
+        k_positions: likewise.
+        table: logits; N buckets, as `t5_bucket` counts them.
+        bidirectional: as in `t5_bucket`.
+        max_distance: as in `t5_bucket`.
+
+    Raises:
+        ValueError: as in `t5_bucket`, or a table without the axes of the positions.
+    """
+    axes = axes_of(q_positions)
+    check_table("t5's table", table.shape[1:-1], axes)
+    relative = relative_positions(q_positions, k_positions)
+    return jax.vmap(lambda table: _look_up(table, relative, axes, bidirectional, max_distance))(table)
+
+
+def _look_up(table: Array, relative: Array, axes: int, bidirectional: bool, max_distance: int) -> Array:
+    def term(table: Float[Array, " N"], relative: Num[Array, "*R"]) -> Float[Array, "*R"]:
+        bucket = t5_bucket(relative, bidirectional=bidirectional, buckets=len(table), max_distance=max_distance)
+        return table[bucket].astype(jnp.float32)
+
+    return sum_over_axes(term, axes, table, relative)
+
+
+def t5(dims: Dims, *, buckets: int = 32, max_distance: int = 128, share: str = "model") -> Encoding:
+    """Make T5's bias for these dims: `bias[h, i, j] = table[h, bucket(p_j - p_i)]`, one table per axis, summed.
+
+    The table starts normal with standard deviation `width^-0.5`.
+
+    Args:
+        dims: `causal` chooses the buckets of one side or two.
+        buckets: in all.
+        max_distance: from which on all distances share the last bucket, in tokens.
+        share: "model": one table for all layers, as T5 has it; "layer": one for each.
+
+    Raises:
+        ValueError: odd or too few buckets, a max_distance within the exact buckets, or an unknown `share`.
+    """
+    _buckets_per_side(not dims.causal, buckets, max_distance)
+
+    def init(key: Array) -> Params:
+        table = jax.random.normal(key, (dims.heads, *axis_shape(dims.axes), buckets), jnp.float32)
+        return {"heads": {"table": dims.width**-0.5 * table}}
+
+    def distance(params: Params, relative: Array) -> Array:
+        check_axes("t5", relative, dims.axes)
+        return _look_up(params["table"], relative, dims.axes, not dims.causal, max_distance)
+
+    hooks = owned_by(share, init)
+    return Encoding(**hooks, bias=from_distance(distance), distance=distance, shift_invariant=True)

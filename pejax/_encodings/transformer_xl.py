@@ -1,0 +1,138 @@
+"""Transformer-XL: queries meet a projected sinusoid of the distance, and two learned vectors stand in for the query.
+
+    logits[h, i, j] += scale · ( (q_i + v_h) · W_h^T r(p_i - p_j) + u_h · k_j ),   r(d) = [sin(d w), cos(d w)]
+
+With scale · q·k that is the paper's sum of four terms. r is fixed: C channels at `w_f = base^(-2f/C)`.
+
+No T x S x C array and no relative shift: with y = W_h (q_i + v_h) = [s, c],
+
+    y · r(p_i - p_j) = (s sin p_i w + c cos p_i w) · cos p_j w + (c sin p_i w - s cos p_i w) · sin p_j w
+
+is one matrix product of width C, for any positions of queries and keys.
+
+Reference:
+    Dai et al. 2019, "Transformer-XL" (arXiv 1901.02860), section 3.3; code: kimiyoung/transformer-xl
+    `pytorch/mem_transformer.py`, where u is `r_w_bias`, v is `r_r_bias` and W is `r_net`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Num
+
+from pejax._encoding import Dims, Encoding, Params
+from pejax._ops.phases import exact_cos_sin, geometric_frequencies
+from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, sum_over_axes
+
+
+def transformer_xl_logits(
+    q: Float[Array, "T H D"],
+    k: Float[Array, "S K D"],
+    q_positions: Num[Array, "T *A"],
+    k_positions: Num[Array, "S *A"],
+    u: Float[Array, "H D"],
+    v: Float[Array, "H *A D"],
+    w_r: Float[Array, "H *A C D"],
+    *,
+    scale: float | None = None,
+    base: float = 10000.0,
+) -> Float[Array, "H T S"]:
+    """Return `scale · ((q_i + v_h) · W_h^T r(p_i - p_j) + u_h · k_j)`: what Transformer-XL adds to `scale · q·k`.
+
+    On A > 1 axes the term in r is the sum of one an axis, each with its own v and W.
+
+    Args:
+        q: queries, unscaled.
+        k: keys; query head h reads key head h // (H/K).
+        q_positions: in tokens, `(T,)` or `(T, A)`, integer or float.
+        k_positions: likewise.
+        u: added to the query where it meets the key.
+        v: added to the query where it meets the sinusoid.
+        w_r: projects the sinusoid, sines first, to a head.
+        scale: what multiplies q·k; None = D^-0.5.
+        base: of the frequencies.
+
+    Raises:
+        ValueError: C odd, H no multiple of K, or parameters without the axes of the positions.
+    """
+    axes = axes_of(q_positions)
+    check_table("transformer_xl's w_r", w_r.shape[1:-2], axes)
+    heads, key_heads = q.shape[1], k.shape[1]
+    if heads % key_heads:
+        raise ValueError(f"heads must be a multiple of key heads, got {heads} and {key_heads}")
+    scale = float(q.shape[-1] ** -0.5) if scale is None else scale
+    frequencies = _frequencies(w_r.shape[-2], base)
+
+    def head(params: Params, q: Array, k: Array) -> Float[Array, "T S"]:
+        return scale * _bias(params, q, k, q_positions, k_positions, axes, frequencies)
+
+    k = jnp.repeat(k, heads // key_heads, axis=1)
+    return jax.vmap(head, in_axes=(0, 1, 1))({"u": u, "v": v, "w_r": w_r}, q, k)
+
+
+def _frequencies(channels: int, base: float) -> Float[np.ndarray, " F"]:
+    if channels % 2:
+        raise ValueError(f"transformer_xl needs an even width for its sinusoid, got {channels}")
+    return geometric_frequencies(channels // 2, base)
+
+
+def _bias(
+    params: Params,
+    q: Float[Array, "T D"],
+    k: Float[Array, "S D"],
+    q_positions: Num[Array, "T *A"],
+    k_positions: Num[Array, "S *A"],
+    axes: int,
+    frequencies: Float[np.ndarray, " F"],
+) -> Float[Array, "T S"]:
+    q, k = q.astype(jnp.float32), k.astype(jnp.float32)
+
+    def term(params: Params, q_positions: Num[Array, " T"], k_positions: Num[Array, " S"]) -> Float[Array, "T S"]:
+        y = (q + params["v"]) @ params["w_r"].T
+        s, c = jnp.split(y, 2, axis=-1)
+        cos_q, sin_q = exact_cos_sin(q_positions, frequencies)
+        of_query = jnp.concatenate([s * sin_q + c * cos_q, c * sin_q - s * cos_q], axis=-1)
+        of_key = jnp.concatenate(exact_cos_sin(k_positions, frequencies), axis=-1)
+        return of_query @ of_key.T
+
+    per_axis = {"v": params["v"], "w_r": params["w_r"]}
+    return sum_over_axes(term, axes, per_axis, q_positions, k_positions) + k @ params["u"]
+
+
+def transformer_xl(dims: Dims, *, base: float = 10000.0) -> Encoding:
+    """Make Transformer-XL's encoding for these dims, with u, v and W_r in every layer.
+
+    `bias = scale · ((q_i + v_h) · W_h^T r(p_i - p_j) + u_h · k_j)`, the term in r summed over axes, each with its own v
+    and W. All start normal with standard deviation 0.02.
+
+    Args:
+        dims: C = `width` channels of the sinusoid, H, D, `axes` and `scale`.
+        base: of the frequencies.
+
+    Raises:
+        ValueError: an odd width, or a base that is not positive.
+    """
+    frequencies = _frequencies(dims.width, base)
+    axes = axis_shape(dims.axes)
+
+    def init_layer(key: Array) -> Params:
+        heads, width, head_dim = dims.heads, dims.width, dims.head_dim
+        shapes = {"u": (heads, head_dim), "v": (heads, *axes, head_dim), "w_r": (heads, *axes, width, head_dim)}
+        keys = jax.random.split(key, len(shapes))
+        normal = lambda key, shape: 0.02 * jax.random.normal(key, shape, jnp.float32)  # noqa: E731
+        return {"heads": {name: normal(one, shapes[name]) for name, one in zip(shapes, keys, strict=True)}}
+
+    def bias(params: Params, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
+        check_axes("transformer_xl", q_positions, dims.axes)
+        return dims.scale * _bias(params, q, k, q_positions, k_positions, dims.axes, frequencies)
+
+    def vectors(params: Params, relative: Int[Array, " R"]) -> tuple[Array, Array, Array]:
+        cos, sin = exact_cos_sin(-relative, frequencies)
+        return (
+            dims.scale * (jnp.concatenate([sin, cos], axis=-1) @ params["w_r"]),
+            params["v"],
+            dims.scale * params["u"],
+        )
+
+    one_axis = vectors if dims.axes == 1 else None
+    return Encoding(init_layer=init_layer, bias=bias, vectors=one_axis, shift_invariant=True)

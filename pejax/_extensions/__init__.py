@@ -1,0 +1,1 @@
+"""Ways to stretch a trained encoding, one per file."""

@@ -1,0 +1,141 @@
+"""Position interpolation of any encoding: all its hooks see the positions squeezed into the trained extent."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Num
+
+from pejax._encoding import Dims, Encoding, Extent, Params, from_distance
+from pejax._ops.checks import check_position_type
+
+FACTOR = "squeeze"
+"""The name of the factor among the parameters; absent where nothing is squeezed."""
+
+
+def squeeze_positions(encoding: Encoding, dims: Dims) -> Encoding:
+    """Return the encoding with every position multiplied by `min(1, L_a / L'_a)`, axis by axis.
+
+    What depends on the length sees at most the trained extent. Masks and windows count tokens as before. A bias that
+    is a function of the distance gets the distance, squeezed: the difference of two squeezed positions is rounded.
+
+    Args:
+        encoding: any. A rotary one does better to scale its frequencies (`extend_linear`).
+        dims: their extent is L, the trained length or grid.
+
+    Raises:
+        ValueError: no trained extent. `at` refuses an extent of other axes.
+
+    Reference:
+        Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
+        (arXiv 2306.15595), equation 3.
+    """
+    trained = dims.extent
+    if trained is None:
+        raise ValueError("pi needs the trained length, got dims.extent=None")
+
+    def at(params: Params, extent: Extent) -> Params:
+        within, factor = _squeezed(trained, extent)
+        params = params if encoding.at is None else encoding.at(params, within)
+        if factor is None:
+            return params
+        return {**params, FACTOR: factor, "all": {**params.get("all", {}), FACTOR: factor}}
+
+    def on_tokens(hook: Callable) -> Callable:
+        return lambda params, x, positions: hook(_own(params), x, _scaled(params, positions))
+
+    def on_pairs(hook: Callable) -> Callable:
+        def scaled(params: Params, *operands: Array) -> Array:
+            *others, q_positions, k_positions = operands
+            return hook(_own(params), *others, _scaled(params, q_positions), _scaled(params, k_positions))
+
+        return scaled
+
+    def on_distances(hook: Callable) -> Callable:
+        return lambda params, relative: hook(_own(params), _scaled(params, relative))
+
+    wrap = lambda way, hook: None if hook is None else way(hook)  # noqa: E731
+    distance = wrap(on_distances, encoding.distance)
+    turned = lambda band: band._replace(rotate=on_tokens(band.rotate), rotate_keys=on_tokens(band.rotate_keys))  # noqa: E731
+    return encoding._replace(
+        at=at,
+        embed=wrap(on_tokens, encoding.embed),
+        rotate=wrap(on_tokens, encoding.rotate),
+        rotate_keys=wrap(on_tokens, encoding.rotate_keys),
+        bias=wrap(on_pairs, encoding.bias) if distance is None else from_distance(distance),
+        values=wrap(on_pairs, encoding.values),
+        distance=distance,
+        vectors=None,
+        bands=tuple(map(turned, encoding.bands)),
+    )
+
+
+def _squeezed(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, Array | None]:
+    """Return the extent that the encoding adapts to, and the factor of the positions, None = 1."""
+    most, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained, extent))
+    if len(most) != len(sizes):
+        raise ValueError(f"extent must have the axes of the trained one, {trained}, got {extent}")
+    if isinstance(extent, tuple | int | np.integer):
+        sizes = tuple(int(size) for size in sizes)
+        if all(size <= limit for size, limit in zip(sizes, most, strict=True)):
+            return extent, None
+        factors = jnp.asarray([min(1.0, limit / size) for size, limit in zip(sizes, most, strict=True)], jnp.float32)
+        within: Any = tuple(min(size, limit) for size, limit in zip(sizes, most, strict=True))
+        return (within, factors) if isinstance(extent, tuple) else (within[0], factors[0])
+    length = jnp.asarray(sizes[0])
+    return jnp.minimum(length, most[0]), jnp.minimum(1.0, most[0] / length.astype(jnp.float32))
+
+
+def _own(params: Params) -> Params:
+    """Return the encoding's own parameters, so that squeezing twice squeezes once."""
+    return {name: value for name, value in params.items() if name != FACTOR}
+
+
+def _scaled(params: Params, positions: Array) -> Array:
+    return positions.astype(jnp.float32) * params[FACTOR] if FACTOR in params else positions
+
+
+def interpolate_positions(
+    positions: Num[Array, "..."],
+    trained_length: int | tuple[int, ...],
+    length: int | Int[Array, ""] | tuple[int, ...],
+) -> Num[Array, "..."]:
+    """Squeeze the positions of a longer sequence or larger grid into the trained one (position interpolation).
+
+    `p'_a = p_a · min(1, L_a / L'_a)` on every axis a: what is no longer than the trained length is left as it is.
+
+    The product rounds: p' is exact to p' · 2^-23, and for powers of two. Rotary encodings do better to scale their
+    frequencies.
+
+    Args:
+        positions: `(*B, T)` in tokens; `(*B, T, A)` in patches where the lengths are tuples of A.
+        trained_length: L, or the trained grid.
+        length: L', which may be traced, or the grid at hand.
+
+    Returns:
+        Positions in trained tokens or patches, float32 (float64 where they were). The positions themselves where
+        lengths known beforehand leave nothing to squeeze.
+
+    Raises:
+        ValueError: a length below 1, a grid and a number, or grids and positions of different axes.
+        TypeError: positions that are neither integers nor floats of at least 32 bits.
+
+    Reference:
+        Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
+        (arXiv 2306.15595), equation 3.
+    """
+    trained, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained_length, length))
+    if len(trained) != len(sizes) or isinstance(trained_length, tuple) != isinstance(length, tuple):
+        raise ValueError(f"trained_length and length must have the same axes, got {trained_length} and {length}")
+    if isinstance(length, tuple) and positions.shape[-1:] != (len(sizes),):
+        raise ValueError(f"positions must end in the {len(sizes)} axes of length={length}, got {positions.shape}")
+    if any(isinstance(size, int) and size < 1 for size in trained + sizes):
+        raise ValueError(f"lengths must be at least 1, got trained_length={trained_length}, length={length}")
+    check_position_type(positions)
+    if all(isinstance(size, int) and size <= most for size, most in zip(sizes, trained, strict=True)):
+        return positions
+    wide = jnp.float64 if positions.dtype == jnp.float64 else jnp.float32
+    ratios = [jnp.asarray(most, wide) / jnp.asarray(size, wide) for size, most in zip(sizes, trained, strict=True)]
+    factors = jnp.minimum(1.0, jnp.stack(ratios))
+    return positions.astype(wide) * (factors if isinstance(length, tuple) else factors[0])

@@ -1,0 +1,83 @@
+"""LongRoPE: every pair has a factor of its own, one list up to the trained length and one beyond."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from pejax._extensions.base import (
+    Extended,
+    Factor,
+    Frequencies,
+    Length,
+    by_axis,
+    by_channel,
+    check_factors,
+    known_length,
+    log_factor,
+    pair_index,
+    positive,
+    scaled,
+    stretch_factor,
+    together,
+)
+
+
+def extend_longrope(
+    frequencies: Frequencies,
+    *,
+    base: float,
+    rotary_dim: int,
+    trained_length: int | tuple[int, ...] | None,
+    factor: Factor | None = None,
+    length: Length | None = None,
+    base_frequencies: Frequencies | None = None,
+    long_factors: Sequence[float] | Float[Array | np.ndarray, " n"],
+    short_factors: Sequence[float] | Float[Array | np.ndarray, " n"] | None = None,
+    attention_factor: float | None = None,
+) -> Extended:
+    """Divide each pair by a factor of its own, found by search: one list up to the trained length, one beyond.
+
+    `f'_i = f_i / λ_i`, λ the long factors where L' > L; queries and keys are multiplied by `sqrt(1 + ln s / ln L)`
+
+    Args:
+        frequencies: as in `extend_ntk`, like `base`, `rotary_dim`, `factor`, `length` and `base_frequencies`.
+        base: above 1.
+        rotary_dim: d.
+        trained_length: L, from 2 tokens, or one an axis.
+        factor: s, for the attention factor alone.
+        length: L'; the short factors hold where it is None.
+        base_frequencies: unscaled.
+        long_factors: d/2 positive numbers, the fastest pair first; an array may be traced (`search_longrope`).
+        short_factors: likewise. None = 1.
+        attention_factor: what queries and keys are multiplied by, instead.
+
+    Returns:
+        The frequencies, float32, and the attention factor: one number, or `(F,)` where some channels do not turn (1
+        there) or axes differ.
+
+    Raises:
+        ValueError: as `extend_ntk`; or factors of another count or not positive, or a trained length below 2.
+
+    Reference:
+        Ding et al. 2024, "LongRoPE" (arXiv 2402.13753), section 3; transformers' rope type "longrope".
+    """
+    stretch = stretch_factor(frequencies, trained_length, factor, length)
+    trained = by_axis(known_length("longrope", trained_length))
+    if np.min(trained) < 2:
+        raise ValueError(f"longrope needs a trained length of at least 2, got {trained_length}")
+    unscaled = frequencies if base_frequencies is None else base_frequencies
+    index = pair_index(unscaled, base, rotary_dim)
+    short_factors = [1.0] * (rotary_dim // 2) if short_factors is None else short_factors
+    check_factors("long_factors", long_factors, rotary_dim // 2)
+    check_factors("short_factors", short_factors, rotary_dim // 2)
+    xp, (index, long, short) = together(index, long_factors, short_factors)
+    place = xp.clip(xp.round(index), 0, rotary_dim // 2 - 1).astype(xp.int32)
+    size = trained if length is None else by_axis(length)
+    xp, (long, short, size, limit) = together(long[place], short[place], size, trained)
+    divisor = xp.where(size > limit, long, short)
+    if attention_factor is None:
+        attention_factor = (log_factor(stretch, 1.0 / np.log(trained)) + 1.0) ** 0.5
+    else:
+        positive("attention_factor", attention_factor)
+    return scaled(frequencies, 0.0, divisor), by_channel(attention_factor, unscaled)

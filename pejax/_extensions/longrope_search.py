@@ -1,0 +1,146 @@
+"""LongRoPE's search for the factor of each pair: an evolution that starts from PI, NTK and YaRN."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pejax._extensions.frequencies import extend_linear, extend_ntk, extend_yarn
+from pejax._ops.phases import geometric_frequencies
+
+REACH = 1.25
+"""How far beyond the factor of the whole context a pair's own may go."""
+
+
+class Found(NamedTuple):
+    """The best factors of a search so far.
+
+    Attributes:
+        factors: one a pair, the fastest pair first, never falling: `extend_longrope`'s `long_factors`.
+        loss: theirs.
+    """
+
+    factors: Float[Array, " n"]
+    loss: Float[Array, ""]
+
+
+def search_longrope(
+    loss: Callable[[Float[Array, " n"]], Float[Array, ""]],
+    rotary_dim: int,
+    factor: float,
+    *,
+    key: Array,
+    trained_length: int,
+    base: float = 10000.0,
+    generations: int = 40,
+    population: int = 64,
+    parents: int = 32,
+    mutations: int = 16,
+    crossovers: int = 16,
+    rate: float = 0.3,
+    chunk: int = 8,
+    progress: Callable[[int, Found], None] | None = None,
+) -> Found:
+    """Search for the factors by which LongRoPE divides each pair's frequency, least loss first.
+
+    Every generation the best are kept, and their children join them: a mutant draws some factors anew, each between the
+    nearest that stay, within 1 ... 1.25 s; a crossing takes each factor from one of two parents. Factors never fall
+    from fast to slow pairs, in any member. The best member is therefore never worse than PI, NTK and YaRN, which begin.
+
+    The paper's second unknown, how many first tokens keep the original frequencies, is left out: two rotations by
+    position within one sequence are no map of positions, and the published models (Phi-3) do not use it.
+
+    Args:
+        loss: of d/2 factors, what is to be small at the longer context: the perplexity of a model whose frequencies are
+            `extend_longrope(..., long_factors=factors)`. It is traced, and mapped over `chunk` members at a time; NaN
+            counts as worst.
+        rotary_dim: d, channels that turn, even.
+        factor: s, from 1.
+        key: of all draws: equal keys give equal results.
+        trained_length: L, tokens, for YaRN.
+        base: of the frequencies, for NTK and YaRN.
+        generations: after the first.
+        population: members kept, from 3.
+        parents: members that have children.
+        mutations: children of one parent, a generation, from 1.
+        crossovers: children of two.
+        rate: the probability that a mutant draws a factor anew.
+        chunk: members whose loss is computed at once.
+        progress: called with the generation, from 0, and the best so far.
+
+    Raises:
+        ValueError: a count below its least, a rate outside 0 ... 1, or what `extend_yarn` refuses.
+
+    Reference:
+        Ding et al. 2024, "LongRoPE" (arXiv 2402.13753), section 3.2 and algorithm 1.
+    """
+    least = {"generations": 0, "population": 3, "parents": 1, "mutations": 1, "crossovers": 0, "chunk": 1}
+    given = dict(zip(least, (generations, population, parents, mutations, crossovers, chunk), strict=True))
+    for name, count in given.items():
+        if count < least[name]:
+            raise ValueError(f"{name} must be at least {least[name]}, got {count}")
+    if not 0 <= rate <= 1:
+        raise ValueError(f"rate must be from 0 to 1, got {rate}")
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+    compiled = jax.jit(jax.vmap(loss))
+    known = _published(rotary_dim, factor, base, trained_length)
+    start = known[np.arange(population - len(known)) % len(known)]
+    members = np.concatenate([known, _mutants(rng, start, rate, REACH * factor)])
+    members, losses = _ranked(members, _measured(compiled, members, chunk))
+    for generation in range(generations + 1):
+        if generation > 0:
+            best = members[:parents]
+            mutants = _mutants(rng, rng.choice(best, mutations), rate, REACH * factor)
+            children = np.concatenate([mutants, _crossed(rng, *rng.choice(best, (2, crossovers)))])
+            everyone = np.concatenate([members, children])
+            measured = np.concatenate([losses, _measured(compiled, children, chunk)])
+            members, losses = (ranked[:population] for ranked in _ranked(everyone, measured))
+        found = Found(jnp.asarray(members[0]), jnp.asarray(losses[0]))
+        if progress is not None:
+            progress(generation, found)
+    return found
+
+
+def _published(rotary_dim: int, factor: float, base: float, trained_length: int) -> Float[np.ndarray, "3 n"]:
+    """Return the factors of PI, NTK and YaRN, each made never to fall."""
+    frequencies = geometric_frequencies(rotary_dim // 2, base)
+    options = {"base": base, "rotary_dim": rotary_dim, "trained_length": trained_length, "factor": factor}
+    extended = [extend(frequencies, **options)[0] for extend in (extend_linear, extend_ntk, extend_yarn)]
+    return np.maximum.accumulate(np.clip(frequencies / np.stack(extended), 1.0, None), axis=-1)
+
+
+def _measured(loss: Callable[[Array], Array], members: Float[np.ndarray, "M n"], chunk: int) -> Float[np.ndarray, " M"]:
+    """Return the loss of each member, of so many at once; the last ones are filled up with copies."""
+    padded = np.concatenate([members, np.repeat(members[-1:], -len(members) % chunk, axis=0)])
+    losses = [np.asarray(loss(jnp.asarray(part))) for part in padded.reshape(-1, chunk, members.shape[1])]
+    losses = np.concatenate(losses)[: len(members)].astype(np.float32)
+    return np.where(np.isnan(losses), np.float32(np.inf), losses)
+
+
+def _ranked(
+    members: Float[np.ndarray, "M n"], losses: Float[np.ndarray, " M"]
+) -> tuple[Float[np.ndarray, "M n"], Float[np.ndarray, " M"]]:
+    """Return both, the least loss first."""
+    order = np.argsort(losses, kind="stable")
+    return members[order], losses[order]
+
+
+def _mutants(
+    rng: np.random.Generator, members: Float[np.ndarray, "M n"], rate: float, highest: float
+) -> Float[np.ndarray, "M n"]:
+    """Draw some factors of each member anew, between the nearest ones that stay; the order stays too."""
+    stays = rng.random(members.shape) >= rate
+    lowest = np.maximum.accumulate(np.where(stays, members, 1.0), axis=1)
+    most = np.minimum.accumulate(np.where(stays, members, highest)[:, ::-1], axis=1)[:, ::-1]
+    drawn = lowest + rng.random(members.shape) * (most - lowest)
+    return np.sort(np.where(stays, members, drawn), axis=1).astype(np.float32)
+
+
+def _crossed(
+    rng: np.random.Generator, mothers: Float[np.ndarray, "M n"], fathers: Float[np.ndarray, "M n"]
+) -> Float[np.ndarray, "M n"]:
+    """Take each factor from either parent, in order: between the two parents everywhere."""
+    return np.sort(np.where(rng.random(mothers.shape) < 0.5, mothers, fathers), axis=1)

@@ -1,0 +1,104 @@
+"""Self-Extend and ReRoPE: near keys are seen as in training, far ones under a rotation that stays in the trained range.
+
+Which of two rotations a pair gets depends on its distance, so no map of single positions expresses it: attention runs
+once over each range of distances (`Encoding.bands`), and the parts are merged exactly by log-sum-exp.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from pejax._encoding import Band, Dims, Encoding, Extent, Params
+
+Turn = Callable[[Params, Array, Array], Array]
+
+
+def self_extend(encoding: Encoding, dims: Dims, *, group: int | None = None, window: int | None = None) -> Encoding:
+    """Return the encoding with the positions of far pairs counted in groups, and nothing to train.
+
+    Pairs nearer than W turn as before; others as if the query were at `⌊p/G⌋ + W - ⌊W/G⌋` and the key at `⌊p/G⌋`.
+
+    Args:
+        encoding: that rotates.
+        dims: causal, of a sequence; L is their extent.
+        group: G, tokens. None = the smallest that keeps the length at hand in the trained range,
+            `⌊(L' - 1)/G⌋ + W - ⌊W/G⌋ < L`: the paper's `⌈(L' - W) / (L - W)⌉` or, where G does not divide W, more.
+        window: W, tokens. None = L / 4.
+
+    Raises:
+        ValueError: no rotation, no causality, no trained length, more than one axis, or a group or window below 1.
+
+    Reference:
+        Jin et al. 2024, "LLM Maybe LongLM" (arXiv 2401.01325), section 3.
+    """
+    turn, turn_keys, trained = _rotations("self_extend", encoding, dims)
+    near = max(1, trained // 4) if window is None else window
+    if near < 1 or (group is not None and group < 1):
+        raise ValueError(f"self_extend's group and window must be at least 1 token, got {group} and {window}")
+    if group is None and near >= trained:
+        raise ValueError(f"self_extend's window must be below the trained length {trained}, got {near}")
+
+    def at(params: Params, extent: Extent) -> Params:
+        params = params if encoding.at is None else encoding.at(params, extent)
+        length = jnp.asarray(extent, jnp.int32)
+        least = jnp.maximum(1, -((near - length) // (trained - near)))
+        beyond = lambda size: size * (trained - near + near // size) < length  # noqa: E731
+        return {**params, "group": jax.lax.while_loop(beyond, lambda size: size + 1, least)}
+
+    def size(params: Params, positions: Array) -> Array:
+        return jnp.asarray(params["group"] if group is None else group, positions.dtype)
+
+    def far(params: Params, x: Array, positions: Array) -> Array:
+        grouped = size(params, positions)
+        return turn(params, x, positions // grouped + near - near // grouped)
+
+    def far_keys(params: Params, x: Array, positions: Array) -> Array:
+        return turn_keys(params, x, positions // size(params, positions))
+
+    bands = (Band(0, near, turn, turn_keys), Band(near, None, far, far_keys))
+    return encoding._replace(at=at if group is None else encoding.at, bands=bands, shift_invariant=False)
+
+
+def rerope(encoding: Encoding, dims: Dims, *, window: int | None = None) -> Encoding:
+    """Return the encoding with every distance from W on turned as if it were W, and nothing to train.
+
+    `(R_q q_i) · (R_k k_j) = q_i · R_{-min(i - j, W)} k_j`
+
+    Args:
+        encoding: that rotates.
+        dims: causal, of a sequence; L is their extent.
+        window: W, tokens. None = L / 2.
+
+    Raises:
+        ValueError: no rotation, no causality, no trained length, more than one axis, or a window below 1.
+
+    Reference:
+        Su 2023, "Rectified rotary position embeddings" (github.com/bojone/rerope).
+    """
+    turn, turn_keys, trained = _rotations("rerope", encoding, dims)
+    near = max(1, trained // 2) if window is None else window
+    if near < 1:
+        raise ValueError(f"rerope's window must be at least 1 token, got {window}")
+
+    def far(params: Params, x: Array, positions: Array) -> Array:
+        return turn(params, x, jnp.full_like(positions, near))
+
+    def far_keys(params: Params, x: Array, positions: Array) -> Array:
+        return turn_keys(params, x, jnp.zeros_like(positions))
+
+    return encoding._replace(bands=(Band(0, near, turn, turn_keys), Band(near, None, far, far_keys)))
+
+
+def _rotations(name: str, encoding: Encoding, dims: Dims) -> tuple[Turn, Turn, int]:
+    """Return how queries and keys turn, and the trained length, all checked."""
+    turn, turn_keys = encoding.rotate, encoding.rotate_keys or encoding.rotate
+    if turn is None or turn_keys is None:
+        raise ValueError(f"{name} needs an encoding that rotates queries and keys, got one that does not")
+    if encoding.bands:
+        raise ValueError(f"{name} needs an encoding without bands, got one that has {len(encoding.bands)}")
+    if not dims.causal or not isinstance(dims.extent, int):
+        wanted = "a causal model of sequences with a trained length"
+        raise ValueError(f"{name} needs {wanted}, got causal={dims.causal}, extent={dims.extent}")
+    return turn, turn_keys, dims.extent

@@ -1,0 +1,123 @@
+"""Temperatures: queries are multiplied by a function of their position, so that attention stays sharp over more keys.
+
+logits_ij = scale · t(p_i) · (q_i · k_j) + bias_ij
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from pejax._encoding import Dims, Encoding, Params
+from pejax._ops.checks import check_position_type, check_positions
+from pejax._spec import parse_call
+
+
+def log_n_temperature(positions: Num[Array, "*BT"], trained_length: int) -> Float[Array, "*BT"]:
+    """Return what keeps the entropy of attention over p + 1 keys near that over the trained length.
+
+    `t(p) = max(1, ln(p + 1) / ln L)`
+
+    Args:
+        positions: p, tokens, from 0; below it counts as 0.
+        trained_length: L, tokens, from 2.
+
+    Raises:
+        ValueError: a trained length below 2.
+
+    Reference:
+        Su 2021, "Scale invariance of attention from entropy invariance" (in Chinese, kexue.fm/archives/8823); used by
+        ReRoPE and, with other constants, by Qwen.
+    """
+    if trained_length < 2:
+        raise ValueError(f"trained_length must be at least 2, got {trained_length}")
+    return jnp.maximum(jnp.log1p(_counted(positions)) / math.log(trained_length), 1.0)
+
+
+def llama4_temperature(
+    positions: Num[Array, "*BT"], *, floor_length: int = 8192, scale: float = 0.1
+) -> Float[Array, "*BT"]:
+    """Return Llama 4's temperature, a step higher after every `floor_length` tokens.
+
+    `t(p) = scale · ln(⌊(p + 1) / floor_length⌋ + 1) + 1`
+
+    Args:
+        positions: p, tokens, from 0; below it counts as 0.
+        floor_length: tokens.
+        scale: of the logarithm.
+
+    Raises:
+        ValueError: a floor_length below 1, or a negative scale.
+
+    Reference:
+        transformers' `models/llama4/modeling_llama4.py`, where layers without RoPE have it.
+    """
+    if floor_length < 1:
+        raise ValueError(f"floor_length must be at least 1, got {floor_length}")
+    if not 0 <= scale < math.inf:
+        raise ValueError(f"scale must be a finite number from 0, got {scale}")
+    return scale * jnp.log1p(jnp.floor((_counted(positions) + 1.0) / floor_length)) + 1.0
+
+
+TEMPERATURES: dict[str, Callable[..., Array]] = {"log_n": log_n_temperature, "llama4": llama4_temperature}
+
+
+def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> Encoding:
+    """Return the encoding with its queries multiplied by a function of their positions.
+
+    `q'_i = t(p_i) · rotate(q_i, p_i)`; keys, and whatever else the encoding does, stay as they are.
+
+    Args:
+        encoding: any, with or without `rotate`, on one axis.
+        temperature: `(*B, T)` positions to what multiplies each query; equal functions are not equal encodings.
+    """
+    turn = encoding.rotate or _unturned
+
+    def scaled(turn: Callable[[Params, Array, Array], Array]) -> Callable[[Params, Array, Array], Array]:
+        def rotate(params: Params, x: Array, positions: Num[Array, "*b T"]) -> Array:
+            check_positions(positions.shape, x.shape[:-2], axes=1)
+            turned = turn(params, x.astype(jnp.float32), positions)
+            return (turned * temperature(positions)[..., None, None]).astype(x.dtype)
+
+        return rotate
+
+    return encoding._replace(
+        rotate=scaled(turn),
+        rotate_keys=encoding.rotate_keys or turn,
+        bands=tuple(band._replace(rotate=scaled(band.rotate)) for band in encoding.bands),
+        shift_invariant=False,
+    )
+
+
+def read_temperature(spec: str, dims: Dims) -> Callable[[Array], Array]:
+    """Read a spec such as "log_n" or "llama4(scale=0.2)"; the trained length is the dims' where the spec has none.
+
+    Raises:
+        ValueError: an unknown temperature, a malformed spec, more than one axis, or no trained length.
+        TypeError: an argument of another type.
+    """
+    name, options = parse_call(spec, TEMPERATURES, what="a temperature", supplied=("positions",))
+    if dims.axes > 1:
+        raise ValueError(f"{name} counts tokens of a sequence, got axes={dims.axes}")
+    if name == "log_n":
+        options = {"trained_length": dims.extent, **options}
+        if options["trained_length"] is None:
+            raise ValueError("log_n needs the trained length, got dims.extent=None")
+
+    def temperature(positions: Array) -> Array:
+        return TEMPERATURES[name](positions, **options)
+
+    jax.eval_shape(temperature, jnp.zeros(1, jnp.int32))
+    return temperature
+
+
+def _counted(positions: Num[Array, "*BT"]) -> Float[Array, "*BT"]:
+    check_position_type(positions)
+    return jnp.maximum(positions.astype(jnp.float32), 0.0)
+
+
+def _unturned(params: Params, x: Array, positions: Array) -> Array:
+    del params, positions
+    return x

@@ -1,0 +1,97 @@
+"""YaRN: slow pairs are interpolated, fast ones left alone, and the attention is sharpened."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pejax._extensions.base import (
+    Extended,
+    Factor,
+    Frequencies,
+    Length,
+    by_axis,
+    by_channel,
+    known_length,
+    log_factor,
+    pair_index,
+    positive,
+    scaled,
+    stretch_factor,
+    together,
+)
+
+
+def extend_yarn(
+    frequencies: Frequencies,
+    *,
+    base: float,
+    rotary_dim: int,
+    trained_length: int | tuple[int, ...] | None,
+    factor: Factor | None = None,
+    length: Length | None = None,
+    base_frequencies: Frequencies | None = None,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    mscale: float | None = None,
+    mscale_all_dim: float | None = None,
+    attention_factor: float | None = None,
+    truncate: bool = True,
+) -> Extended:
+    """Divide slow pairs by the factor, leave fast ones, blend linearly in between; sharpen the attention (YaRN).
+
+    `f'_i = f_i · (r_i / s + 1 - r_i)`, `r_i` rising from 0 to 1 between the pairs that turn `beta_fast` and `beta_slow`
+    times in L tokens: `i(b) = d · ln(L / 2πb) / (2 ln base)`, both ends kept within 0 ... d - 1. Queries and keys are
+    multiplied by `0.1 ln s + 1`.
+
+    Args:
+        frequencies: as in `extend_ntk`, like `base`, `rotary_dim`, `factor`, `length` and `base_frequencies`.
+        base: above 1.
+        rotary_dim: d.
+        trained_length: L, tokens, or one an axis.
+        factor: s.
+        length: L'.
+        base_frequencies: unscaled.
+        beta_fast: turns from which a pair is left alone.
+        beta_slow: turns up to which a pair is divided.
+        mscale: with `mscale_all_dim`, queries and keys are multiplied by
+            `(0.1 · mscale · ln s + 1) / (0.1 · mscale_all_dim · ln s + 1)`. One alone, or 0, counts as none.
+        mscale_all_dim: likewise.
+        attention_factor: what queries and keys are multiplied by, instead.
+        truncate: round both ends outwards, to whole pairs.
+
+    Returns:
+        The frequencies, float32, and the attention factor: one number, or `(F,)` where some channels do not turn (1
+        there) or axes differ.
+
+    Raises:
+        ValueError: as `extend_ntk`; or betas or an attention factor that are not positive, or `beta_fast` not above
+            `beta_slow`.
+
+    Reference:
+        Peng et al. 2023, "YaRN" (arXiv 2309.00071), section 3 and appendix A.2; transformers' rope type "yarn".
+    """
+    if not 0 < beta_slow < beta_fast < math.inf:
+        raise ValueError(f"beta_fast must be above beta_slow, both above 0, got {beta_fast} and {beta_slow}")
+    stretch = stretch_factor(frequencies, trained_length, factor, length)
+    unscaled = frequencies if base_frequencies is None else base_frequencies
+    index = pair_index(unscaled, base, rotary_dim)
+    turns = known_length("yarn", trained_length)
+    low, high = (_yarn_pair(by_axis(turns), beta, base, rotary_dim) for beta in (beta_fast, beta_slow))
+    if truncate:
+        low, high = np.floor(low), np.ceil(high)
+    low, high = np.clip(low, 0, rotary_dim - 1), np.clip(high, 0, rotary_dim - 1)
+    xp, (index, low, width) = together(index, low, np.where(low == high, 0.001, high - low))
+    divided = xp.clip((index - low) / width, 0.0, 1.0)
+    if attention_factor is None:
+        above, below = (mscale, mscale_all_dim) if mscale and mscale_all_dim else (1.0, 0.0)
+        above, below = (log_factor(stretch, 0.1 * weight) + 1.0 for weight in (above, below))
+        attention_factor = above / below
+    else:
+        positive("attention_factor", attention_factor)
+    return scaled(frequencies, 1.0 - divided, stretch), by_channel(attention_factor, unscaled)
+
+
+def _yarn_pair(length: Any, turns: float, base: float, rotary_dim: int) -> Any:
+    """Return which pair, a fraction, turns so many times in so many tokens."""
+    return rotary_dim * np.log(length / (math.tau * turns)) / (2.0 * math.log(base))

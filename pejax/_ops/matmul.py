@@ -1,0 +1,133 @@
+"""What layers compute, and what they keep for it.
+
+The product of a linear layer, its gradients in the order of axes that a CPU multiplies fastest.
+
+    y = x w        dx = dy wᵀ        dw = xᵀ dy
+
+JAX derives `dw = (dyᵀ x)ᵀ`, for which XLA:CPU copies all of dy. Its matrix kernels are fastest for row-major operands;
+in bfloat16 a transposed operand, or sums of another type than float32, take two to six times longer.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.experimental.layout import Layout, with_layout_constraint
+from jaxtyping import Array, Float
+
+from pejax._ops.backend import platform
+from pejax._ops.bfloat16 import as_bits, from_bits
+
+
+@jax.custom_vjp
+def product(
+    x: Float[Array, "*B C"], kernel: Float[Array, "C N"], bias: Float[Array, " N"] | None = None
+) -> Float[Array, "*B N"]:
+    """Return `x @ kernel + bias`, summed and returned in at least 32 bits.
+
+    Args:
+        x: any leading axes.
+        kernel: of any type; multiplied in the type of x.
+        bias: of any type.
+    """
+    found = _sums(x, kernel.astype(x.dtype), (x.ndim - 1,), (0,))
+    return found if bias is None else found + bias.astype(found.dtype)
+
+
+def _forward(x: Array, kernel: Array, bias: Array | None) -> tuple[Array, tuple[Array, Array, Array | None]]:
+    return product(x, kernel, bias), (as_bits(x), kernel, bias)
+
+
+def _backward(saved: tuple[Array, Array, Array | None], cotangent: Array) -> tuple[Array, Array, Array | None]:
+    x, kernel, bias = from_bits(saved[0]), *saved[1:]
+    d_bias = None if bias is None else jnp.sum(cotangent, tuple(range(x.ndim - 1))).astype(bias.dtype)
+    cotangent = cotangent.astype(x.dtype)
+    d_x = _sums(cotangent, kernel.astype(x.dtype), (x.ndim - 1,), (1,))
+    return d_x.astype(x.dtype), _kernel_gradient(x, cotangent).astype(kernel.dtype), d_bias
+
+
+product.defvjp(_forward, _backward)
+
+
+def computed_again(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return the function, but of its arguments alone is kept what its gradient needs: it is computed twice.
+
+    Args:
+        function: of float arrays or None, cheap beside reading and writing what it computes on the way. A `product` at
+            its end is computed once: no gradient needs what it gave.
+    """
+    run = jax.custom_vjp(function)
+
+    def forward(*arguments: Array | None) -> tuple[Array, Any]:
+        return function(*arguments), jax.tree.map(as_bits, arguments)
+
+    def backward(saved: Any, cotangent: Array) -> tuple[Array | None, ...]:
+        return jax.vjp(function, *jax.tree.map(from_bits, saved))[1](cotangent)
+
+    run.defvjp(forward, backward)
+    return run
+
+
+def _sums(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]) -> Array:
+    kind = jnp.float32 if a.dtype.itemsize < 4 else a.dtype
+    return lax.dot_general(a, b, ((a_axes, b_axes), ((), ())), preferred_element_type=kind)
+
+
+def _kernel_gradient(x: Float[Array, "*B C"], cotangent: Float[Array, "*B N"]) -> Float[Array, "C N"]:
+    """Return `xᵀ dy`, on a CPU as `(dyᵀ x)ᵀ` where dy is the narrower: it multiplies `aᵀ b` faster with a narrow a."""
+    if platform() == "cpu" and x.shape[-1] > cotangent.shape[-1]:
+        turned = _over_rows(cotangent, x)
+        return lax.optimization_barrier(turned).T  # or XLA folds it into the product, and copies x
+    return _over_rows(x, cotangent)
+
+
+def _over_rows(a: Float[Array, "*B C"], b: Float[Array, "*B N"]) -> Float[Array, "C N"]:
+    """Return `aᵀ b`. On a CPU, `aᵀ` is laid out in memory first: of bfloat16, a transposed view has no float32 sums."""
+    turned, axes = jnp.moveaxis(a, -1, 0), (tuple(range(1, a.ndim)), tuple(range(a.ndim - 1)))
+    if platform() == "cpu" and _alone():
+        turned = _row_major(turned)
+    elif platform() == "cpu" and a.dtype == jnp.bfloat16:
+        turned = _row_major_of_each(turned)
+    return _sums(turned, b, *axes)
+
+
+def _alone() -> bool:
+    """Say whether no array here is split over devices: there is one, or `shard_map` gave each its part."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return jax.device_count() == 1 or (not mesh.empty and set(mesh.manual_axes) == set(mesh.axis_names))
+
+
+def _row_major(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
+    return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
+
+
+@jax.custom_batching.custom_vmap
+def _row_major_of_each(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
+    """Lay out what is split over devices on each of them; a plain constraint would gather it."""
+    return _split_row_major(x)
+
+
+@_row_major_of_each.def_vmap
+def _row_major_of_batch(size: int, batched: list[bool], x: Float[Array, "N *B"]) -> tuple[Float[Array, "N *B"], bool]:
+    del size, batched  # there is one argument, and without a batch there is no call
+    return _row_major_of_each(x), True
+
+
+_split_row_major = custom_partitioning(_row_major)
+
+
+def _where_it_is(mesh: Any, shapes: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
+    del result
+    return mesh, _row_major, shapes[0].sharding, (shapes[0].sharding,)
+
+
+def _same_axes(mesh: Any, operands: list[Any], results: list[Any]) -> str:
+    del mesh, results
+    names = " ".join(f"a{i}" for i in range(len(operands[0].shape)))
+    return f"{names} -> {names}"
+
+
+_split_row_major.def_partition(partition=_where_it_is, sharding_rule=_same_axes)

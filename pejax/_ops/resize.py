@@ -1,0 +1,192 @@
+"""Learned tables at other lengths and grids: resampling a whole table, and reading one between its rows.
+
+    table'_n = Σ_m W_nm table_m,    Σ_m W_nm = 1,    one matrix W an axis
+
+W samples a kernel around the centre `c_n = (n + 1/2)·N/N' - 1/2`, or `c_n = n·(N - 1)/(N' - 1)` where corners align.
+
+Reference:
+    Keys 1981, "Cubic Convolution Interpolation for Digital Image Processing", equation 15 with a free parameter.
+    torch.nn.functional.interpolate, whose numbers the methods reproduce.
+"""
+
+import math
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Num
+
+from pejax._ops.checks import check_choice, check_position_type
+
+METHODS = ("bicubic", "bilinear", "align_corners")
+
+Apart: TypeAlias = Float[Array | np.ndarray, "..."]
+_SHARP = -0.75  # the kernel's slope at distance 1: torch's value without antialiasing,
+_SOFT = -0.5  # and with it
+
+
+def resize_embedding(
+    table: Float[Array | np.ndarray, "*B N C"],
+    old_grid: int | tuple[int, ...],
+    new_grid: int | tuple[int, ...],
+    *,
+    method: str = "bicubic",
+    antialias: bool = False,
+    prefix: int = 0,
+) -> Float[Array, "*B M C"]:
+    """Resample a learned table to another length or grid, in float32; rows of prefix tokens are kept as they are.
+
+    "bicubic" and "bilinear" put the samples at the centres of cells, "align_corners" is bilinear with the first and
+    last rows in place. An axis that keeps its size is not touched.
+
+    Args:
+        table: N = prefix + the product of `old_grid`, in raster order.
+        old_grid: L, or (rows, columns, ...).
+        new_grid: likewise.
+        method: "bicubic", "bilinear" or "align_corners".
+        antialias: widen the kernel by N/N' on axes that shrink; bicubic then has slope -0.5 for -0.75 on every axis.
+        prefix: rows of tokens without a position (CLS, registers), which come first.
+
+    Returns:
+        M = prefix + the product of `new_grid` rows, in the dtype of `table`.
+
+    Raises:
+        ValueError: a table of another size, grids below 1 or of different axes, an unknown method, or antialiasing
+            where corners align.
+    """
+    table = jnp.asarray(table)
+    old, new = (grid if isinstance(grid, tuple) else (grid,) for grid in (old_grid, new_grid))
+    if len(old) != len(new):
+        raise ValueError(f"old_grid and new_grid must have the same axes, got {old_grid} and {new_grid}")
+    if min(old + new) < 1 or prefix < 0:
+        raise ValueError(f"grids must be at least 1 and prefix 0, got {old_grid}, {new_grid} and prefix={prefix}")
+    if table.shape[-2] != prefix + math.prod(old):
+        rule = f"prefix + grid = {prefix} + {'·'.join(map(str, old))} = {prefix + math.prod(old)} rows"
+        raise ValueError(f"table must have {rule}, got shape {table.shape}")
+    grid = table[..., prefix:, :].reshape(*table.shape[:-2], *old, table.shape[-1])
+    grid = resize_grid(grid, new, method=method, antialias=antialias)
+    rows = grid.reshape(*table.shape[:-2], math.prod(new), table.shape[-1])
+    return jnp.concatenate([table[..., :prefix, :], rows], axis=-2)
+
+
+def resize_grid(
+    grid: Float[Array, "..."], size: tuple[int, ...], *, method: str = "bicubic", antialias: bool = False
+) -> Float[Array, "..."]:
+    """Resample `(..., *old, C)` to `(..., *size, C)`: what `resize_embedding` does to a table that is still a grid."""
+    check_choice("method", method, METHODS)
+    if antialias and method == "align_corners":
+        raise ValueError("antialias must be False where method='align_corners', got True")
+    result = grid.astype(_wide(grid.dtype))
+    for axis, new in enumerate(size, start=grid.ndim - 1 - len(size)):
+        if grid.shape[axis] != new:
+            weights = jnp.asarray(_weights(grid.shape[axis], new, method, antialias), result.dtype)
+            product = jnp.tensordot(weights, result, axes=(1, axis), precision=jax.lax.Precision.HIGHEST)
+            result = jnp.moveaxis(product, 0, axis)
+    return result.astype(grid.dtype)
+
+
+def lookup_embedding(table: Float[Array, "*grid C"], positions: Num[Array | np.ndarray, "..."]) -> Float[Array, "..."]:
+    """Return the rows of a table at integer positions, and bicubic mixtures of rows at float positions.
+
+    `row(p) = Σ_o w(p - ⌊p⌋ - o) · table[⌊p⌋ + o]` on every axis, with o = -1 ... 2 and w the bicubic kernel. At whole
+    numbers it is the row itself. The end rows are repeated beyond the ends, for less than one row. Reading a table at
+    the centres `c_n` is `resize_embedding` without antialiasing.
+
+    Args:
+        table: `(L, C)`, or `(rows, columns, ..., C)` on A > 1 axes.
+        positions: `(*B, T)`, or `(*B, T, A)`; in rows, from 0.
+
+    Returns:
+        `(*B, T, C)`, in the dtype of the table. Positions known only at run time that lie outside, a whole row or more
+        from the end rows, give NaN.
+
+    Raises:
+        ValueError: positions outside the table, where they are known; positions without the table's axes.
+        TypeError: positions that are neither integers nor floats of at least 32 bits.
+    """
+    size = table.shape[:-1]
+    known = None if isinstance(positions, Tracer) else np.asarray(positions)
+    positions = jnp.asarray(positions)
+    if len(size) > 1 and positions.shape[-1:] != (len(size),):
+        raise ValueError(f"positions must end in the {len(size)} axes of the table, got shape {positions.shape}")
+    check_position_type(positions)
+    if known is not None:
+        _require_inside(known if len(size) > 1 else known[..., None], size)
+    return _rows(table, positions if len(size) > 1 else positions[..., None])
+
+
+@jax.jit
+def _rows(table: Float[Array, "*grid C"], positions: Num[Array, "*BT A"]) -> Float[Array, "*BT C"]:
+    """Return the rows at the positions, NaN at those outside."""
+    points = positions.reshape(-1, positions.shape[-1]).astype(_wide(positions.dtype))
+    inside = (points > -1) & (points < jnp.asarray(table.shape[:-1], points.dtype))
+    inside = inside.all(axis=-1, keepdims=True)
+    points = jnp.where(inside, points, 0)
+    whole = jnp.issubdtype(points.dtype, jnp.integer)
+    rows = table[tuple(points.T)] if whole else jax.vmap(lambda point: _between(table, point))(points)
+    rows = jnp.where(inside, rows, jnp.nan).astype(table.dtype)
+    return rows.reshape(*positions.shape[:-1], table.shape[-1])
+
+
+def _require_inside(positions: Num[np.ndarray, "... A"], size: tuple[int, ...]) -> None:
+    outside = ~((positions > -1) & (positions < np.asarray(size))).all(axis=-1)
+    if outside.any():
+        where = size[0] if len(size) == 1 else size
+        raise ValueError(f"positions must lie inside a table of size {where}, got {positions[outside][0].tolist()}")
+
+
+def _between(table: Float[Array, "*grid C"], point: Float[Array, " A"]) -> Float[Array, " C"]:
+    """Return the bicubic mixture of 4^A rows at one point."""
+    first = jnp.floor(point)
+    past = point - first
+    kernel = ((_outer, past + 1), (_inner, past), (_inner, 1 - past), (_outer, 2 - past))
+    weights = jnp.stack([piece(apart, _SHARP) for piece, apart in kernel])
+    last = jnp.asarray(table.shape[:-1], jnp.int32) - 1
+    taps = [jnp.clip(first.astype(jnp.int32) + offset, 0, last) for offset in range(-1, 3)]
+    patch = table[jnp.ix_(*jnp.stack(taps, axis=-1))].astype(_wide(table.dtype))
+    for axis in weights.T.astype(patch.dtype):
+        patch = jnp.tensordot(axis, patch, axes=1, precision=jax.lax.Precision.HIGHEST)
+    return patch
+
+
+def _weights(old: int, new: int, method: str, antialias: bool) -> Float[np.ndarray, "{new} {old}"]:
+    """Return W, float64: the kernel around each centre, what falls beyond the ends given to the end rows.
+
+    With antialiasing it is left out instead, as in torch.
+    """
+    if method == "align_corners":
+        centres = np.linspace(0.0, old - 1.0, new)
+    else:
+        centres = (np.arange(new) + 0.5) * (old / new) - 0.5
+    margin, slope, stretch = (0, _SOFT, max(old / new, 1.0)) if antialias else (2, _SHARP, 1.0)
+    rows = np.arange(-margin, old + margin)
+    apart = np.abs(centres[:, None] - rows) / stretch
+    kernel = _cubic(apart, slope) if method == "bicubic" else np.maximum(1.0 - apart, 0.0)
+    weights = kernel[:, margin : margin + old]
+    weights[:, 0] += kernel[:, :margin].sum(axis=1)
+    weights[:, -1] += kernel[:, margin + old :].sum(axis=1)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _cubic(apart: Float[np.ndarray, "*N"], slope: float) -> Float[np.ndarray, "*N"]:
+    """Return the bicubic kernel: 1 at 0, 0 at every other whole number, and `slope` its derivative at 1."""
+    return np.where(apart < 1, _inner(apart, slope), np.where(apart < 2, _outer(apart, slope), 0.0))
+
+
+def _inner(apart: Apart, slope: float) -> Apart:
+    """Return `(a + 2)x³ - (a + 3)x² + 1`, the kernel for 0 ≤ x ≤ 1."""
+    return ((slope + 2) * apart - (slope + 3)) * apart * apart + 1
+
+
+def _outer(apart: Apart, slope: float) -> Apart:
+    """Return `ax³ - 5ax² + 8ax - 4a`, the kernel for 1 ≤ x ≤ 2."""
+    return ((slope * apart - 5 * slope) * apart + 8 * slope) * apart - 4 * slope
+
+
+def _wide(dtype: np.dtype) -> type:
+    """Return the 32-bit type of integers or floats, the 64-bit one for those of 64 bits."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.int64 if dtype.itemsize == 8 else jnp.int32
+    return jnp.float64 if dtype.itemsize == 8 else jnp.float32

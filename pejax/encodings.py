@@ -1,0 +1,48 @@
+"""The encodings by name, and their factories: `(dims, **options) -> Encoding`."""
+
+from collections.abc import Callable
+
+from pejax._encoding import Encoding
+from pejax._encodings.alibi import alibi
+from pejax._encodings.fire import fire
+from pejax._encodings.kerple import kerple
+from pejax._encodings.learned import learned
+from pejax._encodings.none import none
+from pejax._encodings.rope import rope
+from pejax._encodings.rope_axial import rope_axial
+from pejax._encodings.rope_mixed import rope_mixed
+from pejax._encodings.shaw import shaw
+from pejax._encodings.sinusoidal import sinusoidal
+from pejax._encodings.t5 import t5
+from pejax._encodings.transformer_xl import transformer_xl
+
+__all__ = [
+    "ENCODINGS",
+    "alibi",
+    "fire",
+    "kerple",
+    "learned",
+    "none",
+    "rope",
+    "rope_axial",
+    "rope_mixed",
+    "shaw",
+    "sinusoidal",
+    "t5",
+    "transformer_xl",
+]
+
+ENCODINGS: dict[str, Callable[..., Encoding]] = {
+    "alibi": alibi,
+    "fire": fire,
+    "kerple": kerple,
+    "learned": learned,
+    "none": none,
+    "rope": rope,
+    "rope_axial": rope_axial,
+    "rope_mixed": rope_mixed,
+    "shaw": shaw,
+    "sinusoidal": sinusoidal,
+    "t5": t5,
+    "transformer_xl": transformer_xl,
+}

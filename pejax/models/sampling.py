@@ -1,0 +1,54 @@
+"""How the next token is drawn from logits."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+COLDEST = 1e-6
+"""The lowest temperature but 0: logits divided by it are still finite."""
+
+
+class Sampling(NamedTuple):
+    """How a token is drawn from logits.
+
+    Attributes:
+        temperature: divides the logits; 0 takes the largest.
+        top_k: only the k largest are drawn from; 0 = all.
+        top_p: only the fewest largest whose probabilities reach p; 1 = all.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+def check_sampling(sampling: Sampling, vocab: int) -> None:
+    """Raise ValueError for a setting out of range."""
+    if sampling.temperature != 0 and not COLDEST <= sampling.temperature < math.inf:
+        raise ValueError(f"temperature must be 0, or finite and at least {COLDEST}, got {sampling.temperature}")
+    if not 0 <= sampling.top_k <= vocab:
+        raise ValueError(f"top_k must be from 0 to the vocabulary, {vocab}, got {sampling.top_k}")
+    if not 0 < sampling.top_p <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1, got {sampling.top_p}")
+
+
+def sample(key: Key[Array, ""], logits: Float[Array, "B V"], sampling: Sampling) -> Int[Array, " B"]:
+    """Draw one token an example: divide by the temperature, keep the top k, then of these the top p, then draw.
+
+    Reference:
+        Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration" (arXiv 1904.09751), section 3.1: top p.
+    """
+    if sampling.temperature == 0:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    order = jnp.argsort(-logits, axis=-1)
+    ranked = jnp.take_along_axis(logits, order, axis=-1) / sampling.temperature
+    if sampling.top_k:
+        ranked = jnp.where(jnp.arange(ranked.shape[-1]) < sampling.top_k, ranked, -jnp.inf)
+    if sampling.top_p < 1:
+        p = jax.nn.softmax(ranked, axis=-1)
+        ranked = jnp.where(jnp.cumsum(p, axis=-1) - p < sampling.top_p, ranked, -jnp.inf)
+    drawn = jax.random.categorical(key, ranked, axis=-1)
+    return jnp.take_along_axis(order, drawn[:, None], axis=-1)[:, 0].astype(jnp.int32)

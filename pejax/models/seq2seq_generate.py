@@ -1,0 +1,91 @@
+"""Answers of an encoder-decoder: the source is read once, then one token is generated after the other.
+
+What every layer of the decoder remembers: its own keys and values, token by token, and those of the source, which do
+not change. The length of the answer is fixed beforehand, and all encodings adapt to that length from the first token
+on; so the answer is the one that the whole decoder gives without a cache.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Int, Key
+
+from pejax._tokens import Tokens
+from pejax.models.encoder_decoder import EncoderDecoder
+from pejax.models.generation import check_ids
+from pejax.models.sampling import Sampling, check_sampling, sample
+from pejax.models.transformer import Cache
+
+
+def generate_answers(
+    model: EncoderDecoder,
+    source: Int[Array, "B S"],
+    source_segments: Int[Array, "B S"] | None,
+    count: int,
+    *,
+    start: int = 0,
+    sampling: Sampling = Sampling(),
+    key: Key[Array, ""] | None = None,
+    stop: int | None = None,
+) -> Int[Array, "B N"]:
+    """Return the first `count` tokens of the answer to each source.
+
+    Args:
+        model: an encoder-decoder.
+        source: tokens.
+        source_segments: 1, and 0 for padding; None = no padding.
+        count: N, tokens to generate; also the length of the target that encodings adapt to.
+        start: the token before the answer.
+        sampling: greedy by default.
+        key: draws the tokens; needed where the temperature is above 0.
+        stop: a token after which a row is filled with it.
+
+    Raises:
+        ValueError: a count below 1, a token outside of the vocabulary, segments other than 0 and 1, a sampling out of
+            range, no key where one is needed, or an encoding that cannot serve the lengths.
+    """
+    vocab = model.config.vocab
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")
+    check_sampling(sampling, vocab)
+    if sampling.temperature > 0 and key is None:
+        raise ValueError(f"temperature={sampling.temperature} needs a key, got None")
+    check_ids(source, vocab)
+    check_ids(jnp.full((1, 1), start, jnp.int32), vocab)
+    if source_segments is not None and bool(((source_segments < 0) | (source_segments > 1)).any()):
+        raise ValueError(f"source_segments must be 0 or 1: one source for an answer, got {int(source_segments.max())}")
+    static, params = nnx.split(model)
+    keys = jax.random.split(jax.random.key(0) if key is None else key, count)
+    return _answer(static, params, source, source_segments, keys, start, sampling, stop)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 5, 6, 7))
+def _answer(
+    static: Any,
+    params: Any,
+    source: Array,
+    segments: Array | None,
+    keys: Array,
+    start: int,
+    sampling: Sampling,
+    stop: int | None,
+) -> Int[Array, "B N"]:
+    model: EncoderDecoder = nnx.merge(static, params)
+    encoded = model.encode(source, segments)
+    batch, count = len(source), len(keys)
+
+    def step(text: tuple[Cache, Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Cache, Array, Array], Array]:
+        (cache, new, done), (key, position) = text, at
+        here = Tokens(jnp.broadcast_to(position, (batch, 1)))
+        logits, cache = model.cached(new[:, None], cache, encoded, tokens=here, extent=count)
+        new = sample(key, logits[:, -1], sampling)
+        if stop is not None:
+            new = jnp.where(done, stop, new)
+            done = done | (new == stop)
+        return (cache, new, done), new
+
+    begin = model.empty_cache(encoded, count), jnp.full(batch, start, jnp.int32), jnp.zeros(batch, bool)
+    return jax.lax.scan(step, begin, (keys, jnp.arange(count, dtype=jnp.int32)))[1].T
