@@ -4,8 +4,7 @@
     output[h, i]    += Σ_j w_ij · value_table[clip(p_j - p_i)]          clip: to -m ... m
 
 The tables are shared by the heads. q meets the 2m + 1 rows of the table first and the pairs pick from that, so nothing
-is ever T x S x D. On CPUs, where each such pick is slow, pairs beyond the clip share two columns, and the others are
-read a row at a time where positions count on by one.
+is ever T x S x D.
 
 Reference:
     Shaw et al. 2018, "Self-Attention with Relative Position Representations" (arXiv 1803.02155), equations 3 to 5;

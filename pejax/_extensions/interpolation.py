@@ -1,4 +1,4 @@
-"""Position interpolation of any encoding: all its hooks see the positions squeezed into the trained extent."""
+"""Position interpolation: positions squeezed into the trained extent, for arrays and for all hooks of an encoding."""
 
 from collections.abc import Callable
 from typing import Any

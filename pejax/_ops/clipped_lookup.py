@@ -1,4 +1,11 @@
-"""Reads and sums rows of a table by clipped relative position: `out[i, j] = scores[i, clip(k_j - q_i) + m]`."""
+"""Reads and sums the rows of a table by clipped relative position, fast where positions count on by one.
+
+    pick      out[i, j] = scores[i, clip(k_j - q_i) + m]           clip: to -m ... m
+    collect   out[i, r] = Σ_j weights[i, j] · [clip(k_j - q_i) + m = r]
+
+Each is the other's transpose. On CPUs, where each such pick is slow, pairs beyond the clip share two columns, and the
+others are read a row at a time where positions count on by one.
+"""
 
 import functools
 import math
@@ -17,10 +24,12 @@ STRIP = 32
 
 
 def gather_rows(scores: Float[Array, "T R"], rows: Int[Array, "T S"]) -> Float[Array, "T S"]:
+    """Return `scores[i, rows[i, j]]`."""
     return jnp.take_along_axis(scores, rows, axis=1, mode="promise_in_bounds")
 
 
 def scatter_rows(weights: Float[Array, "T S"], rows: Int[Array, "T S"], count: int) -> Float[Array, "T R"]:
+    """Return `Σ_j weights[i, j] · [rows[i, j] = r]`."""
     return jax.vmap(lambda rows, weights: jnp.zeros(count, jnp.float32).at[rows].add(weights))(rows, weights)
 
 

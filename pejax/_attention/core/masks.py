@@ -1,4 +1,9 @@
-"""Which token sees which."""
+"""Which token sees which.
+
+    visible_ij = [q_i - k_j ≥ 0] · [|q_i - k_j| < window] · [lo ≤ |q_i - k_j| < hi] · [s_i = s_j ≠ 0]
+
+with q and k the order (`Tokens.index`) of queries and keys and s their segments; what is not asked for drops out.
+"""
 
 import functools
 import operator
