@@ -11,7 +11,7 @@ measured is kept case by case in the folder `--out`; --resume measures only what
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.cpu import prepare_cpu
+    from train.devices.cpu import prepare_cpu
 
     prepare_cpu()
 

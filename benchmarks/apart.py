@@ -5,7 +5,7 @@ this name, and runs it once for every line it reads; to each it answers with a l
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.cpu import prepare_cpu
+    from train.devices.cpu import prepare_cpu
 
     prepare_cpu()
 

@@ -28,15 +28,15 @@ from typing import Any
 
 import jax
 
-from train import hosts
-from train.checkpoint import written_steps
+from train.devices import hosts
+from train.engine.checkpoint import written_steps
 
 EVERY = 20
 """Steps between checkpoints of the run that is killed."""
 
 STEPS = 200
 HEARTBEAT, JOINED_WITHIN = 10, 45
-"""Seconds, see `train.hosts`: shorter than there."""
+"""Seconds, see `train.devices.hosts`: shorter than there."""
 
 PATIENCE = 300
 """Seconds after which a process that should have ended counts as hanging."""
@@ -62,7 +62,7 @@ def prepare_server(folder: Path, devices: int = 2) -> None:
     os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "compiled")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    SERVER.set_forkserver_preload(["train.lm", "train.session"])
+    SERVER.set_forkserver_preload(["train.lm.program", "train.engine.session"])
 
 
 def free_port() -> int:
@@ -96,7 +96,7 @@ def _logged(log: str, target: Callable[..., None], *arguments: Any) -> None:
 def train_lm(argv: list[str]) -> None:
     """Be `python -m train.lm`, but wait less for processes that are gone, or never came."""
     hosts.HEARTBEAT, hosts.JOINED_WITHIN = HEARTBEAT, JOINED_WITHIN
-    from train.lm import main
+    from train.lm.program import main
 
     raise SystemExit(main(argv))
 

@@ -17,12 +17,12 @@ import numpy as np
 
 from benchmarks.report import Case, Column, Part, Settings
 from benchmarks.timing import Say, seconds_of
-from train.language import SUMS, Language
-from train.lm_config import Config
-from train.loop import init_state, make_step, state_shardings
-from train.mesh import AXES, make_mesh, put_batch, training_execution
-from train.optimizers import make_optimizer
-from train.update import Recipe
+from train.devices.mesh import AXES, make_mesh, put_batch, training_execution
+from train.engine.loop import init_state, make_step, state_shardings
+from train.engine.optimizers import make_optimizer
+from train.engine.update import Recipe
+from train.lm.config import Config
+from train.lm.model import SUMS, Language
 
 DEVICES = (1, 2, 4, 8)
 PER_DEVICE, LENGTH = 4, 256

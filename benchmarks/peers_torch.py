@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.operands import Problem
 from benchmarks.timing import Call, Maker, require_memory
 from pejax import alibi_slopes
-from train.cpu import cores
+from train.devices.cpu import cores
 
 Tensor = Any
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from benchmarks.timing import Say, Timed, duration, ratio
-from train.cpu import cores
+from train.devices.cpu import cores
 
 VERSIONS = (
     "jax", "jaxlib", "flax", "numpy", "torch", "transformers", "rotary-embedding-torch", "x-transformers", "tokamax",

@@ -17,12 +17,12 @@ from benchmarks.operands import DTYPES
 from benchmarks.report import Case, Column, Part, Settings, column_of
 from benchmarks.timing import Call, Maker, Say, side_by_side
 from pejax.models import Decoder, DecoderConfig, ViT, ViTConfig
-from train.lm_config import Config
-from train.loop import Metrics, init_state, make_step, state_shardings
-from train.mesh import make_mesh, put_batch, training_execution
-from train.optimizers import make_optimizer
-from train.task import Split
-from train.update import Recipe
+from train.devices.mesh import make_mesh, put_batch, training_execution
+from train.engine.loop import Metrics, init_state, make_step, state_shardings
+from train.engine.optimizers import make_optimizer
+from train.engine.task import Split
+from train.engine.update import Recipe
+from train.lm.config import Config
 
 OURS, UNSPLIT = "pejax", "pejax, one device"
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from train import augment, randaugment
-from train.data.source import as_picture
+from train.data.images import augment, randaugment
+from train.data.images.source import as_picture
 
 WITH_MAGNITUDE = [name for name in randaugment.OPS if name not in ("AutoContrast", "Equalize", "Invert", "Posterize")]
 

@@ -52,12 +52,12 @@ def images(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> Path:
-    """A run of `train.lm` with the factors that `train.longrope` found for it."""
+    """A run of `train.lm` with the factors that `train.lm.longrope` found for it."""
     folder = tmp_path_factory.mktemp("text") / "run"
     out = said("train.lm", "--pe=rope", *SHORT_LM, f"--out={folder}")
     assert out.rstrip().endswith(f"wrote {folder}/results.json and .png")
     short = ("--length=256", "--windows=1", "--generations=1", "--population=4", "--children=2", "--chunk=2")
-    out = said("train.longrope", folder, *short)
+    out = said("train.lm.longrope", folder, *short)
     assert f"wrote {folder / 'longrope-256.txt'}" in out
     return folder
 

@@ -8,8 +8,8 @@ import pytest
 from cases import mostly_slow
 
 from pejax.models import Execution
-from train.cross_entropy import cross_entropy
-from train.mesh import make_mesh, training_execution
+from train.devices.mesh import make_mesh, training_execution
+from train.lm.cross_entropy import cross_entropy
 
 B, T, C, V = 4, 16, 8, 40
 

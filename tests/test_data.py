@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-import train.data as data
-from train.augment import Augment
-from train.data import build_fashion, fashion, glyphs, outlines, source
+import train.data.images as data
+from train.data.build import fashion as build_fashion
+from train.data.images import fashion, glyphs, outlines, source
+from train.data.images.augment import Augment
 
 EVERYTHING = Augment(crop=True, flip=True, rand_augment=True, erasing=0.25)
 

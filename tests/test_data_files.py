@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import train.data as data
-from train.augment import Augment
-from train.data.decode import decode
-from train.data.folder import Files
+import train.data.images as data
+from train.data.images.augment import Augment
+from train.data.images.decode import decode
+from train.data.images.folder import Files
 
 COLOURS = {"blue": (20, 30, 220), "green": (20, 200, 40), "red": (220, 10, 20)}
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from train.digest import digests
-from train.mesh import make_mesh
+from train.devices.mesh import make_mesh
+from train.engine.digest import digests
 
 TYPES = ("float32", "bfloat16", "int32", "uint8", "bool", "uint16")
 

@@ -13,8 +13,8 @@ from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pejax.models.vit import ViT, ViTConfig
 from tests.decoders import FAST
-from train import entropy
-from train.entropy import Watching
+from train.engine import attention_entropy as entropy
+from train.engine.attention_entropy import Watching
 
 
 def mean_entropy(weights: np.ndarray) -> float:

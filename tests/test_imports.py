@@ -1,6 +1,7 @@
 """Imports run one way, and `import pejax` brings in nothing that it does not need: read from the syntax trees."""
 
 import ast
+import importlib
 import importlib.util
 import pathlib
 import subprocess
@@ -30,7 +31,19 @@ MAY_IMPORT = {
 }
 # Within attention: below the calls at its root, the implementations; below those, what they share.
 ATTENTION = {"core": {"core"}, "xla": {"core", "xla"}, "gpu": {"core", "xla", "gpu"}, "tpu": {"core", "xla", "tpu"}}
-SPEAKS_OF_XLA_CPU = ("pejax/_ops/", "pejax/_attention/xla/")
+
+# The rooms of the trainers, likewise; `evaluate` and `replay` import the program of the run that they are given.
+TRAIN_MAY_IMPORT = {
+    "devices": set(),
+    "data": set(),
+    "engine": {"devices"},
+    "vit": {"data", "devices", "engine"},
+    "lm": {"data", "devices", "engine"},
+    "seq2seq": {"devices", "engine"},
+    "plan": {"devices", "engine", "lm", "vit"},
+    "evaluate": {"devices", "engine"},
+    "replay": {"devices", "engine", "evaluate"},
+}
 TRAIN_ONLY = {"optax", "orbax", "grain", "tensorflow_datasets", "PIL", "tensorboardX", "rich", "simple_parsing"}
 PEERS = {"torch", "transformers", "timm"}
 
@@ -89,12 +102,12 @@ def test_attention_imports_one_way(module):
         assert others <= ATTENTION[room], f"{module} imports {sorted(others - ATTENTION[room])}"
 
 
-@pytest.mark.parametrize("module", PEJAX)
+@pytest.mark.parametrize("module", [*PEJAX, *(name for name in TRAIN if not name.endswith("__main__"))])
 def test_no_public_name_hides_a_module(module):
     """`import pejax.x.y as name` gives the module `pejax.x.y`."""
-    namespace: dict[str, object] = {}
-    exec(f"import {module} as found", namespace)
-    assert namespace["found"] is sys.modules[module]
+    importlib.import_module(module)
+    home, _, name = module.rpartition(".")
+    assert not home or getattr(sys.modules[home], name) is sys.modules[module]
 
 
 @pytest.mark.parametrize("module", PEJAX)
@@ -102,6 +115,13 @@ def test_the_library_imports_little_from_outside(module):
     allowed = CORE | set(sys.stdlib_module_names) | {"pejax"} | ({"flax"} if part(module) == "models" else set())
     strangers = {name for name in imported(PEJAX[module], module) if name.split(".")[0] not in allowed}
     assert not strangers, f"{module} imports {sorted(strangers)}"
+
+
+@pytest.mark.parametrize("module", [name for name in TRAIN if part(name)])
+def test_the_trainers_import_one_way(module):
+    own = part(module)
+    found = {part(name) for name in imported(TRAIN[module], module) if name.split(".")[0] == "train"}
+    assert found - {own} <= TRAIN_MAY_IMPORT[own], f"{module} imports {sorted(found - {own} - TRAIN_MAY_IMPORT[own])}"
 
 
 @pytest.mark.parametrize("module", TRAIN)

@@ -14,16 +14,18 @@ from rich.console import Console
 
 from tests.decoders import FAST, TEXT_ENCODINGS
 from tests.metric_lines import timeless
-from train import evaluate, lm, session
-from train.config import load_config, parse
-from train.data.text import load_text, training_windows
-from train.language import Language
-from train.lm import make_task
-from train.lm_config import Config
-from train.loop import init_state, make_step, state_shardings
-from train.mesh import make_mesh
-from train.optimizers import make_optimizer
-from train.task import fitted, recipe
+from train import evaluate
+from train.data.text.load import load_text, training_windows
+from train.devices.mesh import make_mesh
+from train.engine import session
+from train.engine.config import load_config, parse
+from train.engine.loop import init_state, make_step, state_shardings
+from train.engine.optimizers import make_optimizer
+from train.engine.task import fitted, recipe
+from train.lm import program as lm
+from train.lm.config import Config
+from train.lm.model import Language
+from train.lm.program import make_task
 
 MODEL = ("--width=8", "--layers=1", "--heads=2", "--batch=8")
 TINY = (

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train import mixing
+from train.vit import mixing
 
 MIX = jax.jit(mixing.mix, static_argnums=(2, 3))
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from train import perplexity
-from train.data.text import Corpus
-from train.data.tokens import Bytes
-from train.lm_config import Config
-from train.lm_results import Estimate, Results, Row, draw, estimate, load_results, markdown
-from train.mesh import make_mesh
-from train.perplexity import Reader, evaluate, measure
+from train.data.text.load import Corpus
+from train.data.text.tokenizers import Bytes
+from train.devices.mesh import make_mesh
+from train.lm import evaluate as perplexity
+from train.lm.config import Config
+from train.lm.evaluate import Reader, evaluate, measure
+from train.lm.results import Estimate, Results, Row, draw, estimate, load_results, markdown
 
 QUIET = Console(quiet=True)
 TRAINED = 4

@@ -12,14 +12,14 @@ from jax import lax
 from jax.errors import JaxRuntimeError
 from jax.sharding import PartitionSpec
 
-from train import plan
-from train.collectives import collectives
-from train.fit import ROOM, arithmetic, divides, estimate, meshes, ranked
-from train.mesh import AXES, make_mesh, parse_mesh
-from train.plan import main, read, shortage
-from train.scaling import scaling
-from train.subject import compile_step
-from train.topology import GIB, parse_topology
+from train.devices.mesh import AXES, make_mesh, parse_mesh
+from train.plan import program as plan
+from train.plan.abstract_step import compile_step
+from train.plan.collectives import collectives
+from train.plan.estimate import ROOM, arithmetic, divides, estimate, meshes, ranked
+from train.plan.program import main, read, shortage
+from train.plan.topology import GIB, parse_topology
+from train.plan.weak_scaling import scaling
 
 LM = [
     "lm", "--width=32", "--heads=4", "--layers=3", "--length=64", "--batch=8", "--vocab=48", "--hidden=48",

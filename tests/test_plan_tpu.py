@@ -6,9 +6,9 @@ Run with `pytest -m tpu`, in a session of its own: libtpu (the tpu extra) reads 
 import pytest
 
 from tests.tpu import compiler
-from train.fit import estimate
-from train.mesh import parse_mesh
-from train.plan import Plan, main, plan, read
+from train.devices.mesh import parse_mesh
+from train.plan.estimate import estimate
+from train.plan.program import Plan, main, plan, read
 
 __all__ = ["compiler"]
 

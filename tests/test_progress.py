@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from tensorboardX.event_file_writer import EventsWriter
 
-from train.progress import TOKENS, Report
+from train.engine.progress import TOKENS, Report
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -12,16 +12,17 @@ import optax
 import pytest
 from PIL import Image
 
-from train import lm, vit
-from train.augment import Augment
-from train.classify import classification_losses
-from train.config import parse
-from train.data import load, train_batches
-from train.data.text import load_text
-from train.lm_config import Config as TextConfig
-from train.optimizers import make_optimizer
-from train.three_augment import CHANGES, jitter, three_augment
-from train.vit_config import Config, evaluation_sizes
+from train.data.images import load, train_batches
+from train.data.images.augment import Augment
+from train.data.images.three_augment import CHANGES, jitter, three_augment
+from train.data.text.load import load_text
+from train.engine.config import parse
+from train.engine.optimizers import make_optimizer
+from train.lm import program as lm
+from train.lm.config import Config as TextConfig
+from train.vit import program as vit
+from train.vit.config import Config, evaluation_sizes
+from train.vit.model import classification_losses
 
 
 def settings(config, *names: str) -> dict:

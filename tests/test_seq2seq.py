@@ -11,14 +11,16 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from pejax import ENCODINGS
 from tests.metric_lines import timeless
-from train import answers, evaluate, seq2seq
-from train.answers import Answerer
-from train.config import parse
-from train.data.tasks import PAD, STOP, evaluation_batches, train_batches
-from train.mesh import make_mesh
-from train.seq2seq_config import Config
-from train.seq2seq_results import Results, Row, load_results
-from train.task import fitted
+from train import evaluate
+from train.devices.mesh import make_mesh
+from train.engine.config import parse
+from train.engine.task import fitted
+from train.seq2seq import model as answers
+from train.seq2seq import program as seq2seq
+from train.seq2seq.config import Config
+from train.seq2seq.model import Answerer
+from train.seq2seq.results import Results, Row, load_results
+from train.seq2seq.tasks import PAD, STOP, evaluation_batches, train_batches
 
 SMALL = ("--width=16", "--layers=1", "--encoder_layers=1", "--heads=2", "--length=4", "--batch=8")
 TINY = (

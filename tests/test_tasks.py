@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from train.data.tasks import (
+from train.seq2seq.tasks import (
     PAD,
     STOP,
     SYMBOLS,

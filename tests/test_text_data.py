@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train.data import build_shakespeare, shakespeare
-from train.data.text import Corpus, load_text
+from train.data.build import shakespeare as build_shakespeare
+from train.data.text import shakespeare
+from train.data.text.load import Corpus, load_text
 
 
 @pytest.fixture(autouse=True)

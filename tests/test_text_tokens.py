@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.data import tokens
-from train.data.text import Tokenizer, load_text
-from train.data.tokens import Bytes, tokenizer
+from train.data.text import tokenizers as tokens
+from train.data.text.load import Tokenizer, load_text
+from train.data.text.tokenizers import Bytes, tokenizer
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from train.data.text import Corpus, evaluation_windows, load_text, packed_batches, training_windows
-from train.data.tokens import Bytes
+from train.data.text.load import Corpus, evaluation_windows, load_text, packed_batches, training_windows
+from train.data.text.tokenizers import Bytes
 
 
 def of(train: list[np.ndarray], held_out: list[np.ndarray] | None = None) -> Corpus:

@@ -15,13 +15,16 @@ from rich.console import Console
 
 from pejax import ENCODINGS
 from tests.metric_lines import timeless
-from train import evaluate, loop, vit, vit_evaluate
-from train.classify import Classifier, resized
-from train.config import parse
-from train.data import evaluation_batches, load
-from train.mesh import make_mesh
-from train.optimizers import decayed
-from train.vit_config import Config, evaluation_sizes
+from train import evaluate
+from train.data.images import evaluation_batches, load
+from train.devices.mesh import make_mesh
+from train.engine import loop
+from train.engine.config import parse
+from train.engine.optimizers import decayed
+from train.vit import evaluate as vit_evaluate
+from train.vit import program as vit
+from train.vit.config import Config, evaluation_sizes
+from train.vit.model import Classifier, resized
 
 TINY = (
     "--patch=14", "--width=16", "--layers=2", "--heads=2", "--epochs=1", "--batch=800", "--log_every=2", "--clip=1",

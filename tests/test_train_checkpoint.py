@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from train.checkpoint import CheckpointError, Checkpoints, sealed
-from train.digest import digests
-from train.mesh import mesh_of, replicated
+from train.devices.mesh import mesh_of, replicated
+from train.engine.checkpoint import CheckpointError, Checkpoints, sealed
+from train.engine.digest import digests
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """Orbax leaves coroutines behind where a file is broken or a write fails."""

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from train import cpu
-from train.cpu import MOST, TUNABLE, cores, prepare_cpu, worthwhile
+from train.devices import cpu
+from train.devices.cpu import MOST, TUNABLE, cores, prepare_cpu, worthwhile
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -65,9 +65,9 @@ def test_a_core_is_a_device_unless_told_otherwise(allowed, told, devices, tmp_pa
 def test_a_program_has_a_device_for_each_core(tmp_path):
     script = """
 import pathlib, sys
-from train.cpu import prepare_cpu
+from train.devices.cpu import prepare_cpu
 prepare_cpu(pathlib.Path(sys.argv[1]))
-from train.mesh import make_mesh
+from train.devices.mesh import make_mesh
 print([make_mesh(devices, batch=batch).size for devices, batch in ((0, 0), (0, 12), (0, 7), (1, 12))])
 """
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
@@ -83,7 +83,7 @@ print([make_mesh(devices, batch=batch).size for devices, batch in ((0, 0), (0, 1
 def test_the_process_starts_over_once(ending, tmp_path):
     script = f"""
 import os, signal, sys
-from train.cpu import prepare_cpu
+from train.devices.cpu import prepare_cpu
 print(os.getpid(), os.environ.get("GLIBC_TUNABLES"), sys.argv[1:], flush=True)
 prepare_cpu(__import__("pathlib").Path({str(tree(tmp_path))!r}))
 {ending}
@@ -152,7 +152,7 @@ os.environ["XLA_FLAGS"] = " ".join(f"--xla_cpu_collective_call_{end}_seconds=5" 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
-from train.mesh import make_mesh, paced
+from train.devices.mesh import make_mesh, paced
 mesh = make_mesh(2)
 x = jax.device_put(jnp.ones((256, 256)), NamedSharding(mesh, PartitionSpec("data")))
 step = jax.jit(lambda x: jnp.tanh(x @ x.T).sum(0, keepdims=True) / 256 + x / 2, out_shardings=x.sharding)
@@ -185,7 +185,7 @@ def test_the_writers_of_a_failed_checkpoint_are_not_heard(monkeypatch):
 def test_a_command_that_failed_waits_for_no_thread(ending, status):
     script = f"""
 import threading
-from train.cpu import finish
+from train.devices.cpu import finish
 
 def main():
     threading.Thread(target=threading.Event().wait, args=(None if {status} else 0.1,)).start()

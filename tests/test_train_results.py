@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from train.results import wilson
-from train.vit_results import Results, Row, load_results, markdown
+from train.engine.results import wilson
+from train.vit.results import Results, Row, load_results, markdown
 
 RUN = Results("rope_mixed", "fashion", 28, 10, "none", "a note", (Row(28, 49, 80, 100), Row(56, 196, 60, 100)))
 

@@ -10,13 +10,14 @@ import pytest
 import toy_program
 
 from tests.metric_lines import timeless
-from train import evaluate, session
-from train.files import write_whole
+from train import evaluate
+from train.engine import session
+from train.engine.files import write_whole
 
 
 @pytest.fixture(autouse=True)
 def toy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "train.toy", toy_program)
+    monkeypatch.setitem(sys.modules, "train.toy.program", toy_program)
     monkeypatch.setattr(evaluate, "PROGRAMS", ("vit", "toy"))
 
 

@@ -9,13 +9,13 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from train import watch
-from train.config import parse
-from train.lm import Config
-from train.loop import CPU_COMPILER
-from train.mesh import make_mesh
-from train.optimizers import make_optimizer
-from train.update import Held, Recipe, changed, layer_by_layer
+from train.devices.mesh import make_mesh
+from train.engine import metrics as watch
+from train.engine.config import parse
+from train.engine.loop import CPU_COMPILER
+from train.engine.optimizers import make_optimizer
+from train.engine.update import Held, Recipe, changed, layer_by_layer
+from train.lm.program import Config
 
 LAYERS, WIDTH = 3, 8
 SHAPES = {

@@ -13,15 +13,17 @@ import toy_program
 from pejax.models.decoder import DecoderConfig
 from pejax.models.vit import ViTConfig
 from tests.metric_lines import timeless
-from train import evaluate, replay, session, watch
-from train.flops import PEAKS, decoder_flops, peak_flops, vit_flops
+from train import evaluate, replay
+from train.devices.flops import PEAKS, decoder_flops, peak_flops, vit_flops
+from train.engine import metrics as watch
+from train.engine import session
 
 LONG = ("--steps=40", "--log_every=4", "--checkpoint_every=30", "--devices=1")
 
 
 @pytest.fixture(autouse=True)
 def toy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "train.toy", toy_program)
+    monkeypatch.setitem(sys.modules, "train.toy.program", toy_program)
     monkeypatch.setattr(evaluate, "PROGRAMS", ("vit", "toy"))
 
 

@@ -13,9 +13,9 @@ import numpy as np
 from flax import nnx
 from rich.table import Table
 
-from train.config import RunConfig, require_at_least
-from train.progress import TOKENS
-from train.task import Program, Split, Task
+from train.engine.config import RunConfig, require_at_least
+from train.engine.progress import TOKENS
+from train.engine.task import Program, Split, Task
 
 
 @dataclasses.dataclass(frozen=True)

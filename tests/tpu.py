@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from train.topology import ENVIRONMENT
+from train.plan.topology import ENVIRONMENT
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -8,7 +8,7 @@ Files are written into the run folder, those of `--compare` where `--to` says.
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.cpu import finish, prepare_cpu
+    from train.devices.cpu import finish, prepare_cpu
 
     prepare_cpu()
 
@@ -19,14 +19,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from train.config import Parser, friendly, load_config, program_of, stoppable
-from train.mesh import make_mesh
-from train.results import results_stem
-from train.session import publish, restore_params
-from train.task import Program
+from train.devices.mesh import make_mesh
+from train.engine.config import Parser, friendly, load_config, program_of, stoppable
+from train.engine.results import results_stem
+from train.engine.session import publish, restore_params
+from train.engine.task import Program
 
 PROGRAMS = ("vit", "lm", "seq2seq")
-"""Modules that hold a `PROGRAM`; only those asked for are imported."""
+"""Packages whose module `program` holds a `PROGRAM`; only those asked for are imported."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ def program(name: str) -> Program:
     """
     if name not in PROGRAMS:
         raise ValueError(f"a run must be of one of the programs {', '.join(PROGRAMS)}, got {name!r}")
-    return importlib.import_module(f"train.{name}").PROGRAM
+    return importlib.import_module(f"train.{name}.program").PROGRAM
 
 
 def evaluate_run(folder: Path, options: Options, console: Console) -> None:

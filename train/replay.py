@@ -6,7 +6,7 @@ The loss must be the one that the run found, to the bit, on the same devices. St
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.cpu import prepare_cpu
+    from train.devices.cpu import prepare_cpu
 
     prepare_cpu()
 
@@ -21,14 +21,14 @@ import jax
 import jax.numpy as jnp
 from rich.console import Console
 
-from train import offending
-from train.checkpoint import CheckpointError, Checkpoints
-from train.config import Parser, friendly, load_config, program_of
+from train.devices.mesh import make_mesh, put_batch, training_execution
+from train.engine import failed_step as offending
+from train.engine.checkpoint import CheckpointError, Checkpoints
+from train.engine.config import Parser, friendly, load_config, program_of
+from train.engine.loop import init_state, make_step, state_shardings, step_key
+from train.engine.optimizers import make_optimizer
+from train.engine.task import recipe
 from train.evaluate import program
-from train.loop import init_state, make_step, state_shardings, step_key
-from train.mesh import make_mesh, put_batch, training_execution
-from train.optimizers import make_optimizer
-from train.task import recipe
 
 
 def main(argv: Sequence[str] | None = None) -> int:

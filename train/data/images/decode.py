@@ -1,0 +1,42 @@
+"""Image files as pixels: whatever Pillow reads becomes 8-bit greyscale or RGB, upright."""
+
+import io
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from train.data.images.source import CorruptImage
+
+UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, UnidentifiedImageError, Image.DecompressionBombError)
+"""What Pillow raises on damaged files."""
+
+
+def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
+    """Return the picture in an image file.
+
+    It is turned as its EXIF orientation says; transparency shows white; palettes and CMYK become RGB; of 16 bits the
+    upper 8 remain.
+
+    Args:
+        encoded: the file's content.
+        channels: 1 for greyscale, 3 for RGB.
+        name: of the file, for the message.
+
+    Raises:
+        CorruptImage: it cannot be decoded, or its pixels have no scale (floating point).
+    """
+    try:
+        with Image.open(io.BytesIO(encoded)) as opened:
+            picture = ImageOps.exif_transpose(opened)
+            if picture.mode == "F":
+                raise CorruptImage(name, "floating-point pixels have no scale")
+            if picture.mode.startswith("I"):
+                picture = Image.fromarray((np.asarray(picture).clip(0, 65535) // 256).astype(np.uint8))
+            if picture.has_transparency_data:
+                layer = picture.convert("RGBA")
+                picture = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+            return picture.convert("L" if channels == 1 else "RGB")
+    except UNDECODABLE as broken:
+        if isinstance(broken, CorruptImage):
+            raise
+        raise CorruptImage(name, broken) from None

@@ -1,0 +1,138 @@
+"""Images in class sub-folders, as ImageNet100 and Imagenette come."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from train.data.images.augment import central_square
+from train.data.images.decode import decode
+from train.data.images.source import Dataset, as_array, skipping
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+TEST_NAMES = ("val", "valid", "validation", "test")
+HELD_OUT = 0.1
+SHOWN = 7 / 8
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's training images, as every published recipe has them."""
+
+
+class Files:
+    """A source of image files with their labels."""
+
+    def __init__(
+        self, files: Sequence[Path], labels: Sequence[int], size: int | None = None, shown: float = SHOWN
+    ) -> None:
+        """Take the files and labels, and size and share of the central square to show; no size shows whole images."""
+        self.files, self.labels, self.size, self.shown = files, labels, size, shown
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[UInt8[np.ndarray, "H W 3"], int]:
+        """Return one image and its label.
+
+        Raises:
+            CorruptImage: the file cannot be decoded.
+        """
+        path = self.files[index]
+        picture = decode(path.read_bytes(), 3, str(path))
+        shown = picture if self.size is None else central_square(picture, self.size, 1 / self.shown)
+        return as_array(shown), self.labels[index]
+
+
+def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN) -> Dataset:
+    """Return the images of a folder, in RGB.
+
+    Either `PATH/train/CLASS/...` with `PATH/val/CLASS/...` (or valid, validation, test), or `PATH/CLASS/...`, of which
+    a tenth is then held out, drawn by the sha256 of each file's path below PATH.
+
+    Args:
+        size: side of the training images, pixels.
+        path: of the folder.
+        on_error: what a corrupt image does when it is met: `stop` ends the run and names it; `skip` passes it over,
+            and each one is named and counted.
+        shown: share of the shorter side that the central square of a test image has.
+
+    Raises:
+        ValueError: no such folder, no images, a class without images, test images of an unknown class, or an unknown
+            `on_error` or share.
+    """
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        raise ValueError(f"folder must be a directory, got {path!r}")
+    held_out = next((root / name for name in TEST_NAMES if (root / name).is_dir()), None)
+    if (root / "train").is_dir() and held_out is not None:
+        train, test = _classes(root / "train"), _classes(held_out)
+    else:
+        train, test = _split(_classes(root), root)
+    unknown = sorted(set(test) - set(train))
+    if unknown:
+        raise ValueError(f"the test images must be of the classes trained on, got class {unknown[0]!r} in {path!r}")
+    names = tuple(train)
+    labelled = [
+        [(file, label) for label, name in enumerate(names) for file in part.get(name, ())] for part in (train, test)
+    ]
+    (train_files, train_labels), (test_files, test_labels) = (tuple(zip(*part, strict=True)) for part in labelled)
+    return Dataset(
+        train=Files(train_files, train_labels),
+        test=lambda side: Files(test_files, test_labels, side, shown),
+        classes=names,
+        channels=3,
+        size=size,
+        mean=MEAN,
+        std=STD,
+        mirror=True,
+        note=f"{root.name}: {central(shown)}",
+        identity=f"{root.name}-{_digest(root, (*train_files, *test_files))}",
+        skipped=skipping(on_error),
+    )
+
+
+def central(shown: float) -> str:
+    """Return what is shown of a test image, in words.
+
+    Raises:
+        ValueError: a share that is none.
+    """
+    if not 0 < shown <= 1:
+        raise ValueError(f"shown must be above 0 and at most 1, got {shown}")
+    share = Fraction(shown).limit_denominator(100)
+    return f"central square of {share} of the shorter side, bicubic, antialiased where it shrinks"
+
+
+def _classes(root: Path) -> dict[str, list[Path]]:
+    """Return the image files of every class sub-folder, both in the order of their names."""
+    found = {}
+    for entry in sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
+        inside = (Path(at) / name for at, _, names in os.walk(entry) for name in names)
+        found[entry.name] = sorted(file for file in inside if file.suffix.lower() in SUFFIXES)
+    if not found:
+        raise ValueError(f"a folder of images must hold class sub-folders, got {str(root)!r} with none")
+    for name, files in found.items():
+        if not files:
+            raise ValueError(f"every class sub-folder must hold images, got {str(root / name)!r} with none")
+    return found
+
+
+def _split(classes: dict[str, list[Path]], root: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
+    """Return every class without and with its held-out tenth, at least one image on each side."""
+    train, test = {}, {}
+    for name, files in classes.items():
+        if len(files) < 2:
+            raise ValueError(f"a class to split must hold two images, got {str(root / name)!r} with {len(files)}")
+        drawn = sorted(files, key=lambda file: hashlib.sha256(file.relative_to(root).as_posix().encode()).digest())
+        count = max(1, round(HELD_OUT * len(files)))
+        test[name], train[name] = sorted(drawn[:count]), sorted(drawn[count:])
+    return train, test
+
+
+def _digest(root: Path, files: Sequence[Path]) -> str:
+    """Return a digest of the files' paths below the root and their lengths."""
+    lines = (f"{file.relative_to(root).as_posix()} {file.stat().st_size}" for file in files)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]

@@ -1,0 +1,135 @@
+"""From a data set to batches: grain shuffles, repeats, prefetches; every random choice follows (seed, step) alone."""
+
+import os
+from functools import partial
+from typing import Any
+
+import grain
+import numpy as np
+from jaxtyping import Float32, UInt8
+
+from train.data.images.augment import (
+    Augment,
+    central_square,
+    random_crop,
+    random_erasing,
+    random_flip,
+    random_resized_crop,
+)
+from train.data.images.randaugment import rand_augment
+from train.data.images.source import Dataset, Images, Source, as_array, as_picture, read
+from train.data.images.three_augment import three_augment
+
+Batch = dict[str, np.ndarray]
+
+
+def train_batches(
+    ds: Dataset, batch: int, seed: int, augment: Augment, step: int = 0, rows: range | None = None
+) -> grain.DatasetIterator[Batch]:
+    """Return an endless iterator of training batches, shuffled anew each epoch; an incomplete last batch is dropped.
+
+    All follows (seed, step) alone, row by row. Batches are read by threads; no process is started.
+
+    Args:
+        ds: the data set.
+        batch: images in a batch, B.
+        seed: of the order and of all augmentation.
+        augment: what is done to images.
+        step: of the first batch.
+        rows: of each batch to read; None = all.
+
+    Returns:
+        Batches `{"image": (B, S, S, C) float32, normalised, "label": (B,) int32}`.
+
+    Raises:
+        ValueError: fewer training images than one batch.
+    """
+    if not 1 <= batch <= len(ds.train):
+        raise ValueError(f"batch must be from 1 to the {len(ds.train)} training images, got {batch}")
+    order = grain.MapDataset.range(len(ds.train)).seed(seed).shuffle()
+    batches = order.batch(-(-batch // augment.repeats), drop_remainder=True, batch_fn=np.asarray).repeat()
+    batches = batches.map(lambda indices: np.repeat(indices, augment.repeats)[:batch])
+    made = batches.random_map(partial(_train_batch, ds, augment, range(batch) if rows is None else rows))
+    return _iterator(made[step:], ds.train)
+
+
+def evaluation_batches(ds: Dataset, size: int, batch: int) -> grain.DatasetIterator[Batch]:
+    """Return an iterator over the test images at `size` pixels, each once, the last batch as short as it comes.
+
+    The order spreads neighbours apart (by the golden ratio), so that the first N images are a fair sample of a source
+    that is sorted by class. Corrupt images that the source was told to skip are left out.
+
+    Args:
+        ds: the data set.
+        size: side of the images, pixels.
+        batch: images in a batch, B.
+
+    Returns:
+        Batches `{"image": (B, size, size, C) float32, normalised, "label": (B,) int32}`.
+    """
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    source = ds.test(size)
+    order = np.argsort(np.arange(len(source)) * (np.sqrt(5) / 2 - 0.5) % 1)
+    batches = grain.MapDataset.range(len(source)).map(lambda i: order[i]).batch(batch, batch_fn=np.asarray)
+    return _iterator(batches.map(partial(_test_batch, ds, source)), source)
+
+
+def normalise(pixels: UInt8[np.ndarray, "B S S C"], ds: Dataset) -> Float32[np.ndarray, "B S S C"]:
+    """Return `(pixels / 255 - mean) / std`, channel by channel."""
+    mean, std = (np.asarray(values, np.float32) for values in (ds.mean, ds.std))
+    return pixels * (1 / (255 * std)) - mean / std
+
+
+def _train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray, rng: np.random.Generator) -> Batch:
+    seeds = rng.integers(2**63, size=len(indices))[rows.start : rows.stop]
+    rngs, indices = [np.random.default_rng(int(seed)) for seed in seeds], indices[rows.start : rows.stop]
+    if isinstance(ds.train, Images):
+        pixels, labels = ds.train.images[indices], ds.train.labels[indices]
+        pixels = random_crop(pixels, rngs) if augment.crop else pixels
+    else:
+        found = [_readable(ds, int(index)) for index in indices]
+        crop = lambda image, rng: (  # noqa: E731
+            random_resized_crop(image, ds.size, rng) if augment.crop else central_square(image, ds.size)
+        )
+        pixels = np.stack([as_array(crop(as_picture(image), rng)) for (image, _), rng in zip(found, rngs, strict=True)])
+        labels = np.asarray([label for _, label in found])
+    if augment.flip and ds.mirror:
+        pixels = random_flip(pixels, rngs)
+    if augment.rand_augment:
+        pixels = np.stack(
+            [as_array(rand_augment(as_picture(image), rng)) for image, rng in zip(pixels, rngs, strict=True)]
+        )
+    if augment.three_augment:
+        pixels = np.stack(
+            [as_array(three_augment(as_picture(image), rng)) for image, rng in zip(pixels, rngs, strict=True)]
+        )
+    images = normalise(pixels, ds)
+    if augment.erasing:
+        images = random_erasing(images, augment.erasing, rngs)
+    return {"image": images, "label": labels.astype(np.int32)}
+
+
+def _readable(ds: Dataset, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]:
+    """Return the training image at `index`, or the next one that can be read."""
+    for offset in range(len(ds.train)):
+        found = read(ds.train, (index + offset) % len(ds.train), ds.skipped)
+        if found is not None:
+            return found
+    raise ValueError(f"a data set needs images that can be read, got {len(ds.train)} corrupt ones")
+
+
+def _test_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch | None:
+    if isinstance(source, Images):
+        pixels, labels = source.images[indices], source.labels[indices]
+    else:
+        pairs = [found for index in indices if (found := read(source, int(index), ds.skipped)) is not None]
+        if not pairs:
+            return None
+        pixels, labels = np.stack([image for image, _ in pairs]), np.asarray([label for _, label in pairs])
+    return {"image": normalise(pixels, ds), "label": labels.astype(np.int32)}
+
+
+def _iterator(batches: grain.MapDataset[Any], source: Source) -> grain.DatasetIterator[Batch]:
+    threads = 2 if isinstance(source, Images) else min(16, os.cpu_count() or 1)
+    return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))

@@ -1,0 +1,148 @@
+"""Data sets that TensorFlow Datasets has prepared, read without TensorFlow; none is ever downloaded here."""
+
+import os
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from train.data.images.augment import central_square
+from train.data.images.decode import decode
+from train.data.images.folder import MEAN, SHOWN, STD, central
+from train.data.images.source import Dataset, Images, as_array, read, skipping
+
+TEST_SPLITS = ("test", "validation")
+IN_MEMORY = 64
+"""Square images of at most this side are read once and kept."""
+
+
+class Records:
+    """A source of the records of one split."""
+
+    def __init__(self, builder: Any, split: str, size: int | None = None, shown: float = SHOWN) -> None:
+        """Open a split of a prepared data set, to show its central squares of a size; no size shows whole images."""
+        import tensorflow_datasets
+
+        self.image, self.label = keys(builder)
+        skip = {self.image: tensorflow_datasets.decode.SkipDecoding()}
+        self.records = builder.as_data_source(split=split, decoders=skip)
+        self.name, self.size = f"{builder.info.full_name} {split}", size
+        self.shown = shown
+        self.channels = 1 if builder.info.features[self.image].shape[-1] == 1 else 3
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]:
+        """Return one image and its label.
+
+        Raises:
+            CorruptImage: it cannot be decoded.
+        """
+        record = self.records[index]
+        picture = decode(record[self.image], self.channels, f"{self.name} {index}")
+        shown = picture if self.size is None else central_square(picture, self.size, 1 / self.shown)
+        return as_array(shown), int(record[self.label])
+
+    def in_memory(self, skipped: set[str] | None = None) -> Images:
+        """Return the same images, all read; they must be of one size."""
+        pairs = [pair for index in range(len(self)) if (pair := read(self, index, skipped)) is not None]
+        return Images(np.stack([image for image, _ in pairs]), np.asarray([label for _, label in pairs]))
+
+
+def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown: float = SHOWN) -> Dataset:
+    """Return a data set of images that TensorFlow Datasets has prepared as array_record.
+
+    Greyscale where its images have one channel, RGB otherwise. Small square images are resized, others are cropped.
+
+    Args:
+        size: side of the training images, pixels.
+        name: `NAME` or `NAME/CONFIG` in `$TFDS_DATA_DIR` (by default `~/tensorflow_datasets`), or a folder.
+        test: the split to test with; empty: `test`, or else `validation`.
+        on_error: what a corrupt image does when it is met: `stop` ends the run and names it; `skip` passes it over,
+            and each one is named and counted.
+        shown: share of the shorter side that the central square of a test image has.
+
+    Raises:
+        ValueError: it is not prepared, is not made of images with one label each, or lacks a split.
+    """
+    builder = open_prepared(name)
+    held_out = test or next((split for split in TEST_SPLITS if split in builder.info.splits), "test")
+    for split in ("train", held_out):
+        if split not in builder.info.splits:
+            raise ValueError(f"tfds {name} must have the split {split!r}, got {', '.join(builder.info.splits)}")
+    image, label = keys(builder)
+    skipped = skipping(on_error)
+    train, height, width = Records(builder, "train"), *builder.info.features[image].shape[:2]
+    small = height is not None and height == width <= IN_MEMORY
+    cropped = partial(Records, builder, held_out, shown=shown)
+    resized = "resized bicubic: antialiased where it shrinks, upsampled where it grows"
+    return Dataset(
+        train=train.in_memory(skipped).resized(size) if small else train,
+        test=Records(builder, held_out).in_memory(skipped).resized if small else cropped,
+        classes=tuple(builder.info.features[label].names),
+        channels=train.channels,
+        size=size,
+        mean=MEAN if train.channels == 3 else (float(np.mean(MEAN)),),
+        std=STD if train.channels == 3 else (float(np.mean(STD)),),
+        mirror=True,
+        note=f"{builder.info.full_name}: {f'{height} px {resized}' if small else central(shown)}",
+        identity=f"tfds-{builder.info.full_name}",
+        skipped=skipped,
+    )
+
+
+def open_prepared(name: str) -> Any:
+    """Return the tfds builder of a prepared data set; nothing is downloaded and no code of the data set is run.
+
+    Raises:
+        ValueError: it is not prepared as array_record.
+    """
+    import tensorflow_datasets
+
+    found = find(name)
+    if found is None:
+        raise ValueError(
+            f"tfds data must be prepared before (tfds build {name} --file_format=array_record), "
+            f"got {name!r} without array_record files in {_data_dir()}"
+        )
+    return tensorflow_datasets.builder_from_directory(found)
+
+
+def find(name: str) -> Path | None:
+    """Return the folder of the newest prepared version that can be read at random, or None.
+
+    Args:
+        name: `NAME` or `NAME/CONFIG`, with or without a version, or a folder.
+    """
+    roots = [root for base in (Path(name).expanduser(), _data_dir() / name) for root in (base, *base.glob("*"))]
+    found = [root for root in roots if (root / "dataset_info.json").is_file() and any(root.glob("*.array_record*"))]
+    return max(found, key=lambda root: [int(part) for part in re.findall(r"\d+", root.name)], default=None)
+
+
+def keys(builder: Any) -> tuple[str, str]:
+    """Return under which names a data set keeps its image and its class.
+
+    Raises:
+        ValueError: it has no image, or no class.
+    """
+    import tensorflow_datasets
+
+    features, wanted = builder.info.features, ("Image", "ClassLabel")
+    kinds = tuple(getattr(tensorflow_datasets.features, kind) for kind in wanted)
+    pair = builder.info.supervised_keys or ("image", "label")
+    if len(pair) != 2 or not all(
+        key in features and isinstance(features[key], kind) for key, kind in zip(pair, kinds, strict=True)
+    ):
+        raise ValueError(
+            f"tfds data must have an image and a class label, got {builder.info.name} with {', '.join(features)}"
+        )
+    return pair
+
+
+def _data_dir() -> Path:
+    return Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()

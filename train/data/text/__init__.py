@@ -1,0 +1,1 @@
+"""Text to train on: embedded, in files, or prepared by TensorFlow Datasets."""

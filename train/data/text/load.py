@@ -1,0 +1,34 @@
+"""Text by name: the one way from a spec such as "file(path='stories.txt', tokenizer='bpe(vocab=4096)')" to a corpus."""
+
+from collections.abc import Callable
+
+from train.data.images.load import parse
+from train.data.text.files import file, jsonl
+from train.data.text.prepared import tfds
+from train.data.text.shakespeare import shakespeare
+from train.data.text.source import Corpus, Texts
+from train.data.text.tokenizers import Tokenizer
+from train.data.text.windows import evaluation_windows, packed_batches, training_windows
+
+__all__ = [
+    "Corpus", "Texts", "Tokenizer", "evaluation_windows", "load_text", "packed_batches", "training_windows",
+]  # fmt: skip
+
+TEXTS: dict[str, Callable[..., Corpus]] = {"shakespeare": shakespeare, "file": file, "jsonl": jsonl, "tfds": tfds}
+"""Every entry takes keywords; "name:VALUE" gives the first of those."""
+
+
+def load_text(spec: str) -> Corpus:
+    """Return the corpus that `spec` names; nothing is downloaded.
+
+    Args:
+        spec: `"shakespeare"`, `"file:PATH"`, `"jsonl:PATH"`, `"tfds:NAME"`, or a name with keywords:
+            `"shakespeare(tokenizer='bpe(vocab=4096)')"`, `"file(path='train.txt', separator='<|endoftext|>',
+            held_out='valid.txt')"` (TinyStories as its authors publish it).
+
+    Raises:
+        ValueError: an unknown name, a malformed spec, an unknown keyword, or what the corpus refuses.
+        TypeError: a keyword of another type.
+    """
+    name, options = parse(spec, TEXTS)
+    return TEXTS[name](**options)

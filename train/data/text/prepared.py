@@ -1,0 +1,69 @@
+"""Text that TensorFlow Datasets has prepared, read without TensorFlow; none is ever downloaded here."""
+
+from typing import Any
+
+import numpy as np
+
+from train.data.images.prepared import TEST_SPLITS, open_prepared
+from train.data.text.source import Corpus, Texts, decoded, divided
+
+
+def tfds(*, name: str, key: str = "", held_out: float | str = "", tokenizer: str = "bytes") -> Corpus:
+    """Return text that TensorFlow Datasets has prepared as array_record, one document a record.
+
+    TinyStories through TFDS: `tfds.builder("huggingface:roneneldan__TinyStories",
+    file_format="array_record").download_and_prepare()`, where the package `datasets` is installed too; then NAME is
+    `roneneldan__tinystories`.
+
+    Args:
+        name: `NAME` or `NAME/CONFIG` in `$TFDS_DATA_DIR` (by default `~/tensorflow_datasets`), or a folder.
+        key: the feature that is the text; empty: the only one of that type, or else `text`.
+        held_out: the split that is held out; empty: `test`, or else `validation`; or a share of the records of
+            `train`, drawn by the sha256 of their text.
+        tokenizer: `bytes`, `bpe(vocab=N)` or the path of a tokenizer.json.
+
+    Raises:
+        ValueError: it is not prepared, lacks a split or a text, or what the tokenizer refuses.
+    """
+    builder = open_prepared(name)
+    if held_out == "train":
+        raise ValueError("held_out must be another split than the one trained on, got 'train'")
+    split = held_out or next((one for one in TEST_SPLITS if one in builder.info.splits), "test")
+    for wanted in ("train",) if isinstance(held_out, float) else ("train", split):
+        if wanted not in builder.info.splits:
+            raise ValueError(f"tfds {name} must have the split {wanted!r}, got {', '.join(builder.info.splits)}")
+    chosen = _key(builder, key)
+    train = _records(builder, "train", chosen)
+    if isinstance(held_out, float):
+        train, held = divided(train, held_out, f"tfds {name}")
+    else:
+        held = _records(builder, str(split), chosen)
+    return Texts(
+        train=tuple(train.values()),
+        held_out=tuple(held.values()),
+        names=tuple(held),
+        name=f"tfds-{builder.info.full_name}",
+        note=f"{builder.info.full_name}, {len(train) + len(held):,} documents, of which {len(held):,} held out",
+    ).encoded(tokenizer)
+
+
+def _key(builder: Any, key: str) -> str:
+    """Return under which name a data set keeps its text."""
+    features = sorted(builder.info.features.items())
+    texts = [one for one, feature in features if feature.shape == () and np.dtype(feature.np_dtype).kind == "O"]
+    if key in texts:
+        return key
+    if key or not texts:
+        wanted = f"text under {key!r}" if key else "a text"
+        raise ValueError(
+            f"tfds data must have {wanted}, got {builder.info.name} with {', '.join(sorted(builder.info.features))}"
+        )
+    if len(texts) > 1 and "text" not in texts:
+        raise ValueError(f"tfds data with several texts needs key=..., got {builder.info.name} with {', '.join(texts)}")
+    return texts[0] if len(texts) == 1 else "text"
+
+
+def _records(builder: Any, split: str, key: str) -> dict[str, str]:
+    """Return the texts of a split, each under the split's name and its place."""
+    whole, records = builder.info.full_name, enumerate(builder.as_data_source(split=split))
+    return {f"{split} {index}": decoded(record[key], f"{whole} {split} {index}") for index, record in records}

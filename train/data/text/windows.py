@@ -1,0 +1,120 @@
+"""From a corpus to windows of tokens: packed and shuffled to train on, inside single documents to evaluate on."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import grain
+import numpy as np
+from jaxtyping import Int32, Integer
+
+from train.data.text.source import Corpus
+
+Batch = dict[str, np.ndarray]
+
+
+def packed_batches(
+    corpus: Corpus, length: int, batch: int, seed: int, step: int = 0, rows: range | None = None
+) -> grain.DatasetIterator[Batch]:
+    """Return an endless iterator of training windows, cut from all documents one after another.
+
+    The documents, in an order drawn from the seed, are one ring of N tokens. Each epoch draws a start s and takes the
+    (N - 1) // length windows of tokens s + i·length ... s + (i + 1)·length, i = 0, 1, ..., shuffled: every token but
+    fewer than `length` is predicted once. All follows (seed, step) alone. Batches are read by threads; no process is
+    started.
+
+    Args:
+        corpus: the documents.
+        length: tokens that a window predicts, T.
+        batch: windows in a batch, B.
+        seed: of the order of documents, of the starts and of the order of windows.
+        step: of the first batch.
+        rows: of each batch to read; None = all.
+
+    Returns:
+        Batches `{"ids": (B, T + 1) int32, "segments": (B, T + 1) int32}`; segments count the documents in a window
+        from 1. No window is padded.
+
+    Raises:
+        ValueError: the training documents hold fewer than T + 1 tokens, or `length` or `batch` is below 1.
+    """
+    for name, value in (("length", length), ("batch", batch)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    order = np.random.default_rng(seed).permutation(len(corpus.train))
+    stream = np.concatenate([corpus.train[index] for index in order])
+    if len(stream) < length + 1:
+        raise ValueError(f"the training stream must hold at least length + 1 = {length + 1} tokens, got {len(stream)}")
+    ends = np.cumsum([len(corpus.train[index]) for index in order])
+    windows = (len(stream) - 1) // length
+
+    def start(step: int, window: int) -> int:
+        epoch = 1 + step // windows  # a trailing zero would not change a numpy seed
+        first = int(np.random.default_rng((seed, epoch)).integers(len(stream)))
+        return (first + int(window) * length) % len(stream)
+
+    starts = grain.MapDataset.range(windows).seed(seed).shuffle().repeat().map_with_index(start)
+    chosen = slice(0, batch) if rows is None else slice(rows.start, rows.stop)
+    batches = starts.batch(batch, drop_remainder=True, batch_fn=lambda starts: np.asarray(starts)[chosen])[step:]
+    batches = batches.map(partial(_gather, stream, ends, length))
+    return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
+
+
+def _gather(
+    stream: Integer[np.ndarray, " N"],
+    ends: Integer[np.ndarray, " docs"],
+    length: int,
+    starts: Integer[np.ndarray, " B"],
+) -> Batch:
+    """Return the windows that start at `starts` of a ring of documents that end before `ends`."""
+    at = starts[:, None] + np.arange(length + 1)
+    lap, place = np.divmod(at, len(stream))
+    document = np.searchsorted(ends, place, side="right") + lap * len(ends)
+    changed = np.diff(document, axis=1, prepend=document[:, :1]) > 0
+    return {"ids": stream[place].astype(np.int32), "segments": 1 + np.cumsum(changed, axis=1, dtype=np.int32)}
+
+
+def evaluation_windows(
+    corpus: Corpus, length: int, count: int
+) -> tuple[Int32[np.ndarray, "N window"], Int32[np.ndarray, " N"]]:
+    """Return windows of held-out text, each inside one document; none overlaps another.
+
+    Args:
+        corpus: the documents.
+        length: tokens that a window predicts, T.
+        count: windows at most; where there are more, evenly spaced ones are taken.
+
+    Returns:
+        The windows `(N, T + 1)` and, for each, the index of its document in `corpus.held_out`, ascending.
+
+    Raises:
+        ValueError: no held-out document holds T + 1 tokens, or `length` or `count` is below 1.
+    """
+    return _windows(corpus.held_out, length, count, "held-out")
+
+
+def training_windows(corpus: Corpus, length: int, count: int) -> Int32[np.ndarray, "N window"]:
+    """Return windows of training text, `(N, T + 1)`: what `evaluation_windows` returns of held-out text.
+
+    Raises:
+        ValueError: no training document holds T + 1 tokens, or `length` or `count` is below 1.
+    """
+    return _windows(corpus.train, length, count, "training")[0]
+
+
+def _windows(documents: Sequence[np.ndarray], length: int, count: int, side: str) -> tuple[np.ndarray, np.ndarray]:
+    for name, value in (("length", length), ("count", count)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    held = np.asarray([len(document) // (length + 1) for document in documents])
+    ends, total = np.cumsum(held), int(held.sum())
+    if not total:
+        longest = max(map(len, documents))
+        raise ValueError(
+            f"a {side} document must hold at least length + 1 = {length + 1} tokens, got the longest of {longest}"
+        )
+    taken = min(count, total)
+    chosen = np.arange(taken) * total // taken
+    document = np.searchsorted(ends, chosen, side="right")
+    begin = (chosen - (ends - held)[document]) * (length + 1)
+    ids = [documents[index][at : at + length + 1] for index, at in zip(document, begin, strict=True)]
+    return np.stack(ids).astype(np.int32), document.astype(np.int32)

@@ -1,0 +1,1 @@
+"""Meshes of devices, several processes, CPUs, and the arithmetic that devices do."""

@@ -1,0 +1,212 @@
+"""Several processes as one program: how they find each other, what they agree upon, and how they end together.
+
+--hosts=auto                    as SLURM, Open MPI, GKE or a Cloud TPU says
+--hosts=ADDRESS:PORT,N,I        process I of N; process 0 listens at ADDRESS:PORT
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src.distributed import global_state  # the only way to a barrier with a time limit
+from jax.experimental import multihost_utils
+
+import pejax
+
+JOINED_WITHIN = 300
+"""Seconds that a process waits for the others at the start."""
+
+HEARTBEAT = 30
+"""Seconds after which a process that is not heard of is taken for lost, and the others end."""
+
+LEFT_WITHIN = 5
+"""Seconds that a process which fails waits for the others to fail too, before it ends alone."""
+
+LOST = 1
+"""Exit status of a process that ends because another one is gone."""
+
+
+def join(hosts: str) -> None:
+    """Join the other processes of this run; must come before anything asks for devices.
+
+    Where they do not answer, JAX ends the process.
+
+    Args:
+        hosts: "auto", "ADDRESS:PORT,N,I", or empty for a run of one process.
+
+    Raises:
+        ValueError: another text, a port in use, or no cluster that says who is there.
+    """
+    if not hosts:
+        return
+    rule = "start every one, with the same address and a number of its own"
+    with last_words(lambda: f"error: hosts={hosts}: not all processes answered within {JOINED_WITHIN} s: {rule}"):
+        if hosts == "auto":
+            try:
+                jax.distributed.initialize(initialization_timeout=JOINED_WITHIN, heartbeat_timeout_seconds=HEARTBEAT)
+            except ValueError:
+                raise ValueError("hosts=auto needs SLURM, Open MPI, GKE or a Cloud TPU, got none of them") from None
+            return
+        address, count, own = parse_hosts(hosts)
+        if own == 0:
+            _require_free(address)
+        jax.distributed.initialize(
+            address, count, own, initialization_timeout=JOINED_WITHIN, heartbeat_timeout_seconds=HEARTBEAT
+        )
+
+
+def _require_free(address: str) -> None:
+    """Check that nobody listens at a port of this machine: JAX's own refusal does not name it."""
+    try:
+        socket.create_server(("", int(address.rpartition(":")[2]))).close()
+    except (OSError, OverflowError) as refused:
+        raise ValueError(f"hosts: process 0 cannot listen at {address}: {refused}") from None
+
+
+@contextlib.contextmanager
+def together(hosts: str, onward: Callable[[], str]) -> Iterator[None]:
+    """Have what ends one process of a run end all, each with a line that says why.
+
+    Args:
+        hosts: as `join` took it.
+        onward: tells what is saved and how to go on, once another process is gone.
+    """
+    if not hosts:
+        yield
+        return
+    gone = lambda: f"error: another process of this run was lost; {onward()}"  # noqa: E731
+    with last_words(gone):
+        try:
+            yield
+        except SystemExit as ended:
+            if ended.code:
+                _fail(ended.code if isinstance(ended.code, int) else 1)
+            raise
+        except Exception as broken:
+            if lost(broken):
+                _end(LOST, gone())
+            traceback.print_exc()
+            _fail(1)
+            raise SystemExit(1) from None
+        agreed(True)  # the first process may still have been writing
+        jax.distributed.shutdown()
+
+
+def parse_hosts(hosts: str) -> tuple[str, int, int]:
+    """Return address, number of processes and the number of this one.
+
+    Raises:
+        ValueError: a text of another form, or a process that is none of them.
+    """
+    found = re.fullmatch(r"([^,\s]+:\d+),([1-9]\d*),(\d+)", hosts)
+    if not found or int(found[3]) >= int(found[2]):
+        raise ValueError(f"hosts must be auto or ADDRESS:PORT,N,I with I from 0 to N - 1, got {hosts!r}")
+    return found[1], int(found[2]), int(found[3])
+
+
+def first() -> bool:
+    """Return whether this process is the one that speaks and writes for all."""
+    return jax.process_index() == 0
+
+
+def agreed(well: bool) -> bool:
+    """Return whether all is well in every process; all must ask, and none goes on before all have."""
+    if jax.process_count() == 1:
+        return well
+    return bool(np.all(multihost_utils.process_allgather(np.asarray(well))))
+
+
+def of_first(values: list[int], most: int) -> list[int]:
+    """Return what the first process has, in all of them: file systems of a network show files here sooner than there.
+
+    Args:
+        values: not negative.
+        most: how many there are at most; those beyond are left out.
+    """
+    if jax.process_count() == 1:
+        return values[:most]
+    padded = np.full(most, -1, np.int32)
+    padded[: len(values)] = values[:most]
+    return [int(value) for value in multihost_utils.broadcast_one_to_all(padded) if value >= 0]
+
+
+def require_alike(settings: Mapping[str, Any]) -> None:
+    """Check that every process was started with the same settings, code and JAX; all must ask.
+
+    Raises:
+        ValueError: naming the first setting that differs, the process that has it, and both values.
+    """
+    if jax.process_count() == 1:
+        return
+    own = json.dumps({**settings, "jax": jax.__version__, "code": code_digest()}).encode()
+    digest = np.frombuffer(hashlib.sha256(own).digest(), np.uint32)
+    if agreed(bool(np.array_equal(multihost_utils.broadcast_one_to_all(digest), digest))):
+        return
+    longest = int(np.max(multihost_utils.process_allgather(np.int32(len(own)))))
+    texts = multihost_utils.process_allgather(np.frombuffer(own.ljust(longest), np.uint8))
+    wanted, *others = (json.loads(bytes(text)) for text in texts)
+    for number, other in enumerate(others, 1):
+        for name in sorted(wanted.keys() | other.keys()):
+            was, now = wanted.get(name), other.get(name)
+            if was != now:
+                raise ValueError(f"all processes must be started alike: 0 has {name}={was!r}, {number} {name}={now!r}")
+
+
+def code_digest() -> str:
+    """Return a digest of the source of this package and of pejax."""
+    folders = (Path(__file__).parents[1], Path(pejax.__file__).parent)
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+
+
+def lost(error: BaseException) -> bool:
+    """Return whether an error may come of another process being gone: of what XLA raises, all but want of memory."""
+    several = isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1
+    return several and "RESOURCE_EXHAUSTED" not in str(error)
+
+
+@contextlib.contextmanager
+def last_words(say: Callable[[], str]) -> Iterator[None]:
+    """End with a line of our own where JAX ends the process: it aborts when it finds another one gone.
+
+    It does so in a thread of its own, while the main one waits for the process that is gone. A handler of Python would
+    wait for the main thread; this one is called there and then.
+    """
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: _end(LOST, say()))
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    before = libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
+    try:
+        yield
+    finally:
+        libc.signal(signal.SIGABRT, before)
+
+
+def _fail(status: int) -> None:
+    """End with an error; together, where the others have come to one too."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        global_state.client.wait_at_barrier("failed", 1000 * LEFT_WITHIN)  # pyright: ignore[reportOptionalMemberAccess]
+        jax.distributed.shutdown()
+    except jax.errors.JaxRuntimeError:  # they have not: they are stopped by missing this one
+        os._exit(status)
+
+
+def _end(status: int, line: str) -> None:
+    """End at once, without the farewell to the others that JAX would wait for."""
+    sys.stdout.flush()
+    os.write(2, f"{line}\n".encode())
+    os._exit(status)

@@ -1,0 +1,80 @@
+"""Optimizers by name: AdamW and LAMB, with linear warm-up, cosine decay and masked weight decay.
+
+    AdamW    θ <- θ - lr · (m̂ / (√v̂ + ε) + λ θ)
+    LAMB     θ <- θ - lr · |θ| / |u| · u,    u = m̂ / (√v̂ + ε) + λ θ        for what decays; as AdamW for the rest
+
+Reference:
+    Loshchilov & Hutter 2019 (arXiv 1711.05101), algorithm 2; You et al. 2020, "Large Batch Optimization for Deep
+    Learning" (arXiv 1904.00962), algorithm 2, with the trust ratio of 1 for what does not decay, as the recipe of
+    DeiT III (Touvron et al. 2022, arXiv 2204.07118) has it.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from train.engine.config import RunConfig
+from train.engine.metrics import STACKED
+
+NO_DECAY = ("position", "cls", "registers")
+"""Attributes of a model whose parameters are never decayed; of all others, kernels alone are."""
+
+
+def make_optimizer(config: RunConfig, steps: int, warmup: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """Return the optimizer of a run and its learning rate by step.
+
+    Args:
+        config: names the optimizer, the peak and the weight decay.
+        steps: of the whole training.
+        warmup: steps from 0 to the peak.
+    """
+    schedule = optax.warmup_cosine_decay_schedule(
+        0.0, config.lr, min(warmup, steps), max(steps, warmup + 1), end_value=config.lr_end
+    )
+    ratios = [trust_ratios()] if config.optimizer == "lamb" else []
+    optimizer = optax.chain(
+        optax.scale_by_adam(b1=0.9, b2=0.999),
+        optax.add_decayed_weights(config.weight_decay, decayed),
+        *ratios,
+        optax.scale_by_learning_rate(schedule),
+    )
+    return optimizer, schedule
+
+
+def decayed(params: Any) -> Any:
+    """Return which parameters get weight decay: kernels outside of `NO_DECAY`."""
+    kernel = lambda path, _: names(path)[-1] == "kernel" and not set(names(path)) & set(NO_DECAY)  # noqa: E731
+    return jax.tree_util.tree_map_with_path(kernel, params)
+
+
+def names(path: Any) -> list[str]:
+    """Return the attributes that lead to a parameter."""
+    return [str(entry.key) for entry in path]
+
+
+def trust_ratios() -> optax.GradientTransformation:
+    """Return what multiplies the update of each parameter that decays by |θ| / |update|, layer by layer.
+
+    Layers are stacked on their leading axis: each has a ratio of its own. It is 1 where either norm is 0.
+    """
+
+    def scaled(path: Any, update: Array, param: Array, decays: bool) -> Array:
+        if not decays:
+            return update
+        axes = tuple(range(1 if STACKED in names(path) else 0, param.ndim))
+        norms = [norm(x, axes) for x in (param, update)]
+        known = (norms[0] > 0) & (norms[1] > 0)
+        return update * jnp.where(known, norms[0] / jnp.where(known, norms[1], 1.0), 1.0)
+
+    def update(updates: Any, state: optax.OptState, params: Any) -> tuple[Any, optax.OptState]:
+        return jax.tree_util.tree_map_with_path(scaled, updates, params, decayed(params)), state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)  # pyright: ignore[reportArgumentType]
+
+
+def norm(x: Float[Array, "..."], axes: tuple[int, ...]) -> Float[Array, "..."]:
+    """Return the Euclidean norm over some axes, which stay with length 1."""
+    return jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True))

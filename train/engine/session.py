@@ -1,0 +1,270 @@
+"""One run of any program: read and check everything, train until done or stopped, evaluate."""
+
+import contextlib
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from signal import SIGINT
+from typing import Any, NamedTuple
+
+import jax
+from grain.experimental import ThreadPrefetchDatasetIterator
+from jax.sharding import Mesh
+from rich.console import Console
+
+from train.devices.flops import peak_seconds
+from train.devices.hosts import agreed, first, join, require_alike, together
+from train.devices.mesh import make_mesh, own_rows, paced, put_batch, replicated, require_divisible, training_execution
+from train.engine import failed_step as offending
+from train.engine.checkpoint import CheckpointError, Checkpoints, written_steps
+from train.engine.config import (
+    INTERRUPTED,
+    RunConfig,
+    command,
+    friendly,
+    from_dict,
+    load_config,
+    parse,
+    require_fitting,
+    require_same,
+    run_folder,
+    save_config,
+    stoppable,
+)
+from train.engine.files import take
+from train.engine.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
+from train.engine.metrics import parse_profile
+from train.engine.optimizers import make_optimizer
+from train.engine.task import Found, Program, Split, Task, recipe
+
+PREFETCHED = 4
+"""Batches that the input pipeline prepares ahead, in a thread."""
+
+
+class Session(NamedTuple):
+    """A run that is ready to train: everything a user can get wrong has been read and checked."""
+
+    config: RunConfig
+    folder: Path
+    mesh: Mesh
+    task: Task
+    step: Callable[[TrainState, Any], TrainState]
+    schedule: Callable[[int], Any]
+    state: TrainState
+    checkpoints: Checkpoints
+
+
+def main(program: Program, argv: Sequence[str] | None = None) -> int:
+    """Run the command line of a program; return the exit status."""
+    with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
+        config = parse(program.config, argv)
+        join(config.hosts)
+    say = partial(onward, config)
+    with together(config.hosts, say), contextlib.nullcontext() if config.hosts else stoppable(say):
+        with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
+            console = Console(soft_wrap=True, highlight=False, quiet=not first())
+            session = prepare(program, config, console)
+        with friendly(CheckpointError, OSError, FloatingPointError, *program.errors):
+            return train(session, console)
+
+
+def onward(config: RunConfig) -> str:
+    """Return what is saved of a run and the command that goes on with it."""
+    steps = written_steps(run_folder(config))
+    if not (run_folder(config) / "config.json").is_file():
+        return "nothing is saved yet: start the same command again"
+    saved = f"step {steps[0]} is saved" if steps else "no step is saved yet"
+    return f"{saved}; go on with: {command(config)}"
+
+
+def prepare(program: Program, config: RunConfig, console: Console) -> Session:
+    """Make the task, and start it: from the seed, another run, or this run's last checkpoint.
+
+    Raises:
+        ValueError: what the data, the model, the encoding, the devices or a checkpoint refuse.
+    """
+    require_alike({name: value for name, value in dataclasses.asdict(config).items() if name != "hosts"})
+    if config.devices and jax.process_count() > 1:
+        raise ValueError(f"devices must be 0 (all of them) where several processes run, got {config.devices}")
+    mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
+    task = program.task(config)
+    require_divisible(mesh.shape, batch=config.batch // config.accumulate, kv_heads=task.kv_heads, length=task.length)
+    optimizer, schedule = make_optimizer(config, task.steps, task.warmup)
+    steps = recipe(config, optimizer, task.sums)
+    shardings = state_shardings(task.split, steps, mesh)
+    if config.init and run_folder(config).resolve() == Path(config.init).resolve():
+        raise ValueError(f"out must be another folder than init, got {config.init} for both")
+    begin = partial(start, task, config, shardings.params, mesh, console)
+    params = None if config.resume else begin()  # before an older run is overwritten
+    folder = make_folder(config)
+    checkpoints = Checkpoints(folder, console.print)
+    resuming = config.resume and bool(checkpoints.steps())
+    if config.resume and not resuming:
+        console.print(f"nothing to resume in {folder}: a new run starts")
+    if params is None:
+        params = task.split.init(jax.random.key(config.seed), shardings.params) if resuming else begin()
+    state = jax.jit(partial(init_state, recipe=steps), out_shardings=shardings, donate_argnums=0)(params)
+    if resuming:
+        state = resume(task, config, checkpoints, state, console)
+    if first():
+        save_config(config, folder)
+    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    console.print(json.dumps(dataclasses.asdict(config)))
+    console.print(
+        f"{config.pe} · {count:,} parameters · {task.about} · {mesh.size} x {mesh.devices.flat[0].device_kind}"
+        f"{' · ' + config.mesh if config.mesh else ''}"
+    )
+    console.print(task.laws(positions(state.params, mesh)))
+    loss = partial(task.loss, execution=training_execution(mesh, config.remat))
+    step = make_step(loss, steps, shardings, mesh)
+    return Session(config, folder, mesh, task, step, schedule, state, checkpoints)
+
+
+def train(session: Session, console: Console) -> int:
+    """Train to the end, or until stopped, then evaluate; return the exit status."""
+    config, task, checkpoints = session.config, session.task, session.checkpoints
+    plan = Plan(
+        steps=task.steps,
+        stop_at=config.stop_at,
+        log_every=config.log_every,
+        checkpoint_every=config.checkpoint_every,
+        record={"run": dataclasses.asdict(config), "data": task.identity},
+        unit=task.unit,
+        extra=lambda step: {"epoch": step / task.per_epoch, "lr": float(session.schedule(step - 1))},
+        probe=task.probe,
+        probe_every=task.probe_every,
+        peak_seconds=peak_seconds(task.flops, session.mesh),
+        profile=parse_profile(config.profile),
+    )
+    rows = own_rows(session.mesh, config.batch)
+    batches = task.batches(int(session.state.step), rows)
+    data = ThreadPrefetchDatasetIterator(batches, PREFETCHED)
+    put = partial(put_batch, mesh=session.mesh, size=config.batch)
+    state, at, signal = run(
+        paced(session.step, session.mesh), session.state, map(put, data), plan,
+        checkpoints=checkpoints, folder=session.folder, console=console,
+    )  # fmt: skip
+    data.close()
+    checkpoints.close()
+    if jax.device_get(state.watch.halted):
+        raise FloatingPointError(offending.keep(state, config, task, plan.record, session.folder))
+    if at < task.steps:
+        console.print(f"stopped at step {at} of {task.steps}, saved; go on with: {command(config)}")
+        return INTERRUPTED if signal == SIGINT else 0
+    params = state.params if state.average is None else state.average
+    publish(task.evaluate(params, step=at, mesh=session.mesh, console=console), session.folder, console)
+    return 0
+
+
+def make_folder(config: RunConfig) -> Path:
+    """Make the run folder, and see that no other run is overwritten.
+
+    The first process takes it for all.
+
+    Raises:
+        ValueError: another run is writing into it, or it holds a run and neither --resume nor --overwrite was given.
+    """
+    folder = run_folder(config)
+    if first():
+        take(folder)
+    held = not agreed(not (folder / "config.json").exists())
+    if held and not config.resume:
+        if not config.overwrite:
+            raise ValueError(f"{folder} holds a run already: give --resume, --overwrite or another --out")
+        if first():
+            empty(folder)
+        agreed(True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def empty(folder: Path) -> None:
+    """Delete what a run left in its folder; the file that keeps others out stays."""
+    for child in folder.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        elif child.name != ".lock":
+            child.unlink()
+
+
+def start(task: Task, config: RunConfig, shardings: Any, mesh: Mesh, console: Console) -> Any:
+    """Return the parameters to start from: drawn from the seed, or those of the run `init`, fitted to this one."""
+    if not config.init:
+        return task.split.init(jax.random.key(config.seed), shardings)
+    before = load_config(type(config), Path(config.init))
+    require_fitting(before, config)
+    split = task.before(before)
+    step, params = restore_params(before, split, task.sums, Path(config.init), mesh, console)
+    console.print(f"starting from step {step} of {config.init}, trained at {before.trained}")
+    return jax.jit(partial(task.fitted, split), out_shardings=shardings)(params)
+
+
+def positions(params: Any, mesh: Mesh) -> Any:
+    """Return the parameters of encodings, whole and on the host, in the tree of all."""
+
+    def only(tree: Any) -> Any:
+        inner = {name: value for name, value in tree.items() if isinstance(value, dict)}
+        return {name: value if name == "position" else only(value) for name, value in inner.items()}
+
+    return jax.device_get(jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(only(params)))
+
+
+def resume(
+    task: Task,
+    config: RunConfig,
+    checkpoints: Checkpoints,
+    state: TrainState,
+    console: Console,
+) -> TrainState:
+    """Return the state of the newest whole checkpoint.
+
+    Raises:
+        ValueError: it was made by another configuration or on other data, or none is whole.
+    """
+
+    def check(record: dict[str, Any]) -> None:
+        require_same(from_dict(type(config), record["run"]), config, also=config.trained_with)
+        if record["data"] != task.identity:
+            raise ValueError(f"the checkpoint was made on {record['data']}, this run has {task.identity}")
+
+    step, state = checkpoints.restore(state, check)
+    checkpoints.discard_after(step)
+    console.print(f"going on from step {step}")
+    return state
+
+
+def restore_params(
+    config: RunConfig, split: Split, sums: tuple[str, ...], folder: Path, mesh: Mesh, console: Console
+) -> tuple[int, Any]:
+    """Return the step and the parameters of the newest whole checkpoint of a run folder: their average, where kept.
+
+    Args:
+        config: of that run.
+        split: of its model.
+        sums: of its loss.
+        folder: of that run.
+        mesh: that gets the parameters.
+        console: of the user.
+
+    Raises:
+        ValueError: there is none, or it was made by another configuration than the run's config.json says.
+    """
+    optimizer, _ = make_optimizer(config, 1, 1)
+    steps = recipe(config, optimizer, sums)
+    shapes = state_shapes(split, steps, state_shardings(split, steps, mesh))
+    checkpoints = Checkpoints(folder, console.print, reading=True)
+    check = lambda record: require_same(from_dict(type(config), record["run"]), config)  # noqa: E731
+    step, state = checkpoints.restore(shapes, check)
+    checkpoints.close()
+    return step, state.params if state.average is None else state.average
+
+
+def publish(found: Found, folder: Path, console: Console) -> None:
+    """Print the table and write JSON and figure into the run folder."""
+    if first():
+        found.save(folder)
+    console.print(found.table())
+    console.print(f"wrote {folder / found.stem}.json and .png")

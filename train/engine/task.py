@@ -1,0 +1,211 @@
+"""What a program gives to the session that trains it: a record of data, model, loss and evaluation, and its parts."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import grain
+import jax
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array
+from rich.console import Console
+from rich.table import Table
+
+from pejax._encoding import Dims, Params, merge_params
+from pejax._make import make_encoding, parse_spec
+from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
+from train.engine.config import RunConfig
+from train.engine.loop import Metrics
+from train.engine.progress import Unit
+from train.engine.update import Recipe
+
+Model = TypeVar("Model", bound=nnx.Module)
+
+
+class Split(Generic[Model]):
+    """A model, split into a static definition and parameters that travel as a plain pytree of dicts.
+
+    Attributes:
+        prototype: the model with shapes for arrays.
+        variables: its state: shapes, with the names of their axes.
+        shapes: of the parameters, as a pytree of dicts.
+
+    Args:
+        make: draws the model.
+
+    Raises:
+        ValueError: what the model or its encoding refuses.
+    """
+
+    def __init__(self, make: Callable[[nnx.Rngs], Model]) -> None:
+        self._make = make
+        self.prototype: Model = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
+        self._static, self.variables = nnx.split(self.prototype)
+        self.shapes = nnx.to_pure_dict(self.variables)
+
+    def init(self, key: Array, shardings: Any = None) -> Any:
+        """Draw the parameters, each device its own share where they are split."""
+        draw = lambda key: nnx.to_pure_dict(nnx.state(self._make(nnx.Rngs(key))))  # noqa: E731
+        return jax.jit(draw, out_shardings=shardings)(key)
+
+    def model(self, params: Any) -> Model:
+        """Return the model with these parameters."""
+        state = jax.tree.map(lambda leaf: leaf, self.variables)
+        nnx.replace_by_pure_dict(state, params)
+        return nnx.merge(self._static, state)
+
+
+class Found(Protocol):
+    """What an evaluation found."""
+
+    @property
+    def stem(self) -> str:
+        """Name of its files in the run folder, without the ending: `results`, or `results-EXTEND`."""
+        ...
+
+    def table(self) -> Table:
+        """Return the table for the terminal."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write `STEM.json` and `STEM.png`."""
+        ...
+
+
+class Task(NamedTuple):
+    """All that the session needs to train one config, read and checked.
+
+    Attributes:
+        split: of the model.
+        identity: of the data; differs where the content differs; stored in checkpoints.
+        about: the model's extent and the data in a few words, for the line that opens the run.
+        unit: of what `loss` counts.
+        sums: names of what `loss` adds up over a batch, `loss` and `count` among them.
+        steps: of the whole training.
+        per_epoch: steps.
+        warmup: steps.
+        batches: `(step, rows) -> iterator` over training batches from this step on, endless: of each batch these rows.
+        loss: `(params, batch, key, *, execution) -> (mean loss, sums)`.
+        kv_heads: key heads of a layer, which `tensor` devices share.
+        length: tokens of an example, which `sequence` devices share.
+        laws: `(params) -> line` on the laws that the encoding was held to.
+        before: `(config) -> split` of the model of the run that `init` names.
+        fitted: `(that split, its params) -> params` of this model.
+        evaluate: `(params, *, step, mesh, console) -> what it found`.
+        probe: `(params) -> values` to report beside the metrics every `probe_every` steps; changes nothing.
+        probe_every: steps; 0 = never.
+        flops: of a step, as `train.devices.flops` counts them; 0 = not known.
+    """
+
+    split: Split
+    identity: str
+    about: str
+    unit: Unit
+    sums: tuple[str, ...]
+    steps: int
+    per_epoch: int
+    warmup: int
+    batches: Callable[[int, range], grain.DatasetIterator]
+    loss: Callable[..., tuple[Array, Metrics]]
+    kv_heads: int
+    length: int
+    laws: Callable[[Any], str]
+    before: Callable[[Any], Split]
+    fitted: Callable[[Any, Any], Any]
+    evaluate: "Evaluate"
+    probe: Callable[[Any], dict[str, float]] | None = None
+    probe_every: int = 0
+    flops: int = 0
+
+
+class Evaluate(Protocol):
+    """The evaluation of a task."""
+
+    def __call__(self, params: Any, *, step: int, mesh: Mesh, console: Console) -> Found:
+        """Evaluate parameters, on the devices, of this step."""
+        ...
+
+
+class Program(NamedTuple):
+    """One `python -m train.NAME`; its module holds it as `PROGRAM`.
+
+    Attributes:
+        config: the class of its settings.
+        task: `(config) -> task`; raises ValueError for what the data, the model or the encoding refuse.
+        compare: `(result files, to)` writes one table, `TO.md`, and one figure, `TO.png`, of many runs.
+        errors: of the data while training, told to the user in one line.
+    """
+
+    config: type[RunConfig]
+    task: Callable[[Any], Task]
+    compare: Callable[[Sequence[Path], Path], None]
+    errors: tuple[type[Exception], ...] = ()
+
+
+def recipe(config: RunConfig, optimizer: optax.GradientTransformation, sums: tuple[str, ...]) -> Recipe:
+    """Return what happens in a step of a run, the loss apart."""
+    return Recipe(optimizer, sums, config.clip, config.seed, config.accumulate, config.ema, config.spike)
+
+
+def fitted(config: RunConfig, shapes: Any, params: Any) -> Any:
+    """Return the parameters of the run `init` for another model, those that it has no use for left out.
+
+    Args:
+        config: of the run that starts from them.
+        shapes: of its parameters.
+        params: of the run `init`.
+
+    Raises:
+        ValueError: a parameter that is missing there, or of another shape, by name.
+    """
+    found = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+    def take(path: Any, wanted: Any) -> Array:
+        name = jax.tree_util.keystr(path)
+        if name not in found:
+            raise ValueError(f"pe={config.pe} needs {name}, which the run {config.init} does not have")
+        if found[name].shape != wanted.shape:
+            raise ValueError(f"this run needs {name} of shape {wanted.shape}, {config.init} has {found[name].shape}")
+        return found[name]
+
+    return jax.tree_util.tree_map_with_path(take, shapes)
+
+
+def layer_positions(params: Any) -> Params:
+    """Return the encoding's parameters of all layers, stacked on L."""
+    return params["layers"]["blocks"]["attention"].get("position", {})
+
+
+def layer_params(params: Any, layer: int) -> Params:
+    """Return the encoding's parameters as one layer sees them: the shared ones and its own."""
+    own = jax.tree.map(lambda leaf: leaf[layer], layer_positions(params))
+    return merge_params(params.get("position", {}), own)
+
+
+def laws(spec: str, params: Params, dims: Dims) -> str:
+    """Run the laws on an initialised encoding and return one line of what they measured.
+
+    What stretches the encoding is left out: it may sharpen the logits, and so change norms, by design.
+
+    Args:
+        spec: of the encoding.
+        params: as one layer sees them.
+        dims: those the encoding was made for.
+
+    Raises:
+        AssertionError: a law that the encoding declares does not hold.
+    """
+    name, options = parse_spec(spec)
+    kept = ", ".join(f"{key}={value!r}" for key, value in options.items() if key != "extend")
+    encoding = make_encoding(f"{name}({kept})", dims)
+    if encoding.shift_invariant:
+        found = [f"shift invariance of logits max |Δ| {assert_shift_invariant(encoding, params, dims):.1e} ok"]
+    else:
+        found = [f"a shift moves the logits by {shift_deviation(encoding, params, dims):.1e}, as declared"]
+    if encoding.rotate is not None and encoding.rotate_keys is None:
+        found.append(f"norms of queries and keys max |Δ| {assert_norm_preserved(encoding, params, dims):.1e} ok")
+    if encoding.bias is not None:
+        found.append(f"bias by tiles max |Δ| {assert_tile_consistent(encoding, params, dims):.1e} ok")
+    return "laws: " + " · ".join(found)

@@ -1,0 +1,111 @@
+"""The settings of a run of `train.lm`, their presets and rules."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from pejax._make import parse_spec
+from pejax.models.decoder import STYLES
+from train.engine.config import RunConfig, require_at_least, require_choice
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {},
+    "tinystories": {
+        "data": "file(path='TinyStoriesV2-GPT4-train.txt', separator='<|endoftext|>', "
+        "held_out='TinyStoriesV2-GPT4-valid.txt', tokenizer='bpe(vocab=4096)')",
+        "length": 256, "width": 384, "layers": 6, "heads": 6, "batch": 64, "steps": 0, "warmup": 400, "lr": 1e-3,
+        "log_every": 100, "checkpoint_every": 2000, "probe_every": 1000, "eval_lengths": (128, 256, 512, 1024),
+    },
+    "gpt2_small": {
+        "data": "file(path='openwebtext.txt', separator='<|endoftext|>', tokenizer='bpe(vocab=50257)')",
+        "style": "gpt2", "length": 1024, "width": 768, "layers": 12, "heads": 12,
+        "batch": 512, "steps": 100_000, "warmup": 2000, "lr": 6e-4, "tied": True, "dtype": "bfloat16",
+        "log_every": 100, "checkpoint_every": 2000, "probe_every": 1000,
+    },
+    "llama_7b": {
+        "data": "file(path='text.txt', tokenizer='bpe(vocab=32000)')",
+        "length": 4096, "width": 4096, "layers": 32, "heads": 32, "hidden": 11008, "dtype": "bfloat16",
+        "batch": 1024, "steps": 500_000, "warmup": 2000, "lr": 3e-4, "remat": "full",
+        "log_every": 10, "checkpoint_every": 1000, "probe_every": 0,
+    },
+}  # fmt: skip
+
+MODEL_FIELDS = (
+    "width", "layers", "heads", "kv_heads", "hidden", "style", "qk_norm", "soft_cap", "tied",
+)  # fmt: skip
+"""What decides the shape of the parameters, the encoding apart."""
+
+TIMES = (0.5, 1, 2, 4, 8, 16)
+"""Lengths to evaluate at, in trained lengths."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Train a language model on text, then measure its perplexity at lengths it was not trained at.
+
+    --preset sets every other option; options given beside it win.
+    """
+
+    program: ClassVar[str] = "lm"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    model_fields: ClassVar[tuple[str, ...]] = MODEL_FIELDS
+    inherited: ClassVar[tuple[str, ...]] = ("pe", "data", "length", "extent")
+    run_fields: ClassVar[tuple[str, ...]] = (
+        *RunConfig.run_fields, "extent", "eval_lengths", "eval_stride", "probe_every",
+    )  # fmt: skip
+    trained_with: ClassVar[tuple[str, ...]] = ("extend", "extent")
+
+    preset: str = "demo"  # demo: minutes on two cores; tinystories: 6 layers of 384; gpt2_small; llama_7b
+    pe: str = "rope"  # the encoding: a name, with arguments where wanted: "rope(base=500000)"
+    data: str = (
+        "shakespeare"  # shakespeare, file:PATH, jsonl:PATH or tfds:NAME; tokenizer='bpe(vocab=4096)' inside (...)
+    )
+    init: str = ""  # run folder whose trained weights to start from; with --pe=none of a rope run, that is DroPE
+    batch: int = 16  # windows in a step, over all devices
+    lr: float = 3e-3  # peak learning rate
+    weight_decay: float = 0.1  # of kernels; positions, embeddings, norms and biases get none
+    clip: float = 1.0  # global norm of the gradient; 0 = no clipping
+    eval_limit: int = 16  # held-out windows of the longest length to evaluate on; 0 = all
+    extend: str = "none"  # beyond the trained length: pi, linear, ntk, dynamic_ntk, yarn, longrope, slopes, resize, ...
+
+    length: int = 128  # tokens of a training window
+    extent: int = 0  # the length that --extend takes as trained; 0 = --length, or that of --init
+    width: int = 96  # channels of the residual stream
+    kv_heads: int = 0  # key/value heads; 0 = as many as heads
+    hidden: int = 0  # channels inside the MLP; 0 = 8/3 or 4 times the width
+    style: str = "llama"  # llama (RMSNorm, SwiGLU, no biases) or gpt2 (LayerNorm, GELU, biases)
+    qk_norm: bool = False  # RMSNorm of queries and keys
+    soft_cap: float = 0.0  # of the attention logits; 0 = none
+    tied: bool = False  # the head is the embedding table
+
+    steps: int = 1500  # 0 = one pass over the training text
+    warmup: int = 100  # steps of linear warm-up
+
+    probe_every: int = 250  # steps between measurements of the loss on positions 0 to L and L to 2L of training text
+    eval_lengths: tuple[int, ...] = ()  # tokens; empty = 0.5, 1, 2, 4, 8 and 16 times the trained length
+    eval_stride: int = 8  # of the tokens beyond the trained length, one in so many is compared with a sliding context
+
+    @property
+    def trained(self) -> str:
+        """The trained length, in words."""
+        return f"{self.length} tokens"
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths to evaluate at, ascending."""
+        return tuple(sorted(set(self.eval_lengths or (max(1, int(self.length * times)) for times in TIMES))))
+
+    def validated(self) -> Self:
+        """Return the config, once it is known to make sense by itself, its extent filled in.
+
+        Raises:
+            ValueError: naming the field, the rule and the value.
+        """
+        super().validated()
+        require_at_least(self, 1, "length", "eval_stride")
+        require_at_least(self, 0, "steps", "warmup", "kv_heads", "hidden", "soft_cap", "probe_every", "extent")
+        require_choice(self, "style", *STYLES)
+        if min(self.lengths) < 1:
+            raise ValueError(f"eval_lengths must be at least 1, got {min(self.lengths)}")
+        stretched = self.extend != "none" or parse_spec(self.pe)[1].get("extend", "none") != "none"
+        return dataclasses.replace(self, extent=self.extent if stretched and self.extent else self.length)

@@ -1,0 +1,50 @@
+"""Loss while training, on positions that training reaches and on those right behind them, of many runs."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from train.engine.progress import whole_lines
+from train.engine.results import COLOURS, STYLES, Evaluation
+
+PANELS = (("loss_0_to_L", "positions 0 to {0}"), ("loss_L_to_2L", "positions {0} to {1}"))
+"""The name of each probed loss, and what its panel shows."""
+
+
+def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Path) -> None:
+    """Draw the probed losses of training text against the step; runs that probed nothing are left out.
+
+    Args:
+        runs: one of them says what they were trained on, and how long.
+        folders: of the runs, each with its metrics.jsonl; their names head the curves.
+        path: of the figure; nothing is written where no run probed.
+    """
+    folders = list(dict.fromkeys(folders))  # one run may have been evaluated in several ways
+    probed = {folder.name: lines for folder in folders if (lines := read_probes(folder))}
+    if not probed:
+        return
+    figure = Figure(figsize=(11.0, 4.5), layout="constrained")
+    panels = figure.subplots(1, 2)
+    trained = runs[0].trained
+    for axes, (loss, title) in zip(panels, PANELS, strict=True):
+        for i, (name, lines) in enumerate(probed.items()):
+            line, marker = STYLES[i // len(COLOURS) % len(STYLES)]
+            points = [(one["step"], one[loss]) for one in lines if loss in one]
+            axes.plot(
+                *([], []) if not points else zip(*points, strict=True),
+                line, marker=marker, markersize=3, color=COLOURS[i % len(COLOURS)], label=name,
+            )  # fmt: skip
+        axes.set(xlabel="step", ylabel="loss, nats per token", title=title.format(trained, 2 * trained))
+        axes.grid(alpha=0.3)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    figure.suptitle(f"{runs[0].data}: training text, trained at {trained} tokens")
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+
+
+def read_probes(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's metrics.jsonl that hold a probed loss."""
+    lines = map(json.loads, whole_lines(folder / "metrics.jsonl"))
+    return [line for line in lines if PANELS[0][0] in line]

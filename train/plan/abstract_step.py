@@ -1,0 +1,202 @@
+"""What `train.plan` plans: the train step of a program on shapes alone, with no data, and the arithmetic in it."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.stages import Compiled
+from jaxtyping import Array
+
+from pejax.models.decoder import hidden_channels
+from train.devices.flops import decoder_flops, mlp_products, pair_products, self_products, vit_flops
+from train.devices.mesh import split_batch, training_execution
+from train.engine.config import RunConfig
+from train.engine.loop import Metrics, init_state, make_step, state_shapes, state_shardings
+from train.engine.optimizers import make_optimizer
+from train.engine.task import Split, recipe
+from train.lm import config as lm_config
+from train.lm import model as language
+from train.vit import config as vit_config
+from train.vit import model as classify
+
+BACKWARD_AGAIN = 1.5
+"""Forward passes of attention that its backward pass in tiles computes again: queries' and keys' gradients each make
+the logits and their gradients anew, three products of a pair, where the forward pass has two."""
+
+
+class Work(NamedTuple):
+    """The sizes that memory, arithmetic and traffic follow from.
+
+    Attributes:
+        batch: B, examples in a step.
+        parts: that a step is computed in, one after another.
+        tokens: T of an example.
+        width: C.
+        layers: L.
+        queries: H·D.
+        keys: K·D.
+        heads: K, which the devices of `tensor` share.
+        hidden: channels inside the MLP, all branches.
+        columns: of the head.
+        rows: of the head's operand, of an example.
+        table: elements of the table of token vectors, which every device gathers.
+        layer: elements of the kernels of a layer.
+        item: bytes of a number in the computation.
+        remat: as in `Execution`.
+        causal: whether keys after the query are not seen.
+        model_flops: of a step, nothing counted twice.
+        layer_flops: of a step's forward pass through the layers.
+        pair_flops: those of them that are attention's: what pairs of query and key need.
+    """
+
+    batch: int
+    parts: int
+    tokens: int
+    width: int
+    layers: int
+    queries: int
+    keys: int
+    heads: int
+    hidden: int
+    columns: int
+    rows: int
+    table: int
+    layer: int
+    item: int
+    remat: str
+    causal: bool
+    model_flops: int
+    layer_flops: int
+    pair_flops: int
+
+
+class Subject(NamedTuple):
+    """A program's train step on shapes.
+
+    Attributes:
+        config: of the run.
+        split: of the model.
+        loss: as `Task.loss`.
+        sums: names of what it adds up.
+        batch: shapes of a batch.
+        work: its sizes.
+        state: bytes of all that training changes, on all devices together.
+        unit: what throughput is counted in, "tokens" or "images".
+        units: of a step.
+    """
+
+    config: RunConfig
+    split: Split
+    loss: Callable[..., tuple[Array, Metrics]]
+    sums: tuple[str, ...]
+    batch: dict[str, jax.ShapeDtypeStruct]
+    work: Work
+    state: int
+    unit: str
+    units: int
+
+
+def language_subject(config: lm_config.Config, vocab: int) -> Subject:
+    """Return the step of `train.lm`.
+
+    Raises:
+        ValueError: what the model or its encoding refuse.
+    """
+    model = language.Language(config, vocab)
+    if refused := model.refusal(config.length):
+        raise ValueError(refused)
+    shape, decoder = (config.batch, config.length + 1), model.decoder
+    style, pairs = decoder.layer_style, config.length * (config.length + 1) // 2
+    hidden = hidden_channels(decoder.width, style, decoder.hidden)
+    dense = config.length * (self_products(decoder) + mlp_products(decoder, hidden))
+    pair = pairs * pair_products(decoder)
+    work = _work(
+        config,
+        tokens=config.length,
+        keys=decoder.dims.kv_heads * decoder.dims.head_dim,
+        heads=decoder.dims.kv_heads,
+        hidden=hidden * (1 + style.gated),
+        columns=vocab,
+        rows=config.length,
+        table=vocab * config.width,
+        layer=(self_products(decoder) + mlp_products(decoder, hidden)) // 2,
+        causal=decoder.causal,
+        model_flops=decoder_flops(decoder, config.batch, config.length),
+        layer_flops=config.batch * config.layers * (dense + pair),
+        pair_flops=config.batch * config.layers * pair,
+    )
+    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in ("ids", "segments")}
+    units = config.batch * config.length
+    return Subject(config, model, model.loss, language.SUMS, batch, work, _state(config, model), "tokens", units)
+
+
+def image_subject(config: vit_config.Config, channels: int, classes: int) -> Subject:
+    """Return the step of `train.vit`.
+
+    Raises:
+        ValueError: what the model or its encoding refuse.
+    """
+    model = classify.Classifier(config, channels, classes)
+    vit, side = model.vit, config.size
+    tokens = model.prototype.prefix + vit.grid[0] * vit.grid[1]
+    products = self_products(vit) + 4 * vit.width * vit.mlp_ratio * vit.width
+    pair = tokens * tokens * pair_products(vit)
+    work = _work(
+        config,
+        tokens=tokens,
+        keys=vit.width,
+        heads=vit.heads,
+        hidden=vit.mlp_ratio * vit.width,
+        columns=classes,
+        rows=1,
+        table=0,
+        layer=products // 2,
+        causal=False,
+        model_flops=vit_flops(vit, config.batch),
+        layer_flops=config.batch * config.layers * (tokens * products + pair),
+        pair_flops=config.batch * config.layers * pair,
+    )
+    batch = {
+        "image": jax.ShapeDtypeStruct((config.batch, side, side, channels), jnp.float32),
+        "label": jax.ShapeDtypeStruct((config.batch,), jnp.int32),
+    }
+    return Subject(config, model, model.loss, classify.SUMS, batch, work, _state(config, model), "images", config.batch)
+
+
+def _work(config: RunConfig, **sizes: Any) -> Work:
+    return Work(
+        batch=config.batch,
+        parts=config.accumulate,
+        width=config.width,
+        layers=config.layers,
+        queries=config.width,
+        item=2 if config.dtype == "bfloat16" else 4,
+        remat=config.remat,
+        **sizes,
+    )
+
+
+def bytes_of(shapes: Any) -> int:
+    """Return the bytes of a pytree of arrays or shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def _state(config: RunConfig, split: Split) -> int:
+    steps = recipe(config, make_optimizer(config, 1, 1)[0], ())
+    return bytes_of(jax.eval_shape(partial(init_state, recipe=steps), split.shapes))
+
+
+def compile_step(subject: Subject, mesh: Mesh) -> Compiled:
+    """Compile the train step that the program itself would run on the mesh; no array is made."""
+    config = subject.config
+    steps = recipe(config, make_optimizer(config, 1, 1)[0], subject.sums)
+    shardings = state_shardings(subject.split, steps, mesh)
+    state = state_shapes(subject.split, steps, shardings)
+    rows = split_batch(mesh)
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows), subject.batch)
+    loss = partial(subject.loss, execution=training_execution(mesh, config.remat))
+    with jax.set_mesh(mesh):
+        return make_step(loss, steps, shardings, mesh).lower(state, batch).compile()  # pyright: ignore[reportFunctionMemberAccess]

@@ -1,0 +1,193 @@
+"""Memory, arithmetic and traffic of a train step on a mesh, estimated from sizes: to order meshes before any compiles.
+
+On one device of d x f x t x s (data, fsdp, tensor, sequence), n = B / (d f parts) examples of T / s tokens:
+
+    state           parameters and what the optimizer keeps, split as declared; gradients, as the parameters
+    saved           the state before each layer, and what `remat` keeps inside
+    layer           what is alive while one layer goes backward; its kernels, gathered over fsdp
+    ends            the table of token vectors, whole, and its gradient; a chunk of logits
+
+    fsdp            kernels gathered forward and backward, their gradients scattered
+    data, sequence  gradients added up
+    tensor          states added up twice in a layer, forward, backward and wherever they are computed again
+    sequence        keys and values round the ring, and their gradients backward
+
+The compiler knows better: both are printed side by side.
+"""
+
+import functools
+import itertools
+import math
+from typing import NamedTuple
+
+import jax
+from jax.sharding import AbstractMesh, AxisType
+
+from train.devices.mesh import AXES, RULES, parameter_shardings, require_divisible
+from train.engine.task import Split
+from train.lm.cross_entropy import LOGITS_AT_ONCE
+from train.plan.abstract_step import BACKWARD_AGAIN, Subject, Work, bytes_of
+from train.plan.topology import Topology
+
+ROOM = 0.85
+"""Share of the memory that an estimate may fill, which the compiler may find to need a tenth more."""
+
+Sizes = dict[str, int]
+"""Devices along each axis of the mesh."""
+
+
+class Arithmetic(NamedTuple):
+    """FLOPs of a step.
+
+    Attributes:
+        model: what the mathematics asks for.
+        again: what is computed twice, to save memory.
+        busiest: of the device that has the most to do: of a causal mask the last on `sequence` sees most.
+    """
+
+    model: float
+    again: float
+    busiest: float
+
+
+class Estimate(NamedTuple):
+    """What a step takes on a mesh.
+
+    Attributes:
+        sizes: of the mesh.
+        memory: bytes on a device, by what for.
+        sent: bytes that a device sends, by axis of the mesh.
+        arithmetic: of the step.
+        compute: seconds that the busiest device's arithmetic takes at its peak.
+        network: seconds that what a device sends takes.
+    """
+
+    sizes: Sizes
+    memory: dict[str, float]
+    sent: dict[str, float]
+    arithmetic: Arithmetic
+    compute: float
+    network: float
+
+    @property
+    def bound(self) -> float:
+        """Seconds that a step takes at least, arithmetic and traffic at the same time."""
+        return max(self.compute, self.network)
+
+
+def estimate(subject: Subject, topology: Topology, sizes: Sizes) -> Estimate:
+    """Return what a step takes on a mesh."""
+    work, device = subject.work, topology.device
+    count = arithmetic(work, sizes)
+    sent = _sent(work, sizes, sum(leaf.size for leaf in jax.tree.leaves(subject.split.shapes)))
+    compute, network = count.busiest / device.peak, sum(sent.values()) / device.network
+    return Estimate(sizes, _memory(subject, sizes), sent, count, compute, network)
+
+
+def arithmetic(work: Work, sizes: Sizes) -> Arithmetic:
+    """Return the FLOPs of a step, and those of the busiest device."""
+    ring = sizes["sequence"] > 1
+    pairs = work.pair_flops * (3 + BACKWARD_AGAIN + ring)
+    again = work.pair_flops * (BACKWARD_AGAIN + ring)
+    if work.remat == "full":
+        again += work.layer_flops
+        pairs += work.pair_flops
+    if _logits(work, sizes) > LOGITS_AT_ONCE:
+        again += 2.0 * work.batch * work.rows * work.width * work.columns
+    turns, devices = sizes["sequence"], math.prod(sizes.values())
+    slowest = (2 * turns - 1) / turns if work.causal else 1  # half a share of its own, then whole ones; the mean is n/2
+    whole = work.model_flops + again
+    return Arithmetic(work.model_flops, again, (whole - pairs + slowest * pairs) / devices)
+
+
+def meshes(work: Work, devices: int) -> list[Sizes]:
+    """Return every mesh over so many devices that gives each the same share of the work."""
+    divisors = [size for size in range(1, devices + 1) if devices % size == 0]
+    found = []
+    for fsdp, tensor, sequence in itertools.product(divisors, repeat=3):
+        data, left = divmod(devices, fsdp * tensor * sequence)
+        sizes: Sizes = dict(zip(AXES, (data, fsdp, tensor, sequence), strict=True))
+        if not left and data and divides(work, sizes):
+            found.append(sizes)
+    return found
+
+
+def divides(work: Work, sizes: Sizes) -> bool:
+    """Return whether every device gets the same share of the work."""
+    try:
+        require_divisible(sizes, batch=work.batch // work.parts, kv_heads=work.heads, length=work.tokens)
+    except ValueError:
+        return False
+    return True
+
+
+def ranked(subject: Subject, topology: Topology) -> list[Estimate]:
+    """Return estimates of all meshes, best first: those that fit by their bound, then the others by their memory.
+
+    Raises:
+        ValueError: no mesh gives each device the same share.
+    """
+    found = [estimate(subject, topology, sizes) for sizes in meshes(subject.work, topology.devices)]
+    if not found:
+        rule = f"batch / accumulate, key heads and tokens must share {topology.devices} devices"
+        got = f"{subject.work.batch // subject.work.parts}, {subject.work.heads} and {subject.work.tokens}"
+        raise ValueError(f"{rule} evenly, got {got}")
+
+    def order(entry: Estimate) -> tuple[float, ...]:
+        memory = sum(entry.memory.values())
+        fits = memory <= ROOM * topology.device.memory
+        return (0, entry.bound, float(f"{entry.network:.1e}"), memory) if fits else (1, memory)
+
+    return sorted(found, key=order)
+
+
+def _local(work: Work, sizes: Sizes) -> float:
+    """Return the tokens that a device has at once."""
+    return work.batch / work.parts / sizes["data"] / sizes["fsdp"] * work.tokens / sizes["sequence"]
+
+
+def _logits(work: Work, sizes: Sizes) -> float:
+    """Return the logits of a device's rows at once."""
+    return _local(work, sizes) * work.rows / work.tokens * work.columns / sizes["tensor"]
+
+
+def _memory(subject: Subject, sizes: Sizes) -> dict[str, float]:
+    work, tensor, tokens = subject.work, sizes["tensor"], _local(subject.work, sizes)
+    params = _share(subject.split, tuple((axis, sizes[axis] if axis in RULES.values() else 1) for axis in AXES))
+    qkv = (work.queries + 2 * work.keys) / tensor
+    products = qkv + (work.queries + work.hidden) / tensor + 2 * work.width
+    inside = {"full": 0, "products": products, "none": 2 * products - work.hidden / tensor + 6 * work.width}[work.remat]
+    layer = work.item * (4 * work.width + 3 * qkv + 4 * work.hidden / tensor) + 4 * (qkv + 2 * work.width)
+    kernels = work.layer / tensor * (2 * work.item + 4 if sizes["fsdp"] > 1 else 4)
+    return {
+        "state": params * subject.state / bytes_of(subject.split.shapes),
+        "gradients": params * (1 + (work.parts > 1) + (work.item < 4) / 2),
+        "saved": work.layers * tokens * (work.width + inside) * work.item,
+        "layer": tokens * layer + kernels,
+        "ends": work.table * (4 + work.item) + 3 * 4 * min(_logits(work, sizes), LOGITS_AT_ONCE),
+    }
+
+
+@functools.lru_cache(maxsize=1024)
+def _share(split: Split, sizes: tuple[tuple[str, int], ...]) -> int:
+    """Return the bytes of the parameters on one device: the same on many meshes, and slow to ask for."""
+    mesh = AbstractMesh(tuple(size for _, size in sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    shardings = parameter_shardings(split.variables, mesh)  # pyright: ignore[reportArgumentType]
+    share = lambda leaf, sharding: leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))  # noqa: E731
+    return sum(jax.tree.leaves(jax.tree.map(share, split.shapes, shardings)))
+
+
+def _sent(work: Work, sizes: Sizes, parameters: int) -> dict[str, float]:
+    data, fsdp, tensor, sequence = (sizes[axis] for axis in AXES)
+    tokens, again = _local(work, sizes), work.remat == "full"
+    part = lambda size: (size - 1) / size  # noqa: E731
+    kernels = (work.layers * work.layer + work.width * work.columns) / tensor
+    gradients = 2 * 4 * parameters / fsdp / tensor
+    once = work.parts * work.layers * tokens
+    ring = 2 * work.keys / tensor * (work.item * (2 + again) + 4)
+    return {
+        "data": gradients * part(data),
+        "fsdp": part(fsdp) * (work.parts * kernels * (2 * work.item + 4) + work.table * (work.item + 2 * 4)),
+        "tensor": once * (2 + again) * 2 * 2 * part(tensor) * work.width * work.item,
+        "sequence": (once * sequence * ring if sequence > 1 else 0) + gradients * part(sequence),
+    }

@@ -1,0 +1,120 @@
+"""What `train.plan` found, in words and tables."""
+
+import jax
+from rich.console import Console
+
+from train.devices.mesh import AXES
+from train.plan.abstract_step import Subject
+from train.plan.collectives import Collectives
+from train.plan.estimate import Estimate, Sizes
+from train.plan.topology import GIB, Topology
+from train.plan.weak_scaling import Row
+
+
+def mesh_text(sizes: Sizes) -> str:
+    """Return a mesh as `--mesh` takes it."""
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def describe(subject: Subject, topology: Topology) -> str:
+    """Return what is planned, on what, in a line."""
+    config, work = subject.config, subject.work
+    count = sum(leaf.size for leaf in jax.tree.leaves(subject.split.shapes))
+    device = topology.device
+    return (
+        f"train.{config.program} · {config.pe} · {count:,} parameters · batch {work.batch:,} x {work.tokens:,} tokens"
+        f" · {config.dtype} · remat {work.remat}\n"
+        f"{topology.name} · {topology.devices:,} x {device.kind}, each {device.memory / GIB:.0f} GiB, "
+        f"{device.peak / 1e12:,.0f} TFLOP/s in bfloat16, {device.network / 1e9:,.0f} GB/s to the others"
+    )
+
+
+def print_memory(memory: dict[str, int], guess: Estimate, topology: Topology, console: Console) -> None:
+    """Print what the compiler needs on a device, and the estimate beside it."""
+    total, has = sum(memory.values()), topology.device.memory
+    known = {"arguments": guess.memory["state"], "outputs": 0.0, "program": 0.0}
+    known["temporaries"] = sum(guess.memory.values()) - known["arguments"]
+    console.print(f"\nfits: {total / GIB:.2f} of {has / GIB:.0f} GiB on each device ({total / has:.0%})")
+    console.print(f"{'memory of a device, GiB':28}{'compiled':>10}{'estimated':>11}")
+    for name, size in memory.items():
+        console.print(f"  {name:26}{size / GIB:10.2f}{known[name] / GIB:11.2f}")
+    console.print(f"  {'all':26}{total / GIB:10.2f}{sum(guess.memory.values()) / GIB:11.2f}")
+
+
+def print_collectives(found: Collectives, guess: Estimate, console: Console) -> None:
+    """Print the traffic of a step, by kind and axes, and by axis beside the estimate."""
+    console.print(f"\n{'collectives of a step':28}{'over':>20}{'places':>8}{'times':>8}{'GiB sent':>10}")
+    small = [entry for entry in found.traffic if entry.sent < found.sent / 1000]
+    for entry in found.traffic[: len(found.traffic) - len(small)]:
+        line = f"  {entry.kind:26}{entry.axes:>20}{entry.places:8}{entry.times:8,}{entry.sent / GIB:10.3f}"
+        console.print(line)
+    if small:
+        places, times = sum(entry.places for entry in small), sum(entry.times for entry in small)
+        sent = sum(entry.sent for entry in small)
+        console.print(f"  {'others, below a thousandth':26}{'':>20}{places:8}{times:8,}{sent / GIB:10.3f}")
+    console.print(f"  {'all':26}{'estimated ' + format(sum(guess.sent.values()) / GIB, '.1f'):>20}", end="")
+    console.print(f"{'':16}{found.sent / GIB:10.3f}")
+    if found.unknown_loops:
+        console.print(f"  loops whose turns are not known, counted as one turn: {found.unknown_loops}")
+
+
+def print_bounds(guess: Estimate, sent: float, subject: Subject, topology: Topology, console: Console) -> None:
+    """Print the arithmetic of a step and the shortest time it can take.
+
+    Args:
+        guess: the arithmetic.
+        sent: bytes that a device sends.
+        subject: what is planned.
+        topology: the machine.
+        console: of the user.
+    """
+    device, flops = topology.device, guess.arithmetic
+    compute, network = guess.compute, sent / device.network
+    bound = max(compute, network)
+    ideal = flops.model / topology.devices / device.peak
+    even = (flops.model + flops.again) / topology.devices
+    console.print(f"\narithmetic of a step: {flops.model:.4g} FLOP, and {flops.again:.4g} computed again")
+    if flops.busiest > 1.001 * even:
+        console.print(f"  the busiest device has {flops.busiest / even:.2f} times its share (causal, over sequence)")
+    console.print("a step takes at least")
+    console.print(f"  {compute:10.3f} s of arithmetic, at the peak")
+    console.print(f"  {network:10.3f} s of network, all links busy")
+    rate = subject.units / bound
+    console.print(f"so at most {rate:,.0f} {subject.unit}/s, {rate / topology.devices:,.1f} a device")
+    turns = f"{ideal / (compute + network):.1%} if the two take turns"
+    console.print(f"model FLOP utilisation at most {ideal / bound:.1%}, {turns}")
+
+
+def print_estimate(guess: Estimate, subject: Subject, topology: Topology, console: Console) -> None:
+    """Print memory, traffic and bounds where nothing can be compiled."""
+    total, has = sum(guess.memory.values()), topology.device.memory
+    word = "fits" if total <= has else "does not fit"
+    console.print(f"mesh {mesh_text(guess.sizes)}")
+    console.print(f"\n{word}: needs {total / GIB:.2f} GiB, has {has / GIB:.2f} GiB")
+    for name, size in guess.memory.items():
+        console.print(f"  {name:26}{size / GIB:10.2f}")
+    console.print("\nGiB that a device sends in a step, by axis")
+    for name in AXES:
+        console.print(f"  {name:26}{guess.sent[name] / GIB:10.3f}")
+    print_bounds(guess, sum(guess.sent.values()), subject, topology, console)
+
+
+def print_scaling(rows: list[Row], topology: Topology, console: Console) -> None:
+    """Print the table of weak scaling, as markdown."""
+    console.print(f"\nanalytic, for {topology.name.partition(':')[0]}: nothing was compiled or run")
+    console.print("seconds of a step, at the peak of arithmetic and with all links busy, by axis of the mesh\n")
+    console.print(
+        "| chips | batch | mesh (d, f, t, s) | GiB | compute | data | fsdp | tensor | sequence | efficiency |"
+    )
+    console.print("|---|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        found, mark = row.estimate, "" if row.one_slice else "*"
+        seconds = " | ".join(f"{found.sent[name] / topology.device.network:.3f}" for name in AXES)
+        mesh = ", ".join(str(size) for size in found.sizes.values())
+        console.print(
+            f"| {row.chips:,}{mark} | {row.batch:,} | {mesh} | {sum(found.memory.values()) / GIB:.1f} | "
+            f"{found.compute:.3f} | {seconds} | {row.in_turn:.0%} to {row.overlapped:.0%} |"
+        )
+    console.print("\nefficiency: arithmetic's share of a step, from no overlap with the network to full overlap")
+    if not all(row.one_slice for row in rows):
+        console.print("*: more than one slice holds; the network between slices is slower, and not in these figures")

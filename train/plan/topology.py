@@ -1,0 +1,141 @@
+"""Machines by name, "v5p:8x8x8" or "h100:64": what a device has, and the devices of a TPU slice that is not here.
+
+The figures are of one device as JAX sees it: of a TPU v7 chip, which is two devices, one half.
+
+Reference:
+    Cloud TPU documentation, pages "TPU v5e", "TPU v5p", "TPU v6e" and "TPU7x (Ironwood)", tables of specifications: HBM
+    capacity, chips of a slice, bidirectional bandwidth between chips (half of it each way). NVIDIA's data sheets of
+    A100 80GB, H100, H200 and B200, and of the DGX systems around them: one network adapter for each GPU.
+"""
+
+import importlib.util
+import math
+import os
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.errors import JaxRuntimeError
+from jax.experimental import mesh_utils, topologies
+from jax.sharding import AxisType, Mesh
+
+from train.devices.flops import PEAKS
+from train.devices.mesh import AXES, parse_mesh
+
+GIB = 2**30
+
+ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+"""What libtpu reads when it is loaded: no machine is asked what it is, several compilers may run side by side."""
+
+
+class Device(NamedTuple):
+    """What one device has.
+
+    Attributes:
+        kind: as JAX names it.
+        memory: bytes.
+        network: bytes per second that it sends, over all its links together.
+        slice: devices that this network joins at most; 0 = any number.
+        chip: devices of a chip.
+        axes: dimensions of a slice; 0 = it has none.
+    """
+
+    kind: str
+    memory: int
+    network: float
+    slice: int
+    chip: int = 1
+    axes: int = 0
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s in bfloat16."""
+        return PEAKS[self.kind]
+
+
+DEVICES = {
+    "v5e": Device("TPU v5 lite", 16 * GIB, 200e9, 256, axes=2),
+    "v5p": Device("TPU v5", 95 * GIB, 600e9, 6144, axes=3),
+    "v6e": Device("TPU v6 lite", 32 * GIB, 400e9, 256, axes=2),
+    "tpu7x": Device("TPU7x", 96 * GIB, 300e9, 18432, chip=2, axes=3),
+    "a100": Device("NVIDIA A100", 80 * 10**9, 25e9, 0),
+    "h100": Device("NVIDIA H100", 80 * 10**9, 50e9, 0),
+    "h200": Device("NVIDIA H200", 141 * 10**9, 50e9, 0),
+    "b200": Device("NVIDIA B200", 180 * 10**9, 50e9, 0),
+}
+"""By family. Of a GPU, the network is the adapter that leads out of its machine."""
+
+
+class Topology(NamedTuple):
+    """So many devices of one family."""
+
+    name: str
+    device: Device
+    devices: int
+
+    @property
+    def compiles(self) -> bool:
+        """Whether programs can be compiled for it without it."""
+        return self.device.axes > 0
+
+
+def parse_topology(text: str) -> Topology:
+    """Return what "v5p:8x8x8" (chips along each axis of a slice) or "h100:64" (GPUs) stands for.
+
+    Raises:
+        ValueError: an unknown family, or a shape that it does not have.
+    """
+    family, _, shape = text.partition(":")
+    if family not in DEVICES:
+        raise ValueError(f"topology must be of {', '.join(DEVICES)}, such as v5p:8x8x8 or h100:64, got {text!r}")
+    device = DEVICES[family]
+    rule = f"{device.axes} counts of chips joined by x" if device.axes else "a count of GPUs"
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape) or shape.count("x") + 1 != max(1, device.axes):
+        raise ValueError(f"the shape of {family} must be {rule}, got {shape!r}")
+    return Topology(text, device, device.chip * math.prod(map(int, shape.split("x"))))
+
+
+def tpu_mesh(topology: Topology, sizes: str) -> Mesh:
+    """Return the mesh over the devices of a TPU slice, which need not be here.
+
+    Args:
+        topology: of TPUs.
+        sizes: as `parse_mesh` takes them; empty = all devices on `data`.
+
+    Raises:
+        ValueError: the compiler is missing or does not know the slice, or sizes that do not multiply to its devices.
+    """
+    if importlib.util.find_spec("libtpu") is None:
+        raise ValueError("libtpu must be installed to compile for a TPU: pip install -e '.[tpu]', got none")
+    shape = require_product(topology, sizes)
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        found: Any = topologies.get_topology_desc(platform="tpu", topology_name=topology.name)
+    except (JaxRuntimeError, ValueError) as unknown:
+        reason = " ".join(str(unknown).split())
+        raise ValueError(f"topology must be a slice that libtpu knows, got {topology.name}: {reason}") from None
+    devices = np.asarray(found.devices).reshape(-1).tolist()
+    if len(devices) != topology.devices:
+        raise ValueError(f"topology {topology.name} must have {topology.devices} devices, libtpu has {len(devices)}")
+    grid = mesh_utils.create_device_mesh(tuple(shape.values()), devices, allow_split_physical_axes=True)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def require_product(topology: Topology, sizes: str) -> dict[str, int]:
+    """Return the sizes of a mesh.
+
+    Raises:
+        ValueError: they do not multiply to the devices.
+    """
+    shape = parse_mesh(sizes or f"data={topology.devices}")
+    if math.prod(shape.values()) != topology.devices:
+        got = f"{sizes} = {math.prod(shape.values())}"
+        raise ValueError(f"mesh must multiply to the {topology.devices} devices of {topology.name}, got {got}")
+    return shape

@@ -1,0 +1,1 @@
+"""Encoder-decoders on tasks of sequences: `python -m train.seq2seq`."""

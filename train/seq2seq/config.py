@@ -1,0 +1,117 @@
+"""The settings of a run of `train.seq2seq`, their presets and rules."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import simple_parsing
+
+from pejax._make import parse_spec
+from pejax.models.decoder import STYLES
+from pejax.models.encoder_decoder import CROSS
+from train.engine.config import RunConfig, require_at_least, require_choice, run_folder
+from train.seq2seq.tasks import read_tasks, require_length
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {},
+    "table": {
+        "data": "copy,reverse,sort,addition,passkey", "length": 40, "width": 256, "layers": 4, "encoder_layers": 4,
+        "heads": 8, "batch": 256, "steps": 50_000, "warmup": 1000, "lr": 1e-3, "log_every": 100,
+        "checkpoint_every": 5000, "eval_limit": 1000,
+    },
+}  # fmt: skip
+
+MODEL_FIELDS = (
+    "pe", "decoder_pe", "cross", "cross_pe", "width", "layers", "encoder_layers", "heads", "kv_heads", "hidden",
+    "style", "qk_norm", "soft_cap", "tied",
+)  # fmt: skip
+"""What decides the shape of the parameters, the length apart."""
+
+TIMES = (0.5, 1, 1.5, 2, 3, 4)
+"""Lengths to evaluate at, in trained lengths."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Train an encoder-decoder on small tasks, then count its exact answers at lengths it was not trained at.
+
+    --preset sets every other option; options given beside it win.
+    """
+
+    program: ClassVar[str] = "seq2seq"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    model_fields: ClassVar[tuple[str, ...]] = MODEL_FIELDS
+    inherited: ClassVar[tuple[str, ...]] = ("data", "length")
+    run_fields: ClassVar[tuple[str, ...]] = (*RunConfig.run_fields, "eval_lengths")
+    trained_with: ClassVar[tuple[str, ...]] = ("extend",)
+
+    preset: str = "demo"  # demo: minutes on two cores, one task; table: all tasks, an accelerator
+    pe: str = "rope"  # the encoding: a name, with arguments where wanted: "rope(base=100)"
+    data: str = simple_parsing.field("reverse", alias="--task")  # copy, reverse, sort, addition, passkey, or some: a,b
+    init: str = ""  # run folder whose trained weights to start from
+    batch: int = 64  # examples in a step, over all devices
+    weight_decay: float = 0.01  # of kernels; positions, embeddings and norms get none
+    clip: float = 1.0  # global norm of the gradient; 0 = no clipping
+    eval_limit: int = 300  # test examples of each task and length
+    extend: str = "none"  # how all encodings are stretched beyond the trained length: slopes, yarn, resize, log_n, ...
+
+    decoder_pe: str = ""  # the decoder's encoding; --pe when empty
+    cross: str = "none"  # positions in cross-attention: none, query_only, separate or unified
+    cross_pe: str = ""  # its encoding; the decoder's when empty
+    length: int = 16  # of the longest training examples, tokens of the source
+    layers: int = 2  # of the decoder
+    encoder_layers: int = 2
+    kv_heads: int = 0  # key/value heads; 0 = as many as heads
+    hidden: int = 0  # channels inside the MLP; 0 = 8/3 or 4 times the width
+    style: str = "llama"  # llama (RMSNorm, SwiGLU, no biases) or gpt2 (LayerNorm, GELU, biases)
+    qk_norm: bool = False  # RMSNorm of queries and keys
+    soft_cap: float = 0.0  # of the attention logits; 0 = none
+    tied: bool = False  # the head is the embedding table
+
+    steps: int = 1500
+    warmup: int = 100  # steps of linear warm-up
+
+    eval_lengths: tuple[int, ...] = ()  # tokens; empty = 0.5, 1, 1.5, 2, 3 and 4 times the trained length
+
+    @property
+    def trained(self) -> str:
+        """The trained length, in words."""
+        return f"{self.length} tokens"
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks, by name."""
+        return read_tasks(self.data)
+
+    @property
+    def name(self) -> str:
+        """The encodings and the policy of cross-attention: "rope, cross unified"."""
+        decoder = f" + {self.decoder_pe}" if self.decoder_pe else ""
+        return f"{self.pe}{decoder}, cross {self.cross_pe + ' ' if self.cross_pe else ''}{self.cross}"
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths to evaluate at, ascending."""
+        return tuple(sorted(set(self.eval_lengths or (max(1, int(self.length * times)) for times in TIMES))))
+
+    def validated(self) -> Self:
+        """Return the config, once it is known to make sense by itself, its run folder filled in.
+
+        Raises:
+            ValueError: naming the field, the rule and the value.
+        """
+        super().validated()
+        for spec in (self.decoder_pe, self.cross_pe):
+            _ = spec and parse_spec(spec)
+        require_at_least(self, 1, "length", "steps", "encoder_layers")
+        require_at_least(self, 0, "warmup", "kv_heads", "hidden", "soft_cap")
+        require_choice(self, "style", *STYLES)
+        require_choice(self, "cross", *CROSS)
+        for task in self.tasks:
+            require_length(task, self.length)
+        if self.eval_limit < 1:
+            raise ValueError(f"eval_limit must be at least 1: examples never run out, got {self.eval_limit}")
+        if min(self.lengths) < 1:
+            raise ValueError(f"eval_lengths must be at least 1, got {min(self.lengths)}")
+        folder = run_folder(dataclasses.replace(self, pe=self.name.replace(", ", "-")))
+        return dataclasses.replace(self, out=str(folder))

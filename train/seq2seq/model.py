@@ -1,0 +1,156 @@
+"""An encoder-decoder on small tasks: its model, its loss, and the count of its exact answers at many lengths."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Int
+from rich.console import Console
+
+from pejax.models import Execution
+from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from pejax.models.seq2seq_generate import generate_answers
+from train.devices.mesh import EVALUATED, put_batch, replicated
+from train.engine.loop import Metrics
+from train.engine.progress import Evaluating
+from train.engine.task import Split, laws, layer_params
+from train.seq2seq.config import Config
+from train.seq2seq.results import Results, Row
+from train.seq2seq.tasks import PAD, STOP, TASKS, VOCAB, evaluation_batches
+
+SUMS = ("loss", "right", "count")
+"""What the loss adds up over a batch."""
+
+NOTE = "Answers are generated token by token and count if every token is right; all runs answer the same questions."
+
+EXAMPLES_AT_ONCE = {"cpu": 128, "gpu": 2048, "tpu": 2048}
+"""Examples of an evaluation batch on one device."""
+
+
+class Answerer(Split[EncoderDecoder]):
+    """The model of a run, split into a static definition and parameters.
+
+    Args:
+        config: of the run.
+
+    Raises:
+        ValueError: what the model or its encodings refuse.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.network = EncoderDecoderConfig(
+            vocab=VOCAB,
+            source_length=config.length + 1,
+            target_length=config.length + 1,
+            width=config.width,
+            encoder_layers=config.encoder_layers,
+            decoder_layers=config.layers,
+            heads=config.heads,
+            kv_heads=config.kv_heads or None,
+            hidden=config.hidden or None,
+            pe=config.pe,
+            decoder_pe=config.decoder_pe,
+            extend=config.extend,
+            cross=config.cross,
+            cross_pe=config.cross_pe,
+            style=config.style,
+            qk_norm=config.qk_norm,
+            soft_cap=config.soft_cap or None,
+            tied=config.tied,
+            dtype=config.dtype,
+        )
+        super().__init__(lambda rngs: EncoderDecoder(self.network, rngs=rngs))
+
+    def loss(
+        self, params: Any, batch: Mapping[str, Array], key: Array, *, execution: Execution = Execution()
+    ) -> tuple[Array, Metrics]:
+        """Return the mean cross-entropy of the answers' tokens, in nats, and the sums over the batch.
+
+        Args:
+            params: of the model.
+            batch: as `train.seq2seq.tasks.make_batch` makes it; all encodings adapt to its width.
+            key: not used: nothing is drawn.
+            execution: over which devices this is computed, and what twice.
+        """
+        del key
+        target, segments = batch["target"], batch["target_segments"]
+        logits = self.model(params)(
+            batch["source"],
+            shifted(target),
+            source_segments=batch["source_segments"],
+            target_segments=segments,
+            source_extent=batch["source"].shape[1],
+            target_extent=target.shape[1],
+            execution=execution,
+        )
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, target)
+        inside = (segments != 0).astype(jnp.float32)
+        total, count = jnp.sum(losses * inside), jnp.sum(inside)
+        right = jnp.sum(inside * (jnp.argmax(logits, -1) == target).astype(jnp.float32))
+        return total / count, {"loss": total, "right": right, "count": count}
+
+    def laws(self, params: Any) -> str:
+        """Run the laws on the initialised encoding of the encoder and return one line of what they measured."""
+        return laws(self.config.pe, layer_params(params["encoder"], 0), self.prototype.encoder.dims)
+
+    def refusal(self, length: int) -> str:
+        """Return why the encodings cannot serve a length, or nothing where they can."""
+        ids = jax.ShapeDtypeStruct((1, length + 1), jnp.int32)
+        try:
+            jax.eval_shape(lambda params, ids: self.model(params)(ids, ids), self.shapes, ids)
+        except ValueError as refused:
+            return " ".join(str(refused).split())
+        return ""
+
+
+def shifted(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """Return what the decoder reads to predict the target: the start, which is the padding's token, and all but one."""
+    return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=PAD)
+
+
+def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console: Console) -> Results:
+    """Return the share of exact answers of every task at every length the config asks for.
+
+    Answers are generated token by token, each the likeliest; one is exact if it is right up to the token that ends it.
+
+    Args:
+        answerer: of the run.
+        params: trained.
+        step: of the checkpoint, for the record.
+        mesh: that the batches are split over.
+        console: of the user.
+    """
+    config = answerer.config
+    cells = [(task, length) for task in config.tasks for length in config.lengths if length >= TASKS[task].least]
+    model, rows = answerer.model(jax.device_put(params, replicated(mesh))), []
+    with Evaluating(console, sum(length**2 for _, length in cells)) as progress:
+        for task, length in cells:
+            refused = answerer.refusal(length)
+            row = Row(task, length, refused=refused) if refused else measure(answerer, model, mesh, task, length)
+            rows.append(row)
+            progress(length**2, f"{task}, {length} tokens")
+    return Results(
+        name=config.name, data=config.data, trained=config.length, step=step, extend=config.extend, note=NOTE,
+        rows=tuple(rows),
+    )  # fmt: skip
+
+
+def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, length: int) -> Row:
+    """Return how many answers of a task are exact at one length."""
+    count = answerer.config.eval_limit
+    batch = mesh.size * min(EXAMPLES_AT_ONCE[mesh.devices.flat[0].platform], -(-count // mesh.size))
+    correct, right, tokens = 0, 0, 0
+    for host in evaluation_batches(task, length, count, batch):
+        short = batch - len(host["source"])
+        source = put_batch(np.pad(host["source"], ((0, short), (0, 0)), mode="edge"), mesh, axes=EVALUATED)
+        found = generate_answers(model, source, None, host["target"].shape[1], start=PAD, stop=STOP)
+        inside = host["target_segments"] != 0
+        same = np.asarray(found)[: len(inside)] == np.where(inside, host["target"], STOP)
+        correct += int(same.all(axis=1).sum())
+        right, tokens = right + int((same & inside).sum()), tokens + int(inside.sum())
+    return Row(task, length, correct, count, right / tokens)

@@ -1,0 +1,71 @@
+"""Train an encoder-decoder with any positional encoding, then ask it for answers longer than any it was trained on.
+
+    python -m train.seq2seq --pe=rope --task=reverse --cross=unified          minutes on two cores
+    python -m train.seq2seq --pe=t5 --cross=separate --task=copy,sort         a mixture
+    python -m train.seq2seq --pe=alibi --decoder_pe=rope --cross=query_only   an encoding for each part
+    python -m train.evaluate runs/rope-cross_unified-reverse-0 --extend="yarn(factor=4)"
+    python -m train.evaluate --compare runs/*-reverse-0 --to=comparison       encodings and policies side by side
+    python -m train.seq2seq --resume --out=runs/rope-cross_unified-reverse-0   goes on where it was stopped
+    python -m train.seq2seq --help                                            every option
+
+The run folder receives config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from train.devices.flops import encoder_decoder_flops
+from train.engine import session
+from train.engine.progress import TOKENS
+from train.engine.task import Program, Task, fitted
+from train.seq2seq.config import Config
+from train.seq2seq.model import SUMS, Answerer, evaluate
+from train.seq2seq.results import draw, load_results, markdown
+from train.seq2seq.tasks import train_batches
+
+
+def make_task(config: Config) -> Task:
+    """Build the model for the tasks.
+
+    Raises:
+        ValueError: what the tasks, the model or the encodings refuse.
+    """
+    answerer = Answerer(config)
+    refused = answerer.refusal(config.length)
+    if refused:
+        raise ValueError(refused)
+    return Task(
+        split=answerer,
+        identity=config.data,
+        about=f"cross {config.cross} · {config.data}, up to {config.length} tokens",
+        unit=TOKENS,
+        sums=SUMS,
+        steps=config.steps,
+        per_epoch=config.steps,
+        warmup=config.warmup,
+        batches=partial(train_batches, config.tasks, config.length, config.batch, config.seed),
+        loss=answerer.loss,
+        kv_heads=config.kv_heads or config.heads,
+        length=config.length + 1,
+        laws=answerer.laws,
+        before=Answerer,
+        fitted=lambda _, params: fitted(config, answerer.shapes, params),
+        evaluate=partial(evaluate, answerer),
+        flops=encoder_decoder_flops(answerer.network, config.batch, config.length + 1, config.length + 1),
+    )
+
+
+def compare(files: Sequence[Path], to: Path) -> None:
+    """Write the tables and the figure of many runs."""
+    runs = [load_results(path) for path in files]
+    Path(f"{to}.md").write_text(markdown(runs))
+    draw(runs, Path(f"{to}.png"))
+
+
+PROGRAM = Program(config=Config, task=make_task, compare=compare)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    return session.main(PROGRAM, argv)

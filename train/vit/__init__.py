@@ -1,0 +1,1 @@
+"""Vision transformers: `python -m train.vit`."""

@@ -1,0 +1,117 @@
+"""The settings of a run of `train.vit`, their presets and rules."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from train.engine.config import RunConfig, require_at_least, require_choice
+
+RECIPE = {
+    "pool": "cls", "mlp_ratio": 4, "label_smoothing": 0.1,
+    "rand_augment": True, "mixup": 0.8, "cutmix": 1.0, "erasing": 0.25,
+}  # fmt: skip
+
+VIT_S16 = {"size": 224, "patch": 16, "width": 384, "layers": 12, "heads": 6}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {},
+    "table": {"patch": 2, "width": 128, "layers": 6, "epochs": 100, "batch": 128, "lr": 1e-3, "warmup": 20.0, **RECIPE},
+    "imagenet100": {
+        "data": "folder:imagenet100", **VIT_S16, "epochs": 100, "batch": 256, "lr": 1e-3, "warmup": 20.0, **RECIPE,
+        "log_every": 100, "checkpoint_every": 1000, "probe_every": 1000,
+    },
+    "deit3_rope": {
+        "data": "folder(path='imagenet', shown=1.0)", **VIT_S16, "pool": "cls", "mlp_ratio": 4, "layer_scale": 1e-4,
+        "optimizer": "lamb", "epochs": 400, "batch": 2048, "lr": 4e-3, "lr_end": 1e-5, "warmup": 5.0,
+        "weight_decay": 0.03, "clip": 1.0, "loss": "bce", "label_smoothing": 0.0,
+        "three_augment": True, "repeats": 3, "mixup": 0.8, "cutmix": 1.0,
+        "log_every": 100, "checkpoint_every": 1000, "probe_every": 1000,
+    },
+}  # fmt: skip
+
+MODEL_FIELDS = (
+    "pe", "patch", "width", "layers", "heads", "mlp_ratio", "pool", "registers", "layer_scale",
+)  # fmt: skip
+"""What decides the shape of the parameters, the training size apart."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Train a vision transformer on images, then measure top-1 at fourteen resolutions it was not trained at.
+
+    --preset sets every other option; options given beside it win.
+    """
+
+    program: ClassVar[str] = "vit"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    model_fields: ClassVar[tuple[str, ...]] = MODEL_FIELDS
+    inherited: ClassVar[tuple[str, ...]] = ("data", "size")
+    run_fields: ClassVar[tuple[str, ...]] = (*RunConfig.run_fields, "eval_sizes", "probe_every")
+
+    preset: str = "demo"  # demo: minutes on two cores; table: published token grids; imagenet100, deit3_rope: ViT-S/16
+    pe: str = "rope_mixed"  # the encoding: a name, with arguments where wanted: "rope_mixed(base=100)"
+    data: str = "fashion"  # fashion, glyphs, folder:PATH (class sub-folders) or tfds:NAME (prepared)
+    init: str = ""  # run folder whose trained weights to start from, at another --size where wanted
+    batch: int = 48  # images in a step, over all devices
+    eval_limit: int = 0  # evaluate on this many test images; 0 = all
+    extend: str = "none"  # pi: beyond the trained size, squeeze positions instead of extrapolating or resizing
+
+    size: int = 28  # side of the training images, pixels
+    patch: int = 4  # side of a patch, pixels
+    mlp_ratio: int = 3
+    pool: str = "mean"  # cls or mean
+    registers: int = 0  # learned tokens that have no position
+    layer_scale: float = 0.0  # initial value of LayerScale; 0 = none
+    stochastic_depth: float = 0.0  # probability of dropping the deepest block
+
+    epochs: int = 18
+    warmup: float = 1.0  # epochs of linear warm-up
+    loss: str = "softmax"  # softmax cross-entropy, or bce: binary cross-entropy, every class mixed in counting as there
+    label_smoothing: float = 0.1
+    probe_every: int = 500  # steps between measurements of the attention's entropy on a few training images; 0 = never
+
+    crop: bool = True  # random crop
+    flip: bool = True  # random horizontal flip
+    rand_augment: bool = False  # RandAugment(9, 0.5)
+    three_augment: bool = False  # one of greyscale, solarize, blur, then colour jitter of 0.3
+    repeats: int = 1  # how often an image comes in a batch, augmented anew each time
+    mixup: float = 0.0  # Beta parameter of Mixup; 0 = off
+    cutmix: float = 0.0  # Beta parameter of CutMix; 0 = off
+    erasing: float = 0.0  # probability of random erasing
+
+    eval_sizes: tuple[int, ...] = ()  # image sides to evaluate at; empty = fourteen, 3/7 to 16/7 of the training size
+
+    @property
+    def trained(self) -> str:
+        """The side of the training images, in words."""
+        return f"{self.size} px"
+
+    def validated(self) -> Self:
+        """Return the config, once it is known to make sense by itself.
+
+        Raises:
+            ValueError: naming the field, the rule and the value.
+        """
+        super().validated()
+        require_at_least(self, 1, "size", "patch", "epochs", "repeats")
+        require_at_least(self, 0, "warmup", "mixup", "cutmix", "registers", "probe_every", "layer_scale")
+        if self.repeats > self.batch:
+            raise ValueError(f"repeats must be at most batch={self.batch}, got {self.repeats}")
+        for name in ("label_smoothing", "erasing", "stochastic_depth"):
+            if not 0 <= getattr(self, name) < 1 and not (name == "erasing" and self.erasing == 1):
+                raise ValueError(f"{name} must be a probability below 1, got {getattr(self, name)}")
+        require_choice(self, "extend", "none", "pi")
+        require_choice(self, "pool", "cls", "mean")
+        require_choice(self, "loss", "softmax", "bce")
+        for side in (self.size, *self.eval_sizes):
+            if side < self.patch or side % self.patch:
+                raise ValueError(f"image sizes must be multiples of the patch, {self.patch}, got {side}")
+        return self
+
+
+def evaluation_sizes(config: Config) -> tuple[int, ...]:
+    """Return the sides to evaluate at: those asked for, or 3/7, 4/7, ... 16/7 of the training size in whole patches."""
+    if config.eval_sizes:
+        return config.eval_sizes
+    patches = {max(1, round(config.size * k / (7 * config.patch))) for k in range(3, 17)}
+    return tuple(config.patch * n for n in sorted(patches))

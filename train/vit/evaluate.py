@@ -1,0 +1,149 @@
+"""Top-1 of a vision transformer on the whole test split at many image sizes, most of which it never saw.
+
+Images are classified in launches of a program per size. A launch holds many images and goes through them in chunks
+that fit a core's cache; while one size is measured, a thread compiles the programs of the sizes after it.
+"""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array
+from rich.console import Console
+
+from train.data.images import Dataset, evaluation_batches
+from train.devices.mesh import evaluation_execution, replicated, split_chunks
+from train.engine.progress import Evaluating
+from train.vit.config import evaluation_sizes
+from train.vit.model import Classifier
+from train.vit.results import Results, Row
+
+TOKENS_AT_ONCE = {"cpu": 2**10, "gpu": 2**16, "tpu": 2**16}
+"""Tokens of a chunk on one device: what the layers hold of them fits a core's cache, or a small part of the memory."""
+
+LAUNCHES = 10
+"""Launches per size, at least: after each the time left is known again."""
+
+VALUES_AT_ONCE = 2**24
+"""Values of all images of a launch, at most; a chunk may hold more."""
+
+CPU_COMPILER: dict[str, str | bool] = {"xla_backend_optimization_level": "1"}
+"""What XLA:CPU is told: to compile takes two thirds of the time, and what it makes is as fast."""
+
+
+class Pass(NamedTuple):
+    """One image size, and how its images are cut.
+
+    Attributes:
+        size: side of an image, pixels.
+        tokens: patches of an image.
+        images: to classify.
+        chunk: images that pass through the model at once, over all devices.
+        chunks: of a launch.
+    """
+
+    size: int
+    tokens: int
+    images: int
+    chunk: int
+    chunks: int
+
+
+def evaluate(
+    classifier: Classifier, dataset: Dataset, params: Any, *, step: int, mesh: Mesh, console: Console
+) -> Results:
+    """Return top-1 at every size the config asks for.
+
+    Args:
+        classifier: of the run.
+        dataset: whose test split to use.
+        params: trained.
+        step: of the checkpoint, for the record.
+        mesh: that the images are split over.
+        console: of the user.
+
+    Raises:
+        ValueError: an encoding that cannot serve a size, or positions that were squeezed.
+    """
+    config, rows = classifier.config, []
+    passes = [cut(classifier, dataset, mesh, size) for size in evaluation_sizes(config)]
+    ahead = ThreadPoolExecutor(1)
+    try:
+        programs = [ahead.submit(compiled, classifier, params, mesh, one) for one in passes]
+        with Evaluating(console, sum(one.images * one.tokens for one in passes)) as progress:
+            for one, program in zip(passes, programs, strict=True):
+                rows.append(measure(one, program, params, dataset, mesh, progress))
+    finally:
+        ahead.shutdown(wait=False, cancel_futures=True)
+    return Results(
+        name=config.pe, data=config.data, trained=config.size, step=step, extend=config.extend, note=dataset.note,
+        rows=tuple(rows),
+    )  # fmt: skip
+
+
+def cut(classifier: Classifier, dataset: Dataset, mesh: Mesh, size: int) -> Pass:
+    """Return how the test images of one size are cut into chunks and launches."""
+    tokens = (size // classifier.config.patch) ** 2
+    images = len(dataset.test(size))
+    images = min(images, classifier.config.eval_limit or images)
+    per_device = max(1, TOKENS_AT_ONCE[mesh.devices.flat[0].platform] // tokens)
+    chunk = mesh.size * min(per_device, -(-images // mesh.size))
+    launch = min(-(-images // LAUNCHES), VALUES_AT_ONCE // (size**2 * dataset.channels))
+    return Pass(size, tokens, images, chunk, max(1, -(-launch // chunk)))
+
+
+def compiled(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
+    """Return the compiled program `(params, images, labels) -> how many are classified as labelled`."""
+    execution = evaluation_execution(mesh)
+    logits_of = partial(classifier.logits, extend=classifier.config.extend, execution=execution)
+
+    def correct(params: Any, images: Array, labels: Array) -> Array:
+        hits = lambda chunk: jnp.argmax(logits_of(params, chunk[0]), -1) == chunk[1]  # noqa: E731
+        return jnp.sum(jax.lax.map(hits, (images, labels)), dtype=jnp.int32)
+
+    lead, side = (one.chunks, one.chunk), (one.size, one.size, classifier.vit.channels)
+    shape = partial(jax.ShapeDtypeStruct, sharding=split_chunks(mesh))
+    lowered = jax.jit(correct, out_shardings=replicated(mesh)).lower(
+        params, shape((*lead, *side), jnp.float32), shape(lead, jnp.int32)
+    )
+    return lowered.compile(CPU_COMPILER if mesh.devices.flat[0].platform == "cpu" else None)
+
+
+def measure(one: Pass, program: Future[Any], params: Any, dataset: Dataset, mesh: Mesh, progress: Evaluating) -> Row:
+    """Return top-1 at one size: the images of a launch are prepared and moved while the devices compute the last."""
+    launch, found, count = one.chunk * one.chunks, [], 0
+    sharding = split_chunks(mesh)
+
+    def put(array: np.ndarray) -> Array:
+        array = array.reshape(one.chunks, one.chunk, *array.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, array, array.shape)
+
+    for host in limited(evaluation_batches(dataset, one.size, launch), one.images):
+        whole = padded(host, launch)
+        found.append(program.result()(params, put(whole["image"]), put(whole["label"])))
+        jax.block_until_ready(found[-2:-1])
+        progress(len(host["label"]) * one.tokens, f"{one.size} px")
+        count += len(host["label"])
+    return Row(one.size, one.tokens, sum(map(int, found)), count)
+
+
+def limited(batches: Iterator[Mapping[str, np.ndarray]], limit: int) -> Iterator[Mapping[str, np.ndarray]]:
+    """Yield the batches of the first `limit` images."""
+    left = limit
+    for batch in batches:
+        yield {name: array[:left] for name, array in batch.items()}
+        left -= len(batch["label"])
+        if left <= 0:
+            return
+
+
+def padded(batch: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
+    """Return the batch filled up to `size` images, those added with a label that no logit can match."""
+    short = size - len(batch["label"])
+    image = np.pad(batch["image"], ((0, short), (0, 0), (0, 0), (0, 0)))
+    return {"image": image, "label": np.pad(batch["label"], (0, short), constant_values=-1)}

@@ -1,0 +1,186 @@
+"""A vision transformer on a labelled image set: its model, its loss, and its parameters at another image size."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from pejax._extensions.interpolation import interpolate_positions
+from pejax._positions import grid_positions
+from pejax.models import Execution
+from pejax.models.vit import ViT, ViTConfig
+from train.data.images import Dataset, train_batches
+from train.data.images.augment import Augment
+from train.engine import attention_entropy as entropy
+from train.engine.loop import Metrics
+from train.engine.task import Split, laws, layer_params, layer_positions
+from train.vit.config import Config, evaluation_sizes
+from train.vit.mixing import mix
+
+SUMS = ("loss", "top1", "count")
+"""What the loss adds up over a batch."""
+
+PROBED = 8
+"""Training images that the probe looks at, at most."""
+
+
+class Classifier(Split[ViT]):
+    """The model of a run.
+
+    Args:
+        config: of the run.
+        channels: of an image.
+        classes: to tell apart.
+
+    Raises:
+        ValueError: what the model or its encoding refuses.
+    """
+
+    def __init__(self, config: Config, channels: int, classes: int) -> None:
+        self.config = config
+        self.vit = ViTConfig(
+            image_size=config.size,
+            channels=channels,
+            classes=classes,
+            layer_scale=config.layer_scale or None,
+            **{name: getattr(config, name) for name in config.model_fields if name != "layer_scale"},
+            stochastic_depth=config.stochastic_depth,
+            dtype=config.dtype,  # pyright: ignore[reportArgumentType]  # ViTConfig checks it
+        )
+        super().__init__(lambda rngs: ViT(self.vit, rngs=rngs))
+        self.encoding, self.dims = self.prototype.encoding, self.prototype.dims
+
+    def loss(
+        self, params: Any, batch: Mapping[str, Array], key: Array, *, execution: Execution = Execution()
+    ) -> tuple[Array, Metrics]:
+        """Return the mean cross-entropy with smoothed labels, and the sums over the batch.
+
+        Args:
+            params: of the model.
+            batch: `image` `(B, H, W, C)` and `label` `(B,)`.
+            key: of what mixing and the model draw.
+            execution: over which devices this is computed, and what twice.
+        """
+        config, images = self.config, batch["image"]
+        targets = jax.nn.one_hot(batch["label"], self.vit.classes)
+        of_mix, of_model = jax.random.split(key)
+        if config.mixup or config.cutmix:
+            images, targets = mix(images, targets, config.mixup, config.cutmix, of_mix)
+        logits = self.model(params)(images, train=True, key=of_model, execution=execution)
+        losses = classification_losses(logits, targets, config.loss, config.label_smoothing)
+        right = jnp.argmax(logits, -1) == jnp.argmax(targets, -1)
+        count = jnp.asarray(len(images), jnp.float32)
+        return losses.mean(), {"loss": losses.sum(), "top1": right.sum(dtype=jnp.float32), "count": count}
+
+    def logits(
+        self, params: Any, images: Float[Array, "B h w c"], *, extend: str, execution: Execution = Execution()
+    ) -> Float[Array, "B classes"]:
+        """Return the logits of images of any size.
+
+        Args:
+            params: of the model.
+            images: sides in whole patches.
+            extend: `pi` squeezes the positions of a larger grid into the trained one; `none` leaves them as they are.
+            execution: over which devices this is computed.
+        """
+        model = partial(self.model(params), execution=execution)
+        grid = tuple(side // self.config.patch for side in images.shape[1:3])
+        trained: Any = self.dims.extent
+        if extend == "none" or max(grid) <= max(trained):
+            return model(images)
+        return model(images, positions=interpolate_positions(grid_positions(*grid), trained, grid), extent=trained)
+
+    def prober(self, dataset: Dataset) -> Callable[[Any], dict[str, float]]:
+        """Return the probe `(params) -> values`: the entropy of attention on a few training images, layer by layer."""
+        count = min(PROBED, len(dataset.train))
+        images = next(train_batches(dataset, count, self.config.seed, Augment()))["image"]
+
+        @jax.jit
+        def measure(params: Any) -> Any:
+            watching = entropy.Watching(axes=2)
+            self.model(params)(jnp.asarray(images), execution=watching)
+            return watching.found
+
+        return lambda params: entropy.named(measure(params))
+
+    def laws(self, params: Any) -> str:
+        """Return one line of what the laws measured on the encoding of the first layer."""
+        return laws(self.config.pe, layer_params(params, 0), self.dims)
+
+
+def classification_losses(
+    logits: Float[Array, "B classes"], targets: Float[Array, "B classes"], kind: str, smoothing: float
+) -> Float[Array, " B"]:
+    """Return the loss of every image, in nats.
+
+    Args:
+        logits: of the model.
+        targets: shares of the classes, which sum to 1.
+        kind: `softmax`: cross-entropy; `bce`: binary cross-entropy, the mean over classes, where every class that has a
+            share counts as there.
+        smoothing: of the targets.
+
+    Reference:
+        Touvron et al. 2022, "DeiT III" (arXiv 2204.07118), section 3.1: binary cross-entropy.
+    """
+    if kind == "softmax":
+        return optax.softmax_cross_entropy(logits, optax.smooth_labels(targets, smoothing))
+    there = optax.smooth_labels((targets > 0).astype(jnp.float32), smoothing)
+    return optax.sigmoid_binary_cross_entropy(logits, there).mean(-1)
+
+
+def resized(old: Classifier, new: Classifier, params: Any) -> Any:
+    """Return trained parameters for another image size; what depends on the grid passes through `encoding.at`.
+
+    Args:
+        old: what the parameters were trained in.
+        new: what they are for.
+        params: of the old model.
+
+    Raises:
+        ValueError: a parameter whose shape still differs, by name.
+    """
+    if old.encoding.at is not None:
+        params = _positions_at(old, params, new.dims.extent)
+    for (path, had), (_, wanted) in zip(*map(jax.tree_util.tree_leaves_with_path, (params, new.shapes)), strict=True):
+        if had.shape != wanted.shape:
+            name = jax.tree_util.keystr(path)
+            raise ValueError(f"{new.config.size} px needs {name} of shape {wanted.shape}, resizing gave {had.shape}")
+    return params
+
+
+def _positions_at(classifier: Classifier, params: Any, extent: Any) -> Any:
+    per_layer = [
+        classifier.encoding.at(layer_params(params, layer), extent)  # pyright: ignore[reportOptionalCall]
+        for layer in range(classifier.config.layers)
+    ]  # fmt: skip
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *per_layer)
+    fitted = jax.tree.map(lambda leaf: leaf, params)
+    if "position" in params:
+        fitted["position"] = _like(params["position"], per_layer[0])
+    if layer_positions(params):
+        fitted["layers"]["blocks"]["attention"]["position"] = _like(layer_positions(params), stacked)
+    return fitted
+
+
+def _like(wanted: Any, found: Any) -> Any:
+    """Return the part of `found` that has the names of `wanted`: `at` adds constants, which are not parameters."""
+    if not isinstance(wanted, dict):
+        return found
+    return {name: _like(value, found[name]) for name, value in wanted.items()}
+
+
+def require_evaluable(classifier: Classifier) -> None:
+    """Trace the evaluation at the smallest and the largest size, so that a refusal comes before the training.
+
+    Raises:
+        ValueError: what the encoding refuses.
+    """
+    sizes = evaluation_sizes(classifier.config)
+    for size in {min(sizes), max(sizes)}:
+        image = jax.ShapeDtypeStruct((1, size, size, classifier.vit.channels), jnp.float32)
+        jax.eval_shape(partial(classifier.logits, extend=classifier.config.extend), classifier.shapes, image)

@@ -1,0 +1,79 @@
+"""Train a vision transformer with any positional encoding, then measure it at resolutions it never saw.
+
+    python -m train.vit --pe=rope_mixed                           minutes on two cores, embedded images
+    python -m train.vit --pe="rope_axial(base=50)" --data=glyphs
+    python -m train.vit --preset=imagenet100 --data=folder:PATH   ViT-S/16 at 224 px; deit3_rope: RoPE's 400 epochs
+    python -m train.vit --resume --out=runs/rope_mixed-fashion-0  goes on where it was stopped
+    python -m train.vit --init=runs/rope_mixed-fashion-0 --size=56 --epochs=2 --lr=1e-4
+    python -m train.vit --help                                    every option
+
+The run folder receives config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from train.data.images import CorruptImage, load, train_batches
+from train.data.images.augment import Augment
+from train.devices.flops import vit_flops
+from train.engine import session
+from train.engine.progress import IMAGES
+from train.engine.task import Program, Task
+from train.vit.config import Config
+from train.vit.evaluate import evaluate
+from train.vit.model import SUMS, Classifier, require_evaluable, resized
+from train.vit.results import draw, load_results, markdown
+
+
+def make_task(config: Config) -> Task:
+    """Read the data and build the model.
+
+    Raises:
+        ValueError: what the data, the model or the encoding refuse.
+    """
+    dataset = load(config.data, size=config.size)
+    per_epoch = len(dataset.train) // config.batch
+    if per_epoch == 0:
+        raise ValueError(f"batch must be at most the {len(dataset.train)} training images, got {config.batch}")
+    classifier = Classifier(config, dataset.channels, len(dataset.classes))
+    require_evaluable(classifier)
+    height, width = classifier.vit.grid
+    augment = Augment(**{field.name: getattr(config, field.name) for field in dataclasses.fields(Augment)})
+    return Task(
+        split=classifier,
+        identity=dataset.identity,
+        about=f"{height}x{width} patches · {dataset.identity}, {len(dataset.train):,} images",
+        unit=IMAGES,
+        sums=SUMS,
+        steps=config.epochs * per_epoch,
+        per_epoch=per_epoch,
+        warmup=round(config.warmup * per_epoch),
+        batches=partial(train_batches, dataset, config.batch, config.seed, augment),
+        loss=classifier.loss,
+        kv_heads=config.heads,
+        length=classifier.prototype.prefix + height * width,
+        laws=classifier.laws,
+        before=lambda before: Classifier(before, dataset.channels, len(dataset.classes)),
+        fitted=lambda before, params: resized(before, classifier, params),
+        evaluate=partial(evaluate, classifier, dataset),
+        probe=classifier.prober(dataset) if config.probe_every else None,
+        probe_every=config.probe_every,
+        flops=vit_flops(classifier.vit, config.batch),
+    )
+
+
+def compare(files: Sequence[Path], to: Path) -> None:
+    """Write one markdown table and one figure of many runs."""
+    runs = [load_results(path) for path in files]
+    Path(f"{to}.md").write_text(markdown(runs))
+    draw(runs, Path(f"{to}.png"))
+
+
+PROGRAM = Program(config=Config, task=make_task, compare=compare, errors=(CorruptImage,))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    return session.main(PROGRAM, argv)
