@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.decoders import FAST, TEXT_ENCODINGS
 from tests.metric_lines import timeless
 from train import evaluate
-from train.data.text.load import load_text, training_windows
+from train.data.text.loading import load_text, training_windows
 from train.devices.mesh import make_mesh
 from train.engine import session
 from train.engine.config import load_config, parse

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from train.data.text.load import Corpus
+from train.data.text.loading import Corpus
 from train.data.text.tokenizers import Bytes
 from train.devices.mesh import make_mesh
 from train.lm import evaluate as perplexity

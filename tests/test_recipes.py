@@ -15,7 +15,7 @@ from PIL import Image
 from train.data.images import load, train_batches
 from train.data.images.augment import Augment
 from train.data.images.three_augment import CHANGES, jitter, three_augment
-from train.data.text.load import load_text
+from train.data.text.loading import load_text
 from train.engine.config import parse
 from train.engine.optimizers import make_optimizer
 from train.lm import program as lm

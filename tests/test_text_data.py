@@ -15,7 +15,7 @@ import pytest
 
 from train.data.build import shakespeare as build_shakespeare
 from train.data.text import shakespeare
-from train.data.text.load import Corpus, load_text
+from train.data.text.loading import Corpus, load_text
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.data.text import tokenizers as tokens
-from train.data.text.load import Tokenizer, load_text
+from train.data.text.loading import Tokenizer, load_text
 from train.data.text.tokenizers import Bytes, tokenizer
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)

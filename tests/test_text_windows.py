@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from train.data.text.load import Corpus, evaluation_windows, load_text, packed_batches, training_windows
+from train.data.text.loading import Corpus, evaluation_windows, load_text, packed_batches, training_windows
 from train.data.text.tokenizers import Bytes
 
 

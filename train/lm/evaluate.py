@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from rich.console import Console
 
-from train.data.text.load import Corpus, evaluation_windows
+from train.data.text.loading import Corpus, evaluation_windows
 from train.devices.mesh import EVALUATED, evaluation_execution, paced, put_batch, replicated
 from train.engine.progress import Evaluating
 from train.lm.config import Config

@@ -31,7 +31,7 @@ from pejax._extensions.longrope_search import Found, search_longrope
 from pejax._make import parse_spec
 from pejax._ops.rotary import rope_apply
 from pejax.models import Decoder
-from train.data.text.load import Corpus, evaluation_windows, load_text
+from train.data.text.loading import Corpus, evaluation_windows, load_text
 from train.devices.mesh import make_mesh
 from train.engine.config import Parser, friendly, load_config
 from train.engine.session import restore_params

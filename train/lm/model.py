@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from pejax.models import Execution
 from pejax.models.decoder import Decoder, DecoderConfig
-from train.data.text.load import Corpus, training_windows
+from train.data.text.loading import Corpus, training_windows
 from train.engine import attention_entropy as entropy
 from train.engine.loop import Metrics
 from train.engine.task import Split, laws, layer_params

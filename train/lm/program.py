@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from train.data.text.load import load_text, packed_batches
+from train.data.text.loading import load_text, packed_batches
 from train.devices.flops import decoder_flops
 from train.engine import session
 from train.engine.progress import TOKENS

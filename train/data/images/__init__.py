@@ -1,6 +1,6 @@
 """Images to train on: embedded, in folders, or prepared by TensorFlow Datasets; nothing is ever downloaded."""
 
-from train.data.images.load import load
+from train.data.images.loading import load
 from train.data.images.pipeline import evaluation_batches, train_batches
 from train.data.images.source import CorruptImage, Dataset, Images, Source
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from train.data.images.load import parse
+from train.data.images.loading import parse
 from train.data.text.files import file, jsonl
 from train.data.text.prepared import tfds
 from train.data.text.shakespeare import shakespeare
