@@ -25,6 +25,7 @@ from train.answers import SUMS, Answerer, evaluate
 from train.data.tasks import train_batches
 from train.flops import encoder_decoder_flops
 from train.progress import TOKENS
+from train.room import FLOAT, host_memory, require_room
 from train.seq2seq_config import Config
 from train.seq2seq_results import draw, load_results, markdown
 from train.task import Program, Task, fitted
@@ -36,6 +37,8 @@ def make_task(config: Config) -> Task:
     Raises:
         ValueError: what the tasks, the model or the encodings refuse.
     """
+    longest = max(config.lengths)
+    require_room(FLOAT * longest * config.width, host_memory(), f"eval_lengths: an example of {longest:,} tokens")
     answerer = Answerer(config)
     refused = answerer.refusal(config.length)
     if refused:

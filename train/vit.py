@@ -20,16 +20,22 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import jax
+
 from train import session
 from train.augment import Augment
 from train.classify import SUMS, Classifier, require_evaluable, resized
-from train.data import CorruptImage, load, train_batches
+from train.data import CorruptImage, Images, load, train_batches
 from train.flops import vit_flops
 from train.progress import IMAGES
+from train.room import FLOAT, host_memory, require_room
 from train.task import Program, Task
-from train.vit_config import Config
+from train.vit_config import Config, evaluation_sizes
 from train.vit_evaluate import evaluate
 from train.vit_results import draw, load_results, markdown
+
+LARGE = 256
+"""Pixels up to which test images are not counted before training: they fit any machine."""
 
 
 def make_task(config: Config) -> Task:
@@ -38,7 +44,16 @@ def make_task(config: Config) -> Task:
     Raises:
         ValueError: what the data, the model or the encoding refuse.
     """
+    for side in (config.size, *evaluation_sizes(config)):
+        require_room(FLOAT * side**2, host_memory(), f"an image of {side} x {side} pixels")
+    what = f"a batch of {config.batch} images of {config.size} x {config.size} pixels"
+    require_room(FLOAT * config.batch * config.size**2, host_memory() * jax.process_count(), what)
     dataset = load(config.data, size=config.size)
+    largest = max(evaluation_sizes(config))
+    if largest > LARGE and isinstance(dataset.train, Images):  # such test images are held in memory too
+        count = len(dataset.test(config.patch))
+        what = f"eval_sizes: {count:,} test images of {largest} x {largest} pixels"
+        require_room(count * largest**2 * dataset.channels, host_memory(), what)
     per_epoch = len(dataset.train) // config.batch
     if per_epoch == 0:
         raise ValueError(f"batch must be at most the {len(dataset.train)} training images, got {config.batch}")
