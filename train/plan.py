@@ -13,6 +13,9 @@ Without --mesh, meshes are tried in the order of their estimates until one fits.
 import os
 
 if __name__ == "__main__":  # before jax is imported: the machine that plans may well have accelerators of its own
+    from train.cpu import stop_at_once
+
+    stop_at_once()
     os.environ["JAX_PLATFORMS"] = "cpu"
 
 import dataclasses
