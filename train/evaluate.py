@@ -91,8 +91,9 @@ def evaluate_run(folder: Path, options: Options, console: Console) -> None:
         if name not in made_by.config.run_fields:
             raise ValueError(f"runs of train.{config.program} have no {name}, got {name}={changes[name]!r}")
     config = dataclasses.replace(config, **changes, out=str(folder)).validated()
-    mesh, task = make_mesh(config.devices), made_by.task(config)
-    step, params = restore_params(config, task.split, task.sums, folder, mesh, console)
+    with console.status("preparing"):  # seen on a terminal alone
+        mesh, task = make_mesh(config.devices), made_by.task(config)
+        step, params = restore_params(config, task.split, task.sums, folder, mesh, console)
     publish(task.evaluate(params, step=step, mesh=mesh, console=console), folder, console)
 
 

@@ -58,7 +58,7 @@ class Report:
         self.steps, self.unit, self.console, self.peak_seconds = steps, unit, console, peak_seconds
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.progress = Progress(TextColumn("training"), *columns, console=console, disable=not console.is_terminal)
-        self.task = self.progress.add_task("", total=steps, completed=step)
+        self.task = self.progress.add_task("compiling the first step", total=steps, completed=step)
         self.first = self.last = step
         self.begun = self.reported = self.printed = time.perf_counter()
 
@@ -133,7 +133,7 @@ class Evaluating:
         self.progress = Progress(
             TextColumn("evaluating"), *columns, console=console, transient=True, disable=not console.is_terminal
         )
-        self.task = self.progress.add_task("", total=total)
+        self.task = self.progress.add_task("compiling", total=total)
         self.console, self.total, self.done = console, total, 0.0
         self.begun = self.printed = time.perf_counter()
 

@@ -68,7 +68,8 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
     with together(config.hosts, say), contextlib.nullcontext() if config.hosts else stoppable(say):
         with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
             console = Console(soft_wrap=True, highlight=False, quiet=not first())
-            session = prepare(program, config, console)
+            with console.status("preparing"):  # seen on a terminal alone
+                session = prepare(program, config, console)
         with friendly(CheckpointError, OSError, FloatingPointError, *program.errors):
             return train(session, console)
 
