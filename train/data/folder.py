@@ -76,9 +76,7 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
         raise ValueError(f"the test images must be of the classes trained on, got class {unknown[0]!r} in {path!r}")
     names = tuple(train)
     if len(names) < 2:
-        raise ValueError(
-            f"a folder of images must hold at least two classes, got {', '.join(names)!r} in {path!r}"
-        )
+        raise ValueError(f"a folder of images must hold at least two classes, got {', '.join(names)!r} in {path!r}")
     labelled = [
         [(file, label) for label, name in enumerate(names) for file in part.get(name, ())] for part in (train, test)
     ]
