@@ -1,6 +1,7 @@
 """Folders of classes, damaged and unusual image files, and data sets prepared by TFDS."""
 
 import io
+import shutil
 import socket
 import warnings
 from pathlib import Path
@@ -76,6 +77,10 @@ def test_the_central_square_is_shown(tmp_path: Path) -> None:
     [
         (lambda root: None, "must hold class sub-folders"),
         (lambda root: (root / "a").mkdir(), "every class sub-folder must hold images"),
+        (
+            lambda root: [make_folder(root, {"": 2}), *(shutil.rmtree(root / name) for name in list(COLOURS)[1:])],
+            "at least two classes, got",
+        ),
         (lambda root: make_folder(root, {"": 1}), "a class to split must hold two images"),
         (lambda root: (make_folder(root, {"train": 1}), make_folder(root / "val", {"odd": 1})), "got class 'odd'"),
         (lambda root: root.rmdir(), "folder must be a directory"),

@@ -35,7 +35,7 @@ ATTENTION = {"core": {"core"}, "xla": {"core", "xla"}, "gpu": {"core", "xla", "g
 # The rooms of the trainers, likewise; `evaluate` and `replay` import the program of the run that they are given.
 TRAIN_MAY_IMPORT = {
     "devices": set(),
-    "data": set(),
+    "data": {"devices"},
     "engine": {"devices"},
     "vit": {"data", "devices", "engine"},
     "lm": {"data", "devices", "engine"},

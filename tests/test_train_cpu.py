@@ -58,6 +58,7 @@ def test_a_core_is_a_device_unless_told_otherwise(allowed, told, devices, tmp_pa
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: allowed, raising=False)
+    monkeypatch.setattr("train.cpu.stop_at_once", lambda: None)  # Ctrl-C is pytest's
     prepare_cpu(tmp_path)  # no such kernel: the process goes on
     assert os.environ.get("JAX_NUM_CPU_DEVICES") == devices
 
@@ -198,3 +199,23 @@ finish(main)
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[1]
     )
     assert (ended.returncode, ended.stdout) == (status, "said\n")
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_ctrl_c_during_imports_is_not_lost(finished, tmp_path):
+    """Extensions make an ImportError of it, and packages that try an import go on without."""
+    program = f"""
+import pathlib, signal
+from train.devices.cpu import finish, prepare_cpu
+prepare_cpu(pathlib.Path({str(tmp_path)!r}))
+def interrupted():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        return 3
+    print("went on")
+{"finish(interrupted)" if finished else "interrupted()"}
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    said = (3, "", "") if finished else (130, "", "stopped\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == said

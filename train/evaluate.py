@@ -14,6 +14,7 @@ if __name__ == "__main__":  # before anything heavy is imported
 
 import dataclasses
 import importlib
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class Options:
     eval_sizes: tuple[int, ...] = ()  # image sides (vit); the run's own when empty
     eval_lengths: tuple[int, ...] = ()  # tokens (lm, seq2seq); the run's own when empty
     eval_limit: int = -1  # test examples (lm: windows); 0 = all, -1 = as many as the run's own evaluation
-    to: str = "comparison"  # with --compare: the files to write, without .md and .png
+    to: str = ""  # with --compare: the files to write, without .md and .png; comparison when empty
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,9 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     again = "the runs are as they were: start the same command again"
     with stoppable(lambda: again), friendly(ValueError, TypeError, OSError):
         if arguments.compare:
-            compare(arguments.runs, options)
-            console.print(f"wrote {options.to}.md and {options.to}.png")
+            to = compare(arguments.runs, options)
+            console.print(f"wrote {to}.md and {to}.png")
             return 0
+        if options.to:
+            raise ValueError(f"to must be given with --compare alone, got {options.to!r} without it")
         for folder in arguments.runs:
             evaluate_run(folder, options, console)
     return 0
@@ -79,6 +82,8 @@ def evaluate_run(folder: Path, options: Options, console: Console) -> None:
         ValueError: an option that runs of this program do not have, or what the evaluation refuses.
     """
     made_by = program(program_of(folder))
+    if options.eval_limit < -1:
+        raise ValueError(f"eval_limit must be at least -1, got {options.eval_limit}")
     config = load_config(made_by.config, folder)
     given = {name: value for name, value in dataclasses.asdict(options).items() if value and name != "to"}
     changes = {**given, "eval_limit": config.eval_limit if options.eval_limit < 0 else options.eval_limit}
@@ -86,33 +91,53 @@ def evaluate_run(folder: Path, options: Options, console: Console) -> None:
         if name not in made_by.config.run_fields:
             raise ValueError(f"runs of train.{config.program} have no {name}, got {name}={changes[name]!r}")
     config = dataclasses.replace(config, **changes, out=str(folder)).validated()
-    mesh, task = make_mesh(config.devices), made_by.task(config)
-    step, params = restore_params(config, task.split, task.sums, folder, mesh, console)
+    with console.status("preparing"):  # seen on a terminal alone
+        mesh, task = make_mesh(config.devices), made_by.task(config)
+        step, params = restore_params(config, task.split, task.sums, folder, mesh, console)
     publish(task.evaluate(params, step=step, mesh=mesh, console=console), folder, console)
 
 
-def compare(folders: Sequence[Path], options: Options) -> None:
-    """Write one markdown table and one figure of the runs of one program.
+def compare(folders: Sequence[Path], options: Options) -> Path:
+    """Write one markdown table and one figure of the runs of one program, all or nothing; return where, no ending.
 
     Raises:
-        ValueError: no results in the folders, or runs that cannot stand in one table.
+        ValueError: a folder without results, runs that cannot stand in one table, or an option that evaluates, or
+            a place that cannot be written.
     """
+    for name in ("eval_sizes", "eval_lengths", "eval_limit"):
+        if getattr(options, name) != getattr(Options, name):
+            raise ValueError(f"{name} must be given without --compare, got {getattr(options, name)!r} with it")
+    to = Path(options.to or "comparison")
+    if to.name in ("", ".."):
+        raise ValueError(f"to must name the files to write, got {options.to!r}")
     files = result_files(folders, options.extend)
     names = sorted({program_of(file.parent) for file in files})
     if len(names) > 1:
         raise ValueError(f"runs in one comparison must be of one program, got {' and '.join(names)}")
-    to = Path(options.to)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    program(names[0]).compare(files, to)
+    made_by = program(names[0])
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".comparison-", dir=to.parent) as beside:
+            made_by.compare(files, Path(beside) / to.name)
+            for made in sorted(Path(beside).iterdir()):
+                made.replace(to.with_name(made.name))
+    except OSError as refused:
+        raise ValueError(f"to must be where files can be written, got {to}: {refused.strerror}") from None
+    return to
 
 
 def result_files(folders: Sequence[Path], extend: str) -> list[Path]:
-    """Return the result files of the run folders: all of each, or those of one way to extend."""
+    """Return the result files of the run folders: all of each, or those of one way to extend.
+
+    Raises:
+        ValueError: a folder without any.
+    """
     wanted = f"{results_stem(extend)}.json" if extend else "results*.json"
-    found = [path for folder in folders for path in sorted(folder.glob(wanted), key=lambda path: path.stem)]
-    if not found:
-        raise ValueError(f"a comparison needs run folders with {wanted}, got {', '.join(map(str, folders))}")
-    return found
+    found = {folder: sorted(folder.glob(wanted), key=lambda path: path.stem) for folder in folders}
+    for folder, paths in found.items():
+        if not paths:
+            raise ValueError(f"a comparison needs run folders with {wanted}, got {folder} without")
+    return [path for folder in folders for path in found[folder]]
 
 
 if __name__ == "__main__":

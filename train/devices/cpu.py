@@ -2,10 +2,11 @@
 
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import NoReturn
 
 TUNABLE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
@@ -33,6 +34,7 @@ def prepare_cpu(root: Path = Path("/")) -> None:
         root: of the file system.
     """
     sys.excepthook, sys.unraisablehook = _report, _unraisable
+    stop_at_once()
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(min(cores(), MOST)))
     if sys.executable and worthwhile(os.environ, root):
@@ -44,6 +46,8 @@ def finish(command: Callable[[], int]) -> NoReturn:
 
     Python waits for threads at its end, and those of a checkpoint that could not be written wait for minutes.
     """
+    if signal.getsignal(signal.SIGINT) is _stop:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status = command()
     except SystemExit as ended:
@@ -53,6 +57,18 @@ def finish(command: Callable[[], int]) -> NoReturn:
         sys.stderr.flush()
         os._exit(status if isinstance(status, int) else 1)
     raise SystemExit(0)
+
+
+def stop_at_once() -> None:
+    """Have Ctrl-C end the process at once with one line: an extension that is being imported makes an error of it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del frame
+    os.write(2, b"stopped\n")
+    os._exit(128 + number)
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

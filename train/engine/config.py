@@ -97,6 +97,11 @@ class RunConfig:
         """The extent trained at, in words: "28 px"."""
         raise NotImplementedError
 
+    @property
+    def tokens(self) -> int:
+        """The tokens of a training example, at least."""
+        return 1
+
     def validated(self) -> Self:
         """Return the config, once it is known to make sense by itself; a program adds its own rules.
 
@@ -108,6 +113,9 @@ class RunConfig:
             value = getattr(self, field.name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{field.name} must be a finite number, got {value}")
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, int) and one >= 2**31 and field.name != "seed":
+                    raise ValueError(f"{field.name} must be below {2**31}, got {one}")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be from 0 to {2**32 - 1}, got {self.seed}")
         require_at_least(self, 1, "width", "layers", "heads", "batch", "accumulate", "checkpoint_every", "log_every")
@@ -229,7 +237,10 @@ def load_config(kind: type[Kind], folder: Path) -> Kind:
     if stored["program"] != kind.program:
         raise ValueError(f"{folder} must hold a run of train.{kind.program}, got one of train.{stored['program']}")
     del stored["program"]
-    return from_dict(kind, stored)
+    try:
+        return from_dict(kind, stored)
+    except ValueError as wrong:
+        raise ValueError(f"{folder / 'config.json'}: {wrong}") from None
 
 
 def program_of(folder: Path) -> str:
@@ -255,12 +266,21 @@ def _stored(folder: Path) -> dict[str, Any]:
 
 
 def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
-    """Return the config that was stored as JSON, which has lists for tuples."""
+    """Return the config that was stored as JSON, which has lists for tuples.
+
+    Raises:
+        ValueError: other fields than this program has, or a value of another type.
+    """
     fields = {field.name for field in dataclasses.fields(kind)}
     if set(stored) != fields:
         odd = sorted(set(stored) ^ fields)[0]
         raise ValueError(f"a stored config must have this program's fields, got a difference in {odd!r}")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+    for name, default in dataclasses.asdict(kind()).items():
+        value, number = values[name], isinstance(default, float) and type(values[name]) is int
+        alike = type(value) is type(default) and (default != () or all(type(one) is int for one in value))
+        if not alike and not number:
+            raise ValueError(f"{name} must be of type {type(default).__name__}, got {value!r}")
     return kind(**values)
 
 

@@ -58,7 +58,7 @@ class Report:
         self.steps, self.unit, self.console, self.peak_seconds = steps, unit, console, peak_seconds
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.progress = Progress(TextColumn("training"), *columns, console=console, disable=not console.is_terminal)
-        self.task = self.progress.add_task("", total=steps, completed=step)
+        self.task = self.progress.add_task("compiling the first step", total=steps, completed=step)
         self.first = self.last = step
         self.begun = self.reported = self.printed = time.perf_counter()
 
@@ -133,7 +133,7 @@ class Evaluating:
         self.progress = Progress(
             TextColumn("evaluating"), *columns, console=console, transient=True, disable=not console.is_terminal
         )
-        self.task = self.progress.add_task("", total=total)
+        self.task = self.progress.add_task("compiling", total=total)
         self.console, self.total, self.done = console, total, 0.0
         self.begun = self.printed = time.perf_counter()
 
@@ -156,10 +156,31 @@ class Evaluating:
 
 def whole_lines(path: Path) -> list[str]:
     """Return the lines of a metrics file, none if there is no file, without one that was cut short."""
-    lines = path.read_text().splitlines() if path.is_file() else []
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     return [line for line in lines if line.startswith("{") and line.endswith("}")]
 
 
 def lines_until(path: Path, step: int) -> list[str]:
-    """Return the whole lines of a metrics file up to `step`."""
-    return [line for line in whole_lines(path) if json.loads(line)["step"] <= step]
+    """Return the whole lines of a metrics file up to `step`.
+
+    Raises:
+        ValueError: a line is none of a run.
+    """
+    return [line for line, values in zip(whole_lines(path), read_metrics(path), strict=True) if values["step"] <= step]
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return what the whole lines of a metrics file hold.
+
+    Raises:
+        ValueError: a line is none of a run.
+    """
+    found = []
+    for line in whole_lines(path):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            found.append({})
+        if not all(isinstance(value, int | float) for value in found[-1].values()) or "step" not in found[-1]:
+            raise ValueError(f"a line of {path} must be JSON with a step and numbers, got {line[:40]!r}")
+    return found

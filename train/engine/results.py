@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -100,9 +100,30 @@ def load(kind: type[Kind], path: Path, row: Callable[[dict[str, Any]], Any]) -> 
     """
     try:
         stored = json.loads(path.read_text())
-        return kind(**{**stored, "rows": tuple(map(row, stored["rows"]))})
-    except (OSError, json.JSONDecodeError, KeyError, TypeError) as wrong:
+        found = kind(**{**stored, "rows": tuple(map(row, stored["rows"]))})
+        if not found.rows:
+            raise ValueError("rows must be at least one, got none")
+        for one in (found, *found.rows):
+            _require_types(one)
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as wrong:
         raise ValueError(f"results must come from an evaluation, got {path}: {wrong}") from None
+    return found
+
+
+def _require_types(record: Any) -> None:
+    """Check that what a record and the estimates in it hold has the types it declares, and that shares can be taken.
+
+    Raises:
+        ValueError: naming the field, its type and the value.
+        ArithmeticError: none of none.
+    """
+    for name, hint in get_type_hints(type(record)).items():
+        value = getattr(record, name)
+        if name != "rows" and not isinstance(value, int | float if hint is float else hint):
+            raise ValueError(f"{name} must be {getattr(hint, '__name__', hint)}, got {value!r}")
+        if name != "rows" and isinstance(value, tuple):
+            _require_types(value)
+    _ = getattr(record, "interval", None)
 
 
 def require_comparable(runs: Sequence[Evaluation]) -> None:

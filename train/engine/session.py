@@ -17,6 +17,7 @@ from rich.console import Console
 
 from train.devices.flops import peak_seconds
 from train.devices.hosts import agreed, first, join, require_alike, together
+from train.devices.memory import FLOAT, require_room
 from train.devices.mesh import make_mesh, own_rows, paced, put_batch, replicated, require_divisible, training_execution
 from train.engine import failed_step as offending
 from train.engine.checkpoint import CheckpointError, Checkpoints, written_steps
@@ -38,7 +39,8 @@ from train.engine.files import take
 from train.engine.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
 from train.engine.metrics import parse_profile
 from train.engine.optimizers import make_optimizer
-from train.engine.task import Found, Program, Split, Task, recipe
+from train.engine.progress import read_metrics
+from train.engine.task import Found, Program, Split, Task, mesh_memory, recipe, require_trainable
 
 PREFETCHED = 4
 """Batches that the input pipeline prepares ahead, in a thread."""
@@ -66,7 +68,8 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
     with together(config.hosts, say), contextlib.nullcontext() if config.hosts else stoppable(say):
         with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
             console = Console(soft_wrap=True, highlight=False, quiet=not first())
-            session = prepare(program, config, console)
+            with console.status("preparing"):  # seen on a terminal alone
+                session = prepare(program, config, console)
         with friendly(CheckpointError, OSError, FloatingPointError, *program.errors):
             return train(session, console)
 
@@ -90,7 +93,10 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     if config.devices and jax.process_count() > 1:
         raise ValueError(f"devices must be 0 (all of them) where several processes run, got {config.devices}")
     mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
+    require_trainable(config, config.tokens, mesh)
     task = program.task(config)
+    count = sum(leaf.size for leaf in jax.tree.leaves(task.split.shapes))
+    require_room(3 * FLOAT * count, mesh_memory(mesh), f"{count:,} parameters and the two moments of each")
     require_divisible(mesh.shape, batch=config.batch // config.accumulate, kv_heads=task.kv_heads, length=task.length)
     optimizer, schedule = make_optimizer(config, task.steps, task.warmup)
     steps = recipe(config, optimizer, task.sums)
@@ -111,7 +117,6 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
         state = resume(task, config, checkpoints, state, console)
     if first():
         save_config(config, folder)
-    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     console.print(json.dumps(dataclasses.asdict(config)))
     console.print(
         f"{config.pe} · {count:,} parameters · {task.about} · {mesh.size} x {mesh.devices.flat[0].device_kind}"
@@ -230,6 +235,7 @@ def resume(
         if record["data"] != task.identity:
             raise ValueError(f"the checkpoint was made on {record['data']}, this run has {task.identity}")
 
+    read_metrics(run_folder(config) / "metrics.jsonl")  # before anything is taken away
     step, state = checkpoints.restore(state, check)
     checkpoints.discard_after(step)
     console.print(f"going on from step {step}")

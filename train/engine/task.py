@@ -16,6 +16,7 @@ from rich.table import Table
 from pejax._encoding import Dims, Params, merge_params
 from pejax._make import make_encoding, parse_spec
 from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
+from train.devices.memory import FLOAT, host_memory, require_room
 from train.engine.config import RunConfig
 from train.engine.loop import Metrics
 from train.engine.progress import Unit
@@ -209,3 +210,32 @@ def laws(spec: str, params: Params, dims: Dims) -> str:
     if encoding.bias is not None:
         found.append(f"bias by tiles max |Δ| {assert_tile_consistent(encoding, params, dims):.1e} ok")
     return "laws: " + " · ".join(found)
+
+
+def mesh_memory(mesh: Mesh) -> int:
+    """Return the bytes of memory of the devices of a mesh together; cores of a CPU share their machine's."""
+    device = mesh.local_devices[0]
+    if device.platform == "cpu":
+        return host_memory() * jax.process_count()
+    return mesh.size * (device.memory_stats() or {}).get("bytes_limit", 2**63)
+
+
+def require_trainable(config: RunConfig, tokens: int, mesh: Mesh) -> None:
+    """Check that the parameters and the residual stream of a step fit, whatever else has to.
+
+    A layer has at least the two square matrices of its queries and its output.
+
+    Args:
+        config: of the run.
+        tokens: of a training example.
+        mesh: that holds them.
+
+    Raises:
+        ValueError: they do not.
+    """
+    has, width = mesh_memory(mesh), config.width
+    require_room(2 * FLOAT * config.layers * width**2, has, f"the parameters of width={width}, layers={config.layers}")
+    examples = config.batch // config.accumulate
+    value = FLOAT if config.dtype == "float32" else 2
+    what = f"{examples} examples of {tokens:,} tokens, width={width} (batch / accumulate)"
+    require_room(value * examples * tokens * width, has, what)

@@ -91,6 +91,11 @@ class Config(RunConfig):
         return f"{self.length} tokens"
 
     @property
+    def tokens(self) -> int:
+        """The tokens of a training window."""
+        return self.length
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         """The lengths to evaluate at, ascending."""
         return tuple(sorted(set(self.eval_lengths or (max(1, int(self.length * times)) for times in TIMES))))

@@ -1,13 +1,12 @@
 """Loss while training, on positions that training reaches and on those right behind them, of many runs."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from train.engine.progress import whole_lines
+from train.engine.progress import read_metrics
 from train.engine.results import COLOURS, STYLES, Evaluation
 
 PANELS = (("loss_0_to_L", "positions 0 to {0}"), ("loss_L_to_2L", "positions {0} to {1}"))
@@ -46,5 +45,4 @@ def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Pat
 
 def read_probes(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's metrics.jsonl that hold a probed loss."""
-    lines = map(json.loads, whole_lines(folder / "metrics.jsonl"))
-    return [line for line in lines if PANELS[0][0] in line]
+    return [line for line in read_metrics(folder / "metrics.jsonl") if PANELS[0][0] in line]

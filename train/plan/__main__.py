@@ -2,7 +2,10 @@
 
 import os
 
+from train.devices.cpu import stop_at_once
+
 if __name__ == "__main__":
+    stop_at_once()
     os.environ["JAX_PLATFORMS"] = "cpu"  # the machine that plans may well have accelerators of its own
 
     from train.plan.program import main

@@ -99,6 +99,8 @@ def read(argv: Sequence[str]) -> tuple[Subject, Topology, Options]:
     for name in ("vocab", "channels", "classes"):
         if getattr(options, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(options, name)}")
+        if getattr(options, name) >= 2**31:
+            raise ValueError(f"{name} must be below {2**31}, got {getattr(options, name)}")
     topology = parse_topology(options.topology)
     if found.program == "lm":
         subject = language_subject(parse(lm_config.Config, rest), options.vocab)

@@ -72,6 +72,10 @@ DEVICES = {
 """By family. Of a GPU, the network is the adapter that leads out of its machine."""
 
 
+MOST = 1_000_000
+"""Devices, at most: ways to divide them are listed before one is chosen."""
+
+
 class Topology(NamedTuple):
     """So many devices of one family."""
 
@@ -98,7 +102,10 @@ def parse_topology(text: str) -> Topology:
     rule = f"{device.axes} counts of chips joined by x" if device.axes else "a count of GPUs"
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape) or shape.count("x") + 1 != max(1, device.axes):
         raise ValueError(f"the shape of {family} must be {rule}, got {shape!r}")
-    return Topology(text, device, device.chip * math.prod(map(int, shape.split("x"))))
+    found = Topology(text, device, device.chip * math.prod(map(int, shape.split("x"))))
+    if found.devices > MOST:
+        raise ValueError(f"topology must have at most {MOST:,} devices, got {text!r}")
+    return found
 
 
 def tpu_mesh(topology: Topology, sizes: str) -> Mesh:

@@ -79,6 +79,11 @@ class Config(RunConfig):
         return f"{self.length} tokens"
 
     @property
+    def tokens(self) -> int:
+        """The tokens of the source of the longest training example."""
+        return self.length
+
+    @property
     def tasks(self) -> tuple[str, ...]:
         """The tasks, by name."""
         return read_tasks(self.data)

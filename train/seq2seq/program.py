@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from train.devices.flops import encoder_decoder_flops
+from train.devices.memory import FLOAT, host_memory, require_room
 from train.engine import session
 from train.engine.progress import TOKENS
 from train.engine.task import Program, Task, fitted
@@ -31,6 +32,8 @@ def make_task(config: Config) -> Task:
     Raises:
         ValueError: what the tasks, the model or the encodings refuse.
     """
+    longest = max(config.lengths)
+    require_room(FLOAT * longest * config.width, host_memory(), f"eval_lengths: an example of {longest:,} tokens")
     answerer = Answerer(config)
     refused = answerer.refusal(config.length)
     if refused:

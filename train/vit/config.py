@@ -86,6 +86,11 @@ class Config(RunConfig):
         """The side of the training images, in words."""
         return f"{self.size} px"
 
+    @property
+    def tokens(self) -> int:
+        """The patches of a training image."""
+        return (self.size // self.patch) ** 2
+
     def validated(self) -> Self:
         """Return the config, once it is known to make sense by itself.
 

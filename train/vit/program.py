@@ -15,16 +15,22 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from train.data.images import CorruptImage, load, train_batches
+import jax
+
+from train.data.images import CorruptImage, Images, load, train_batches
 from train.data.images.augment import Augment
 from train.devices.flops import vit_flops
+from train.devices.memory import FLOAT, host_memory, require_room
 from train.engine import session
 from train.engine.progress import IMAGES
 from train.engine.task import Program, Task
-from train.vit.config import Config
+from train.vit.config import Config, evaluation_sizes
 from train.vit.evaluate import evaluate
 from train.vit.model import SUMS, Classifier, require_evaluable, resized
 from train.vit.results import draw, load_results, markdown
+
+LARGE = 256
+"""Pixels up to which test images are not counted before training: they fit any machine."""
 
 
 def make_task(config: Config) -> Task:
@@ -33,7 +39,16 @@ def make_task(config: Config) -> Task:
     Raises:
         ValueError: what the data, the model or the encoding refuse.
     """
+    for side in (config.size, *evaluation_sizes(config)):
+        require_room(FLOAT * side**2, host_memory(), f"an image of {side} x {side} pixels")
+    what = f"a batch of {config.batch} images of {config.size} x {config.size} pixels"
+    require_room(FLOAT * config.batch * config.size**2, host_memory() * jax.process_count(), what)
     dataset = load(config.data, size=config.size)
+    largest = max(evaluation_sizes(config))
+    if largest > LARGE and isinstance(dataset.train, Images):  # such test images are held in memory too
+        count = len(dataset.test(config.patch))
+        what = f"eval_sizes: {count:,} test images of {largest} x {largest} pixels"
+        require_room(count * largest**2 * dataset.channels, host_memory(), what)
     per_epoch = len(dataset.train) // config.batch
     if per_epoch == 0:
         raise ValueError(f"batch must be at most the {len(dataset.train)} training images, got {config.batch}")

@@ -39,4 +39,5 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
     except UNDECODABLE as broken:
         if isinstance(broken, CorruptImage):
             raise
-        raise CorruptImage(name, broken) from None
+        unknown = isinstance(broken, UnidentifiedImageError)  # which names a buffer by its address
+        raise CorruptImage(name, "no format that Pillow knows" if unknown else broken) from None

@@ -60,8 +60,8 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
         shown: share of the shorter side that the central square of a test image has.
 
     Raises:
-        ValueError: no such folder, no images, a class without images, test images of an unknown class, or an unknown
-            `on_error` or share.
+        ValueError: no such folder, no images, a single class, a class without images, test images of an unknown class,
+            or an unknown `on_error` or share.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
@@ -75,6 +75,8 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
     if unknown:
         raise ValueError(f"the test images must be of the classes trained on, got class {unknown[0]!r} in {path!r}")
     names = tuple(train)
+    if len(names) < 2:
+        raise ValueError(f"a folder of images must hold at least two classes, got {', '.join(names)!r} in {path!r}")
     labelled = [
         [(file, label) for label, name in enumerate(names) for file in part.get(name, ())] for part in (train, test)
     ]

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int, UInt8
 
 from train.data.images.outlines import coverage
 from train.data.images.source import Dataset, Images, unpack
+from train.devices.memory import host_memory, require_room
 
 OUTLINES = Path(__file__).parents[1] / "glyphs.xz"
 LICENSES = Path(__file__).parents[1] / "glyph_licenses"
@@ -53,8 +54,12 @@ def draw(split: str, size: int, count: int | None = None) -> Images:
         split: `train` or `test`.
         size: pixels.
         count: how many; None: all.
+
+    Raises:
+        ValueError: they do not fit the memory of this machine.
     """
     count = COUNTS[split] if count is None else count
+    require_room(count * size**2, host_memory(), f"{count:,} images of {size} x {size} pixels")
     labels = np.arange(count) % len(CLASSES)
     draws = np.stack([np.random.default_rng([SEEDS[split], index]).random(DRAWS) for index in range(count)])
     parts = [slice(start, start + CHUNK) for start in range(0, count, CHUNK)]

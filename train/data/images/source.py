@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import logging
 import lzma
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -11,6 +12,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Integer, UInt8
 from PIL import Image
+
+from train.devices.memory import host_memory, require_room
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +60,19 @@ class Images:
         return self.images[index], int(self.labels[index])
 
     def resized(self, size: int) -> "Images":
-        """Return the source with every image resized to `size` by `size` pixels, itself where they are already."""
+        """Return the source with every image resized to `size` by `size` pixels, itself where they are already.
+
+        Raises:
+            ValueError: they do not fit the memory of this machine.
+        """
         if self.images.shape[1:3] == (size, size):
             return self
-        return Images(np.stack([resize(image, size) for image in self.images]), self.labels)
+        shape = (len(self), size, size, self.images.shape[3])
+        require_room(math.prod(shape), host_memory(), f"{shape[0]:,} images of {size} x {size} pixels")
+        found = np.empty(shape, np.uint8)
+        for place, image in zip(found, self.images, strict=True):
+            place[:] = resize(image, size)
+        return Images(found, self.labels)
 
 
 def resize(image: UInt8[np.ndarray, "H W C"], size: int) -> UInt8[np.ndarray, "S S C"]:
