@@ -74,7 +74,7 @@ print([make_mesh(devices, batch=batch).size for devices, batch in ((0, 0), (0, 1
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     said = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], env=environ, capture_output=True, text=True, check=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     ).stdout  # fmt: skip
     devices = min(cores(), MOST)
     assert said == f"{[devices, devices, 1, 1]}\n"
@@ -92,7 +92,7 @@ prepare_cpu(__import__("pathlib").Path({str(tree(tmp_path))!r}))
     environ = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
     process = subprocess.Popen(
         [sys.executable, "-c", script, "--pe=a b"], env=environ, stdout=subprocess.PIPE, text=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     )  # fmt: skip
     said, _ = process.communicate()
     assert said.splitlines() == [
@@ -168,7 +168,7 @@ def test_a_loop_of_programs_that_sum_over_the_devices_ends():
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     ended = subprocess.run(
         [sys.executable, "-c", LOOP, "warn_stuck_timeout", "terminate_timeout"], env=environ, capture_output=True,
-        text=True, cwd=Path(__file__).parents[1],
+        text=True, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (0, "400\n"), ended.stderr[-2000:]
 
@@ -196,7 +196,7 @@ def main():
 finish(main)
 """
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[1]
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2]
     )
     assert (ended.returncode, ended.stdout) == (status, "said\n")
 

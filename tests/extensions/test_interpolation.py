@@ -14,8 +14,8 @@ from pejax._encoding import Band, split_params
 from pejax._extensions.interpolation import squeeze_positions
 from pejax._extensions.self_extend import rerope, self_extend
 from pejax.testing import assert_shift_invariant, shift_deviation
-from tests.cases import Case, close, draw, normal, serves
-from tests.decoders import FAST
+from cases import Case, close, draw, normal, serves
+from decoders import FAST
 
 FARTHER = {"causal": 96, "image": (24, 4)}
 """Extents beyond the trained 24 and (6, 4); what they squeeze by is exact."""

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import laws
 import numpy as np
 import pytest
-import test_alibi
-import test_extension
-import test_phases
-import test_rotary
-import test_sinusoidal
-import test_t5
+from tests.encodings import test_alibi
+from tests.extensions import test_frequencies as test_extension
+from tests.ops import test_phases
+from tests.encodings import test_rotary
+from tests.encodings import test_sinusoidal
+from tests.encodings import test_t5
 from cases import Case
 
 from pejax import _make as registry

@@ -19,7 +19,7 @@ from pejax.models import ViT, ViTConfig, logical_axes, partition_specs
 from pejax.models import block as block_module
 from pejax.models.block import drop_factors
 from pejax.models.vit import images_to_patches
-from tests.peers import peer
+from peers import peer
 
 TINY = {"image_size": 12, "patch": 3, "channels": 2, "classes": 5, "width": 16, "layers": 2, "heads": 2}
 

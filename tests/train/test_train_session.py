@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import toy_program
 
-from tests.metric_lines import timeless
+from metric_lines import timeless
 from train import evaluate
 from train.engine import session
 from train.engine.files import write_whole
@@ -82,7 +82,7 @@ def test_a_folder_takes_one_run_at_a_time(tmp_path, capsys):
     """A run that is killed does not keep the next one out."""
     take = f"from train.files import take; from pathlib import Path; take(Path({str(tmp_path)!r})); input(print())"
     other = subprocess.Popen(
-        [sys.executable, "-c", take], cwd=Path(__file__).parents[1], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", take], cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
         assert other.stdout is not None

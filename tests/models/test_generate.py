@@ -14,7 +14,7 @@ from pejax._tokens import Tokens
 from pejax.models import Decoder, Sampling
 from pejax.models import generation as generate
 from pejax.models.sampling import sample
-from tests.decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
+from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
 
 SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2]])
 """A whole prompt, one padded on the left, two documents of which the second goes on."""

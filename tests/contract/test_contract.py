@@ -19,7 +19,7 @@ from pejax._make import parse_spec
 from pejax._tokens import as_tokens
 
 DIMS = Dims(width=32, heads=4)
-README = pathlib.Path(__file__).parents[1] / "README.md"
+README = pathlib.Path(__file__).parents[2] / "README.md"
 
 
 def one_line(error: pytest.ExceptionInfo, *parts: str) -> None:

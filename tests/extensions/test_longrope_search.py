@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_extension import yarn_ratio
+from tests.extensions.test_frequencies import yarn_ratio
 
 from pejax._extensions.longrope_search import search_longrope
 

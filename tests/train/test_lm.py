@@ -12,8 +12,8 @@ from cases import mostly_slow
 from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 
-from tests.decoders import FAST, TEXT_ENCODINGS
-from tests.metric_lines import timeless
+from decoders import FAST, TEXT_ENCODINGS
+from metric_lines import timeless
 from train import evaluate
 from train.data.text.loading import load_text, training_windows
 from train.devices.mesh import make_mesh

@@ -17,7 +17,7 @@ from pejax.models.attention import Where
 from pejax.models.block import Block
 from pejax.models.layers import RMSNorm, Style
 from pejax.models.transformer import sequence_tokens
-from tests.decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
+from decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 
 PACKED = jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0, 0], [7, 7, 7, 7, 7, 0, 0, 0, 0]])
 

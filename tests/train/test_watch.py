@@ -12,7 +12,7 @@ import toy_program
 
 from pejax.models.decoder import DecoderConfig
 from pejax.models.vit import ViTConfig
-from tests.metric_lines import timeless
+from metric_lines import timeless
 from train import evaluate, replay
 from train.devices.flops import PEAKS, decoder_flops, peak_flops, vit_flops
 from train.engine import metrics as watch

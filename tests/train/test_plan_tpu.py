@@ -5,7 +5,7 @@ Run with `pytest -m tpu`, in a session of its own: libtpu (the tpu extra) reads 
 
 import pytest
 
-from tests.tpu import compiler
+from tpu import compiler
 from train.devices.mesh import parse_mesh
 from train.plan.estimate import estimate
 from train.plan.program import Plan, main, plan, read

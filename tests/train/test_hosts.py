@@ -231,7 +231,7 @@ def test_no_cluster(flags, tmp_path):
     assert refused("auto", tmp_path / "log") == wanted
 
 
-README = Path(__file__).parents[1] / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 
 
 def recipes() -> list[str]:

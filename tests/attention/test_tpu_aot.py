@@ -18,7 +18,7 @@ from jax.stages import Compiled
 from pejax import Dims, Tokens, attention, make_encoding
 from pejax._encoding import attention_hooks
 from pejax.models import Decoder, DecoderConfig
-from tests.tpu import compiler
+from tpu import compiler
 
 __all__ = ["compiler"]
 

@@ -10,7 +10,7 @@ import tomllib
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 CORE = {"jax", "jaxlib", "numpy", "jaxtyping", "chex"}
 
 # The rooms of the library, a folder or a module at the root, and what each may import of the library beside itself.

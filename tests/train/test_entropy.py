@@ -12,7 +12,7 @@ from pejax.models import Execution
 from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pejax.models.vit import ViT, ViTConfig
-from tests.decoders import FAST
+from decoders import FAST
 from train.engine import attention_entropy as entropy
 from train.engine.attention_entropy import Watching
 

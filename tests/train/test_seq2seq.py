@@ -10,7 +10,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from pejax import ENCODINGS
-from tests.metric_lines import timeless
+from metric_lines import timeless
 from train import evaluate
 from train.devices.mesh import make_mesh
 from train.engine.config import parse

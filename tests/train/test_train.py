@@ -14,7 +14,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 
 from pejax import ENCODINGS
-from tests.metric_lines import timeless
+from metric_lines import timeless
 from train import evaluate
 from train.data.images import evaluation_batches, load
 from train.devices.mesh import make_mesh

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 IMPATIENT = " ".join(f"--xla_cpu_collective_call_{end}_timeout_seconds=20" for end in ("warn_stuck", "terminate"))
 QUICK = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
 SMALL = ("--layers=1", "--width=32", "--heads=2")
