@@ -14,11 +14,11 @@ from flax import nnx
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Compiled
+from tpu import compiler
 
 from pejax import Dims, Tokens, attention, make_encoding
 from pejax._encoding import attention_hooks
 from pejax.models import Decoder, DecoderConfig
-from tpu import compiler
 
 __all__ = ["compiler"]
 

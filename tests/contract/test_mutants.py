@@ -16,12 +16,6 @@ import jax.numpy as jnp
 import laws
 import numpy as np
 import pytest
-from tests.encodings import test_alibi
-from tests.extensions import test_frequencies as test_extension
-from tests.ops import test_phases
-from tests.encodings import test_rotary
-from tests.encodings import test_sinusoidal
-from tests.encodings import test_t5
 from cases import Case
 
 from pejax import _make as registry
@@ -31,6 +25,9 @@ from pejax._extensions import frequencies as extension
 from pejax._extensions import longrope, yarn
 from pejax._ops import phases, relative
 from pejax._ops import rotary as rotation
+from tests.encodings import test_alibi, test_rotary, test_sinusoidal, test_t5
+from tests.extensions import test_frequencies as test_extension
+from tests.ops import test_phases
 
 
 def alibi_is_its_formula_at_any_distance() -> None:

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import Case, close, draw, normal, serves
+from decoders import FAST
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +16,6 @@ from pejax._encoding import Band, split_params
 from pejax._extensions.interpolation import squeeze_positions
 from pejax._extensions.self_extend import rerope, self_extend
 from pejax.testing import assert_shift_invariant, shift_deviation
-from cases import Case, close, draw, normal, serves
-from decoders import FAST
 
 FARTHER = {"causal": 96, "image": (24, 4)}
 """Extents beyond the trained 24 and (6, 4); what they squeeze by is exact."""

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.extensions.test_frequencies import yarn_ratio
 
 from pejax._extensions.longrope_search import search_longrope
+from tests.extensions.test_frequencies import yarn_ratio
 
 FACTOR, TARGET = 8.0, jnp.asarray([1.0, 1.1, 1.5, 2.0, 5.0, 7.0, 9.0, 9.5])
 OPTIONS = {"trained_length": 256, "population": 12, "parents": 6, "mutations": 5, "crossovers": 4, "chunk": 4}

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import mostly_slow
+from decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 from flax import nnx
 
 from pejax import Encoding, Tokens, attention_fn, encoded_attention, make_encoding
@@ -17,7 +18,6 @@ from pejax.models.attention import Where
 from pejax.models.block import Block
 from pejax.models.layers import RMSNorm, Style
 from pejax.models.transformer import sequence_tokens
-from decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 
 PACKED = jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0, 0], [7, 7, 7, 7, 7, 0, 0, 0, 0]])
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import mostly_slow
+from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
 from flax import nnx
 
 from pejax._encoding import merge_params
@@ -14,7 +15,6 @@ from pejax._tokens import Tokens
 from pejax.models import Decoder, Sampling
 from pejax.models import generation as generate
 from pejax.models.sampling import sample
-from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
 
 SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2]])
 """A whole prompt, one padded on the left, two documents of which the second goes on."""

@@ -10,6 +10,7 @@ import pytest
 from cases import mostly_slow
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
+from peers import peer
 
 from pejax import ENCODINGS, make_encoding
 from pejax._encoding import stack_layers
@@ -19,7 +20,6 @@ from pejax.models import ViT, ViTConfig, logical_axes, partition_specs
 from pejax.models import block as block_module
 from pejax.models.block import drop_factors
 from pejax.models.vit import images_to_patches
-from peers import peer
 
 TINY = {"image_size": 12, "patch": 3, "channels": 2, "classes": 5, "width": 16, "layers": 2, "heads": 2}
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from decoders import FAST
 from flax import nnx
 
 from pejax import attention_weights
@@ -12,7 +13,6 @@ from pejax.models import Execution
 from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pejax.models.vit import ViT, ViTConfig
-from decoders import FAST
 from train.engine import attention_entropy as entropy
 from train.engine.attention_entropy import Watching
 

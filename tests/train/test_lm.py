@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import mostly_slow
+from decoders import FAST, TEXT_ENCODINGS
 from jax.experimental.compilation_cache import compilation_cache
+from metric_lines import timeless
 from rich.console import Console
 
-from decoders import FAST, TEXT_ENCODINGS
-from metric_lines import timeless
 from train import evaluate
 from train.data.text.loading import load_text, training_windows
 from train.devices.mesh import make_mesh

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from decoders import FAST, TEXT_ENCODINGS
 from flax import nnx
 from jax.sharding import PartitionSpec
 
 from pejax import ENCODINGS, grid_positions
 from pejax.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig, Execution, ViT, ViTConfig
-from decoders import FAST, TEXT_ENCODINGS
 from train.devices.mesh import make_mesh, own_rows, parse_mesh, put_batch, require_divisible, training_execution
 from train.engine.config import parse
 from train.engine.loop import init_state, make_step, state_shardings

@@ -4,8 +4,8 @@ Run with `pytest -m tpu`, in a session of its own: libtpu (the tpu extra) reads 
 """
 
 import pytest
-
 from tpu import compiler
+
 from train.devices.mesh import parse_mesh
 from train.plan.estimate import estimate
 from train.plan.program import Plan, main, plan, read

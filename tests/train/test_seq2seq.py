@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from metric_lines import timeless
 
 from pejax import ENCODINGS
-from metric_lines import timeless
 from train import evaluate
 from train.devices.mesh import make_mesh
 from train.engine.config import parse

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from metric_lines import timeless
 from rich.console import Console
 
 from pejax import ENCODINGS
-from metric_lines import timeless
 from train import evaluate
 from train.data.images import evaluation_batches, load
 from train.devices.mesh import make_mesh

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import toy_program
-
 from metric_lines import timeless
+
 from train import evaluate
 from train.engine import session
 from train.engine.files import write_whole

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_program
+from metric_lines import timeless
 
 from pejax.models.decoder import DecoderConfig
 from pejax.models.vit import ViTConfig
-from metric_lines import timeless
 from train import evaluate, replay
 from train.devices.flops import PEAKS, decoder_flops, peak_flops, vit_flops
 from train.engine import metrics as watch
