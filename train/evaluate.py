@@ -21,9 +21,11 @@ from pathlib import Path
 from rich.console import Console
 
 from train.devices.mesh import make_mesh
-from train.engine.config import Parser, friendly, load_config, program_of, stoppable
+from train.engine.config import load_config, program_of
+from train.engine.parser import Parser
 from train.engine.results import results_stem
 from train.engine.session import publish, restore_params
+from train.engine.stopping import friendly, stoppable
 from train.engine.task import Program
 
 PROGRAMS = ("vit", "lm", "seq2seq")

@@ -1,28 +1,21 @@
 """The settings of a run: the fields every program shares, and the way from a command line to them and back."""
 
-import contextlib
 import dataclasses
-import difflib
 import json
 import math
-import os
 import re
 import shlex
-import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, ClassVar, NoReturn, Self, TypeVar
-
-import simple_parsing
+from typing import Any, ClassVar, Self, TypeVar
 
 from pejax._make import parse_spec
 from pejax.models.execution import REMAT
-from train.devices.hosts import lost, parse_hosts
+from train.devices.hosts import parse_hosts
 from train.devices.mesh import parse_mesh
 from train.engine.files import write_whole
 from train.engine.metrics import parse_profile
+from train.engine.parser import Parser
 
 RUN_FIELDS = (
     "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "spike", "profile", "eval_limit",
@@ -31,9 +24,6 @@ RUN_FIELDS = (
 """Fields of every program that may change between a run and its continuation."""
 
 OPTIMIZERS = ("adamw", "lamb")
-
-INTERRUPTED = 128 + signal.SIGINT
-"""Exit status after Ctrl-C. After SIGTERM, which ends machines that may be taken away, it is 0: all is saved."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,23 +150,6 @@ def require_choice(config: RunConfig, name: str, *choices: str) -> None:
     """
     if getattr(config, name) not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(config, name)!r}")
-
-
-class Parser(simple_parsing.ArgumentParser):
-    """A parser whose every complaint is one line, `error: ...`, and exit status 2."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=simple_parsing.SimpleHelpFormatter, **options)
-
-    def error(self, message: str) -> NoReturn:
-        """Print the complaint, with the nearest option where one is unknown, and exit."""
-        unknown = re.match(r"unrecognized arguments: (--\w+)", message)
-        if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            near = difflib.get_close_matches(unknown[1], known, n=1)
-            message = f"unknown option {unknown[1]}; " + (f"did you mean {near[0]}?" if near else "see --help")
-        sys.stderr.write(f"error: {message}\n")
-        raise SystemExit(2)
 
 
 def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
@@ -317,50 +290,3 @@ def command(config: RunConfig) -> str:
     """Return the command that continues this run."""
     hosts = f" --hosts={config.hosts}" if config.hosts else ""
     return f"python -m train.{config.program} --resume --out={shlex.quote(str(run_folder(config)))}{hosts}"
-
-
-@contextlib.contextmanager
-def friendly(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn errors of these kinds into one line, `error: ...`, and exit status 2; Ctrl-C into status 130."""
-    try:
-        yield
-    except kinds as wrong:
-        if lost(wrong):  # the word is then with `hosts.together`
-            raise
-        sys.stderr.write(f"error: {' '.join(str(wrong).split())}\n")
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        raise SystemExit(INTERRUPTED) from None
-
-
-class Stopped(BaseException):
-    """A signal to stop, by its number."""
-
-
-@contextlib.contextmanager
-def stoppable(onward: Callable[[], str]) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM end the process soon, with a line that says how to go on; a second one ends it at once.
-
-    While it trains, `loop.Stop` listens in place of this. Threads that compile or read are not waited for.
-
-    Args:
-        onward: tells what is saved and how to go on.
-    """
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        for again in before:
-            signal.signal(again, signal.SIG_DFL)
-        raise Stopped(number)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except Stopped as stopped:
-        sys.stdout.flush()
-        os.write(2, f"stopped; {onward()}\n".encode())
-        os._exit(INTERRUPTED if stopped.args[0] == signal.SIGINT else 0)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

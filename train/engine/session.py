@@ -22,10 +22,8 @@ from train.devices.mesh import make_mesh, own_rows, paced, put_batch, replicated
 from train.engine import failed_step as offending
 from train.engine.checkpoint import CheckpointError, Checkpoints, written_steps
 from train.engine.config import (
-    INTERRUPTED,
     RunConfig,
     command,
-    friendly,
     from_dict,
     load_config,
     parse,
@@ -33,13 +31,13 @@ from train.engine.config import (
     require_same,
     run_folder,
     save_config,
-    stoppable,
 )
 from train.engine.files import take
 from train.engine.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
 from train.engine.metrics import parse_profile
 from train.engine.optimizers import make_optimizer
 from train.engine.progress import read_metrics
+from train.engine.stopping import INTERRUPTED, friendly, stoppable
 from train.engine.task import Found, Program, Split, Task, mesh_memory, recipe, require_trainable
 
 PREFETCHED = 4

@@ -21,7 +21,9 @@ from jax.stages import Compiled
 from rich.console import Console
 
 from train.devices.mesh import require_divisible
-from train.engine.config import Parser, friendly, parse
+from train.engine.config import parse
+from train.engine.parser import Parser
+from train.engine.stopping import friendly
 from train.lm import config as lm_config
 from train.plan.abstract_step import Subject, compile_step, image_subject, language_subject
 from train.plan.collectives import Collectives, collectives

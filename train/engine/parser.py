@@ -1,0 +1,25 @@
+"""A command line whose every complaint is one line."""
+
+import difflib
+import re
+import sys
+from typing import Any, NoReturn
+
+import simple_parsing
+
+
+class Parser(simple_parsing.ArgumentParser):
+    """A parser whose every complaint is one line, `error: ...`, and exit status 2."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=simple_parsing.SimpleHelpFormatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the complaint, with the nearest option where one is unknown, and exit."""
+        unknown = re.match(r"unrecognized arguments: (--\w+)", message)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            near = difflib.get_close_matches(unknown[1], known, n=1)
+            message = f"unknown option {unknown[1]}; " + (f"did you mean {near[0]}?" if near else "see --help")
+        sys.stderr.write(f"error: {message}\n")
+        raise SystemExit(2)
