@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pejax
-from pejax import ENCODINGS, Dims, Encoding, Tokens, make_encoding
-from pejax import _explain as explain
+from pejax import ENCODINGS, Dims, Encoding, Tokens, explain, make_encoding
 from pejax._encoding import attention_hooks, from_distance, merge_params, split_params, stack_layers
 from pejax._make import parse_spec
 from pejax._tokens import as_tokens

@@ -11,8 +11,7 @@ from cases import mostly_slow
 from decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 from flax import nnx
 
-from pejax import Encoding, Tokens, attention_fn, encoded_attention, make_encoding
-from pejax import _explain as explain
+from pejax import Encoding, Tokens, attention_fn, encoded_attention, explain, make_encoding
 from pejax.models import Decoder, DecoderConfig
 from pejax.models.attention import Where
 from pejax.models.block import Block

@@ -21,9 +21,7 @@ TINY = {
 }  # fmt: skip
 LENGTHS = (3, 7)
 
-quickly = functools.partial(
-    jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-)
+quickly = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @functools.cache

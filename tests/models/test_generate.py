@@ -12,8 +12,7 @@ from flax import nnx
 
 from pejax._encoding import merge_params
 from pejax._tokens import Tokens
-from pejax.models import Decoder, Sampling
-from pejax.models import generation as generate
+from pejax.models import Decoder, Sampling, generate
 from pejax.models.sampling import sample
 
 SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2]])

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
+from quick import QUICK
 
 ROOT = Path(__file__).parents[2]
 IMPATIENT = " ".join(f"--xla_cpu_collective_call_{end}_timeout_seconds=20" for end in ("warn_stuck", "terminate"))
-QUICK = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
 SMALL = ("--layers=1", "--width=32", "--heads=2")
 SHORT_VIT = (*SMALL, "--epochs=1", "--eval_limit=800", "--eval_sizes", "28", "64")
 SHORT_LM = (*SMALL, "--steps=50", "--eval_limit=20", "--eval_stride=64", "--eval_lengths", "64", "128", "256")
