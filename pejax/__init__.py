@@ -6,7 +6,7 @@ from pejax._attention.encoded import caches_rotated_keys, encoded_attention
 from pejax._attention.flax_api import attention_fn
 from pejax._attention.linear import linear_attention
 from pejax._attention.sharded import sharded_attention
-from pejax._encoding import Dims, Encoding, attention_hooks, merge_params
+from pejax._encoding import Dims, Encoding, attention_hooks, from_distance, merge_params
 from pejax._encodings.alibi import alibi_bias, alibi_slopes, scale_alibi_slopes
 from pejax._encodings.fire import fire_bias
 from pejax._encodings.kerple import kerple_bias
@@ -61,6 +61,7 @@ __all__ = [
     "extend_ntk",
     "extend_yarn",
     "fire_bias",
+    "from_distance",
     "grid_positions",
     "interpolate_positions",
     "kerple_bias",
