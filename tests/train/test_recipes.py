@@ -170,11 +170,11 @@ def test_imagenet100_from_a_folder(tmp_path):
 @pytest.mark.parametrize("shown", [0.5, 1.0])
 def test_as_much_of_a_test_image_is_shown_as_is_asked_for(shown, tmp_path):
     """A bright square of half the side in the middle of a dark picture fills the view, or a quarter of it."""
-    for split in ("train", "val"):
-        (tmp_path / split / "a").mkdir(parents=True)
-        pixels = np.zeros((40, 40, 3), np.uint8)
-        pixels[10:30, 10:30] = 255
-        Image.fromarray(pixels).save(tmp_path / split / "a" / "0.png")
+    pixels = np.zeros((40, 40, 3), np.uint8)
+    pixels[10:30, 10:30] = 255
+    for folder in (tmp_path / split / name for split in ("train", "val") for name in "ab"):
+        folder.mkdir(parents=True)
+        Image.fromarray(pixels).save(folder / "0.png")
     image, _ = load(f"folder(path='{tmp_path}', shown={shown})", 20).test(20)[0]
     assert (image > 127).mean() == pytest.approx(0.25 / shown**2, abs=0.02)
     with pytest.raises(ValueError, match=r"shown must be above 0 and at most 1, got 1\.5"):

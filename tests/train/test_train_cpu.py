@@ -58,7 +58,7 @@ def test_a_core_is_a_device_unless_told_otherwise(allowed, told, devices, tmp_pa
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: allowed, raising=False)
-    monkeypatch.setattr("train.cpu.stop_at_once", lambda: None)  # Ctrl-C is pytest's
+    monkeypatch.setattr("train.devices.cpu.stop_at_once", lambda: None)  # Ctrl-C is pytest's
     prepare_cpu(tmp_path)  # no such kernel: the process goes on
     assert os.environ.get("JAX_NUM_CPU_DEVICES") == devices
 
