@@ -80,7 +80,7 @@ def test_a_run_starts_from_another(whole, tmp_path, monkeypatch, capsys):
 
 def test_a_folder_takes_one_run_at_a_time(tmp_path, capsys):
     """A run that is killed does not keep the next one out."""
-    take = f"from train.engine.files import take; from pathlib import Path; take(Path({str(tmp_path)!r})); input(print())"
+    take = f"import pathlib; from train.engine.files import take; take(pathlib.Path({str(tmp_path)!r})); input(print())"
     other = subprocess.Popen(
         [sys.executable, "-c", take], cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
