@@ -7,10 +7,14 @@
 Each start is a process of its own. One that ends with another status than 0, or not within `--patience` seconds, is
 counted, and the end of what it said is kept in the folder `--out`. XLA ends a process whose devices wait for each other
 in vain; it is told to do so after 20 seconds instead of 60.
+
+Every start is one line of `--results`. Starts of this version of jax, with as many cores, that stand there already
+count: what was stopped goes on.
 """
 
 import argparse
 import datetime
+import json
 import os
 import platform
 import statistics
@@ -21,7 +25,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,17 +39,13 @@ COMMANDS = {
 
 IMPATIENT = " ".join(f"--xla_cpu_collective_call_{end}_timeout_seconds=20" for end in ("warn_stuck", "terminate"))
 
-
-class Start(NamedTuple):
-    """How one start ended: its status, None = not at all, and after how many seconds."""
-
-    status: int | None
-    seconds: float
+Start = dict[str, Any]
+"""How one start ended: `command`, `status`, None = not at all, `seconds`; and `cores`, `jax`, `commit`, `date`."""
 
 
-def start(words: Sequence[str], log: Path, cores: int, patience: float) -> Start:
-    """Run `python -m WORDS` on so many cores; keep what it said where it fails."""
-    allowed = sorted(os.sched_getaffinity(0))[: cores or None]
+def start(words: Sequence[str], log: Path, cores: int, patience: float) -> tuple[int | None, float]:
+    """Run `python -m WORDS` on so many cores; return its status and seconds, and keep what it said where it fails."""
+    allowed = sorted(os.sched_getaffinity(0))[:cores]
     begun = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -60,7 +60,7 @@ def start(words: Sequence[str], log: Path, cores: int, patience: float) -> Start
         status = None
     if status != 0:
         log.write_bytes(said[-100_000:])
-    return Start(status, time.monotonic() - begun)
+    return status, time.monotonic() - begun
 
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -73,54 +73,80 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cores", type=int, default=0, help="cores that a process sees; 0 = all")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds a start may take (default 600)")
     parser.add_argument("--out", type=Path, default=Path("runs/starts"), help="folder of what failed starts said")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/starts.jsonl", help="file of lines")
     chosen = parser.parse_args(argv)
     unknown = [name for name in chosen.commands if name not in COMMANDS]
     if unknown:
         parser.error(f"COMMAND must be one of {', '.join(COMMANDS)}, got {unknown[0]}")
     if chosen.times < 1:
         parser.error(f"--times must be at least 1, got {chosen.times}")
+    visible = len(os.sched_getaffinity(0))
+    if not 0 <= chosen.cores <= visible:
+        parser.error(f"--cores must be from 0 to {visible}, what is visible, got {chosen.cores}")
+    chosen.cores = chosen.cores or visible
     return chosen
+
+
+def read(path: Path, cores: int) -> list[Start]:
+    """Return the starts of this version of jax with so many cores that a file holds."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    starts = [json.loads(line) for line in lines]
+    return [one for one in starts if (one["cores"], one["jax"]) == (cores, version("jax"))]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 if all starts came to their end, else 1."""
     chosen = options(argv)
     chosen.out.mkdir(parents=True, exist_ok=True)
-    found: dict[str, list[Start]] = {name: [] for name in chosen.commands}
+    chosen.results.parent.mkdir(parents=True, exist_ok=True)
+    starts = [one for one in read(chosen.results, chosen.cores) if one["command"] in chosen.commands]
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    where = {"cores": chosen.cores, "jax": version("jax"), "commit": commit.stdout.strip()}
     with tempfile.TemporaryDirectory() as folder:
-        trained = f"{folder}/trained"
-        if "train.evaluate" in found:
-            start(["train.vit", *COMMANDS["train.vit"], f"--out={trained}"], chosen.out / "trained.log", 0, 600.0)
-        begun, done = time.monotonic(), 0
-        for turn in range(chosen.times):
-            for name, starts in found.items():
-                where = [trained] if name == "train.evaluate" else [f"--out={folder}/{name}", "--overwrite"]
-                log = chosen.out / f"{name}-{turn}.log"
-                starts.append(start([name, *COMMANDS[name], *where], log, chosen.cores, chosen.patience))
-                done += 1
-                left = (time.monotonic() - begun) * (chosen.times * len(found) / done - 1)
-                ended = " · ".join(
-                    f"{name} {sum(s.status == 0 for s in kept)}/{len(kept)}" for name, kept in found.items()
+        trained, begun, done = Path(folder) / "trained", time.monotonic(), 0
+        while left := wanted(starts, chosen.commands, chosen.times):
+            name = max(left, key=lambda name: left[name])
+            if name == "train.evaluate" and not trained.exists():
+                start(
+                    ["train.vit", *COMMANDS["train.vit"], f"--out={trained}"],
+                    chosen.out / "trained.log",
+                    chosen.cores,
+                    600.0,
                 )
-                print(f"{ended} · {left / 60:.0f} min left", flush=True)
-    print(table(found, chosen.cores))
-    return 0 if all(one.status == 0 for starts in found.values() for one in starts) else 1
+            to = [str(trained)] if name == "train.evaluate" else [f"--out={folder}/{name}", "--overwrite"]
+            log = chosen.out / f"{name}-{chosen.times - left[name]}.log"
+            status, seconds = start([name, *COMMANDS[name], *to], log, chosen.cores, chosen.patience)
+            today = str(datetime.date.today())
+            starts.append({"command": name, "status": status, "seconds": round(seconds, 1), **where, "date": today})
+            with chosen.results.open("a") as lines:
+                lines.write(json.dumps(starts[-1]) + "\n")
+            done += 1
+            rest = (time.monotonic() - begun) / done * (sum(left.values()) - 1)
+            print(f"{name}: {status} after {seconds:.0f} s · {rest / 60:.0f} min left", flush=True)
+    print(table(starts, chosen.cores))
+    return 0 if all(one["status"] == 0 for one in starts) else 1
 
 
-def table(found: dict[str, list[Start]], cores: int) -> str:
+def wanted(starts: Sequence[Start], commands: Sequence[str], times: int) -> dict[str, int]:
+    """Return how many starts of each command are still to come."""
+    left = {name: times - sum(one["command"] == name for one in starts) for name in commands}
+    return {name: count for name, count in left.items() if count > 0}
+
+
+def table(starts: Sequence[Start], cores: int) -> str:
     """Return what came out as markdown."""
-    seen = cores or len(os.sched_getaffinity(0))
     lines = [
-        f"{datetime.date.today()} · jax {version('jax')} · Python {platform.python_version()} · {seen} cores visible",
+        f"{datetime.date.today()} · jax {version('jax')} · Python {platform.python_version()} · {cores} cores visible",
         "",
         "| command | ended / starts | seconds, median | longest |",
         "|---|---:|---:|---:|",
     ]
-    for name, starts in found.items():
-        seconds = [one.seconds for one in starts]
-        ended = sum(one.status == 0 for one in starts)
+    for name in dict.fromkeys(one["command"] for one in starts):
+        own = [one for one in starts if one["command"] == name]
+        seconds = [one["seconds"] for one in own]
+        ended = sum(one["status"] == 0 for one in own)
         words = " ".join([name, *COMMANDS[name]])
-        lines.append(f"| `{words}` | {ended} / {len(starts)} | {statistics.median(seconds):.1f} | {max(seconds):.1f} |")
+        lines.append(f"| `{words}` | {ended} / {len(own)} | {statistics.median(seconds):.1f} | {max(seconds):.1f} |")
     return "\n".join(lines)
 
 
