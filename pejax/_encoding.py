@@ -286,7 +286,7 @@ def stack_layers(init_layer: Callable[[Array], Params], key: Array, layers: int)
     return jax.vmap(init_layer)(jax.random.split(key, layers))
 
 
-def owned_by(share: str, init: Callable[[Array], Params]) -> dict[str, Any]:
+def shared_or_per_layer(share: str, init: Callable[[Array], Params]) -> dict[str, Any]:
     """Return the argument of `Encoding` that makes `init` one copy for the "model", or one for each "layer".
 
     Raises:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from pejax._encoding import Dims, Encoding, Params, owned_by
+from pejax._encoding import Dims, Encoding, Params, shared_or_per_layer
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, sum_over_axes
 from pejax._ops.relu_network import Side, Units, log_distance, network
 
@@ -118,4 +118,4 @@ def fire(dims: Dims, *, hidden: int = 32, threshold: float | None = None, share:
         check_axes("fire", q_positions, dims.axes)
         return _bias(params, q_positions, k_positions, dims.axes, dims.causal, threshold)
 
-    return Encoding(**owned_by(share, init), bias=bias)
+    return Encoding(**shared_or_per_layer(share, init), bias=bias)

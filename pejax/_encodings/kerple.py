@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from pejax._encoding import Dims, Encoding, Params, from_distance, owned_by
+from pejax._encoding import Dims, Encoding, Params, from_distance, shared_or_per_layer
 from pejax._ops.checks import check_choice
 from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
 
@@ -84,7 +84,7 @@ def kerple(dims: Dims, *, variant: str = "log", share: str = "model") -> Encodin
         r1, r2 = _bounded(params["r1"], None), _bounded(params["r2"], largest)
         return _kernel(variant, token_distance(relative, dims.axes), r1, r2)
 
-    hooks = owned_by(share, init)
+    hooks = shared_or_per_layer(share, init)
     return Encoding(**hooks, bias=from_distance(distance), distance=distance, shift_invariant=True)
 
 

@@ -25,7 +25,7 @@ def learned(
     *,
     method: str = "bicubic",
     antialias: bool = False,
-    factorised: bool = False,
+    factorized: bool = False,
     extend: str = "none",
 ) -> Encoding:
     """Make a learned table for these dims, drawn from a normal distribution of standard deviation 0.02.
@@ -38,18 +38,18 @@ def learned(
         dims: `extent` gives the size of the table, `width` its channels.
         method: of resampling: "bicubic", "bilinear" or "align_corners".
         antialias: filter axes that shrink (`resize_embedding`).
-        factorised: one table per axis, C/A channels each, joined in the order of the axes; for A > 1.
+        factorized: one table per axis, C/A channels each, joined in the order of the axes; for A > 1.
         extend: on one axis, "resize" resamples a table that is shorter than the sequence instead of refusing it. Where
             the length is traced, the table is read at the centres of the resampled cells, which is the same.
 
     Raises:
-        ValueError: no extent; an unknown method, or antialiasing where corners align; `factorised` on one axis or with
+        ValueError: no extent; an unknown method, or antialiasing where corners align; `factorized` on one axis or with
             a width that A does not divide; an unknown extension, or one on more. `at` refuses a sequence longer than
             the table, an extent of other axes, and a traced length where it cannot resize to one; `embed` refuses
             positions of other axes or outside the table.
     """
-    size = _table_size(dims, method, antialias, factorised, extend)
-    shapes = [(n, dims.width // dims.axes) for n in size] if factorised else [(*size, dims.width)]
+    size = _table_size(dims, method, antialias, factorized, extend)
+    shapes = [(n, dims.width // dims.axes) for n in size] if factorized else [(*size, dims.width)]
 
     def init(key: Array) -> Params:
         keys = jax.random.split(key, len(shapes))
@@ -63,7 +63,7 @@ def learned(
                 raise ValueError(f"{rule}, got {method!r} and antialias={antialias}")
             return {**params, "cell": jnp.minimum(1.0, rows / extent.astype(jnp.float32))}
         sizes = _sizes(extent, dims.axes, rows, extend == "resize")
-        sizes = [(n,) for n in sizes] if factorised else [sizes]
+        sizes = [(n,) for n in sizes] if factorized else [sizes]
         resized = {
             f"table_{i}": resize_grid(params[f"table_{i}"], to, method=method, antialias=antialias)
             for i, to in enumerate(sizes)
@@ -75,23 +75,23 @@ def learned(
         tables = [params[f"table_{i}"] for i in range(len(shapes))]
         if "cell" in params:
             positions = (positions.astype(jnp.float32) + 0.5) * params["cell"] - 0.5
-        by_table = [positions[..., i] for i in range(dims.axes)] if factorised else [positions]
+        by_table = [positions[..., i] for i in range(dims.axes)] if factorized else [positions]
         rows = [lookup_embedding(*pair) for pair in zip(tables, by_table, strict=True)]
         return (x.astype(jnp.float32) + jnp.concatenate(rows, axis=-1).astype(jnp.float32)).astype(x.dtype)
 
     return Encoding(init=init, at=at, embed=embed)
 
 
-def _table_size(dims: Dims, method: str, antialias: bool, factorised: bool, extend: str) -> tuple[int, ...]:
+def _table_size(dims: Dims, method: str, antialias: bool, factorized: bool, extend: str) -> tuple[int, ...]:
     """Return the trained extent as a tuple, all options checked."""
     if dims.extent is None:
         raise ValueError("a table needs the trained extent, got dims.extent=None")
     check_choice("method", method, METHODS)
     if antialias and method == "align_corners":
         raise ValueError("learned: antialias must be False where method='align_corners', got True")
-    if factorised and (dims.axes == 1 or dims.width % dims.axes):
+    if factorized and (dims.axes == 1 or dims.width % dims.axes):
         rule = "more than one axis, and a width that they divide"
-        raise ValueError(f"learned(factorised=True) needs {rule}, got axes={dims.axes}, width={dims.width}")
+        raise ValueError(f"learned(factorized=True) needs {rule}, got axes={dims.axes}, width={dims.width}")
     check_choice("extend", extend, ("none", "resize"))
     if extend == "resize" and dims.axes > 1:
         raise ValueError(f"extend='resize' is for one axis: grids are always resampled, got axes={dims.axes}")

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
-from pejax._encoding import Dims, Encoding, Params, from_distance, owned_by
+from pejax._encoding import Dims, Encoding, Params, from_distance, shared_or_per_layer
 from pejax._ops.checks import check_position_type
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
 
@@ -140,5 +140,5 @@ def t5(dims: Dims, *, buckets: int = 32, max_distance: int = 128, share: str = "
         check_axes("t5", relative, dims.axes)
         return _look_up(params["table"], relative, dims.axes, not dims.causal, max_distance)
 
-    hooks = owned_by(share, init)
+    hooks = shared_or_per_layer(share, init)
     return Encoding(**hooks, bias=from_distance(distance), distance=distance, shift_invariant=True)

@@ -52,7 +52,7 @@ def _backward(saved: tuple[Array, Array, Array | None], cotangent: Array) -> tup
 product.defvjp(_forward, _backward)
 
 
-def computed_again(function: Callable[..., Array]) -> Callable[..., Array]:
+def recompute(function: Callable[..., Array]) -> Callable[..., Array]:
     """Return the function, but of its arguments alone is kept what its gradient needs: it is computed twice.
 
     Args:

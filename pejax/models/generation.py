@@ -76,7 +76,7 @@ def generate(
     longest = max(int(tokens.positions.max()) + 1, int(tokens.positions[:, -1].max()) + count)
     if encoding.at is not None:
         encoding.at(model.stack.embed_params(), longest)  # refuses what it cannot serve
-    steady = bool(is_steady(encoding, model.stack.embed_params(), longest))
+    steady = bool(is_length_independent(encoding, model.stack.embed_params(), longest))
     static, params = nnx.split(model)
     way = "steady" if steady else policy
     key = jax.random.key(0) if key is None else key
@@ -92,7 +92,7 @@ def check_ids(ids: Int[Array, "B T"], vocab: int) -> None:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def is_steady(encoding: Encoding, params: Params, longest: int | Array) -> Bool[Array, ""]:
+def is_length_independent(encoding: Encoding, params: Params, longest: int | Array) -> Bool[Array, ""]:
     """Return whether the parameters are the same at every length from 1 to `longest`."""
     at = encoding.at
     if at is None:

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from pejax._ops.matmul import computed_again, product
+from pejax._ops.matmul import product, recompute
 from pejax._ops.remat import kept
 from pejax.models.sharding import named
 
@@ -104,7 +104,7 @@ class Linear(nnx.Linear):
             return product(function(*inputs), kernel, bias)
 
         inputs = tuple(x.astype(self.dtype) for x in inputs)
-        return kept(computed_again(run)(self.kernel[...], self._own_bias(), *inputs).astype(inputs[0].dtype))
+        return kept(recompute(run)(self.kernel[...], self._own_bias(), *inputs).astype(inputs[0].dtype))
 
     def _own_bias(self) -> Array | None:
         return None if self.bias is None else self.bias[...]
@@ -127,7 +127,7 @@ class LayerNorm(nnx.Module):
         return _by_rows(_layer_norm, x, self.scale[...], self.bias[...])
 
 
-@computed_again
+@recompute
 def _layer_norm(x: Float[Array, "*B C"], scale: Float[Array, " C"], bias: Float[Array, " C"]) -> Float[Array, "*B C"]:
     wide = x.astype(jnp.float32)
     centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
@@ -153,7 +153,7 @@ class RMSNorm(nnx.Module):
         return _by_rows(_rms_norm, x, self.scale[...])
 
 
-@computed_again
+@recompute
 def _rms_norm(x: Float[Array, "*B C"], scale: Float[Array, " C"]) -> Float[Array, "*B C"]:
     wide = x.astype(jnp.float32)
     factor = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + EPSILON)
@@ -165,14 +165,14 @@ def make_norm(style: Style, width: int) -> LayerNorm | RMSNorm:
     return LayerNorm(width) if style.norm == "layer" else RMSNorm(width)
 
 
-@computed_again
+@recompute
 def gelu(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
     """Return `x · (1 + erf(x / √2)) / 2`, in float32 inside; by the complement `erfc` it would take twice as long."""
     wide = x.astype(jnp.float32)
     return (0.5 * wide * (1.0 + jax.lax.erf(wide * 0.5**0.5))).astype(x.dtype)
 
 
-@computed_again
+@recompute
 def _gated(gate: Float[Array, "*B C"], x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
     return nnx.silu(gate) * x
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-COLDEST = 1e-6
+MIN_TEMPERATURE = 1e-6
 """The lowest temperature but 0: logits divided by it are still finite."""
 
 
@@ -27,8 +27,8 @@ class Sampling(NamedTuple):
 
 def check_sampling(sampling: Sampling, vocab: int) -> None:
     """Raise ValueError for a setting out of range."""
-    if sampling.temperature != 0 and not COLDEST <= sampling.temperature < math.inf:
-        raise ValueError(f"temperature must be 0, or finite and at least {COLDEST}, got {sampling.temperature}")
+    if sampling.temperature != 0 and not MIN_TEMPERATURE <= sampling.temperature < math.inf:
+        raise ValueError(f"temperature must be 0, or finite and at least {MIN_TEMPERATURE}, got {sampling.temperature}")
     if not 0 <= sampling.top_k <= vocab:
         raise ValueError(f"top_k must be from 0 to the vocabulary, {vocab}, got {sampling.top_k}")
     if not 0 < sampling.top_p <= 1:

@@ -26,7 +26,7 @@ VARIANTS = {
     "fire(share='layer', threshold=8.0)": "causal",
     "kerple(variant='power')": "image",
     "learned(extend='resize')": "sequence",
-    "learned(factorised=True)": "image",
+    "learned(factorized=True)": "image",
     "rope(rotary_dim=4, base=500.0, pairing='half')": "causal",
     "rope(extend='dynamic_ntk+linear(factor=2)')": "sequence",
     "rope(extend='yarn(factor=4, attention_factor=1)')": "sequence",

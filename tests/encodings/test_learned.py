@@ -32,7 +32,7 @@ def test_tables_are_drawn_with_standard_deviation_002():
 
 
 def test_the_axes_of_a_factorised_table_are_drawn_apart():
-    _, params = made("learned(factorised=True)", Dims(width=6, heads=2, axes=2, extent=(4, 4)))
+    _, params = made("learned(factorized=True)", Dims(width=6, heads=2, axes=2, extent=(4, 4)))
     assert [table.shape for table in params.values()] == [(4, 3), (4, 3)]
     assert not np.any(params["table_0"] == params["table_1"])
 
@@ -54,7 +54,7 @@ def test_each_patch_gets_the_row_of_its_place_in_the_raster():
 
 
 def test_a_factorised_patch_gets_half_of_each_axis():
-    encoding, params = made("learned(factorised=True)", GRID)
+    encoding, params = made("learned(factorized=True)", GRID)
     rows = embedded(encoding, params, [[2, 3], [0, 1]], (2, 6))
     row, column = (np.asarray(params[name]) for name in ("table_0", "table_1"))
     np.testing.assert_array_equal(rows, np.concatenate([row[[2, 0]], column[[3, 1]]], axis=-1))
@@ -83,7 +83,7 @@ def test_a_grid_table_is_resized_to_the_extent(options):
 
 
 def test_each_table_of_a_factorised_grid_is_resized_to_its_own_side():
-    encoding, params = made("learned(factorised=True)", GRID)
+    encoding, params = made("learned(factorized=True)", GRID)
     resized = encoding.at(params, (3, 9))
     np.testing.assert_array_equal(resized["table_0"], params["table_0"])
     expected = resize_embedding(params["table_1"], 4, 9)
@@ -133,7 +133,7 @@ def test_a_length_known_only_at_run_time_gives_nan_beyond_the_table():
     [
         (LINE, "learned", jnp.arange(20), 5, 20),
         (GRID, "learned", grid_positions(9, 8), (3, 4), (9, 8)),
-        (GRID, "learned(factorised=True)", grid_positions(9, 8), (3, 4), (9, 8)),
+        (GRID, "learned(factorized=True)", grid_positions(9, 8), (3, 4), (9, 8)),
     ],
 )
 def test_squeezed_positions_read_the_trained_table(dims, spec, positions, trained, length):
@@ -163,8 +163,8 @@ def test_every_row_that_is_read_gets_its_gradient():
         ("learned", Dims(width=6, heads=2), "a table needs the trained extent, got dims.extent=None"),
         ("learned(method='cubic')", LINE, "method must be one of bicubic, bilinear, align_corners, got 'cubic'"),
         ("learned(method='align_corners', antialias=True)", GRID, "antialias must be False where"),
-        ("learned(factorised=True)", LINE, "needs more than one axis, .* got axes=1, width=6"),
-        ("learned(factorised=True)", Dims(width=5, heads=1, axes=2, extent=(3, 4)), "got axes=2, width=5"),
+        ("learned(factorized=True)", LINE, "needs more than one axis, .* got axes=1, width=6"),
+        ("learned(factorized=True)", Dims(width=5, heads=1, axes=2, extent=(3, 4)), "got axes=2, width=5"),
         ("learned(extend='resize')", GRID, "for one axis: grids are always resampled, got axes=2"),
     ],
 )

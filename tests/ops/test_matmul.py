@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pejax._attention.api import attention
 from pejax._ops.bfloat16 import as_bits, as_kept, from_bits
-from pejax._ops.matmul import computed_again, product
+from pejax._ops.matmul import product, recompute
 from pejax.models.layers import LayerNorm, Mlp, RMSNorm, Style, gelu, linear
 
 LEAD = [(1,), (1, 1), (3,), (2, 5), (2, 3, 4), (2, 200)]
@@ -140,7 +140,7 @@ def test_what_is_computed_again_keeps_its_arguments_alone_and_has_the_same_gradi
     def bent(x, scale):
         return jnp.tanh(jnp.exp(jnp.sin(x.astype(jnp.float32))) * scale).astype(x.dtype)
 
-    again = computed_again(bent)
+    again = recompute(bent)
     x, scale = draw(4, 6, dtype=dtype), draw(6, seed=1)
     assert again.__name__ == "bent"
     kept = jax.tree.leaves(jax.vjp(again, x, scale)[1])

@@ -14,7 +14,7 @@ from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pejax.models.vit import ViT, ViTConfig
 from train.engine import attention_entropy as entropy
-from train.engine.attention_entropy import Watching
+from train.engine.attention_entropy import EntropyExecution
 
 
 def mean_entropy(weights: np.ndarray) -> float:
@@ -59,7 +59,7 @@ def test_watching_changes_no_output_and_finds_every_layer(make, pe):
     call, axes = make(pe)
 
     def both():
-        watching = Watching(axes=axes)
+        watching = EntropyExecution(axes=axes)
         return call(watching), call(Execution()), watching.found
 
     watched, plain, found = jax.jit(both, compiler_options=FAST)()
@@ -75,7 +75,7 @@ def test_an_encoder_decoder_has_three_attentions():
     model, ids = EncoderDecoder(config, rngs=nnx.Rngs(0)), jnp.ones((2, 4), jnp.int32)
 
     def watch():
-        watching = Watching()
+        watching = EntropyExecution()
         model(ids, ids, execution=watching)
         return watching.found
 

@@ -21,12 +21,12 @@ from pejax.models import Execution
 QUERIES = 64
 """Queries of a sequence that are looked at, at most."""
 
-UNSEEN = ("values", "dropout", "implementation", "return_lse")
+IGNORED_OPTIONS = ("values", "dropout", "implementation", "return_lse")
 """Options of attention that its weights do not depend on."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Watching(Execution):
+class EntropyExecution(Execution):
     """Computes a model as ever, and collects the entropy of every attention call of every layer.
 
     Attributes:
@@ -70,7 +70,7 @@ def entropy(q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int,
     """
     length = q.shape[-3]
     rows = np.unique(np.linspace(0, length - 1, min(QUERIES, length)).round().astype(int))
-    given = {name: value for name, value in options.items() if name not in UNSEEN}
+    given = {name: value for name, value in options.items() if name not in IGNORED_OPTIONS}
     tokens = as_tokens(given.pop("q_tokens"))
     keys = given.pop("k_tokens", None)
     given |= {"q_tokens": taken(tokens, rows, axes), "k_tokens": tokens if keys is None else keys}

@@ -25,7 +25,7 @@ STACKED = "blocks"
 GROUPS = 4
 """Parts that the layers are summarised in, at most."""
 
-UNTOLD = {"stack", "layers", STACKED, "attention"}
+HIDDEN_PATH_PARTS = {"stack", "layers", STACKED, "attention"}
 """Attributes on the way to an encoding that every model has."""
 
 
@@ -111,7 +111,7 @@ def position_figures(params: Any) -> dict[str, Float[Array, "3"]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         names = [str(entry.key) for entry in path]
         if "position" in names:
-            name = "/".join(name for name in names if name not in UNTOLD)
+            name = "/".join(name for name in names if name not in HIDDEN_PATH_PARTS)
             stacked = STACKED in names[: names.index("position")]
             groups = layer_groups(len(leaf)) if stacked else {"": slice(None)}
             found |= {name + group: leaf[layers] for group, layers in groups.items()}

@@ -117,7 +117,7 @@ class Language(Split[Decoder]):
 
         @jax.jit
         def measure(params: Any) -> tuple[Array, Any]:
-            watching = entropy.Watching()
+            watching = entropy.EntropyExecution()
             self.model(params)(ids[:, :length], execution=watching)
             return jnp.mean(self.losses(params, ids).reshape(len(ids), -1, length), axis=(0, 2)), watching.found
 

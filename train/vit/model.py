@@ -101,7 +101,7 @@ class Classifier(Split[ViT]):
 
         @jax.jit
         def measure(params: Any) -> Any:
-            watching = entropy.Watching(axes=2)
+            watching = entropy.EntropyExecution(axes=2)
             self.model(params)(jnp.asarray(images), execution=watching)
             return watching.found
 

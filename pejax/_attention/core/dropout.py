@@ -34,10 +34,10 @@ def keep_pairs(
         keys: likewise.
         rate: the share to drop, in [0, 1).
     """
-    stream = finalise(finalise(dropout.seed[0] ^ dropout.batch) + dropout.head)
-    rows = finalise(stream ^ finalise(queries + dropout.first_query + dropout.seed[1]))
-    columns = finalise(finalise((keys + dropout.first_key) ^ dropout.seed[1]) + dropout.seed[0])
-    return finalise(rows[:, None] + columns[None, :]) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+    stream = finalize(finalize(dropout.seed[0] ^ dropout.batch) + dropout.head)
+    rows = finalize(stream ^ finalize(queries + dropout.first_query + dropout.seed[1]))
+    columns = finalize(finalize((keys + dropout.first_key) ^ dropout.seed[1]) + dropout.seed[0])
+    return finalize(rows[:, None] + columns[None, :]) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
 def apply_dropout(weights: Float[Array, "T S"], keep: Bool[Array, "T S"], rate: float) -> Float[Array, "T S"]:
@@ -45,7 +45,7 @@ def apply_dropout(weights: Float[Array, "T S"], keep: Bool[Array, "T S"], rate: 
     return jnp.where(keep, weights / (1.0 - rate), 0.0)
 
 
-def finalise(word: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+def finalize(word: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
     """Mix 32 bits: an xor-shift-multiply bijection in which every input bit moves half the output bits."""
     word = (word ^ (word >> 16)) * jnp.uint32(0x7FEB352D)
     word = (word ^ (word >> 15)) * jnp.uint32(0x846CA68B)

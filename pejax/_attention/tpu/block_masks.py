@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
-from pejax._attention.core.dropout import finalise
+from pejax._attention.core.dropout import finalize
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.reference import Options
 from pejax._attention.tpu.kernels import Spans
@@ -117,6 +117,6 @@ def drop_words(layout: Layout, operands: Operands, seed: UInt32[Array, "2"]) -> 
     batch, head = count(n, origin.batch), count(groups * shared, origin.head)
     if layout.one_dropout:
         batch, head = jnp.zeros_like(batch), jnp.zeros_like(head)
-    stream = finalise(finalise(seed[0] ^ batch)[:, None] + head)
-    rows = finalise(stream[:, :, None] ^ finalise(count(t, origin.query) + seed[1]))
-    return rows, finalise(finalise(count(operands.k.shape[2], origin.key) ^ seed[1]) + seed[0])
+    stream = finalize(finalize(seed[0] ^ batch)[:, None] + head)
+    rows = finalize(stream[:, :, None] ^ finalize(count(t, origin.query) + seed[1]))
+    return rows, finalize(finalize(count(operands.k.shape[2], origin.key) ^ seed[1]) + seed[0])

@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Bool, Float, Int
 
-from pejax._attention.core.dropout import finalise
+from pejax._attention.core.dropout import finalize
 from pejax._attention.core.reference import Options
 
 LANES = 128
@@ -149,7 +149,7 @@ def drop(plan: Plan, refs: Refs, weights: Float[Array, "S T"]) -> Float[Array, "
     if not rate:
         return weights
     column = lax.bitcast_convert_type(_column(plan, refs, "word"), jnp.uint32)
-    keep = finalise(column + refs["words"][0, 0]) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+    keep = finalize(column + refs["words"][0, 0]) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jnp.where(keep, weights / (1.0 - rate), 0.0)
 
 
