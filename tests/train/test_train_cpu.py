@@ -2,6 +2,7 @@
 
 import os
 import platform
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -216,6 +217,9 @@ def interrupted():
     print("went on")
 {"finish(interrupted)" if finished else "interrupted()"}
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which is ignored where tests run behind a &
+    )  # fmt: skip
     said = (3, "", "") if finished else (130, "", "stopped\n")
     assert (ended.returncode, ended.stdout, ended.stderr) == said
