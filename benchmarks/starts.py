@@ -45,12 +45,13 @@ Start = dict[str, Any]
 
 def start(words: Sequence[str], log: Path, cores: int, patience: float) -> tuple[int | None, float]:
     """Run `python -m WORDS` on so many cores; return its status and seconds, and keep what it said where it fails."""
-    allowed = sorted(os.sched_getaffinity(0))[:cores]
-    begun = time.monotonic()
+    visible, begun = os.sched_getaffinity(0), time.monotonic()
+    os.sched_setaffinity(0, sorted(visible)[:cores])  # which the process inherits
     process = subprocess.Popen(
         [sys.executable, "-m", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env={**os.environ, "XLA_FLAGS": IMPATIENT}, preexec_fn=lambda: os.sched_setaffinity(0, allowed),
+        env={**os.environ, "XLA_FLAGS": IMPATIENT},
     )  # fmt: skip
+    os.sched_setaffinity(0, visible)
     try:
         said, _ = process.communicate(timeout=patience)
         status = process.returncode

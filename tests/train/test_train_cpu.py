@@ -2,7 +2,6 @@
 
 import os
 import platform
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -208,6 +207,7 @@ def test_ctrl_c_during_imports_is_not_lost(finished, tmp_path):
     program = f"""
 import pathlib, signal
 from train.devices.cpu import finish, prepare_cpu
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where tests run behind a &
 prepare_cpu(pathlib.Path({str(tmp_path)!r}))
 def interrupted():
     try:
@@ -217,9 +217,6 @@ def interrupted():
     print("went on")
 {"finish(interrupted)" if finished else "interrupted()"}
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which is ignored where tests run behind a &
-    )  # fmt: skip
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     said = (3, "", "") if finished else (130, "", "stopped\n")
     assert (ended.returncode, ended.stdout, ended.stderr) == said
