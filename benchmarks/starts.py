@@ -108,12 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         while left := wanted(starts, chosen.commands, chosen.times):
             name = max(left, key=lambda name: left[name])
             if name == "train.evaluate" and not trained.exists():
-                start(
-                    ["train.vit", *COMMANDS["train.vit"], f"--out={trained}"],
-                    chosen.out / "trained.log",
-                    chosen.cores,
-                    600.0,
-                )
+                words = ["train.vit", *COMMANDS["train.vit"], f"--out={trained}"]
+                start(words, chosen.out / "trained.log", chosen.cores, chosen.patience)
             to = [str(trained)] if name == "train.evaluate" else [f"--out={folder}/{name}", "--overwrite"]
             log = chosen.out / f"{name}-{chosen.times - left[name]}.log"
             status, seconds = start([name, *COMMANDS[name], *to], log, chosen.cores, chosen.patience)

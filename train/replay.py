@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from rich.console import Console
 
 from train.devices.mesh import make_mesh, put_batch, training_execution
-from train.engine import failed_step as offending
+from train.engine import failed_step
 from train.engine.checkpoint import CheckpointError, Checkpoints
 from train.engine.config import load_config, program_of
 from train.engine.loop import init_state, make_step, state_shardings, step_key
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(soft_wrap=True, highlight=False)
     with friendly(ValueError, TypeError, OSError, CheckpointError):
         place = parser.parse_args(argv).folder
-        step, was, batch = offending.read(place)
+        step, was, batch = failed_step.read(place)
         now, odd = replay(place, batch)
     same = now == was or (math.isnan(now) and math.isnan(was))
     console.print(f"step {step} · the loss is {now!r}, {'the same as' if same else 'not the'} {was!r} of the run")

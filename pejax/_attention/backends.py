@@ -50,9 +50,9 @@ def _gpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
 
 
 def _cudnn(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
-    from pejax._attention.gpu import cudnn as fused
+    from pejax._attention.gpu import cudnn
 
-    return fused.fused_attention(options, layout, operands, interpret=platform() != "gpu")
+    return cudnn.fused_attention(options, layout, operands, interpret=platform() != "gpu")
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {

@@ -111,7 +111,7 @@ def scale_alibi_slopes(
     `m'_h = m_h · L/L'` when `L' > L`, else `m_h`; on grids L and L' are the diagonals.
 
     Args:
-        slopes: per token (patch), one a head.
+        slopes: per token (patch), one per head.
         trained_length: L, in tokens, or the trained grid.
         length: L', in tokens (it may be traced), or the grid at hand.
 

@@ -1,4 +1,4 @@
-"""KERPLE: a kernel of the distance with two learned, positive numbers a head.
+"""KERPLE: a kernel of the distance with two learned, positive numbers per head.
 
     log:    logits[h, i, j] += -r1_h · log(1 + r2_h · |p_j - p_i|)
     power:  logits[h, i, j] += -r1_h · |p_j - p_i|^r2_h
@@ -66,7 +66,7 @@ def kerple(dims: Dims, *, variant: str = "log", share: str = "model") -> Encodin
     Args:
         dims: H and `axes`.
         variant: "log" or "power".
-        share: "model": one pair of numbers a head for all layers; "layer": one for each.
+        share: "model": one pair of numbers per head for all layers; "layer": one for each.
 
     Raises:
         ValueError: an unknown variant or `share`.

@@ -39,7 +39,7 @@ def transformer_xl_logits(
 ) -> Float[Array, "H T S"]:
     """Return `scale · ((q_i + v_h) · W_h^T r(p_i - p_j) + u_h · k_j)`: what Transformer-XL adds to `scale · q·k`.
 
-    On A > 1 axes the term in r is the sum of one an axis, each with its own v and W.
+    On A > 1 axes the term in r is the sum of one per axis, each with its own v and W.
 
     Args:
         q: queries, unscaled.

@@ -56,7 +56,7 @@ def pair_index(frequencies: Frequencies, base: float, rotary_dim: int) -> Any:
 def stretch_factor(
     frequencies: Frequencies, trained_length: int | tuple[int, ...] | None, factor: Any, length: Length | None
 ) -> Any:
-    """Return the factor given, or `max(1, length / trained_length)`: `(A, 1)` where the lengths are one an axis.
+    """Return the factor given, or `max(1, length / trained_length)`: `(A, 1)` where the lengths are one per axis.
 
     Raises:
         ValueError: a known factor below 1, neither factor nor length, a length without a trained one, or lengths below
@@ -82,7 +82,7 @@ def known_length(needing: str, trained_length: int | tuple[int, ...] | None) -> 
 
 
 def by_axis(length: Length) -> Any:
-    """Return one length an axis as a column `(A, 1)`, and a number as it is."""
+    """Return one length per axis as a column `(A, 1)`, and a number as it is."""
     return np.asarray(length, np.float64)[:, None] if isinstance(length, tuple) else length
 
 
@@ -90,7 +90,7 @@ def _check_length(name: str, length: Length | None, shape: tuple[int, ...]) -> N
     if length is None or isinstance(length, Tracer):
         return
     if isinstance(length, tuple) and (len(shape) < 2 or shape[-2] != len(length)):
-        raise ValueError(f"{name} must be a number, or one an axis of frequencies {shape}, got {length}")
+        raise ValueError(f"{name} must be a number, or one per axis of frequencies {shape}, got {length}")
     if np.min(np.asarray(length)) < 1:
         raise ValueError(f"{name} must be at least 1, got {length}")
 
@@ -121,7 +121,7 @@ def check_factors(name: str, factors: Sequence[float] | Array | np.ndarray, coun
 def by_channel(factor: Any, frequencies: Frequencies) -> Any:
     """Return an attention factor as `rope_apply` takes it: one number, or `(F,)` with 1 where no axis turns a channel.
 
-    A factor `(A, 1)`, one an axis, goes to the channels that the axis turns; where several do, their mean.
+    A factor `(A, 1)`, one per axis, goes to the channels that the axis turns; where several do, their mean.
     """
     if not isinstance(frequencies, Tracer) and np.ndim(factor) == 0:
         turning = (np.asarray(frequencies) != 0).reshape(-1, frequencies.shape[-1]).any(axis=0)

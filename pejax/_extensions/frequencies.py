@@ -46,9 +46,9 @@ def extend_linear(
         frequencies: radians per token.
         base: not needed; every extension takes it.
         rotary_dim: likewise.
-        trained_length: L, tokens, or one length an axis of `(A, F)`. Needed where the factor is to follow from it.
+        trained_length: L, tokens, or one length per axis of `(A, F)`. Needed where the factor is to follow from it.
         factor: s, from 1 (a traced one is not checked). None = max(1, length / trained_length), on each axis.
-        length: L', tokens, or one an axis; a number may be traced.
+        length: L', tokens, or one per axis; a number may be traced.
         base_frequencies: not needed; every extension takes it.
 
     Returns:
@@ -121,9 +121,9 @@ def extend_dynamic_ntk(
         frequencies: as in `extend_ntk`, like `base`, `rotary_dim` and `base_frequencies`.
         base: above 1.
         rotary_dim: d.
-        trained_length: L, tokens, or one an axis.
+        trained_length: L, tokens, or one per axis.
         factor: s, from 1: how fast the base grows. None = 1, where a is L' / L.
-        length: L', tokens, or one an axis; a number may be traced. None = L.
+        length: L', tokens, or one per axis; a number may be traced. None = L.
         base_frequencies: unscaled.
 
     Returns:
@@ -163,7 +163,7 @@ def extend_llama3(
         frequencies: radians per token.
         base: not needed; every extension takes it.
         rotary_dim: likewise.
-        trained_length: L, tokens, or one an axis.
+        trained_length: L, tokens, or one per axis.
         factor: s, like `length` as in `extend_linear`; 8 in Llama 3.1, 32 in the small models of Llama 3.2.
         length: L'.
         base_frequencies: the unscaled frequencies, where `frequencies` were extended before. None = `frequencies`.

@@ -44,7 +44,7 @@ def extend_longrope(
         frequencies: as in `extend_ntk`, like `base`, `rotary_dim`, `factor`, `length` and `base_frequencies`.
         base: above 1.
         rotary_dim: d.
-        trained_length: L, from 2 tokens, or one an axis.
+        trained_length: L, from 2 tokens, or one per axis.
         factor: s, for the attention factor alone.
         length: L'; the short factors hold where it is None.
         base_frequencies: unscaled.

@@ -19,7 +19,7 @@ class Found(NamedTuple):
     """The best factors of a search so far.
 
     Attributes:
-        factors: one a pair, the fastest pair first, never falling: `extend_longrope`'s `long_factors`.
+        factors: one per pair, the fastest pair first, never falling: `extend_longrope`'s `long_factors`.
         loss: theirs.
     """
 

@@ -48,7 +48,7 @@ def extend_yarn(
         frequencies: as in `extend_ntk`, like `base`, `rotary_dim`, `factor`, `length` and `base_frequencies`.
         base: above 1.
         rotary_dim: d.
-        trained_length: L, tokens, or one an axis.
+        trained_length: L, tokens, or one per axis.
         factor: s.
         length: L'.
         base_frequencies: unscaled.

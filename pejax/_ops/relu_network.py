@@ -192,7 +192,7 @@ def _pair_logs(query: Side, key: Side, c: Float[Array, ""]) -> Float[Array, "T S
 
 
 def _line(queries: Side, keys: Side, c: Float[Array, ""]) -> _Line | None:
-    """Return one logarithm a distance; None for fractional positions."""
+    """Return one logarithm per distance; None for fractional positions."""
     sides = queries.positions, keys.positions
     if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in sides):
         return None

@@ -12,14 +12,14 @@ from jax.tree_util import Partial
 
 from benchmarks import gpu as benchmark
 from pejax import Dims, Tokens, attention, make_encoding
-from pejax._attention import backends as implementations
+from pejax._attention import backends
 from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._attention.core.elementwise import cut
 from pejax._attention.core.masks import visible
 from pejax._attention.core.operands import check_dropout, check_options, prepare
 from pejax._attention.core.reference import Hooks, Options
 from pejax._attention.gpu import attention as gpu
-from pejax._attention.gpu import bias_gradients as gpu_bias
+from pejax._attention.gpu import bias_gradients
 from pejax._attention.gpu.block_masks import Marks, spans, tiles
 from pejax._encoding import attention_hooks
 
@@ -116,7 +116,7 @@ EVERY_RUN = ("none, causal", "alibi, two axes, floats, cap", "t5, packed, cross,
 @pytest.mark.parametrize("name", mostly_slow(CASES, EVERY_RUN))
 def test_kernels_are_the_reference_in_value_and_every_gradient(name, monkeypatch):
     """Twice where positions choose the way at run time: positions that count tokens, and the same stretched."""
-    monkeypatch.setattr(gpu_bias, "PROGRAMS", 1)  # so that sequences share programs
+    monkeypatch.setattr(bias_gradients, "PROGRAMS", 1)  # so that sequences share programs
     case = CASES[name]
     (ours, arrays), (reference, _) = (program(case, f) for f in (interpreted, IMPLEMENTATIONS["reference"]))
     ours, reference = (jax.jit(f, compiler_options=QUICK) for f in (ours, reference))
@@ -148,7 +148,7 @@ def test_they_are_reached_by_name():
 
 
 def test_a_gpu_tries_them_and_a_mesh_of_several_does_not(monkeypatch):
-    monkeypatch.setattr(implementations, "platform", lambda: "gpu")
+    monkeypatch.setattr(backends, "platform", lambda: "gpu")
     q = jnp.ones((1, 520, 4, 8))
     step = jax.jit(lambda q: attention(q, q, q, q_tokens=jnp.arange(520), causal=True))
     lower = lambda: step.trace(q).lower(lowering_platforms=("cuda",)).as_text()  # noqa: E731

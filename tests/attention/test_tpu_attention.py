@@ -15,7 +15,7 @@ from cases import mostly_slow
 from jax.tree_util import Partial
 
 from pejax import Dims, Tokens, attention, grid_positions, make_encoding, packed_positions
-from pejax._attention import backends as implementations
+from pejax._attention import backends
 from pejax._attention.core.masks import visible
 from pejax._attention.core.reference import Options
 from pejax._attention.tpu import attention as tpu
@@ -246,6 +246,6 @@ def test_vmapped_without_parameters():
 def test_the_kernels_are_refused_where_the_compiler_would_have_to_split_them(monkeypatch):
     x = jnp.ones((8, 9, 1, D))
     compiled_for_tpu = functools.partial(tpu.tpu_attention, interpret=False)
-    monkeypatch.setitem(implementations.IMPLEMENTATIONS, "tpu", compiled_for_tpu)
+    monkeypatch.setitem(backends.IMPLEMENTATIONS, "tpu", compiled_for_tpu)
     with pytest.raises(NotImplementedError, match="over 8 devices: use sharded_attention"):
         attention(x, x, x, q_tokens=jnp.arange(9), implementation="tpu")

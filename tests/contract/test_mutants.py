@@ -18,13 +18,12 @@ import numpy as np
 import pytest
 from cases import Case
 
-from pejax import _make as registry
+from pejax import _make
 from pejax._encodings import alibi, rope, rope_axial, rope_mixed, sinusoidal, t5
 from pejax._extensions import base as scaling
 from pejax._extensions import frequencies as extension
 from pejax._extensions import longrope, yarn
-from pejax._ops import phases, relative
-from pejax._ops import rotary as rotation
+from pejax._ops import phases, relative, rotary
 from tests.encodings import test_alibi, test_rotary, test_sinusoidal, test_t5
 from tests.extensions import test_frequencies as test_extension
 from tests.ops import test_phases
@@ -113,22 +112,22 @@ PLAIN_PRODUCT = (
 
 # (function, what it says, what the mutant says, the checks of which one must fail)
 MUTANTS = {
-    "rope: sine for cosine": (rotation._by_swapping, "pairs * cos", "pairs * sin", LAWS_OF_ROPE),
-    "rope: a sign lost": (rotation._by_swapping, "[-1.0, 1.0]", "[1.0, 1.0]", LAWS_OF_ROPE),
+    "rope: sine for cosine": (rotary._by_swapping, "pairs * cos", "pairs * sin", LAWS_OF_ROPE),
+    "rope: a sign lost": (rotary._by_swapping, "[-1.0, 1.0]", "[1.0, 1.0]", LAWS_OF_ROPE),
     "rope: sine for cosine in halves": (
-        rotation._turned,
+        rotary._turned,
         "first * cos - second * sin",
         "first * sin - second * cos",
         ROPE,
     ),
-    "rope: a sign lost in halves": (rotation._turned, "first * cos - second", "first * cos + second", ROPE),
+    "rope: a sign lost in halves": (rotary._turned, "first * cos - second", "first * cos + second", ROPE),
     "rope: turned backwards": (
-        rotation.rope_apply,
+        rotary.rope_apply,
         "(cos * factor, sin * factor)",
         "(cos * factor, -sin * factor)",
         ROPE,
     ),
-    "rope: the wrong pairs": (rotation.rotate_pairs, 'pairing == "interleaved"', 'pairing == "half"', ROPE),
+    "rope: the wrong pairs": (rotary.rotate_pairs, 'pairing == "interleaved"', 'pairing == "half"', ROPE),
     "rope: exponent upside down": (phases.geometric_frequencies, "-np.arange(count)", "np.arange(count)", ROPE),
     "rope: exponent halved": (phases.geometric_frequencies, "/ count", "/ (2 * count)", ROPE),
     "rope: exponents from one": (phases.geometric_frequencies, "np.arange(count)", "np.arange(1, count + 1)", ROPE),
@@ -139,12 +138,12 @@ MUTANTS = {
         "geometric_frequencies(dims.head_dim // 2",
         ROPE,
     ),
-    "rope: factor forgotten": (rotation.rope_apply, "(cos * factor, sin * factor)", "(cos, sin)", ROPE),
-    "rope: factor on cosine alone": (rotation.rope_apply, "sin * factor)", "sin)", ROPE),
-    "rope: factor squared": (rotation.rope_apply, "(cos * factor,", "(cos * factor * factor,", ROPE),
+    "rope: factor forgotten": (rotary.rope_apply, "(cos * factor, sin * factor)", "(cos, sin)", ROPE),
+    "rope: factor on cosine alone": (rotary.rope_apply, "sin * factor)", "sin)", ROPE),
+    "rope: factor squared": (rotary.rope_apply, "(cos * factor,", "(cos * factor * factor,", ROPE),
     "rope: bfloat16 angles": (
         *(
-            rotation.rope_apply,
+            rotary.rope_apply,
             "exact_cos_sin(positions,",
             "exact_cos_sin(jnp.asarray(positions, jnp.bfloat16).astype(jnp.float32),",
             [SHIFT],
@@ -152,9 +151,9 @@ MUTANTS = {
     ),
     "rope: float32 products": (phases.exact_cos_sin, *PLAIN_PRODUCT, [SHIFT]),
     "rope: phases rounded to 16 bits": (phases._phase, "return total", "return (total >> 16) << 16", [SHIFT]),
-    "rope: positions from one": (rotation.rope_apply, "exact_cos_sin(positions,", "exact_cos_sin(positions + 1,", ROPE),
+    "rope: positions from one": (rotary.rope_apply, "exact_cos_sin(positions,", "exact_cos_sin(positions + 1,", ROPE),
     "rope: key heads dealt out in turn": (
-        rotation.rotate_pairs,
+        rotary.rotate_pairs,
         "= cos[..., None, :], sin[..., None, :]",
         "= cos[..., None, :, :], sin[..., None, :, :]",
         ROPE,
@@ -338,7 +337,7 @@ def mutated(function: FunctionType, old: str, new: str) -> CodeType:
 def forget() -> None:
     """Drop everything that was built or compiled from the code as it was."""
     jax.clear_caches()
-    registry._make.cache_clear()
+    _make._make.cache_clear()
 
 
 @contextmanager

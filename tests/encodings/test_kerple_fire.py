@@ -10,7 +10,7 @@ from biases import compiled, types_unchecked
 
 from pejax import Dims, grid_positions, make_encoding
 from pejax._encoding import split_params
-from pejax._ops import relu_network as distance_network
+from pejax._ops import relu_network
 
 fire_bias, kerple_bias = compiled("fire_bias"), compiled("kerple_bias")
 
@@ -214,14 +214,14 @@ PLACES = {
 @pytest.mark.parametrize("causal", [True, False])
 def test_blocks_of_pairs_add_up_to_the_network_pair_by_pair(monkeypatch, kind, causal, places):
     """Values and every gradient, with blocks that do not divide the lengths, a unit without a knot and one at 0."""
-    monkeypatch.setattr(distance_network, "SIDE", 8)
+    monkeypatch.setattr(relu_network, "SIDE", 8)
     rng = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(rng.uniform(-1, 1, shape), jnp.float32)  # noqa: E731
-    units = distance_network.Units(draw(16).at[0].set(0.0), draw(16).at[1].set(0.0), draw(16))
+    units = relu_network.Units(draw(16).at[0].set(0.0), draw(16).at[1].set(0.0), draw(16))
     at = jnp.asarray(PLACES[places], kind)
     inverse = 1 / jnp.log1p(0.1 * jnp.maximum(at.astype(jnp.float32), 9.0))
-    queries = distance_network.Side(at[:19], inverse[:19])
-    keys = distance_network.Side(at[19:], jnp.full(21, jnp.inf) if causal else inverse[19:])
+    queries = relu_network.Side(at[:19], inverse[:19])
+    keys = relu_network.Side(at[19:], jnp.full(21, jnp.inf) if causal else inverse[19:])
     weigh = draw(19, 21)
 
     def total(network, c, units, queries, keys):
@@ -232,7 +232,7 @@ def test_blocks_of_pairs_add_up_to_the_network_pair_by_pair(monkeypatch, kind, c
         floats = [x for x in jax.tree.leaves(gradients) if x.dtype == jnp.float32]
         return network(queries, keys, jnp.float32(0.1), units), floats
 
-    networks = distance_network.network, distance_network.pair_by_pair
+    networks = relu_network.network, relu_network.pair_by_pair
     ours, plain = (jax.jit(functools.partial(measured, f))() for f in networks)
     assert len(plain[1]) == 4 + 2 * (1 + (kind == jnp.float32))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5), ours, plain)

@@ -278,7 +278,7 @@ def test_axes_are_extended_each_by_its_own_length(name):
         (lambda: extend("dynamic_ntk", factor=2.0, trained_length=None), "dynamic_ntk needs trained_length"),
         (lambda: extend("linear", length=0), "length must be at least 1, got 0"),
         (lambda: extend("yarn", factor=2.0, trained_length=0), "trained_length must be at least 1, got 0"),
-        (lambda: extend("linear", length=(4, 4)), r"length must be a number, or one an axis .*\(16,\), got \(4, 4\)"),
+        (lambda: extend("linear", length=(4, 4)), r"length must be a number, or one per axis .*\(16,\), got \(4, 4\)"),
         (lambda: extend("ntk", factor=2.0, base=1.0), "base must be a finite number above 1, got 1.0"),
         (lambda: extend("ntk", factor=2.0, rotary_dim=3), "rotary_dim must be even and at least 2, got 3"),
         (lambda: extend("yarn", factor=2.0, beta_slow=32.0), "beta_fast must be above beta_slow, .* 32.0 and 32.0"),

@@ -13,7 +13,7 @@ from pejax.models import Execution
 from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pejax.models.vit import ViT, ViTConfig
-from train.engine import attention_entropy as entropy
+from train.engine import attention_entropy
 from train.engine.attention_entropy import EntropyExecution
 
 
@@ -33,12 +33,12 @@ def test_entropy_is_that_of_the_weights(length, causal):
     options = {"q_tokens": tokens, "k_tokens": tokens, "causal": causal}
     rows = np.linspace(0, length - 1, min(64, length)).round().astype(int)
     weights = attention_weights(q, k, **options)[..., rows, :]
-    assert float(entropy.entropy(q, k, 1, **options)) == pytest.approx(mean_entropy(weights), rel=1e-5)
+    assert float(attention_entropy.entropy(q, k, 1, **options)) == pytest.approx(mean_entropy(weights), rel=1e-5)
 
 
 def test_uniform_attention_has_the_logarithm_of_the_number_of_keys():
     q = jnp.zeros((1, 7, 2, 4))
-    found = entropy.entropy(q, q, 2, q_tokens=jnp.zeros((7, 2)))
+    found = attention_entropy.entropy(q, q, 2, q_tokens=jnp.zeros((7, 2)))
     assert float(found) == pytest.approx(np.log(7), rel=1e-5)
 
 
@@ -64,7 +64,7 @@ def test_watching_changes_no_output_and_finds_every_layer(make, pe):
 
     watched, plain, found = jax.jit(both, compiler_options=FAST)()
     np.testing.assert_allclose(watched, plain, rtol=1e-5, atol=1e-6)
-    values = entropy.named(found)
+    values = attention_entropy.named(found)
     assert list(values) == ["entropy/layer_0", "entropy/layer_1", "entropy/layer_2"]
     tokens = 8 if axes == 1 else 10
     assert all(0.0 < value < np.log(tokens) for value in values.values())
@@ -79,7 +79,7 @@ def test_an_encoder_decoder_has_three_attentions():
         model(ids, ids, execution=watching)
         return watching.found
 
-    names = entropy.named(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(watch)))
+    names = attention_entropy.named(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(watch)))
     assert len(names) == 2 + 2 * 3
     assert "entropy/stack_0/layer_1" in names
     assert "entropy/stack_1/layer_2/1" in names

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from train.devices.mesh import make_mesh
-from train.engine import metrics as watch
+from train.engine import metrics
 from train.engine.config import parse
 from train.engine.loop import CPU_COMPILER
 from train.engine.optimizers import make_optimizer
@@ -87,7 +87,7 @@ def test_a_step_that_is_not_applied_changes_no_bit_of_any_layer():
     recipe, held = begun("--clip=1.0")
 
     def update(grads, held):
-        return watch.choose(jnp.asarray(False), changed(recipe, grads, jnp.float32(jnp.nan), held), held)
+        return metrics.choose(jnp.asarray(False), changed(recipe, grads, jnp.float32(jnp.nan), held), held)
 
     found = jax.jit(partial(layer_by_layer, update, recipe.optimizer, large=1))(drawn(2), held)
     jax.tree.map(np.testing.assert_array_equal, found, held)

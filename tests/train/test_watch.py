@@ -15,8 +15,7 @@ from pejax.models.decoder import DecoderConfig
 from pejax.models.vit import ViTConfig
 from train import evaluate, replay
 from train.devices.flops import PEAKS, decoder_flops, peak_flops, vit_flops
-from train.engine import metrics as watch
-from train.engine import session
+from train.engine import metrics, session
 
 LONG = ("--steps=40", "--log_every=4", "--checkpoint_every=30", "--devices=1")
 
@@ -56,12 +55,12 @@ def test_every_line_has_the_figures(tmp_path):
 
 
 def test_gradient_norms_are_those_of_the_gradients():
-    norms, state = [3.0, 1.0, 2.0], watch.begin()
+    norms, state = [3.0, 1.0, 2.0], metrics.begin()
     for step, norm in enumerate(norms):
-        well, state = watch.observe(state, jnp.int32(step), jnp.float32(1.0), jnp.float32(norm), 0.0)
+        well, state = metrics.observe(state, jnp.int32(step), jnp.float32(1.0), jnp.float32(norm), 0.0)
         assert well
-    assert watch.gradient_norms(jax.device_get(state)) == {"grad_norm": 2.0, "grad_norm_max": 3.0}
-    assert watch.gradient_norms(jax.device_get(watch.cleared(state)._replace(steps=jnp.float32(1)))) == {
+    assert metrics.gradient_norms(jax.device_get(state)) == {"grad_norm": 2.0, "grad_norm_max": 3.0}
+    assert metrics.gradient_norms(jax.device_get(metrics.cleared(state)._replace(steps=jnp.float32(1)))) == {
         "grad_norm": 0.0,
         "grad_norm_max": 0.0,
     }
@@ -69,11 +68,11 @@ def test_gradient_norms_are_those_of_the_gradients():
 
 @pytest.mark.parametrize(("loss", "norm"), [(np.nan, 1.0), (np.inf, 1.0), (1.0, np.nan), (1.0, np.inf)])
 def test_what_is_not_finite_halts_for_good(loss, norm):
-    well, state = watch.observe(watch.begin(), jnp.int32(0), jnp.float32(loss), jnp.float32(norm), 0.0)
+    well, state = metrics.observe(metrics.begin(), jnp.int32(0), jnp.float32(loss), jnp.float32(norm), 0.0)
     assert not well
     assert state.halted
     np.testing.assert_equal(float(state.loss), loss)
-    well, after = watch.observe(state, jnp.int32(0), jnp.float32(2.0), jnp.float32(1.0), 0.0)
+    well, after = metrics.observe(state, jnp.int32(0), jnp.float32(2.0), jnp.float32(1.0), 0.0)
     assert not well
     jax.tree.map(np.testing.assert_array_equal, after, state)
 
@@ -81,14 +80,14 @@ def test_what_is_not_finite_halts_for_good(loss, norm):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_spike_is_a_loss_over_so_many_times_the_median_of_the_last(seed):
     losses = np.random.default_rng(seed).lognormal(0.0, 0.5, 120).astype(np.float32)
-    state, halted_at = watch.begin(), None
-    step = jax.jit(lambda state, at, loss: watch.observe(state, at, loss, jnp.float32(1.0), 2.0))
+    state, halted_at = metrics.begin(), None
+    step = jax.jit(lambda state, at, loss: metrics.observe(state, at, loss, jnp.float32(1.0), 2.0))
     for at, loss in enumerate(losses):
         _, state = step(state, at, loss)
         if state.halted:
             halted_at = at
             break
-    wanted = [at for at in range(watch.WINDOW, 120) if losses[at] > 2 * np.median(losses[at - watch.WINDOW : at])]
+    wanted = [at for at in range(metrics.WINDOW, 120) if losses[at] > 2 * np.median(losses[at - metrics.WINDOW : at])]
     assert halted_at == wanted[0]
 
 
@@ -156,7 +155,7 @@ def test_positions_are_summarised_by_name_and_group_of_layers():
         "layers": {"blocks": {"attention": {"position": {"heads": {"slopes": jnp.asarray(slopes, jnp.float32)}}}}},
         "head": {"kernel": jnp.ones((2, 2))},
     }
-    found = watch.named(watch.position_figures(params))
+    found = metrics.named(metrics.position_figures(params))
     spans = {"0_1": slopes[:2], "2_3": slopes[2:4], "4_4": slopes[4:5], "5_5": slopes[5:]}
     wanted = {f"position/heads/slopes/layers_{name}": part for name, part in spans.items()}
     wanted["position/all/table"] = table

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from train.devices.hosts import agreed
 from train.devices.mesh import parameter_shardings, replicated, split_batch
-from train.engine import metrics as watch
+from train.engine import metrics
 from train.engine.checkpoint import Checkpoints
 from train.engine.progress import Report, Unit
 from train.engine.update import Held, Recipe, changed, layer_by_layer
@@ -55,14 +55,14 @@ class TrainState(NamedTuple):
     average: Any
     step: Array
     sums: Metrics
-    watch: watch.Watch
+    watch: metrics.Watch
 
 
 def init_state(params: Any, recipe: Recipe) -> TrainState:
     """Return the state before the first step."""
     sums = {name: jnp.zeros((), jnp.float32) for name in recipe.sums}
     average = jax.tree.map(jnp.copy, params) if recipe.average else None
-    return TrainState(params, recipe.optimizer.init(params), average, jnp.zeros((), jnp.int32), sums, watch.begin())
+    return TrainState(params, recipe.optimizer.init(params), average, jnp.zeros((), jnp.int32), sums, metrics.begin())
 
 
 def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
@@ -105,15 +105,15 @@ def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callabl
     def step(state: TrainState, batch: Any) -> TrainState:
         grads, sums = accumulated(loss, recipe.accumulate)(state.params, batch, step_key(recipe.seed, state.step))
         mean, norm = sums["loss"] / jnp.maximum(sums["count"], 1.0), optax.tree.norm(grads)
-        well, watched = watch.observe(state.watch, state.step, mean, norm, recipe.spike)
+        well, watched = metrics.observe(state.watch, state.step, mean, norm, recipe.spike)
 
         def update(grads: Any, held: Held) -> Held:
-            return watch.choose(well, changed(recipe, grads, norm, held), held)
+            return metrics.choose(well, changed(recipe, grads, norm, held), held)
 
         held = Held(state.params, state.opt, state.average)
         held = layer_by_layer(update, recipe.optimizer, grads, held) if on_cpu else update(grads, held)
         counted = state.step + 1, jax.tree.map(jnp.add, state.sums, sums)
-        taken, sums = watch.choose(well, counted, (state.step, state.sums))
+        taken, sums = metrics.choose(well, counted, (state.step, state.sums))
         return TrainState(*held, taken, sums, watched)
 
     return jax.jit(
@@ -256,8 +256,8 @@ def run(
     """
     at = int(state.step)
     last = min(plan.steps, plan.stop_at or plan.steps)
-    figures = jax.jit(watch.position_figures, out_shardings=state.step.sharding)
-    profile = watch.Profile(plan.profile, folder / "profile")
+    figures = jax.jit(metrics.position_figures, out_shardings=state.step.sharding)
+    profile = metrics.Profile(plan.profile, folder / "profile")
     with Stop() as stop, Report(folder, at, plan.steps, plan.unit, console, plan.peak_seconds) as report:
         while at < last and not stop.at(at):
             profile.before(at + 1, state)
@@ -270,9 +270,9 @@ def run(
                 break
             if reporting:
                 sums, watched = jax.device_get((state.sums, state.watch))
-                extra = {**plan.extra(at), **watch.gradient_norms(watched), **watch.named(figures(state.params))}
+                extra = {**plan.extra(at), **metrics.gradient_norms(watched), **metrics.named(figures(state.params))}
                 report(at, sums, extra)
-                state = state._replace(sums=clear(state.sums), watch=watch.cleared(state.watch))
+                state = state._replace(sums=clear(state.sums), watch=metrics.cleared(state.watch))
             if probing and plan.probe is not None:
                 report.probe(at, partial(plan.probe, jax.block_until_ready(state.params)))
             if saving:

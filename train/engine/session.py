@@ -19,7 +19,7 @@ from train.devices.flops import peak_seconds
 from train.devices.hosts import agreed, first, join, require_alike, together
 from train.devices.memory import FLOAT, require_room
 from train.devices.mesh import make_mesh, own_rows, paced, put_batch, replicated, require_divisible, training_execution
-from train.engine import failed_step as offending
+from train.engine import failed_step
 from train.engine.checkpoint import CheckpointError, Checkpoints, written_steps
 from train.engine.config import (
     RunConfig,
@@ -153,7 +153,7 @@ def train(session: Session, console: Console) -> int:
     data.close()
     checkpoints.close()
     if jax.device_get(state.watch.halted):
-        raise FloatingPointError(offending.keep(state, config, task, plan.record, session.folder))
+        raise FloatingPointError(failed_step.keep(state, config, task, plan.record, session.folder))
     if at < task.steps:
         console.print(f"stopped at step {at} of {task.steps}, saved; go on with: {command(config)}")
         return INTERRUPTED if signal == SIGINT else 0

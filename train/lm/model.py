@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from pejax.models import Execution
 from pejax.models.decoder import Decoder, DecoderConfig
 from train.data.text.loading import Corpus, training_windows
-from train.engine import attention_entropy as entropy
+from train.engine import attention_entropy
 from train.engine.loop import Metrics
 from train.engine.task import Split, laws, layer_params
 from train.lm.config import Config
@@ -117,7 +117,7 @@ class Language(Split[Decoder]):
 
         @jax.jit
         def measure(params: Any) -> tuple[Array, Any]:
-            watching = entropy.EntropyExecution()
+            watching = attention_entropy.EntropyExecution()
             self.model(params)(ids[:, :length], execution=watching)
             return jnp.mean(self.losses(params, ids).reshape(len(ids), -1, length), axis=(0, 2)), watching.found
 
@@ -125,7 +125,7 @@ class Language(Split[Decoder]):
             means, found = measure(params)
             return {
                 **dict(zip(("loss_0_to_L", "loss_L_to_2L"), map(float, means), strict=False)),
-                **entropy.named(found),
+                **attention_entropy.named(found),
             }
 
         return probe

@@ -100,7 +100,8 @@ class Results(Evaluation):
             "gain, nats",
         )
         reasons = sorted({row.refused for row in self.rows if row.refused})
-        compared = [f"length {row.length}: beyond of {row.beyond.count:,} tokens" for row in self.rows if row.beyond]
+        text = "length {}: beyond {} tokens of context, {:,} tokens are compared"
+        compared = [text.format(row.length, self.trained, row.beyond.count) for row in self.rows if row.beyond]
         table = Table(*heads, title=title, caption="\n".join([self.note, *compared[-1:], *reasons]))
         for row in self.rows:
             cells = [f"{row.length}", f"{row.length / self.trained:g}"]

@@ -15,7 +15,7 @@ from pejax.models import Execution
 from pejax.models.vit import ViT, ViTConfig
 from train.data.images import Dataset, train_batches
 from train.data.images.augment import Augment
-from train.engine import attention_entropy as entropy
+from train.engine import attention_entropy
 from train.engine.loop import Metrics
 from train.engine.task import Split, laws, layer_params, layer_positions
 from train.vit.config import Config, evaluation_sizes
@@ -101,11 +101,11 @@ class Classifier(Split[ViT]):
 
         @jax.jit
         def measure(params: Any) -> Any:
-            watching = entropy.EntropyExecution(axes=2)
+            watching = attention_entropy.EntropyExecution(axes=2)
             self.model(params)(jnp.asarray(images), execution=watching)
             return watching.found
 
-        return lambda params: entropy.named(measure(params))
+        return lambda params: attention_entropy.named(measure(params))
 
     def laws(self, params: Any) -> str:
         """Return one line of what the laws measured on the encoding of the first layer."""

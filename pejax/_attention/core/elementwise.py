@@ -75,7 +75,7 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
     relative = jax.ShapeDtypeStruct((COUNT,) if axes == 1 else (COUNT, axes), dtype)
     closed, shape = jax.make_jaxpr(hook, return_shape=True)(params, relative)
     if shape.shape != (COUNT,):
-        raise ValueError(f"distance hook must return one number a distance, {(COUNT,)}, got {shape.shape}")
+        raise ValueError(f"distance hook must return one number per distance, {(COUNT,)}, got {shape.shape}")
     costs: list[bool] = []
 
     def outside(params: Params) -> list[Array]:

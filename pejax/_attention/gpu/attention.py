@@ -1,7 +1,7 @@
 """Attention on GPUs: Pallas kernels with the bias of the distance evaluated in every tile, and gradients to match.
 
 A bias `distance(p_j - p_i)` that is arithmetic of single elements is computed where it is used, from any positions. One
-that looks up a table, or takes many instructions, is evaluated once a diagonal where positions count tokens: which
+that looks up a table, or takes many instructions, is evaluated once per diagonal where positions count tokens: which
 they do is known when they are, and for others the next way is taken, in the same program.
 """
 

@@ -26,7 +26,7 @@ class Plan(NamedTuple):
         counts: tiles that the padded queries and keys have.
         group: query heads of a key head.
         inside: the bias of a tile from numbers and distances, or None.
-        on_diagonals: the bias is a vector of one number a diagonal.
+        on_diagonals: the bias is a vector of one number per diagonal.
         one_dropout: drop the same pairs in every sequence and head.
         interpret: run in Pallas's interpreter.
     """
@@ -56,7 +56,7 @@ class Inputs(NamedTuple):
         v: likewise.
         q_marks: of the queries.
         k_marks: of the keys.
-        numbers: that the bias of a tile needs of the parameters, one of each a head.
+        numbers: that the bias of a tile needs of the parameters, one of each per head.
         diagonals: the bias by `j - i + T - 1`.
         words: of dropout.
         spans: where a program's loop begins and ends; None = everywhere.

@@ -3,7 +3,7 @@
 A bias `distance(p_j - p_i)` gets into a tile in one of two ways:
 
     tile        arithmetic of single elements is done where it is used, from any integer positions on any axes.
-    diagonals   anything else, a table say, is evaluated once a distance, O(T + S) numbers a head, from which every
+    diagonals   anything else, a table say, is evaluated once per distance, O(T + S) numbers per head, from which every
                 tile is cut. That holds where `p_j - p_i = j - i + shift` for every two placed tokens of one segment:
                 a sequence, packed sequences, queries that follow cached keys.
 

@@ -139,7 +139,7 @@ class Call:
 
     def _diagonals(self, bias: Array) -> Float[Array, "M W"]:
         if jnp.shape(bias) != (shape := self._relative().shape):
-            raise ValueError(f"distance hook must return one number a distance, {shape}, got {jnp.shape(bias)}")
+            raise ValueError(f"distance hook must return one number per distance, {shape}, got {jnp.shape(bias)}")
         return bias.astype(jnp.float32).reshape(self._apart().shape)
 
 
