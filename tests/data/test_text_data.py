@@ -169,12 +169,12 @@ def test_a_bad_file_is_answered_in_one_line(tmp_path: Path, kind: str, content: 
     ("spec", "message"),
     [
         ("shakespear", "unknown data 'shakespear'; did you mean 'shakespeare'"),
-        ("shakespeare(tokeniser='bytes')", "shakespeare takes tokenizer, got 'tokeniser'"),
+        ("shakespeare(tokeniser='bytes')", "shakespeare takes tokenizer; got 'tokeniser'"),
         ("file", "file needs path"),
         ("file:nowhere.txt", "a text must be a file, got no file 'nowhere.txt'"),
         ("jsonl:.", r"a text must be a file, got the folder '\.'"),
         ("file(path='a', separator='a\\nb')", "separator must be one line, got"),
-        ("file(path='a', held_out=1)", "held_out must be float | str, got 1"),
+        ("file(path='a', held_out=[1])", r"held_out must be float \| str, got \[1\]"),
         ("tfds:no_such_data", r"must be prepared before \(tfds build no_such_data --file_format=array_record\)"),
     ],
 )

@@ -1,8 +1,8 @@
-"""Text by name: the one way from a spec such as "file(path='stories.txt', tokenizer='bpe(vocab=4096)')" to a corpus."""
+"""Text by name: from a spec such as "file(path='stories.txt', tokenizer='bpe(vocab=4096)')" to a corpus."""
 
 from collections.abc import Callable
 
-from train.data.images.loading import parse
+from train.data.spec import parse_data
 from train.data.text.files import file, jsonl
 from train.data.text.prepared import tfds
 from train.data.text.shakespeare import shakespeare
@@ -15,20 +15,20 @@ __all__ = [
 ]  # fmt: skip
 
 TEXTS: dict[str, Callable[..., Corpus]] = {"shakespeare": shakespeare, "file": file, "jsonl": jsonl, "tfds": tfds}
-"""Every entry takes keywords; "name:VALUE" gives the first of those."""
+"""Each function takes keyword arguments; "name:VALUE" gives the first of them."""
 
 
 def load_text(spec: str) -> Corpus:
     """Return the corpus that `spec` names; nothing is downloaded.
 
     Args:
-        spec: `"shakespeare"`, `"file:PATH"`, `"jsonl:PATH"`, `"tfds:NAME"`, or a name with keywords:
+        spec: `"shakespeare"`, `"file:PATH"`, `"jsonl:PATH"`, `"tfds:NAME"`, or a name with arguments:
             `"shakespeare(tokenizer='bpe(vocab=4096)')"`, `"file(path='train.txt', separator='<|endoftext|>',
             held_out='valid.txt')"` (TinyStories as its authors publish it).
 
     Raises:
-        ValueError: an unknown name, a malformed spec, an unknown keyword, or what the corpus refuses.
-        TypeError: a keyword of another type.
+        ValueError: an unknown name, a malformed spec, an unknown argument, or what the corpus refuses.
+        TypeError: an argument of another type.
     """
-    name, options = parse(spec, TEXTS)
+    name, options = parse_data(spec, TEXTS)
     return TEXTS[name](**options)

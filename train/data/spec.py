@@ -1,0 +1,40 @@
+"""Data by name: reads "fashion", "folder:PATH" or "fashion(full=True)" against a table of functions."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pejax._spec import parse_call
+
+Table = Mapping[str, Callable[..., Any]]
+"""The names that a spec may use, and the functions they call."""
+
+FORMS = "apart from name:VALUE, data"
+"""Opens the message about a malformed spec."""
+
+
+def parse_data(spec: str, table: Table, supplied: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
+    """Return the name in `table` and the keyword arguments that a spec gives.
+
+    Args:
+        spec: `name`, `name:VALUE`, which gives the first argument, or `name(key=literal, ...)`.
+        table: functions with keyword arguments.
+        supplied: arguments that the caller passes itself, and a spec may not.
+
+    Raises:
+        ValueError: an unknown name, a malformed spec, an unknown argument or a missing one.
+        TypeError: an argument of another type.
+    """
+    name, colon, value = spec.partition(":")
+    short = colon and name.isidentifier()
+    name, options = parse_call(name if short else spec, table, what=FORMS, supplied=supplied)
+    arguments = [one for one in inspect.signature(table[name]).parameters.values() if one.name not in supplied]
+    if short:
+        if not arguments or not value:
+            wanted = "a value" if arguments else "a data set that takes one"
+            raise ValueError(f"{name}:VALUE needs {wanted}, got {spec!r}")
+        options = {arguments[0].name: value}
+    for one in arguments:
+        if one.default is one.empty and one.name not in options:
+            raise ValueError(f"{name} needs {one.name}: {name}:VALUE or {name}({one.name}=...), got {spec!r}")
+    return name, options
