@@ -33,7 +33,7 @@ PROGRAMS = ("vit", "lm", "seq2seq")
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class EvaluateOptions:
     """Evaluate a run again, or compare runs."""
 
     extend: str = ""  # how to evaluate beyond the trained extent, such as none or pi; the run's own when empty
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--compare", action="store_true", help="one table and one figure of what was found there before"
     )
-    parser.add_arguments(Options, dest="options")
+    parser.add_arguments(EvaluateOptions, dest="options")
     arguments = parser.parse_args(argv)
     options, console = arguments.options, Console(soft_wrap=True, highlight=False)
     again = "the runs are as they were: start the same command again"
@@ -77,7 +77,7 @@ def program(name: str) -> Program:
     return importlib.import_module(f"train.{name}.program").PROGRAM
 
 
-def evaluate_run(folder: Path, options: Options, console: Console) -> None:
+def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> None:
     """Evaluate the newest checkpoint of a run folder, print the table and write the files beside it.
 
     Raises:
@@ -99,7 +99,7 @@ def evaluate_run(folder: Path, options: Options, console: Console) -> None:
     publish(task.evaluate(params, step=step, mesh=mesh, console=console), folder, console)
 
 
-def compare(folders: Sequence[Path], options: Options) -> Path:
+def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
     """Write one markdown table and one figure of the runs of one program, all or nothing; return where, no ending.
 
     Raises:
@@ -107,7 +107,7 @@ def compare(folders: Sequence[Path], options: Options) -> Path:
             a place that cannot be written.
     """
     for name in ("eval_sizes", "eval_lengths", "eval_limit"):
-        if getattr(options, name) != getattr(Options, name):
+        if getattr(options, name) != getattr(EvaluateOptions, name):
             raise ValueError(f"{name} must be given without --compare, got {getattr(options, name)!r} with it")
     to = Path(options.to or "comparison")
     if to.name in ("", ".."):

@@ -62,7 +62,7 @@ class Case:
     @functools.cached_property
     def params(self) -> Params:
         """Merged, before `at`; every number is moved, so that nothing stays at a zero that would hide it."""
-        draw = lambda key: merge_params(self.encoding.init(key), self.encoding.init_layer(key))  # noqa: E731
+        draw = lambda key: merge_params(self.encoding.init(key), self.encoding.init_layer(key))
         return jax.tree.map(lambda leaf: leaf + 0.3 * normal(*leaf.shape), jax.jit(draw)(jax.random.key(7)))
 
     @functools.cached_property
@@ -129,9 +129,9 @@ def derivatives(case: Case, args: Args, tokens: Tokens) -> tuple[jax.Array, ...]
     """Return the slope of a sum of squares along a direction, in two ways, and the change of its gradient, in two."""
     floats = {name: getattr(args, name) for name in ("params", "x", "q_kernel", "k_kernel")}
     along = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape), floats)
-    total = lambda floats: jnp.mean(layer(case, args._replace(**floats), tokens, "reference") ** 2)  # noqa: E731
-    dot = lambda a, b: sum(jnp.vdot(*pair) for pair in zip(*map(jax.tree.leaves, (a, b)), strict=True))  # noqa: E731
-    slope = lambda floats: dot(jax.grad(total)(floats), along)  # noqa: E731
+    total = lambda floats: jnp.mean(layer(case, args._replace(**floats), tokens, "reference") ** 2)
+    dot = lambda a, b: sum(jnp.vdot(*pair) for pair in zip(*map(jax.tree.leaves, (a, b)), strict=True))
+    slope = lambda floats: dot(jax.grad(total)(floats), along)
     once = jax.jvp(total, (floats,), (along,))[1]
     _, change = jax.jvp(jax.grad(total), (floats,), (along,))
     return once, slope(floats), change, jax.grad(slope)(floats)

@@ -32,8 +32,8 @@ def make(seed: int = 0, **options) -> Decoder:
     draw = np.random.default_rng(seed)
     config = DecoderConfig(**(TINY | options))
     static, shapes = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
-    fill = lambda leaf: jnp.asarray(0.5 + draw.normal(size=leaf.shape, scale=0.3), leaf.dtype)  # noqa: E731
-    centre = lambda path, leaf: leaf - (0.5 if "kernel" in jax.tree_util.keystr(path) else 0.0)  # noqa: E731
+    fill = lambda leaf: jnp.asarray(0.5 + draw.normal(size=leaf.shape, scale=0.3), leaf.dtype)
+    centre = lambda path, leaf: leaf - (0.5 if "kernel" in jax.tree_util.keystr(path) else 0.0)
     return nnx.merge(static, jax.tree_util.tree_map_with_path(centre, jax.tree.map(fill, shapes)))
 
 

@@ -201,7 +201,7 @@ def values_are_linear(case: Case) -> None:
     shared, heads = split_params(case.settled)
     params_h = {**shared, **jax.tree.map(lambda leaf: leaf[0], heads)}
     at = draw(case, 5, reach=1)
-    hook = lambda weights: case.encoding.values(params_h, weights, at, at)  # noqa: E731
+    hook = lambda weights: case.encoding.values(params_h, weights, at, at)
     w, u = normal(2, 5, 5)
     close(hook(2.0 * w - 3.0 * u), 2.0 * hook(w) - 3.0 * hook(u))
 

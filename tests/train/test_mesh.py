@@ -302,7 +302,7 @@ def alone_like_one_device(model, logits) -> None:
     graph, params = nnx.split(model)
 
     def measured(execution):
-        loss = lambda params: jnp.mean(jnp.square(logits(nnx.merge(graph, params), execution)))  # noqa: E731
+        loss = lambda params: jnp.mean(jnp.square(logits(nnx.merge(graph, params), execution)))
         return jax.jit(jax.value_and_grad(loss))(params)
 
     ours, plain = map(measured, (Execution(make_mesh(8), batch=("data",), alone=True), Execution()))

@@ -15,7 +15,7 @@ from train.devices.mesh import make_mesh
 from train.lm import evaluate as perplexity
 from train.lm.config import Config
 from train.lm.evaluate import Reader, evaluate, measure
-from train.lm.results import Estimate, Results, Row, draw, estimate, load_results, markdown
+from train.lm.results import MeanLoss, PerplexityResults, PerplexityRow, draw, load_results, markdown, mean_loss
 
 QUIET = Console(quiet=True)
 TRAINED = 4
@@ -57,7 +57,7 @@ def corpus_of(*lengths: int) -> Corpus:
     return Corpus(documents, documents, tuple(map(str, range(len(lengths)))), Bytes(), "a note", "")
 
 
-def found(language, corpus: Corpus, devices: int = 1) -> dict[int, Row]:
+def found(language, corpus: Corpus, devices: int = 1) -> dict[int, PerplexityRow]:
     one = jnp.float32(1)
     results = evaluate(language, corpus, one, step=7, mesh=make_mesh(devices), console=QUIET)
     assert (results.step, results.trained, results.note) == (7, language.config.length, "a note")
@@ -68,7 +68,7 @@ def test_every_token_is_read_once_with_what_stands_before_it_in_its_window():
     rows = found(Counting(count_before, eval_lengths=(2, 4, 6, 12)), corpus_of(13, 13))
     for length, row in rows.items():
         expected = np.tile(np.arange(1, length + 1), 12 // length)
-        assert row.everything == Estimate(pytest.approx(expected.mean()), 0.0, 24)
+        assert row.everything == MeanLoss(pytest.approx(expected.mean()), 0.0, 24)
     named = found(Counting(name_of_target, eval_lengths=(2, 4, 6, 12)), corpus_of(13))
     for row in named.values():
         assert row.everything.mean == pytest.approx(np.arange(1, 13).mean())
@@ -80,25 +80,25 @@ def test_beyond_are_the_tokens_with_more_than_the_trained_length_before_them_and
         assert rows[length][2:] == (None, None, None, "")
     for length, before in ((6, [5, 6, 5, 6]), (12, list(range(5, 13)))):
         _, _, beyond, sliding, gain, _ = rows[length]
-        assert beyond == Estimate(pytest.approx(np.mean(before)), 0.0, 2 * len(before))
-        assert sliding == Estimate(TRAINED, 0.0, 2 * len(before))
-        assert gain == Estimate(pytest.approx(TRAINED - np.mean(before)), 0.0, 2 * len(before))
+        assert beyond == MeanLoss(pytest.approx(np.mean(before)), 0.0, 2 * len(before))
+        assert sliding == MeanLoss(TRAINED, 0.0, 2 * len(before))
+        assert gain == MeanLoss(pytest.approx(TRAINED - np.mean(before)), 0.0, 2 * len(before))
     named = found(Counting(name_of_target, eval_lengths=(6, 12)), corpus_of(13))
     for length, targets in ((6, [5, 6, 11, 12]), (12, list(range(5, 13)))):
         assert named[length].beyond.mean == named[length].sliding.mean == pytest.approx(np.mean(targets))
-        assert named[length].gain == Estimate(0.0, math.inf, len(targets))
+        assert named[length].gain == MeanLoss(0.0, math.inf, len(targets))
 
 
 def test_a_model_that_needs_the_context_gains_what_it_is_worth():
     """A token costs 3 nats, and 2 less where at least 6 tokens stand before it."""
-    needs = lambda before, context, target: jnp.where(before >= 6, 1.0, 3.0) + 0.0 * f32(target)  # noqa: E731
+    needs = lambda before, context, target: jnp.where(before >= 6, 1.0, 3.0) + 0.0 * f32(target)
     row = found(Counting(needs, eval_lengths=(12,)), corpus_of(13, 13))[12]
     assert (row.sliding.mean, row.beyond.mean) == pytest.approx((3.0, (3 + 7 * 1) / 8))
     assert row.gain.mean == pytest.approx(2 * 7 / 8)
 
 
 def test_the_sliding_context_is_the_last_tokens_before_the_target():
-    sum_of_context = lambda before, context, target: 1000 * jnp.cumsum(context, axis=1) + target  # noqa: E731
+    sum_of_context = lambda before, context, target: 1000 * jnp.cumsum(context, axis=1) + target
     row = found(Counting(sum_of_context, eval_lengths=(12,)), corpus_of(13))[12]
     expected = [1000 * sum(range(target - TRAINED, target)) + target for target in range(5, 13)]
     assert row.sliding.mean == pytest.approx(np.mean(expected))
@@ -127,7 +127,7 @@ def test_no_more_stretches_than_the_limit_are_read():
 
 def test_a_length_that_is_refused_says_why_and_the_others_are_measured():
     rows = found(Counting(count_before, most=4, eval_lengths=(2, 4, 12)), corpus_of(13))
-    assert rows[12] == Row(12, refused="a table of 4 for length 12")
+    assert rows[12] == PerplexityRow(12, refused="a table of 4 for length 12")
     assert rows[4].everything.mean == 2.5
 
 
@@ -138,7 +138,7 @@ def test_nothing_is_read_with_a_sliding_context_where_nothing_can_be_compared(mo
 
 
 def test_eight_devices_and_batches_with_filling_give_the_same(monkeypatch):
-    rule = lambda before, context, target: jnp.sin(f32(before + context * target))  # noqa: E731
+    rule = lambda before, context, target: jnp.sin(f32(before + context * target))
     one = found(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27))
     eight = found(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27), devices=8)
     monkeypatch.setitem(perplexity.TOKENS_AT_ONCE, "cpu", 21)
@@ -157,7 +157,7 @@ def test_measure_aligns_its_two_readings():
     beyond = np.asarray([4, 7, 10, 11])
     row = measure(reader, regions, 6, 4, beyond, 0.5 + regions[:, beyond + 1])
     assert row.beyond.mean == pytest.approx(np.mean([5, 11, 12, 18, 24, 25]))
-    assert row.gain == Estimate(0.5, 0.0, 6)
+    assert row.gain == MeanLoss(0.5, 0.0, 6)
 
 
 def t_quantile(freedom: int) -> float:
@@ -172,7 +172,7 @@ def t_quantile(freedom: int) -> float:
 @pytest.mark.parametrize("n", [2, 3, 8, 16, 17, 18, 25, 60, 400])
 def test_the_interval_is_students_over_the_means_of_stretches(n):
     losses = np.random.default_rng(n).normal(2.0, 0.3, (n, 5))
-    one = estimate(losses.astype(np.float32))
+    one = mean_loss(losses.astype(np.float32))
     means = [sum(row) / 5 for row in losses.tolist()]
     mean = sum(means) / n
     spread = math.sqrt(sum((each - mean) ** 2 for each in means) / (n - 1) / n)
@@ -182,22 +182,22 @@ def test_the_interval_is_students_over_the_means_of_stretches(n):
 
 
 def test_one_stretch_says_nothing_of_its_spread(tmp_path):
-    one = estimate(np.full((1, 3), 2.0))
-    assert one == Estimate(2.0, math.inf, 3)
+    one = mean_loss(np.full((1, 3), 2.0))
+    assert one == MeanLoss(2.0, math.inf, 3)
     assert one.interval == (0.0, math.inf)
-    assert Estimate(1e4, 1.0, 3).perplexity == math.inf
+    assert MeanLoss(1e4, 1.0, 3).perplexity == math.inf
 
 
-def results(*rows: Row, **changes) -> Results:
-    return Results(
+def results(*rows: PerplexityRow, **changes) -> PerplexityResults:
+    return PerplexityResults(
         **{"name": "rope", "data": "d", "trained": 4, "step": 3, "extend": "none", "note": "n", "rows": rows, **changes}
     )
 
 
 ROWS = (
-    Row(2, Estimate(1.0, 0.1, 24)),
-    Row(8, Estimate(2.0, 0.1, 24), Estimate(2.5, 0.2, 8), Estimate(2.25, 0.2, 8), Estimate(-0.25, 0.01, 8)),
-    Row(16, refused="too long"),
+    PerplexityRow(2, MeanLoss(1.0, 0.1, 24)),
+    PerplexityRow(8, MeanLoss(2.0, 0.1, 24), MeanLoss(2.5, 0.2, 8), MeanLoss(2.25, 0.2, 8), MeanLoss(-0.25, 0.01, 8)),
+    PerplexityRow(16, refused="too long"),
 )
 
 
@@ -212,7 +212,7 @@ def test_results_come_back_from_their_file(tmp_path):
 
 
 def test_tables_say_what_is_lowest_what_is_gained_and_what_was_refused():
-    other = results(Row(2, Estimate(0.5, 0.1, 24)), Row(8, Estimate(3.0, 0.1, 24)), name="none")
+    other = results(PerplexityRow(2, MeanLoss(0.5, 0.1, 24)), PerplexityRow(8, MeanLoss(3.0, 0.1, 24)), name="none")
     one, two = markdown([results(*ROWS), other]).split("\n\n")[1::2]
     assert one.splitlines()[0] == "| encoding | 2 | 8 | 16 |"
     assert one.splitlines()[2:] == ["| rope | 2.72 | **7.39** | refused |", "| none | **1.65** | 20.09 |  |"]
@@ -229,7 +229,7 @@ def test_tables_say_what_is_lowest_what_is_gained_and_what_was_refused():
 def test_a_figure_of_one_stretch_has_no_band(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr("matplotlib.axes.Axes.fill_between", lambda *args, **options: drawn.append(args))
-    draw([results(Row(4, estimate(np.full((1, 3), 2.0))))], tmp_path / "one.png")
+    draw([results(PerplexityRow(4, mean_loss(np.full((1, 3), 2.0))))], tmp_path / "one.png")
     assert drawn == []
-    draw([results(Row(4, estimate(np.float32([[1.0], [2.0]]))))], tmp_path / "two.png")
+    draw([results(PerplexityRow(4, mean_loss(np.float32([[1.0], [2.0]]))))], tmp_path / "two.png")
     assert len(drawn) == 1

@@ -8,7 +8,7 @@ from tpu import compiler
 
 from train.devices.mesh import parse_mesh
 from train.plan.estimate import estimate
-from train.plan.program import Plan, main, plan, read
+from train.plan.program import CompiledStep, main, plan, read
 
 __all__ = ["compiler"]
 
@@ -19,7 +19,7 @@ MODEL = [
 ]  # fmt: skip
 
 
-def planned(*argv: str) -> Plan:
+def planned(*argv: str) -> CompiledStep:
     subject, topology, _ = read(argv)
     return plan(subject, topology, parse_mesh(subject.config.mesh))
 

@@ -19,7 +19,7 @@ from train.seq2seq import model as answers
 from train.seq2seq import program as seq2seq
 from train.seq2seq.config import Config
 from train.seq2seq.model import Answerer
-from train.seq2seq.results import Results, Row, load_results
+from train.seq2seq.results import ExactMatchResults, ExactMatchRow, load_results
 from train.seq2seq.tasks import PAD, STOP, evaluation_batches, train_batches
 
 SMALL = ("--width=16", "--layers=1", "--encoder_layers=1", "--heads=2", "--length=4", "--batch=8")
@@ -124,8 +124,8 @@ def test_what_an_encoding_cannot_serve_is_refused_by_length(tmp_path):
     answerer = configured("--pe=learned", "--task=copy", "--eval_limit=8", "--eval_lengths", "4", "5")
     assert answerer.refusal(4) == ""
     assert "got a table of 5 for length 6" in answerer.refusal(5)
-    rows = (Row("copy", 4, 7, 8, 0.9), Row("copy", 5, refused="too long"))
-    Results("learned", "copy", 4, 1, "none", "note", rows).save(tmp_path)
+    rows = (ExactMatchRow("copy", 4, 7, 8, 0.9), ExactMatchRow("copy", 5, refused="too long"))
+    ExactMatchResults("learned", "copy", 4, 1, "none", "note", rows).save(tmp_path)
     stored = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert stored[1] == {"task": "copy", "length": 5, "refused": "too long"}
     assert load_results(tmp_path / "results.json").rows[0] == rows[0]

@@ -5,9 +5,11 @@ import dataclasses
 import pytest
 
 from train.engine.results import wilson
-from train.vit.results import Results, Row, load_results, markdown
+from train.vit.results import ResolutionResults, ResolutionRow, load_results, markdown
 
-RUN = Results("rope_mixed", "fashion", 28, 10, "none", "a note", (Row(28, 49, 80, 100), Row(56, 196, 60, 100)))
+RUN = ResolutionResults(
+    "rope_mixed", "fashion", 28, 10, "none", "a note", (ResolutionRow(28, 49, 80, 100), ResolutionRow(56, 196, 60, 100))
+)
 
 
 def test_wilson_solves_its_equation():
@@ -30,7 +32,9 @@ def test_results_come_back_from_json(tmp_path):
 
 
 def test_a_comparison_marks_the_best_of_each_size():
-    other = dataclasses.replace(RUN, name="alibi", rows=(Row(28, 49, 70, 100), Row(56, 196, 69, 100)))
+    other = dataclasses.replace(
+        RUN, name="alibi", rows=(ResolutionRow(28, 49, 70, 100), ResolutionRow(56, 196, 69, 100))
+    )
     assert markdown([RUN, other]).splitlines() == [
         "| encoding | **28** | 56 |",
         "|---|---:|---:|",

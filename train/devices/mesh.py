@@ -162,7 +162,7 @@ def parameter_shardings(variables: Any, mesh: Mesh) -> Any:
 
     specs = nnx.to_pure_dict(partition_specs(variables, RULES))
     shapes = jax.tree.map(lambda leaf: leaf.shape, nnx.to_pure_dict(variables))
-    is_spec = lambda leaf: isinstance(leaf, PartitionSpec)  # noqa: E731
+    is_spec = lambda leaf: isinstance(leaf, PartitionSpec)
     return jax.tree.map(divided, specs, shapes, is_leaf=is_spec)
 
 

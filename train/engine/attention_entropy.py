@@ -81,7 +81,7 @@ def entropy(q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int,
 
 def taken(tokens: Tokens, rows: np.ndarray, axes: int) -> Tokens:
     """Return where some of the tokens of sequences are."""
-    take = lambda leaf: None if leaf is None else jnp.take(leaf, rows, axis=-1)  # noqa: E731
+    take = lambda leaf: None if leaf is None else jnp.take(leaf, rows, axis=-1)
     positions = jnp.take(tokens.positions, rows, axis=-1 if axes == 1 else -2)
     return Tokens(positions, take(tokens.index), take(tokens.placed), take(tokens.segments))
 

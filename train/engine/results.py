@@ -1,27 +1,17 @@
-"""What the evaluations of all programs share: a record of one, its JSON; intervals, tables and figures of many."""
+"""What the evaluations of all programs share: the record of one, its JSON file, and markdown tables of many."""
 
 import dataclasses
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_type_hints
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import Any, TypeVar, get_type_hints
 
 from train.engine.files import write_whole
 
 Z95 = 1.959963984540054
 """Two-sided 95 % quantile of the standard normal."""
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette, which the colour-blind can tell apart, its yellow left out."""
-
-STYLES = (("-", "o"), ("--", "s"), (":", "^"))
-"""Line and marker; they change once the colours are used up."""
 
 
 def wilson(correct: int, count: int) -> tuple[float, float]:
@@ -83,24 +73,36 @@ class Evaluation:
         """Name of its files, without the ending."""
         return results_stem(self.extend)
 
-    def store(self, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the JSON into the run folder, its rows as given."""
-        stored = {**dataclasses.asdict(self), "rows": rows}
-        write_whole(folder / f"{self.stem}.json", json.dumps(stored, indent=2) + "\n")
-
 
 Kind = TypeVar("Kind", bound=Evaluation)
 
 
-def load(kind: type[Kind], path: Path, row: Callable[[dict[str, Any]], Any]) -> Kind:
-    """Read an evaluation from JSON; `row` makes a row of what was stored for it.
+def store(found: Evaluation, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the JSON file of an evaluation into its run folder, with the given rows."""
+    stored = {**dataclasses.asdict(found), "rows": rows}
+    write_whole(folder / f"{found.stem}.json", json.dumps(stored, indent=2) + "\n")
+
+
+def load(kind: type[Kind], row: Any, path: Path, nested: Callable[..., Any] = dict) -> Kind:
+    """Read an evaluation from its JSON file.
+
+    Args:
+        kind: of the evaluation.
+        row: the NamedTuple of its rows; what is stored beside its fields was computed from them.
+        path: of the file.
+        nested: the class of values that are stored as JSON objects.
 
     Raises:
         ValueError: the file is missing or holds something else.
     """
+
+    def read(value: Any) -> Any:
+        return nested(**value) if isinstance(value, dict) else value
+
     try:
         stored = json.loads(path.read_text())
-        found = kind(**{**stored, "rows": tuple(map(row, stored["rows"]))})
+        rows = [{name: read(one[name]) for name in row._fields if name in one} for one in stored["rows"]]
+        found = kind(**{**stored, "rows": tuple(row(**values) for values in rows)})
         if not found.rows:
             raise ValueError("rows must be at least one, got none")
         for one in (found, *found.rows):
@@ -108,6 +110,27 @@ def load(kind: type[Kind], path: Path, row: Callable[[dict[str, Any]], Any]) -> 
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as wrong:
         raise ValueError(f"results must come from an evaluation, got {path}: {wrong}") from None
     return found
+
+
+def caption(found: Evaluation, *lines: str) -> str:
+    """Return what is printed below the table of an evaluation: the note, more lines, and every reason of a refusal."""
+    reasons = sorted({row.refused for row in found.rows if row.refused})
+    return "\n".join([found.note, *lines, *reasons])
+
+
+def emphasis(found: Evaluation, size: int) -> str | None:
+    """Return the style of a row of a table: bold at the trained size or length."""
+    return "bold" if size == found.trained else None
+
+
+def document(runs: Sequence[Evaluation], *parts: str) -> str:
+    """Return a markdown document of several parts that ends with the note on the data.
+
+    Raises:
+        ValueError: runs that are not comparable.
+    """
+    require_comparable(runs)
+    return "\n\n".join([*parts, runs[0].note]) + "\n"
 
 
 def _require_types(record: Any) -> None:
@@ -169,68 +192,3 @@ def grid(
 
 def _cell(number: float | None, form: str, missing: str) -> str:
     return missing if number is None else form.format(number)
-
-
-class Curve(NamedTuple):
-    """What one run found, for a figure.
-
-    Attributes:
-        at: sizes or lengths, ascending.
-        value: one number at each; NaN = none there.
-        interval: 95 %, `(low, high)` at each; where one is infinite, no band is drawn.
-    """
-
-    at: Sequence[int]
-    value: Sequence[float]
-    interval: Sequence[tuple[float, float]]
-
-
-def plot(axes: Axes, runs: Sequence[Evaluation], curves: Sequence[Curve], trained: str) -> None:
-    """Draw one curve for each run, its interval as a band, and a line at the trained size or length.
-
-    Args:
-        axes: to draw on.
-        runs: whose labels name the curves.
-        curves: of the runs.
-        trained: name of the line.
-    """
-    last = lambda curve: [value for value in curve.value if not math.isnan(value)][-1:]  # noqa: E731
-    for i in sorted(range(len(runs)), key=lambda i: last(curves[i]), reverse=True):
-        curve, colour = curves[i], COLOURS[i % len(COLOURS)]
-        line, marker = STYLES[i // len(COLOURS) % len(STYLES)]
-        low, high = zip(*curve.interval, strict=True)
-        if not any(map(math.isinf, (*low, *high))):
-            axes.fill_between(curve.at, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(curve.at, curve.value, line, marker=marker, markersize=4, color=colour, label=runs[i].label)
-    axes.axvline(runs[0].trained, color="0.5", linestyle="-.", linewidth=1, label=trained, zorder=0)
-    ticks = sorted({size for curve in curves for size in curve.at})
-    axes.set_xticks(ticks, [f"{tick}" for tick in ticks])
-    axes.grid(alpha=0.3, which="both")
-
-
-def draw_curves(
-    runs: Sequence[Evaluation], curves: Sequence[Curve], path: Path, *, trained: str, log: bool = False, **texts: str
-) -> None:
-    """Write a figure of one panel.
-
-    Args:
-        runs: whose labels name the curves.
-        curves: of the runs.
-        path: of the figure.
-        trained: name of the line at the trained size or length.
-        log: logarithmic axes, base 2 across.
-        **texts: `xlabel`, `ylabel` and `title`.
-    """
-    require_comparable(runs)
-    figure = Figure(figsize=(9.0, 5.0) if len(runs) > 1 else (7.0, 4.5), layout="constrained")
-    axes = figure.subplots()
-    if log:
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}")
-    plot(axes, runs, curves, trained)
-    axes.set(**texts)
-    figure.legend(loc="outside right upper", frameon=False)
-    figure.text(0.01, -0.01, runs[0].note, fontsize=8, va="top")
-    figure.savefig(path, dpi=150, bbox_inches="tight")

@@ -48,7 +48,7 @@ class Split(Generic[Model]):
 
     def init(self, key: Array, shardings: Any = None) -> Any:
         """Draw the parameters, each device its own share where they are split."""
-        draw = lambda key: nnx.to_pure_dict(nnx.state(self._make(nnx.Rngs(key))))  # noqa: E731
+        draw = lambda key: nnx.to_pure_dict(nnx.state(self._make(nnx.Rngs(key))))
         return jax.jit(draw, out_shardings=shardings)(key)
 
     def model(self, params: Any) -> Model:
@@ -172,6 +172,15 @@ def fitted(config: RunConfig, shapes: Any, params: Any) -> Any:
         return found[name]
 
     return jax.tree_util.tree_map_with_path(take, shapes)
+
+
+def refusal(run: Callable[..., Any], *shapes: Any) -> str:
+    """Return why a function of a model refuses arguments of these shapes, in one line; empty where it accepts them."""
+    try:
+        jax.eval_shape(run, *shapes)
+    except ValueError as refused:
+        return " ".join(str(refused).split())
+    return ""
 
 
 def layer_positions(params: Any) -> Params:

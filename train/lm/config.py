@@ -1,12 +1,11 @@
 """The settings of a run of `train.lm`, their presets and rules."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from pejax._make import parse_spec
-from pejax.models.decoder import STYLES
-from train.engine.config import RunConfig, require_at_least, require_choice
+from train.engine.config import RunConfig, require_at_least
+from train.engine.sequence_config import SequenceConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {},
@@ -35,25 +34,21 @@ MODEL_FIELDS = (
 )  # fmt: skip
 """What decides the shape of the parameters, the encoding apart."""
 
-TIMES = (0.5, 1, 2, 4, 8, 16)
-"""Lengths to evaluate at, in trained lengths."""
-
 
 @dataclasses.dataclass(frozen=True)
-class Config(RunConfig):
+class Config(SequenceConfig):
     """Train a language model on text, then measure its perplexity at lengths it was not trained at.
 
     --preset sets every other option; options given beside it win.
     """
 
-    program: ClassVar[str] = "lm"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
-    model_fields: ClassVar[tuple[str, ...]] = MODEL_FIELDS
-    inherited: ClassVar[tuple[str, ...]] = ("pe", "data", "length", "extent")
-    run_fields: ClassVar[tuple[str, ...]] = (
-        *RunConfig.run_fields, "extent", "eval_lengths", "eval_stride", "probe_every",
-    )  # fmt: skip
-    trained_with: ClassVar[tuple[str, ...]] = ("extend", "extent")
+    program = "lm"
+    presets = PRESETS
+    model_fields = MODEL_FIELDS
+    inherited = ("pe", "data", "length", "extent")
+    run_fields = (*RunConfig.run_fields, "extent", "eval_lengths", "eval_stride", "probe_every")
+    trained_with = ("extend", "extent")
+    eval_factors = (0.5, 1, 2, 4, 8, 16)
 
     preset: str = "demo"  # demo: minutes on two cores; tinystories: 6 layers of 384; gpt2_small; llama_7b
     pe: str = "rope"  # the encoding: a name, with arguments where wanted: "rope(base=500000)"
@@ -71,34 +66,11 @@ class Config(RunConfig):
     length: int = 128  # tokens of a training window
     extent: int = 0  # the length that --extend takes as trained; 0 = --length, or that of --init
     width: int = 96  # channels of the residual stream
-    kv_heads: int = 0  # key/value heads; 0 = as many as heads
-    hidden: int = 0  # channels inside the MLP; 0 = 8/3 or 4 times the width
-    style: str = "llama"  # llama (RMSNorm, SwiGLU, no biases) or gpt2 (LayerNorm, GELU, biases)
-    qk_norm: bool = False  # RMSNorm of queries and keys
-    soft_cap: float = 0.0  # of the attention logits; 0 = none
-    tied: bool = False  # the head is the embedding table
 
     steps: int = 1500  # 0 = one pass over the training text
-    warmup: int = 100  # steps of linear warm-up
-
     probe_every: int = 250  # steps between measurements of the loss on positions 0 to L and L to 2L of training text
     eval_lengths: tuple[int, ...] = ()  # tokens; empty = 0.5, 1, 2, 4, 8 and 16 times the trained length
     eval_stride: int = 8  # of the tokens beyond the trained length, one in so many is compared with a sliding context
-
-    @property
-    def trained(self) -> str:
-        """The trained length, in words."""
-        return f"{self.length} tokens"
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of a training window."""
-        return self.length
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths to evaluate at, ascending."""
-        return tuple(sorted(set(self.eval_lengths or (max(1, int(self.length * times)) for times in TIMES))))
 
     def validated(self) -> Self:
         """Return the config, once it is known to make sense by itself, its extent filled in.
@@ -107,10 +79,7 @@ class Config(RunConfig):
             ValueError: naming the field, the rule and the value.
         """
         super().validated()
-        require_at_least(self, 1, "length", "eval_stride")
-        require_at_least(self, 0, "steps", "warmup", "kv_heads", "hidden", "soft_cap", "probe_every", "extent")
-        require_choice(self, "style", *STYLES)
-        if min(self.lengths) < 1:
-            raise ValueError(f"eval_lengths must be at least 1, got {min(self.lengths)}")
+        require_at_least(self, 1, "eval_stride")
+        require_at_least(self, 0, "steps", "probe_every", "extent")
         stretched = self.extend != "none" or parse_spec(self.pe)[1].get("extend", "none") != "none"
         return dataclasses.replace(self, extent=self.extent if stretched and self.extent else self.length)

@@ -6,8 +6,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from train.engine.figures import COLORS, STYLES
 from train.engine.progress import read_metrics
-from train.engine.results import COLOURS, STYLES, Evaluation
+from train.engine.results import Evaluation
 
 PANELS = (("loss_0_to_L", "positions 0 to {0}"), ("loss_L_to_2L", "positions {0} to {1}"))
 """The name of each probed loss, and what its panel shows."""
@@ -30,11 +31,11 @@ def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Pat
     trained = runs[0].trained
     for axes, (loss, title) in zip(panels, PANELS, strict=True):
         for i, (name, lines) in enumerate(probed.items()):
-            line, marker = STYLES[i // len(COLOURS) % len(STYLES)]
+            line, marker = STYLES[i // len(COLORS) % len(STYLES)]
             points = [(one["step"], one[loss]) for one in lines if loss in one]
             axes.plot(
                 *([], []) if not points else zip(*points, strict=True),
-                line, marker=marker, markersize=3, color=COLOURS[i % len(COLOURS)], label=name,
+                line, marker=marker, markersize=3, color=COLORS[i % len(COLORS)], label=name,
             )  # fmt: skip
         axes.set(xlabel="step", ylabel="loss, nats per token", title=title.format(trained, 2 * trained))
         axes.grid(alpha=0.3)

@@ -20,7 +20,7 @@ from train.devices.mesh import EVALUATED, evaluation_execution, paced, put_batch
 from train.engine.progress import Evaluating
 from train.lm.config import Config
 from train.lm.model import Language
-from train.lm.results import Results, Row, estimate
+from train.lm.results import PerplexityResults, PerplexityRow, mean_loss
 
 TOKENS_AT_ONCE = {"cpu": 2**12, "gpu": 2**17, "tpu": 2**17}
 """Tokens of an evaluation batch on one device."""
@@ -29,7 +29,9 @@ EVERY_WINDOW = 2**31
 """More windows than any text has."""
 
 
-def evaluate(language: Language, corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console) -> Results:
+def evaluate(
+    language: Language, corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console
+) -> PerplexityResults:
     """Return the perplexity at every length the config asks for.
 
     Args:
@@ -58,12 +60,12 @@ def evaluate(language: Language, corpus: Corpus, params: Any, *, step: int, mesh
             contexts = np.stack([regions[:, at - trained + 1 : at + 2] for at in beyond], axis=1)
             sliding = reader.last(contexts)
         rows = [
-            Row(length, refused=refused[length])
+            PerplexityRow(length, refused=refused[length])
             if refused[length]
             else measure(reader, regions, length, trained, beyond, sliding)
             for length in config.lengths
         ]
-    return Results(
+    return PerplexityResults(
         name=config.pe + (f", from {config.init.rstrip('/').split('/')[-1]}" if config.init else ""),
         data=config.data, trained=trained, step=step, extend=config.extend, note=corpus.note, rows=tuple(rows),
     )  # fmt: skip
@@ -94,7 +96,7 @@ class Reader:
     def __init__(self, language: Language, params: Any, mesh: Mesh, progress: Callable[[float, str], None]) -> None:
         self.params, self.mesh, self.progress = params, mesh, progress
         losses = partial(language.losses, execution=evaluation_execution(mesh))
-        last = lambda params, ids: losses(params, ids)[:, -1]  # noqa: E731
+        last = lambda params, ids: losses(params, ids)[:, -1]
         self._all, self._last = (paced(jax.jit(f, out_shardings=replicated(mesh)), mesh) for f in (losses, last))
 
     def all(self, windows: np.ndarray) -> np.ndarray:
@@ -121,7 +123,7 @@ class Reader:
 
 def measure(
     reader: Reader, regions: np.ndarray, length: int, trained: int, beyond: np.ndarray, sliding: np.ndarray | None
-) -> Row:
+) -> PerplexityRow:
     """Return what one length gives.
 
     Args:
@@ -137,6 +139,6 @@ def measure(
     losses = reader.all(windows).reshape(len(regions), count * length)
     chosen = (beyond < count * length) & (beyond % length >= trained)
     if sliding is None or not chosen.any():
-        return Row(length, everything=estimate(losses))
+        return PerplexityRow(length, everything=mean_loss(losses))
     full, short = losses[:, beyond[chosen]], sliding[:, chosen]
-    return Row(length, estimate(losses), estimate(full), estimate(short), estimate(short - full))
+    return PerplexityRow(length, mean_loss(losses), mean_loss(full), mean_loss(short), mean_loss(short - full))

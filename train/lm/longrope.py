@@ -44,7 +44,7 @@ from train.lm.model import SUMS, Language
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class SearchOptions:
     """Search the factors of LongRoPE for a trained run."""
 
     length: int = 0  # tokens to stretch to; 0 = eight times the trained length
@@ -60,14 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = Parser(prog="python -m train.lm.longrope")
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="run folder of train.lm with --pe=rope")
-    parser.add_arguments(Options, dest="options")
+    parser.add_arguments(SearchOptions, dest="options")
     arguments = parser.parse_args(argv)
     with friendly(ValueError, TypeError, OSError):
         search(arguments.run, arguments.options, Console(soft_wrap=True, highlight=False))
     return 0
 
 
-def search(folder: Path, options: Options, console: Console) -> None:
+def search(folder: Path, options: SearchOptions, console: Console) -> None:
     """Search, print the best, and write it as an `--extend` into the run folder.
 
     Raises:

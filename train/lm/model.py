@@ -12,7 +12,8 @@ from pejax.models.decoder import Decoder, DecoderConfig
 from train.data.text.loading import Corpus, training_windows
 from train.engine import attention_entropy
 from train.engine.loop import Metrics
-from train.engine.task import Split, laws, layer_params
+from train.engine.sequence_config import model_options
+from train.engine.task import Split, laws, layer_params, refusal
 from train.lm.config import Config
 from train.lm.cross_entropy import cross_entropy
 
@@ -36,22 +37,8 @@ class Language(Split[Decoder]):
 
     def __init__(self, config: Config, vocab: int) -> None:
         self.config = config
-        self.decoder = DecoderConfig(
-            vocab=vocab,
-            length=config.extent or config.length,
-            width=config.width,
-            layers=config.layers,
-            heads=config.heads,
-            kv_heads=config.kv_heads or None,
-            hidden=config.hidden or None,
-            pe=config.pe,
-            extend=config.extend,
-            style=config.style,
-            qk_norm=config.qk_norm,
-            soft_cap=config.soft_cap or None,
-            tied=config.tied,
-            dtype=config.dtype,
-        )
+        length, layers = config.extent or config.length, config.layers
+        self.decoder = DecoderConfig(vocab=vocab, length=length, layers=layers, **model_options(config))
         super().__init__(lambda rngs: Decoder(self.decoder, rngs=rngs))
 
     def loss(
@@ -92,11 +79,7 @@ class Language(Split[Decoder]):
 
     def refusal(self, length: int) -> str:
         """Return why the encoding cannot serve a length, or nothing where it can."""
-        try:
-            jax.eval_shape(self.losses, self.shapes, jax.ShapeDtypeStruct((1, length + 1), jnp.int32))
-        except ValueError as refused:
-            return " ".join(str(refused).split())
-        return ""
+        return refusal(self.losses, self.shapes, jax.ShapeDtypeStruct((1, length + 1), jnp.int32))
 
     def prober(self, corpus: Corpus) -> Any:
         """Return the probe `(params) -> values`: the mean loss on positions 0 to L and L to 2L of training text.

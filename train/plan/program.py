@@ -46,7 +46,7 @@ ATTEMPTS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class PlanOptions:
     """Say whether a train step fits on a machine, and how fast it can be at most."""
 
     topology: str  # chips of a TPU slice, v5p:8x8x8 (v5e, v5p, v6e, tpu7x), or GPUs, h100:64 (a100, h100, h200, b200)
@@ -56,7 +56,7 @@ class Options:
     scale: bool = False  # the same work for each chip on 64 to 4,096 chips, estimated, in place of the plan
 
 
-class Plan(NamedTuple):
+class CompiledStep(NamedTuple):
     """What the compiler says of a step on a mesh: bytes of a device, traffic, and places that call a Mosaic kernel."""
 
     memory: dict[str, int]
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _first_that_fits(subject, topology, tries, console)
 
 
-def read(argv: Sequence[str]) -> tuple[Subject, Topology, Options]:
+def read(argv: Sequence[str]) -> tuple[Subject, Topology, PlanOptions]:
     """Return what the command line asks for.
 
     Raises:
@@ -95,9 +95,9 @@ def read(argv: Sequence[str]) -> tuple[Subject, Topology, Options]:
     """
     parser = Parser(prog="python -m train.plan", epilog="all other options are those of python -m train.PROGRAM")
     parser.add_argument("program", choices=("lm", "vit"), help="whose train step")
-    parser.add_arguments(Options, dest="options")
+    parser.add_arguments(PlanOptions, dest="options")
     found, rest = parser.parse_known_args(list(argv))
-    options: Options = found.options
+    options: PlanOptions = found.options
     for name in ("vocab", "channels", "classes"):
         if getattr(options, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(options, name)}")
@@ -113,7 +113,7 @@ def read(argv: Sequence[str]) -> tuple[Subject, Topology, Options]:
     return subject, topology, options
 
 
-def plan(subject: Subject, topology: Topology, sizes: Sizes) -> Plan:
+def plan(subject: Subject, topology: Topology, sizes: Sizes) -> CompiledStep:
     """Compile the step and read what it needs.
 
     Raises:
@@ -126,7 +126,7 @@ def plan(subject: Subject, topology: Topology, sizes: Sizes) -> Plan:
     except JaxRuntimeError as failed:
         raise DoesNotFit(shortage(str(failed))) from None
     text = step.as_text() or ""
-    return Plan(memory(step), collectives(text, mesh), text.count('custom_call_target="tpu_custom_call"'))
+    return CompiledStep(memory(step), collectives(text, mesh), text.count('custom_call_target="tpu_custom_call"'))
 
 
 def memory(step: Compiled) -> dict[str, int]:

@@ -8,7 +8,7 @@ from train.plan.abstract_step import Subject
 from train.plan.collectives import Collectives
 from train.plan.estimate import Estimate, Sizes
 from train.plan.topology import GIB, Topology
-from train.plan.weak_scaling import Row
+from train.plan.weak_scaling import ScalingRow
 
 
 def mesh_text(sizes: Sizes) -> str:
@@ -99,7 +99,7 @@ def print_estimate(guess: Estimate, subject: Subject, topology: Topology, consol
     print_bounds(guess, sum(guess.sent.values()), subject, topology, console)
 
 
-def print_scaling(rows: list[Row], topology: Topology, console: Console) -> None:
+def print_scaling(rows: list[ScalingRow], topology: Topology, console: Console) -> None:
     """Print the table of weak scaling, as markdown."""
     console.print(f"\nanalytic, for {topology.name.partition(':')[0]}: nothing was compiled or run")
     console.print("seconds of a step, at the peak of arithmetic and with all links busy, by axis of the mesh\n")

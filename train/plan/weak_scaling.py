@@ -11,7 +11,7 @@ COUNTS = (64, 128, 256, 512, 1024, 2048, 4096)
 """Chips."""
 
 
-class Row(NamedTuple):
+class ScalingRow(NamedTuple):
     """One number of chips.
 
     Attributes:
@@ -37,7 +37,7 @@ class Row(NamedTuple):
         return self.estimate.compute / (self.estimate.compute + self.estimate.network)
 
 
-def scaling(subject: Subject, topology: Topology, counts: tuple[int, ...] = COUNTS) -> list[Row]:
+def scaling(subject: Subject, topology: Topology, counts: tuple[int, ...] = COUNTS) -> list[ScalingRow]:
     """Return estimates for machines of this family, the batch growing with them.
 
     Args:
@@ -57,7 +57,7 @@ def scaling(subject: Subject, topology: Topology, counts: tuple[int, ...] = COUN
             raise ValueError(f"{rule}, got {subject.work.batch} on {topology.devices // topology.device.chip}")
         machine = topology._replace(devices=devices)
         best = ranked(_with_batch(subject, batch), machine)[0]
-        rows.append(Row(chips, batch, best, not topology.device.slice or devices <= topology.device.slice))
+        rows.append(ScalingRow(chips, batch, best, not topology.device.slice or devices <= topology.device.slice))
     return rows
 
 

@@ -1,15 +1,14 @@
 """The settings of a run of `train.seq2seq`, their presets and rules."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import simple_parsing
 
 from pejax._make import parse_spec
-from pejax.models.decoder import STYLES
 from pejax.models.encoder_decoder import CROSS
 from train.engine.config import RunConfig, require_at_least, require_choice, run_folder
+from train.engine.sequence_config import SequenceConfig
 from train.seq2seq.tasks import read_tasks, require_length
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -27,23 +26,21 @@ MODEL_FIELDS = (
 )  # fmt: skip
 """What decides the shape of the parameters, the length apart."""
 
-TIMES = (0.5, 1, 1.5, 2, 3, 4)
-"""Lengths to evaluate at, in trained lengths."""
-
 
 @dataclasses.dataclass(frozen=True)
-class Config(RunConfig):
+class Config(SequenceConfig):
     """Train an encoder-decoder on small tasks, then count its exact answers at lengths it was not trained at.
 
     --preset sets every other option; options given beside it win.
     """
 
-    program: ClassVar[str] = "seq2seq"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
-    model_fields: ClassVar[tuple[str, ...]] = MODEL_FIELDS
-    inherited: ClassVar[tuple[str, ...]] = ("data", "length")
-    run_fields: ClassVar[tuple[str, ...]] = (*RunConfig.run_fields, "eval_lengths")
-    trained_with: ClassVar[tuple[str, ...]] = ("extend",)
+    program = "seq2seq"
+    presets = PRESETS
+    model_fields = MODEL_FIELDS
+    inherited = ("data", "length")
+    run_fields = (*RunConfig.run_fields, "eval_lengths")
+    trained_with = ("extend",)
+    eval_factors = (0.5, 1, 1.5, 2, 3, 4)
 
     preset: str = "demo"  # demo: minutes on two cores, one task; table: all tasks, an accelerator
     pe: str = "rope"  # the encoding: a name, with arguments where wanted: "rope(base=100)"
@@ -61,27 +58,8 @@ class Config(RunConfig):
     length: int = 16  # of the longest training examples, tokens of the source
     layers: int = 2  # of the decoder
     encoder_layers: int = 2
-    kv_heads: int = 0  # key/value heads; 0 = as many as heads
-    hidden: int = 0  # channels inside the MLP; 0 = 8/3 or 4 times the width
-    style: str = "llama"  # llama (RMSNorm, SwiGLU, no biases) or gpt2 (LayerNorm, GELU, biases)
-    qk_norm: bool = False  # RMSNorm of queries and keys
-    soft_cap: float = 0.0  # of the attention logits; 0 = none
-    tied: bool = False  # the head is the embedding table
-
-    steps: int = 1500
-    warmup: int = 100  # steps of linear warm-up
 
     eval_lengths: tuple[int, ...] = ()  # tokens; empty = 0.5, 1, 1.5, 2, 3 and 4 times the trained length
-
-    @property
-    def trained(self) -> str:
-        """The trained length, in words."""
-        return f"{self.length} tokens"
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of the source of the longest training example."""
-        return self.length
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -94,11 +72,6 @@ class Config(RunConfig):
         decoder = f" + {self.decoder_pe}" if self.decoder_pe else ""
         return f"{self.pe}{decoder}, cross {self.cross_pe + ' ' if self.cross_pe else ''}{self.cross}"
 
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths to evaluate at, ascending."""
-        return tuple(sorted(set(self.eval_lengths or (max(1, int(self.length * times)) for times in TIMES))))
-
     def validated(self) -> Self:
         """Return the config, once it is known to make sense by itself, its run folder filled in.
 
@@ -108,15 +81,11 @@ class Config(RunConfig):
         super().validated()
         for spec in (self.decoder_pe, self.cross_pe):
             _ = spec and parse_spec(spec)
-        require_at_least(self, 1, "length", "steps", "encoder_layers")
-        require_at_least(self, 0, "warmup", "kv_heads", "hidden", "soft_cap")
-        require_choice(self, "style", *STYLES)
+        require_at_least(self, 1, "steps", "encoder_layers")
         require_choice(self, "cross", *CROSS)
         for task in self.tasks:
             require_length(task, self.length)
         if self.eval_limit < 1:
             raise ValueError(f"eval_limit must be at least 1: examples never run out, got {self.eval_limit}")
-        if min(self.lengths) < 1:
-            raise ValueError(f"eval_lengths must be at least 1, got {min(self.lengths)}")
         folder = run_folder(dataclasses.replace(self, pe=self.name.replace(", ", "-")))
         return dataclasses.replace(self, out=str(folder))

@@ -17,9 +17,10 @@ from pejax.models.seq2seq_generate import generate_answers
 from train.devices.mesh import EVALUATED, put_batch, replicated
 from train.engine.loop import Metrics
 from train.engine.progress import Evaluating
-from train.engine.task import Split, laws, layer_params
+from train.engine.sequence_config import model_options
+from train.engine.task import Split, laws, layer_params, refusal
 from train.seq2seq.config import Config
-from train.seq2seq.results import Results, Row
+from train.seq2seq.results import ExactMatchResults, ExactMatchRow
 from train.seq2seq.tasks import PAD, STOP, TASKS, VOCAB, evaluation_batches
 
 SUMS = ("loss", "right", "count")
@@ -47,22 +48,12 @@ class Answerer(Split[EncoderDecoder]):
             vocab=VOCAB,
             source_length=config.length + 1,
             target_length=config.length + 1,
-            width=config.width,
             encoder_layers=config.encoder_layers,
             decoder_layers=config.layers,
-            heads=config.heads,
-            kv_heads=config.kv_heads or None,
-            hidden=config.hidden or None,
-            pe=config.pe,
             decoder_pe=config.decoder_pe,
-            extend=config.extend,
             cross=config.cross,
             cross_pe=config.cross_pe,
-            style=config.style,
-            qk_norm=config.qk_norm,
-            soft_cap=config.soft_cap or None,
-            tied=config.tied,
-            dtype=config.dtype,
+            **model_options(config),
         )
         super().__init__(lambda rngs: EncoderDecoder(self.network, rngs=rngs))
 
@@ -101,11 +92,7 @@ class Answerer(Split[EncoderDecoder]):
     def refusal(self, length: int) -> str:
         """Return why the encodings cannot serve a length, or nothing where they can."""
         ids = jax.ShapeDtypeStruct((1, length + 1), jnp.int32)
-        try:
-            jax.eval_shape(lambda params, ids: self.model(params)(ids, ids), self.shapes, ids)
-        except ValueError as refused:
-            return " ".join(str(refused).split())
-        return ""
+        return refusal(lambda params, ids: self.model(params)(ids, ids), self.shapes, ids)
 
 
 def shifted(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
@@ -113,7 +100,7 @@ def shifted(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=PAD)
 
 
-def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console: Console) -> Results:
+def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console: Console) -> ExactMatchResults:
     """Return the share of exact answers of every task at every length the config asks for.
 
     Answers are generated token by token, each the likeliest; one is exact if it is right up to the token that ends it.
@@ -131,16 +118,20 @@ def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console:
     with Evaluating(console, sum(length**2 for _, length in cells)) as progress:
         for task, length in cells:
             refused = answerer.refusal(length)
-            row = Row(task, length, refused=refused) if refused else measure(answerer, model, mesh, task, length)
+            row = (
+                ExactMatchRow(task, length, refused=refused)
+                if refused
+                else measure(answerer, model, mesh, task, length)
+            )
             rows.append(row)
             progress(length**2, f"{task}, {length} tokens")
-    return Results(
+    return ExactMatchResults(
         name=config.name, data=config.data, trained=config.length, step=step, extend=config.extend, note=NOTE,
         rows=tuple(rows),
     )  # fmt: skip
 
 
-def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, length: int) -> Row:
+def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, length: int) -> ExactMatchRow:
     """Return how many answers of a task are exact at one length."""
     count = answerer.config.eval_limit
     batch = mesh.size * min(EXAMPLES_AT_ONCE[mesh.devices.flat[0].platform], -(-count // mesh.size))
@@ -153,4 +144,4 @@ def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, le
         same = np.asarray(found)[: len(inside)] == np.where(inside, host["target"], STOP)
         correct += int(same.all(axis=1).sum())
         right, tokens = right + int((same & inside).sum()), tokens + int(inside.sum())
-    return Row(task, length, correct, count, right / tokens)
+    return ExactMatchRow(task, length, correct, count, right / tokens)

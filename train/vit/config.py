@@ -1,8 +1,7 @@
 """The settings of a run of `train.vit`, their presets and rules."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from train.engine.config import RunConfig, require_at_least, require_choice
 
@@ -42,11 +41,11 @@ class Config(RunConfig):
     --preset sets every other option; options given beside it win.
     """
 
-    program: ClassVar[str] = "vit"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
-    model_fields: ClassVar[tuple[str, ...]] = MODEL_FIELDS
-    inherited: ClassVar[tuple[str, ...]] = ("data", "size")
-    run_fields: ClassVar[tuple[str, ...]] = (*RunConfig.run_fields, "eval_sizes", "probe_every")
+    program = "vit"
+    presets = PRESETS
+    model_fields = MODEL_FIELDS
+    inherited = ("data", "size")
+    run_fields = (*RunConfig.run_fields, "eval_sizes", "probe_every")
 
     preset: str = "demo"  # demo: minutes on two cores; table: published token grids; imagenet100, deit3_rope: ViT-S/16
     pe: str = "rope_mixed"  # the encoding: a name, with arguments where wanted: "rope_mixed(base=100)"

@@ -21,7 +21,7 @@ from train.devices.mesh import evaluation_execution, replicated, split_chunks
 from train.engine.progress import Evaluating
 from train.vit.config import evaluation_sizes
 from train.vit.model import Classifier
-from train.vit.results import Results, Row
+from train.vit.results import ResolutionResults, ResolutionRow
 
 TOKENS_AT_ONCE = {"cpu": 2**10, "gpu": 2**16, "tpu": 2**16}
 """Tokens of a chunk on one device: what the layers hold of them fits a core's cache, or a small part of the memory."""
@@ -56,7 +56,7 @@ class Pass(NamedTuple):
 
 def evaluate(
     classifier: Classifier, dataset: Dataset, params: Any, *, step: int, mesh: Mesh, console: Console
-) -> Results:
+) -> ResolutionResults:
     """Return top-1 at every size the config asks for.
 
     Args:
@@ -80,7 +80,7 @@ def evaluate(
                 rows.append(measure(one, program, params, dataset, mesh, progress))
     finally:
         ahead.shutdown(wait=False, cancel_futures=True)
-    return Results(
+    return ResolutionResults(
         name=config.pe, data=config.data, trained=config.size, step=step, extend=config.extend, note=dataset.note,
         rows=tuple(rows),
     )  # fmt: skip
@@ -103,7 +103,7 @@ def compiled(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
     logits_of = partial(classifier.logits, extend=classifier.config.extend, execution=execution)
 
     def correct(params: Any, images: Array, labels: Array) -> Array:
-        hits = lambda chunk: jnp.argmax(logits_of(params, chunk[0]), -1) == chunk[1]  # noqa: E731
+        hits = lambda chunk: jnp.argmax(logits_of(params, chunk[0]), -1) == chunk[1]
         return jnp.sum(jax.lax.map(hits, (images, labels)), dtype=jnp.int32)
 
     lead, side = (one.chunks, one.chunk), (one.size, one.size, classifier.vit.channels)
@@ -114,7 +114,9 @@ def compiled(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
     return lowered.compile(CPU_COMPILER if mesh.devices.flat[0].platform == "cpu" else None)
 
 
-def measure(one: Pass, program: Future[Any], params: Any, dataset: Dataset, mesh: Mesh, progress: Evaluating) -> Row:
+def measure(
+    one: Pass, program: Future[Any], params: Any, dataset: Dataset, mesh: Mesh, progress: Evaluating
+) -> ResolutionRow:
     """Return top-1 at one size: the images of a launch are prepared and moved while the devices compute the last."""
     launch, found, count = one.chunk * one.chunks, [], 0
     sharding = split_chunks(mesh)
@@ -129,7 +131,7 @@ def measure(one: Pass, program: Future[Any], params: Any, dataset: Dataset, mesh
         jax.block_until_ready(found[-2:-1])
         progress(len(host["label"]) * one.tokens, f"{one.size} px")
         count += len(host["label"])
-    return Row(one.size, one.tokens, sum(map(int, found)), count)
+    return ResolutionRow(one.size, one.tokens, sum(map(int, found)), count)
 
 
 def limited(batches: Iterator[Mapping[str, np.ndarray]], limit: int) -> Iterator[Mapping[str, np.ndarray]]:

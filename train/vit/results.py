@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from train.engine.results import Curve, Evaluation, draw_curves, grid, load, require_comparable, wilson
+from train.engine import figures, results
 
 
-class Row(NamedTuple):
+class ResolutionRow(NamedTuple):
     """Top-1 at one image size.
 
     Attributes:
@@ -33,18 +33,19 @@ class Row(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """Its 95 % interval."""
-        return wilson(self.correct, self.count)
+        return results.wilson(self.correct, self.count)
 
 
 @dataclasses.dataclass(frozen=True)
-class Results(Evaluation):
+class ResolutionResults(results.Evaluation):
     """Top-1 of one run at many sizes; `trained` is the side of the training images, in pixels."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ResolutionRow, ...]
 
     def save(self, folder: Path) -> None:
         """Write the JSON and the figure into the run folder."""
-        self.store(folder, [{**row._asdict(), "top1": row.top1, "interval": row.interval} for row in self.rows])
+        rows = [{**row._asdict(), "top1": row.top1, "interval": row.interval} for row in self.rows]
+        results.store(self, folder, rows)
         draw([self], folder / f"{self.stem}.png")
 
     def table(self) -> Table:
@@ -54,35 +55,29 @@ class Results(Evaluation):
         for row in self.rows:
             low, high = row.interval
             cells = (f"{row.size}", f"{row.size / self.trained:.2f}", f"{row.tokens}", f"{100 * row.top1:.2f}")
-            style = "bold" if row.size == self.trained else None
-            table.add_row(*cells, f"{100 * low:.2f} to {100 * high:.2f}", style=style)
+            table.add_row(*cells, f"{100 * low:.2f} to {100 * high:.2f}", style=results.emphasis(self, row.size))
         return table
 
 
-def load_results(path: Path) -> Results:
-    """Read results from JSON.
-
-    Raises:
-        ValueError: the file is missing or holds something else.
-    """
-    return load(Results, path, lambda row: Row(*(row[field] for field in Row._fields)))
+def load_results(path: Path) -> ResolutionResults:
+    """Read results from JSON; ValueError where the file is missing or holds something else."""
+    return results.load(ResolutionResults, ResolutionRow, path)
 
 
-def markdown(runs: Sequence[Results]) -> str:
-    """Return encodings down, sizes across, top-1 in percent, the best of each size in bold.
+def markdown(runs: Sequence[ResolutionResults]) -> str:
+    """Return a table of top-1 in percent, one row per run and one column per size, the best of each size in bold.
 
     Raises:
         ValueError: runs on different data or trained at different sizes.
     """
-    require_comparable(runs)
     found = [{row.size: 100 * row.top1 for row in run.rows} for run in runs]
-    return f"{grid(runs, found, max, '{:.1f}')}\n\n{runs[0].note}\n"
+    return results.document(runs, results.grid(runs, found, max, "{:.1f}"))
 
 
-def draw(runs: Sequence[Results], path: Path) -> None:
+def draw(runs: Sequence[ResolutionResults], path: Path) -> None:
     """Draw top-1 against resolution with its interval as a band, and a line at the trained size."""
-    curves = [Curve(*zip(*((row.size, row.top1, row.interval) for row in run.rows), strict=True)) for run in runs]
-    draw_curves(
+    curves = [figures.curve((row.size, row.top1, row.interval) for row in run.rows) for run in runs]
+    figures.draw_curves(
         runs, curves, path,
         trained=f"trained at {runs[0].trained} px",
         xlabel="image side (pixels)", ylabel="top-1", title=f"{runs[0].data}: zero-shot top-1 against resolution",
