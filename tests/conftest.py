@@ -15,7 +15,7 @@ import hypothesis
 import jax
 import pytest
 
-pytest.register_assert_rewrite("cases", "laws", "biases")
+pytest.register_assert_rewrite("cases", "cli", "laws", "biases")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 gc.set_threshold(50_000, 20, 50)  # what is traced is many objects and little garbage: look for cycles seldom

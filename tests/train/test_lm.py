@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import mostly_slow
+from cli import assert_bad_options, assert_resumes, programs_on_disk, refused
 from decoders import FAST, TEXT_ENCODINGS
-from jax.experimental.compilation_cache import compilation_cache
 from metric_lines import timeless
 from rich.console import Console
 
@@ -37,19 +37,8 @@ QUIET = Console(quiet=True)
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(tmp_path_factory):
-    """Runs of one configuration compile the same programs: keep them on disk for the length of this file."""
-    options = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.05,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-    for name, value in options.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+    with programs_on_disk(tmp_path_factory.mktemp("compiled"), seconds=0.05):
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,10 +55,6 @@ def train(out: Path, *flags: str) -> int:
     return lm.main([*TINY, f"--out={out}", *flags])
 
 
-def outcome(out: Path) -> tuple[list[dict], str]:
-    return timeless(out), (out / "results.json").read_text()
-
-
 def stored(out: Path) -> dict:
     return json.loads((out / "config.json").read_text())
 
@@ -83,16 +68,6 @@ def trained(out: Path) -> dict:
     config = load_config(Config, out)
     task = make_task(config)
     return session.restore_params(config, task.split, task.sums, out, make_mesh(1), QUIET)[1]
-
-
-def refused(capsys, call) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        call()
-    assert stopped.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    return error
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +92,7 @@ def test_a_run_leaves_everything_behind(whole):
 
 @pytest.mark.slow
 def test_stop_and_resume_change_no_bit(whole, tmp_path):
-    assert train(tmp_path / "run", "--stop_at=5") == 0
-    assert not (tmp_path / "run" / "results.json").exists()
-    assert train(tmp_path / "run", "--resume") == 0
-    assert outcome(tmp_path / "run") == outcome(whole)
+    assert_resumes(train, whole, tmp_path / "run", "--stop_at=5")
 
 
 def test_the_probe_is_the_loss_of_training_text_position_by_position(whole):
@@ -297,8 +269,7 @@ BAD = {
 
 @pytest.mark.parametrize("flags", BAD)
 def test_bad_flags_are_one_line(flags, tmp_path, capsys):
-    assert BAD[flags] in refused(capsys, lambda: train(tmp_path / "run", *flags.split()))
-    assert not (tmp_path / "run").exists()
+    assert_bad_options(capsys, train, tmp_path / "run", flags, BAD[flags])
 
 
 def test_bad_texts_are_one_line(tmp_path, capsys):

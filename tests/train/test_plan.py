@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cli import refused
 from jax import lax
 from jax.errors import JaxRuntimeError
 from jax.sharding import PartitionSpec
@@ -274,12 +275,7 @@ BAD = {
 
 @pytest.mark.parametrize("flags", BAD)
 def test_bad_input_is_one_line(flags, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main([*LM, *flags.split()])
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    assert BAD[flags] in error
+    assert BAD[flags] in refused(capsys, lambda: main([*LM, *flags.split()]))
 
 
 def test_a_missing_compiler_names_the_command_that_installs_it(capsys, monkeypatch):
@@ -287,6 +283,5 @@ def test_a_missing_compiler_names_the_command_that_installs_it(capsys, monkeypat
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "libtpu" else find(name, *rest)
     )
-    with pytest.raises(SystemExit, match="2"):
-        main([*LM, "--topology=v5e:2x4"])
-    assert "pip install -e '.[tpu]'" in capsys.readouterr().err
+    error = refused(capsys, lambda: main([*LM, "--topology=v5e:2x4"]))
+    assert "pip install -e '.[tpu]'" in error

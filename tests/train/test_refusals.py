@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+import cli
 import pytest
 
 from train import evaluate
@@ -24,13 +25,7 @@ RESULTS = {"name": "rope", "data": "d", "trained": 28, "step": 1, "extend": "non
 def refused(capsys, words: str | list[str]) -> str:
     """Return the one line of a command that must be refused."""
     program, *options = words.split() if isinstance(words, str) else words
-    capsys.readouterr()
-    with pytest.raises(SystemExit, match="2"):
-        PROGRAMS[program](options)
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    return error
+    return cli.refused(capsys, lambda: PROGRAMS[program](options))
 
 
 BAD = {

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
-from metric_lines import timeless
+from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
 
 from pejax import ENCODINGS
 from train import evaluate
@@ -31,29 +30,12 @@ TINY = (
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once_and_in_a_hurry(tmp_path_factory):
-    """Runs of one configuration compile the same programs: keep them on disk for the length of this file."""
-    options = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.1,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-    hurried = "jax_disable_most_optimizations"
-    before[hurried], options[hurried] = jax.config.read(hurried), True
-    for name, value in options.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+    with programs_on_disk(tmp_path_factory.mktemp("compiled"), jax_disable_most_optimizations=True):
+        yield
 
 
 def train(out: Path, *flags: str) -> int:
     return seq2seq.main([*TINY, f"--out={out}", *flags])
-
-
-def outcome(out: Path) -> tuple[list[dict], str]:
-    return timeless(out), (out / "results.json").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +60,7 @@ def test_a_run_leaves_everything_behind(whole):
 
 @pytest.mark.slow
 def test_stop_and_resume_change_no_bit(whole, tmp_path):
-    assert train(tmp_path / "run", "--pe=rope", "--stop_at=4") == 0
-    assert not (tmp_path / "run" / "results.json").exists()
-    assert train(tmp_path / "run", "--resume") == 0
-    assert outcome(tmp_path / "run") == outcome(whole)
+    assert_resumes(train, whole, tmp_path / "run", "--pe=rope", "--stop_at=4")
 
 
 def test_evaluating_again_and_side_by_side(whole, tmp_path, capsys):
@@ -194,22 +173,12 @@ BAD = {
 
 @pytest.mark.parametrize("flag", BAD)
 def test_bad_flags_are_one_line(flag, tmp_path, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        train(tmp_path / "run", flag)
-    assert stopped.value.code == 2
-    error = capsys.readouterr().err
-    assert BAD[flag] in error
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    assert not (tmp_path / "run").exists()
+    assert_bad_options(capsys, train, tmp_path / "run", flag, BAD[flag])
 
 
 def test_query_only_is_for_encodings_that_rotate(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        train(tmp_path / "run", "--pe=alibi", "--cross=query_only")
-    assert "cross='query_only' needs an encoding that rotates and does nothing else, got 'alibi'" in (
-        capsys.readouterr().err
-    )
+    error = refused(capsys, lambda: train(tmp_path / "run", "--pe=alibi", "--cross=query_only"))
+    assert "cross='query_only' needs an encoding that rotates and does nothing else, got 'alibi'" in error
 
 
 def test_runs_have_folders_of_their_own(monkeypatch, tmp_path):
@@ -225,9 +194,8 @@ def test_runs_have_folders_of_their_own(monkeypatch, tmp_path):
 def test_starting_from_another_run(whole, tmp_path, capsys):
     assert train(tmp_path / "more", "--pe=rope", f"--init={whole}", "--stop_at=1") == 0
     assert f"starting from step 6 of {whole}, trained at 4 tokens" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="2"):
-        train(tmp_path / "other", f"--init={whole}", "--pe=rope", "--width=32")
-    assert "width=16, this run has width=32" in capsys.readouterr().err
+    error = refused(capsys, lambda: train(tmp_path / "other", f"--init={whole}", "--pe=rope", "--width=32"))
+    assert "width=16, this run has width=32" in error
 
 
 def test_a_table_of_another_length_is_not_fitted():

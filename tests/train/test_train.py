@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
+from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
 from metric_lines import timeless
 from rich.console import Console
 
@@ -35,19 +35,8 @@ STEPS = 12
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(tmp_path_factory):
-    """Runs of one configuration compile the same programs: keep them on disk for the length of this file."""
-    options = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.1,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-    for name, value in options.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+    with programs_on_disk(tmp_path_factory.mktemp("compiled")):
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,10 +56,6 @@ def read_once():
 
 def train(out: Path, *flags: str) -> int:
     return vit.main([*TINY, f"--out={out}", *flags])
-
-
-def outcome(out: Path) -> tuple[list[dict], str]:
-    return timeless(out), (out / "results.json").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +93,7 @@ def test_every_encoding_finishes(pe, tmp_path):
 
 @pytest.mark.slow
 def test_stop_and_resume_change_no_bit(whole, tmp_path):
-    assert train(tmp_path / "run", "--pe=rope_mixed", "--stop_at=5") == 0
-    assert not (tmp_path / "run" / "results.json").exists()
-    assert train(tmp_path / "run", "--resume") == 0
-    assert outcome(tmp_path / "run") == outcome(whole)
+    assert_resumes(train, whole, tmp_path / "run", "--pe=rope_mixed", "--stop_at=5")
 
 
 @pytest.mark.parametrize(
@@ -164,9 +146,8 @@ def test_a_broken_checkpoint_is_passed_over(whole, tmp_path, capsys):
 
 def test_a_checkpoint_of_another_configuration_is_refused(whole, capsys):
     for flag, found in (("--lr=0.5", "lr=0.002, this run has lr=0.5"), ("--seed=1", "seed=0, this run has seed=1")):
-        with pytest.raises(SystemExit, match="2"):
-            train(whole, flag, "--resume")
-        assert f"the checkpoint was made with {found}" in one_error(capsys)
+        error = refused(capsys, lambda: train(whole, flag, "--resume"))  # noqa: B023
+        assert f"the checkpoint was made with {found}" in error
 
 
 BAD = {
@@ -189,24 +170,12 @@ BAD = {
 
 @pytest.mark.parametrize("flag", BAD)
 def test_bad_flags_are_one_line(flag, tmp_path, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        train(tmp_path / "run", *flag.split())
-    assert stopped.value.code == 2
-    assert BAD[flag] in one_error(capsys)
-    assert not (tmp_path / "run").exists()
-
-
-def one_error(capsys) -> str:
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    return error
+    assert_bad_options(capsys, train, tmp_path / "run", flag, BAD[flag])
 
 
 def test_a_run_is_not_overwritten_by_accident(whole, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        train(whole, "--pe=rope_mixed")
-    assert "holds a run already: give --resume, --overwrite or another --out" in one_error(capsys)
+    error = refused(capsys, lambda: train(whole, "--pe=rope_mixed"))
+    assert "holds a run already: give --resume, --overwrite or another --out" in error
     assert (whole / "results.json").exists()
 
 
@@ -217,9 +186,8 @@ def test_fine_tuning_at_another_size(tmp_path, capsys):
     said = capsys.readouterr().out
     assert f"starting from step 2 of {tmp_path / 'small'}, trained at 28 px" in said
     assert "learned" in said
-    with pytest.raises(SystemExit, match="2"):
-        train(tmp_path / "other", f"--init={tmp_path / 'small'}", "--width=32")
-    assert "width=16, this run has width=32" in capsys.readouterr().err
+    error = refused(capsys, lambda: train(tmp_path / "other", f"--init={tmp_path / 'small'}", "--width=32"))
+    assert "width=16, this run has width=32" in error
 
 
 def test_resized_parameters_are_those_that_at_gives():
@@ -286,6 +254,5 @@ def test_evaluating_again_gives_the_same(whole, tmp_path, capsys):
     assert "| encoding | **28** | 42 |" in table
     assert "| rope_mixed + pi |" in table
     assert (tmp_path / "both.png").stat().st_size > 1000
-    with pytest.raises(SystemExit, match="2"):
-        evaluate.main(["--compare", str(tmp_path)])
-    assert "a comparison needs run folders with results*.json" in capsys.readouterr().err
+    error = refused(capsys, lambda: evaluate.main(["--compare", str(tmp_path)]))
+    assert "a comparison needs run folders with results*.json" in error

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import toy_program
+from cli import refused
 from metric_lines import timeless
 
 from train import evaluate
@@ -23,15 +24,6 @@ def toy(monkeypatch):
 
 def train(out: Path, *flags: str) -> int:
     return session.main(toy_program.PROGRAM, [f"--out={out}", *flags])
-
-
-def refused(capsys, call) -> str:
-    with pytest.raises(SystemExit, match="2"):
-        call()
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    return error
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_program
+from cli import refused
 from metric_lines import timeless
 
 from pejax.models.decoder import DecoderConfig
@@ -28,15 +29,6 @@ def toy(monkeypatch):
 
 def train(out: Path, *flags: str) -> int:
     return session.main(toy_program.PROGRAM, [*LONG, f"--out={out}", *flags])
-
-
-def refused(capsys, call) -> str:
-    with pytest.raises(SystemExit, match="2"):
-        call()
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    return error
 
 
 def kernel(out: Path) -> list[str]:
