@@ -27,6 +27,10 @@ LM = [
     "--topology=h100:8",
 ]  # fmt: skip
 VIT = ["vit", "--width=32", "--heads=4", "--layers=2", "--size=28", "--patch=7", "--batch=8", "--topology=h100:8"]
+SEQ2SEQ = [
+    "seq2seq", "--width=32", "--heads=4", "--layers=2", "--encoder_layers=3", "--length=15", "--batch=8",
+    "--cross=unified", "--topology=h100:8",
+]  # fmt: skip
 SEVEN = ["lm", "--preset=llama_7b", "--topology=v5p:8x8x8", "--length=131072", "--batch=32"]
 
 
@@ -43,7 +47,7 @@ def test_llama_7b_has_the_published_number_of_parameters():
     assert sum(leaf.size for leaf in jax.tree.leaves(subject.split.shapes)) == 6_738_415_616
 
 
-@pytest.mark.parametrize("argv", [LM, [*LM, "--style=gpt2"], [*LM, "--kv_heads=2"], VIT])
+@pytest.mark.parametrize("argv", [LM, [*LM, "--style=gpt2"], [*LM, "--kv_heads=2"], VIT, SEQ2SEQ])
 def test_layers_and_ends_make_up_the_forward_pass(argv):
     work = read(argv)[0].work
     ends = 2 * work.batch * work.width * work.rows * work.columns
@@ -93,7 +97,7 @@ def test_meshes_that_fit_come_first_by_their_bound():
     assert all(divides(subject.work, entry.sizes) for entry in found)
 
 
-@pytest.mark.parametrize("argv", [LM, [*VIT, "--pe=learned"]])
+@pytest.mark.parametrize("argv", [LM, [*VIT, "--pe=learned"], SEQ2SEQ])
 def test_arguments_and_traffic_of_the_real_step_are_as_estimated(argv):
     """Compiled for eight host devices, with the program's own step."""
     sizes = parse_mesh("fsdp=4,tensor=2")
@@ -243,6 +247,8 @@ def test_gpus_are_estimated_and_it_says_so(capsys):
     assert "tokens/s" in out
     assert main([*VIT, "--mesh=data=8"]) == 0
     assert "images/s" in capsys.readouterr().out
+    assert main(SEQ2SEQ) == 0
+    assert "train.seq2seq · rope · " in capsys.readouterr().out
     assert main(["lm", "--preset=llama_7b", "--batch=8", "--topology=a100:8", "--mesh=data=8"]) == 1
     assert "does not fit: needs 1" in capsys.readouterr().out
 

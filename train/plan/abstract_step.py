@@ -11,7 +11,15 @@ from jax.stages import Compiled
 from jaxtyping import Array
 
 from pejax.models.decoder import hidden_channels
-from train.devices.flops import decoder_flops, mlp_products, pair_products, self_products, vit_flops
+from train.devices.flops import (
+    TRAINING,
+    decoder_flops,
+    encoder_decoder_flops,
+    mlp_products,
+    pair_products,
+    self_products,
+    vit_flops,
+)
 from train.devices.mesh import split_batch, training_execution
 from train.engine.config import RunConfig
 from train.engine.loop import Metrics, init_state, make_step, state_shapes, state_shardings
@@ -19,6 +27,9 @@ from train.engine.optimizers import make_optimizer
 from train.engine.task import Split, recipe
 from train.lm import config as lm_config
 from train.lm import model as language
+from train.seq2seq import config as seq2seq_config
+from train.seq2seq import model as answer
+from train.seq2seq.tasks import VOCAB
 from train.vit import config as vit_config
 from train.vit import model as classify
 
@@ -166,17 +177,58 @@ def image_subject(config: vit_config.Config, channels: int, classes: int) -> Sub
     return Subject(config, model, model.loss, classify.SUMS, batch, work, _state(config, model), "images", config.batch)
 
 
-def _work(config: RunConfig, **sizes: Any) -> Work:
-    return Work(
-        batch=config.batch,
-        parts=config.accumulate,
-        width=config.width,
-        layers=config.layers,
-        queries=config.width,
-        item=2 if config.dtype == "bfloat16" else 4,
-        remat=config.remat,
-        **sizes,
+def answer_subject(config: seq2seq_config.Config) -> Subject:
+    """Return the step of `train.seq2seq`, every source and target as long as the longest.
+
+    The layers of encoder and decoder count as layers of one kind, of the mean size.
+
+    Raises:
+        ValueError: what the model or its encodings refuse.
+    """
+    model = answer.Answerer(config)
+    if refused := model.refusal(config.length):
+        raise ValueError(refused)
+    network, style, tokens = model.network, model.network.layer_style, config.length + 1
+    hidden, dims = hidden_channels(network.width, style, network.hidden), network.encoder_dims
+    layers = network.encoder_layers + network.decoder_layers
+    attentions = network.encoder_layers + 2 * network.decoder_layers
+    kernels = attentions * self_products(network) + layers * mlp_products(network, hidden)
+    pairs = (network.encoder_layers + network.decoder_layers) * tokens**2
+    pairs += network.decoder_layers * tokens * (tokens + 1) // 2
+    model_flops = encoder_decoder_flops(network, config.batch, tokens, tokens)
+    work = _work(
+        config,
+        tokens=tokens,
+        layers=layers,
+        keys=dims.kv_heads * dims.head_dim,
+        heads=dims.kv_heads,
+        hidden=hidden * (1 + style.gated),
+        columns=VOCAB,
+        rows=tokens,
+        table=VOCAB * config.width,
+        layer=kernels // (2 * layers),
+        causal=False,  # of all pairs, those of the decoder's self-attention alone are
+        model_flops=model_flops,
+        layer_flops=model_flops // TRAINING - 2 * config.batch * tokens * config.width * VOCAB,
+        pair_flops=config.batch * pairs * pair_products(network),
     )
+    names = ("source", "source_segments", "target", "target_segments")
+    batch = {name: jax.ShapeDtypeStruct((config.batch, tokens), jnp.int32) for name in names}
+    units = config.batch * tokens
+    return Subject(config, model, model.loss, answer.SUMS, batch, work, _state(config, model), "tokens", units)
+
+
+def _work(config: RunConfig, **sizes: Any) -> Work:
+    common = {
+        "batch": config.batch,
+        "parts": config.accumulate,
+        "width": config.width,
+        "layers": config.layers,
+        "queries": config.width,
+        "item": 2 if config.dtype == "bfloat16" else 4,
+        "remat": config.remat,
+    }
+    return Work(**{**common, **sizes})
 
 
 def bytes_of(shapes: Any) -> int:

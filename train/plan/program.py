@@ -3,6 +3,7 @@
     python -m train.plan lm --preset=llama_7b --length=131072 --batch=32 --topology=v5p:8x8x8
     python -m train.plan lm --preset=llama_7b --topology=v5e:16x16 --mesh=fsdp=64,tensor=4
     python -m train.plan vit --preset=imagenet100 --topology=v6e:4x4
+    python -m train.plan seq2seq --preset=table --topology=v5e:2x2
     python -m train.plan lm --preset=llama_7b --topology=h100:64       estimated: GPUs' compiler needs the GPU
     python -m train.plan lm --preset=llama_7b --topology=v5p:4x4x4 --scale      to 4,096 chips, estimated
 
@@ -25,7 +26,7 @@ from train.engine.config import parse
 from train.engine.parser import Parser
 from train.engine.stopping import friendly
 from train.lm import config as lm_config
-from train.plan.abstract_step import Subject, compile_step, image_subject, language_subject
+from train.plan.abstract_step import Subject, answer_subject, compile_step, image_subject, language_subject
 from train.plan.collectives import Collectives, collectives
 from train.plan.estimate import Estimate, Sizes, estimate, ranked
 from train.plan.report import (
@@ -39,6 +40,7 @@ from train.plan.report import (
 )
 from train.plan.topology import GIB, Topology, parse_topology, require_product, tpu_mesh
 from train.plan.weak_scaling import scaling
+from train.seq2seq import config as seq2seq_config
 from train.vit import config as vit_config
 
 ATTEMPTS = 4
@@ -94,7 +96,7 @@ def read(argv: Sequence[str]) -> tuple[Subject, Topology, PlanOptions]:
         ValueError: an unknown program or topology, or an option that breaks a rule.
     """
     parser = Parser(prog="python -m train.plan", epilog="all other options are those of python -m train.PROGRAM")
-    parser.add_argument("program", choices=("lm", "vit"), help="whose train step")
+    parser.add_argument("program", choices=("lm", "seq2seq", "vit"), help="whose train step")
     parser.add_arguments(PlanOptions, dest="options")
     found, rest = parser.parse_known_args(list(argv))
     options: PlanOptions = found.options
@@ -106,6 +108,8 @@ def read(argv: Sequence[str]) -> tuple[Subject, Topology, PlanOptions]:
     topology = parse_topology(options.topology)
     if found.program == "lm":
         subject = language_subject(parse(lm_config.Config, rest), options.vocab)
+    elif found.program == "seq2seq":
+        subject = answer_subject(parse(seq2seq_config.Config, rest))
     else:
         subject = image_subject(parse(vit_config.Config, rest), options.channels, options.classes)
     if subject.config.devices:
