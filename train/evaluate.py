@@ -1,10 +1,10 @@
-"""Evaluate trained runs again, of any program, and set many side by side.
+"""Evaluate trained runs of any program again, and compare many runs.
 
     python -m train.evaluate runs/rope_mixed-fashion-0                  evaluates the newest checkpoint again
-    python -m train.evaluate runs/rope_mixed-fashion-0 --extend=pi      with positions squeezed beyond the trained size
-    python -m train.evaluate --compare runs/* --to=comparison           one table and one figure of what was found
+    python -m train.evaluate runs/rope_mixed-fashion-0 --extend=pi      with positions interpolated
+    python -m train.evaluate --compare runs/* --to=comparison           one table and one figure of all results
 
-Files are written into the run folder, those of `--compare` where `--to` says.
+Files are written into the run folder, those of `--compare` to `--to`.
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
@@ -29,18 +29,18 @@ from train.engine.stopping import friendly, stoppable
 from train.engine.task import Program
 
 PROGRAMS = ("vit", "lm", "seq2seq")
-"""Packages whose module `program` holds a `PROGRAM`; only those asked for are imported."""
+"""Packages whose module `program` has a `PROGRAM`; they are imported only when needed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateOptions:
     """Evaluate a run again, or compare runs."""
 
-    extend: str = ""  # how to evaluate beyond the trained extent, such as none or pi; the run's own when empty
-    eval_sizes: tuple[int, ...] = ()  # image sides (vit); the run's own when empty
-    eval_lengths: tuple[int, ...] = ()  # tokens (lm, seq2seq); the run's own when empty
-    eval_limit: int = -1  # test examples (lm: windows); 0 = all, -1 = as many as the run's own evaluation
-    to: str = ""  # with --compare: the files to write, without .md and .png; comparison when empty
+    extend: str = ""  # context extension beyond the trained length or size, such as none or pi; empty = that of the run
+    eval_sizes: tuple[int, ...] = ()  # image sides in pixels (vit); empty = those of the run
+    eval_lengths: tuple[int, ...] = ()  # lengths in tokens (lm, seq2seq); empty = those of the run
+    eval_limit: int = -1  # number of test examples (lm: windows); 0 = all, -1 = as in the run's own evaluation
+    to: str = ""  # with --compare: the files to write, without .md and .png; empty = comparison
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,40 +48,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m train.evaluate")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR", help="run folders")
     parser.add_argument(
-        "--compare", action="store_true", help="one table and one figure of what was found there before"
+        "--compare", action="store_true", help="write one table and one figure of the existing results of the runs"
     )
     parser.add_arguments(EvaluateOptions, dest="options")
     arguments = parser.parse_args(argv)
     options, console = arguments.options, Console(soft_wrap=True, highlight=False)
-    again = "the runs are as they were: start the same command again"
+    again = "the runs are unchanged: run the same command again"
     with stoppable(lambda: again), friendly(ValueError, TypeError, OSError):
         if arguments.compare:
             to = compare(arguments.runs, options)
             console.print(f"wrote {to}.md and {to}.png")
             return 0
         if options.to:
-            raise ValueError(f"to must be given with --compare alone, got {options.to!r} without it")
+            raise ValueError(f"to must be given only with --compare, got {options.to!r} without it")
         for folder in arguments.runs:
             evaluate_run(folder, options, console)
     return 0
 
 
 def program(name: str) -> Program:
-    """Return the program of this name.
+    """Return the program with this name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such program.
     """
     if name not in PROGRAMS:
-        raise ValueError(f"a run must be of one of the programs {', '.join(PROGRAMS)}, got {name!r}")
+        raise ValueError(f"the program of a run must be one of {', '.join(PROGRAMS)}, got {name!r}")
     return importlib.import_module(f"train.{name}.program").PROGRAM
 
 
 def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> None:
-    """Evaluate the newest checkpoint of a run folder, print the table and write the files beside it.
+    """Evaluate the newest checkpoint of a run folder, print the table and write the result files.
 
     Raises:
-        ValueError: an option that runs of this program do not have, or what the evaluation refuses.
+        ValueError: an option that this program does not have, or that does not fit the run.
     """
     made_by = program(program_of(folder))
     if options.eval_limit < -1:
@@ -93,18 +93,20 @@ def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> No
         if name not in made_by.config.run_fields:
             raise ValueError(f"runs of train.{config.program} have no {name}, got {name}={changes[name]!r}")
     config = dataclasses.replace(config, **changes, out=str(folder)).validated()
-    with console.status("preparing"):  # seen on a terminal alone
+    with console.status("preparing"):  # shown only on a terminal
         mesh, task = make_mesh(config.devices), made_by.task(config)
         step, params = restore_params(config, task.split, task.sums, folder, mesh, console)
     publish(task.evaluate(params, step=step, mesh=mesh, console=console), folder, console)
 
 
 def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
-    """Write one markdown table and one figure of the runs of one program, all or nothing; return where, no ending.
+    """Write one markdown table and one figure of runs of one program; return their path without suffix.
+
+    If one of them cannot be written, neither is.
 
     Raises:
-        ValueError: a folder without results, runs that cannot stand in one table, or an option that evaluates, or
-            a place that cannot be written.
+        ValueError: a folder without results, runs that are not comparable, an option of evaluations, or a path that
+            cannot be written.
     """
     for name in ("eval_sizes", "eval_lengths", "eval_limit"):
         if getattr(options, name) != getattr(EvaluateOptions, name):
@@ -129,10 +131,10 @@ def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
 
 
 def result_files(folders: Sequence[Path], extend: str) -> list[Path]:
-    """Return the result files of the run folders: all of each, or those of one way to extend.
+    """Return the result files of the run folders: all of them, or those of one extension.
 
     Raises:
-        ValueError: a folder without any.
+        ValueError: a folder without such files.
     """
     wanted = f"{results_stem(extend)}.json" if extend else "results*.json"
     found = {folder: sorted(folder.glob(wanted), key=lambda path: path.stem) for folder in folders}

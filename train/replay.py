@@ -1,8 +1,8 @@
-"""Compute the step that halted a run again, and say where it broke.
+"""Replay the step that halted a run, and report which gradients are not finite.
 
     python -m train.replay runs/rope-shakespeare-0/offending-124
 
-The loss must be the one that the run found, to the bit, on the same devices. Status 0 where it is, 1 where it is not.
+On the same devices the loss is equal to that of the run, bit by bit. The exit status is 0 if it is equal, else 1.
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
@@ -36,35 +36,39 @@ from train.evaluate import program
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = Parser(prog="python -m train.replay")
-    parser.add_argument("folder", type=Path, metavar="RUN_DIR/offending-STEP", help="what a halted run left")
+    parser.add_argument(
+        "folder", type=Path, metavar="RUN_DIR/offending-STEP", help="folder of the step that halted a run"
+    )
     console = Console(soft_wrap=True, highlight=False)
     with friendly(ValueError, TypeError, OSError, CheckpointError):
-        place = parser.parse_args(argv).folder
-        step, was, batch = failed_step.read(place)
-        now, odd = replay(place, batch)
+        folder = parser.parse_args(argv).folder
+        step, was, batch = failed_step.read(folder)
+        now, odd = replay(folder, batch)
     same = now == was or (math.isnan(now) and math.isnan(was))
-    console.print(f"step {step} · the loss is {now!r}, {'the same as' if same else 'not the'} {was!r} of the run")
+    console.print(
+        f"step {step} · the loss is {now!r}, {'the same as' if same else 'different from'} {was!r} in the run"
+    )
     for name, count, size in odd:
         console.print(f"gradient of {name}: {count:,} of {size:,} values are not finite")
     return 0 if same else 1
 
 
-def replay(place: Path, batch: Any) -> tuple[float, list[tuple[str, int, int]]]:
-    """Return the loss of the step that a folder keeps, and the parameters whose gradient is not finite.
+def replay(folder: Path, batch: Any) -> tuple[float, list[tuple[str, int, int]]]:
+    """Return the loss of a saved step, and the parameters whose gradient is not finite.
 
     Args:
-        place: the folder.
+        folder: of the step.
         batch: of the step.
 
     Returns:
-        The loss; name, number of values that are not finite, and number of values.
+        The loss; for each such parameter its name, the number of values that are not finite, and of all values.
 
     Raises:
-        ValueError: no such run, other data than the run had, or fewer devices.
-        CheckpointError: the state is broken.
+        ValueError: no such folder, other data than in the run, or fewer devices.
+        CheckpointError: the state is damaged.
     """
-    made_by = program(program_of(place))
-    config = dataclasses.replace(load_config(made_by.config, place), hosts="", resume=False)
+    made_by = program(program_of(folder))
+    config = dataclasses.replace(load_config(made_by.config, folder), hosts="", resume=False)
     mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
     task = made_by.task(config)
     steps = recipe(config, make_optimizer(config, task.steps, task.warmup)[0], task.sums)
@@ -74,9 +78,9 @@ def replay(place: Path, batch: Any) -> tuple[float, list[tuple[str, int, int]]]:
 
     def check(record: dict[str, Any]) -> None:
         if record["data"] != task.identity:
-            raise ValueError(f"the step was taken on {record['data']}, here is {task.identity}")
+            raise ValueError(f"the data of the step must be {record['data']}, got {task.identity}")
 
-    checkpoints = Checkpoints(place)
+    checkpoints = Checkpoints(folder)
     _, state = checkpoints.restore(jax.tree.map(split, shapes, shardings), check)
     checkpoints.close()
     loss, batch = partial(task.loss, execution=training_execution(mesh, config.remat)), put_batch(batch, mesh)

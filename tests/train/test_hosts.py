@@ -151,10 +151,10 @@ def test_a_step_that_is_not_finite_stops_both_processes_and_is_kept_once(flags, 
     folder = out / "offending-2"
     for process in range(2):
         assert said(log, process)[-1].startswith(
-            f"error: the loss is nan at step 2, which is kept (python -m train.replay {folder})"
+            f"error: the loss is nan at step 2, which was saved (replay it: python -m train.replay {folder})"
         )
     assert replay.main([str(folder)]) == 0
-    assert "step 2 · the loss is nan, the same as nan of the run" in capsys.readouterr().out
+    assert "step 2 · the loss is nan, the same as nan in the run" in capsys.readouterr().out
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ def test_a_full_disk_ends_the_report_and_does_not_hang_it(tmp_path, monkeypatch)
     values = {f"value_{i}": 1.0 for i in range(20)}  # more than the writer would queue by default
     report.write(1, values)
     report.board.file_writer.event_writer._worker.join(60)
-    with pytest.raises(OSError, match="tensorboard cannot be written any more"):
+    with pytest.raises(OSError, match="tensorboard can no longer be written"):
         report.write(2, values)
     with report:
         pass  # closes

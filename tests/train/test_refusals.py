@@ -45,7 +45,7 @@ BAD = {
     "seq2seq --eval_lengths 1000000000": "eval_lengths: an example of 1,000,000,000 tokens must fit the memory",
     "plan lm --topology=h100:99999999999": "topology must have at most 1,000,000 devices, got 'h100:99999999999'",
     "plan lm --topology=h100:8 --vocab=99999999999": "vocab must be below 2147483648, got 99999999999",
-    "evaluate nowhere --to=x": "to must be given with --compare alone, got 'x' without it",
+    "evaluate nowhere --to=x": "to must be given only with --compare, got 'x' without it",
     "evaluate --compare nowhere --eval_limit=5": "eval_limit must be given without --compare, got 5 with it",
     "evaluate --compare nowhere --to=.": "to must name the files to write, got '.'",
 }

@@ -139,7 +139,7 @@ def test_a_broken_checkpoint_is_passed_over(whole, tmp_path, capsys):
         path.write_bytes(content)
     assert train(tmp_path / "run", "--resume") == 0
     said = capsys.readouterr().out
-    assert "checkpoint of step 6 is broken, passed over: " in said
+    assert "checkpoint of step 6 is damaged, skipped: " in said
     assert "going on from step 3" in said
     assert outcome(tmp_path / "run") == outcome(whole)
 
@@ -175,7 +175,7 @@ def test_bad_flags_are_one_line(flag, tmp_path, capsys):
 
 def test_a_run_is_not_overwritten_by_accident(whole, capsys):
     error = refused(capsys, lambda: train(whole, "--pe=rope_mixed"))
-    assert "holds a run already: give --resume, --overwrite or another --out" in error
+    assert "already has a run: give --resume, --overwrite or another --out" in error
     assert (whole / "results.json").exists()
 
 

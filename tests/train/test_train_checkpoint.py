@@ -69,14 +69,14 @@ def test_arrays_that_do_not_match_the_digest_are_passed_over(saved):
     step, said = reopened(saved)
     assert step == 1
     assert len(said) == 1
-    assert said[0].startswith("checkpoint of step 2 is broken, passed over: ['a'] was saved with the digest float32")
+    assert said[0].startswith("checkpoint of step 2 is damaged, skipped: ['a'] was saved with digest float32")
 
 
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        (5, "step 2 has format 5, of a newer version; this one reads 4"),
-        (3, "step 2 has format 3, of an older version; this one reads 4"),
+        (5, "step 2 has format 5, of a newer version; this version reads 4"),
+        (3, "step 2 has format 3, of an older version; this version reads 4"),
         (None, "has format 1"),
     ],
 )
@@ -112,7 +112,7 @@ def test_any_file_may_be_damaged(damage, saved):
         if step == 1:
             passed_over.add(path.relative_to(copy).parts[0])
             assert len(said) == 1
-            assert said[0].startswith("checkpoint of step 2 is broken, passed over: ")
+            assert said[0].startswith("checkpoint of step 2 is damaged, skipped: ")
             assert "\n" not in said[0]
         else:
             assert said == []
@@ -133,7 +133,10 @@ def test_a_configuration_that_changed_on_disk_is_passed_over(saved):
     seal = saved / "checkpoints" / "2" / "seal" / "metadata"
     assert '"lr": 2' in seal.read_text()
     seal.write_text(seal.read_text().replace('"lr": 2', '"lr": 3'))
-    assert reopened(saved) == (1, ["checkpoint of step 2 is broken, passed over: its seal is not as it was written"])
+    assert reopened(saved) == (
+        1,
+        ["checkpoint of step 2 is damaged, skipped: its seal has changed since it was written"],
+    )
 
 
 def test_an_empty_step_is_ignored(saved):
@@ -202,7 +205,7 @@ def test_a_folder_that_cannot_be_written(saved):
 def test_nothing_whole_is_one_error(saved):
     for path in (saved / "checkpoints").rglob("seal/metadata"):
         path.write_text("{")
-    with pytest.raises(CheckpointError, match=r"no whole checkpoint in .*checkpoints, looked at steps \[2, 1\]"):
+    with pytest.raises(CheckpointError, match=r"no intact checkpoint in .*checkpoints, tried steps \[2, 1\]"):
         reopened(saved)
 
 
@@ -230,7 +233,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_usable(saved):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:
-        with pytest.raises(CheckpointError, match=r"cannot write .* \(the last good one is step 2\): .*\S") as full:
+        with pytest.raises(CheckpointError, match=r"cannot write .* \(the last complete one is step 2\): .*\S") as full:
             save(checkpoints, 3)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -13,7 +13,7 @@ from metric_lines import timeless
 
 from train import evaluate
 from train.engine import session
-from train.engine.files import write_whole
+from train.engine.files import write_atomic
 
 
 @pytest.fixture(autouse=True)
@@ -72,16 +72,19 @@ def test_a_run_starts_from_another(whole, tmp_path, monkeypatch, capsys):
 
 def test_a_folder_takes_one_run_at_a_time(tmp_path, capsys):
     """A run that is killed does not keep the next one out."""
-    take = f"import pathlib; from train.engine.files import take; take(pathlib.Path({str(tmp_path)!r})); input(print())"
+    lock = f"from pathlib import Path; from train.engine.files import lock_folder; lock_folder(Path({str(tmp_path)!r}))"
     other = subprocess.Popen(
-        [sys.executable, "-c", take], cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", f"{lock}; input(print())"],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
         assert other.stdout is not None
         other.stdout.readline()
         for flag in ("--resume", "--overwrite"):
             error = refused(capsys, lambda: train(tmp_path, flag, "--stop_at=1"))  # noqa: B023
-            assert f"one run at a time may write into {tmp_path}, got a second one" in error
+            assert f"only one run at a time may write to {tmp_path}, got a second one" in error
             assert f"process {other.pid} of" in error
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     finally:
@@ -111,12 +114,12 @@ def test_a_seed_of_no_32_bits_is_refused(seed, tmp_path, capsys):
 
 def test_a_file_is_written_whole_or_stays(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    write_whole(path, "before")
+    write_atomic(path, "before")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            write_whole(path, 20 * "a")
+            write_atomic(path, 20 * "a")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "before"
@@ -135,7 +138,7 @@ def test_programs_are_not_mixed_up(whole, tmp_path, capsys):
     assert "runs in one comparison must be of one program, got toy and vit" in error
     (other / "config.json").write_text('{"program": "os"}')
     error = refused(capsys, lambda: evaluate.main([str(other)]))
-    assert "a run must be of one of the programs vit, toy, got 'os'" in error
+    assert "the program of a run must be one of vit, toy, got 'os'" in error
 
 
 def test_evaluating_again_asks_the_program(whole, tmp_path, capsys):

@@ -14,7 +14,7 @@ from train.engine import metrics
 from train.engine.config import parse
 from train.engine.loop import CPU_COMPILER
 from train.engine.optimizers import make_optimizer
-from train.engine.update import Held, Recipe, changed, layer_by_layer
+from train.engine.update import Recipe, Weights, changed, layer_by_layer
 from train.lm.program import Config
 
 LAYERS, WIDTH = 3, 8
@@ -35,11 +35,11 @@ def begun(*flags: str, average: float = 0.9, shapes=SHAPES):
     config = parse(Config, ["--lr=0.1", "--weight_decay=0.1", *flags])
     recipe = Recipe(make_optimizer(config, 8, 0)[0], (), config.clip, average=average)
     params = drawn(0, shapes)
-    return recipe, Held(params, recipe.optimizer.init(params), drawn(1, shapes) if average else None)
+    return recipe, Weights(params, recipe.optimizer.init(params), drawn(1, shapes) if average else None)
 
 
-def by_norm(recipe: Recipe, norm, grads, held: Held) -> Held:
-    return changed(recipe, grads, norm, held)
+def by_norm(recipe: Recipe, norm, grads, weights: Weights) -> Weights:
+    return changed(recipe, grads, norm, weights)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def by_norm(recipe: Recipe, norm, grads, held: Held) -> Held:
     ],
 )
 def test_layer_by_layer_is_all_at_once(name, average):
-    recipe, held = begun(f"--optimizer={name}", "--clip=1.0", average=average)
-    one = other = held
+    recipe, weights = begun(f"--optimizer={name}", "--clip=1.0", average=average)
+    one = other = weights
     for step in range(3):
         grads = drawn(2 + step)
         update = partial(by_norm, recipe, optax.tree.norm(grads))
@@ -61,20 +61,20 @@ def test_layer_by_layer_is_all_at_once(name, average):
         other = jax.jit(partial(layer_by_layer, update, recipe.optimizer, large=LAYERS * WIDTH * 2))(grads, other)
     assert jax.tree.structure(one) == jax.tree.structure(other)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), one, other)
-    assert not np.allclose(one.params["blocks"]["mlp"]["kernel"], held.params["blocks"]["mlp"]["kernel"])
+    assert not np.allclose(one.params["blocks"]["mlp"]["kernel"], weights.params["blocks"]["mlp"]["kernel"])
 
 
 def test_stacks_of_layers_that_are_large_enough_are_updated_in_turn():
-    recipe, held = begun()
+    recipe, weights = begun()
     seen = []
 
-    def update(grads, held):
+    def update(grads, weights):
         seen.append(
             {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(grads)}
         )
-        return changed(recipe, grads, jnp.float32(1.0), held)
+        return changed(recipe, grads, jnp.float32(1.0), weights)
 
-    layer_by_layer(update, recipe.optimizer, drawn(2), held, large=LAYERS * WIDTH * 2)
+    layer_by_layer(update, recipe.optimizer, drawn(2), weights, large=LAYERS * WIDTH * 2)
     rest, *in_turn = seen
     assert rest.keys() == {"['embed']['kernel']", "['blocks']['position']"}
     assert {name: shape for part in in_turn for name, shape in part.items()} == {
@@ -84,24 +84,24 @@ def test_stacks_of_layers_that_are_large_enough_are_updated_in_turn():
 
 
 def test_a_step_that_is_not_applied_changes_no_bit_of_any_layer():
-    recipe, held = begun("--clip=1.0")
+    recipe, weights = begun("--clip=1.0")
 
-    def update(grads, held):
-        return metrics.choose(jnp.asarray(False), changed(recipe, grads, jnp.float32(jnp.nan), held), held)
+    def update(grads, weights):
+        return metrics.choose(jnp.asarray(False), changed(recipe, grads, jnp.float32(jnp.nan), weights), weights)
 
-    found = jax.jit(partial(layer_by_layer, update, recipe.optimizer, large=1))(drawn(2), held)
-    jax.tree.map(np.testing.assert_array_equal, found, held)
+    found = jax.jit(partial(layer_by_layer, update, recipe.optimizer, large=1))(drawn(2), weights)
+    jax.tree.map(np.testing.assert_array_equal, found, weights)
 
 
 @pytest.mark.parametrize("factor", [0.01, 10.0])
 def test_gradients_are_clipped_as_by_optax(factor):
-    recipe, held = begun("--clip=2.0", "--weight_decay=0")
+    recipe, weights = begun("--clip=2.0", "--weight_decay=0")
     grads = jax.tree.map(lambda leaf: factor * leaf, drawn(2))
     theirs = optax.chain(optax.clip_by_global_norm(2.0), recipe.optimizer)
     with jax.numpy_dtype_promotion("standard"):
-        updates, _ = theirs.update(grads, theirs.init(held.params), held.params)
-    found = changed(recipe, grads, optax.tree.norm(grads), held)
-    wanted = optax.apply_updates(held.params, updates)
+        updates, _ = theirs.update(grads, theirs.init(weights.params), weights.params)
+    found = changed(recipe, grads, optax.tree.norm(grads), weights)
+    wanted = optax.apply_updates(weights.params, updates)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), found.params, wanted)
     moments = optax.tree.get(found.opt, "mu")
     scale = 0.1 * min(1.0, 2.0 / float(optax.tree.norm(grads)))
@@ -110,18 +110,18 @@ def test_gradients_are_clipped_as_by_optax(factor):
 
 def compiled_update(split: PartitionSpec):
     """Compile the update of a stack of layers that is split over two devices."""
-    recipe, held = begun(average=0.0, shapes={"blocks": {"kernel": (8, 64, 64)}})
+    recipe, weights = begun(average=0.0, shapes={"blocks": {"kernel": (8, 64, 64)}})
     mesh = make_mesh(2, "fsdp=2")
     own = lambda x: NamedSharding(mesh, split if x.ndim else PartitionSpec())
-    held, grads = (jax.tree.map(lambda x: jax.device_put(x, own(x)), tree) for tree in (held, held.params))
+    weights, grads = (jax.tree.map(lambda x: jax.device_put(x, own(x)), tree) for tree in (weights, weights.params))
     update = partial(by_norm, recipe, jnp.float32(1.0))
-    run = lambda held, grads: layer_by_layer(update, recipe.optimizer, grads, held, large=1)
-    jitted = jax.jit(run, donate_argnums=0, out_shardings=jax.tree.map(own, held), compiler_options=CPU_COMPILER)
-    return jitted.lower(held, grads).compile()
+    run = lambda weights, grads: layer_by_layer(update, recipe.optimizer, grads, weights, large=1)
+    jitted = jax.jit(run, donate_argnums=0, out_shardings=jax.tree.map(own, weights), compiler_options=CPU_COMPILER)
+    return jitted.lower(weights, grads).compile()
 
 
 def test_stacks_are_updated_in_place():
-    """What is donated is written over: beside it, one layer is held."""
+    """What is donated is written over: beside it, one layer is weights."""
     assert compiled_update(PartitionSpec()).memory_analysis().temp_size_in_bytes < 2 * 64 * 64 * 4
 
 

@@ -1,1 +1,1 @@
-"""The parts of a training run that all programs share."""
+"""What all training programs use: configs, the training loop, checkpoints, metrics and results."""

@@ -1,8 +1,8 @@
-"""How widely each layer looks: the mean entropy of its attention's weights, of any model and any encoding.
+"""Attention entropy: the mean entropy of the attention weights of each layer, for any model and encoding.
 
     H = -Σ_j w_ij ln w_ij        nats, the mean over examples, heads and up to 64 queries i spread over the sequence
 
-ln of the number of keys where all weigh the same, 0 where one has all the weight. No array of T x S is made.
+It is ln S for uniform weights over S keys, and 0 where a single key has all the weight. No T x S array is allocated.
 """
 
 import dataclasses
@@ -19,19 +19,19 @@ from pejax._tokens import Tokens, as_tokens
 from pejax.models import Execution
 
 QUERIES = 64
-"""Queries of a sequence that are looked at, at most."""
+"""Maximum number of queries per sequence that are measured."""
 
 IGNORED_OPTIONS = ("values", "dropout", "implementation", "return_lse")
-"""Options of attention that its weights do not depend on."""
+"""Options of attention that do not affect its weights."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EntropyExecution(Execution):
-    """Computes a model as ever, and collects the entropy of every attention call of every layer.
+    """An `Execution` that also records the entropy of every attention call of every layer.
 
     Attributes:
-        axes: A, of the positions.
-        found: by stack of layers, by attention call inside a layer: entropies `(L,)`.
+        axes: A, number of position axes.
+        found: entropies `(L,)`, indexed by stack of layers and by attention call within a layer.
     """
 
     axes: int = 1
@@ -39,7 +39,7 @@ class EntropyExecution(Execution):
 
     @property
     def attend(self) -> Callable[..., Any]:
-        """`attention`, watched."""
+        """Attention that records its entropy."""
         return self._attend
 
     def _attend(self, q: Array, k: Array, v: Array, **options: Any) -> Any:
@@ -47,25 +47,25 @@ class EntropyExecution(Execution):
         return attention(q, k, v, **options)
 
     def scan(self, step: Callable, x: Array, layers: Any) -> tuple[Array, Any]:
-        """Apply the layers in turn; what each of them looked at comes out of the scan beside its caches."""
+        """Apply the layers in order and collect their entropies beside their caches."""
 
-        def watched(x: Array, layer: Any) -> tuple[Array, tuple[Any, list[Array]]]:
+        def recorded(x: Array, layer: Any) -> tuple[Array, tuple[Any, list[Array]]]:
             self.found.append([])
             x, cache = step(x, layer)
             return x, (cache, self.found.pop())
 
-        x, (caches, entropies) = jax.lax.scan(watched, x, layers)
+        x, (caches, entropies) = jax.lax.scan(recorded, x, layers)
         self.found.append(entropies)
         return x, caches
 
 
 def entropy(q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int, **options: Any) -> Float[Array, ""]:
-    """Return the mean entropy of the weights of some queries, nats; padding, which sees nothing, is left out.
+    """Return the mean entropy of the weights of some queries, in nats; padding tokens are left out.
 
     Args:
         q: rotated queries.
         k: rotated keys.
-        axes: A, of the positions.
+        axes: A, number of position axes.
         **options: of `attention`.
     """
     length = q.shape[-3]
@@ -80,14 +80,14 @@ def entropy(q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int,
 
 
 def taken(tokens: Tokens, rows: np.ndarray, axes: int) -> Tokens:
-    """Return where some of the tokens of sequences are."""
+    """Return the positions of some tokens of each sequence."""
     take = lambda leaf: None if leaf is None else jnp.take(leaf, rows, axis=-1)
     positions = jnp.take(tokens.positions, rows, axis=-1 if axes == 1 else -2)
     return Tokens(positions, take(tokens.index), take(tokens.placed), take(tokens.segments))
 
 
 def named(found: list[list[Float[Array, " L"]]]) -> dict[str, float]:
-    """Return entropies by name: "entropy/layer_3"; of the second attention call of a layer "entropy/layer_3/1"."""
+    """Return entropies by name: "entropy/layer_3", or "entropy/layer_3/1" for a second attention call in that layer."""
     return {
         f"entropy/{f'stack_{stack}/' if len(found) > 1 else ''}layer_{layer}{f'/{call}' if call else ''}": float(value)
         for stack, calls in enumerate(jax.device_get(found))

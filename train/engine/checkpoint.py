@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or refused: arrays and configuration together, sealed by digests of the arrays.
+"""Checkpoints whose integrity is verified: arrays and config, with digests of the arrays.
 
-A checkpoint is one orbax step with two items: `state` (arrays) and `seal` (the configuration, the digest of every
-array, and one of itself). Orbax by itself restores flipped bytes without a word; the seal is compared at every restore,
-and a broken step is passed over, by name, for the one before it. The place in the data is not stored: batches follow
-(seed, step) alone.
+A checkpoint is one orbax step with two items: `state` (the arrays) and `seal` (the config, a digest of every array, and
+a digest of the seal itself). Orbax alone restores flipped bytes silently; here every restore compares the digests, and
+a damaged checkpoint is reported and skipped for the one before it. The position in the data is not stored, because
+batches depend only on (seed, step).
 """
 
 import hashlib
@@ -22,29 +22,29 @@ from train.devices.hosts import agreed, first, lost, of_first
 from train.engine.digest import digests
 
 FORMAT = 4
-"""Of what is written here; a checkpoint of another format is refused."""
+"""Version of the checkpoint format; checkpoints of another version are refused."""
 
 KEPT = 2
-"""How many checkpoints stay: the newest, and one to fall back upon."""
+"""Number of checkpoints that are kept: the newest, and one to fall back on."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be read, or cannot be written."""
+    """A checkpoint cannot be read or written."""
 
 
 class Checkpoints:
     """The checkpoints of one run folder.
 
     Args:
-        folder: of the run; the steps lie in its sub-folder `checkpoints`.
+        folder: of the run; checkpoints are in its subfolder `checkpoints`.
         say: prints one line for the user.
-        reading: nothing is saved here, nor cleared away: a run may be writing a step.
+        reading: open read-only, because a run may be writing a checkpoint.
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None] = print, *, reading: bool = False) -> None:
         self.folder = folder.resolve() / "checkpoints"
         self.say = say
-        logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax logs a traceback for every error it also raises
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax also logs a traceback of every error it raises
         writing = ocp.CheckpointManagerOptions(max_to_keep=KEPT, cleanup_tmp_directories=True)
         options = ocp.CheckpointManagerOptions(read_only=True, create=False) if reading else writing
         try:
@@ -53,14 +53,14 @@ class Checkpoints:
             raise CheckpointError(f"cannot keep checkpoints in {self.folder}: {first_line(refused)}") from None
 
     def steps(self) -> list[int]:
-        """Return the steps that have a checkpoint, newest first, empty folders left out; every process must ask."""
+        """Return the steps that have a checkpoint, newest first; all processes must call this."""
         return of_first(written_steps(self.folder.parent), KEPT + 14)
 
     def save(self, step: int, state: Any, config: dict[str, Any]) -> None:
-        """Write a checkpoint in the background, after the one before is whole.
+        """Write a checkpoint in the background, after the previous one is complete.
 
         Raises:
-            CheckpointError: it, or the one before, cannot be written; earlier ones stay as they are.
+            CheckpointError: it, or the previous one, cannot be written; earlier ones are unchanged.
         """
         seal = sealed({"format": FORMAT, "digests": digests(state), "config": config})
         items = Composite(state=StandardSave(state), seal=JsonSave(seal))
@@ -73,7 +73,7 @@ class Checkpoints:
             raise CheckpointError(self._unwritten(refused)) from None
 
     def wait(self) -> None:
-        """Return once everything saved is on disk.
+        """Wait until all checkpoints are on disk.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -87,18 +87,18 @@ class Checkpoints:
 
     def _unwritten(self, refused: Exception) -> str:
         steps = written_steps(self.folder.parent)
-        last = f"the last good one is step {steps[0]}" if steps else "there is none yet"
+        last = f"the last complete one is step {steps[0]}" if steps else "there is none yet"
         return f"cannot write a checkpoint in {self.folder} ({last}): {first_line(refused)}"
 
     def restore(self, state: Any, check: Callable[[dict[str, Any]], None]) -> tuple[int, Any]:
-        """Return the newest whole checkpoint, `(step, state)`.
+        """Return the newest intact checkpoint, `(step, state)`.
 
         Args:
-            state: arrays, or their shapes, of the state to restore, with the shardings wanted.
-            check: receives the stored configuration and raises where it is not the one wanted.
+            state: arrays or shapes of the state to restore, with the desired shardings.
+            check: receives the stored config, and raises if it does not match.
 
         Raises:
-            CheckpointError: no checkpoint is whole, or one is of another format.
+            CheckpointError: no checkpoint is intact, or one is of another format.
         """
         steps = self.steps()
         for step in steps:
@@ -108,17 +108,19 @@ class Checkpoints:
             written = seal.get("format", 1)
             if written != FORMAT:
                 age = "a newer" if written > FORMAT else "an older"
-                raise CheckpointError(f"step {step} has format {written}, of {age} version; this one reads {FORMAT}")
+                raise CheckpointError(
+                    f"the checkpoint of step {step} has format {written}, of {age} version; this version reads {FORMAT}"
+                )
             check(seal["config"])
             restored = self._try(step, self._read, state, seal["digests"])
             if restored is not None:
                 return step, restored
-        raise CheckpointError(f"no whole checkpoint in {self.folder}, looked at steps {steps or 'none'}")
+        raise CheckpointError(f"no intact checkpoint in {self.folder}, tried steps {steps or 'none'}")
 
     def _read_seal(self, step: int) -> dict[str, Any]:
         seal = self.manager.restore(step, args=Composite(seal=JsonRestore()))["seal"]
-        if seal.get("format", 1) > 2 and seal != sealed(seal):  # those before had no digest of their own
-            raise CheckpointError("its seal is not as it was written")
+        if seal.get("format", 1) > 2 and seal != sealed(seal):  # earlier formats had no digest of the seal
+            raise CheckpointError("its seal has changed since it was written")
         return seal
 
     def _read(self, step: int, state: Any, written: dict[str, str]) -> Any:
@@ -128,22 +130,22 @@ class Checkpoints:
         changed = [name for name in found if found[name] != written.get(name)]
         if changed:
             name = changed[0]
-            raise CheckpointError(f"{name} was saved with the digest {written.get(name)}, has {found[name]}")
+            raise CheckpointError(f"{name} was saved with digest {written.get(name)}, got {found[name]}")
         return restored
 
     def _try(self, step: int, read: Callable[..., Any], *arguments: Any) -> Any:
-        found, problem = None, "another process cannot read it"
+        found, problem = None, "another process could not read it"
         try:
             found = read(step, *arguments)
-        except Exception as broken:  # orbax raises plain Exception, among others, for a truncated file
+        except Exception as broken:  # orbax raises plain Exception for a truncated file, among others
             problem = first_line(broken)
         if agreed(found is not None):
             return found
-        self.say(f"checkpoint of step {step} is broken, passed over: {problem}")
+        self.say(f"checkpoint of step {step} is damaged, skipped: {problem}")
         return None
 
     def discard_after(self, step: int) -> None:
-        """Delete what is newer than `step`: broken checkpoints, once training continues from before them."""
+        """Delete the checkpoints after `step`, which are damaged, when training resumes from `step`."""
         for child in self.folder.iterdir() if first() else ():
             if child.name.isdigit() and int(child.name) > step:
                 shutil.rmtree(child)
@@ -151,29 +153,29 @@ class Checkpoints:
         self.manager.reload()
 
     def close(self) -> None:
-        """Release the threads of the manager."""
+        """Stop the threads of the checkpoint manager."""
         self.manager.close()
 
 
 def sealed(seal: dict[str, Any]) -> dict[str, Any]:
-    """Return a seal with the digest of all else in it, as every format from 3 on has it."""
+    """Return a seal with a digest of its other entries added, as in every format from 3 on."""
     rest = {name: value for name, value in seal.items() if name != "digest"}
     return {**rest, "digest": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
 
 
 def written_steps(folder: Path) -> list[int]:
-    """Return the steps that have a checkpoint in a run folder, newest first, empty folders left out.
+    """Return the steps that have a checkpoint in a run folder, newest first.
 
-    Orbax gives a step its number for a name once all of it is written.
+    Orbax renames a folder to the number of its step once it is complete.
     """
     written = [child for child in (folder / "checkpoints").glob("[0-9]*") if child.name.isdigit()]
     return sorted((int(child.name) for child in written if any(child.iterdir())), reverse=True)
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its type where it has none; of a long one begin and end.
+    """Return the first line of an error's message, or the name of its type if the message is empty.
 
-    What a writer says ends with the cause: "No space left on device".
+    A long line is shortened in the middle, since the cause is often at the end: "No space left on device".
     """
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return line if len(line) <= 200 else f"{line[:100]} ... {line[-100:]}"

@@ -1,4 +1,4 @@
-"""The settings of a run: the fields every program shares, and the way from a command line to them and back."""
+"""The settings of a run: fields of every program, read from a command line or config.json, checked and stored."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from pejax._make import parse_spec
 from pejax.models.execution import REMAT
 from train.devices.hosts import parse_hosts
 from train.devices.mesh import parse_mesh
-from train.engine.files import write_whole
+from train.engine.files import write_atomic
 from train.engine.metrics import parse_profile
 from train.engine.parser import Parser
 
@@ -21,22 +21,24 @@ RUN_FIELDS = (
     "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "spike", "profile", "eval_limit",
     "extend", "hosts", "devices", "mesh", "remat",
 )  # fmt: skip
-"""Fields of every program that may change between a run and its continuation."""
+"""Fields of every program that may change when a run is resumed or evaluated."""
 
 OPTIMIZERS = ("adamw", "lamb")
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """What the configs of all programs share; each is a frozen dataclass below this one, with the fields it adds.
+    """The fields of every program's config; each program has a frozen subclass with the fields it adds.
+
+    The comment after a field is its text in `--help`.
 
     Attributes:
-        program: its module, `python -m train.PROGRAM`.
+        program: name of its package, `python -m train.PROGRAM`.
         presets: what `--preset` sets, by name.
-        model_fields: what decides the shape of the parameters: taken from the run `init`, and must agree with it.
-        inherited: also taken from the run `init`, and free to differ from it.
-        run_fields: what may change between a run and its evaluation or continuation: none of it reaches the weights,
-        trained_with: but for these, which an evaluation may change and a continuation may not.
+        model_fields: fields that determine the shapes of the parameters: copied from the run `init`, and must equal it.
+        inherited: fields that are copied from the run `init` too, and may be overridden.
+        run_fields: fields that may change when a run is resumed or evaluated, since they do not affect the weights.
+        trained_with: run fields that do affect the weights: an evaluation may change them, a resumed run may not.
     """
 
     program: ClassVar[str]
@@ -47,53 +49,55 @@ class RunConfig:
     trained_with: ClassVar[tuple[str, ...]] = ()
 
     preset: str = ""
-    pe: str = "rope"  # the encoding: a name, with arguments where wanted: "rope(base=100)"
+    pe: str = "rope"  # positional encoding: a name, with optional arguments: "rope(base=100)"
     data: str = ""
-    seed: int = 0  # of the initial weights, the order of the data and everything drawn while training
-    out: str = ""  # run folder; runs/PE-DATA-SEED when empty
-    resume: bool = False  # continue from the newest checkpoint of the run folder
-    overwrite: bool = False  # delete what an earlier run left in the run folder
-    init: str = ""  # run folder whose trained weights to start from
+    seed: int = 0  # random seed of the initial weights, the order of the data and everything random in training
+    out: str = ""  # run folder; empty = runs/PE-DATA-SEED
+    resume: bool = False  # resume from the newest checkpoint of the run folder
+    overwrite: bool = False  # delete an earlier run in the run folder
+    init: str = ""  # run folder whose trained weights training starts from
 
     width: int = 64  # channels of the residual stream
-    layers: int = 3
-    heads: int = 4
-    dtype: str = "float32"  # of the computation; parameters are float32
+    layers: int = 3  # transformer layers
+    heads: int = 4  # attention heads
+    dtype: str = "float32"  # float32 or bfloat16: type of the computation; parameters are float32
 
-    batch: int = 48  # examples in a step, over all devices
+    batch: int = 48  # examples per step, over all devices
     optimizer: str = "adamw"  # adamw or lamb
     lr: float = 2e-3  # peak learning rate
     lr_end: float = 0.0  # learning rate at the end of the cosine decay
-    weight_decay: float = 0.05  # of kernels; positions, embeddings, CLS, registers, norms and biases get none
-    clip: float = 0.0  # global norm of the gradient; 0 = no clipping
-    accumulate: int = 1  # compute a step in so many parts of the batch, one after another: memory for time
-    ema: float = 0.0  # decay of an average of the weights, which is then what is evaluated; 0 = none
+    weight_decay: float = 0.05  # weight decay, of kernels only
+    clip: float = 0.0  # clip the gradient to this global norm; 0 = no clipping
+    accumulate: int = 1  # gradient accumulation: parts per batch, computed one after another to save memory
+    ema: float = 0.0  # decay of an exponential moving average of the weights, used in evaluation; 0 = none
 
-    hosts: str = ""  # auto (SLURM, GKE, Cloud TPU), or ADDRESS:PORT,N,I: process I of N; empty = one process
-    devices: int = 0  # how many of the visible devices to use; 0 = all, of a CPU's cores those that divide the batch
-    mesh: str = ""  # how they share the work: "data=4,fsdp=2,tensor=1,sequence=1"; empty = all of them on data
-    remat: str = "none"  # computed again: none (but norms, activations), products (all but products) or full
+    hosts: str = (
+        ""  # several processes: auto (SLURM, GKE, Cloud TPU) or ADDRESS:PORT,N,I for process I of N; empty = one
+    )
+    devices: int = 0  # number of devices; 0 = all (on a CPU: as many cores as divide the batch)
+    mesh: str = ""  # device mesh: "data=4,fsdp=2,tensor=1,sequence=1"; empty = all devices on data
+    remat: str = "none"  # rematerialization: none, products (save only matmul outputs) or full
 
-    checkpoint_every: int = 500  # steps
-    log_every: int = 50  # steps
-    spike: float = 0.0  # a loss over so many times the median of the last 32 stops the run, as NaN does; 0 = off
-    profile: str = ""  # STEP:COUNT traces so many steps into the run folder, for TensorBoard or Perfetto
-    stop_at: int = 0  # save and stop at this step, as an interruption would; 0 = never
-    eval_limit: int = 0  # evaluate on this many test examples; 0 = all
-    extend: str = "none"  # how to evaluate beyond the trained extent
+    checkpoint_every: int = 500  # steps between checkpoints
+    log_every: int = 50  # steps between reports
+    spike: float = 0.0  # stop when the loss exceeds this multiple of the median of the last 32 losses; 0 = off
+    profile: str = ""  # STEP:COUNT: profile COUNT steps from STEP on, for TensorBoard or Perfetto
+    stop_at: int = 0  # save and stop at this step, like an interrupted run; 0 = never
+    eval_limit: int = 0  # test examples to evaluate on; 0 = all
+    extend: str = "none"  # context extension in evaluation beyond the trained length or size
 
     @property
     def trained(self) -> str:
-        """The extent trained at, in words: "28 px"."""
+        """The trained length or size, in words: "28 px"."""
         raise NotImplementedError
 
     @property
     def tokens(self) -> int:
-        """The tokens of a training example, at least."""
+        """The tokens of a training example; where that is unknown, a lower bound."""
         return 1
 
     def validated(self) -> Self:
-        """Return the config, once it is known to make sense by itself; a program adds its own rules.
+        """Return the config after checking it; a program adds checks of its own.
 
         Raises:
             ValueError: naming the field, the rule and the value.
@@ -131,7 +135,7 @@ Kind = TypeVar("Kind", bound=RunConfig)
 
 
 def require_at_least(config: RunConfig, least: int, *names: str) -> None:
-    """Check fields that have a lower bound, 0 or 1.
+    """Check that fields are at least `least`.
 
     Raises:
         ValueError: naming the field, the rule and the value.
@@ -143,7 +147,7 @@ def require_at_least(config: RunConfig, least: int, *names: str) -> None:
 
 
 def require_choice(config: RunConfig, name: str, *choices: str) -> None:
-    """Check a field that has a few possible values.
+    """Check that a field has one of a few values.
 
     Raises:
         ValueError: naming the field, the values and the one received.
@@ -153,14 +157,14 @@ def require_choice(config: RunConfig, name: str, *choices: str) -> None:
 
 
 def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
-    """Read the command line: the preset, or the run that is continued or built upon, then the options given.
+    """Read the command line: options override the preset, the run `--init`, or the run that is resumed.
 
     Args:
         kind: the config of the program.
         argv: the options; those of the process when None.
 
     Raises:
-        SystemExit: status 2, after one line that names the option and the rule.
+        SystemExit: status 2, after a one-line message that names the option and the rule.
         ValueError: an option whose value breaks a rule.
     """
     first = _parse(argv, kind())
@@ -186,7 +190,7 @@ def _parse(argv: Sequence[str] | None, default: Kind) -> Kind:
 
 
 def run_folder(config: RunConfig) -> Path:
-    """Return where the run keeps its files."""
+    """Return the folder of the run's files."""
     if config.out:
         return Path(config.out)
     extent = "-" + config.trained.replace(" ", "") if config.init else ""
@@ -195,16 +199,16 @@ def run_folder(config: RunConfig) -> Path:
 
 
 def save_config(config: RunConfig, folder: Path) -> None:
-    """Write the config into the run folder as JSON, with the program it belongs to."""
+    """Write the config and the name of its program into the run folder as JSON."""
     stored = {"program": config.program, **dataclasses.asdict(config)}
-    write_whole(folder / "config.json", json.dumps(stored, indent=2) + "\n")
+    write_atomic(folder / "config.json", json.dumps(stored, indent=2) + "\n")
 
 
 def load_config(kind: type[Kind], folder: Path) -> Kind:
     """Read the config of a run folder.
 
     Raises:
-        ValueError: no config there, one of another program, or one of another version of this program.
+        ValueError: the folder has no config, or one of another program or version.
     """
     stored = _stored(folder)
     if stored["program"] != kind.program:
@@ -220,7 +224,7 @@ def program_of(folder: Path) -> str:
     """Return the name of the program that made a run folder.
 
     Raises:
-        ValueError: no config there.
+        ValueError: the folder has no config.
     """
     return _stored(folder)["program"]
 
@@ -235,19 +239,19 @@ def _stored(folder: Path) -> dict[str, Any]:
         raise ValueError(f"config.json must be JSON, got {path}: {broken}") from None
     if not isinstance(stored, dict):
         raise ValueError(f"config.json must hold an object, got {path} with a {type(stored).__name__}")
-    return {"program": "vit", **stored}  # the first runs did not say: there was no other
+    return {"program": "vit", **stored}  # the first runs, all of train.vit, did not store it
 
 
 def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
-    """Return the config that was stored as JSON, which has lists for tuples.
+    """Return the config with the values that were stored as JSON, whose lists are tuples.
 
     Raises:
-        ValueError: other fields than this program has, or a value of another type.
+        ValueError: fields that this program does not have, missing ones, or a value of the wrong type.
     """
     fields = {field.name for field in dataclasses.fields(kind)}
     if set(stored) != fields:
         odd = sorted(set(stored) ^ fields)[0]
-        raise ValueError(f"a stored config must have this program's fields, got a difference in {odd!r}")
+        raise ValueError(f"a stored config must have exactly this program's fields, got a difference in {odd!r}")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
     for name, default in dataclasses.asdict(kind()).items():
         value, number = values[name], isinstance(default, float) and type(values[name]) is int
@@ -258,12 +262,12 @@ def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
 
 
 def require_same(stored: Kind, config: Kind, also: Sequence[str] = ()) -> None:
-    """Check that a checkpoint belongs to this configuration.
+    """Check that a checkpoint was made with this config.
 
     Args:
-        stored: with the checkpoint.
+        stored: the config in the checkpoint.
         config: of this run.
-        also: run fields that must agree too.
+        also: run fields that must be equal too.
 
     Raises:
         ValueError: naming the first field that differs and both its values.
@@ -275,7 +279,7 @@ def require_same(stored: Kind, config: Kind, also: Sequence[str] = ()) -> None:
 
 
 def require_fitting(before: Kind, config: Kind) -> None:
-    """Check that the model of the run `init` is of this run's kind.
+    """Check that the model of the run `init` has the shape of this run's model.
 
     Raises:
         ValueError: naming the first field that differs and both its values.
@@ -287,6 +291,6 @@ def require_fitting(before: Kind, config: Kind) -> None:
 
 
 def command(config: RunConfig) -> str:
-    """Return the command that continues this run."""
+    """Return the command that resumes this run."""
     hosts = f" --hosts={config.hosts}" if config.hosts else ""
     return f"python -m train.{config.program} --resume --out={shlex.quote(str(run_folder(config)))}{hosts}"

@@ -1,13 +1,13 @@
-"""A digest of arrays that is the same however they are split over devices and processes.
+"""A digest of arrays that does not depend on how they are sharded over devices and processes.
 
     digest(x) = Σ_i mix(bits_i ^ mix(i + 1)),  Σ_i mix²(bits_i ^ mix(i + 1))        mod 2³²
 
-i counts the elements of the whole array. `mix` is a bijection of 32 bits, so a change of one element always changes
-the first sum; sums of integers do not depend on their order, so that every device adds up its own share and no array is
-ever whole in one place. It finds accidents; it is no protection against forgery.
+i is the index of an element in the full array. `mix` is a bijection on 32 bits, so a change of one element always
+changes the first sum. Integer sums do not depend on their order, so each device sums its own shard and no array is ever
+gathered. The digest detects accidental damage; it does not protect against forgery.
 
 Reference:
-    Appleby 2011, MurmurHash3: the finaliser of 32 bits is `mix`.
+    Appleby 2011, MurmurHash3: `mix` is its 32-bit finalizer.
 """
 
 import math
@@ -22,7 +22,7 @@ from pejax._ops.bitcast import bitcast
 
 
 def digests(tree: Any) -> dict[str, str]:
-    """Return the digest of every leaf by its path, with its type and shape: "float32 (2, 3) 9b1c...".
+    """Return the digest of every leaf by path, with its dtype and shape: "float32 (2, 3) 9b1c...".
 
     Args:
         tree: of arrays, on the host or on devices.
@@ -42,16 +42,16 @@ def _sums(leaves: list[Array]) -> list[UInt32[Array, "2"]]:
 
 def _sum(leaf: Array) -> UInt32[Array, "2"]:
     words = _words(leaf)
-    place = jnp.ones(words.shape, jnp.uint32)
+    index = jnp.ones(words.shape, jnp.uint32)
     for axis in range(words.ndim):
         stride = math.prod(words.shape[axis + 1 :]) % 2**32
-        place = place + jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * np.uint32(stride)
-    once = _mix(words ^ _mix(place))
+        index = index + jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * np.uint32(stride)
+    once = _mix(words ^ _mix(index))
     return jnp.stack([jnp.sum(once, dtype=jnp.uint32), jnp.sum(_mix(once), dtype=jnp.uint32)])
 
 
 def _words(leaf: Array) -> UInt32[Array, "..."]:
-    """Return the bits of an array as words of 32, of larger types several for each element."""
+    """Return the bits of an array as 32-bit words; a larger type has several words per element."""
     leaf = jnp.asarray(leaf)
     if leaf.dtype == jnp.bool_:
         leaf = leaf.astype(jnp.uint8)

@@ -1,12 +1,12 @@
-"""The step that halted a run, kept in a folder of its own so that it can be computed again.
+"""The step that halted a run, saved in a folder of its own for `train.replay`.
 
     RUN/offending-STEP/
         config.json     of the run
         checkpoints/    the state before the step
-        batch.npz       what the step was given; what it drew at random follows from (seed, step)
+        batch.npz       the batch of the step; its random numbers depend only on (seed, step)
         step.json       its number and its loss
 
-The folder can be read like that of a run: `--init=RUN/offending-STEP` starts from its weights.
+The folder can be used like a run folder: `--init=RUN/offending-STEP` starts training from its weights.
 """
 
 import json
@@ -27,72 +27,72 @@ from train.engine.loop import TrainState
 from train.engine.task import Task
 
 
-def keep(state: TrainState, config: RunConfig, task: Task, record: dict[str, Any], folder: Path) -> str:
-    """Save the step that halted a run, and return one line that says so and how to go on.
+def keep(state: TrainState, config: RunConfig, task: Task, record: dict[str, Any], run: Path) -> str:
+    """Save the step that halted a run, and return one line for the user that says how to go on.
 
     Args:
-        state: as the run left it: the one before that step.
+        state: the state before that step.
         config: of the run.
         task: of the run.
-        record: stored in its checkpoints.
-        folder: of the run.
+        record: what the checkpoints of the run store beside the state.
+        run: folder of the run.
 
     Raises:
         CheckpointError: the state cannot be written.
     """
     before = int(state.step)
-    step, loss, place = before + 1, float(state.watch.loss), folder / f"offending-{before + 1}"
+    step, loss, folder = before + 1, float(state.watch.loss), run / f"offending-{before + 1}"
     if first():
-        shutil.rmtree(place, ignore_errors=True)  # of an earlier attempt to go on
-        place.mkdir()
-        save_config(config, place)
-        np.savez(place / "batch.npz", **next(task.batches(before, range(config.batch))))
-        (place / "step.json").write_text(json.dumps({"step": step, "loss": repr(loss), "bits": loss.hex()}) + "\n")
-    checkpoints = Checkpoints(place)
-    checkpoints.save(before, going_on(state), record)
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt
+        folder.mkdir()
+        save_config(config, folder)
+        np.savez(folder / "batch.npz", **next(task.batches(before, range(config.batch))))
+        (folder / "step.json").write_text(json.dumps({"step": step, "loss": repr(loss), "bits": loss.hex()}) + "\n")
+    checkpoints = Checkpoints(folder)
+    checkpoints.save(before, unhalted(state), record)
     checkpoints.wait()
     checkpoints.close()
-    fresh = f"python -m train.{config.program} --init={shlex.quote(str(place))} with a lower --lr and another --out"
+    fresh = f"python -m train.{config.program} --init={shlex.quote(str(folder))} with a lower --lr and another --out"
     onward = f"{command(config)} --spike=0" if is_spike(state, config) else fresh
-    again = f"python -m train.replay {shlex.quote(str(place))}"
-    return f"{cause(state, config)} at step {step}, which is kept ({again}); go on with: {onward}"
+    again = f"python -m train.replay {shlex.quote(str(folder))}"
+    return f"{cause(state, config)} at step {step}, which was saved (replay it: {again}); go on with: {onward}"
 
 
 def is_spike(state: TrainState, config: RunConfig) -> bool:
-    """Return whether the loss halted the run by its size, not by being none."""
+    """Return whether the run was halted by a finite loss that is too large."""
     return bool(np.isfinite(state.watch.loss) and config.spike and state.watch.loss > config.spike * median(state))
 
 
 def cause(state: TrainState, config: RunConfig) -> str:
-    """Return what halted the run, in words."""
+    """Return why the run halted, in words."""
     loss = float(state.watch.loss)
     if is_spike(state, config):
-        return f"the loss is {loss:.4g}, over {config.spike:g} times its running median {median(state):.4g},"
+        return f"the loss is {loss:.4g}, more than {config.spike:g} times its running median {median(state):.4g},"
     return f"the gradient is not finite, the loss {loss:.4g}," if np.isfinite(loss) else f"the loss is {loss}"
 
 
 def median(state: TrainState) -> float:
-    """Return the median of the last losses."""
+    """Return the running median of the losses."""
     return float(np.median(jax.device_get(state.watch.recent)))
 
 
-def going_on(state: TrainState) -> TrainState:
-    """Return the state, no longer halted."""
-    well = jnp.zeros_like(state.watch.halted, device=state.watch.halted.sharding)
-    return state._replace(watch=state.watch._replace(halted=well))
+def unhalted(state: TrainState) -> TrainState:
+    """Return the state with its halted flag cleared."""
+    running = jnp.zeros_like(state.watch.halted, device=state.watch.halted.sharding)
+    return state._replace(watch=state.watch._replace(halted=running))
 
 
-def read(place: Path) -> tuple[int, float, dict[str, np.ndarray]]:
-    """Return the number, the loss and the batch of the step that a folder keeps.
+def read(folder: Path) -> tuple[int, float, dict[str, np.ndarray]]:
+    """Return the number, the loss and the batch of the step saved in a folder.
 
     Raises:
-        ValueError: it keeps none, or what it keeps is damaged.
+        ValueError: the folder has no such step, or its files are damaged.
     """
-    if not (place / "step.json").is_file():
-        raise ValueError(f"a step to compute again is in a folder offending-STEP of a run, got {place}")
+    if not (folder / "step.json").is_file():
+        raise ValueError(f"a saved step is in a folder offending-STEP of a run, got {folder}")
     try:
-        step = json.loads((place / "step.json").read_text())
-        with np.load(place / "batch.npz") as batch:
+        step = json.loads((folder / "step.json").read_text())
+        with np.load(folder / "batch.npz") as batch:
             return step["step"], float.fromhex(step["bits"]), dict(batch)
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as wrong:
-        raise ValueError(f"a step to compute again must be whole, got {place}: {wrong}") from None
+        raise ValueError(f"a saved step must be undamaged, got {folder}: {wrong}") from None

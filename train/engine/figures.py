@@ -18,12 +18,12 @@ STYLES = (("-", "o"), ("--", "s"), (":", "^"))
 
 
 class Curve(NamedTuple):
-    """What one run found, for a figure.
+    """The results of one run, for a figure.
 
     Attributes:
         at: sizes or lengths, ascending.
-        value: one number at each; NaN = none there.
-        interval: 95 %, `(low, high)` at each; where one is infinite, no band is drawn.
+        value: the number at each; NaN = none.
+        interval: the 95 % interval `(low, high)` at each; if one is infinite, no band is drawn.
     """
 
     at: Sequence[int]
@@ -37,13 +37,13 @@ def curve(points: Iterable[tuple[int, float, tuple[float, float]]]) -> Curve:
 
 
 def plot(axes: Axes, runs: Sequence[Evaluation], curves: Sequence[Curve], trained: str) -> None:
-    """Draw one curve for each run, its interval as a band, and a line at the trained size or length.
+    """Draw one curve per run, its interval as a band, and a line at the trained size or length.
 
     Args:
         axes: to draw on.
-        runs: whose labels name the curves.
-        curves: of the runs.
-        trained: name of the line.
+        runs: their labels name the curves.
+        curves: one per run.
+        trained: label of the line.
     """
     last = lambda curve: [value for value in curve.value if not math.isnan(value)][-1:]
     for i in sorted(range(len(runs)), key=lambda i: last(curves[i]), reverse=True):
@@ -65,11 +65,11 @@ def draw_curves(
     """Write a figure of one panel.
 
     Args:
-        runs: whose labels name the curves.
-        curves: of the runs.
+        runs: their labels name the curves.
+        curves: one per run.
         path: of the figure.
-        trained: name of the line at the trained size or length.
-        log: logarithmic axes, base 2 across.
+        trained: label of the line at the trained size or length.
+        log: logarithmic axes, with base 2 on the x axis.
         **texts: `xlabel`, `ylabel` and `title`.
 
     Raises:
@@ -101,10 +101,10 @@ def draw_panels(
     """Write a figure of several panels side by side, whose values are proportions.
 
     Args:
-        runs: whose labels name the curves.
-        panels: the curves of the runs in each panel, by the title of the panel.
+        runs: their labels name the curves.
+        panels: the curves of each panel, one per run, by the title of the panel.
         path: of the figure.
-        trained: name of the line at the trained size or length.
+        trained: label of the line at the trained size or length.
         xlabel: of every panel.
         ylabel: of the first panel.
 

@@ -1,4 +1,4 @@
-"""The files of a run folder: each is written whole or stays as it was, and one run at a time writes them."""
+"""The files of a run folder: atomic writes, and a lock so that only one run at a time writes to it."""
 
 import fcntl
 import os
@@ -6,8 +6,8 @@ import socket
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file; where the disk is full or the process is killed, what was there before is still there.
+def write_atomic(path: Path, text: str) -> None:
+    """Write a text file; if the disk is full or the process is killed, the old file remains.
 
     Raises:
         OSError: it cannot be written.
@@ -20,24 +20,24 @@ def write_whole(path: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
 
 
-def take(folder: Path) -> None:
-    """Take a run folder for this process until it ends, however it does.
+def lock_folder(folder: Path) -> None:
+    """Lock a run folder for this process until the process ends.
 
     Raises:
-        ValueError: another process has it.
+        ValueError: another process has locked it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)  # stays open: to close it is to let others in
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)  # stays open: closing it releases the lock
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         holder = os.read(lock, 200).decode()
         os.close(lock)
         raise ValueError(
-            f"one run at a time may write into {folder}, got a second one while {holder or 'another'} is at it: "
+            f"only one run at a time may write to {folder}, got a second one while {holder or 'another'} is running: "
             "wait for it to end, or give another --out"
         ) from None
-    except OSError:  # a file system without locks: nobody can be asked
+    except OSError:  # a file system without locks
         os.close(lock)
         return
     os.truncate(lock, 0)

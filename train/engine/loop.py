@@ -1,4 +1,4 @@
-"""The training loop every trainer shares: steps, reports, checkpoints, and a clean way out."""
+"""The training loop of all programs: steps, reports, checkpoints, and stopping on a signal."""
 
 import os
 import signal
@@ -21,33 +21,33 @@ from train.devices.mesh import parameter_shardings, replicated, split_batch
 from train.engine import metrics
 from train.engine.checkpoint import Checkpoints
 from train.engine.progress import Report, Unit
-from train.engine.update import Held, Recipe, changed, layer_by_layer
+from train.engine.update import Recipe, Weights, changed, layer_by_layer
 
 CPU_COMPILER = {
     "xla_cpu_copy_insertion_use_region_analysis": True,
     "xla_cpu_enable_concurrency_optimized_scheduler": False,
     "xla_cpu_prefer_vector_width": 512,
 }
-"""What XLA:CPU is told. The moments are updated in place, and the update of the parameters is computed from the old
-ones: without looking at which comes first, XLA copies all of them in every step. Operations are not ordered to run side
-by side: with a core for each device that took 2 to 9 % longer. Vectors of 512 bits, where the CPU has them, in place of
-256: on an Intel Xeon with AMX a step took 1 to 4 % less."""
+"""Compiler options of XLA:CPU. Region analysis avoids a copy of all moments per step: they are updated in place, and
+the parameters' update reads the old ones. The concurrency-optimized scheduler is off: with one core per device it made
+steps 2 to 9 % slower. Vectors of 512 bits instead of 256, where the CPU has them, made a step 1 to 4 % faster on an
+Intel Xeon with AMX."""
 
 Metrics = dict[str, Array]
 Loss = Callable[[Any, Mapping[str, Array], Array], tuple[Array, Metrics]]
-"""`(params, batch, key) -> (mean loss, sums over the batch)`; the sums hold `count`, how many units were summed."""
+"""`(params, batch, key) -> (mean loss, sums over the batch)`; `count` among the sums is the number of units."""
 
 
 class TrainState(NamedTuple):
-    """All that training changes; one pytree, one checkpoint.
+    """Everything that training changes, as one pytree, which is what checkpoints store.
 
     Attributes:
         params: of the model.
-        opt: of the optimizer.
-        average: of the parameters over the steps, `decay · average + (1 - decay) · params`; None = not kept.
-        step: steps taken.
+        opt: state of the optimizer.
+        average: moving average of the parameters, `decay · average + (1 - decay) · params`; None = not kept.
+        step: number of steps taken.
         sums: of the metrics since the last report.
-        watch: figures of the steps, and whether one halted the run.
+        watch: statistics of the steps, and whether one halted the run.
     """
 
     params: Any
@@ -66,37 +66,37 @@ def init_state(params: Any, recipe: Recipe) -> TrainState:
 
 
 def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
-    """Return how the state is split over a mesh, as its own tree: what belongs to a parameter as it, the rest not.
+    """Return the shardings of the state: those of the parameters for all that belongs to one, replicated for the rest.
 
     Args:
-        split: a `Split`, of the model.
+        split: the model, a `Split`.
         recipe: of the step.
         mesh: the devices.
     """
-    whole, params = replicated(mesh), parameter_shardings(split.variables, mesh)
+    everywhere, params = replicated(mesh), parameter_shardings(split.variables, mesh)
     state = jax.eval_shape(partial(init_state, recipe=recipe), split.shapes)
     opt = optax.tree.map_params(
-        recipe.optimizer, lambda _, own: own, state.opt, params, transform_non_params=lambda _: whole
+        recipe.optimizer, lambda _, own: own, state.opt, params, transform_non_params=lambda _: everywhere
     )
-    parts: Any = {"params": params, "opt": opt, "average": params if recipe.average else None, "step": whole}
-    parts |= {"sums": dict.fromkeys(recipe.sums, whole), "watch": jax.tree.map(lambda _: whole, state.watch)}
+    parts: Any = {"params": params, "opt": opt, "average": params if recipe.average else None, "step": everywhere}
+    parts |= {"sums": dict.fromkeys(recipe.sums, everywhere), "watch": jax.tree.map(lambda _: everywhere, state.watch)}
     return TrainState(**parts)
 
 
 def state_shapes(split: Any, recipe: Recipe, shardings: Any) -> TrainState:
-    """Return the state as shapes, split as `state_shardings` says."""
+    """Return the shapes of the state, with the shardings that `state_shardings` returns."""
     split_as = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
     return jax.tree.map(split_as, jax.eval_shape(partial(init_state, recipe=recipe), split.shapes), shardings)
 
 
 def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callable[[TrainState, Any], TrainState]:
-    """Return the jitted step `(state, batch) -> state`, the state donated, both split over the devices.
+    """Return the jitted step `(state, batch) -> state`, which donates the state.
 
     A step whose loss or gradient is not finite, or whose loss is a spike, changes nothing but `state.watch`.
 
     Args:
         loss: of a batch, or of a part of one.
-        recipe: all else.
+        recipe: of the step.
         shardings: of the state.
         mesh: the devices.
     """
@@ -105,16 +105,16 @@ def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callabl
     def step(state: TrainState, batch: Any) -> TrainState:
         grads, sums = accumulated(loss, recipe.accumulate)(state.params, batch, step_key(recipe.seed, state.step))
         mean, norm = sums["loss"] / jnp.maximum(sums["count"], 1.0), optax.tree.norm(grads)
-        well, watched = metrics.observe(state.watch, state.step, mean, norm, recipe.spike)
+        accepted, watched = metrics.observe(state.watch, state.step, mean, norm, recipe.spike)
 
-        def update(grads: Any, held: Held) -> Held:
-            return metrics.choose(well, changed(recipe, grads, norm, held), held)
+        def update(grads: Any, weights: Weights) -> Weights:
+            return metrics.choose(accepted, changed(recipe, grads, norm, weights), weights)
 
-        held = Held(state.params, state.opt, state.average)
-        held = layer_by_layer(update, recipe.optimizer, grads, held) if on_cpu else update(grads, held)
+        weights = Weights(state.params, state.opt, state.average)
+        weights = layer_by_layer(update, recipe.optimizer, grads, weights) if on_cpu else update(grads, weights)
         counted = state.step + 1, jax.tree.map(jnp.add, state.sums, sums)
-        taken, sums = metrics.choose(well, counted, (state.step, state.sums))
-        return TrainState(*held, taken, sums, watched)
+        taken, sums = metrics.choose(accepted, counted, (state.step, state.sums))
+        return TrainState(*weights, taken, sums, watched)
 
     return jax.jit(
         step,
@@ -126,15 +126,15 @@ def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callabl
 
 
 def step_key(seed: int, step: Array) -> Array:
-    """Return the key of what a step draws, which is not that of the weights."""
+    """Return the random key of a step, which is independent of that of the initial weights."""
     return jax.random.fold_in(jax.random.split(jax.random.key(seed))[1], step)
 
 
 def accumulated(loss: Loss, parts: int) -> Callable[[Any, Any, Array], tuple[Any, Metrics]]:
-    """Return `(params, batch, key) -> (gradients of the mean loss, sums)`, computed in parts of the batch.
+    """Return `(params, batch, key) -> (gradients of the mean loss, sums)`, accumulated over parts of the batch.
 
-    Each part weighs what it counts, so that the gradients are those of the whole batch. Part p has the rows p, p +
-    parts, p + 2 parts ...: every device has its share of every part.
+    Parts are weighted by their `count`, so the gradients are those of the full batch. Part p has the rows p, p + parts,
+    p + 2 parts ..., so every device has rows of every part.
     """
     gradients = jax.grad(loss, has_aux=True)
     if parts == 1:
@@ -157,58 +157,58 @@ def accumulated(loss: Loss, parts: int) -> Callable[[Any, Any, Array], tuple[Any
 
 
 class Stop:
-    """A request to stop, set by the first Ctrl-C or SIGTERM; the second one ends the process at once.
+    """A request to stop, set by the first Ctrl-C or SIGTERM; a second one ends the process at once.
 
-    Where several processes run, JAX itself listens for SIGTERM and has all of them stop at the same step; Ctrl-C is
-    passed on to it.
+    With several processes, JAX itself handles SIGTERM and makes all of them stop at the same step; Ctrl-C is forwarded
+    to it.
     """
 
     def __init__(self) -> None:
         self.signal = 0
 
-    def at(self, step: int) -> bool:
-        """Return whether to stop before this step; every process must ask."""
+    def before(self, step: int) -> bool:
+        """Return whether to stop before this step; all processes must call this."""
         if jax.process_count() == 1:
             return self.signal != 0
         if not multihost_utils.reached_preemption_sync_point(step):
             return False
-        if not agreed(self.signal != signal.SIGINT):  # one of them was: all end as it does
+        if not agreed(self.signal != signal.SIGINT):  # if one process got Ctrl-C, all end as after Ctrl-C
             self.signal = signal.SIGINT
         return True
 
     def __enter__(self) -> "Stop":
         heard = (signal.SIGINT, signal.SIGTERM) if jax.process_count() == 1 else (signal.SIGINT,)
-        self._before = {number: signal.signal(number, self._ask) for number in heard}
+        self._handlers = {number: signal.signal(number, self._ask) for number in heard}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.signal = number
-        for again in self._before:
+        for again in self._handlers:
             signal.signal(again, signal.SIG_DFL)
         if jax.process_count() > 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Plan(NamedTuple):
-    """When a run does what, in steps.
+    """What a run does at which step.
 
     Attributes:
-        steps: the last one.
-        stop_at: where to stop as if interrupted; 0 = nowhere.
-        log_every: between reports.
-        checkpoint_every: between checkpoints.
-        record: stored in every checkpoint.
+        steps: number of the last step.
+        stop_at: step at which to stop as if interrupted; 0 = none.
+        log_every: steps between reports.
+        checkpoint_every: steps between checkpoints.
+        record: stored in every checkpoint beside the state.
         unit: of what the loss counts.
-        extra: `(step) -> values` to report beside the metrics, such as the learning rate.
-        probe: `(params) -> values` to report by themselves; it changes nothing.
-        probe_every: steps between probes; 0 = never.
-        peak_seconds: what a step would take at the devices' peak; 0 = not known.
-        profile: the first step to trace and how many; (0, 0) = none.
+        extra: `(step) -> values` that are reported with the metrics, such as the learning rate.
+        probe: `(params) -> values` that are reported on their own.
+        probe_every: steps between probes; 0 = no probes.
+        peak_seconds: time of a step at the peak FLOP/s of the devices; 0 = unknown.
+        profile: the first step to profile and how many; (0, 0) = none.
     """
 
     steps: int
@@ -225,7 +225,7 @@ class Plan(NamedTuple):
 
 
 def clear(tree: Any) -> Any:
-    """Return zeros in place of arrays, where those are."""
+    """Return zeros with the shapes and shardings of the arrays."""
     return jax.tree.map(lambda leaf: jnp.zeros_like(leaf, device=leaf.sharding), tree)
 
 
@@ -239,27 +239,27 @@ def run(
     folder: Path,
     console: Console,
 ) -> tuple[TrainState, int, int]:
-    """Train until the plan ends or somebody asks to stop; a checkpoint is whole on disk in both cases.
+    """Train to the last step or until stopped; a complete checkpoint is on disk in both cases.
 
     Args:
-        step: from `make_step`, `paced` where it sums over devices of a CPU.
+        step: from `make_step`, wrapped in `paced` on the devices of a CPU.
         state: on the devices; it is donated.
-        batches: on the devices, from the step of the state on.
-        plan: when to do what.
+        batches: on the devices, starting at the step of the state.
+        plan: what to do at which step.
         checkpoints: of the run.
         folder: of the run.
         console: of the user.
 
     Returns:
-        The state, its step, and the number of the signal that stopped it, or 0. Where a step halted the run, the state
-        is the one before it, and not in a checkpoint.
+        The state, its step, and the number of the signal that stopped training, or 0. If a step halted the run, the
+        state is the one before it and is in no checkpoint.
     """
     at = int(state.step)
     last = min(plan.steps, plan.stop_at or plan.steps)
     figures = jax.jit(metrics.position_figures, out_shardings=state.step.sharding)
     profile = metrics.Profile(plan.profile, folder / "profile")
     with Stop() as stop, Report(folder, at, plan.steps, plan.unit, console, plan.peak_seconds) as report:
-        while at < last and not stop.at(at):
+        while at < last and not stop.before(at):
             profile.before(at + 1, state)
             state = step(state, next(batches))
             at += 1

@@ -1,9 +1,11 @@
-"""What a run is watched by, at no cost between reports: the step's own figures stay on the devices until one is due.
+"""Training statistics, accumulated on the devices and fetched only for reports; divergence; profiling.
 
-    loss_t not finite, gradient not finite, or loss_t > spike · median(loss_{t-32}, ..., loss_{t-1})
+A run halts at step t if
 
-halts a run: the update of step t and of every later one is not applied, so that the state remains the one before it,
-whatever was donated and however late the report notices.
+    loss_t is not finite, the gradient is not finite, or loss_t > spike · median(loss_{t-32}, ..., loss_{t-1})
+
+The updates of step t and of all later steps are then not applied, so the state stays the one before step t, however
+late the halt is noticed.
 """
 
 import re
@@ -17,28 +19,28 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 WINDOW = 32
-"""Losses that the running median is taken over; before there are as many, no loss counts as a spike."""
+"""Number of losses in the running median; before there are that many, no loss counts as a spike."""
 
 STACKED = "blocks"
-"""Attribute of a model whose parameters are stacked on L."""
+"""Attribute of a model whose parameters are stacked over layers."""
 
 GROUPS = 4
-"""Parts that the layers are summarised in, at most."""
+"""Maximum number of groups of layers that are summarized separately."""
 
 HIDDEN_PATH_PARTS = {"stack", "layers", STACKED, "attention"}
-"""Attributes on the way to an encoding that every model has."""
+"""Parts of parameter paths that are left out of the names of metrics."""
 
 
 class Watch(NamedTuple):
-    """Figures of the steps, in the state.
+    """Statistics of the steps, part of the training state.
 
     Attributes:
-        halted: a step was not applied, and none after it.
+        halted: a step was not applied, nor was any step after it.
         loss: of the last step, or of the one that halted the run.
-        recent: losses of the last `WINDOW` steps in no order; NaN where there were none.
-        steps: since the last report.
-        norm: sum over them of the norm of the gradient, before clipping.
-        largest: the largest such norm.
+        recent: losses of the last `WINDOW` steps in any order; NaN where there are fewer.
+        steps: number of steps since the last report.
+        norm: sum of their gradient norms, before clipping.
+        largest: the largest of these norms.
     """
 
     halted: Bool[Array, ""]
@@ -50,7 +52,7 @@ class Watch(NamedTuple):
 
 
 def begin() -> Watch:
-    """Return the figures before the first step."""
+    """Return the statistics before the first step."""
     zero = lambda: jnp.zeros((), jnp.float32)  # no two leaves may share a buffer that is donated
     return Watch(jnp.zeros((), bool), zero(), jnp.full((WINDOW,), jnp.nan), zero(), zero(), zero())
 
@@ -58,51 +60,51 @@ def begin() -> Watch:
 def observe(
     watch: Watch, step: Array, loss: Float[Array, ""], norm: Float[Array, ""], spike: float
 ) -> tuple[Bool[Array, ""], Watch]:
-    """Return whether a step is to be applied, and the figures with it.
+    """Return whether to apply a step, and the statistics after it.
 
     Args:
-        watch: before it.
+        watch: the statistics before it.
         step: its number.
         loss: its mean loss.
         norm: of its gradient.
-        spike: times the running median that a loss may reach; 0 = any.
+        spike: largest allowed ratio of the loss to the running median; 0 = no limit.
     """
-    well = jnp.isfinite(loss) & jnp.isfinite(norm)
+    accepted = jnp.isfinite(loss) & jnp.isfinite(norm)
     if spike:
-        well &= ~(loss > spike * jnp.median(watch.recent))  # of NaN, while there are few: then nothing is too large
-    well &= ~watch.halted
+        accepted &= ~(loss > spike * jnp.median(watch.recent))  # NaN while there are too few losses: nothing is a spike
+    accepted &= ~watch.halted
     after = Watch(
-        ~well,
+        ~accepted,
         loss,
         watch.recent.at[step % WINDOW].set(loss),
         watch.steps + 1.0,
         watch.norm + norm,
         jnp.maximum(watch.largest, norm),
     )
-    kept = choose(well, after, watch)
-    return well, kept._replace(halted=~well, loss=jnp.where(watch.halted, watch.loss, loss))
+    kept = choose(accepted, after, watch)
+    return accepted, kept._replace(halted=~accepted, loss=jnp.where(watch.halted, watch.loss, loss))
 
 
 def cleared(watch: Watch) -> Watch:
-    """Return the figures after a report, each array where it was."""
+    """Return the statistics reset after a report, with the same shardings."""
     zero = lambda leaf: jnp.zeros_like(leaf, device=leaf.sharding)
     return watch._replace(steps=zero(watch.steps), norm=zero(watch.norm), largest=zero(watch.largest))
 
 
-def choose(first: Bool[Array, ""], one: Any, other: Any) -> Any:
-    """Return one of two trees of arrays."""
-    return jax.tree.map(lambda a, b: jnp.where(first, a, b), one, other)
+def choose(condition: Bool[Array, ""], one: Any, other: Any) -> Any:
+    """Return the first tree of arrays where the condition holds, else the second."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
 
 
 def gradient_norms(watch: Watch) -> dict[str, float]:
-    """Return the mean and the largest norm of the gradient since the last report."""
+    """Return the mean and the maximum gradient norm since the last report."""
     return {"grad_norm": float(watch.norm / watch.steps), "grad_norm_max": float(watch.largest)}
 
 
 def position_figures(params: Any) -> dict[str, Float[Array, "3"]]:
-    """Return the least, mean and largest value of every learned parameter of encodings, by name.
+    """Return the minimum, mean and maximum of every learned parameter of the encodings, by name.
 
-    Those of layers come in up to four groups of consecutive layers: "position/all/slopes/layers_0_2".
+    Parameters of layers are summarized in up to four groups of consecutive layers: "position/all/slopes/layers_0_2".
 
     Args:
         params: of the model.
@@ -119,13 +121,13 @@ def position_figures(params: Any) -> dict[str, Float[Array, "3"]]:
 
 
 def layer_groups(layers: int) -> dict[str, slice]:
-    """Return which layers are summarised together, by name: consecutive ones, in at most `GROUPS` groups."""
+    """Return at most `GROUPS` groups of consecutive layers, by name."""
     parts = np.array_split(np.arange(layers), min(layers, GROUPS))
     return {f"/layers_{part[0]}_{part[-1]}": slice(int(part[0]), int(part[-1]) + 1) for part in parts}
 
 
 def named(figures: Mapping[str, Array]) -> dict[str, float]:
-    """Return what `position_figures` found as numbers: "position/all/slopes/layers_0_2/mean"."""
+    """Return the results of `position_figures` as numbers by name: "position/all/slopes/layers_0_2/mean"."""
     kinds = ("min", "mean", "max")
     return {
         f"{name}/{kind}": float(value)
@@ -135,10 +137,10 @@ def named(figures: Mapping[str, Array]) -> dict[str, float]:
 
 
 def parse_profile(text: str) -> tuple[int, int]:
-    """Return the first step to trace and how many, given as "STEP:COUNT"; (0, 0) for an empty text.
+    """Return the first step to profile and the number of steps from "STEP:COUNT"; (0, 0) for an empty string.
 
     Raises:
-        ValueError: a text of another form.
+        ValueError: any other form.
     """
     found = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", text)
     if text and not found:
@@ -147,11 +149,11 @@ def parse_profile(text: str) -> tuple[int, int]:
 
 
 class Profile:
-    """Traces some steps with JAX's profiler, for TensorBoard or Perfetto.
+    """Profiles some steps with JAX's profiler, for TensorBoard or Perfetto.
 
     Args:
-        span: the first step to trace and how many, as `parse_profile` returns them.
-        folder: that receives the trace.
+        span: the first step to profile and how many, as `parse_profile` returns them.
+        folder: the trace is written there.
     """
 
     def __init__(self, span: tuple[int, int], folder: Path) -> None:
@@ -159,7 +161,7 @@ class Profile:
         self.folder, self.running = folder, False
 
     def before(self, step: int, state: Any) -> None:
-        """Begin or end the trace where it is due, before this step; what the steps before it compute is awaited."""
+        """Start or stop the trace if this step requires it, after waiting for the previous steps."""
         if step == self.first:
             jax.block_until_ready(state)
             jax.profiler.start_trace(str(self.folder))
@@ -168,7 +170,7 @@ class Profile:
             self.end(state)
 
     def end(self, state: Any) -> None:
-        """End the trace, if one is being taken."""
+        """Stop the trace if one is running."""
         if self.running:
             jax.block_until_ready(state)
             jax.profiler.stop_trace()

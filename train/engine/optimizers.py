@@ -1,12 +1,12 @@
 """Optimizers by name: AdamW and LAMB, with linear warm-up, cosine decay and masked weight decay.
 
     AdamW    θ <- θ - lr · (m̂ / (√v̂ + ε) + λ θ)
-    LAMB     θ <- θ - lr · |θ| / |u| · u,    u = m̂ / (√v̂ + ε) + λ θ        for what decays; as AdamW for the rest
+    LAMB     θ <- θ - lr · |θ| / |u| · u,    u = m̂ / (√v̂ + ε) + λ θ        with weight decay; else as AdamW
 
 Reference:
     Loshchilov & Hutter 2019 (arXiv 1711.05101), algorithm 2; You et al. 2020, "Large Batch Optimization for Deep
-    Learning" (arXiv 1904.00962), algorithm 2, with the trust ratio of 1 for what does not decay, as the recipe of
-    DeiT III (Touvron et al. 2022, arXiv 2204.07118) has it.
+    Learning" (arXiv 1904.00962), algorithm 2, with trust ratio 1 for parameters without weight decay, as in DeiT III
+    (Touvron et al. 2022, arXiv 2204.07118).
 """
 
 from typing import Any
@@ -20,16 +20,16 @@ from train.engine.config import RunConfig
 from train.engine.metrics import STACKED
 
 NO_DECAY = ("position", "cls", "registers")
-"""Attributes of a model whose parameters are never decayed; of all others, kernels alone are."""
+"""Attributes of a model whose parameters get no weight decay; elsewhere only kernels get it."""
 
 
 def make_optimizer(config: RunConfig, steps: int, warmup: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Return the optimizer of a run and its learning rate by step.
+    """Return the optimizer of a run and its learning-rate schedule.
 
     Args:
-        config: names the optimizer, the peak and the weight decay.
-        steps: of the whole training.
-        warmup: steps from 0 to the peak.
+        config: with the optimizer, the peak learning rate and the weight decay.
+        steps: total number of training steps.
+        warmup: steps of linear warm-up from 0 to the peak.
     """
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, config.lr, min(warmup, steps), max(steps, warmup + 1), end_value=config.lr_end
@@ -45,20 +45,20 @@ def make_optimizer(config: RunConfig, steps: int, warmup: int) -> tuple[optax.Gr
 
 
 def decayed(params: Any) -> Any:
-    """Return which parameters get weight decay: kernels outside of `NO_DECAY`."""
+    """Return for every parameter whether it gets weight decay: kernels outside `NO_DECAY` do."""
     kernel = lambda path, _: names(path)[-1] == "kernel" and not set(names(path)) & set(NO_DECAY)
     return jax.tree_util.tree_map_with_path(kernel, params)
 
 
 def names(path: Any) -> list[str]:
-    """Return the attributes that lead to a parameter."""
+    """Return the attribute names on the path to a parameter."""
     return [str(entry.key) for entry in path]
 
 
 def trust_ratios() -> optax.GradientTransformation:
-    """Return what multiplies the update of each parameter that decays by |θ| / |update|, layer by layer.
+    """Return the transformation that multiplies each update by |θ| / |update|, for parameters with weight decay.
 
-    Layers are stacked on their leading axis: each has a ratio of its own. It is 1 where either norm is 0.
+    Layers are stacked on the leading axis, and each has its own ratio. The ratio is 1 if either norm is 0.
     """
 
     def scaled(path: Any, update: Array, param: Array, decays: bool) -> Array:
@@ -76,5 +76,5 @@ def trust_ratios() -> optax.GradientTransformation:
 
 
 def norm(x: Float[Array, "..."], axes: tuple[int, ...]) -> Float[Array, "..."]:
-    """Return the Euclidean norm over some axes, which stay with length 1."""
+    """Return the Euclidean norm over some axes, which are kept with size 1."""
     return jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True))

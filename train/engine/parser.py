@@ -1,4 +1,4 @@
-"""A command line whose every complaint is one line."""
+"""An argument parser with one-line error messages."""
 
 import difflib
 import re
@@ -9,13 +9,13 @@ import simple_parsing
 
 
 class Parser(simple_parsing.ArgumentParser):
-    """A parser whose every complaint is one line, `error: ...`, and exit status 2."""
+    """A parser that reports every error in one line, `error: ...`, and exits with status 2."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=simple_parsing.SimpleHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Print the complaint, with the nearest option where one is unknown, and exit."""
+        """Print the error, with the closest option for an unknown one, and exit."""
         unknown = re.match(r"unrecognized arguments: (--\w+)", message)
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]

@@ -1,4 +1,4 @@
-"""What a run says while it trains: metrics as JSON lines and TensorBoard, progress on the terminal."""
+"""Reports of a run: metrics as JSON lines and in TensorBoard, progress on the terminal."""
 
 import json
 import time
@@ -18,11 +18,11 @@ from rich.progress import (
 from tensorboardX import SummaryWriter
 
 from train.devices.hosts import first
-from train.engine.files import write_whole
+from train.engine.files import write_atomic
 
 
 class Unit(NamedTuple):
-    """What a loss counts: its name in the metrics and the short one for the terminal."""
+    """What a loss is averaged over: its name in the metrics, and a short name for the terminal."""
 
     name: str
     short: str
@@ -32,19 +32,19 @@ IMAGES = Unit("images", "img")
 TOKENS = Unit("tokens", "tok")
 
 EVERY_SECONDS = 15.0
-"""Seconds between two lines of progress where there is no terminal to show a bar."""
+"""Seconds between lines of progress if the output is not a terminal."""
 
 
 class Report:
-    """Metrics as JSON lines and TensorBoard, and progress: a bar on a terminal, a line now and then elsewhere.
+    """Writes metrics as JSON lines and to TensorBoard, and shows progress: a bar on a terminal, else occasional lines.
 
     Args:
         folder: of the run.
-        step: where training starts; what an interrupted run reported beyond it is dropped.
-        steps: where it ends.
-        unit: of what is counted.
+        step: at which training starts; later metrics of an interrupted run are deleted.
+        steps: number of the last step.
+        unit: of what the loss counts.
         console: of the user.
-        peak_seconds: what a step would take at the devices' peak; 0 = not known.
+        peak_seconds: time of a step at the peak FLOP/s of the devices; 0 = unknown.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class Report:
     ) -> None:
         self.path, self.board = folder / "metrics.jsonl", None
         if first():
-            write_whole(self.path, "".join(f"{line}\n" for line in lines_until(self.path, step)))
-            # Of any length: with a bound, writing would wait for ever for a thread that a full disk has ended.
+            write_atomic(self.path, "".join(f"{line}\n" for line in lines_until(self.path, step)))
+            # An unbounded queue: with a bound, writing would wait forever for a thread that a full disk has ended.
             self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, max_queue=0)
         self.steps, self.unit, self.console, self.peak_seconds = steps, unit, console, peak_seconds
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
@@ -72,12 +72,12 @@ class Report:
             self.board.close()
 
     def __call__(self, step: int, sums: Mapping[str, float], extra: Mapping[str, float]) -> None:
-        """Report the means of the sums since the last report.
+        """Report the means of the metrics since the last report.
 
         Args:
-            step: the last one taken.
-            sums: of the metrics; `count` is of units.
-            extra: values to report beside them; the terminal does not show them.
+            step: number of the last step.
+            sums: of the metrics; `count` is the number of units.
+            extra: further values for the metrics file and TensorBoard, not shown on the terminal.
         """
         now = time.perf_counter()
         means = {name: float(total) / float(sums["count"]) for name, total in sums.items() if name != "count"}
@@ -97,22 +97,24 @@ class Report:
         self.reported, self.last = now, step
 
     def probe(self, step: int, values: Callable[[], Mapping[str, float]]) -> None:
-        """Report what `values` measures; the time it takes is not the training's."""
+        """Report the values that `values()` measures; its time does not count as training time."""
         begun = time.perf_counter()
         self.write(step, values())
         self.reported += time.perf_counter() - begun
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one line to the metrics file, and its values to TensorBoard; the first process does it for all.
+        """Add one line to the metrics file and its values to TensorBoard, in the first process only.
 
         Raises:
-            OSError: one of them cannot be written.
+            OSError: one of the two cannot be written.
         """
         if self.board is None:
             return
         writer: Any = self.board.file_writer
         if not writer.event_writer._worker.is_alive():
-            raise OSError(f"{self.path.parent / 'tensorboard'} cannot be written any more: its writer said why")
+            raise OSError(
+                f"{self.path.parent / 'tensorboard'} can no longer be written: see the error of its writer above"
+            )
         line = {"step": step, **values}
         with self.path.open("a") as lines:
             lines.write(json.dumps(line) + "\n")
@@ -121,11 +123,11 @@ class Report:
 
 
 class Evaluating:
-    """Progress of an evaluation with the time left: a bar on a terminal, a line now and then elsewhere.
+    """Shows the progress of an evaluation and the time left: a bar on a terminal, else occasional lines.
 
     Args:
         console: of the user.
-        total: work to do, in a unit that takes about the same time in every part.
+        total: amount of work, in a unit whose time is about constant.
     """
 
     def __init__(self, console: Console, total: float) -> None:
@@ -144,39 +146,41 @@ class Evaluating:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def __call__(self, work: float, place: str) -> None:
-        """Report work that is done, and where the evaluation is, such as "44 px"."""
+    def __call__(self, work: float, current: str) -> None:
+        """Report an amount of finished work, and what is being evaluated, such as "44 px"."""
         self.done, now = self.done + work, time.perf_counter()
-        self.progress.update(self.task, completed=self.done, description=place)
+        self.progress.update(self.task, completed=self.done, description=current)
         if self.progress.disable and now - self.printed > EVERY_SECONDS:
             left = (now - self.begun) * (self.total / self.done - 1)
-            self.console.print(f"evaluating · {place} · {self.done / self.total:.0%} · {left:.0f} s left")
+            self.console.print(f"evaluating · {current} · {self.done / self.total:.0%} · {left:.0f} s left")
             self.printed = now
 
 
-def whole_lines(path: Path) -> list[str]:
-    """Return the lines of a metrics file, none if there is no file, without one that was cut short."""
+def complete_lines(path: Path) -> list[str]:
+    """Return the complete lines of a metrics file; none if there is no file."""
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     return [line for line in lines if line.startswith("{") and line.endswith("}")]
 
 
 def lines_until(path: Path, step: int) -> list[str]:
-    """Return the whole lines of a metrics file up to `step`.
+    """Return the complete lines of a metrics file up to `step`.
 
     Raises:
-        ValueError: a line is none of a run.
+        ValueError: a line is not one that a run writes.
     """
-    return [line for line, values in zip(whole_lines(path), read_metrics(path), strict=True) if values["step"] <= step]
+    return [
+        line for line, values in zip(complete_lines(path), read_metrics(path), strict=True) if values["step"] <= step
+    ]
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return what the whole lines of a metrics file hold.
+    """Return the content of the complete lines of a metrics file.
 
     Raises:
-        ValueError: a line is none of a run.
+        ValueError: a line is not one that a run writes.
     """
     found = []
-    for line in whole_lines(path):
+    for line in complete_lines(path):
         try:
             found.append(json.loads(line))
         except ValueError:

@@ -1,4 +1,4 @@
-"""What the evaluations of all programs share: the record of one, its JSON file, and markdown tables of many."""
+"""Results of evaluations of any program: one record per evaluation, its JSON file, and markdown tables of many."""
 
 import dataclasses
 import hashlib
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from train.engine.files import write_whole
+from train.engine.files import write_atomic
 
 Z95 = 1.959963984540054
 """Two-sided 95 % quantile of the standard normal."""
@@ -29,11 +29,11 @@ def wilson(correct: int, count: int) -> tuple[float, float]:
 
 
 SHORT = 40
-"""Characters of an extension that a label, or the name of a file, spells out."""
+"""Longest extension that is written in full in labels and file names."""
 
 
 def results_stem(extend: str) -> str:
-    """Return the name of the files of an evaluation, without the ending: safe in any file system."""
+    """Return the name of the files of an evaluation, without suffix, safe in any file system."""
     if extend == "none":
         return "results"
     safe = re.sub(r"[^\w.=,+-]+", "_", extend).strip("_")
@@ -42,16 +42,16 @@ def results_stem(extend: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a run; each program's has rows of its own.
+    """One evaluation of a run; each program has its own rows.
 
     Args:
         name: of the encoding.
-        data: of the data.
+        data: name of the data.
         trained: size or length of the training examples.
         step: of the checkpoint.
-        extend: how the encoding was evaluated beyond that; `none` as it is.
-        note: what the reader must know of the data.
-        rows: one for each size or length.
+        extend: the context extension in this evaluation, or `none`.
+        note: what a reader of the table must know about the data.
+        rows: one per size or length.
     """
 
     name: str
@@ -64,13 +64,13 @@ class Evaluation:
 
     @property
     def label(self) -> str:
-        """The encoding, and how it was extended."""
+        """The encoding and its extension."""
         how = self.extend if len(self.extend) <= SHORT else re.sub(r"\(.*\)", "(...)", self.extend)
         return self.name if self.extend == "none" else f"{self.name} + {how}"
 
     @property
     def stem(self) -> str:
-        """Name of its files, without the ending."""
+        """Name of its files, without suffix."""
         return results_stem(self.extend)
 
 
@@ -80,7 +80,7 @@ Kind = TypeVar("Kind", bound=Evaluation)
 def store(found: Evaluation, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the JSON file of an evaluation into its run folder, with the given rows."""
     stored = {**dataclasses.asdict(found), "rows": rows}
-    write_whole(folder / f"{found.stem}.json", json.dumps(stored, indent=2) + "\n")
+    write_atomic(folder / f"{found.stem}.json", json.dumps(stored, indent=2) + "\n")
 
 
 def load(kind: type[Kind], row: Any, path: Path, nested: Callable[..., Any] = dict) -> Kind:
@@ -113,7 +113,7 @@ def load(kind: type[Kind], row: Any, path: Path, nested: Callable[..., Any] = di
 
 
 def caption(found: Evaluation, *lines: str) -> str:
-    """Return what is printed below the table of an evaluation: the note, more lines, and every reason of a refusal."""
+    """Return the text below the table of an evaluation: the note, further lines, and the reasons of refusals."""
     reasons = sorted({row.refused for row in found.rows if row.refused})
     return "\n".join([found.note, *lines, *reasons])
 
@@ -134,11 +134,11 @@ def document(runs: Sequence[Evaluation], *parts: str) -> str:
 
 
 def _require_types(record: Any) -> None:
-    """Check that what a record and the estimates in it hold has the types it declares, and that shares can be taken.
+    """Check that the fields of a record, and of tuples in it, have their declared types and give an interval.
 
     Raises:
         ValueError: naming the field, its type and the value.
-        ArithmeticError: none of none.
+        ArithmeticError: a proportion of zero examples.
     """
     for name, hint in get_type_hints(type(record)).items():
         value = getattr(record, name)
@@ -150,10 +150,10 @@ def _require_types(record: Any) -> None:
 
 
 def require_comparable(runs: Sequence[Evaluation]) -> None:
-    """Check that runs may stand in one table.
+    """Check that runs can be compared in one table.
 
     Raises:
-        ValueError: naming what differs and both values.
+        ValueError: naming the field that differs and both values.
     """
     for run in runs:
         for name in ("data", "trained"):
@@ -169,14 +169,14 @@ def grid(
     form: str,
     missing: str = "",
 ) -> str:
-    """Return a markdown table: runs down, sizes or lengths across, what reads as the best of a column in bold.
+    """Return a markdown table: one row per run, one column per size or length, the best number of a column in bold.
 
     Args:
-        runs: whose labels head the lines.
-        found: of each run, the number at each size or length that was measured; None = it has none there.
+        runs: their labels are the row headers.
+        found: for each run, its number at each size or length; None = it has no number there.
         best: `min` or `max`.
-        form: of a number, such as `"{:.1f}"`.
-        missing: the cell of a run that has no number there.
+        form: format of a number, such as `"{:.1f}"`.
+        missing: text of a cell without a number.
     """
     sizes = sorted({size for one in found for size in one})
     columns = {size: [number for one in found if (number := one.get(size)) is not None] for size in sizes}

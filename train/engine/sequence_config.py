@@ -1,4 +1,4 @@
-"""The settings that `train.lm` and `train.seq2seq` share: a transformer over tokens, evaluated at many lengths."""
+"""The settings that `train.lm` and `train.seq2seq` have in common: a transformer over tokens."""
 
 import dataclasses
 from typing import Any, ClassVar, Self

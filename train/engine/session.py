@@ -1,4 +1,4 @@
-"""One run of any program: read and check everything, train until done or stopped, evaluate."""
+"""One run of any program: check the whole configuration, train until done or stopped, then evaluate."""
 
 import contextlib
 import dataclasses
@@ -32,20 +32,20 @@ from train.engine.config import (
     run_folder,
     save_config,
 )
-from train.engine.files import take
+from train.engine.files import lock_folder
 from train.engine.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
 from train.engine.metrics import parse_profile
 from train.engine.optimizers import make_optimizer
 from train.engine.progress import read_metrics
 from train.engine.stopping import INTERRUPTED, friendly, stoppable
-from train.engine.task import Found, Program, Split, Task, mesh_memory, recipe, require_trainable
+from train.engine.task import EvaluationResult, Program, Split, Task, mesh_memory, recipe, require_trainable
 
 PREFETCHED = 4
-"""Batches that the input pipeline prepares ahead, in a thread."""
+"""Number of batches that a thread prepares ahead."""
 
 
 class Session(NamedTuple):
-    """A run that is ready to train: everything a user can get wrong has been read and checked."""
+    """A run that is ready to train: all user input has been read and checked."""
 
     config: RunConfig
     folder: Path
@@ -66,30 +66,30 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
     with together(config.hosts, say), contextlib.nullcontext() if config.hosts else stoppable(say):
         with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
             console = Console(soft_wrap=True, highlight=False, quiet=not first())
-            with console.status("preparing"):  # seen on a terminal alone
+            with console.status("preparing"):  # shown only on a terminal
                 session = prepare(program, config, console)
         with friendly(CheckpointError, OSError, FloatingPointError, *program.errors):
             return train(session, console)
 
 
 def onward(config: RunConfig) -> str:
-    """Return what is saved of a run and the command that goes on with it."""
+    """Return which step of a run is saved, and the command that resumes it."""
     steps = written_steps(run_folder(config))
     if not (run_folder(config) / "config.json").is_file():
-        return "nothing is saved yet: start the same command again"
+        return "nothing is saved yet: run the same command again"
     saved = f"step {steps[0]} is saved" if steps else "no step is saved yet"
     return f"{saved}; go on with: {command(config)}"
 
 
 def prepare(program: Program, config: RunConfig, console: Console) -> Session:
-    """Make the task, and start it: from the seed, another run, or this run's last checkpoint.
+    """Make the task and its initial state: from the seed, another run, or the last checkpoint of this run.
 
     Raises:
-        ValueError: what the data, the model, the encoding, the devices or a checkpoint refuse.
+        ValueError: the config does not fit the data, the model, the encoding, the devices or a checkpoint.
     """
     require_alike({name: value for name, value in dataclasses.asdict(config).items() if name != "hosts"})
     if config.devices and jax.process_count() > 1:
-        raise ValueError(f"devices must be 0 (all of them) where several processes run, got {config.devices}")
+        raise ValueError(f"devices must be 0 (all of them) with several processes, got {config.devices}")
     mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
     require_trainable(config, config.tokens, mesh)
     task = program.task(config)
@@ -120,7 +120,7 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
         f"{config.pe} · {count:,} parameters · {task.about} · {mesh.size} x {mesh.devices.flat[0].device_kind}"
         f"{' · ' + config.mesh if config.mesh else ''}"
     )
-    console.print(task.laws(positions(state.params, mesh)))
+    console.print(task.laws(encoding_params(state.params, mesh)))
     loss = partial(task.loss, execution=training_execution(mesh, config.remat))
     step = make_step(loss, steps, shardings, mesh)
     return Session(config, folder, mesh, task, step, schedule, state, checkpoints)
@@ -163,20 +163,20 @@ def train(session: Session, console: Console) -> int:
 
 
 def make_folder(config: RunConfig) -> Path:
-    """Make the run folder, and see that no other run is overwritten.
+    """Make and lock the run folder, without overwriting another run.
 
-    The first process takes it for all.
+    The first process does this for all.
 
     Raises:
-        ValueError: another run is writing into it, or it holds a run and neither --resume nor --overwrite was given.
+        ValueError: another run is writing to it, or it has a run and neither --resume nor --overwrite was given.
     """
     folder = run_folder(config)
     if first():
-        take(folder)
+        lock_folder(folder)
     held = not agreed(not (folder / "config.json").exists())
     if held and not config.resume:
         if not config.overwrite:
-            raise ValueError(f"{folder} holds a run already: give --resume, --overwrite or another --out")
+            raise ValueError(f"{folder} already has a run: give --resume, --overwrite or another --out")
         if first():
             empty(folder)
         agreed(True)
@@ -185,7 +185,7 @@ def make_folder(config: RunConfig) -> Path:
 
 
 def empty(folder: Path) -> None:
-    """Delete what a run left in its folder; the file that keeps others out stays."""
+    """Delete the files of a run, except for the lock file."""
     for child in folder.iterdir():
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child)
@@ -194,7 +194,7 @@ def empty(folder: Path) -> None:
 
 
 def start(task: Task, config: RunConfig, shardings: Any, mesh: Mesh, console: Console) -> Any:
-    """Return the parameters to start from: drawn from the seed, or those of the run `init`, fitted to this one."""
+    """Return the initial parameters: random, or those of the run `init`, converted for this run."""
     if not config.init:
         return task.split.init(jax.random.key(config.seed), shardings)
     before = load_config(type(config), Path(config.init))
@@ -205,8 +205,8 @@ def start(task: Task, config: RunConfig, shardings: Any, mesh: Mesh, console: Co
     return jax.jit(partial(task.fitted, split), out_shardings=shardings)(params)
 
 
-def positions(params: Any, mesh: Mesh) -> Any:
-    """Return the parameters of encodings, whole and on the host, in the tree of all."""
+def encoding_params(params: Any, mesh: Mesh) -> Any:
+    """Return the parameters of the encodings on the host, in the tree structure of all parameters."""
 
     def only(tree: Any) -> Any:
         inner = {name: value for name, value in tree.items() if isinstance(value, dict)}
@@ -222,10 +222,10 @@ def resume(
     state: TrainState,
     console: Console,
 ) -> TrainState:
-    """Return the state of the newest whole checkpoint.
+    """Return the state of the newest intact checkpoint.
 
     Raises:
-        ValueError: it was made by another configuration or on other data, or none is whole.
+        ValueError: it was made with another config or other data, or no checkpoint is intact.
     """
 
     def check(record: dict[str, Any]) -> None:
@@ -233,7 +233,7 @@ def resume(
         if record["data"] != task.identity:
             raise ValueError(f"the checkpoint was made on {record['data']}, this run has {task.identity}")
 
-    read_metrics(run_folder(config) / "metrics.jsonl")  # before anything is taken away
+    read_metrics(run_folder(config) / "metrics.jsonl")  # checked before anything is deleted
     step, state = checkpoints.restore(state, check)
     checkpoints.discard_after(step)
     console.print(f"going on from step {step}")
@@ -243,18 +243,18 @@ def resume(
 def restore_params(
     config: RunConfig, split: Split, sums: tuple[str, ...], folder: Path, mesh: Mesh, console: Console
 ) -> tuple[int, Any]:
-    """Return the step and the parameters of the newest whole checkpoint of a run folder: their average, where kept.
+    """Return the step and the parameters, or their average if kept, of the newest intact checkpoint of a run folder.
 
     Args:
         config: of that run.
         split: of its model.
-        sums: of its loss.
+        sums: names of the sums of its loss.
         folder: of that run.
-        mesh: that gets the parameters.
+        mesh: the devices to restore to.
         console: of the user.
 
     Raises:
-        ValueError: there is none, or it was made by another configuration than the run's config.json says.
+        ValueError: there is none, or its config differs from the run's config.json.
     """
     optimizer, _ = make_optimizer(config, 1, 1)
     steps = recipe(config, optimizer, sums)
@@ -266,8 +266,8 @@ def restore_params(
     return step, state.params if state.average is None else state.average
 
 
-def publish(found: Found, folder: Path, console: Console) -> None:
-    """Print the table and write JSON and figure into the run folder."""
+def publish(found: EvaluationResult, folder: Path, console: Console) -> None:
+    """Print the table, and write the JSON file and the figure into the run folder."""
     if first():
         found.save(folder)
     console.print(found.table())

@@ -1,4 +1,4 @@
-"""How a command ends: errors in one line, and signals."""
+"""How a command ends: one-line error messages, and signals."""
 
 import contextlib
 import os
@@ -10,16 +10,16 @@ from types import FrameType
 from train.devices.hosts import lost
 
 INTERRUPTED = 128 + signal.SIGINT
-"""Exit status after Ctrl-C. After SIGTERM, which ends machines that may be taken away, it is 0: all is saved."""
+"""Exit status after Ctrl-C. After SIGTERM, as on preemptible machines, it is 0, because everything is saved."""
 
 
 @contextlib.contextmanager
 def friendly(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn errors of these kinds into one line, `error: ...`, and exit status 2; Ctrl-C into status 130."""
+    """Print errors of these classes in one line, `error: ...`, and exit with status 2; after Ctrl-C with status 130."""
     try:
         yield
     except kinds as wrong:
-        if lost(wrong):  # the word is then with `hosts.together`
+        if lost(wrong):  # then `hosts.together` reports it
             raise
         sys.stderr.write(f"error: {' '.join(str(wrong).split())}\n")
         raise SystemExit(2) from None
@@ -29,17 +29,17 @@ def friendly(*kinds: type[Exception]) -> Iterator[None]:
 
 
 class Stopped(BaseException):
-    """A signal to stop, by its number."""
+    """Raised by a signal to stop, with its number."""
 
 
 @contextlib.contextmanager
 def stoppable(onward: Callable[[], str]) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM end the process soon, with a line that says how to go on; a second one ends it at once.
+    """Make Ctrl-C and SIGTERM end the process, with a line that says how to go on; a second one ends it at once.
 
-    While it trains, `loop.Stop` listens in place of this. Threads that compile or read are not waited for.
+    During training, `loop.Stop` handles the signals instead. Threads that compile or read are not waited for.
 
     Args:
-        onward: tells what is saved and how to go on.
+        onward: returns a text that says what is saved and how to go on.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""What a program gives to the session that trains it: a record of data, model, loss and evaluation, and its parts."""
+"""What a session needs from a program: its data, model, loss and evaluation, as one record."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,18 +26,18 @@ Model = TypeVar("Model", bound=nnx.Module)
 
 
 class Split(Generic[Model]):
-    """A model, split into a static definition and parameters that travel as a plain pytree of dicts.
+    """A model, split into a static definition and parameters, which are a plain pytree of dicts.
 
     Attributes:
-        prototype: the model with shapes for arrays.
-        variables: its state: shapes, with the names of their axes.
+        prototype: the model with shapes instead of arrays.
+        variables: its state: shapes with the names of their axes.
         shapes: of the parameters, as a pytree of dicts.
 
     Args:
-        make: draws the model.
+        make: makes the model with random parameters.
 
     Raises:
-        ValueError: what the model or its encoding refuses.
+        ValueError: the model or its encoding refuses its config.
     """
 
     def __init__(self, make: Callable[[nnx.Rngs], Model]) -> None:
@@ -47,7 +47,7 @@ class Split(Generic[Model]):
         self.shapes = nnx.to_pure_dict(self.variables)
 
     def init(self, key: Array, shardings: Any = None) -> Any:
-        """Draw the parameters, each device its own share where they are split."""
+        """Return random parameters; each device computes its own shards."""
         draw = lambda key: nnx.to_pure_dict(nnx.state(self._make(nnx.Rngs(key))))
         return jax.jit(draw, out_shardings=shardings)(key)
 
@@ -58,12 +58,12 @@ class Split(Generic[Model]):
         return nnx.merge(self._static, state)
 
 
-class Found(Protocol):
-    """What an evaluation found."""
+class EvaluationResult(Protocol):
+    """The result of an evaluation."""
 
     @property
     def stem(self) -> str:
-        """Name of its files in the run folder, without the ending: `results`, or `results-EXTEND`."""
+        """Name of its files in the run folder, without suffix: `results` or `results-EXTEND`."""
         ...
 
     def table(self) -> Table:
@@ -76,28 +76,28 @@ class Found(Protocol):
 
 
 class Task(NamedTuple):
-    """All that the session needs to train one config, read and checked.
+    """Everything that a session needs to train one config.
 
     Attributes:
-        split: of the model.
-        identity: of the data; differs where the content differs; stored in checkpoints.
-        about: the model's extent and the data in a few words, for the line that opens the run.
+        split: the model.
+        identity: of the data, different if the content differs; stored in checkpoints.
+        about: the trained size or length and the data in a few words, for the first line of output.
         unit: of what `loss` counts.
-        sums: names of what `loss` adds up over a batch, `loss` and `count` among them.
-        steps: of the whole training.
-        per_epoch: steps.
-        warmup: steps.
-        batches: `(step, rows) -> iterator` over training batches from this step on, endless: of each batch these rows.
+        sums: names of the sums that `loss` returns, `loss` and `count` among them.
+        steps: total number of training steps.
+        per_epoch: steps per epoch.
+        warmup: steps of linear warm-up.
+        batches: `(step, rows) -> iterator`, endless, over these rows of each training batch from this step on.
         loss: `(params, batch, key, *, execution) -> (mean loss, sums)`.
-        kv_heads: key heads of a layer, which `tensor` devices share.
-        length: tokens of an example, which `sequence` devices share.
-        laws: `(params) -> line` on the laws that the encoding was held to.
-        before: `(config) -> split` of the model of the run that `init` names.
+        kv_heads: key heads of a layer, sharded over the devices of `tensor`.
+        length: tokens of an example, sharded over the devices of `sequence`.
+        laws: `(params) -> line` with the results of the laws that the encoding was tested against.
+        before: `(config) -> split`, the model of the run `init`.
         fitted: `(that split, its params) -> params` of this model.
-        evaluate: `(params, *, step, mesh, console) -> what it found`.
-        probe: `(params) -> values` to report beside the metrics every `probe_every` steps; changes nothing.
-        probe_every: steps; 0 = never.
-        flops: of a step, as `train.devices.flops` counts them; 0 = not known.
+        evaluate: `(params, *, step, mesh, console) -> result`.
+        probe: `(params) -> values` that are reported every `probe_every` steps.
+        probe_every: steps between probes; 0 = no probes.
+        flops: of a step, as `train.devices.flops` counts them; 0 = unknown.
     """
 
     split: Split
@@ -124,19 +124,19 @@ class Task(NamedTuple):
 class Evaluate(Protocol):
     """The evaluation of a task."""
 
-    def __call__(self, params: Any, *, step: int, mesh: Mesh, console: Console) -> Found:
-        """Evaluate parameters, on the devices, of this step."""
+    def __call__(self, params: Any, *, step: int, mesh: Mesh, console: Console) -> EvaluationResult:
+        """Evaluate the parameters of this step, which are on the devices."""
         ...
 
 
 class Program(NamedTuple):
-    """One `python -m train.NAME`; its module holds it as `PROGRAM`.
+    """A program `python -m train.NAME`; its module has it as `PROGRAM`.
 
     Attributes:
-        config: the class of its settings.
-        task: `(config) -> task`; raises ValueError for what the data, the model or the encoding refuse.
+        config: the class of its config.
+        task: `(config) -> task`; raises ValueError if the config does not fit the data, the model or the encoding.
         compare: `(result files, to)` writes one table, `TO.md`, and one figure, `TO.png`, of many runs.
-        errors: of the data while training, told to the user in one line.
+        errors: exceptions of the data during training that are reported in one line.
     """
 
     config: type[RunConfig]
@@ -146,20 +146,20 @@ class Program(NamedTuple):
 
 
 def recipe(config: RunConfig, optimizer: optax.GradientTransformation, sums: tuple[str, ...]) -> Recipe:
-    """Return what happens in a step of a run, the loss apart."""
+    """Return the recipe of a training step: everything except the loss."""
     return Recipe(optimizer, sums, config.clip, config.seed, config.accumulate, config.ema, config.spike)
 
 
 def fitted(config: RunConfig, shapes: Any, params: Any) -> Any:
-    """Return the parameters of the run `init` for another model, those that it has no use for left out.
+    """Return the parameters of the run `init` for another model, without those that it does not need.
 
     Args:
-        config: of the run that starts from them.
+        config: of the new run.
         shapes: of its parameters.
         params: of the run `init`.
 
     Raises:
-        ValueError: a parameter that is missing there, or of another shape, by name.
+        ValueError: a parameter is missing or has another shape.
     """
     found = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
@@ -184,25 +184,25 @@ def refusal(run: Callable[..., Any], *shapes: Any) -> str:
 
 
 def layer_positions(params: Any) -> Params:
-    """Return the encoding's parameters of all layers, stacked on L."""
+    """Return the per-layer parameters of the encoding, stacked over layers."""
     return params["layers"]["blocks"]["attention"].get("position", {})
 
 
 def layer_params(params: Any, layer: int) -> Params:
-    """Return the encoding's parameters as one layer sees them: the shared ones and its own."""
+    """Return the encoding's parameters for one layer: the shared ones and its own."""
     own = jax.tree.map(lambda leaf: leaf[layer], layer_positions(params))
     return merge_params(params.get("position", {}), own)
 
 
 def laws(spec: str, params: Params, dims: Dims) -> str:
-    """Run the laws on an initialised encoding and return one line of what they measured.
+    """Test an initialized encoding against its laws, and return one line with the measured deviations.
 
-    What stretches the encoding is left out: it may sharpen the logits, and so change norms, by design.
+    Context extensions are left out, because some sharpen the logits, and so change norms, by design.
 
     Args:
         spec: of the encoding.
-        params: as one layer sees them.
-        dims: those the encoding was made for.
+        params: of the encoding, for one layer.
+        dims: the encoding was made for these.
 
     Raises:
         AssertionError: a law that the encoding declares does not hold.
@@ -222,7 +222,7 @@ def laws(spec: str, params: Params, dims: Dims) -> str:
 
 
 def mesh_memory(mesh: Mesh) -> int:
-    """Return the bytes of memory of the devices of a mesh together; cores of a CPU share their machine's."""
+    """Return the total memory of the devices of a mesh, in bytes; for CPU devices, the memory of their machines."""
     device = mesh.local_devices[0]
     if device.platform == "cpu":
         return host_memory() * jax.process_count()
@@ -230,17 +230,17 @@ def mesh_memory(mesh: Mesh) -> int:
 
 
 def require_trainable(config: RunConfig, tokens: int, mesh: Mesh) -> None:
-    """Check that the parameters and the residual stream of a step fit, whatever else has to.
+    """Check that the parameters and the residual stream of a step fit into memory: a lower bound on its need.
 
-    A layer has at least the two square matrices of its queries and its output.
+    A layer has at least two square matrices, for its queries and its output.
 
     Args:
         config: of the run.
         tokens: of a training example.
-        mesh: that holds them.
+        mesh: the devices.
 
     Raises:
-        ValueError: they do not.
+        ValueError: they do not fit.
     """
     has, width = mesh_memory(mesh), config.width
     require_room(2 * FLOAT * config.layers * width**2, has, f"the parameters of width={width}, layers={config.layers}")

@@ -1,7 +1,7 @@
-"""What a step makes of its gradients: parameters, moments and average; on a CPU layer by layer.
+"""The optimizer step: update of parameters, moments and average; on a CPU layer by layer.
 
-XLA:CPU computes each of them in a pass of its own over all that it reads. Of one layer of one parameter that stays in
-cache from pass to pass, where the cache is large enough, and comes from memory once.
+XLA:CPU computes each of them in a separate pass over its inputs. One layer of one parameter fits the cache, so it is
+read from memory only once for all passes.
 """
 
 from collections.abc import Callable
@@ -17,22 +17,22 @@ from train.engine.metrics import STACKED
 from train.engine.optimizers import names
 
 LARGE = 2**20
-"""Elements from which a stack of layers is updated layer by layer: a loop over less costs more than it saves."""
+"""Smallest stack of layers, in elements, that is updated layer by layer: for smaller ones the loop does not pay."""
 
-Update = Callable[[Any, "Held"], "Held"]
+Update = Callable[[Any, "Weights"], "Weights"]
 
 
 class Recipe(NamedTuple):
-    """What happens in a step, the loss apart.
+    """Everything about a training step except the loss.
 
     Attributes:
-        optimizer: of the parameters, each element or each layer by itself.
-        sums: names of what the loss adds up.
-        clip: the norm that a gradient of a larger one is scaled to; 0 = none is.
-        seed: of what is drawn at random: it comes from `(seed, step)` alone, so that a restart draws the same.
-        accumulate: parts that a batch is computed in, one after another, for memory.
-        average: decay of the average of the parameters; 0 = none is kept.
-        spike: times its running median that a loss may reach before it halts the run; 0 = any.
+        optimizer: of the parameters; it treats each element, or each layer, separately.
+        sums: names of the sums that the loss returns.
+        clip: the gradient is clipped to this global norm; 0 = no clipping.
+        seed: random numbers depend only on `(seed, step)`, so a resumed run draws the same ones.
+        accumulate: number of parts of a batch that are computed one after another to save memory.
+        average: decay of the moving average of the parameters; 0 = none is kept.
+        spike: largest allowed ratio of the loss to its running median; 0 = no limit.
     """
 
     optimizer: optax.GradientTransformation
@@ -44,13 +44,13 @@ class Recipe(NamedTuple):
     spike: float = 0.0
 
 
-class Held(NamedTuple):
-    """What an update changes.
+class Weights(NamedTuple):
+    """The part of the training state that the optimizer updates.
 
     Attributes:
         params: of the model.
-        opt: of the optimizer.
-        average: of the parameters over the steps; None = not kept.
+        opt: state of the optimizer.
+        average: moving average of the parameters; None = not kept.
     """
 
     params: Any
@@ -58,64 +58,64 @@ class Held(NamedTuple):
     average: Any
 
 
-def changed(recipe: Recipe, grads: Any, norm: Array, held: Held) -> Held:
-    """Return parameters, moments and average after a step.
+def changed(recipe: Recipe, grads: Any, norm: Array, weights: Weights) -> Weights:
+    """Return the weights after a step.
 
     Args:
         recipe: of the step.
         grads: of the parameters, or of some of them.
-        norm: of the whole gradient.
-        held: before the step.
+        norm: of the full gradient.
+        weights: before the step.
     """
     if recipe.clip:
         factor = recipe.clip / jnp.maximum(norm, recipe.clip)
         grads = jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), grads)
     with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by integer counts
-        updates, opt = recipe.optimizer.update(grads, held.opt, held.params)
-    params = optax.apply_updates(held.params, updates)
+        updates, opt = recipe.optimizer.update(grads, weights.opt, weights.params)
+    params = optax.apply_updates(weights.params, updates)
     if not recipe.average:
-        return Held(params, opt, None)
-    return Held(params, opt, optax.incremental_update(params, held.average, 1.0 - recipe.average))
+        return Weights(params, opt, None)
+    return Weights(params, opt, optax.incremental_update(params, weights.average, 1.0 - recipe.average))
 
 
 def layer_by_layer(
-    update: Update, optimizer: optax.GradientTransformation, grads: Any, held: Held, large: int = LARGE
-) -> Held:
-    """Return `update(grads, held)`, computed for one layer of one large parameter after another, the rest at once.
+    update: Update, optimizer: optax.GradientTransformation, grads: Any, weights: Weights, large: int = LARGE
+) -> Weights:
+    """Return `update(grads, weights)`, computed layer by layer for each large parameter, and at once for the rest.
 
     Args:
-        update: of every element, or of every layer of a parameter, by itself; it may be given part of the trees, with
-            None in place of the other leaves.
-        optimizer: that `held.opt` is the state of.
+        update: treats every element, or every layer of a parameter, separately; it may receive partial trees with
+            None for the other leaves.
+        optimizer: whose state `weights.opt` is.
         grads: of the parameters.
-        held: before the update.
-        large: elements from which a stack of layers is large.
+        weights: before the update.
+        large: smallest size of a large stack of layers, in elements.
     """
-    places, tree = jax.tree_util.tree_flatten_with_path(grads)
-    stacks = [n for n, (path, leaf) in enumerate(places) if STACKED in names(path) and leaf.size >= large]
-    numbers = tree.unflatten(range(len(places)))
+    leaves, tree = jax.tree_util.tree_flatten_with_path(grads)
+    stacks = [n for n, (path, leaf) in enumerate(leaves) if STACKED in names(path) and leaf.size >= large]
+    numbers = tree.unflatten(range(len(leaves)))
 
-    def part(chosen: Callable[[int], bool]) -> tuple[Any, Held]:
+    def part(chosen: Callable[[int], bool]) -> tuple[Any, Weights]:
         own = lambda leaf, number: leaf if chosen(number) else None
-        opt = optax.tree.map_params(optimizer, own, held.opt, numbers)
-        average = None if held.average is None else jax.tree.map(own, held.average, numbers)
-        return jax.tree.map(own, grads, numbers), Held(jax.tree.map(own, held.params, numbers), opt, average)
+        opt = optax.tree.map_params(optimizer, own, weights.opt, numbers)
+        average = None if weights.average is None else jax.tree.map(own, weights.average, numbers)
+        return jax.tree.map(own, grads, numbers), Weights(jax.tree.map(own, weights.params, numbers), opt, average)
 
-    def in_turn(grads: Any, held: Held) -> Held:
-        def layer(i: Array, held: Held) -> Held:
-            after = update(_layer(grads, i), _layer(held, i))
+    def by_layer(grads: Any, weights: Weights) -> Weights:
+        def layer(i: Array, weights: Weights) -> Weights:
+            after = update(_layer(grads, i), _layer(weights, i))
             return jax.tree.map(
-                lambda x, new: lax.dynamic_update_slice_in_dim(x, new, i, 0) if x.ndim else x, held, after
+                lambda x, new: lax.dynamic_update_slice_in_dim(x, new, i, 0) if x.ndim else x, weights, after
             )
 
-        return lax.fori_loop(0, len(jax.tree.leaves(grads)[0]), layer, held)
+        return lax.fori_loop(0, len(jax.tree.leaves(grads)[0]), layer, weights)
 
     rest = update(*part(lambda number: number not in stacks))
-    found = [in_turn(*part(lambda number, n=n: number == n)) for n in stacks]
+    found = [by_layer(*part(lambda number, n=n: number == n)) for n in stacks]
     first = lambda *leaves: next((leaf for leaf in leaves if leaf is not None), None)
     return jax.tree.map(first, rest, *found, is_leaf=lambda leaf: leaf is None)
 
 
 def _layer(tree: Any, i: Array) -> Any:
-    """Return layer i of all arrays, which keep their axes; numbers, such as the count of steps, as they are."""
+    """Return layer i of all arrays, with a leading axis of size 1; scalars, such as the step count, are unchanged."""
     return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, i, 1, 0) if jnp.ndim(x) else x, tree)
