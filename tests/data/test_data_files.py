@@ -15,7 +15,7 @@ from train.data.images.augment import Augment
 from train.data.images.decode import decode
 from train.data.images.folder import Files
 
-COLOURS = {"blue": (20, 30, 220), "green": (20, 200, 40), "red": (220, 10, 20)}
+COLORS = {"blue": (20, 30, 220), "green": (20, 200, 40), "red": (220, 10, 20)}
 
 
 def encoded(image: np.ndarray | Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -24,17 +24,17 @@ def encoded(image: np.ndarray | Image.Image, kind: str = "PNG", **options: objec
     return buffer.getvalue()
 
 
-def plain(colour: tuple[int, int, int], height: int = 20, width: int = 30) -> np.ndarray:
-    return np.full((height, width, 3), colour, np.uint8)
+def plain(color: tuple[int, int, int], height: int = 20, width: int = 30) -> np.ndarray:
+    return np.full((height, width, 3), color, np.uint8)
 
 
 def make_folder(root: Path, splits: dict[str, int]) -> Path:
-    """Write `splits[part]` images of every colour to ROOT/part/colour; the part "" is ROOT itself."""
+    """Write `splits[part]` images of every color to ROOT/part/color; the part "" is ROOT itself."""
     for part, count in splits.items():
-        for name, colour in COLOURS.items():
+        for name, color in COLORS.items():
             (root / part / name).mkdir(parents=True)
             for index in range(count):
-                (root / part / name / f"{index}.png").write_bytes(encoded(plain(colour)))
+                (root / part / name / f"{index}.png").write_bytes(encoded(plain(color)))
     return root
 
 
@@ -45,11 +45,11 @@ def test_a_folder_with_splits(tmp_path: Path, held_out: str) -> None:
     for index in range(6):
         image, label = ds.test(24)[index]
         assert image.shape == (24, 24, 3)
-        np.testing.assert_array_equal(image, plain(COLOURS[ds.classes[label]], 24, 24))
+        np.testing.assert_array_equal(image, plain(COLORS[ds.classes[label]], 24, 24))
     batch = next(data.train_batches(ds, 12, 0, Augment(crop=True, flip=True)))
     assert batch["image"].shape == (12, 16, 16, 3)
     pixels = np.rint((batch["image"][:, 0, 0] * ds.std + ds.mean) * 255)
-    np.testing.assert_array_equal(pixels, [COLOURS[ds.classes[label]] for label in batch["label"]])
+    np.testing.assert_array_equal(pixels, [COLORS[ds.classes[label]] for label in batch["label"]])
 
 
 def test_a_folder_of_classes_alone_holds_a_tenth_out(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_central_square_is_shown(tmp_path: Path) -> None:
         (lambda root: None, "must hold class sub-folders"),
         (lambda root: (root / "a").mkdir(), "every class sub-folder must hold images"),
         (
-            lambda root: [make_folder(root, {"": 2}), *(shutil.rmtree(root / name) for name in list(COLOURS)[1:])],
+            lambda root: [make_folder(root, {"": 2}), *(shutil.rmtree(root / name) for name in list(COLORS)[1:])],
             "at least two classes, got",
         ),
         (lambda root: make_folder(root, {"": 1}), "a class to split must hold two images"),
@@ -144,14 +144,14 @@ def test_a_missing_file_is_no_corrupt_image(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "YCbCr"])
-def test_every_mode_becomes_grey_or_colour(mode: str, channels: int) -> None:
-    red, grey = (200, 0, 0), (100, 100, 100)
-    colour = mode in ("P", "RGB", "RGBA", "CMYK", "YCbCr")
-    picture = Image.fromarray(plain(red if colour else grey))
+def test_every_mode_becomes_gray_or_color(mode: str, channels: int) -> None:
+    red, gray = (200, 0, 0), (100, 100, 100)
+    color = mode in ("P", "RGB", "RGBA", "CMYK", "YCbCr")
+    picture = Image.fromarray(plain(red if color else gray))
     if mode == "I;16":
         picture = Image.fromarray(np.full((20, 30), 100 * 256 + 77, np.uint16))
     elif mode == "1":
-        picture, grey = Image.new("1", (30, 20), 1), (255, 255, 255)
+        picture, gray = Image.new("1", (30, 20), 1), (255, 255, 255)
     else:
         picture = picture.quantize(2) if mode == "P" else picture.convert(mode)
     kind = "JPEG" if mode in ("CMYK", "YCbCr") else "PNG"
@@ -159,7 +159,7 @@ def test_every_mode_becomes_grey_or_colour(mode: str, channels: int) -> None:
         encoded(picture, kind, **({"quality": 100, "subsampling": 0} if kind == "JPEG" else {})), channels, "x"
     )
     assert shown.mode == ("L" if channels == 1 else "RGB")
-    wanted = np.asarray(Image.fromarray(plain(red if colour else grey)).convert(shown.mode), int)
+    wanted = np.asarray(Image.fromarray(plain(red if color else gray)).convert(shown.mode), int)
     assert np.abs(np.asarray(shown, int) - wanted).max() <= 3
 
 

@@ -33,8 +33,8 @@ def make(seed: int = 0, **options) -> Decoder:
     config = DecoderConfig(**(TINY | options))
     static, shapes = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
     fill = lambda leaf: jnp.asarray(0.5 + draw.normal(size=leaf.shape, scale=0.3), leaf.dtype)
-    centre = lambda path, leaf: leaf - (0.5 if "kernel" in jax.tree_util.keystr(path) else 0.0)
-    return nnx.merge(static, jax.tree_util.tree_map_with_path(centre, jax.tree.map(fill, shapes)))
+    center = lambda path, leaf: leaf - (0.5 if "kernel" in jax.tree_util.keystr(path) else 0.0)
+    return nnx.merge(static, jax.tree_util.tree_map_with_path(center, jax.tree.map(fill, shapes)))
 
 
 def ids_of(*shape: int, seed: int = 1) -> jax.Array:

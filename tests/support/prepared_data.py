@@ -45,7 +45,7 @@ class TinySquares(_Builder):
 
 
 class WidePhotos(_Builder):
-    """Colour images of several widths, one of them damaged."""
+    """Color images of several widths, one of them damaged."""
 
     SPLITS, SHAPE = {"train": 6, "validation": 4}, (None, None, 3)
 

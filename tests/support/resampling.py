@@ -25,10 +25,10 @@ def resampled(table, new, method, antialias):
     stretch = max(old / new, 1.0) if antialias else 1.0
     result = np.zeros((new, table.shape[1]))
     for n in range(new):
-        centre = n * (old - 1) / max(new - 1, 1) if method == "align_corners" else (n + 0.5) * old / new - 0.5
+        center = n * (old - 1) / max(new - 1, 1) if method == "align_corners" else (n + 0.5) * old / new - 0.5
         total = 0.0
         for m in range(-3 * old, 4 * old):
-            x = (m - centre) / stretch
+            x = (m - center) / stretch
             weight = cubic(x, -0.5 if antialias else -0.75) if method == "bicubic" else max(1.0 - abs(x), 0.0)
             if antialias and not 0 <= m < old:
                 continue

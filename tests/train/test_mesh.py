@@ -169,7 +169,7 @@ def adamw_none():
 
 
 def test_no_device_ever_holds_all_of_the_parameters():
-    """What the compiled initialisation puts on one device is one share of the outputs."""
+    """What the compiled initialization puts on one device is one share of the outputs."""
     mesh = make_mesh(8, "fsdp=8")
     split = program("text", "--pe=alibi", "--width=64")[0].split
     shardings = state_shardings(split, Recipe(adamw_none(), ("loss",)), mesh).params

@@ -5,6 +5,7 @@ Options out of any range, arrays that no memory holds, damaged files of a run, c
 
 import json
 import os
+import re
 from pathlib import Path
 
 import cli
@@ -60,6 +61,15 @@ def test_options_are_refused(words, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(os, "sysconf", known.__getitem__)
     assert BAD[words] in refused(capsys, words)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_option_has_a_help_text(program, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        PROGRAMS[program](["--help"])
+    said = capsys.readouterr().out
+    assert "--" in said
+    assert re.findall(r"(--\w+) \S+( \[int, ...\])?\s+\(default", said) == []
 
 
 def run(folder: Path, program: str = "vit", **changed: object) -> Path:

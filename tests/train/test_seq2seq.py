@@ -165,7 +165,7 @@ BAD = {
     "--task=copi": "a task must be one of copy, reverse, sort, addition, passkey, got 'copi'",
     "--length=3": "length must be at least 4 for passkey, got 3",
     "--encoder_layers=0": "encoder_layers must be at least 1, got 0",
-    "--eval_limit=0": "eval_limit must be at least 1: examples never run out, got 0",
+    "--eval_limit=0": "eval_limit must be at least 1, because test examples are unlimited, got 0",
     "--seed=-1": "seed must be from 0 to 4294967295, got -1",
     "--devices=9": "devices must be at most 8, what is visible, got 9",
 }

@@ -139,7 +139,7 @@ def test_a_profile_that_is_none(text, tmp_path, capsys):
     assert f"profile must be STEP:COUNT, two positive numbers, got '{text}'" in error
 
 
-def test_positions_are_summarised_by_name_and_group_of_layers():
+def test_positions_are_summarized_by_name_and_group_of_layers():
     rng = np.random.default_rng(0)
     table, slopes = rng.standard_normal((5, 3)), rng.standard_normal((6, 4))
     params = {

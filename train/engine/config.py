@@ -71,9 +71,7 @@ class RunConfig:
     accumulate: int = 1  # gradient accumulation: parts per batch, computed one after another to save memory
     ema: float = 0.0  # decay of an exponential moving average of the weights, used in evaluation; 0 = none
 
-    hosts: str = (
-        ""  # several processes: auto (SLURM, GKE, Cloud TPU) or ADDRESS:PORT,N,I for process I of N; empty = one
-    )
+    hosts: str = ""  # processes: auto (SLURM, GKE, Cloud TPU) or ADDRESS:PORT,N,I for process I of N; empty = one
     devices: int = 0  # number of devices; 0 = all (on a CPU: as many cores as divide the batch)
     mesh: str = ""  # device mesh: "data=4,fsdp=2,tensor=1,sequence=1"; empty = all devices on data
     remat: str = "none"  # rematerialization: none, products (save only matmul outputs) or full

@@ -32,14 +32,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 MODEL_FIELDS = (
     "width", "layers", "heads", "kv_heads", "hidden", "style", "qk_norm", "soft_cap", "tied",
 )  # fmt: skip
-"""What decides the shape of the parameters, the encoding apart."""
+"""Fields that determine the shapes of the parameters, except for the encoding."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(SequenceConfig):
     """Train a language model on text, then measure its perplexity at lengths it was not trained at.
 
-    --preset sets every other option; options given beside it win.
+    --preset sets all other options; explicitly given options override it.
     """
 
     program = "lm"
@@ -50,30 +50,28 @@ class Config(SequenceConfig):
     trained_with = ("extend", "extent")
     eval_factors = (0.5, 1, 2, 4, 8, 16)
 
-    preset: str = "demo"  # demo: minutes on two cores; tinystories: 6 layers of 384; gpt2_small; llama_7b
-    pe: str = "rope"  # the encoding: a name, with arguments where wanted: "rope(base=500000)"
-    data: str = (
-        "shakespeare"  # shakespeare, file:PATH, jsonl:PATH or tfds:NAME; tokenizer='bpe(vocab=4096)' inside (...)
-    )
-    init: str = ""  # run folder whose trained weights to start from; with --pe=none of a rope run, that is DroPE
-    batch: int = 16  # windows in a step, over all devices
+    preset: str = "demo"  # demo: minutes on two cores; tinystories: 6 layers, width 384; gpt2_small; llama_7b
+    pe: str = "rope"  # positional encoding: a name, with optional arguments: "rope(base=500000)"
+    data: str = "shakespeare"  # shakespeare, file:PATH, jsonl:PATH, tfds:NAME, "NAME(tokenizer='bpe(vocab=4096)')"
+    init: str = ""  # run folder whose trained weights training starts from; a rope run with --pe=none is DroPE
+    batch: int = 16  # windows per step, over all devices
     lr: float = 3e-3  # peak learning rate
-    weight_decay: float = 0.1  # of kernels; positions, embeddings, norms and biases get none
-    clip: float = 1.0  # global norm of the gradient; 0 = no clipping
+    weight_decay: float = 0.1  # weight decay, of kernels only
+    clip: float = 1.0  # clip the gradient to this global norm; 0 = no clipping
     eval_limit: int = 16  # held-out windows of the longest length to evaluate on; 0 = all
-    extend: str = "none"  # beyond the trained length: pi, linear, ntk, dynamic_ntk, yarn, longrope, slopes, resize, ...
+    extend: str = "none"  # context extension: pi, linear, ntk, dynamic_ntk, yarn, longrope, slopes, resize, ...
 
     length: int = 128  # tokens of a training window
-    extent: int = 0  # the length that --extend takes as trained; 0 = --length, or that of --init
+    extent: int = 0  # trained length that --extend starts from; 0 = --length, or that of the run --init
     width: int = 96  # channels of the residual stream
 
-    steps: int = 1500  # 0 = one pass over the training text
-    probe_every: int = 250  # steps between measurements of the loss on positions 0 to L and L to 2L of training text
-    eval_lengths: tuple[int, ...] = ()  # tokens; empty = 0.5, 1, 2, 4, 8 and 16 times the trained length
-    eval_stride: int = 8  # of the tokens beyond the trained length, one in so many is compared with a sliding context
+    steps: int = 1500  # training steps; 0 = one pass over the training text
+    probe_every: int = 250  # steps between measurements of the loss on positions 0 to L and L to 2L; 0 = never
+    eval_lengths: tuple[int, ...] = ()  # lengths to evaluate at, tokens; empty = 0.5, 1, 2, 4, 8, 16 times --length
+    eval_stride: int = 8  # beyond the trained length, every Nth token is compared with a sliding context
 
     def validated(self) -> Self:
-        """Return the config, once it is known to make sense by itself, its extent filled in.
+        """Return the config after checking it, with its extent filled in.
 
         Raises:
             ValueError: naming the field, the rule and the value.

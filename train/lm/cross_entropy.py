@@ -1,10 +1,10 @@
-"""The cross-entropy of a language model whose logits need not be in memory all at once.
+"""The cross-entropy of a language model, without all its logits in memory at once.
 
     loss_i = log Σ_v exp(x_i · w_v) - x_i · w_{label of i}
 
-Where one device would hold more than `LOGITS_AT_ONCE` of them, they are made in chunks of tokens, forward and again
-backward. Each device has its own tokens, and its own columns w where they are split; the sums over columns are added up
-over the devices that share them.
+If one device would hold more than `LOGITS_AT_ONCE` logits, they are computed in chunks of tokens, and computed again in
+the backward pass. Each device has its shard of the tokens, and of the columns w if they are sharded; the sums over
+columns are then added up over the devices.
 """
 
 import functools
@@ -21,7 +21,7 @@ from pejax._ops.matmul import product
 from pejax.models import Execution
 
 LOGITS_AT_ONCE = 2**27
-"""On one device: half a gigabyte in float32. Forward and backward hold a few arrays of this size."""
+"""Logits per device: half a gigabyte in float32. The forward and backward passes hold a few arrays of this size."""
 
 
 def cross_entropy(
@@ -35,11 +35,11 @@ def cross_entropy(
     """Return the cross-entropy of each token, in nats.
 
     Args:
-        states: normed, of the last layer.
-        columns: of the head, float32; multiplied in the type of the states.
+        states: of the last layer, after the final norm.
+        columns: of the head, float32; multiplied in the dtype of the states.
         labels: from 0 to V-1.
-        execution: over which devices this is computed.
-        at_once: logits that a device may hold; above it they are made in chunks.
+        execution: the devices and shardings.
+        at_once: most logits that a device may hold; if there are more, they are computed in chunks.
     """
     split = {} if execution.mesh is None else dict(execution.mesh.shape)
     vocab = execution.heads if columns.shape[1] % split.get(execution.heads, 1) == 0 else None
@@ -58,20 +58,22 @@ def cross_entropy(
 
 
 def _in_chunks(states: Array, columns: Array, labels: Array, *, at_once: int, vocab: str | None) -> Array:
-    """Return the cross-entropy of this device's tokens, from its columns, which start at its place on `vocab`."""
+    """Return the cross-entropy of this device's tokens; its shard of the columns is given by its index on `vocab`."""
     width, own = columns.shape
     first = lax.axis_index(vocab) * own if vocab else 0
 
     @jax.checkpoint
     def chunk(some: tuple[Array, Array]) -> Array:
         rows, wanted = some
-        logits = product(rows, columns.astype(rows.dtype))  # here, so that the columns' gradient is summed in float32
+        logits = product(
+            rows, columns.astype(rows.dtype)
+        )  # cast here, so that the gradient of the columns is summed in float32
         top = lax.stop_gradient(jnp.max(logits, axis=-1))
         top = lax.pmax(top, vocab) if vocab else top
         total = jnp.sum(jnp.exp(logits - top[:, None]), axis=-1)
-        place = wanted - first
-        here = (place >= 0) & (place < own)
-        found = jnp.take_along_axis(logits, jnp.clip(place, 0, own - 1)[:, None], axis=-1)[:, 0]
+        index = wanted - first
+        here = (index >= 0) & (index < own)
+        found = jnp.take_along_axis(logits, jnp.clip(index, 0, own - 1)[:, None], axis=-1)[:, 0]
         found = jnp.where(here, found, 0.0)
         total, found = lax.psum((total, found), vocab) if vocab else (total, found)
         return jnp.log(total) + top - found

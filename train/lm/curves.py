@@ -1,4 +1,4 @@
-"""Loss while training, on positions that training reaches and on those right behind them, of many runs."""
+"""Figure of the loss during training, within the trained length and beyond it, for many runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,18 +11,18 @@ from train.engine.progress import read_metrics
 from train.engine.results import Evaluation
 
 PANELS = (("loss_0_to_L", "positions 0 to {0}"), ("loss_L_to_2L", "positions {0} to {1}"))
-"""The name of each probed loss, and what its panel shows."""
+"""The name of each probed loss in the metrics, and the title of its panel."""
 
 
 def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Path) -> None:
-    """Draw the probed losses of training text against the step; runs that probed nothing are left out.
+    """Draw the probed losses of training text against the step, for runs with probes.
 
     Args:
-        runs: one of them says what they were trained on, and how long.
-        folders: of the runs, each with its metrics.jsonl; their names head the curves.
-        path: of the figure; nothing is written where no run probed.
+        runs: of the same data and trained length.
+        folders: of the runs, with their metrics.jsonl; the names of the folders label the curves.
+        path: of the figure; nothing is written if no run has probes.
     """
-    folders = list(dict.fromkeys(folders))  # one run may have been evaluated in several ways
+    folders = list(dict.fromkeys(folders))  # a run may have several evaluations
     probed = {folder.name: lines for folder in folders if (lines := read_probes(folder))}
     if not probed:
         return
@@ -45,5 +45,5 @@ def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Pat
 
 
 def read_probes(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics.jsonl that hold a probed loss."""
+    """Return the lines of a run's metrics.jsonl that have a probed loss."""
     return [line for line in read_metrics(folder / "metrics.jsonl") if PANELS[0][0] in line]

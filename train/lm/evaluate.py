@@ -1,9 +1,9 @@
-"""Perplexity of held-out text at lengths from half to sixteen times the trained one.
+"""Perplexity of held-out text at lengths from half to sixteen times the trained length.
 
-The same stretches of text are read at every length N, cut into windows of N tokens; a rest that fills none is left
-out. Beyond the trained length L three numbers are set side by side: of all tokens; of the tokens that have more than L
-before them in their window; and of those same tokens with the last L as their only context. The difference of the last
-two is what the longer context is worth, and it cannot be won by ignoring it: that gives zero.
+The same regions of text are read at every length N, cut into windows of N tokens; an incomplete last window is left
+out. Beyond the trained length L three losses are compared: of all tokens; of the tokens with more than L tokens before
+them in their window; and of these same tokens with only the last L tokens as context. The difference of the last two is
+the gain from the longer context; a model that ignores it gains zero.
 """
 
 from collections.abc import Callable
@@ -23,23 +23,23 @@ from train.lm.model import Language
 from train.lm.results import PerplexityResults, PerplexityRow, mean_loss
 
 TOKENS_AT_ONCE = {"cpu": 2**12, "gpu": 2**17, "tpu": 2**17}
-"""Tokens of an evaluation batch on one device."""
+"""Tokens per evaluation batch and device."""
 
 EVERY_WINDOW = 2**31
-"""More windows than any text has."""
+"""A number of windows that exceeds that of any text."""
 
 
 def evaluate(
     language: Language, corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console
 ) -> PerplexityResults:
-    """Return the perplexity at every length the config asks for.
+    """Return the perplexity at every evaluation length of the config.
 
     Args:
         language: the model.
         corpus: whose held-out documents are read.
         params: trained.
-        step: of the checkpoint, for the record.
-        mesh: that the batches are split over.
+        step: of the checkpoint, stored with the results.
+        mesh: the batches are sharded over it.
         console: of the user.
 
     Raises:
@@ -47,7 +47,7 @@ def evaluate(
     """
     config = language.config
     longest, trained = max(config.lengths), config.length
-    regions = stretches(config, corpus)
+    regions = evaluation_regions(config, corpus)
     refused = {length: language.refusal(length) for length in config.lengths}
     served = [length for length in config.lengths if not refused[length]]
     beyond, sliding = np.arange(trained, longest, config.eval_stride), None
@@ -71,8 +71,8 @@ def evaluate(
     )  # fmt: skip
 
 
-def stretches(config: Config, corpus: Corpus) -> np.ndarray:
-    """Return the stretches of held-out text that every length is evaluated on, `(regions, longest + 1)`.
+def evaluation_regions(config: Config, corpus: Corpus) -> np.ndarray:
+    """Return the regions of held-out text that every length is evaluated on, `(regions, longest + 1)`.
 
     Raises:
         ValueError: no held-out document is as long as the longest length.
@@ -84,13 +84,13 @@ def stretches(config: Config, corpus: Corpus) -> np.ndarray:
 
 
 class Reader:
-    """Losses of windows of tokens, in batches over the devices.
+    """Computes the losses of windows of tokens, in batches over the devices.
 
     Args:
         language: the model.
         params: trained.
-        mesh: that the batches are split over.
-        progress: is told the tokens that were read, and at which length.
+        mesh: the batches are sharded over it.
+        progress: called with the number of tokens read, and their length in words.
     """
 
     def __init__(self, language: Language, params: Any, mesh: Mesh, progress: Callable[[float, str], None]) -> None:
@@ -124,15 +124,15 @@ class Reader:
 def measure(
     reader: Reader, regions: np.ndarray, length: int, trained: int, beyond: np.ndarray, sliding: np.ndarray | None
 ) -> PerplexityRow:
-    """Return what one length gives.
+    """Return the losses at one length.
 
     Args:
         reader: of the model.
-        regions: stretches of text, `(regions, longest + 1)`.
+        regions: of text, `(regions, longest + 1)`.
         length: N, tokens.
         trained: L, tokens.
-        beyond: the tokens compared with a sliding context, by the place of the token before them in a region.
-        sliding: their losses, `(regions, len(beyond))`.
+        beyond: the tokens compared with a sliding context, as indices of the tokens before them in a region.
+        sliding: their losses with a sliding context, `(regions, len(beyond))`.
     """
     count = (regions.shape[1] - 1) // length
     windows = np.stack([regions[:, n * length : (n + 1) * length + 1] for n in range(count)], axis=1)

@@ -1,9 +1,9 @@
-"""Search LongRoPE's factors for a trained run: which frequency to divide by how much, on held-out text at a length.
+"""Search LongRoPE's factors, by which the frequencies of RoPE are divided, for a trained run and a longer length.
 
     python -m train.lm.longrope runs/rope-shakespeare-0 --length=1024
     python -m train.evaluate runs/rope-shakespeare-0 --extend="$(cat runs/rope-shakespeare-0/longrope-1024.txt)"
 
-The text is held out, and not what the evaluation of the run reads.
+The factors minimize the loss on held-out text that the evaluation of the run does not read.
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
@@ -47,13 +47,13 @@ from train.lm.model import SUMS, Language
 class SearchOptions:
     """Search the factors of LongRoPE for a trained run."""
 
-    length: int = 0  # tokens to stretch to; 0 = eight times the trained length
-    windows: int = 4  # of held-out text, of that length, that the loss is taken on
-    generations: int = 15  # of the evolution, after the first
-    population: int = 32  # members that a generation keeps
-    children: int = 16  # of a generation: half of them mutants, half crossings
-    chunk: int = 4  # members that are tried at once
-    seed: int = 0
+    length: int = 0  # length to extend to, tokens; 0 = eight times the trained length
+    windows: int = 4  # number of held-out windows of that length for the loss
+    generations: int = 15  # generations of the evolutionary search, after the first
+    population: int = 32  # candidates that a generation keeps
+    children: int = 16  # new candidates per generation: half mutations, half crossovers
+    chunk: int = 4  # candidates that are evaluated at once
+    seed: int = 0  # random seed of the search
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,20 +68,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def search(folder: Path, options: SearchOptions, console: Console) -> None:
-    """Search, print the best, and write it as an `--extend` into the run folder.
+    """Search, print the best factors, and write them as an `--extend` into the run folder.
 
     Raises:
-        ValueError: a run of another encoding, a length not beyond the trained one, or too little held-out text.
+        ValueError: a run with another encoding, a length not beyond the trained one, or too little held-out text.
     """
     config = load_config(Config, folder)
     length = options.length or 8 * config.length
-    name, written = parse_spec(config.pe)
+    name, rope_options = parse_spec(config.pe)
     if name != "rope":
-        raise ValueError(f"LongRoPE's factors are those of a run with --pe=rope, got {config.pe!r}")
-    if config.extend != "none" or "extend" in written:
-        raise ValueError(f"the run must not be stretched already, got --pe={config.pe} --extend={config.extend}")
+        raise ValueError(f"LongRoPE needs a run with --pe=rope, got {config.pe!r}")
+    if config.extend != "none" or "extend" in rope_options:
+        raise ValueError(f"the run must not be extended already, got --pe={config.pe} --extend={config.extend}")
     if not config.length < length <= max(config.lengths):
-        rule = f"beyond the trained {config.length} and at most the longest of the evaluation, {max(config.lengths)}"
+        rule = f"above the trained {config.length} and at most the longest evaluation length, {max(config.lengths)}"
         raise ValueError(f"length must be {rule}, got {length}")
     if options.windows < 1:
         raise ValueError(f"windows must be at least 1, got {options.windows}")
@@ -89,9 +89,9 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
     language = Language(config, corpus.tokenizer.vocab)
     ids = jnp.asarray(unread_windows(corpus, config, length, options.windows))
     _, params = restore_params(config, language, SUMS, folder, make_mesh(1), console)
-    pairs = (written.get("rotary_dim") or language.decoder.dims.head_dim) // 2  # pyright: ignore[reportOperatorIssue]
-    stretched = Stretched(language, length, pairs, written)
-    start = stretched.loss(params, ids, jnp.ones(pairs))
+    pairs = (rope_options.get("rotary_dim") or language.decoder.dims.head_dim) // 2  # pyright: ignore[reportOperatorIssue]
+    extended = ExtendedDecoder(language, length, pairs, rope_options)
+    start = extended.loss(params, ids, jnp.ones(pairs))
     console.print(f"{length} tokens, {len(ids)} windows · all factors 1: loss {float(start):.4f}")
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("searching", total=options.generations + 1)
@@ -102,12 +102,12 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
                 console.print(f"generation {generation}/{options.generations} · loss {float(found.loss):.4f}")
 
         found = search_longrope(
-            lambda factors: stretched.loss(params, ids, factors),
+            lambda factors: extended.loss(params, ids, factors),
             2 * pairs,
             length / config.length,
             key=jax.random.key(options.seed),
             trained_length=config.length,
-            base=stretched.base,
+            base=extended.base,
             generations=options.generations,
             population=options.population,
             parents=max(1, options.population // 2),
@@ -123,22 +123,22 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
     console.print(f'wrote {path}; try: python -m train.evaluate {folder} --extend="$(cat {path})"')
 
 
-class Stretched:
-    """A trained decoder whose frequencies are divided by factors that are given with each call.
+class ExtendedDecoder:
+    """A trained decoder whose rotary frequencies are divided by factors that each call gives.
 
     Args:
         language: the model of the run.
         length: tokens of a window.
-        pairs: that turn.
-        written: the arguments of rope in the run's spec.
+        pairs: number of rotated channel pairs.
+        options: the arguments of rope in the run's config.
     """
 
-    def __init__(self, language: Language, length: int, pairs: int, written: dict[str, Any]) -> None:
-        self.base, decoder = float(written.get("base", 10000.0)), language.decoder
+    def __init__(self, language: Language, length: int, pairs: int, options: dict[str, Any]) -> None:
+        self.base, decoder = float(options.get("base", 10000.0)), language.decoder
         frequencies = rope_frequencies(decoder.dims.head_dim, base=self.base, rotary_dim=2 * pairs)
 
         def rotate(params: Params, x: Array, positions: Array) -> Array:
-            turned, sharpened = extend_longrope(
+            extended, attention_factor = extend_longrope(
                 frequencies,
                 base=self.base,
                 rotary_dim=2 * pairs,
@@ -146,8 +146,8 @@ class Stretched:
                 length=length,
                 long_factors=params["factors"],
             )
-            pairing = written.get("pairing", "interleaved")
-            return rope_apply(x, positions, turned, pairing=pairing, attention_factor=sharpened)
+            pairing = options.get("pairing", "interleaved")
+            return rope_apply(x, positions, extended, pairing=pairing, attention_factor=attention_factor)
 
         encoding = Encoding(init=lambda key: {"factors": jnp.ones(pairs)}, rotate=rotate)
         self._split = Split(lambda rngs: Decoder(decoder, encoding, rngs=rngs))
@@ -160,7 +160,7 @@ class Stretched:
 
 
 def unread_windows(corpus: Corpus, config: Config, length: int, count: int) -> np.ndarray:
-    """Return windows of held-out text, `(count, length + 1)`, that the run's evaluation does not read.
+    """Return windows of held-out text, `(count, length + 1)`, that the evaluation of the run does not read.
 
     Raises:
         ValueError: the evaluation reads all of it, or there is too little.
@@ -171,7 +171,7 @@ def unread_windows(corpus: Corpus, config: Config, length: int, count: int) -> n
     taken = {window.tobytes() for window in read}
     free = [window for window in every if window.tobytes() not in taken]
     if len(free) < count:
-        rule = f"the search needs {count} windows of {longest} tokens that the evaluation (eval_limit) leaves"
+        rule = f"the search needs {count} windows of {longest} tokens that the evaluation does not read (eval_limit)"
         raise ValueError(f"{rule}, got {len(free)} of {len(every)}")
     spread = np.arange(count) * len(free) // count
     return np.stack([free[index][: length + 1] for index in spread])

@@ -1,4 +1,4 @@
-"""A language model on a corpus: the pieces that training and evaluation share."""
+"""The language model of a run: its loss, its laws and its probe."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,10 +18,10 @@ from train.lm.config import Config
 from train.lm.cross_entropy import cross_entropy
 
 SUMS = ("loss", "count")
-"""What the loss adds up over a batch."""
+"""Names of the sums that the loss returns."""
 
 PROBED = 8
-"""Training windows that the probe looks at."""
+"""Number of training windows that the probe reads."""
 
 
 class Language(Split[Decoder]):
@@ -32,7 +32,7 @@ class Language(Split[Decoder]):
         vocab: V, number of tokens.
 
     Raises:
-        ValueError: what the model or its encoding refuses.
+        ValueError: the config does not fit the model or its encoding.
     """
 
     def __init__(self, config: Config, vocab: int) -> None:
@@ -50,8 +50,8 @@ class Language(Split[Decoder]):
             params: of the model.
             batch: `ids` and `segments`, `(B, T + 1)`; the first token of a document is not predicted from the last of
                 another.
-            key: not used: nothing is drawn.
-            execution: over which devices this is computed, and what twice.
+            key: not used: the loss is not random.
+            execution: the devices, shardings and rematerialization.
         """
         del key
         ids, segments = batch["ids"], batch["segments"]
@@ -74,21 +74,21 @@ class Language(Split[Decoder]):
         return cross_entropy(states, model.columns(), ids[:, 1:], execution)
 
     def laws(self, params: Any) -> str:
-        """Run the laws on the initialised encoding of the first layer and return one line of what they measured."""
+        """Test the initialized encoding of the first layer against its laws; return one line with the deviations."""
         return laws(self.config.pe, layer_params(params["stack"], 0), self.decoder.dims)
 
     def refusal(self, length: int) -> str:
-        """Return why the encoding cannot serve a length, or nothing where it can."""
+        """Return why the encoding does not support a length, or an empty string if it does."""
         return refusal(self.losses, self.shapes, jax.ShapeDtypeStruct((1, length + 1), jnp.int32))
 
     def prober(self, corpus: Corpus) -> Any:
         """Return the probe `(params) -> values`: the mean loss on positions 0 to L and L to 2L of training text.
 
-        The second is left out where the encoding refuses 2L, or no training document is that long. Beside them the
-        entropy of attention on positions 0 to L, layer by layer.
+        The second is left out if the encoding does not support 2L, or if no training document is that long. The probe
+        also measures the attention entropy of every layer on positions 0 to L.
 
         Raises:
-            ValueError: no training document holds L + 1 tokens.
+            ValueError: no training document has L + 1 tokens.
         """
         length = self.config.length
         longest = max(map(len, corpus.train)) - 1

@@ -1,14 +1,14 @@
-"""Train a language model with any positional encoding, then measure it at lengths it never saw.
+"""Train a language model with any positional encoding, then evaluate it beyond its trained length.
 
     python -m train.lm --pe=alibi                                 minutes on two cores, embedded Shakespeare
     python -m train.lm --pe="rope(base=500000)" --data=file:notes.txt
-    python -m train.evaluate runs/rope-shakespeare-0 --extend=yarn            stretched beyond the trained length
-    python -m train.lm --init=runs/rope-shakespeare-0 --extend=pi --length=512 --steps=200       fine-tuned there
-    python -m train.lm --init=runs/rope-shakespeare-0 --pe=none --steps=300   DroPE: rotation dropped, recalibrated
-    python -m train.lm --resume --out=runs/rope-shakespeare-0     goes on where it was stopped
+    python -m train.evaluate runs/rope-shakespeare-0 --extend=yarn            with context extension
+    python -m train.lm --init=runs/rope-shakespeare-0 --extend=pi --length=512 --steps=200       fine-tuning at 512
+    python -m train.lm --init=runs/rope-shakespeare-0 --pe=none --steps=300   DroPE: the encoding is dropped
+    python -m train.lm --resume --out=runs/rope-shakespeare-0     resumes a stopped run
     python -m train.lm --help                                     every option
 
-The run folder receives config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
+The run folder then has config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from train.engine.progress import TOKENS
 from train.engine.task import Program, Task, fitted
 from train.lm.config import Config
 from train.lm.curves import draw_training
-from train.lm.evaluate import evaluate, stretches
+from train.lm.evaluate import evaluate, evaluation_regions
 from train.lm.model import SUMS, Language
 from train.lm.results import draw, load_results, markdown
 
@@ -31,10 +31,10 @@ def make_task(config: Config) -> Task:
     """Read the text and build the model.
 
     Raises:
-        ValueError: what the text, the model or the encoding refuse.
+        ValueError: the config does not fit the text, the model or the encoding.
     """
     corpus = load_text(config.data)
-    stretches(config, corpus)  # a text too short to evaluate on is refused before training
+    evaluation_regions(config, corpus)  # refuse a text that is too short to evaluate on before training
     language = Language(config, corpus.tokenizer.vocab)
     refused = language.refusal(config.length)
     if refused:
@@ -65,7 +65,7 @@ def make_task(config: Config) -> Task:
 
 
 def compare(files: Sequence[Path], to: Path) -> None:
-    """Write the tables of many runs, and figures of perplexity against length and of the loss while training."""
+    """Write the tables of many runs, and figures of perplexity against length and of the loss during training."""
     runs = [load_results(path) for path in files]
     Path(f"{to}.md").write_text(markdown(runs))
     draw(runs, Path(f"{to}.png"))

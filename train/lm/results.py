@@ -1,4 +1,4 @@
-"""What an evaluation of a language model found: perplexity against length, as JSON, as tables and as a figure."""
+"""Results of an evaluation of a language model: perplexity against length, as JSON, tables and a figure."""
 
 import dataclasses
 import math
@@ -20,9 +20,9 @@ class MeanLoss(NamedTuple):
     """A mean over tokens, in nats.
 
     Attributes:
-        mean: of all.
-        half: half the width of its 95 % interval; infinite where there is one stretch of text.
-        count: tokens.
+        mean: over all tokens.
+        half: half the width of its 95 % interval; infinite for a single region of text.
+        count: number of tokens.
     """
 
     mean: float
@@ -45,9 +45,9 @@ def _exp(loss: float) -> float:
 
 
 def mean_loss(losses: Float[np.ndarray, "regions tokens"]) -> MeanLoss:
-    """Return the mean loss and its 95 % interval, stretches of text taken as independent and their tokens not.
+    """Return the mean loss and its 95 % interval; regions of text count as independent, tokens within one do not.
 
-    `mean ± t · s / √n`, with s the standard deviation of the n stretches' own means.
+    `mean ± t · s / √n`, with s the standard deviation of the means of the n regions.
     """
     means = losses.astype(np.float64).mean(axis=1)
     n = len(means)
@@ -57,15 +57,15 @@ def mean_loss(losses: Float[np.ndarray, "regions tokens"]) -> MeanLoss:
 
 
 class PerplexityRow(NamedTuple):
-    """One length.
+    """The losses at one length.
 
     Attributes:
         length: tokens.
-        everything: the loss of all tokens.
-        beyond: of tokens with more than the trained length before them.
-        sliding: of the same tokens, with the last L as their only context.
-        gain: what the longer context is worth on them, `sliding - beyond`.
-        refused: why the encoding cannot serve this length.
+        everything: loss of all tokens.
+        beyond: loss of the tokens with more than L tokens before them, L the trained length.
+        sliding: loss of the same tokens with only the last L tokens as context.
+        gain: `sliding - beyond`, the gain from the longer context.
+        refused: why the encoding does not support this length.
     """
 
     length: int
@@ -83,7 +83,7 @@ class PerplexityResults(results.Evaluation):
     rows: tuple[PerplexityRow, ...]
 
     def save(self, folder: Path) -> None:
-        """Write the JSON and the figure into the run folder."""
+        """Write the JSON file and the figure into the run folder."""
         unfold = lambda value: value._asdict() if isinstance(value, MeanLoss) else value
         rows = [{name: unfold(value) for name, value in row._asdict().items()} for row in self.rows]
         results.store(self, folder, rows)
@@ -123,7 +123,7 @@ def load_results(path: Path) -> PerplexityResults:
 
 
 def markdown(runs: Sequence[PerplexityResults]) -> str:
-    """Return two tables, encodings down and lengths across: perplexity of all tokens, and what longer context gains.
+    """Return two tables, one row per run and one column per length: perplexity, and the gain from longer context.
 
     Raises:
         ValueError: runs on different data or trained at different lengths.

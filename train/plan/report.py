@@ -82,7 +82,7 @@ def print_bounds(guess: Estimate, sent: float, subject: Subject, topology: Topol
     rate = subject.units / bound
     console.print(f"so at most {rate:,.0f} {subject.unit}/s, {rate / topology.devices:,.1f} a device")
     turns = f"{ideal / (compute + network):.1%} if the two take turns"
-    console.print(f"model FLOP utilisation at most {ideal / bound:.1%}, {turns}")
+    console.print(f"model FLOP utilization at most {ideal / bound:.1%}, {turns}")
 
 
 def print_estimate(guess: Estimate, subject: Subject, topology: Topology, console: Console) -> None:

@@ -24,14 +24,14 @@ MODEL_FIELDS = (
     "pe", "decoder_pe", "cross", "cross_pe", "width", "layers", "encoder_layers", "heads", "kv_heads", "hidden",
     "style", "qk_norm", "soft_cap", "tied",
 )  # fmt: skip
-"""What decides the shape of the parameters, the length apart."""
+"""Fields that determine the shapes of the parameters, except for the length."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(SequenceConfig):
     """Train an encoder-decoder on small tasks, then count its exact answers at lengths it was not trained at.
 
-    --preset sets every other option; options given beside it win.
+    --preset sets all other options; explicitly given options override it.
     """
 
     program = "seq2seq"
@@ -43,37 +43,39 @@ class Config(SequenceConfig):
     eval_factors = (0.5, 1, 1.5, 2, 3, 4)
 
     preset: str = "demo"  # demo: minutes on two cores, one task; table: all tasks, an accelerator
-    pe: str = "rope"  # the encoding: a name, with arguments where wanted: "rope(base=100)"
-    data: str = simple_parsing.field("reverse", alias="--task")  # copy, reverse, sort, addition, passkey, or some: a,b
-    init: str = ""  # run folder whose trained weights to start from
-    batch: int = 64  # examples in a step, over all devices
-    weight_decay: float = 0.01  # of kernels; positions, embeddings and norms get none
-    clip: float = 1.0  # global norm of the gradient; 0 = no clipping
-    eval_limit: int = 300  # test examples of each task and length
-    extend: str = "none"  # how all encodings are stretched beyond the trained length: slopes, yarn, resize, log_n, ...
+    pe: str = "rope"  # positional encoding: a name, with optional arguments: "rope(base=100)"
+    data: str = simple_parsing.field(
+        "reverse", alias="--task"
+    )  # comma-separated: copy, reverse, sort, addition, passkey
+    init: str = ""  # run folder whose trained weights training starts from
+    batch: int = 64  # examples per step, over all devices
+    weight_decay: float = 0.01  # weight decay, of kernels only
+    clip: float = 1.0  # clip the gradient to this global norm; 0 = no clipping
+    eval_limit: int = 300  # test examples per task and length
+    extend: str = "none"  # context extension of all encodings: slopes, yarn, resize, log_n, ...
 
-    decoder_pe: str = ""  # the decoder's encoding; --pe when empty
+    decoder_pe: str = ""  # positional encoding of the decoder; empty = --pe
     cross: str = "none"  # positions in cross-attention: none, query_only, separate or unified
-    cross_pe: str = ""  # its encoding; the decoder's when empty
-    length: int = 16  # of the longest training examples, tokens of the source
-    layers: int = 2  # of the decoder
-    encoder_layers: int = 2
+    cross_pe: str = ""  # positional encoding of cross-attention; empty = that of the decoder
+    length: int = 16  # source length of the longest training examples, tokens
+    layers: int = 2  # decoder layers
+    encoder_layers: int = 2  # encoder layers
 
-    eval_lengths: tuple[int, ...] = ()  # tokens; empty = 0.5, 1, 1.5, 2, 3 and 4 times the trained length
+    eval_lengths: tuple[int, ...] = ()  # lengths to evaluate at; empty = 0.5, 1, 1.5, 2, 3, 4 times --length
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The tasks, by name."""
+        """The names of the tasks."""
         return read_tasks(self.data)
 
     @property
     def name(self) -> str:
-        """The encodings and the policy of cross-attention: "rope, cross unified"."""
+        """The encodings and how cross-attention treats positions: "rope, cross unified"."""
         decoder = f" + {self.decoder_pe}" if self.decoder_pe else ""
         return f"{self.pe}{decoder}, cross {self.cross_pe + ' ' if self.cross_pe else ''}{self.cross}"
 
     def validated(self) -> Self:
-        """Return the config, once it is known to make sense by itself, its run folder filled in.
+        """Return the config after checking it, with its run folder filled in.
 
         Raises:
             ValueError: naming the field, the rule and the value.
@@ -86,6 +88,8 @@ class Config(SequenceConfig):
         for task in self.tasks:
             require_length(task, self.length)
         if self.eval_limit < 1:
-            raise ValueError(f"eval_limit must be at least 1: examples never run out, got {self.eval_limit}")
+            raise ValueError(
+                f"eval_limit must be at least 1, because test examples are unlimited, got {self.eval_limit}"
+            )
         folder = run_folder(dataclasses.replace(self, pe=self.name.replace(", ", "-")))
         return dataclasses.replace(self, out=str(folder))

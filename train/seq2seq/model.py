@@ -1,4 +1,4 @@
-"""An encoder-decoder on small tasks: its model, its loss, and the count of its exact answers at many lengths."""
+"""The encoder-decoder of a run: its loss, and its evaluation, which counts exact answers at many lengths."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,12 +24,12 @@ from train.seq2seq.results import ExactMatchResults, ExactMatchRow
 from train.seq2seq.tasks import PAD, STOP, TASKS, VOCAB, evaluation_batches
 
 SUMS = ("loss", "right", "count")
-"""What the loss adds up over a batch."""
+"""Names of the sums that the loss returns."""
 
 NOTE = "Answers are generated token by token and count if every token is right; all runs answer the same questions."
 
 EXAMPLES_AT_ONCE = {"cpu": 128, "gpu": 2048, "tpu": 2048}
-"""Examples of an evaluation batch on one device."""
+"""Examples per evaluation batch and device."""
 
 
 class Answerer(Split[EncoderDecoder]):
@@ -39,7 +39,7 @@ class Answerer(Split[EncoderDecoder]):
         config: of the run.
 
     Raises:
-        ValueError: what the model or its encodings refuse.
+        ValueError: the config does not fit the model or its encodings.
     """
 
     def __init__(self, config: Config) -> None:
@@ -60,13 +60,13 @@ class Answerer(Split[EncoderDecoder]):
     def loss(
         self, params: Any, batch: Mapping[str, Array], key: Array, *, execution: Execution = Execution()
     ) -> tuple[Array, Metrics]:
-        """Return the mean cross-entropy of the answers' tokens, in nats, and the sums over the batch.
+        """Return the mean cross-entropy of the tokens of the answers, in nats, and the sums over the batch.
 
         Args:
             params: of the model.
-            batch: as `train.seq2seq.tasks.make_batch` makes it; all encodings adapt to its width.
-            key: not used: nothing is drawn.
-            execution: over which devices this is computed, and what twice.
+            batch: from `train.seq2seq.tasks.make_batch`; all encodings adapt to its length.
+            key: not used: the loss is not random.
+            execution: the devices, shardings and rematerialization.
         """
         del key
         target, segments = batch["target"], batch["target_segments"]
@@ -86,30 +86,30 @@ class Answerer(Split[EncoderDecoder]):
         return total / count, {"loss": total, "right": right, "count": count}
 
     def laws(self, params: Any) -> str:
-        """Run the laws on the initialised encoding of the encoder and return one line of what they measured."""
+        """Test the initialized encoding of the encoder against its laws; return one line with the deviations."""
         return laws(self.config.pe, layer_params(params["encoder"], 0), self.prototype.encoder.dims)
 
     def refusal(self, length: int) -> str:
-        """Return why the encodings cannot serve a length, or nothing where they can."""
+        """Return why the encodings do not support a length, or an empty string if they do."""
         ids = jax.ShapeDtypeStruct((1, length + 1), jnp.int32)
         return refusal(lambda params, ids: self.model(params)(ids, ids), self.shapes, ids)
 
 
 def shifted(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
-    """Return what the decoder reads to predict the target: the start, which is the padding's token, and all but one."""
+    """Return the decoder's input: the start token, which is the padding token, and all but the last target token."""
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=PAD)
 
 
 def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console: Console) -> ExactMatchResults:
-    """Return the share of exact answers of every task at every length the config asks for.
+    """Return the fraction of exact answers of every task at every evaluation length of the config.
 
-    Answers are generated token by token, each the likeliest; one is exact if it is right up to the token that ends it.
+    Answers are generated greedily, token by token; an answer is exact if it is right up to its end token.
 
     Args:
         answerer: of the run.
         params: trained.
-        step: of the checkpoint, for the record.
-        mesh: that the batches are split over.
+        step: of the checkpoint, stored with the results.
+        mesh: the batches are sharded over it.
         console: of the user.
     """
     config = answerer.config
@@ -132,7 +132,7 @@ def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console:
 
 
 def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, length: int) -> ExactMatchRow:
-    """Return how many answers of a task are exact at one length."""
+    """Return the number of exact answers of a task at one length."""
     count = answerer.config.eval_limit
     batch = mesh.size * min(EXAMPLES_AT_ONCE[mesh.devices.flat[0].platform], -(-count // mesh.size))
     correct, right, tokens = 0, 0, 0

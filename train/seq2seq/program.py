@@ -1,14 +1,14 @@
-"""Train an encoder-decoder with any positional encoding, then ask it for answers longer than any it was trained on.
+"""Train an encoder-decoder with any positional encoding, then evaluate it beyond its trained length.
 
     python -m train.seq2seq --pe=rope --task=reverse --cross=unified          minutes on two cores
     python -m train.seq2seq --pe=t5 --cross=separate --task=copy,sort         a mixture
-    python -m train.seq2seq --pe=alibi --decoder_pe=rope --cross=query_only   an encoding for each part
+    python -m train.seq2seq --pe=alibi --decoder_pe=rope --cross=query_only   different encodings
     python -m train.evaluate runs/rope-cross_unified-reverse-0 --extend="yarn(factor=4)"
-    python -m train.evaluate --compare runs/*-reverse-0 --to=comparison       encodings and policies side by side
-    python -m train.seq2seq --resume --out=runs/rope-cross_unified-reverse-0   goes on where it was stopped
+    python -m train.evaluate --compare runs/*-reverse-0 --to=comparison       a comparison of runs
+    python -m train.seq2seq --resume --out=runs/rope-cross_unified-reverse-0   resumes a stopped run
     python -m train.seq2seq --help                                            every option
 
-The run folder receives config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
+The run folder then has config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ from train.seq2seq.tasks import train_batches
 
 
 def make_task(config: Config) -> Task:
-    """Build the model for the tasks.
+    """Make the model for the tasks.
 
     Raises:
-        ValueError: what the tasks, the model or the encodings refuse.
+        ValueError: the config does not fit the tasks, the model or the encodings.
     """
     longest = max(config.lengths)
     require_room(FLOAT * longest * config.width, host_memory(), f"eval_lengths: an example of {longest:,} tokens")

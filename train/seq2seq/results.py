@@ -1,4 +1,4 @@
-"""What an evaluation of an encoder-decoder found: exact answers against length, as JSON, as tables and as a figure."""
+"""Results of an evaluation of an encoder-decoder: exact answers against length, as JSON, tables and a figure."""
 
 import dataclasses
 import math
@@ -17,10 +17,10 @@ class ExactMatchRow(NamedTuple):
     Attributes:
         task: its name.
         length: of the source, tokens.
-        correct: answers that are right to the last token.
-        count: examples.
-        tokens: the share of the tokens of all answers, their ends among them, that are right.
-        refused: why the encoding cannot serve this length.
+        correct: number of answers in which every token is right.
+        count: number of examples.
+        tokens: fraction of right tokens in all answers, end tokens included.
+        refused: why the encoding does not support this length.
     """
 
     task: str
@@ -32,7 +32,7 @@ class ExactMatchRow(NamedTuple):
 
     @property
     def exact(self) -> float:
-        """The share of right answers; NaN where there are none."""
+        """The fraction of exact answers; NaN if the length is refused."""
         return math.nan if self.refused else self.correct / self.count
 
     @property
@@ -43,7 +43,7 @@ class ExactMatchRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ExactMatchResults(results.Evaluation):
-    """Exact answers of one run; `name` tells the policy of cross-attention too, `trained` is the longest length."""
+    """Exact answers of one run; `name` includes the mode of cross-attention, `trained` is the longest length."""
 
     rows: tuple[ExactMatchRow, ...]
 
@@ -57,7 +57,7 @@ class ExactMatchResults(results.Evaluation):
         return [row for row in self.rows if row.task == task]
 
     def save(self, folder: Path) -> None:
-        """Write the JSON and the figure into the run folder."""
+        """Write the JSON file and the figure into the run folder."""
         refused = lambda row: {"task": row.task, "length": row.length, "refused": row.refused}
         measured = lambda row: {**row._asdict(), "exact": row.exact, "interval": row.interval}
         results.store(self, folder, [refused(row) if row.refused else measured(row) for row in self.rows])
@@ -85,7 +85,7 @@ def load_results(path: Path) -> ExactMatchResults:
 
 
 def markdown(runs: Sequence[ExactMatchResults]) -> str:
-    """Return a table for each task: encodings and policies down, lengths across, the best of each length in bold.
+    """Return one table per task: one row per run, one column per length, the best of each length in bold.
 
     Raises:
         ValueError: runs on different tasks or trained at different lengths.

@@ -1,13 +1,13 @@
-"""Small tasks from a source to an answer, made up on the fly: what a model does with positions, and nothing else.
+"""Small synthetic sequence-to-sequence tasks that depend mainly on positions.
 
     copy       t a b c           -> a b c .
     reverse    t a b c           -> c b a .
     sort       t c a b           -> a b c .
     addition   t 9 5 + 7         -> 1 0 2 .          most significant digit first, as numbers are written
-    passkey    t a # 4 1 b b ?   -> 4 1 .            the two digits after the mark, wherever it stands
+    passkey    t a # 4 1 b b ?   -> 4 1 .            the two digits after the mark #, at any position
 
-t names the task, "." ends the answer, letters and digits are uniform. The length n of an example counts the source
-without t. All tasks share one vocabulary of 36 tokens.
+t is the token of the task, "." ends the answer, letters and digits are uniformly random. The length of an example is
+that of the source without t. All tasks use one vocabulary of 36 tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,27 +34,27 @@ SYMBOLS = (
     *"0123456789",
     *"abcdefghijklmnop",
 )
-"""The vocabulary: a token is a place in it."""
+"""The vocabulary: a token is an index into it."""
 
 VOCAB = len(SYMBOLS)
 PAD, STOP, PLUS, MARK, QUESTION, DIGIT, LETTER = map(SYMBOLS.index, "_.+#?0a")
 DIGITS, LETTERS = 10, VOCAB - LETTER
 
 KEY = 2
-"""Digits of a passkey."""
+"""Number of digits of a passkey."""
 
 TRAIN, TEST = 1, 2
-"""What examples are drawn for: the two draw from streams of their own."""
+"""Training and test examples come from independent random streams."""
 
 Example = tuple[np.ndarray, np.ndarray]
-"""The source without its task token, and the answer without its end."""
+"""The source without its task token, and the answer without its end token."""
 
 
-class TaskOf(NamedTuple):
+class TaskKind(NamedTuple):
     """A task.
 
     Attributes:
-        least: the shortest length there is.
+        least: the shortest length.
         draw: `(rng, length) -> example`.
     """
 
@@ -69,7 +69,7 @@ def copied(rng: np.random.Generator, length: int) -> Example:
 
 
 def reversed_(rng: np.random.Generator, length: int) -> Example:
-    """Return letters, and the same letters from the last to the first."""
+    """Return letters, and the same letters in reverse order."""
     letters = LETTER + rng.integers(LETTERS, size=length)
     return letters, letters[::-1]
 
@@ -81,7 +81,7 @@ def sorted_(rng: np.random.Generator, length: int) -> Example:
 
 
 def added(rng: np.random.Generator, length: int) -> Example:
-    """Return two numbers, and their sum: of the length - 1 digits the first has half, rounded up; any may be 0."""
+    """Return two numbers, and their sum; the first has half of the length - 1 digits, rounded up; zeros may lead."""
     first = rng.integers(DIGITS, size=length // 2)
     second = rng.integers(DIGITS, size=length - 1 - len(first))
     number = lambda digits: int("".join(map(str, digits)))
@@ -90,19 +90,19 @@ def added(rng: np.random.Generator, length: int) -> Example:
 
 
 def hidden(rng: np.random.Generator, length: int) -> Example:
-    """Return letters with a mark and a key somewhere among them and a question at the end, and the key."""
+    """Return letters with a mark and a key at a random position and a question token at the end, and the key."""
     filler = LETTER + rng.integers(LETTERS, size=length - KEY - 2)
     key = DIGIT + rng.integers(DIGITS, size=KEY)
-    place = rng.integers(len(filler) + 1)
-    return np.concatenate([filler[:place], [MARK], key, filler[place:], [QUESTION]]), key
+    position = rng.integers(len(filler) + 1)
+    return np.concatenate([filler[:position], [MARK], key, filler[position:], [QUESTION]]), key
 
 
-TASKS: dict[str, TaskOf] = {
-    "copy": TaskOf(1, copied),
-    "reverse": TaskOf(1, reversed_),
-    "sort": TaskOf(1, sorted_),
-    "addition": TaskOf(3, added),
-    "passkey": TaskOf(KEY + 2, hidden),
+TASKS: dict[str, TaskKind] = {
+    "copy": TaskKind(1, copied),
+    "reverse": TaskKind(1, reversed_),
+    "sort": TaskKind(1, sorted_),
+    "addition": TaskKind(3, added),
+    "passkey": TaskKind(KEY + 2, hidden),
 }
 
 
@@ -128,10 +128,10 @@ def require_length(name: str, length: int) -> None:
 
 
 def example(name: str, length: int, rng: np.random.Generator) -> Example:
-    """Draw an example of a task: its source with the task token first, its answer with its end.
+    """Draw an example of a task: the source with its task token, and the answer with its end token.
 
     Raises:
-        ValueError: a length that the task does not have.
+        ValueError: the task does not have this length.
     """
     require_length(name, length)
     source, answer = TASKS[name].draw(rng, length)
@@ -139,9 +139,9 @@ def example(name: str, length: int, rng: np.random.Generator) -> Example:
 
 
 def training_example(names: tuple[str, ...], length: int, seed: int, index: int) -> Example:
-    """Return example `index` of a mixture: the task uniform, the length uniform from the task's least to `length`.
+    """Return example `index` of a mixture: a uniformly random task, and a uniformly random length up to `length`.
 
-    Everything follows (seed, index).
+    It depends only on (seed, index).
     """
     rng = np.random.default_rng((TRAIN, seed, index, 1))  # a trailing zero would not change the seed
     name = names[rng.integers(len(names))]
@@ -151,20 +151,20 @@ def training_example(names: tuple[str, ...], length: int, seed: int, index: int)
 def train_batches(
     names: tuple[str, ...], length: int, batch: int, seed: int, step: int = 0, rows: range | None = None
 ) -> grain.DatasetIterator[Batch]:
-    """Return an endless iterator of training batches, no example of which is read twice.
+    """Return an endless iterator of training batches, in which no example is repeated.
 
-    All follows (seed, step) alone. Batches are made by threads; no process is started.
+    Batches depend only on (seed, step). They are made by threads; no process is started.
 
     Args:
-        names: of the tasks, mixed evenly.
+        names: of the tasks, which are equally frequent.
         length: of the longest examples.
-        batch: examples in a batch, B.
-        seed: of everything.
+        batch: examples per batch, B.
+        seed: random seed of the examples.
         step: of the first batch.
-        rows: of each batch to make; None = all.
+        rows: the rows of each batch to make; None = all.
 
     Returns:
-        Batches of `make_batch`, padded to length + 1 whatever is in them.
+        Batches from `make_batch`, always padded to length + 1.
 
     Raises:
         ValueError: a batch below 1, or a length that a task does not have.
@@ -186,7 +186,7 @@ def train_batches(
 def evaluation_batches(name: str, length: int, count: int, batch: int) -> Iterator[Batch]:
     """Yield `count` test examples of one task, all of one length, in batches of at most `batch`.
 
-    They are the same for every run. The shortest are few, and training has seen them.
+    They are the same for every run. Of the shortest lengths there are few different examples, also seen in training.
 
     Raises:
         ValueError: a length that the task does not have.
@@ -202,11 +202,11 @@ def make_batch(examples: list[Example], length: int) -> Batch:
     """Return examples as arrays, padded on the right.
 
     Returns:
-        `{"source", "source_segments", "target", "target_segments"}`, each `(B, length)` int32; segments are 1, and 0
-        where there is padding.
+        `{"source", "source_segments", "target", "target_segments"}`, each `(B, length)` int32; segments are 1, and 0 in
+        padding.
 
     Raises:
-        ValueError: an example that is longer.
+        ValueError: an example is longer.
     """
     longest = max(len(side) for pair in examples for side in pair)
     if longest > length:

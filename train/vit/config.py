@@ -31,14 +31,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 MODEL_FIELDS = (
     "pe", "patch", "width", "layers", "heads", "mlp_ratio", "pool", "registers", "layer_scale",
 )  # fmt: skip
-"""What decides the shape of the parameters, the training size apart."""
+"""Fields that determine the shapes of the parameters, except for the image size."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(RunConfig):
-    """Train a vision transformer on images, then measure top-1 at fourteen resolutions it was not trained at.
+    """Train a vision transformer on images, then measure top-1 accuracy at fourteen resolutions.
 
-    --preset sets every other option; options given beside it win.
+    --preset sets all other options; explicitly given options override it.
     """
 
     program = "vit"
@@ -47,38 +47,38 @@ class Config(RunConfig):
     inherited = ("data", "size")
     run_fields = (*RunConfig.run_fields, "eval_sizes", "probe_every")
 
-    preset: str = "demo"  # demo: minutes on two cores; table: published token grids; imagenet100, deit3_rope: ViT-S/16
-    pe: str = "rope_mixed"  # the encoding: a name, with arguments where wanted: "rope_mixed(base=100)"
-    data: str = "fashion"  # fashion, glyphs, folder:PATH (class sub-folders) or tfds:NAME (prepared)
-    init: str = ""  # run folder whose trained weights to start from, at another --size where wanted
-    batch: int = 48  # images in a step, over all devices
-    eval_limit: int = 0  # evaluate on this many test images; 0 = all
-    extend: str = "none"  # pi: beyond the trained size, squeeze positions instead of extrapolating or resizing
+    preset: str = "demo"  # demo: minutes on two cores; table: 14x14 patches; imagenet100, deit3_rope: ViT-S/16
+    pe: str = "rope_mixed"  # positional encoding: a name, with optional arguments: "rope_mixed(base=100)"
+    data: str = "fashion"  # fashion, glyphs, folder:PATH (a subfolder per class) or tfds:NAME (prepared)
+    init: str = ""  # run folder whose trained weights training starts from; --size may differ
+    batch: int = 48  # images per step, over all devices
+    eval_limit: int = 0  # test images to evaluate on; 0 = all
+    extend: str = "none"  # none; or pi: interpolate positions beyond the trained size
 
     size: int = 28  # side of the training images, pixels
     patch: int = 4  # side of a patch, pixels
-    mlp_ratio: int = 3
-    pool: str = "mean"  # cls or mean
-    registers: int = 0  # learned tokens that have no position
+    mlp_ratio: int = 3  # channels inside the MLP, as a multiple of the width
+    pool: str = "mean"  # pooling: cls or mean
+    registers: int = 0  # learned extra tokens without a position
     layer_scale: float = 0.0  # initial value of LayerScale; 0 = none
-    stochastic_depth: float = 0.0  # probability of dropping the deepest block
+    stochastic_depth: float = 0.0  # drop probability of the last block
 
-    epochs: int = 18
+    epochs: int = 18  # training epochs
     warmup: float = 1.0  # epochs of linear warm-up
-    loss: str = "softmax"  # softmax cross-entropy, or bce: binary cross-entropy, every class mixed in counting as there
-    label_smoothing: float = 0.1
-    probe_every: int = 500  # steps between measurements of the attention's entropy on a few training images; 0 = never
+    loss: str = "softmax"  # softmax: cross-entropy; bce: binary cross-entropy, every mixed-in class a full positive
+    label_smoothing: float = 0.1  # label smoothing
+    probe_every: int = 500  # steps between measurements of the attention entropy on training images; 0 = never
 
     crop: bool = True  # random crop
     flip: bool = True  # random horizontal flip
     rand_augment: bool = False  # RandAugment(9, 0.5)
-    three_augment: bool = False  # one of greyscale, solarize, blur, then colour jitter of 0.3
-    repeats: int = 1  # how often an image comes in a batch, augmented anew each time
+    three_augment: bool = False  # 3-Augment: one of grayscale, solarize and blur, then color jitter of 0.3
+    repeats: int = 1  # repeated augmentation: differently augmented copies of an image per batch
     mixup: float = 0.0  # Beta parameter of Mixup; 0 = off
     cutmix: float = 0.0  # Beta parameter of CutMix; 0 = off
     erasing: float = 0.0  # probability of random erasing
 
-    eval_sizes: tuple[int, ...] = ()  # image sides to evaluate at; empty = fourteen, 3/7 to 16/7 of the training size
+    eval_sizes: tuple[int, ...] = ()  # image sides to evaluate at, pixels; empty = 3/7 to 16/7 of --size, 14 sizes
 
     @property
     def trained(self) -> str:
@@ -91,7 +91,7 @@ class Config(RunConfig):
         return (self.size // self.patch) ** 2
 
     def validated(self) -> Self:
-        """Return the config, once it is known to make sense by itself.
+        """Return the config after checking it.
 
         Raises:
             ValueError: naming the field, the rule and the value.
@@ -114,7 +114,7 @@ class Config(RunConfig):
 
 
 def evaluation_sizes(config: Config) -> tuple[int, ...]:
-    """Return the sides to evaluate at: those asked for, or 3/7, 4/7, ... 16/7 of the training size in whole patches."""
+    """Return the sides to evaluate at: those given, or 3/7, 4/7, ... 16/7 of the training size, rounded to patches."""
     if config.eval_sizes:
         return config.eval_sizes
     patches = {max(1, round(config.size * k / (7 * config.patch))) for k in range(3, 17)}

@@ -1,7 +1,7 @@
-"""Top-1 of a vision transformer on the whole test split at many image sizes, most of which it never saw.
+"""Top-1 accuracy of a vision transformer on the test split at many image sizes.
 
-Images are classified in launches of a program per size. A launch holds many images and goes through them in chunks
-that fit a core's cache; while one size is measured, a thread compiles the programs of the sizes after it.
+There is one program per size. One launch of it classifies many images, in chunks that fit a core's cache. While one
+size is measured, a thread compiles the programs of the next sizes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,27 +24,27 @@ from train.vit.model import Classifier
 from train.vit.results import ResolutionResults, ResolutionRow
 
 TOKENS_AT_ONCE = {"cpu": 2**10, "gpu": 2**16, "tpu": 2**16}
-"""Tokens of a chunk on one device: what the layers hold of them fits a core's cache, or a small part of the memory."""
+"""Tokens per chunk and device: their activations fit a core's cache, or a small part of the memory."""
 
 LAUNCHES = 10
-"""Launches per size, at least: after each the time left is known again."""
+"""Minimum number of launches per size; progress is reported after each."""
 
 VALUES_AT_ONCE = 2**24
-"""Values of all images of a launch, at most; a chunk may hold more."""
+"""Maximum number of pixel values per launch; a single chunk may have more."""
 
 CPU_COMPILER: dict[str, str | bool] = {"xla_backend_optimization_level": "1"}
-"""What XLA:CPU is told: to compile takes two thirds of the time, and what it makes is as fast."""
+"""Options of XLA:CPU: compilation takes a third less time, and the programs are as fast."""
 
 
 class Pass(NamedTuple):
-    """One image size, and how its images are cut.
+    """One image size, and how its images are divided.
 
     Attributes:
         size: side of an image, pixels.
-        tokens: patches of an image.
-        images: to classify.
+        tokens: patches per image.
+        images: number of images to classify.
         chunk: images that pass through the model at once, over all devices.
-        chunks: of a launch.
+        chunks: per launch.
     """
 
     size: int
@@ -57,18 +57,18 @@ class Pass(NamedTuple):
 def evaluate(
     classifier: Classifier, dataset: Dataset, params: Any, *, step: int, mesh: Mesh, console: Console
 ) -> ResolutionResults:
-    """Return top-1 at every size the config asks for.
+    """Return top-1 at every evaluation size of the config.
 
     Args:
         classifier: of the run.
         dataset: whose test split to use.
         params: trained.
-        step: of the checkpoint, for the record.
-        mesh: that the images are split over.
+        step: of the checkpoint, stored with the results.
+        mesh: the images are sharded over it.
         console: of the user.
 
     Raises:
-        ValueError: an encoding that cannot serve a size, or positions that were squeezed.
+        ValueError: the encoding does not support a size.
     """
     config, rows = classifier.config, []
     passes = [cut(classifier, dataset, mesh, size) for size in evaluation_sizes(config)]
@@ -87,7 +87,7 @@ def evaluate(
 
 
 def cut(classifier: Classifier, dataset: Dataset, mesh: Mesh, size: int) -> Pass:
-    """Return how the test images of one size are cut into chunks and launches."""
+    """Return how the test images of one size are divided into chunks and launches."""
     tokens = (size // classifier.config.patch) ** 2
     images = len(dataset.test(size))
     images = min(images, classifier.config.eval_limit or images)
@@ -98,7 +98,7 @@ def cut(classifier: Classifier, dataset: Dataset, mesh: Mesh, size: int) -> Pass
 
 
 def compiled(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
-    """Return the compiled program `(params, images, labels) -> how many are classified as labelled`."""
+    """Return the compiled program `(params, images, labels) -> number of images that are classified correctly`."""
     execution = evaluation_execution(mesh)
     logits_of = partial(classifier.logits, extend=classifier.config.extend, execution=execution)
 
@@ -117,7 +117,7 @@ def compiled(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
 def measure(
     one: Pass, program: Future[Any], params: Any, dataset: Dataset, mesh: Mesh, progress: Evaluating
 ) -> ResolutionRow:
-    """Return top-1 at one size: the images of a launch are prepared and moved while the devices compute the last."""
+    """Return top-1 at one size; images are prepared and moved to the devices during the previous launch."""
     launch, found, count = one.chunk * one.chunks, [], 0
     sharding = split_chunks(mesh)
 
@@ -126,8 +126,8 @@ def measure(
         return jax.make_array_from_process_local_data(sharding, array, array.shape)
 
     for host in limited(evaluation_batches(dataset, one.size, launch), one.images):
-        whole = padded(host, launch)
-        found.append(program.result()(params, put(whole["image"]), put(whole["label"])))
+        full = padded(host, launch)
+        found.append(program.result()(params, put(full["image"]), put(full["label"])))
         jax.block_until_ready(found[-2:-1])
         progress(len(host["label"]) * one.tokens, f"{one.size} px")
         count += len(host["label"])
@@ -145,7 +145,7 @@ def limited(batches: Iterator[Mapping[str, np.ndarray]], limit: int) -> Iterator
 
 
 def padded(batch: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
-    """Return the batch filled up to `size` images, those added with a label that no logit can match."""
+    """Return the batch padded to `size` images; the added ones have a label that no prediction can match."""
     short = size - len(batch["label"])
     image = np.pad(batch["image"], ((0, short), (0, 0), (0, 0), (0, 0)))
     return {"image": image, "label": np.pad(batch["label"], (0, short), constant_values=-1)}

@@ -1,10 +1,10 @@
-"""Mixup and CutMix: every image of a batch mixed with another one, and its label likewise.
+"""Mixup and CutMix: every image of a batch is mixed with another image, and so are their labels.
 
     image_i <- λ image_i + (1 - λ) image_{B-1-i}      Mixup:  λ ~ Beta(mixup, mixup)
-    image_i <- image_{B-1-i} inside a rectangle       CutMix: λ ~ Beta(cutmix, cutmix), λ <- 1 - its share of pixels
+    image_i <- image_{B-1-i} inside a rectangle       CutMix: λ ~ Beta(cutmix, cutmix), λ <- 1 - its fraction of pixels
     label_i <- λ label_i + (1 - λ) label_{B-1-i}
 
-One λ serves the batch. They run on the devices: a batch may be spread over many machines.
+All images of a batch have the same λ. Mixing runs on the devices, since a batch may be sharded over many machines.
 
 Reference:
     Zhang et al. 2018, "mixup" (arXiv 1710.09412), equation 2.
@@ -23,20 +23,20 @@ def mix(
     cutmix: float,
     key: Key[Array, ""],
 ) -> tuple[Float[Array, "B S S C"], Float[Array, "B classes"]]:
-    """Return a batch mixed with itself in reverse order, and its labels likewise.
+    """Return a batch mixed with itself in reverse order, and its labels mixed in the same way.
 
     Args:
-        images: normalised.
+        images: normalized.
         labels: probabilities of the classes.
-        mixup: the Beta parameter; 0 = no Mixup.
-        cutmix: likewise; where both are on, each is taken with probability 1/2.
-        key: draws which, λ and the rectangle.
+        mixup: Beta parameter of Mixup; 0 = off.
+        cutmix: Beta parameter of CutMix; 0 = off; if both are on, each has probability 1/2.
+        key: of the choice between them, of λ and of the rectangle.
     """
     which, of_mixup, of_cutmix = jax.random.split(key, 3)
 
     def mixed() -> tuple[Array, Array]:
-        share = jax.random.beta(of_mixup, mixup, mixup)
-        return blend(images, share), blend(labels, share)
+        weight = jax.random.beta(of_mixup, mixup, mixup)
+        return blend(images, weight), blend(labels, weight)
 
     def cut() -> tuple[Array, Array]:
         inside = cut_box(images.shape[1], cutmix, of_cutmix)
@@ -50,17 +50,17 @@ def mix(
     return jax.lax.cond(jax.random.bernoulli(which), mixed, cut)
 
 
-def blend(array: Float[Array, "B *rest"], share: Float[Array, ""]) -> Float[Array, "B *rest"]:
-    """Return `share · array_i + (1 - share) · array_{B-1-i}`."""
-    return share * array + (1.0 - share) * array[::-1]
+def blend(array: Float[Array, "B *rest"], weight: Float[Array, ""]) -> Float[Array, "B *rest"]:
+    """Return `weight · array_i + (1 - weight) · array_{B-1-i}`."""
+    return weight * array + (1.0 - weight) * array[::-1]
 
 
 def cut_box(side: int, cutmix: float, key: Key[Array, ""]) -> Bool[Array, "side side"]:
-    """Return which pixels are in a square of 1 - λ of an image, its centre uniform, what is outside cut off."""
-    of_share, of_centre = jax.random.split(key)
-    share = jax.random.beta(of_share, cutmix, cutmix)
-    reach = jnp.floor(side * jnp.sqrt(1.0 - share) / 2.0).astype(jnp.int32)
-    centre = jax.random.randint(of_centre, (2, 1), 0, side)
+    """Return the mask of a square with 1 - λ of the area of an image and a uniformly random center, clipped to it."""
+    of_weight, of_center = jax.random.split(key)
+    weight = jax.random.beta(of_weight, cutmix, cutmix)
+    reach = jnp.floor(side * jnp.sqrt(1.0 - weight) / 2.0).astype(jnp.int32)
+    center = jax.random.randint(of_center, (2, 1), 0, side)
     pixels = jnp.arange(side, dtype=jnp.int32)
-    rows, columns = (centre - reach <= pixels) & (pixels < centre + reach)
+    rows, columns = (center - reach <= pixels) & (pixels < center + reach)
     return rows[:, None] & columns

@@ -1,4 +1,4 @@
-"""A vision transformer on a labelled image set: its model, its loss, and its parameters at another image size."""
+"""The vision transformer of a run: its loss, its probe, and its parameters at another image size."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,10 +22,10 @@ from train.vit.config import Config, evaluation_sizes
 from train.vit.mixing import mix
 
 SUMS = ("loss", "top1", "count")
-"""What the loss adds up over a batch."""
+"""Names of the sums that the loss returns."""
 
 PROBED = 8
-"""Training images that the probe looks at, at most."""
+"""Maximum number of training images that the probe reads."""
 
 
 class Classifier(Split[ViT]):
@@ -34,10 +34,10 @@ class Classifier(Split[ViT]):
     Args:
         config: of the run.
         channels: of an image.
-        classes: to tell apart.
+        classes: number of classes.
 
     Raises:
-        ValueError: what the model or its encoding refuses.
+        ValueError: the config does not fit the model or its encoding.
     """
 
     def __init__(self, config: Config, channels: int, classes: int) -> None:
@@ -62,8 +62,8 @@ class Classifier(Split[ViT]):
         Args:
             params: of the model.
             batch: `image` `(B, H, W, C)` and `label` `(B,)`.
-            key: of what mixing and the model draw.
-            execution: over which devices this is computed, and what twice.
+            key: random key of mixing and of the model.
+            execution: the devices, shardings and rematerialization.
         """
         config, images = self.config, batch["image"]
         targets = jax.nn.one_hot(batch["label"], self.vit.classes)
@@ -83,9 +83,9 @@ class Classifier(Split[ViT]):
 
         Args:
             params: of the model.
-            images: sides in whole patches.
-            extend: `pi` squeezes the positions of a larger grid into the trained one; `none` leaves them as they are.
-            execution: over which devices this is computed.
+            images: their sides are multiples of the patch.
+            extend: `pi` interpolates the positions of a larger grid into the trained one; `none` does not change them.
+            execution: the devices and shardings.
         """
         model = partial(self.model(params), execution=execution)
         grid = tuple(side // self.config.patch for side in images.shape[1:3])
@@ -95,7 +95,7 @@ class Classifier(Split[ViT]):
         return model(images, positions=interpolate_positions(grid_positions(*grid), trained, grid), extent=trained)
 
     def prober(self, dataset: Dataset) -> Callable[[Any], dict[str, float]]:
-        """Return the probe `(params) -> values`: the entropy of attention on a few training images, layer by layer."""
+        """Return the probe `(params) -> values`: the attention entropy of every layer on a few training images."""
         count = min(PROBED, len(dataset.train))
         images = next(train_batches(dataset, count, self.config.seed, Augment()))["image"]
 
@@ -108,7 +108,7 @@ class Classifier(Split[ViT]):
         return lambda params: attention_entropy.named(measure(params))
 
     def laws(self, params: Any) -> str:
-        """Return one line of what the laws measured on the encoding of the first layer."""
+        """Test the encoding of the first layer against its laws; return one line with the deviations."""
         return laws(self.config.pe, layer_params(params, 0), self.dims)
 
 
@@ -119,9 +119,9 @@ def classification_losses(
 
     Args:
         logits: of the model.
-        targets: shares of the classes, which sum to 1.
-        kind: `softmax`: cross-entropy; `bce`: binary cross-entropy, the mean over classes, where every class that has a
-            share counts as there.
+        targets: probabilities of the classes, which sum to 1.
+        kind: `softmax`: cross-entropy; `bce`: binary cross-entropy, the mean over classes, in which every class with a
+            positive probability is a full positive.
         smoothing: of the targets.
 
     Reference:
@@ -129,20 +129,20 @@ def classification_losses(
     """
     if kind == "softmax":
         return optax.softmax_cross_entropy(logits, optax.smooth_labels(targets, smoothing))
-    there = optax.smooth_labels((targets > 0).astype(jnp.float32), smoothing)
-    return optax.sigmoid_binary_cross_entropy(logits, there).mean(-1)
+    positive = optax.smooth_labels((targets > 0).astype(jnp.float32), smoothing)
+    return optax.sigmoid_binary_cross_entropy(logits, positive).mean(-1)
 
 
 def resized(old: Classifier, new: Classifier, params: Any) -> Any:
     """Return trained parameters for another image size; what depends on the grid passes through `encoding.at`.
 
     Args:
-        old: what the parameters were trained in.
-        new: what they are for.
+        old: the model that the parameters are from.
+        new: the model that they are for.
         params: of the old model.
 
     Raises:
-        ValueError: a parameter whose shape still differs, by name.
+        ValueError: the shape of a parameter still differs.
     """
     if old.encoding.at is not None:
         params = _positions_at(old, params, new.dims.extent)
@@ -175,10 +175,10 @@ def _like(wanted: Any, found: Any) -> Any:
 
 
 def require_evaluable(classifier: Classifier) -> None:
-    """Trace the evaluation at the smallest and the largest size, so that a refusal comes before the training.
+    """Trace the evaluation at the smallest and the largest size, to find unsupported sizes before training.
 
     Raises:
-        ValueError: what the encoding refuses.
+        ValueError: the encoding does not support a size.
     """
     sizes = evaluation_sizes(classifier.config)
     for size in {min(sizes), max(sizes)}:

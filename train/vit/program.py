@@ -1,13 +1,13 @@
-"""Train a vision transformer with any positional encoding, then measure it at resolutions it never saw.
+"""Train a vision transformer with any positional encoding, then evaluate it at many resolutions.
 
     python -m train.vit --pe=rope_mixed                           minutes on two cores, embedded images
     python -m train.vit --pe="rope_axial(base=50)" --data=glyphs
     python -m train.vit --preset=imagenet100 --data=folder:PATH   ViT-S/16 at 224 px; deit3_rope: RoPE's 400 epochs
-    python -m train.vit --resume --out=runs/rope_mixed-fashion-0  goes on where it was stopped
+    python -m train.vit --resume --out=runs/rope_mixed-fashion-0  resumes a stopped run
     python -m train.vit --init=runs/rope_mixed-fashion-0 --size=56 --epochs=2 --lr=1e-4
     python -m train.vit --help                                    every option
 
-The run folder receives config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
+The run folder then has config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
 """
 
 import dataclasses
@@ -30,14 +30,14 @@ from train.vit.model import SUMS, Classifier, require_evaluable, resized
 from train.vit.results import draw, load_results, markdown
 
 LARGE = 256
-"""Pixels up to which test images are not counted before training: they fit any machine."""
+"""Largest image side, in pixels, for which memory is not checked: such test images fit any machine."""
 
 
 def make_task(config: Config) -> Task:
     """Read the data and build the model.
 
     Raises:
-        ValueError: what the data, the model or the encoding refuse.
+        ValueError: the config does not fit the data, the model or the encoding.
     """
     for side in (config.size, *evaluation_sizes(config)):
         require_room(FLOAT * side**2, host_memory(), f"an image of {side} x {side} pixels")
@@ -45,7 +45,7 @@ def make_task(config: Config) -> Task:
     require_room(FLOAT * config.batch * config.size**2, host_memory() * jax.process_count(), what)
     dataset = load(config.data, size=config.size)
     largest = max(evaluation_sizes(config))
-    if largest > LARGE and isinstance(dataset.train, Images):  # such test images are held in memory too
+    if largest > LARGE and isinstance(dataset.train, Images):  # test images of this kind are held in memory
         count = len(dataset.test(config.patch))
         what = f"eval_sizes: {count:,} test images of {largest} x {largest} pixels"
         require_room(count * largest**2 * dataset.channels, host_memory(), what)

@@ -1,4 +1,4 @@
-"""What an evaluation of a vision transformer found: top-1 against resolution, as JSON, as a table and as a figure."""
+"""Results of an evaluation of a vision transformer: top-1 against resolution, as JSON, a table and a figure."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ class ResolutionRow(NamedTuple):
 
     Attributes:
         size: side of the images, pixels.
-        tokens: patches of an image.
-        correct: images whose likeliest class is the true one.
-        count: images.
+        tokens: patches per image.
+        correct: number of images whose most likely class is the true one.
+        count: number of images.
     """
 
     size: int
@@ -27,7 +27,7 @@ class ResolutionRow(NamedTuple):
 
     @property
     def top1(self) -> float:
-        """The share of correct images."""
+        """The fraction of correct images."""
         return self.correct / self.count
 
     @property
@@ -43,7 +43,7 @@ class ResolutionResults(results.Evaluation):
     rows: tuple[ResolutionRow, ...]
 
     def save(self, folder: Path) -> None:
-        """Write the JSON and the figure into the run folder."""
+        """Write the JSON file and the figure into the run folder."""
         rows = [{**row._asdict(), "top1": row.top1, "interval": row.interval} for row in self.rows]
         results.store(self, folder, rows)
         draw([self], folder / f"{self.stem}.png")

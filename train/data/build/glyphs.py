@@ -1,4 +1,4 @@
-"""Build glyphs.xz, the outlines of letters and digits in open fonts, and the folder of the fonts' licences.
+"""Build glyphs.xz, the outlines of letters and digits in open fonts, and the folder of the fonts' licenses.
 
     python -m train.data.build.glyphs FOLDER
 
@@ -132,7 +132,7 @@ def payload(folder: Path) -> bytes:
 
 
 def main() -> None:
-    """Write glyphs.xz and the licences into train/data and print the digest of the outlines."""
+    """Write glyphs.xz and the licenses into train/data and print the digest of the outlines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder

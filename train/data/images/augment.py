@@ -1,7 +1,7 @@
 """What is done to single training images: crop, mirror, RandAugment, 3-Augment and random erasing, each by itself.
 
 Everything is a function of its inputs and numpy generators, one for each image: what happens to an image does not
-depend on which others are there. Crop and mirror move uint8 pixels, erasing works on normalised images, in that order,
+depend on which others are there. Crop and mirror move uint8 pixels, erasing works on normalized images, in that order,
 as in the training of DeiT (Touvron et al. 2021, arXiv 2012.12877, table 9). `train.mixing` mixes images.
 """
 
@@ -31,7 +31,7 @@ class Augment:
     crop: bool = False  # a random crop of the padded image; of a random area and shape where images are larger
     flip: bool = False  # mirror half of the images, where that keeps their class
     rand_augment: bool = False  # RandAugment(9, 0.5)
-    three_augment: bool = False  # 3-Augment: one of greyscale, solarize, blur, then colour jitter
+    three_augment: bool = False  # 3-Augment: one of grayscale, solarize, blur, then color jitter
     repeats: int = 1  # how often an image comes in a batch, augmented anew each time
     erasing: float = 0.0  # probability that a rectangle of an image becomes noise
 

@@ -1,4 +1,4 @@
-"""Image files as pixels: whatever Pillow reads becomes 8-bit greyscale or RGB, upright."""
+"""Image files as pixels: whatever Pillow reads becomes 8-bit grayscale or RGB, upright."""
 
 import io
 
@@ -19,7 +19,7 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
 
     Args:
         encoded: the file's content.
-        channels: 1 for greyscale, 3 for RGB.
+        channels: 1 for grayscale, 3 for RGB.
         name: of the file, for the message.
 
     Raises:

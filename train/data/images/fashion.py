@@ -1,7 +1,7 @@
-"""Fashion-MNIST: photographs of clothing, 28 by 28 grey pixels, 10 classes. 20,000 of the 70,000 are embedded.
+"""Fashion-MNIST: photographs of clothing, 28 by 28 gray pixels, 10 classes. 20,000 of the 70,000 are embedded.
 
 Reference:
-    Xiao et al. 2017, "Fashion-MNIST" (arXiv 1708.07747). Copyright 2017 Zalando SE, MIT licence: FASHION_LICENSE.
+    Xiao et al. 2017, "Fashion-MNIST" (arXiv 1708.07747). Copyright 2017 Zalando SE, MIT license: FASHION_LICENSE.
 """
 
 import gzip

@@ -77,10 +77,10 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
     names = tuple(train)
     if len(names) < 2:
         raise ValueError(f"a folder of images must hold at least two classes, got {', '.join(names)!r} in {path!r}")
-    labelled = [
+    labeled = [
         [(file, label) for label, name in enumerate(names) for file in part.get(name, ())] for part in (train, test)
     ]
-    (train_files, train_labels), (test_files, test_labels) = (tuple(zip(*part, strict=True)) for part in labelled)
+    (train_files, train_labels), (test_files, test_labels) = (tuple(zip(*part, strict=True)) for part in labeled)
     return Dataset(
         train=Files(train_files, train_labels),
         test=lambda side: Files(test_files, test_labels, side, shown),

@@ -98,7 +98,7 @@ def place(
     """Return outlines distorted and placed inside the unit square, y down, by uniform draws from 0 to 1.
 
     Width over height changes by up to 16 % either way, the outline leans by up to 0.2 and turns by up to 12 degrees;
-    its larger extent becomes 0.55 to 0.85; its centre moves by up to 0.1 along both axes while a margin of 0.05 stays.
+    its larger extent becomes 0.55 to 0.85; its center moves by up to 0.1 along both axes while a margin of 0.05 stays.
     """
     width, lean, angle = np.exp(0.15 * (2 * aspect - 1)), 0.2 * (2 * slant - 1), np.radians(12) * (2 * turn - 1)
     rotation = np.moveaxis(np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]), 2, 0)
@@ -108,8 +108,8 @@ def place(
     low, high = np.minimum.reduceat(edges[:, 0], begin), np.maximum.reduceat(edges[:, 0], begin)
     scale = (0.55 + 0.3 * extent)[:, None] / (high - low).max(axis=1, keepdims=True)
     free = np.minimum(0.9 - scale * (high - low), 0.2)
-    centre = 0.5 + free * (np.stack([right, down], axis=1) - 0.5)
-    shift = centre - scale * (low + high) / 2
+    center = 0.5 + free * (np.stack([right, down], axis=1) - 0.5)
+    shift = center - scale * (low + high) / 2
     return scale[owner, None] * edges + shift[owner, None]
 
 

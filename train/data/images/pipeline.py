@@ -39,7 +39,7 @@ def train_batches(
         rows: of each batch to read; None = all.
 
     Returns:
-        Batches `{"image": (B, S, S, C) float32, normalised, "label": (B,) int32}`.
+        Batches `{"image": (B, S, S, C) float32, normalized, "label": (B,) int32}`.
 
     Raises:
         ValueError: fewer training images than one batch.
@@ -56,7 +56,7 @@ def train_batches(
 def evaluation_batches(ds: Dataset, size: int, batch: int) -> grain.DatasetIterator[Batch]:
     """Return an iterator over the test images at `size` pixels, each once, the last batch as short as it comes.
 
-    The order spreads neighbours apart (by the golden ratio), so that the first N images are a fair sample of a source
+    The order spreads neighbors apart (by the golden ratio), so that the first N images are a fair sample of a source
     that is sorted by class. Corrupt images that the source was told to skip are left out.
 
     Args:
@@ -65,7 +65,7 @@ def evaluation_batches(ds: Dataset, size: int, batch: int) -> grain.DatasetItera
         batch: images in a batch, B.
 
     Returns:
-        Batches `{"image": (B, size, size, C) float32, normalised, "label": (B,) int32}`.
+        Batches `{"image": (B, size, size, C) float32, normalized, "label": (B,) int32}`.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
@@ -75,7 +75,7 @@ def evaluation_batches(ds: Dataset, size: int, batch: int) -> grain.DatasetItera
     return _iterator(batches.map(partial(_test_batch, ds, source)), source)
 
 
-def normalise(pixels: UInt8[np.ndarray, "B S S C"], ds: Dataset) -> Float32[np.ndarray, "B S S C"]:
+def normalize(pixels: UInt8[np.ndarray, "B S S C"], ds: Dataset) -> Float32[np.ndarray, "B S S C"]:
     """Return `(pixels / 255 - mean) / std`, channel by channel."""
     mean, std = (np.asarray(values, np.float32) for values in (ds.mean, ds.std))
     return pixels * (1 / (255 * std)) - mean / std
@@ -104,7 +104,7 @@ def _train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray
         pixels = np.stack(
             [as_array(three_augment(as_picture(image), rng)) for image, rng in zip(pixels, rngs, strict=True)]
         )
-    images = normalise(pixels, ds)
+    images = normalize(pixels, ds)
     if augment.erasing:
         images = random_erasing(images, augment.erasing, rngs)
     return {"image": images, "label": labels.astype(np.int32)}
@@ -127,7 +127,7 @@ def _test_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch | Non
         if not pairs:
             return None
         pixels, labels = np.stack([image for image, _ in pairs]), np.asarray([label for _, label in pairs])
-    return {"image": normalise(pixels, ds), "label": labels.astype(np.int32)}
+    return {"image": normalize(pixels, ds), "label": labels.astype(np.int32)}
 
 
 def _iterator(batches: grain.MapDataset[Any], source: Source) -> grain.DatasetIterator[Batch]:

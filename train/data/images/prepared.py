@@ -57,7 +57,7 @@ class Records:
 def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown: float = SHOWN) -> Dataset:
     """Return a data set of images that TensorFlow Datasets has prepared as array_record.
 
-    Greyscale where its images have one channel, RGB otherwise. Small square images are resized, others are cropped.
+    Grayscale where its images have one channel, RGB otherwise. Small square images are resized, others are cropped.
 
     Args:
         size: side of the training images, pixels.

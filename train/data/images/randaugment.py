@@ -10,7 +10,7 @@ the magnitude m for every operation that has one (the published search space mix
     Color, Contrast, Brightness, Sharpness       blend by max(0.1, 1 ± 0.9·M)
     AutoContrast, Equalize, Invert               no magnitude
 
-Pixels that come into view are mid-grey.
+Pixels that come into view are mid-gray.
 
 Reference:
     Cubuk et al. 2020, "RandAugment" (arXiv 1909.13719), section 3; operations of Cubuk et al. 2019, "AutoAugment"
@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 MAGNITUDE, DEVIATION, OPERATIONS, PROBABILITY = 9.0, 0.5, 2, 0.5
-GREY = 128
+GRAY = 128
 
 
 def rand_augment(
@@ -38,7 +38,7 @@ def rand_augment(
     """Return a picture after `operations` draws from `OPS`.
 
     Args:
-        picture: greyscale or RGB.
+        picture: grayscale or RGB.
         rng: of all draws.
         magnitude: 0 to 10.
         deviation: of the magnitude, from operation to operation.
@@ -61,16 +61,16 @@ def _sign(rng: np.random.Generator) -> int:
 def _transform(picture: Image.Image, matrix: tuple[float, ...], rng: np.random.Generator) -> Image.Image:
     """Return the picture whose pixel (x, y) is taken from (a·x + b·y + c, d·x + e·y + f)."""
     resample = (Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)[rng.integers(2)]
-    return picture.transform(picture.size, Image.Transform.AFFINE, matrix, resample, fillcolor=_grey(picture))
+    return picture.transform(picture.size, Image.Transform.AFFINE, matrix, resample, fillcolor=_gray(picture))
 
 
-def _grey(picture: Image.Image) -> int | tuple[int, ...]:
-    return GREY if picture.mode == "L" else (GREY,) * len(picture.getbands())
+def _gray(picture: Image.Image) -> int | tuple[int, ...]:
+    return GRAY if picture.mode == "L" else (GRAY,) * len(picture.getbands())
 
 
 def _rotate(picture: Image.Image, level: float, rng: np.random.Generator) -> Image.Image:
     resample = (Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)[rng.integers(2)]
-    return picture.rotate(_sign(rng) * 30 * level, resample, fillcolor=_grey(picture))
+    return picture.rotate(_sign(rng) * 30 * level, resample, fillcolor=_gray(picture))
 
 
 def _shear_x(picture: Image.Image, level: float, rng: np.random.Generator) -> Image.Image:

@@ -81,12 +81,12 @@ def resize(image: UInt8[np.ndarray, "H W C"], size: int) -> UInt8[np.ndarray, "S
 
 
 def as_picture(image: UInt8[np.ndarray, "H W C"]) -> Image.Image:
-    """Return the picture that has these pixels, greyscale or RGB."""
+    """Return the picture that has these pixels, grayscale or RGB."""
     return Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
 
 
 def as_array(picture: Image.Image) -> UInt8[np.ndarray, "H W C"]:
-    """Return the pixels of a greyscale or RGB picture, channels last."""
+    """Return the pixels of a grayscale or RGB picture, channels last."""
     pixels = np.asarray(picture)
     return pixels[..., None] if pixels.ndim == 2 else pixels
 

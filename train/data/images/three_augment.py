@@ -1,7 +1,7 @@
-"""3-Augment: one of three simple changes to a picture, then colour jitter: the augmentation of DeiT III.
+"""3-Augment: one of three simple changes to a picture, then color jitter: the augmentation of DeiT III.
 
-    one of      greyscale | invert the pixels from 128 on | Gaussian blur, radius ~ U(0.1, 2) pixels
-    then        brightness, contrast and colour by factors ~ U(0.7, 1.3) each, in random order
+    one of      grayscale | invert the pixels from 128 on | Gaussian blur, radius ~ U(0.1, 2) pixels
+    then        brightness, contrast and color by factors ~ U(0.7, 1.3) each, in random order
 
 Reference:
     Touvron et al. 2022, "DeiT III: Revenge of the ViT" (arXiv 2204.07118), section 3.2.
@@ -16,17 +16,17 @@ ENHANCERS = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 
 def three_augment(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Return a picture changed in one of three ways, its colours jittered.
+    """Return a picture changed in one of three ways, its colors jittered.
 
     Args:
-        picture: greyscale or RGB.
+        picture: grayscale or RGB.
         rng: of all draws.
     """
     return jitter(CHANGES[rng.integers(len(CHANGES))](picture, rng), rng)
 
 
-def grey(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Return the picture without colour, in as many channels as before."""
+def gray(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Return the picture without color, in as many channels as before."""
     del rng
     return picture.convert("L").convert(picture.mode)
 
@@ -43,10 +43,10 @@ def blur(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def jitter(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Return the picture, its brightness, contrast and colour changed in random order."""
+    """Return the picture, its brightness, contrast and color changed in random order."""
     for which in rng.permutation(len(ENHANCERS)):
         picture = ENHANCERS[which](picture).enhance(rng.uniform(1 - JITTER, 1 + JITTER))
     return picture
 
 
-CHANGES = (grey, solarize, blur)
+CHANGES = (gray, solarize, blur)
