@@ -252,7 +252,7 @@ def test_what_does_not_divide_is_named():
 
 
 BAD = {
-    "--mesh=data=3": "mesh must multiply to 8 devices, got data=3 = 3",
+    "--mesh=data=3": "the product of mesh must be 8 devices, got data=3 = 3",
     "--mesh=model=8": "mesh must be of the axes data, fsdp, tensor, sequence, got 'model'",
     "--mesh=data": "mesh must be AXIS=DEVICES, separated by commas, such as data=4,fsdp=2, got 'data'",
     "--mesh=data=0": "mesh must be AXIS=DEVICES",

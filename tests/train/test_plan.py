@@ -214,7 +214,7 @@ def test_weak_scaling_keeps_each_chips_arithmetic():
     np.testing.assert_allclose([row.estimate.compute for row in rows], rows[0].estimate.compute)
     assert [row.one_slice for row in rows] == [True] * 3 + [False] * 4
     for row in rows:
-        assert 0 < row.in_turn <= row.overlapped <= 1
+        assert 0 < row.no_overlap <= row.overlapped <= 1
         assert np.prod([*row.estimate.sizes.values()]) == row.chips
 
 
@@ -242,7 +242,7 @@ def test_another_failure_of_the_compiler_is_not_hidden():
 def test_gpus_are_estimated_and_it_says_so(capsys):
     assert main(LM) == 0
     out = capsys.readouterr().out
-    assert "h100:8 cannot be compiled for without it: all that follows is estimated" in out
+    assert "compiling for h100:8 needs the machine itself: all figures below are estimates" in out
     assert "fits: needs 0.0" in out
     assert "tokens/s" in out
     assert main([*VIT, "--mesh=data=8"]) == 0
@@ -265,14 +265,14 @@ BAD = {
     "--topology=v5p:8x8": "the shape of v5p must be 3 counts of chips joined by x, got '8x8'",
     "--topology=h100:2x2": "the shape of h100 must be a count of GPUs, got '2x2'",
     "--topology=v5e:0x4": "the shape of v5e must be 2 counts of chips joined by x, got '0x4'",
-    "--mesh=data=4": "mesh must multiply to the 8 devices of h100:8, got data=4 = 4",
+    "--mesh=data=4": "the product of mesh must be the 8 devices of h100:8, got data=4 = 4",
     "--mesh=dat=8": "mesh must be of the axes data, fsdp, tensor, sequence, got 'dat'",
     "--mesh=tensor=8": "key heads must be a multiple of 8, the devices of tensor, got 4",
     "--mesh=data=8 --batch=12": "batch must be a multiple of 8, the devices of data x fsdp, got 12",
     "--mesh=sequence=8 --length=36": "tokens must be a multiple of 8, the devices of sequence, got 36",
-    "--batch=3 --length=33 --heads=1": "must share 8 devices evenly, got 3, 1 and 33",
-    "--batch=3 --scale --topology=h100:128": "batch must grow with the chips to a whole number on 64 of them",
-    "--devices=8": "devices must not be given: --topology says how many, got 8",
+    "--batch=3 --length=33 --heads=1": "must divide evenly over 8 devices, got 3, 1 and 33",
+    "--batch=3 --scale --topology=h100:128": "batch must be an integer when scaled to 64 chips",
+    "--devices=8": "devices must not be given, because --topology sets it, got 8",
     "--vocab=0": "vocab must be at least 1, got 0",
     "--heads=3": "width must be a multiple of heads",
     "--lenght=8": "unknown option --lenght; did you mean --length?",

@@ -167,7 +167,7 @@ BAD = {
     "--encoder_layers=0": "encoder_layers must be at least 1, got 0",
     "--eval_limit=0": "eval_limit must be at least 1, because test examples are unlimited, got 0",
     "--seed=-1": "seed must be from 0 to 4294967295, got -1",
-    "--devices=9": "devices must be at most 8, what is visible, got 9",
+    "--devices=9": "devices must be at most 8, the number of visible devices, got 9",
 }
 
 

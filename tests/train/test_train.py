@@ -158,7 +158,7 @@ BAD = {
     "--epochs=three": "invalid int value: 'three'",
     "--devices=8 --batch=12": "batch must be a multiple of 8, the devices of data x fsdp, got 12",
     "--batch=16000": "batch must be at most the 10000 training images, got 16000",
-    "--devices=9": "devices must be at most 8, what is visible, got 9",
+    "--devices=9": "devices must be at most 8, the number of visible devices, got 9",
     "--size=30": "image sizes must be multiples of the patch, 14, got 30",
     "--heads=3": "heads",
     "--extend=yarn": "extend must be one of none, pi, got 'yarn'",

@@ -1,4 +1,4 @@
-"""Training on a CPU: a device for each core, and huge pages, which a process must ask for before it starts."""
+"""Training on a CPU: one JAX device per core, and huge pages, which a process must request before it starts."""
 
 import os
 import platform
@@ -10,25 +10,24 @@ from types import FrameType, TracebackType
 from typing import NoReturn
 
 TUNABLE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""What glibc's malloc is told: ask the kernel for transparent huge pages, so that large arrays miss the TLB less. One
-arena that gives nothing back (`arena_max=1` and thresholds out of reach) would spare the kernel to clear temporaries,
-but XLA's operations allocate as they run, and two devices that shared an arena took up to half as long again."""
+"""Environment of glibc's malloc: request transparent huge pages, so that large arrays have fewer TLB misses. A single
+arena that never returns memory (`arena_max=1` and high thresholds) would save the kernel from clearing temporaries, but
+XLA's operations allocate while they run, and two devices with one arena took up to 50 % longer."""
 
 ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel*", "vfio/[0-9]*")
 """Device files of NVIDIA and AMD GPUs and of TPUs, below /dev."""
 
 
 MOST = 4
-"""Cores that stand for devices at most: each keeps its own copy of the parameters and moments."""
+"""Maximum number of cores used as devices: each has its own copy of the parameters and moments."""
 
 
 def prepare_cpu(root: Path = Path("/")) -> None:
-    """Give JAX a device for each core, unless told otherwise, and huge pages where they speed it up.
+    """Make JAX use one device per core, unless the environment sets it, and huge pages if they help.
 
-    On one device XLA spreads single operations over the cores, and all but the largest leave cores idle; on a device
-    for each core, the cores share the batch. For huge pages this interpreter starts over with `TUNABLE` set, and the
-    process keeps its number. To be called before the heavy imports, which would otherwise be paid for twice; Ctrl-C
-    during these ends with one line.
+    With one device, XLA parallelizes single operations, and all but the largest leave cores idle; with one device per
+    core, the batch is sharded over the cores. For huge pages this process executes the interpreter again with `TUNABLE`
+    set. Call this before heavy imports, which would otherwise run twice; Ctrl-C during them ends with one line.
 
     Args:
         root: of the file system.
@@ -42,9 +41,9 @@ def prepare_cpu(root: Path = Path("/")) -> None:
 
 
 def finish(command: Callable[[], int]) -> NoReturn:
-    """Run a command and end the process with its status, at once where that is not 0.
+    """Run a command and exit with its status, immediately if that is not 0.
 
-    Python waits for threads at its end, and those of a checkpoint that could not be written wait for minutes.
+    At its exit Python waits for threads, and those of a failed checkpoint take minutes.
     """
     if signal.getsignal(signal.SIGINT) is _stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -60,7 +59,7 @@ def finish(command: Callable[[], int]) -> NoReturn:
 
 
 def stop_at_once() -> None:
-    """Have Ctrl-C end the process at once with one line: an extension that is being imported makes an error of it."""
+    """Make Ctrl-C end the process at once with one line; during the import of an extension it would be an error."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _stop)
 
@@ -78,13 +77,13 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
         sys.__excepthook__(kind, error, trace)
 
 
-def _unraisable(told: "sys.UnraisableHookArgs") -> None:
-    """Report what cannot be raised, but for what the writers of a failed checkpoint say: its error is raised once.
+def _unraisable(report: "sys.UnraisableHookArgs") -> None:
+    """Report errors that cannot be raised, except for those of the writers of a failed checkpoint.
 
-    Each calls the event loop that waited for all of them, and ended with the first that failed.
+    The first writer that fails ends their event loop and raises the error; the others then find the loop closed.
     """
-    if str(told.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(told)
+    if str(report.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(report)
 
 
 def cores() -> int:
@@ -93,7 +92,7 @@ def cores() -> int:
 
 
 def worthwhile(environ: Mapping[str, str], root: Path) -> bool:
-    """Return whether JAX will run on the CPU of a Linux with glibc where huge pages are given to those who ask."""
+    """Return whether JAX will run on a CPU under Linux with glibc, and the kernel gives huge pages on request."""
     if environ.keys() & TUNABLE or platform.libc_ver()[0] != "glibc":
         return False
     mode = root / "sys/kernel/mm/transparent_hugepage/enabled"

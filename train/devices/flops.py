@@ -1,11 +1,11 @@
-"""How much arithmetic a training step is, counted from the model's shape, and how much a chip can do at most.
+"""FLOPs of a training step, counted from the shape of the model, and peak FLOP/s of devices.
 
     product of (m, k) and (k, n)       2·m·k·n
-    attention                          4·D for every head and every pair of query and key that the mask lets see
-    training step                      3 times the forward pass: each product has two of its own size in the backward
+    attention                          4·D per head and pair of query and key that the mask admits
+    training step                      3 times the forward pass: the backward pass has two products for each
 
-Norms, activations and what an encoding adds are left out, so that the figure is the same for every encoding, and so is
-what is computed twice to save memory: a share of the peak is comparable between runs.
+Norms, activations, the encoding and recomputation are left out. So the count is the same for every encoding, and the
+fraction of the peak is comparable between runs.
 
 Reference:
     Chowdhery et al. 2022, "PaLM" (arXiv 2204.02311), appendix B: model FLOPs utilization.
@@ -20,7 +20,7 @@ from pejax.models.encoder_decoder import EncoderDecoderConfig
 from pejax.models.vit import ViTConfig
 
 TRAINING = 3
-"""Forward passes that a training step is worth."""
+"""FLOPs of a training step, in forward passes."""
 
 PEAKS = {
     "TPU v2": 22.5e12,
@@ -41,21 +41,21 @@ PEAKS = {
     "NVIDIA H200": 989e12,
     "NVIDIA B200": 2250e12,
 }
-"""FLOP/s of one device in bfloat16 (float16 where it has none), dense, by the start of its kind, as its maker says."""
+"""Peak FLOP/s of one device in dense bfloat16 (else float16) by the start of its `device_kind`, from data sheets."""
 
 
 def peak_flops(kind: str) -> float | None:
-    """Return the FLOP/s of one device at its peak, or None where it is not known.
+    """Return the peak FLOP/s of one device, or None if unknown.
 
     Args:
-        kind: `device_kind` of the device; the longest name that it starts with is taken.
+        kind: `device_kind` of the device; the longest known name that it starts with is used.
     """
     known = [name for name in PEAKS if kind == name or kind.startswith((f"{name} ", f"{name}-"))]
     return PEAKS[max(known, key=len)] if known else None
 
 
 def peak_seconds(flops: int, mesh: Mesh) -> float:
-    """Return how long FLOPs take at the peak of all devices of a mesh, or 0 where it is not known."""
+    """Return the seconds that FLOPs take at the peak of all devices of a mesh, or 0 if unknown."""
     peak = peak_flops(mesh.devices.flat[0].device_kind)
     return flops / (peak * mesh.size) if peak else 0.0
 
@@ -66,7 +66,7 @@ def decoder_flops(config: DecoderConfig, batch: int, length: int) -> int:
     Args:
         config: of the model.
         batch: B.
-        length: T, tokens of an example, all of one document.
+        length: T, tokens per example, from one document.
     """
     pairs = length * (length + 1) // 2 if config.causal else length * length
     hidden = hidden_channels(config.width, config.layer_style, config.hidden)
@@ -75,7 +75,7 @@ def decoder_flops(config: DecoderConfig, batch: int, length: int) -> int:
 
 
 def vit_flops(config: ViTConfig, batch: int) -> int:
-    """Return the FLOPs of a training step of a vision transformer, at the image size it is made for.
+    """Return the FLOPs of a training step of a vision transformer at its own image size.
 
     Args:
         config: of the model.
@@ -95,8 +95,8 @@ def encoder_decoder_flops(config: EncoderDecoderConfig, batch: int, source: int,
     Args:
         config: of the model.
         batch: B.
-        source: tokens of a source.
-        target: tokens of a target.
+        source: tokens per source.
+        target: tokens per target.
     """
     style = config.layer_style
     mlp, pair = mlp_products(config, hidden_channels(config.width, style, config.hidden)), pair_products(config)
@@ -109,18 +109,18 @@ def encoder_decoder_flops(config: EncoderDecoderConfig, batch: int, source: int,
 
 
 def self_products(config: Any) -> int:
-    """Return the FLOPs of a token's queries, keys, values and output in one layer, forward."""
+    """Return the FLOPs per token of queries, keys, values and output of one layer, forward pass."""
     inner, kv = _columns(config)
     return 2 * config.width * (2 * inner + 2 * kv)
 
 
 def mlp_products(config: Any, hidden: int) -> int:
-    """Return the FLOPs of a token's MLP in one layer, forward."""
+    """Return the FLOPs per token of the MLP of one layer, forward pass."""
     return 2 * config.width * hidden * (3 if config.layer_style.gated else 2)
 
 
 def pair_products(config: Any) -> int:
-    """Return the FLOPs of one pair of query and key in one layer, all heads, forward: a logit and its value."""
+    """Return the FLOPs per pair of query and key in one layer, all heads, forward pass: a logit and its value."""
     return 4 * _columns(config)[0]
 
 

@@ -1,6 +1,6 @@
-"""Several processes as one program: how they find each other, what they agree upon, and how they end together.
+"""Several processes as one program: how they connect, agree on values, and end together.
 
---hosts=auto                    as SLURM, Open MPI, GKE or a Cloud TPU says
+--hosts=auto                    from SLURM, Open MPI, GKE or a Cloud TPU
 --hosts=ADDRESS:PORT,N,I        process I of N; process 0 listens at ADDRESS:PORT
 """
 
@@ -29,29 +29,29 @@ JOINED_WITHIN = 300
 """Seconds that a process waits for the others at the start."""
 
 HEARTBEAT = 30
-"""Seconds after which a process that is not heard of is taken for lost, and the others end."""
+"""Seconds without a heartbeat after which a process counts as lost, and the others end."""
 
 LEFT_WITHIN = 5
-"""Seconds that a process which fails waits for the others to fail too, before it ends alone."""
+"""Seconds that a failing process waits for the others to fail too, before it ends."""
 
 LOST = 1
-"""Exit status of a process that ends because another one is gone."""
+"""Exit status of a process that ends because another one was lost."""
 
 
 def join(hosts: str) -> None:
-    """Join the other processes of this run; must come before anything asks for devices.
+    """Connect to the other processes of this run, before any use of JAX devices.
 
-    Where they do not answer, JAX ends the process.
+    If they do not answer, JAX ends the process.
 
     Args:
         hosts: "auto", "ADDRESS:PORT,N,I", or empty for a run of one process.
 
     Raises:
-        ValueError: another text, a port in use, or no cluster that says who is there.
+        ValueError: a malformed text, a port in use, or no supported cluster for "auto".
     """
     if not hosts:
         return
-    rule = "start every one, with the same address and a number of its own"
+    rule = "start all of them, with the same address and different numbers"
     with last_words(lambda: f"error: hosts={hosts}: not all processes answered within {JOINED_WITHIN} s: {rule}"):
         if hosts == "auto":
             try:
@@ -68,7 +68,7 @@ def join(hosts: str) -> None:
 
 
 def _require_free(address: str) -> None:
-    """Check that nobody listens at a port of this machine: JAX's own refusal does not name it."""
+    """Check that a port of this machine is free; JAX's own error does not name it."""
     try:
         socket.create_server(("", int(address.rpartition(":")[2]))).close()
     except (OSError, OverflowError) as refused:
@@ -77,11 +77,11 @@ def _require_free(address: str) -> None:
 
 @contextlib.contextmanager
 def together(hosts: str, onward: Callable[[], str]) -> Iterator[None]:
-    """Have what ends one process of a run end all, each with a line that says why.
+    """End all processes of a run when one ends, each with a line that says why.
 
     Args:
-        hosts: as `join` took it.
-        onward: tells what is saved and how to go on, once another process is gone.
+        hosts: as in `join`.
+        onward: returns a text that says what is saved and how to go on.
     """
     if not hosts:
         yield
@@ -105,10 +105,10 @@ def together(hosts: str, onward: Callable[[], str]) -> Iterator[None]:
 
 
 def parse_hosts(hosts: str) -> tuple[str, int, int]:
-    """Return address, number of processes and the number of this one.
+    """Return the address, the number of processes and the index of this one.
 
     Raises:
-        ValueError: a text of another form, or a process that is none of them.
+        ValueError: a malformed text, or an index that is too large.
     """
     found = re.fullmatch(r"([^,\s]+:\d+),([1-9]\d*),(\d+)", hosts)
     if not found or int(found[3]) >= int(found[2]):
@@ -117,23 +117,23 @@ def parse_hosts(hosts: str) -> tuple[str, int, int]:
 
 
 def first() -> bool:
-    """Return whether this process is the one that speaks and writes for all."""
+    """Return whether this is the first process, which prints and writes for all."""
     return jax.process_index() == 0
 
 
-def agreed(well: bool) -> bool:
-    """Return whether all is well in every process; all must ask, and none goes on before all have."""
+def agreed(condition: bool) -> bool:
+    """Return whether the condition holds in all processes; all must call this, and each waits for the others."""
     if jax.process_count() == 1:
-        return well
-    return bool(np.all(multihost_utils.process_allgather(np.asarray(well))))
+        return condition
+    return bool(np.all(multihost_utils.process_allgather(np.asarray(condition))))
 
 
 def of_first(values: list[int], most: int) -> list[int]:
-    """Return what the first process has, in all of them: file systems of a network show files here sooner than there.
+    """Return the values of the first process in all processes, since network file systems show new files with delays.
 
     Args:
-        values: not negative.
-        most: how many there are at most; those beyond are left out.
+        values: non-negative integers.
+        most: maximum number of values; further ones are left out.
     """
     if jax.process_count() == 1:
         return values[:most]
@@ -143,10 +143,10 @@ def of_first(values: list[int], most: int) -> list[int]:
 
 
 def require_alike(settings: Mapping[str, Any]) -> None:
-    """Check that every process was started with the same settings, code and JAX; all must ask.
+    """Check that all processes have the same settings, code and version of JAX; all must call this.
 
     Raises:
-        ValueError: naming the first setting that differs, the process that has it, and both values.
+        ValueError: naming the first setting that differs, the process, and both values.
     """
     if jax.process_count() == 1:
         return
@@ -172,17 +172,17 @@ def code_digest() -> str:
 
 
 def lost(error: BaseException) -> bool:
-    """Return whether an error may come of another process being gone: of what XLA raises, all but want of memory."""
+    """Return whether an error may come from the loss of another process: any error of XLA except out of memory."""
     several = isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1
     return several and "RESOURCE_EXHAUSTED" not in str(error)
 
 
 @contextlib.contextmanager
 def last_words(say: Callable[[], str]) -> Iterator[None]:
-    """End with a line of our own where JAX ends the process: it aborts when it finds another one gone.
+    """Print a last line when JAX aborts the process because another process was lost.
 
-    It does so in a thread of its own, while the main one waits for the process that is gone. A handler of Python would
-    wait for the main thread; this one is called there and then.
+    JAX aborts in a thread of its own, while the main thread waits for the lost process. A Python signal handler would
+    wait for the main thread; this C handler runs immediately.
     """
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: _end(LOST, say()))
     libc = ctypes.CDLL(None)
@@ -195,18 +195,18 @@ def last_words(say: Callable[[], str]) -> Iterator[None]:
 
 
 def _fail(status: int) -> None:
-    """End with an error; together, where the others have come to one too."""
+    """End with an error; if the other processes failed too, end together."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:
         global_state.client.wait_at_barrier("failed", 1000 * LEFT_WITHIN)  # pyright: ignore[reportOptionalMemberAccess]
         jax.distributed.shutdown()
-    except jax.errors.JaxRuntimeError:  # they have not: they are stopped by missing this one
+    except jax.errors.JaxRuntimeError:  # they did not fail: they end when they miss this process
         os._exit(status)
 
 
 def _end(status: int, line: str) -> None:
-    """End at once, without the farewell to the others that JAX would wait for."""
+    """End at once, without JAX's shutdown, which would wait for the other processes."""
     sys.stdout.flush()
     os.write(2, f"{line}\n".encode())
     os._exit(status)

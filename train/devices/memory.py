@@ -1,10 +1,10 @@
-"""What cannot fit a machine's memory is refused before anything of it is made, by bounds from below."""
+"""Early refusal of arrays that cannot fit into memory, by lower bounds on their size."""
 
 import os
 
 GIB = 2**30
 FLOAT = 4
-"""Bytes of a parameter, and of a value of an image; activations of bfloat16 take half."""
+"""Bytes of a float32: a parameter, or a value of an image; bfloat16 activations take half."""
 
 
 def host_memory() -> int:
@@ -16,12 +16,12 @@ def require_room(needs: int, has: int, what: str) -> None:
     """Check that arrays fit.
 
     Args:
-        needs: bytes, at least.
-        has: bytes.
-        what: needs them, with the options that say how many.
+        needs: lower bound on the bytes needed.
+        has: bytes of memory.
+        what: needs the memory, in words, with the options that determine it.
 
     Raises:
-        ValueError: naming what, the rule and both numbers.
+        ValueError: they do not fit.
     """
     if needs > has:
         raise ValueError(f"{what} must fit the memory, {has / GIB:.1f} GiB, got {needs / GIB:,.1f} GiB at least")

@@ -1,13 +1,13 @@
-"""Devices: one named mesh, and which of its axes each thing is split over.
+"""The device mesh, and over which of its axes arrays are sharded.
 
     data        the batch; parameters are on every device
-    fsdp        the batch, and parameters by their model channels: each device keeps its share, and gets the rest of a
-                layer when it needs it
-    tensor      heads and the channels inside MLPs, and the parameters that belong to them
-    sequence    tokens: context parallelism, positions are those of the whole sequence
+    fsdp        the batch, and parameters along their model channels: each device keeps a shard and gathers the rest of
+                a layer when it needs it
+    tensor      heads and the channels inside MLPs, and their parameters
+    sequence    tokens (context parallelism); positions are those in the full sequence
 
-`pjit` is `jax.jit` with shardings today: the trainers give `jax.jit` the shardings made here and nothing else changes
-between one device and many, or between one process and many.
+The training programs pass these shardings to `jax.jit`; nothing else differs between one device and many, or between
+one process and many.
 """
 
 import itertools
@@ -26,23 +26,23 @@ from pejax.models import Execution, partition_specs
 AXES = ("data", "fsdp", "tensor", "sequence")
 
 BATCH = ("data", "fsdp")
-"""Axes that a batch is split over."""
+"""Axes that a training batch is sharded over."""
 
 EVALUATED = (*BATCH, "sequence")
-"""Axes that a batch is split over in evaluation, where tokens are not: lengths and image sizes are any."""
+"""Axes that an evaluation batch is sharded over; tokens are not sharded, because lengths and image sizes vary."""
 
 RULES = {"embed": "fsdp", "heads": "tensor", "mlp": "tensor", "vocab": "tensor", "classes": "tensor"}
-"""Name of an axis of a parameter -> axis of the mesh; names that are absent are not split."""
+"""Axis name of a parameter -> axis of the mesh; other axes are not sharded."""
 
 AHEAD = 8
-"""Launches of a paced program that may be under way at once, far fewer than the 32 that XLA:CPU admits."""
+"""Maximum number of launches of a paced program in flight, far fewer than the 32 that XLA:CPU admits."""
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """Return the sizes of a mesh given as "data=4,fsdp=2"; what is not named is 1.
+    """Return the sizes of a mesh given as "data=4,fsdp=2"; other axes have size 1.
 
     Raises:
-        ValueError: an axis that there is not, or that is named twice, or a size that is no positive number.
+        ValueError: an unknown axis, one that is named twice, or a size that is not a positive integer.
     """
     sizes: dict[str, int] = {}
     for part in text.split(","):
@@ -63,38 +63,40 @@ def make_mesh(devices: int = 0, sizes: str = "", batch: int = 0) -> Mesh:
 
     Args:
         devices: of all processes together.
-        sizes: as `parse_mesh` takes them; empty = all devices on `data`.
-        batch: examples that pass through the model at once. Cores of one CPU stand for devices, whatever the batch;
-            where none of the above is given, as many of them are taken as divide it.
+        sizes: in the syntax of `parse_mesh`; empty = all devices on `data`.
+        batch: examples that pass through the model at once. If neither of the above is given, and the devices are cores
+            of one CPU, the number of them that are used divides it.
 
     Raises:
-        ValueError: more devices asked for than there are, or sizes that do not multiply to them.
+        ValueError: more devices than there are, or sizes whose product is not the number of devices.
     """
     visible = jax.devices()
     if devices > len(visible):
-        raise ValueError(f"devices must be at most {len(visible)}, what is visible, got {devices}")
+        raise ValueError(f"devices must be at most {len(visible)}, the number of visible devices, got {devices}")
     if batch and not devices and not sizes and visible[0].platform == "cpu" and jax.process_count() == 1:
         devices = math.gcd(batch, len(visible))
     return mesh_of(visible[: devices or len(visible)], sizes)
 
 
 def mesh_of(devices: list[Any], sizes: str = "") -> Mesh:
-    """Return the mesh over these devices, near ones beside each other on the last axes.
+    """Return the mesh over these devices; nearby devices are adjacent on the last axes.
 
     Raises:
-        ValueError: sizes that do not multiply to the number of devices.
+        ValueError: sizes whose product is not the number of devices.
     """
     shape = parse_mesh(sizes or f"data={len(devices)}")
     if math.prod(shape.values()) != len(devices):
-        raise ValueError(f"mesh must multiply to {len(devices)} devices, got {sizes} = {math.prod(shape.values())}")
+        raise ValueError(
+            f"the product of mesh must be {len(devices)} devices, got {sizes} = {math.prod(shape.values())}"
+        )
     return jax.make_mesh(tuple(shape.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
 
 
 def training_execution(mesh: Mesh, remat: str = "none") -> Execution:
-    """Return how a model is trained on the mesh.
+    """Return the execution of a model in training on the mesh.
 
-    Where a CPU's devices split nothing but the batch, they sum the gradients of all layers at once: nothing overlaps
-    with a sum there, and cores that wait for each other layer by layer take the time of the slower one in each.
+    If the devices of a CPU shard only the batch, they sum the gradients of all layers at once: sums do not overlap with
+    computation there, and waiting for the slowest core in every layer would cost time.
     """
     if mesh.size == 1:
         return Execution(remat=remat)
@@ -103,22 +105,22 @@ def training_execution(mesh: Mesh, remat: str = "none") -> Execution:
 
 
 def evaluation_execution(mesh: Mesh) -> Execution:
-    """Return how a model is evaluated on the mesh, batches split over `EVALUATED`."""
+    """Return the execution of a model in evaluation on the mesh, with batches sharded over `EVALUATED`."""
     return Execution() if mesh.size == 1 else Execution(mesh, batch=EVALUATED, heads="tensor")
 
 
 def paced(program: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
-    """Return a program to be launched in a loop: on the devices of a CPU every `AHEAD`th launch waits for its results.
+    """Return a program that may be launched in a loop: on a CPU, every `AHEAD`th launch waits for its results.
 
-    XLA:CPU computes the devices' parts of a program on a pool of threads, one per core or device, and launches the
-    parts of later programs from the same threads. With 32 programs under way on a device, a launch waits and keeps its
-    thread. Launches can so hold all threads, and a part that others wait for to sum over the devices finds none:
-    nothing moves any more, and XLA ends the process after a minute. Fewer programs under way exclude that. So do two
-    threads per device (`PJRT_NPROC`), but XLA splits operations over all threads, and training took 30 % longer.
+    XLA:CPU runs the parts of a program, one per device, on a pool of threads, one per core or device, and launches
+    later programs from the same threads. With 32 programs in flight on a device, a launch blocks its thread. Blocked
+    launches can so occupy all threads, and a part that the others need for a sum over devices never runs: a deadlock,
+    after which XLA ends the process in a minute. Fewer programs in flight exclude it. So do two threads per device
+    (`PJRT_NPROC`), but XLA splits operations over all threads, and training took 30 % longer.
 
     Args:
         program: launched from one thread.
-        mesh: the devices it runs on.
+        mesh: the devices that it runs on.
     """
     if mesh.size == 1 or mesh.devices.flat[0].platform != "cpu":
         return program
@@ -132,27 +134,27 @@ def paced(program: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding that keeps a whole copy on every device."""
+    """Return the sharding that keeps a full copy on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def split_batch(mesh: Mesh, axes: tuple[str, ...] = BATCH) -> NamedSharding:
-    """Return the sharding that splits the leading axis."""
+    """Return the sharding along the leading axis."""
     return NamedSharding(mesh, PartitionSpec(axes))
 
 
 def split_chunks(mesh: Mesh) -> NamedSharding:
-    """Return the sharding that splits the second axis over `EVALUATED`: every chunk of `(chunks, examples, ...)`."""
+    """Return the sharding of `(chunks, examples, ...)` along the second axis, over `EVALUATED`."""
     return NamedSharding(mesh, PartitionSpec(None, EVALUATED))
 
 
 def parameter_shardings(variables: Any, mesh: Mesh) -> Any:
-    """Return how the parameters of a model are split, as a pytree of dicts.
+    """Return the shardings of the parameters of a model, as a pytree of dicts.
 
-    An axis of a parameter that the devices do not divide is not split.
+    An axis whose size is not a multiple of the number of devices is not sharded.
 
     Args:
-        variables: state of the module, arrays or shapes, with the names of the axes.
+        variables: state of the module, arrays or shapes, with axis names.
         mesh: the devices.
     """
 
@@ -167,7 +169,7 @@ def parameter_shardings(variables: Any, mesh: Mesh) -> Any:
 
 
 def require_divisible(sizes: Mapping[str, int], *, batch: int, kv_heads: int, length: int) -> None:
-    """Check that every device gets the same share of the work.
+    """Check that the mesh divides the work evenly.
 
     Args:
         sizes: devices along each axis of the mesh.
@@ -176,19 +178,19 @@ def require_divisible(sizes: Mapping[str, int], *, batch: int, kv_heads: int, le
         length: tokens of an example.
 
     Raises:
-        ValueError: naming what does not divide.
+        ValueError: naming the size that the number of devices does not divide.
     """
-    shared = {"batch": (batch, BATCH), "key heads": (kv_heads, ("tensor",)), "tokens": (length, ("sequence",))}
-    for name, (size, axes) in shared.items():
+    sizes_and_axes = {"batch": (batch, BATCH), "key heads": (kv_heads, ("tensor",)), "tokens": (length, ("sequence",))}
+    for name, (size, axes) in sizes_and_axes.items():
         devices = math.prod(sizes[axis] for axis in axes)
         if size % devices:
             raise ValueError(f"{name} must be a multiple of {devices}, the devices of {' x '.join(axes)}, got {size}")
 
 
 def own_rows(mesh: Mesh, batch: int) -> range:
-    """Return the rows of a batch that the devices of this process need."""
-    places = split_batch(mesh).addressable_devices_indices_map((batch,)).values()
-    spans = [index[0].indices(batch) for index in places if index is not None]
+    """Return the rows of a batch that belong to the devices of this process."""
+    indices = split_batch(mesh).addressable_devices_indices_map((batch,)).values()
+    spans = [index[0].indices(batch) for index in indices if index is not None]
     return range(min(start for start, _, _ in spans), max(stop for _, stop, _ in spans))
 
 
@@ -196,10 +198,10 @@ def put_batch(batch: Any, mesh: Mesh, size: int = 0, axes: tuple[str, ...] = BAT
     """Move host arrays to the devices.
 
     Args:
-        batch: a pytree of arrays, whose rows are those that the devices of this process need (`own_rows`).
+        batch: a pytree of arrays with the rows of this process (`own_rows`).
         mesh: the devices.
-        size: rows of the whole batch; 0 = all are here.
-        axes: that the rows are split over.
+        size: number of rows of the full batch; 0 = this process has all rows.
+        axes: the rows are sharded over these axes of the mesh.
     """
     sharding = split_batch(mesh, axes)
 

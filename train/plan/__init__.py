@@ -1,1 +1,1 @@
-"""Whether a train step fits on a machine: `python -m train.plan`."""
+"""Whether a training step fits on a machine: `python -m train.plan`."""

@@ -6,7 +6,7 @@ from train.devices.cpu import stop_at_once
 
 if __name__ == "__main__":
     stop_at_once()
-    os.environ["JAX_PLATFORMS"] = "cpu"  # the machine that plans may well have accelerators of its own
+    os.environ["JAX_PLATFORMS"] = "cpu"  # this machine may have accelerators of its own
 
     from train.plan.program import main
 

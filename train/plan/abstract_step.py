@@ -1,4 +1,4 @@
-"""What `train.plan` plans: the train step of a program on shapes alone, with no data, and the arithmetic in it."""
+"""The training step of a program on shapes, without data or arrays, and its sizes and arithmetic."""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,33 +34,33 @@ from train.vit import config as vit_config
 from train.vit import model as classify
 
 BACKWARD_AGAIN = 1.5
-"""Forward passes of attention that its backward pass in tiles computes again: queries' and keys' gradients each make
-the logits and their gradients anew, three products of a pair, where the forward pass has two."""
+"""Extra arithmetic of the tiled backward pass of attention, in forward passes: the gradients of queries and of keys
+each recompute the logits and their gradients, three products per pair, and the forward pass has two."""
 
 
 class Work(NamedTuple):
-    """The sizes that memory, arithmetic and traffic follow from.
+    """The sizes that determine memory, arithmetic and traffic.
 
     Attributes:
-        batch: B, examples in a step.
-        parts: that a step is computed in, one after another.
-        tokens: T of an example.
+        batch: B, examples per step.
+        parts: parts of a batch that are computed one after another.
+        tokens: T, per example.
         width: C.
         layers: L.
         queries: H·D.
         keys: K·D.
-        heads: K, which the devices of `tensor` share.
+        heads: K, sharded over the devices of `tensor`.
         hidden: channels inside the MLP, all branches.
-        columns: of the head.
-        rows: of the head's operand, of an example.
-        table: elements of the table of token vectors, which every device gathers.
+        columns: of the head's kernel.
+        rows: of the head's input, per example.
+        table: elements of the embedding table, which every device gathers.
         layer: elements of the kernels of a layer.
-        item: bytes of a number in the computation.
+        item: bytes per number in the computation.
         remat: as in `Execution`.
-        causal: whether keys after the query are not seen.
-        model_flops: of a step, nothing counted twice.
-        layer_flops: of a step's forward pass through the layers.
-        pair_flops: those of them that are attention's: what pairs of query and key need.
+        causal: whether a query attends only to keys before it.
+        model_flops: of a step, without recomputation.
+        layer_flops: of the forward pass of a step through the layers.
+        pair_flops: the part of `layer_flops` for pairs of query and key in attention.
     """
 
     batch: int
@@ -84,19 +84,19 @@ class Work(NamedTuple):
     pair_flops: int
 
 
-class Subject(NamedTuple):
-    """A program's train step on shapes.
+class AbstractStep(NamedTuple):
+    """The training step of a program, on shapes.
 
     Attributes:
         config: of the run.
-        split: of the model.
+        split: the model.
         loss: as `Task.loss`.
-        sums: names of what it adds up.
+        sums: names of the sums that it returns.
         batch: shapes of a batch.
         work: its sizes.
-        state: bytes of all that training changes, on all devices together.
-        unit: what throughput is counted in, "tokens" or "images".
-        units: of a step.
+        state: bytes of the training state, all devices together.
+        unit: unit of throughput, "tokens" or "images".
+        units: number of units per step.
     """
 
     config: RunConfig
@@ -110,11 +110,11 @@ class Subject(NamedTuple):
     units: int
 
 
-def language_subject(config: lm_config.Config, vocab: int) -> Subject:
+def lm_step(config: lm_config.Config, vocab: int) -> AbstractStep:
     """Return the step of `train.lm`.
 
     Raises:
-        ValueError: what the model or its encoding refuse.
+        ValueError: the config does not fit the model or its encoding.
     """
     model = language.Language(config, vocab)
     if refused := model.refusal(config.length):
@@ -141,14 +141,14 @@ def language_subject(config: lm_config.Config, vocab: int) -> Subject:
     )
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in ("ids", "segments")}
     units = config.batch * config.length
-    return Subject(config, model, model.loss, language.SUMS, batch, work, _state(config, model), "tokens", units)
+    return AbstractStep(config, model, model.loss, language.SUMS, batch, work, _state(config, model), "tokens", units)
 
 
-def image_subject(config: vit_config.Config, channels: int, classes: int) -> Subject:
+def vit_step(config: vit_config.Config, channels: int, classes: int) -> AbstractStep:
     """Return the step of `train.vit`.
 
     Raises:
-        ValueError: what the model or its encoding refuse.
+        ValueError: the config does not fit the model or its encoding.
     """
     model = classify.Classifier(config, channels, classes)
     vit, side = model.vit, config.size
@@ -174,16 +174,18 @@ def image_subject(config: vit_config.Config, channels: int, classes: int) -> Sub
         "image": jax.ShapeDtypeStruct((config.batch, side, side, channels), jnp.float32),
         "label": jax.ShapeDtypeStruct((config.batch,), jnp.int32),
     }
-    return Subject(config, model, model.loss, classify.SUMS, batch, work, _state(config, model), "images", config.batch)
+    return AbstractStep(
+        config, model, model.loss, classify.SUMS, batch, work, _state(config, model), "images", config.batch
+    )
 
 
-def answer_subject(config: seq2seq_config.Config) -> Subject:
-    """Return the step of `train.seq2seq`, every source and target as long as the longest.
+def seq2seq_step(config: seq2seq_config.Config) -> AbstractStep:
+    """Return the step of `train.seq2seq`, with all sources and targets of the maximum length.
 
-    The layers of encoder and decoder count as layers of one kind, of the mean size.
+    The layers of encoder and decoder count as layers of one kind, with their mean size.
 
     Raises:
-        ValueError: what the model or its encodings refuse.
+        ValueError: the config does not fit the model or its encodings.
     """
     model = answer.Answerer(config)
     if refused := model.refusal(config.length):
@@ -207,7 +209,7 @@ def answer_subject(config: seq2seq_config.Config) -> Subject:
         rows=tokens,
         table=VOCAB * config.width,
         layer=kernels // (2 * layers),
-        causal=False,  # of all pairs, those of the decoder's self-attention alone are
+        causal=False,  # only the self-attention of the decoder is
         model_flops=model_flops,
         layer_flops=model_flops // TRAINING - 2 * config.batch * tokens * config.width * VOCAB,
         pair_flops=config.batch * pairs * pair_products(network),
@@ -215,7 +217,7 @@ def answer_subject(config: seq2seq_config.Config) -> Subject:
     names = ("source", "source_segments", "target", "target_segments")
     batch = {name: jax.ShapeDtypeStruct((config.batch, tokens), jnp.int32) for name in names}
     units = config.batch * tokens
-    return Subject(config, model, model.loss, answer.SUMS, batch, work, _state(config, model), "tokens", units)
+    return AbstractStep(config, model, model.loss, answer.SUMS, batch, work, _state(config, model), "tokens", units)
 
 
 def _work(config: RunConfig, **sizes: Any) -> Work:
@@ -241,8 +243,8 @@ def _state(config: RunConfig, split: Split) -> int:
     return bytes_of(jax.eval_shape(partial(init_state, recipe=steps), split.shapes))
 
 
-def compile_step(subject: Subject, mesh: Mesh) -> Compiled:
-    """Compile the train step that the program itself would run on the mesh; no array is made."""
+def compile_step(subject: AbstractStep, mesh: Mesh) -> Compiled:
+    """Compile the training step that the program would run on the mesh, without making arrays."""
     config = subject.config
     steps = recipe(config, make_optimizer(config, 1, 1)[0], subject.sums)
     shardings = state_shardings(subject.split, steps, mesh)

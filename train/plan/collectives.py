@@ -1,14 +1,14 @@
-"""What a compiled program sends between its devices, read from its text.
+"""The traffic between the devices of a compiled program, read from its HLO text.
 
-    all-gather            n - 1 shares           n devices, each of which has one share of n
-    reduce-scatter        n - 1 shares
-    all-reduce            2 (n - 1) shares       a reduce-scatter and an all-gather
+    all-gather            n - 1 shards           n devices, each with one of n shards
+    reduce-scatter        n - 1 shards
+    all-reduce            2 (n - 1) shards       a reduce-scatter and an all-gather
     all-to-all            (n - 1) / n of its operand
     collective-permute    its operand
 
-These are the bytes that one device sends, at least, whatever way they take. What is in the body of a loop counts as
-often as the loop turns, which is read from its condition, `i < constant`: a scan over layers, a ring over devices. Of
-a conditional every branch counts.
+These are lower bounds on the bytes that one device sends, for any routing. The body of a loop counts once per
+iteration; the number of iterations is read from its condition, `i < constant`: a scan over layers, a ring over devices.
+All branches of a conditional count.
 """
 
 import functools
@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8}
-"""Bytes of an element; 4 where it is not here."""
+"""Bytes per element; 4 for types that are not listed."""
 
 KINDS = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
 COLLECTIVE = re.compile(rf"= (?P<shape>.*?) (?P<kind>{KINDS})(?P<start>-start)?\((?P<rest>.*)")
@@ -31,36 +31,36 @@ SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
 
 
 class Traffic(NamedTuple):
-    """What collectives of one kind over the same axes of the mesh do in a step.
+    """The collectives of one kind over the same axes of the mesh, in one step.
 
     Attributes:
         kind: "all-gather", ...
         axes: of the mesh, "data x fsdp".
-        places: in the program.
-        times: in a step.
-        sent: bytes, by one device in a step.
+        instructions: number of such instructions in the program.
+        times: number of executions per step.
+        sent: bytes that one device sends per step.
     """
 
     kind: str
     axes: str
-    places: int
+    instructions: int
     times: int
     sent: float
 
 
 class Collectives(NamedTuple):
-    """The traffic of a step, the largest first, and how many loops with traffic turn unknown times, counted as once."""
+    """The traffic of a step, largest first, and the number of loops with traffic whose iterations are unknown."""
 
     traffic: tuple[Traffic, ...]
     unknown_loops: int
 
     @property
     def sent(self) -> float:
-        """Bytes that a device sends in a step."""
+        """Bytes that a device sends per step."""
         return sum(entry.sent for entry in self.traffic)
 
     def over(self, axis: str) -> float:
-        """Return the bytes of collectives that an axis of the mesh takes part in."""
+        """Return the bytes of the collectives over an axis of the mesh."""
         return sum(entry.sent for entry in self.traffic if axis in entry.axes.split(" x "))
 
 
@@ -69,10 +69,10 @@ def collectives(text: str, mesh: Mesh) -> Collectives:
 
     Args:
         text: of the compiled module.
-        mesh: that it was compiled for.
+        mesh: it was compiled for.
     """
     program, entry = computations(text)
-    times, unknown = turns(program, entry)
+    times, unknown = run_counts(program, entry)
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for name, lines in program.items():
         for line in lines if times[name] else ():
@@ -89,7 +89,7 @@ def collectives(text: str, mesh: Mesh) -> Collectives:
 
 
 def computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """Return the instructions of every computation by its name, and the name of the first to run."""
+    """Return the instructions of every computation by name, and the name of the entry computation."""
     program: dict[str, list[str]] = {}
     entry, lines = "", []
     for line in text.splitlines():
@@ -102,10 +102,10 @@ def computations(text: str) -> tuple[dict[str, list[str]], str]:
     return program, entry
 
 
-def turns(program: dict[str, list[str]], entry: str) -> tuple[Counter[str], int]:
-    """Return how often each computation runs in a step, and how many loops with traffic turn unknown times.
+def run_counts(program: dict[str, list[str]], entry: str) -> tuple[Counter[str], int]:
+    """Return how often each computation runs per step, and the number of loops with unknown iterations.
 
-    A loop without traffic may: attention in tiles has such, over the tiles that a mask leaves.
+    Only loops with traffic are counted: tiled attention has others, over the tiles that a mask leaves.
     """
     times: Counter[str] = Counter()
     unknown = 0
@@ -147,27 +147,27 @@ def _loop_length(line: str, condition: list[str]) -> int | None:
 
 
 def _bytes(shape: str) -> list[int]:
-    """Return the bytes of every array of a shape, which may be a tuple."""
+    """Return the bytes of every array in a shape, which may be a tuple."""
     sizes = ((kind, [int(size) for size in axes.split(",") if size]) for kind, axes in SHAPE.findall(shape))
     return [WIDTHS.get(kind, 4) * math.prod(axes) for kind, axes in sizes if kind != "u32" or axes]
 
 
 def _sent(kind: str, size: int, group: int, scattered: bool, start: bool) -> float:
-    """Return what a device sends: `size` is the result, and where it is only started the operand too."""
+    """Return the bytes a device sends; `size` is that of the result, plus the operand for the start of a collective."""
     if kind == "collective-permute":
         return size / 2 if start else size
     if kind == "all-reduce":
         return 2 * size * (group - 1) / group
     if kind == "reduce-scatter":
-        whole = size if scattered else size * group / (1 + group) if start else size * group
-        return whole * (group - 1) / group
+        full = size if scattered else size * group / (1 + group) if start else size * group
+        return full * (group - 1) / group
     if kind == "all-gather" and start:
         return size / (1 + group) * (group - 1)
     return size * (group - 1) / group
 
 
 def _group(rest: str, mesh: Mesh) -> tuple[int, str]:
-    """Return how many devices take part together, and the axes of the mesh that they are apart on."""
+    """Return the size of a group of devices, and the axes of the mesh along which they differ."""
     pairs = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", rest)
     if pairs:
         ends = np.asarray([[int(end) for end in pair] for pair in re.findall(r"(\d+),(\d+)", pairs[1])])
@@ -178,13 +178,13 @@ def _group(rest: str, mesh: Mesh) -> tuple[int, str]:
 
 
 def _axes(groups: np.ndarray, mesh: Mesh) -> str:
-    places = np.stack(np.unravel_index(groups, mesh.devices.shape), axis=-1)
-    apart = (places != places[:, :1]).any(axis=(0, 1))
-    return " x ".join(name for name, differs in zip(mesh.axis_names, apart, strict=True) if differs)
+    coordinates = np.stack(np.unravel_index(groups, mesh.devices.shape), axis=-1)
+    differ = (coordinates != coordinates[:, :1]).any(axis=(0, 1))
+    return " x ".join(name for name, differs in zip(mesh.axis_names, differ, strict=True) if differs)
 
 
 def _replica_groups(rest: str, devices: int) -> np.ndarray:
-    """Return the devices of each group, in any of the three ways they are written."""
+    """Return the devices of each group, from any of the three notations."""
     named = re.search(
         r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*\)?[^)]*)\))? \{([^}]*)\}", rest
     )  # mesh['axis_0'=4,'axis_1'=16], device_ids=([2,4,8]T(1,0,2)) {'axis_0'}
@@ -204,7 +204,7 @@ def _replica_groups(rest: str, devices: int) -> np.ndarray:
 
 
 def _iota(text: str | None, devices: int) -> np.ndarray:
-    """Return `[2,4,8]T(1,0,2)`: all devices in a box, its axes turned."""
+    """Return the device numbers that `[2,4,8]T(1,0,2)` stands for: reshaped, then transposed."""
     found = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text or "")
     if not found:
         return np.arange(devices)

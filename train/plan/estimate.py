@@ -1,18 +1,18 @@
-"""Memory, arithmetic and traffic of a train step on a mesh, estimated from sizes: to order meshes before any compiles.
+"""Memory, arithmetic and traffic of a training step on a mesh, estimated from sizes, to rank meshes before compiling.
 
 On one device of d x f x t x s (data, fsdp, tensor, sequence), n = B / (d f parts) examples of T / s tokens:
 
-    state           parameters and what the optimizer keeps, split as declared; gradients, as the parameters
-    saved           the state before each layer, and what `remat` keeps inside
-    layer           what is alive while one layer goes backward; its kernels, gathered over fsdp
-    ends            the table of token vectors, whole, and its gradient; a chunk of logits
+    state           parameters and optimizer state, sharded; gradients, sharded like the parameters
+    saved           the activations before each layer, and those that `remat` saves inside
+    layer           live arrays in the backward pass of one layer; its kernels, gathered over fsdp
+    ends            the full embedding table and its gradient; a chunk of logits
 
-    fsdp            kernels gathered forward and backward, their gradients scattered
-    data, sequence  gradients added up
-    tensor          states added up twice in a layer, forward, backward and wherever they are computed again
-    sequence        keys and values round the ring, and their gradients backward
+    fsdp            kernels, gathered in the forward and backward pass; gradients, reduce-scattered
+    data, sequence  gradients, all-reduced
+    tensor          activations, all-reduced twice per layer in the forward pass, the backward pass and recomputation
+    sequence        keys and values around the ring, and their gradients in the backward pass
 
-The compiler knows better: both are printed side by side.
+After compiling, the compiler's figures are printed beside the estimates.
 """
 
 import functools
@@ -26,23 +26,23 @@ from jax.sharding import AbstractMesh, AxisType
 from train.devices.mesh import AXES, RULES, parameter_shardings, require_divisible
 from train.engine.task import Split
 from train.lm.cross_entropy import LOGITS_AT_ONCE
-from train.plan.abstract_step import BACKWARD_AGAIN, Subject, Work, bytes_of
+from train.plan.abstract_step import BACKWARD_AGAIN, AbstractStep, Work, bytes_of
 from train.plan.topology import Topology
 
 ROOM = 0.85
-"""Share of the memory that an estimate may fill, which the compiler may find to need a tenth more."""
+"""Fraction of the memory that an estimate may fill; compiled steps may need a tenth more than estimated."""
 
 Sizes = dict[str, int]
-"""Devices along each axis of the mesh."""
+"""Number of devices along each axis of the mesh."""
 
 
 class Arithmetic(NamedTuple):
     """FLOPs of a step.
 
     Attributes:
-        model: what the mathematics asks for.
-        again: what is computed twice, to save memory.
-        busiest: of the device that has the most to do: of a causal mask the last on `sequence` sees most.
+        model: without recomputation.
+        again: recomputation that saves memory.
+        busiest: of the device with the most work: with a causal mask, the last one along `sequence`.
     """
 
     model: float
@@ -51,15 +51,15 @@ class Arithmetic(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What a step takes on a mesh.
+    """The estimated cost of a step on a mesh.
 
     Attributes:
         sizes: of the mesh.
-        memory: bytes on a device, by what for.
+        memory: bytes on a device, by purpose.
         sent: bytes that a device sends, by axis of the mesh.
         arithmetic: of the step.
-        compute: seconds that the busiest device's arithmetic takes at its peak.
-        network: seconds that what a device sends takes.
+        compute: seconds of arithmetic on the busiest device, at its peak.
+        network: seconds of sending.
     """
 
     sizes: Sizes
@@ -71,12 +71,12 @@ class Estimate(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """Seconds that a step takes at least, arithmetic and traffic at the same time."""
+        """Lower bound on the seconds of a step, with arithmetic and traffic at the same time."""
         return max(self.compute, self.network)
 
 
-def estimate(subject: Subject, topology: Topology, sizes: Sizes) -> Estimate:
-    """Return what a step takes on a mesh."""
+def estimate(subject: AbstractStep, topology: Topology, sizes: Sizes) -> Estimate:
+    """Return the estimated cost of a step on a mesh."""
     work, device = subject.work, topology.device
     count = arithmetic(work, sizes)
     sent = _sent(work, sizes, sum(leaf.size for leaf in jax.tree.leaves(subject.split.shapes)))
@@ -94,14 +94,15 @@ def arithmetic(work: Work, sizes: Sizes) -> Arithmetic:
         pairs += work.pair_flops
     if _logits(work, sizes) > LOGITS_AT_ONCE:
         again += 2.0 * work.batch * work.rows * work.width * work.columns
-    turns, devices = sizes["sequence"], math.prod(sizes.values())
-    slowest = (2 * turns - 1) / turns if work.causal else 1  # half a share of its own, then whole ones; the mean is n/2
-    whole = work.model_flops + again
-    return Arithmetic(work.model_flops, again, (whole - pairs + slowest * pairs) / devices)
+    ring_steps, devices = sizes["sequence"], math.prod(sizes.values())
+    # The last device of a causal ring has one half-masked block, else full ones; on average it is half of all blocks.
+    slowest = (2 * ring_steps - 1) / ring_steps if work.causal else 1
+    total = work.model_flops + again
+    return Arithmetic(work.model_flops, again, (total - pairs + slowest * pairs) / devices)
 
 
 def meshes(work: Work, devices: int) -> list[Sizes]:
-    """Return every mesh over so many devices that gives each the same share of the work."""
+    """Return all meshes over this number of devices that divide the work evenly."""
     divisors = [size for size in range(1, devices + 1) if devices % size == 0]
     found = []
     for fsdp, tensor, sequence in itertools.product(divisors, repeat=3):
@@ -113,7 +114,7 @@ def meshes(work: Work, devices: int) -> list[Sizes]:
 
 
 def divides(work: Work, sizes: Sizes) -> bool:
-    """Return whether every device gets the same share of the work."""
+    """Return whether a mesh divides the work evenly."""
     try:
         require_divisible(sizes, batch=work.batch // work.parts, kv_heads=work.heads, length=work.tokens)
     except ValueError:
@@ -121,17 +122,17 @@ def divides(work: Work, sizes: Sizes) -> bool:
     return True
 
 
-def ranked(subject: Subject, topology: Topology) -> list[Estimate]:
-    """Return estimates of all meshes, best first: those that fit by their bound, then the others by their memory.
+def ranked(subject: AbstractStep, topology: Topology) -> list[Estimate]:
+    """Return the estimates of all meshes, best first: those that fit, by time, then the others, by memory.
 
     Raises:
-        ValueError: no mesh gives each device the same share.
+        ValueError: no mesh divides the work evenly.
     """
     found = [estimate(subject, topology, sizes) for sizes in meshes(subject.work, topology.devices)]
     if not found:
-        rule = f"batch / accumulate, key heads and tokens must share {topology.devices} devices"
+        rule = f"batch / accumulate, key heads and tokens must divide evenly over {topology.devices} devices"
         got = f"{subject.work.batch // subject.work.parts}, {subject.work.heads} and {subject.work.tokens}"
-        raise ValueError(f"{rule} evenly, got {got}")
+        raise ValueError(f"{rule}, got {got}")
 
     def order(entry: Estimate) -> tuple[float, ...]:
         memory = sum(entry.memory.values())
@@ -142,18 +143,20 @@ def ranked(subject: Subject, topology: Topology) -> list[Estimate]:
 
 
 def _local(work: Work, sizes: Sizes) -> float:
-    """Return the tokens that a device has at once."""
+    """Return the number of tokens that a device processes at once."""
     return work.batch / work.parts / sizes["data"] / sizes["fsdp"] * work.tokens / sizes["sequence"]
 
 
 def _logits(work: Work, sizes: Sizes) -> float:
-    """Return the logits of a device's rows at once."""
+    """Return the number of logits that a device computes at once."""
     return _local(work, sizes) * work.rows / work.tokens * work.columns / sizes["tensor"]
 
 
-def _memory(subject: Subject, sizes: Sizes) -> dict[str, float]:
+def _memory(subject: AbstractStep, sizes: Sizes) -> dict[str, float]:
     work, tensor, tokens = subject.work, sizes["tensor"], _local(subject.work, sizes)
-    params = _share(subject.split, tuple((axis, sizes[axis] if axis in RULES.values() else 1) for axis in AXES))
+    params = _parameter_bytes(
+        subject.split, tuple((axis, sizes[axis] if axis in RULES.values() else 1) for axis in AXES)
+    )
     qkv = (work.queries + 2 * work.keys) / tensor
     products = qkv + (work.queries + work.hidden) / tensor + 2 * work.width
     inside = {"full": 0, "products": products, "none": 2 * products - work.hidden / tensor + 6 * work.width}[work.remat]
@@ -169,12 +172,12 @@ def _memory(subject: Subject, sizes: Sizes) -> dict[str, float]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _share(split: Split, sizes: tuple[tuple[str, int], ...]) -> int:
-    """Return the bytes of the parameters on one device: the same on many meshes, and slow to ask for."""
+def _parameter_bytes(split: Split, sizes: tuple[tuple[str, int], ...]) -> int:
+    """Return the bytes of the parameters on one device; cached, because it is slow and many meshes have the same."""
     mesh = AbstractMesh(tuple(size for _, size in sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     shardings = parameter_shardings(split.variables, mesh)  # pyright: ignore[reportArgumentType]
-    share = lambda leaf, sharding: leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))
-    return sum(jax.tree.leaves(jax.tree.map(share, split.shapes, shardings)))
+    shard = lambda leaf, sharding: leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))
+    return sum(jax.tree.leaves(jax.tree.map(shard, split.shapes, shardings)))
 
 
 def _sent(work: Work, sizes: Sizes, parameters: int) -> dict[str, float]:

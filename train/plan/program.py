@@ -1,14 +1,14 @@
-"""Will it fit: a train step compiled for machines that are not here, or estimated for those it cannot be compiled for.
+"""Whether a training step fits on a machine: compiled for TPUs without having them, estimated for GPUs.
 
     python -m train.plan lm --preset=llama_7b --length=131072 --batch=32 --topology=v5p:8x8x8
     python -m train.plan lm --preset=llama_7b --topology=v5e:16x16 --mesh=fsdp=64,tensor=4
     python -m train.plan vit --preset=imagenet100 --topology=v6e:4x4
     python -m train.plan seq2seq --preset=table --topology=v5e:2x2
-    python -m train.plan lm --preset=llama_7b --topology=h100:64       estimated: GPUs' compiler needs the GPU
+    python -m train.plan lm --preset=llama_7b --topology=h100:64       estimated: compiling for a GPU needs one
     python -m train.plan lm --preset=llama_7b --topology=v5p:4x4x4 --scale      to 4,096 chips, estimated
 
-All other options are those of the program. The step is the program's own, on shapes: no data is read and no array made.
-Without --mesh, meshes are tried in the order of their estimates until one fits. Exit status 1: it does not fit.
+All other options are those of the program, and so is the step, but on shapes: no data is read and no array is made.
+Without --mesh, meshes are tried in the order of their estimates until one fits. The exit status is 1 if none fits.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from train.engine.config import parse
 from train.engine.parser import Parser
 from train.engine.stopping import friendly
 from train.lm import config as lm_config
-from train.plan.abstract_step import Subject, answer_subject, compile_step, image_subject, language_subject
+from train.plan.abstract_step import AbstractStep, compile_step, lm_step, seq2seq_step, vit_step
 from train.plan.collectives import Collectives, collectives
 from train.plan.estimate import Estimate, Sizes, estimate, ranked
 from train.plan.report import (
@@ -44,22 +44,22 @@ from train.seq2seq import config as seq2seq_config
 from train.vit import config as vit_config
 
 ATTEMPTS = 4
-"""Meshes that are compiled before the search gives up."""
+"""Maximum number of meshes that are compiled."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanOptions:
-    """Say whether a train step fits on a machine, and how fast it can be at most."""
+    """Report whether a training step fits on a machine, and a lower bound on its time."""
 
-    topology: str  # chips of a TPU slice, v5p:8x8x8 (v5e, v5p, v6e, tpu7x), or GPUs, h100:64 (a100, h100, h200, b200)
-    vocab: int = 32000  # tokens that train.lm tells apart
-    channels: int = 3  # of the images of train.vit
-    classes: int = 1000  # of the images of train.vit
-    scale: bool = False  # the same work for each chip on 64 to 4,096 chips, estimated, in place of the plan
+    topology: str  # a TPU slice, v5p:8x8x8 (v5e, v5p, v6e, tpu7x), or GPUs, h100:64 (a100, h100, h200, b200)
+    vocab: int = 32000  # vocabulary size of train.lm
+    channels: int = 3  # image channels of train.vit
+    classes: int = 1000  # number of classes of train.vit
+    scale: bool = False  # estimate weak scaling instead: the same work per chip on 64 to 4,096 chips
 
 
 class CompiledStep(NamedTuple):
-    """What the compiler says of a step on a mesh: bytes of a device, traffic, and places that call a Mosaic kernel."""
+    """A compiled step: bytes of memory on a device, traffic, and the number of calls of Mosaic kernels."""
 
     memory: dict[str, int]
     collectives: Collectives
@@ -67,7 +67,7 @@ class CompiledStep(NamedTuple):
 
 
 class DoesNotFit(Exception):
-    """The compiler found too little memory."""
+    """The step needs more memory than a device has."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,21 +82,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen = _mesh_given(subject, topology)
         if not topology.compiles:
             best = estimate(subject, topology, chosen) if chosen else ranked(subject, topology)[0]
-            console.print(f"{topology.name} cannot be compiled for without it: all that follows is estimated")
+            console.print(f"compiling for {topology.name} needs the machine itself: all figures below are estimates")
             print_estimate(best, subject, topology, console)
             return int(sum(best.memory.values()) > topology.device.memory)
         tries = [estimate(subject, topology, chosen)] if chosen else ranked(subject, topology)[:ATTEMPTS]
         return _first_that_fits(subject, topology, tries, console)
 
 
-def read(argv: Sequence[str]) -> tuple[Subject, Topology, PlanOptions]:
-    """Return what the command line asks for.
+def read(argv: Sequence[str]) -> tuple[AbstractStep, Topology, PlanOptions]:
+    """Return the step, the machine and the options of a command line.
 
     Raises:
         ValueError: an unknown program or topology, or an option that breaks a rule.
     """
     parser = Parser(prog="python -m train.plan", epilog="all other options are those of python -m train.PROGRAM")
-    parser.add_argument("program", choices=("lm", "seq2seq", "vit"), help="whose train step")
+    parser.add_argument("program", choices=("lm", "seq2seq", "vit"), help="the program whose training step is planned")
     parser.add_arguments(PlanOptions, dest="options")
     found, rest = parser.parse_known_args(list(argv))
     options: PlanOptions = found.options
@@ -107,22 +107,22 @@ def read(argv: Sequence[str]) -> tuple[Subject, Topology, PlanOptions]:
             raise ValueError(f"{name} must be below {2**31}, got {getattr(options, name)}")
     topology = parse_topology(options.topology)
     if found.program == "lm":
-        subject = language_subject(parse(lm_config.Config, rest), options.vocab)
+        subject = lm_step(parse(lm_config.Config, rest), options.vocab)
     elif found.program == "seq2seq":
-        subject = answer_subject(parse(seq2seq_config.Config, rest))
+        subject = seq2seq_step(parse(seq2seq_config.Config, rest))
     else:
-        subject = image_subject(parse(vit_config.Config, rest), options.channels, options.classes)
+        subject = vit_step(parse(vit_config.Config, rest), options.channels, options.classes)
     if subject.config.devices:
-        raise ValueError(f"devices must not be given: --topology says how many, got {subject.config.devices}")
+        raise ValueError(f"devices must not be given, because --topology sets it, got {subject.config.devices}")
     return subject, topology, options
 
 
-def plan(subject: Subject, topology: Topology, sizes: Sizes) -> CompiledStep:
-    """Compile the step and read what it needs.
+def plan(subject: AbstractStep, topology: Topology, sizes: Sizes) -> CompiledStep:
+    """Compile the step and return its cost.
 
     Raises:
-        DoesNotFit: with what it needs and what there is.
-        ValueError: no compiler, or a topology that it does not know.
+        DoesNotFit: with the memory that it needs and that there is.
+        ValueError: there is no compiler, or it does not know the topology.
     """
     mesh = tpu_mesh(topology, mesh_text(sizes))
     try:
@@ -134,7 +134,7 @@ def plan(subject: Subject, topology: Topology, sizes: Sizes) -> CompiledStep:
 
 
 def memory(step: Compiled) -> dict[str, int]:
-    """Return the bytes of a compiled step on one device, by what for."""
+    """Return the bytes of memory of a compiled step on one device, by purpose."""
     found: Any = step.memory_analysis()
     return {
         "arguments": found.argument_size_in_bytes,
@@ -145,10 +145,10 @@ def memory(step: Compiled) -> dict[str, int]:
 
 
 def shortage(message: str) -> str:
-    """Return "does not fit: needs X GiB, has Y GiB" from what the compiler says when memory runs out.
+    """Return "does not fit: needs X GiB, has Y GiB" from the compiler's message about too little memory.
 
     Raises:
-        JaxRuntimeError: it failed for another reason.
+        JaxRuntimeError: the message is about another error.
     """
     if "RESOURCE_EXHAUSTED" not in message:
         raise JaxRuntimeError(message)
@@ -160,8 +160,8 @@ def shortage(message: str) -> str:
     return f"does not fit: needs {needs:.2f} GiB, has {has:.2f} GiB"
 
 
-def _mesh_given(subject: Subject, topology: Topology) -> Sizes | None:
-    """Return the sizes that --mesh names, checked, or None where it does not."""
+def _mesh_given(subject: AbstractStep, topology: Topology) -> Sizes | None:
+    """Return the checked sizes of --mesh, or None if it is not given."""
     if not subject.config.mesh:
         return None
     sizes, work = require_product(topology, subject.config.mesh), subject.work
@@ -169,7 +169,7 @@ def _mesh_given(subject: Subject, topology: Topology) -> Sizes | None:
     return sizes
 
 
-def _first_that_fits(subject: Subject, topology: Topology, tries: list[Estimate], console: Console) -> int:
+def _first_that_fits(subject: AbstractStep, topology: Topology, tries: list[Estimate], console: Console) -> int:
     for number, guess in enumerate(tries, 1):
         console.print(f"compiling mesh {mesh_text(guess.sizes)} ({number} of at most {len(tries)}) ...")
         try:
@@ -178,7 +178,7 @@ def _first_that_fits(subject: Subject, topology: Topology, tries: list[Estimate]
             console.print(f"{mesh_text(guess.sizes)}: {reason}")
             continue
         print_memory(found.memory, guess, topology, console)
-        console.print(f"attention: {found.kernels or 'no'} calls of the TPU's kernels in the program")
+        console.print(f"attention: {found.kernels or 'no'} calls of TPU kernels in the program")
         print_collectives(found.collectives, guess, console)
         print_bounds(guess, found.collectives.sent, subject, topology, console)
         return 0

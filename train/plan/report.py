@@ -1,10 +1,10 @@
-"""What `train.plan` found, in words and tables."""
+"""The output of `train.plan`: text and tables."""
 
 import jax
 from rich.console import Console
 
 from train.devices.mesh import AXES
-from train.plan.abstract_step import Subject
+from train.plan.abstract_step import AbstractStep
 from train.plan.collectives import Collectives
 from train.plan.estimate import Estimate, Sizes
 from train.plan.topology import GIB, Topology
@@ -12,12 +12,12 @@ from train.plan.weak_scaling import ScalingRow
 
 
 def mesh_text(sizes: Sizes) -> str:
-    """Return a mesh as `--mesh` takes it."""
+    """Return a mesh in the syntax of `--mesh`."""
     return ",".join(f"{name}={size}" for name, size in sizes.items())
 
 
-def describe(subject: Subject, topology: Topology) -> str:
-    """Return what is planned, on what, in a line."""
+def describe(subject: AbstractStep, topology: Topology) -> str:
+    """Return one line on the step and one on the machine."""
     config, work = subject.config, subject.work
     count = sum(leaf.size for leaf in jax.tree.leaves(subject.split.shapes))
     device = topology.device
@@ -25,12 +25,12 @@ def describe(subject: Subject, topology: Topology) -> str:
         f"train.{config.program} · {config.pe} · {count:,} parameters · batch {work.batch:,} x {work.tokens:,} tokens"
         f" · {config.dtype} · remat {work.remat}\n"
         f"{topology.name} · {topology.devices:,} x {device.kind}, each {device.memory / GIB:.0f} GiB, "
-        f"{device.peak / 1e12:,.0f} TFLOP/s in bfloat16, {device.network / 1e9:,.0f} GB/s to the others"
+        f"{device.peak / 1e12:,.0f} TFLOP/s in bfloat16, {device.network / 1e9:,.0f} GB/s between devices"
     )
 
 
 def print_memory(memory: dict[str, int], guess: Estimate, topology: Topology, console: Console) -> None:
-    """Print what the compiler needs on a device, and the estimate beside it."""
+    """Print the memory of the compiled step on a device beside the estimate."""
     total, has = sum(memory.values()), topology.device.memory
     known = {"arguments": guess.memory["state"], "outputs": 0.0, "program": 0.0}
     known["temporaries"] = sum(guess.memory.values()) - known["arguments"]
@@ -43,28 +43,28 @@ def print_memory(memory: dict[str, int], guess: Estimate, topology: Topology, co
 
 def print_collectives(found: Collectives, guess: Estimate, console: Console) -> None:
     """Print the traffic of a step, by kind and axes, and by axis beside the estimate."""
-    console.print(f"\n{'collectives of a step':28}{'over':>20}{'places':>8}{'times':>8}{'GiB sent':>10}")
+    console.print(f"\n{'collectives of a step':28}{'over':>20}{'instr.':>8}{'times':>8}{'GiB sent':>10}")
     small = [entry for entry in found.traffic if entry.sent < found.sent / 1000]
     for entry in found.traffic[: len(found.traffic) - len(small)]:
-        line = f"  {entry.kind:26}{entry.axes:>20}{entry.places:8}{entry.times:8,}{entry.sent / GIB:10.3f}"
+        line = f"  {entry.kind:26}{entry.axes:>20}{entry.instructions:8}{entry.times:8,}{entry.sent / GIB:10.3f}"
         console.print(line)
     if small:
-        places, times = sum(entry.places for entry in small), sum(entry.times for entry in small)
+        instructions, times = sum(entry.instructions for entry in small), sum(entry.times for entry in small)
         sent = sum(entry.sent for entry in small)
-        console.print(f"  {'others, below a thousandth':26}{'':>20}{places:8}{times:8,}{sent / GIB:10.3f}")
+        console.print(f"  {'others, below a thousandth':26}{'':>20}{instructions:8}{times:8,}{sent / GIB:10.3f}")
     console.print(f"  {'all':26}{'estimated ' + format(sum(guess.sent.values()) / GIB, '.1f'):>20}", end="")
     console.print(f"{'':16}{found.sent / GIB:10.3f}")
     if found.unknown_loops:
-        console.print(f"  loops whose turns are not known, counted as one turn: {found.unknown_loops}")
+        console.print(f"  loops with an unknown number of iterations, counted as one: {found.unknown_loops}")
 
 
-def print_bounds(guess: Estimate, sent: float, subject: Subject, topology: Topology, console: Console) -> None:
-    """Print the arithmetic of a step and the shortest time it can take.
+def print_bounds(guess: Estimate, sent: float, subject: AbstractStep, topology: Topology, console: Console) -> None:
+    """Print the arithmetic of a step and lower bounds on its time.
 
     Args:
-        guess: the arithmetic.
+        guess: the estimated cost, for its arithmetic.
         sent: bytes that a device sends.
-        subject: what is planned.
+        subject: the step.
         topology: the machine.
         console: of the user.
     """
@@ -73,27 +73,27 @@ def print_bounds(guess: Estimate, sent: float, subject: Subject, topology: Topol
     bound = max(compute, network)
     ideal = flops.model / topology.devices / device.peak
     even = (flops.model + flops.again) / topology.devices
-    console.print(f"\narithmetic of a step: {flops.model:.4g} FLOP, and {flops.again:.4g} computed again")
+    console.print(f"\narithmetic of a step: {flops.model:.4g} FLOP, and {flops.again:.4g} of recomputation")
     if flops.busiest > 1.001 * even:
-        console.print(f"  the busiest device has {flops.busiest / even:.2f} times its share (causal, over sequence)")
+        console.print(f"  the busiest device has {flops.busiest / even:.2f} times the mean (causal mask on sequence)")
     console.print("a step takes at least")
-    console.print(f"  {compute:10.3f} s of arithmetic, at the peak")
-    console.print(f"  {network:10.3f} s of network, all links busy")
+    console.print(f"  {compute:10.3f} s of arithmetic, at peak FLOP/s")
+    console.print(f"  {network:10.3f} s of network traffic, with all links busy")
     rate = subject.units / bound
-    console.print(f"so at most {rate:,.0f} {subject.unit}/s, {rate / topology.devices:,.1f} a device")
-    turns = f"{ideal / (compute + network):.1%} if the two take turns"
-    console.print(f"model FLOP utilization at most {ideal / bound:.1%}, {turns}")
+    console.print(f"so at most {rate:,.0f} {subject.unit}/s, {rate / topology.devices:,.1f} per device")
+    without_overlap = f"{ideal / (compute + network):.1%} without overlap of arithmetic and traffic"
+    console.print(f"model FLOP utilization at most {ideal / bound:.1%}, {without_overlap}")
 
 
-def print_estimate(guess: Estimate, subject: Subject, topology: Topology, console: Console) -> None:
-    """Print memory, traffic and bounds where nothing can be compiled."""
+def print_estimate(guess: Estimate, subject: AbstractStep, topology: Topology, console: Console) -> None:
+    """Print estimated memory, traffic and bounds for a machine that cannot be compiled for."""
     total, has = sum(guess.memory.values()), topology.device.memory
     word = "fits" if total <= has else "does not fit"
     console.print(f"mesh {mesh_text(guess.sizes)}")
     console.print(f"\n{word}: needs {total / GIB:.2f} GiB, has {has / GIB:.2f} GiB")
     for name, size in guess.memory.items():
         console.print(f"  {name:26}{size / GIB:10.2f}")
-    console.print("\nGiB that a device sends in a step, by axis")
+    console.print("\nGiB that a device sends per step, by axis")
     for name in AXES:
         console.print(f"  {name:26}{guess.sent[name] / GIB:10.3f}")
     print_bounds(guess, sum(guess.sent.values()), subject, topology, console)
@@ -102,7 +102,7 @@ def print_estimate(guess: Estimate, subject: Subject, topology: Topology, consol
 def print_scaling(rows: list[ScalingRow], topology: Topology, console: Console) -> None:
     """Print the table of weak scaling, as markdown."""
     console.print(f"\nanalytic, for {topology.name.partition(':')[0]}: nothing was compiled or run")
-    console.print("seconds of a step, at the peak of arithmetic and with all links busy, by axis of the mesh\n")
+    console.print("seconds per step, at peak FLOP/s and with all links busy, by axis of the mesh\n")
     console.print(
         "| chips | batch | mesh (d, f, t, s) | GiB | compute | data | fsdp | tensor | sequence | efficiency |"
     )
@@ -113,8 +113,8 @@ def print_scaling(rows: list[ScalingRow], topology: Topology, console: Console) 
         mesh = ", ".join(str(size) for size in found.sizes.values())
         console.print(
             f"| {row.chips:,}{mark} | {row.batch:,} | {mesh} | {sum(found.memory.values()) / GIB:.1f} | "
-            f"{found.compute:.3f} | {seconds} | {row.in_turn:.0%} to {row.overlapped:.0%} |"
+            f"{found.compute:.3f} | {seconds} | {row.no_overlap:.0%} to {row.overlapped:.0%} |"
         )
-    console.print("\nefficiency: arithmetic's share of a step, from no overlap with the network to full overlap")
+    console.print("\nefficiency: fraction of a step that is arithmetic, without and with overlap of network traffic")
     if not all(row.one_slice for row in rows):
-        console.print("*: more than one slice holds; the network between slices is slower, and not in these figures")
+        console.print("*: more than one slice; the slower network between slices is not included")

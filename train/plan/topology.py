@@ -1,6 +1,6 @@
-"""Machines by name, "v5p:8x8x8" or "h100:64": what a device has, and the devices of a TPU slice that is not here.
+"""Machines by name, "v5p:8x8x8" or "h100:64": memory and speed of their devices, and meshes of absent TPU slices.
 
-The figures are of one device as JAX sees it: of a TPU v7 chip, which is two devices, one half.
+The figures are for one JAX device; a TPU v7 chip has two.
 
 Reference:
     Cloud TPU documentation, pages "TPU v5e", "TPU v5p", "TPU v6e" and "TPU7x (Ironwood)", tables of specifications: HBM
@@ -31,19 +31,19 @@ ENVIRONMENT = {
     "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-"""What libtpu reads when it is loaded: no machine is asked what it is, several compilers may run side by side."""
+"""Environment of libtpu, read when it is loaded: do not query the machine, and allow several compilers at once."""
 
 
 class Device(NamedTuple):
-    """What one device has.
+    """The capacities of one device.
 
     Attributes:
-        kind: as JAX names it.
+        kind: its `device_kind` in JAX.
         memory: bytes.
-        network: bytes per second that it sends, over all its links together.
-        slice: devices that this network joins at most; 0 = any number.
-        chip: devices of a chip.
-        axes: dimensions of a slice; 0 = it has none.
+        network: bytes per second that it can send over all its links together.
+        slice: maximum number of devices that this network connects; 0 = no limit.
+        chip: devices per chip.
+        axes: number of dimensions of a slice; 0 = no slices.
     """
 
     kind: str
@@ -69,15 +69,15 @@ DEVICES = {
     "h200": Device("NVIDIA H200", 141 * 10**9, 50e9, 0),
     "b200": Device("NVIDIA B200", 180 * 10**9, 50e9, 0),
 }
-"""By family. Of a GPU, the network is the adapter that leads out of its machine."""
+"""By family. The network of a GPU is the adapter that connects its machine to others."""
 
 
 MOST = 1_000_000
-"""Devices, at most: ways to divide them are listed before one is chosen."""
+"""Maximum number of devices, because all meshes over them are enumerated."""
 
 
 class Topology(NamedTuple):
-    """So many devices of one family."""
+    """A number of devices of one family."""
 
     name: str
     device: Device
@@ -85,15 +85,15 @@ class Topology(NamedTuple):
 
     @property
     def compiles(self) -> bool:
-        """Whether programs can be compiled for it without it."""
+        """Whether programs can be compiled for it without having it."""
         return self.device.axes > 0
 
 
 def parse_topology(text: str) -> Topology:
-    """Return what "v5p:8x8x8" (chips along each axis of a slice) or "h100:64" (GPUs) stands for.
+    """Return the machine "v5p:8x8x8" (chips along each axis of a slice) or "h100:64" (number of GPUs).
 
     Raises:
-        ValueError: an unknown family, or a shape that it does not have.
+        ValueError: an unknown family, or a shape that the family does not have.
     """
     family, _, shape = text.partition(":")
     if family not in DEVICES:
@@ -109,14 +109,14 @@ def parse_topology(text: str) -> Topology:
 
 
 def tpu_mesh(topology: Topology, sizes: str) -> Mesh:
-    """Return the mesh over the devices of a TPU slice, which need not be here.
+    """Return the mesh over the devices of a TPU slice, which need not be present.
 
     Args:
         topology: of TPUs.
-        sizes: as `parse_mesh` takes them; empty = all devices on `data`.
+        sizes: in the syntax of `parse_mesh`; empty = all devices on `data`.
 
     Raises:
-        ValueError: the compiler is missing or does not know the slice, or sizes that do not multiply to its devices.
+        ValueError: the compiler is missing or does not know the slice, or the product of the sizes is wrong.
     """
     if importlib.util.find_spec("libtpu") is None:
         raise ValueError("libtpu must be installed to compile for a TPU: pip install -e '.[tpu]', got none")
@@ -139,10 +139,10 @@ def require_product(topology: Topology, sizes: str) -> dict[str, int]:
     """Return the sizes of a mesh.
 
     Raises:
-        ValueError: they do not multiply to the devices.
+        ValueError: their product is not the number of devices.
     """
     shape = parse_mesh(sizes or f"data={topology.devices}")
     if math.prod(shape.values()) != topology.devices:
         got = f"{sizes} = {math.prod(shape.values())}"
-        raise ValueError(f"mesh must multiply to the {topology.devices} devices of {topology.name}, got {got}")
+        raise ValueError(f"the product of mesh must be the {topology.devices} devices of {topology.name}, got {got}")
     return shape

@@ -1,24 +1,24 @@
-"""Weak scaling, estimated: the same work for each device, on more and more of them, each time on the best mesh."""
+"""Weak scaling, estimated: the same work per device on more and more devices, with the best mesh for each number."""
 
 import dataclasses
 from typing import NamedTuple
 
-from train.plan.abstract_step import Subject
+from train.plan.abstract_step import AbstractStep
 from train.plan.estimate import Estimate, ranked
 from train.plan.topology import Topology
 
 COUNTS = (64, 128, 256, 512, 1024, 2048, 4096)
-"""Chips."""
+"""Numbers of chips."""
 
 
 class ScalingRow(NamedTuple):
-    """One number of chips.
+    """The estimate for one number of chips.
 
     Attributes:
-        chips: of the machine.
-        batch: examples in a step.
+        chips: number of chips.
+        batch: examples per step.
         estimate: of the best mesh.
-        one_slice: whether the chips' own network joins so many.
+        one_slice: whether one slice has this many chips.
     """
 
     chips: int
@@ -28,32 +28,32 @@ class ScalingRow(NamedTuple):
 
     @property
     def overlapped(self) -> float:
-        """Share of the step that is arithmetic, where all traffic goes on beside it."""
+        """Fraction of the step that is arithmetic, if all traffic overlaps with it."""
         return self.estimate.compute / self.estimate.bound
 
     @property
-    def in_turn(self) -> float:
-        """Share of the step that is arithmetic, where no traffic does."""
+    def no_overlap(self) -> float:
+        """Fraction of the step that is arithmetic, if no traffic overlaps with it."""
         return self.estimate.compute / (self.estimate.compute + self.estimate.network)
 
 
-def scaling(subject: Subject, topology: Topology, counts: tuple[int, ...] = COUNTS) -> list[ScalingRow]:
-    """Return estimates for machines of this family, the batch growing with them.
+def scaling(subject: AbstractStep, topology: Topology, counts: tuple[int, ...] = COUNTS) -> list[ScalingRow]:
+    """Return estimates for machines of this family, with a batch in proportion to the number of chips.
 
     Args:
-        subject: whose batch is that of `topology`.
+        subject: the step, with the batch for `topology`.
         topology: of any size.
-        counts: chips.
+        counts: numbers of chips.
 
     Raises:
-        ValueError: a number of chips whose batch is not whole, or that no mesh shares evenly.
+        ValueError: the batch for a number of chips is not an integer, or no mesh divides the work evenly.
     """
     rows = []
     for chips in counts:
         devices = chips * topology.device.chip
         batch, left = divmod(subject.work.batch * devices, topology.devices)
         if left or batch % subject.work.parts or not batch:
-            rule = f"batch must grow with the chips to a whole number on {chips} of them"
+            rule = f"batch must be an integer when scaled to {chips} chips"
             raise ValueError(f"{rule}, got {subject.work.batch} on {topology.devices // topology.device.chip}")
         machine = topology._replace(devices=devices)
         best = ranked(_with_batch(subject, batch), machine)[0]
@@ -61,8 +61,8 @@ def scaling(subject: Subject, topology: Topology, counts: tuple[int, ...] = COUN
     return rows
 
 
-def _with_batch(subject: Subject, batch: int) -> Subject:
-    """Return the step at another batch: all arithmetic is in proportion."""
+def _with_batch(subject: AbstractStep, batch: int) -> AbstractStep:
+    """Return the step with another batch size; all arithmetic is proportional to it."""
     work = subject.work
     flops = {name: getattr(work, name) * batch // work.batch for name in ("model_flops", "layer_flops", "pair_flops")}
     config = dataclasses.replace(subject.config, batch=batch)

@@ -44,9 +44,7 @@ class Config(SequenceConfig):
 
     preset: str = "demo"  # demo: minutes on two cores, one task; table: all tasks, an accelerator
     pe: str = "rope"  # positional encoding: a name, with optional arguments: "rope(base=100)"
-    data: str = simple_parsing.field(
-        "reverse", alias="--task"
-    )  # comma-separated: copy, reverse, sort, addition, passkey
+    data: str = simple_parsing.field("reverse", alias="--task")  # one or more of copy,reverse,sort,addition,passkey
     init: str = ""  # run folder whose trained weights training starts from
     batch: int = 64  # examples per step, over all devices
     weight_decay: float = 0.01  # weight decay, of kernels only
