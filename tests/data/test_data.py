@@ -68,7 +68,7 @@ def test_the_draw_is_fixed_and_balanced() -> None:
 def test_damage_to_an_embedded_file_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "fashion.xz"
     broken.write_bytes(fashion.EMBEDDED.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"fashion\.xz must be the file of this version"):
+    with pytest.raises(ValueError, match=r"fashion\.xz must be the embedded file of this version"):
         source.unpack(broken, fashion.CONTENT)
     broken.write_bytes(lzma.compress(b"other"))
     with pytest.raises(ValueError, match=r"fashion\.xz must hold content of sha256 0ea38a47"):

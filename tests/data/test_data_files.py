@@ -75,8 +75,8 @@ def test_the_central_square_is_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda root: None, "must hold class sub-folders"),
-        (lambda root: (root / "a").mkdir(), "every class sub-folder must hold images"),
+        (lambda root: None, "must have a subfolder per class"),
+        (lambda root: (root / "a").mkdir(), "every class subfolder must have images"),
         (
             lambda root: [make_folder(root, {"": 2}), *(shutil.rmtree(root / name) for name in list(COLORS)[1:])],
             "at least two classes, got",

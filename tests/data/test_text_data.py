@@ -192,13 +192,19 @@ def test_a_file_is_not_held_out_from_itself(tmp_path: Path, kind: str) -> None:
         load_text(f"{kind}(path={str(path)!r}, held_out={str(path)!r})")
 
 
-@pytest.mark.parametrize("share", ["0.0", "1.0", "-0.5", "1e999"])
+@pytest.mark.parametrize(
+    ("fraction", "rule"),
+    [
+        *((fraction, "held_out must be a fraction between 0 and 1") for fraction in ("0.0", "1.0", "-0.5")),
+        ("1e999", r"held_out must be float \| str, got inf"),
+    ],
+)
 @pytest.mark.parametrize("separator", ["", "--"])
-def test_a_share_is_proper(tmp_path: Path, share: str, separator: str) -> None:
+def test_a_fraction_is_between_0_and_1(tmp_path: Path, fraction: str, rule: str, separator: str) -> None:
     path = tmp_path / "two.txt"
     path.write_text("a\n--\nb\n")
-    spec = f"file(path={str(path)!r}, separator={separator!r}, held_out={share})"
-    with pytest.raises(ValueError, match="held_out must be a share between 0 and 1"):
+    spec = f"file(path={str(path)!r}, separator={separator!r}, held_out={fraction})"
+    with pytest.raises((ValueError, TypeError), match=rule):
         load_text(spec)
 
 
@@ -238,7 +244,7 @@ def test_prepared_text_is_found_by_type(data_dir: Path) -> None:
         ("tfds(name='stories', held_out='late')", "must have the split 'late', got train, validation"),
         ("tfds(name='books', held_out=0.5)", "several texts needs key=..., got books with body, title"),
         ("tfds(name='stories', key='number')", "must have text under 'number', got stories with number, story"),
-        ("tfds(name='books', key='title', held_out=1.5)", "held_out must be a share between 0 and 1"),
+        ("tfds(name='books', key='title', held_out=1.5)", "held_out must be a fraction between 0 and 1"),
         (
             "tfds(name='books', key='body', held_out=0.5)",
             r"books/1.0.0 train \d must be UTF-8, got byte 0xff at offset 2",

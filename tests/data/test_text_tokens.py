@@ -91,7 +91,7 @@ def test_a_file_of_a_tokenizer_is_read_without_its_extras(tmp_path: Path) -> Non
     ("spec", "message"),
     [
         ("words", r"tokenizer must be 'bytes', 'bpe\(vocab=N\)' or a path of a tokenizer.json, got 'words'"),
-        ("bpe(vocab=255)", r"must have N of at least 256, one token a byte, got 255"),
+        ("bpe(vocab=255)", r"must have N of at least 256, one token per byte, got 255"),
         ("bpe(size=300)", "tokenizer must be"),
         ("nowhere.json", "a tokenizer.json must be a file, got 'nowhere.json'"),
     ],

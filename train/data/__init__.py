@@ -1,1 +1,1 @@
-"""Data to train on: embedded, in folders, or prepared by TensorFlow Datasets; nothing is ever downloaded."""
+"""Training data: embedded, in files and folders, or prepared by TensorFlow Datasets; nothing is downloaded."""

@@ -1,11 +1,11 @@
-"""Build fashion.xz, the embedded part of Fashion-MNIST, from the whole set.
+"""Build fashion.xz, the embedded part of Fashion-MNIST, from the full data set.
 
     python -m train.data.build.fashion FOLDER
 
 FOLDER holds the four published files, as Debian's package dataset-fashion-mnist installs them; unpacked with
-`dpkg -x`, it is `usr/share/datasets/fashion-mnist`. The result is 1,000 training images of each class, the ones whose
-index has the smallest sha256 (a draw that no library's random numbers can change), in their original order, and the
-whole test set.
+`dpkg -x`, it is `usr/share/datasets/fashion-mnist`. The result is 1,000 training images of each class, those whose
+index has the smallest sha256 (a choice that does not depend on a library's random numbers), in their original order,
+and the full test set.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def choose(labels: UInt8[np.ndarray, " N"]) -> Int[np.ndarray, " M"]:
 
 
 def payload(folder: Path) -> bytes:
-    """Return what fashion.xz holds: training images, training labels, test images, test labels, one byte a value."""
+    """Return the content of fashion.xz: training images and labels, test images and labels, one byte per value."""
     train, test = read_folder(folder)
     indices = choose(train.labels)
     parts = train.images[indices], train.labels[indices], test.images, test.labels

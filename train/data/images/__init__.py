@@ -1,4 +1,4 @@
-"""Images to train on: embedded, in folders, or prepared by TensorFlow Datasets; nothing is ever downloaded."""
+"""Image data: embedded, in folders, or prepared by TensorFlow Datasets; nothing is downloaded."""
 
 from train.data.images.loading import load
 from train.data.images.pipeline import evaluation_batches, train_batches

@@ -1,8 +1,8 @@
-"""What is done to single training images: crop, mirror, RandAugment, 3-Augment and random erasing, each by itself.
+"""Augmentation of single training images: random crops, mirroring and random erasing, and the options of all kinds.
 
-Everything is a function of its inputs and numpy generators, one for each image: what happens to an image does not
-depend on which others are there. Crop and mirror move uint8 pixels, erasing works on normalized images, in that order,
-as in the training of DeiT (Touvron et al. 2021, arXiv 2012.12877, table 9). `train.mixing` mixes images.
+Every function takes one numpy generator per image, so the augmentation of an image does not depend on the others in the
+batch. Crops and mirroring work on uint8 pixels, erasing on normalized images, in this order, as in DeiT (Touvron et al.
+2021, arXiv 2012.12877, table 9). `train.vit.mixing` mixes images.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from jaxtyping import Float32, UInt8
 from PIL import Image
 
 Generators: TypeAlias = Sequence[np.random.Generator]
-"""One for each image."""
+"""One per image."""
 
 ERASED_AREA = (0.02, 1 / 3)
 ERASED_ASPECT = (0.3, 1 / 0.3)
@@ -28,16 +28,16 @@ ATTEMPTS = 10
 class Augment:
     """Which augmentations are on; all are off by default."""
 
-    crop: bool = False  # a random crop of the padded image; of a random area and shape where images are larger
-    flip: bool = False  # mirror half of the images, where that keeps their class
+    crop: bool = False  # random crop of the padded image; for larger images, of random area and aspect
+    flip: bool = False  # mirror half of the images, if that does not change their class
     rand_augment: bool = False  # RandAugment(9, 0.5)
     three_augment: bool = False  # 3-Augment: one of grayscale, solarize, blur, then color jitter
-    repeats: int = 1  # how often an image comes in a batch, augmented anew each time
+    repeats: int = 1  # differently augmented copies of an image per batch
     erasing: float = 0.0  # probability that a rectangle of an image becomes noise
 
 
 def random_crop(images: UInt8[np.ndarray, "B S S C"], rngs: Generators) -> UInt8[np.ndarray, "B S S C"]:
-    """Return every image moved by up to a sixteenth of its side along both axes, its border repeated where it left."""
+    """Return every image shifted by up to a sixteenth of its side along both axes, with its border repeated."""
     count, side = images.shape[:2]
     reach = side // 16
     moves = np.stack([rng.integers(-reach, reach + 1, (2, 1)) for rng in rngs], axis=1)
@@ -54,7 +54,7 @@ def random_flip(images: UInt8[np.ndarray, "B S S C"], rngs: Generators) -> UInt8
 def random_resized_crop(picture: Image.Image, size: int, rng: np.random.Generator) -> Image.Image:
     """Return a random part of a picture, of 8 % to 100 % of its area and aspect 3/4 to 4/3, at `size` by `size` pixels.
 
-    The area is uniform, the aspect log-uniform; after ten parts that do not fit, the central square.
+    The area is uniform, the aspect log-uniform; if ten random parts do not fit, the central square is used.
 
     Reference:
         Szegedy et al. 2015, "Going Deeper with Convolutions" (arXiv 1409.4842), section 6.
@@ -75,7 +75,7 @@ def random_resized_crop(picture: Image.Image, size: int, rng: np.random.Generato
 
 
 def central_square(picture: Image.Image, size: int, margin: float = 1.0) -> Image.Image:
-    """Return the central square, 1/margin of the shorter side wide, at `size` by `size` pixels."""
+    """Return the central square, with side `shorter side / margin`, at `size` by `size` pixels."""
     width, height = picture.size
     side = min(width, height) / margin
     left, top = (width - side) / 2, (height - side) / 2
@@ -85,10 +85,10 @@ def central_square(picture: Image.Image, size: int, margin: float = 1.0) -> Imag
 def random_erasing(
     images: Float32[np.ndarray, "B S S C"], probability: float, rngs: Generators
 ) -> Float32[np.ndarray, "B S S C"]:
-    """Return the images, a rectangle of some of them replaced by standard normal noise.
+    """Return the images, with a rectangle of some of them replaced by standard normal noise.
 
     The rectangle has 2 % to 1/3 of the area (uniform) and aspect 0.3 to 1/0.3 (log-uniform); the first of ten that
-    is smaller than the image is taken.
+    is smaller than the image is used.
 
     Reference:
         Zhong et al. 2020, "Random Erasing Data Augmentation" (arXiv 1708.04896), algorithm 1.

@@ -1,4 +1,4 @@
-"""Image files as pixels: whatever Pillow reads becomes 8-bit grayscale or RGB, upright."""
+"""Decoding of image files: everything that Pillow reads becomes upright 8-bit grayscale or RGB."""
 
 import io
 
@@ -14,16 +14,16 @@ UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, UnidentifiedImageErro
 def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
     """Return the picture in an image file.
 
-    It is turned as its EXIF orientation says; transparency shows white; palettes and CMYK become RGB; of 16 bits the
-    upper 8 remain.
+    The EXIF orientation is applied; transparent pixels become white; palettes and CMYK become RGB; 16-bit values are
+    reduced to their upper 8 bits.
 
     Args:
-        encoded: the file's content.
+        encoded: content of the file.
         channels: 1 for grayscale, 3 for RGB.
         name: of the file, for the message.
 
     Raises:
-        CorruptImage: it cannot be decoded, or its pixels have no scale (floating point).
+        CorruptImage: it cannot be decoded, or its pixels are floating-point, whose scale is unknown.
     """
     try:
         with Image.open(io.BytesIO(encoded)) as opened:
@@ -39,5 +39,5 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
     except UNDECODABLE as broken:
         if isinstance(broken, CorruptImage):
             raise
-        unknown = isinstance(broken, UnidentifiedImageError)  # which names a buffer by its address
+        unknown = isinstance(broken, UnidentifiedImageError)  # its message names a memory address
         raise CorruptImage(name, "no format that Pillow knows" if unknown else broken) from None

@@ -30,10 +30,10 @@ CLASSES = (
 
 
 def read_folder(folder: Path) -> tuple[Images, Images]:
-    """Return the whole training set and the test set from the four published files.
+    """Return the full training set and the test set from the four published files.
 
     Raises:
-        ValueError: a file is missing, or not the published one.
+        ValueError: a file is missing, or differs from the published one.
     """
     content = []
     for name, digest in FILES.items():
@@ -52,10 +52,10 @@ def read_folder(folder: Path) -> tuple[Images, Images]:
 
 
 def read_embedded() -> tuple[Images, Images]:
-    """Return the embedded 10,000 training images and the whole test set.
+    """Return the embedded 10,000 training images and the full test set.
 
     Raises:
-        ValueError: the embedded file was changed.
+        ValueError: the embedded file is damaged.
     """
     content = unpack(EMBEDDED, CONTENT)
     train, test = np.split(np.frombuffer(content, np.uint8), [10 * PER_CLASS * 785])
@@ -71,20 +71,20 @@ def fashion(size: int, *, folder: str = "", full: bool | None = None) -> Dataset
     """Return Fashion-MNIST with training images of `size` pixels. The test set is always the same 10,000 images.
 
     Args:
-        size: side in pixels; other than 28 is resized, bicubic.
-        folder: that holds the whole set: the four published files, or a TFDS copy prepared as array_record.
-        full: True: all 60,000 training images, from `folder`, else from where Debian's package dataset-fashion-mnist
-            keeps them, else from TFDS's own folder. False: the embedded 10,000. None: all of them where they are found.
+        size: side in pixels; sizes other than 28 are resized, bicubic.
+        folder: with the full set: the four published files, or a TFDS copy prepared as array_record.
+        full: True: all 60,000 training images, from `folder`, else from Debian's package dataset-fashion-mnist, else
+            from the folder of TFDS. False: the embedded 10,000. None: all 60,000 if they are found.
 
     Raises:
-        ValueError: all images are asked for and not found, or `folder` is given with `full=False`.
+        ValueError: the full set is required and not found, or `folder` is given with `full=False`.
     """
     if folder and full is False:
         raise ValueError(f"fashion takes a folder or full=False, got folder={folder!r} with full=False")
-    whole = None if full is False else _whole(folder)
-    if whole is None and full:
+    found = None if full is False else _full_set(folder)
+    if found is None and full:
         raise ValueError(f"fashion(full=True) needs folder=..., {DEBIAN} or a prepared TFDS copy, got none of them")
-    train, test, origin = whole or (*read_embedded(), "embedded")
+    train, test, origin = found or (*read_embedded(), "embedded")
     return Dataset(
         train=train.resized(size),
         test=test.resized,
@@ -100,8 +100,8 @@ def fashion(size: int, *, folder: str = "", full: bool | None = None) -> Dataset
     )
 
 
-def _whole(folder: str) -> tuple[Images, Images, str] | None:
-    """Return the whole training set, the test set and where they are from, or None where they are not found."""
+def _full_set(folder: str) -> tuple[Images, Images, str] | None:
+    """Return the full training set, the test set and their origin, or None if they are not found."""
     published = Path(folder) if folder else DEBIAN
     if any((published / f"{name}.gz").exists() for name in FILES):
         return *read_folder(published), str(published)

@@ -1,4 +1,4 @@
-"""Images in class sub-folders, as ImageNet100 and Imagenette come."""
+"""Images in one subfolder per class, as in ImageNet100 and Imagenette."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ TEST_NAMES = ("val", "valid", "validation", "test")
 HELD_OUT = 0.1
 SHOWN = 7 / 8
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's training images, as every published recipe has them."""
+"""Mean and standard deviation of ImageNet's training images, as in all published recipes."""
 
 
 class Files:
@@ -27,7 +27,7 @@ class Files:
     def __init__(
         self, files: Sequence[Path], labels: Sequence[int], size: int | None = None, shown: float = SHOWN
     ) -> None:
-        """Take the files and labels, and size and share of the central square to show; no size shows whole images."""
+        """Make the source; test images are central squares of `size`; if `size` is None, images are not cropped."""
         self.files, self.labels, self.size, self.shown = files, labels, size, shown
 
     def __len__(self) -> int:
@@ -49,19 +49,18 @@ class Files:
 def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN) -> Dataset:
     """Return the images of a folder, in RGB.
 
-    Either `PATH/train/CLASS/...` with `PATH/val/CLASS/...` (or valid, validation, test), or `PATH/CLASS/...`, of which
-    a tenth is then held out, drawn by the sha256 of each file's path below PATH.
+    Either `PATH/train/CLASS/...` and `PATH/val/CLASS/...` (or valid, validation, test), or only `PATH/CLASS/...`, a
+    tenth of which is then held out, chosen by the sha256 of each file's path below PATH.
 
     Args:
         size: side of the training images, pixels.
         path: of the folder.
-        on_error: what a corrupt image does when it is met: `stop` ends the run and names it; `skip` passes it over,
-            and each one is named and counted.
-        shown: share of the shorter side that the central square of a test image has.
+        on_error: what to do at a corrupt image: `stop` ends the run and names it; `skip` skips it and logs its name.
+        shown: side of the central square of a test image, as a fraction of the shorter side.
 
     Raises:
         ValueError: no such folder, no images, a single class, a class without images, test images of an unknown class,
-            or an unknown `on_error` or share.
+            or an invalid `on_error` or `shown`.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
@@ -97,33 +96,33 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
 
 
 def central(shown: float) -> str:
-    """Return what is shown of a test image, in words.
+    """Return which part of a test image is used, in words.
 
     Raises:
-        ValueError: a share that is none.
+        ValueError: `shown` is not above 0 and at most 1.
     """
     if not 0 < shown <= 1:
         raise ValueError(f"shown must be above 0 and at most 1, got {shown}")
-    share = Fraction(shown).limit_denominator(100)
-    return f"central square of {share} of the shorter side, bicubic, antialiased where it shrinks"
+    fraction = Fraction(shown).limit_denominator(100)
+    return f"central square of {fraction} of the shorter side, bicubic, antialiased where it shrinks"
 
 
 def _classes(root: Path) -> dict[str, list[Path]]:
-    """Return the image files of every class sub-folder, both in the order of their names."""
+    """Return the image files of every class subfolder, sorted by name."""
     found = {}
     for entry in sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
         inside = (Path(at) / name for at, _, names in os.walk(entry) for name in names)
         found[entry.name] = sorted(file for file in inside if file.suffix.lower() in SUFFIXES)
     if not found:
-        raise ValueError(f"a folder of images must hold class sub-folders, got {str(root)!r} with none")
+        raise ValueError(f"a folder of images must have a subfolder per class, got {str(root)!r} with none")
     for name, files in found.items():
         if not files:
-            raise ValueError(f"every class sub-folder must hold images, got {str(root / name)!r} with none")
+            raise ValueError(f"every class subfolder must have images, got {str(root / name)!r} with none")
     return found
 
 
 def _split(classes: dict[str, list[Path]], root: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
-    """Return every class without and with its held-out tenth, at least one image on each side."""
+    """Return the training files and the held-out tenth of every class, at least one image each."""
     train, test = {}, {}
     for name, files in classes.items():
         if len(files) < 2:
@@ -135,6 +134,6 @@ def _split(classes: dict[str, list[Path]], root: Path) -> tuple[dict[str, list[P
 
 
 def _digest(root: Path, files: Sequence[Path]) -> str:
-    """Return a digest of the files' paths below the root and their lengths."""
+    """Return a digest of the paths of files below the root, and of their sizes."""
     lines = (f"{file.relative_to(root).as_posix()} {file.stat().st_size}" for file in files)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]

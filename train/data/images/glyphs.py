@@ -1,8 +1,8 @@
-"""Glyphs: capital letters and digits of open fonts, drawn from their outlines at any size, whole families held out.
+"""Glyphs: capital letters and digits of open fonts, drawn from their outlines at any size.
 
-Every size has true detail: the image of an index at 64 pixels is not an enlargement of the one at 28, but the same
-outline with the same placement and contrast, drawn again. O and 0 are one class, and so are I and 1, which several
-fonts draw alike.
+Every size has true detail: an image at 64 pixels is not an enlargement of that at 28, but the same outline with the
+same distortion and contrast, drawn at that size. Test images use other font families than training images. O and 0 are
+one class, and so are I and 1, which look alike in several fonts.
 """
 
 import functools
@@ -23,7 +23,7 @@ CONTENT = "ca915e33221526ef1001bb24d45e10f1fed2d71f9eafde7c44fabdd304cad1c1"
 EM = 2000
 CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 CLASSES = tuple("O0" if one == "O" else "I1" if one == "I" else one for one in CHARACTERS if one not in "01")
-"""Each class by the characters in it."""
+"""The characters of each class."""
 COUNTS = {"train": 10_000, "test": 5_000}
 SEEDS = {"train": 0, "test": 1}
 DRAWS = 10
@@ -32,7 +32,7 @@ MEAN, STD = (0.2551,), (0.2157,)
 
 
 def glyphs(size: int) -> Dataset:
-    """Return glyphs with training images of `size` pixels: 10,000 of 34 classes to train on, 5,000 to test with."""
+    """Return glyphs with training images of `size` pixels: 10,000 for training and 5,000 for testing, in 34 classes."""
     return Dataset(
         train=draw("train", size),
         test=functools.partial(draw, "test"),
@@ -48,15 +48,15 @@ def glyphs(size: int) -> Dataset:
 
 
 def draw(split: str, size: int, count: int | None = None) -> Images:
-    """Return the images of a split at `size` by `size` pixels; those of one index differ in the size alone.
+    """Return the images of a split at `size` by `size` pixels; an index has the same glyph at every size.
 
     Args:
         split: `train` or `test`.
         size: pixels.
-        count: how many; None: all.
+        count: number of images; None = all.
 
     Raises:
-        ValueError: they do not fit the memory of this machine.
+        ValueError: they do not fit into memory.
     """
     count = COUNTS[split] if count is None else count
     require_room(count * size**2, host_memory(), f"{count:,} images of {size} x {size} pixels")
@@ -79,12 +79,12 @@ def _draw(
     owner = np.repeat(np.arange(len(labels)), count)
     begin = np.cumsum(count) - count
     chosen = edges[np.arange(len(owner)) + (first[glyph] - begin)[owner]]
-    share = coverage(size * place(chosen, owner, begin, *placement), owner, len(labels), size)
+    covered = coverage(size * placed(chosen, owner, begin, *placement), owner, len(labels), size)
     dark, light = 0.35 * paper[:, None, None], 0.55 + 0.45 * ink[:, None, None]
-    return np.rint(255 * (dark + (light - dark) * share)).astype(np.uint8)
+    return np.rint(255 * (dark + (light - dark) * covered)).astype(np.uint8)
 
 
-def place(
+def placed(
     edges: Float[np.ndarray, "E 2 2"],
     owner: Int[np.ndarray, " E"],
     begin: Int[np.ndarray, " N"],
@@ -95,10 +95,11 @@ def place(
     right: Float[np.ndarray, " N"],
     down: Float[np.ndarray, " N"],
 ) -> Float[np.ndarray, "E 2 2"]:
-    """Return outlines distorted and placed inside the unit square, y down, by uniform draws from 0 to 1.
+    """Return outlines that are distorted and moved into the unit square, y down, by uniform random numbers in [0, 1].
 
-    Width over height changes by up to 16 % either way, the outline leans by up to 0.2 and turns by up to 12 degrees;
-    its larger extent becomes 0.55 to 0.85; its center moves by up to 0.1 along both axes while a margin of 0.05 stays.
+    The aspect ratio changes by up to 16 % either way; the outline is sheared by up to 0.2 and rotated by up to 12
+    degrees; its larger side becomes 0.55 to 0.85; its center moves by up to 0.1 along both axes, and a margin of 0.05
+    remains.
     """
     width, lean, angle = np.exp(0.15 * (2 * aspect - 1)), 0.2 * (2 * slant - 1), np.radians(12) * (2 * turn - 1)
     rotation = np.moveaxis(np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]), 2, 0)
@@ -115,7 +116,7 @@ def place(
 
 @functools.cache
 def font_edges(split: str) -> tuple[Float[np.ndarray, "E 2 2"], Int[np.ndarray, " G"]]:
-    """Return the edges of all glyphs of a split's fonts, in ems, and where each glyph begins; font by font."""
+    """Return the edges of all glyphs of a split, in ems, and the index of the first edge of each glyph."""
     fonts, points = read_outlines()
     ends = np.cumsum([length for font in fonts for glyph in font["lengths"] for length in glyph])
     polygons = iter(np.split(points / EM, ends[:-1]))
@@ -130,10 +131,10 @@ def font_edges(split: str) -> tuple[Float[np.ndarray, "E 2 2"], Int[np.ndarray, 
 
 
 def read_outlines() -> tuple[list[dict[str, Any]], Int[np.ndarray, "P 2"]]:
-    """Return what is said of each font (split, package, file, the lengths of its polygons) and the points of them all.
+    """Return the description of each font (split, package, file, lengths of its polygons) and the points of all fonts.
 
     Raises:
-        ValueError: the embedded file was changed.
+        ValueError: the embedded file is damaged.
     """
     head, _, body = unpack(OUTLINES, CONTENT).partition(b"\n")
     return json.loads(head), np.cumsum(np.frombuffer(body, "<i2").reshape(2, -1), axis=1, dtype=np.int64).T

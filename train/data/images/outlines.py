@@ -1,8 +1,8 @@
-"""Filled outlines as pixels: the exact share of every pixel that they cover, at any size, for many images at once.
+"""Rasterization of filled outlines: the exact covered fraction of every pixel, for many images at once.
 
-A directed edge adds, in every row of pixels it passes, its height there to all pixels on its right and the share of
-its own pixel that lies right of it; the sum over a closed outline is the winding number averaged over the pixel.
-Edges are cut where they cross pixel borders, so that each piece lies in one pixel and the share is a trapezium's.
+In every row of pixels that it crosses, a directed edge adds its height in that row to all pixels on its right, and to
+its own pixel in proportion to the area on its right. The sum over a closed outline is the winding number, averaged over
+the pixel. Edges are cut at pixel borders, so that each piece lies in one pixel and the area is that of a trapezoid.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 def coverage(
     edges: Float[np.ndarray, "E 2 2"], owner: Int[np.ndarray, " E"], images: int, size: int
 ) -> Float[np.ndarray, "N S S"]:
-    """Return the share of every pixel inside the outlines, non-zero winding, from 0 to 1.
+    """Return the fraction of every pixel inside the outlines (nonzero winding rule), from 0 to 1.
 
     Args:
         edges: start and end, (x, y) in pixels, x to the right and y down; each outline closed.
@@ -36,7 +36,7 @@ def coverage(
 def _pieces(
     edges: Float[np.ndarray, "E 2 2"],
 ) -> tuple[Float[np.ndarray, "P 2"], Float[np.ndarray, "P 2"], Int[np.ndarray, " P"]]:
-    """Return the edges cut at every pixel border: starts, ends, and the edge that each piece is of."""
+    """Return the edges cut at pixel borders: starts and ends of the pieces, and the edge of each piece."""
     start, along = edges[:, 0], edges[:, 1] - edges[:, 0]
     which, when = [np.arange(len(edges))], [np.zeros(len(edges))]
     for axis in range(2):

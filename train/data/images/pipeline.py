@@ -1,4 +1,4 @@
-"""From a data set to batches: grain shuffles, repeats, prefetches; every random choice follows (seed, step) alone."""
+"""Batches from a data set, with grain; all random choices depend only on (seed, step)."""
 
 import os
 from functools import partial
@@ -26,17 +26,17 @@ Batch = dict[str, np.ndarray]
 def train_batches(
     ds: Dataset, batch: int, seed: int, augment: Augment, step: int = 0, rows: range | None = None
 ) -> grain.DatasetIterator[Batch]:
-    """Return an endless iterator of training batches, shuffled anew each epoch; an incomplete last batch is dropped.
+    """Return an endless iterator of training batches, reshuffled each epoch, without incomplete batches.
 
-    All follows (seed, step) alone, row by row. Batches are read by threads; no process is started.
+    Every row depends only on (seed, step). Batches are made by threads; no process is started.
 
     Args:
         ds: the data set.
-        batch: images in a batch, B.
-        seed: of the order and of all augmentation.
-        augment: what is done to images.
+        batch: images per batch, B.
+        seed: random seed of the order and of the augmentation.
+        augment: the augmentation.
         step: of the first batch.
-        rows: of each batch to read; None = all.
+        rows: the rows of each batch to make; None = all.
 
     Returns:
         Batches `{"image": (B, S, S, C) float32, normalized, "label": (B,) int32}`.
@@ -54,15 +54,15 @@ def train_batches(
 
 
 def evaluation_batches(ds: Dataset, size: int, batch: int) -> grain.DatasetIterator[Batch]:
-    """Return an iterator over the test images at `size` pixels, each once, the last batch as short as it comes.
+    """Return an iterator over the test images at `size` pixels; the last batch may be smaller.
 
-    The order spreads neighbors apart (by the golden ratio), so that the first N images are a fair sample of a source
-    that is sorted by class. Corrupt images that the source was told to skip are left out.
+    The order is a golden-ratio sequence, so that the first N images are a representative sample of a source that is
+    sorted by class. Corrupt images are left out if the data set skips them.
 
     Args:
         ds: the data set.
         size: side of the images, pixels.
-        batch: images in a batch, B.
+        batch: images per batch, B.
 
     Returns:
         Batches `{"image": (B, size, size, C) float32, normalized, "label": (B,) int32}`.
@@ -116,7 +116,7 @@ def _readable(ds: Dataset, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]
         found = read(ds.train, (index + offset) % len(ds.train), ds.skipped)
         if found is not None:
             return found
-    raise ValueError(f"a data set needs images that can be read, got {len(ds.train)} corrupt ones")
+    raise ValueError(f"a data set needs readable images, got {len(ds.train)} corrupt ones")
 
 
 def _test_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch | None:

@@ -1,4 +1,4 @@
-"""Data sets that TensorFlow Datasets has prepared, read without TensorFlow; none is ever downloaded here."""
+"""Image data sets that TensorFlow Datasets has prepared, read without TensorFlow; nothing is downloaded."""
 
 import os
 import re
@@ -16,14 +16,14 @@ from train.data.images.source import Dataset, Images, as_array, read, skipping
 
 TEST_SPLITS = ("test", "validation")
 IN_MEMORY = 64
-"""Square images of at most this side are read once and kept."""
+"""Largest side of square images that are read once and kept in memory."""
 
 
 class Records:
     """A source of the records of one split."""
 
     def __init__(self, builder: Any, split: str, size: int | None = None, shown: float = SHOWN) -> None:
-        """Open a split of a prepared data set, to show its central squares of a size; no size shows whole images."""
+        """Open a split; images are central squares of `size`; if `size` is None, images are not cropped."""
         import tensorflow_datasets
 
         self.image, self.label = keys(builder)
@@ -49,7 +49,7 @@ class Records:
         return as_array(shown), int(record[self.label])
 
     def in_memory(self, skipped: set[str] | None = None) -> Images:
-        """Return the same images, all read; they must be of one size."""
+        """Return the same images in memory; they must have one size."""
         pairs = [pair for index in range(len(self)) if (pair := read(self, index, skipped)) is not None]
         return Images(np.stack([image for image, _ in pairs]), np.asarray([label for _, label in pairs]))
 
@@ -57,18 +57,17 @@ class Records:
 def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown: float = SHOWN) -> Dataset:
     """Return a data set of images that TensorFlow Datasets has prepared as array_record.
 
-    Grayscale where its images have one channel, RGB otherwise. Small square images are resized, others are cropped.
+    Images are grayscale if they have one channel, else RGB. Small square images are resized, others are cropped.
 
     Args:
         size: side of the training images, pixels.
         name: `NAME` or `NAME/CONFIG` in `$TFDS_DATA_DIR` (by default `~/tensorflow_datasets`), or a folder.
-        test: the split to test with; empty: `test`, or else `validation`.
-        on_error: what a corrupt image does when it is met: `stop` ends the run and names it; `skip` passes it over,
-            and each one is named and counted.
-        shown: share of the shorter side that the central square of a test image has.
+        test: the test split; if empty, `test`, or else `validation`.
+        on_error: what to do at a corrupt image: `stop` ends the run and names it; `skip` skips it and logs its name.
+        shown: side of the central square of a test image, as a fraction of the shorter side.
 
     Raises:
-        ValueError: it is not prepared, is not made of images with one label each, or lacks a split.
+        ValueError: it is not prepared, does not consist of labeled images, or lacks a split.
     """
     builder = open_prepared(name)
     held_out = test or next((split for split in TEST_SPLITS if split in builder.info.splits), "test")
@@ -97,7 +96,7 @@ def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown:
 
 
 def open_prepared(name: str) -> Any:
-    """Return the tfds builder of a prepared data set; nothing is downloaded and no code of the data set is run.
+    """Return the TFDS builder of a prepared data set, without downloading and without running code of the data set.
 
     Raises:
         ValueError: it is not prepared as array_record.
@@ -114,7 +113,7 @@ def open_prepared(name: str) -> Any:
 
 
 def find(name: str) -> Path | None:
-    """Return the folder of the newest prepared version that can be read at random, or None.
+    """Return the folder of the newest prepared version with random access, or None.
 
     Args:
         name: `NAME` or `NAME/CONFIG`, with or without a version, or a folder.
@@ -125,7 +124,7 @@ def find(name: str) -> Path | None:
 
 
 def keys(builder: Any) -> tuple[str, str]:
-    """Return under which names a data set keeps its image and its class.
+    """Return the names of the image feature and of the class feature of a data set.
 
     Raises:
         ValueError: it has no image, or no class.

@@ -1,7 +1,7 @@
-"""RandAugment(9, 0.5): two random operations an image, each taken half of the time, at a magnitude near 9 of 10.
+"""RandAugment(9, 0.5): two random operations per image, each applied with probability 1/2, at magnitudes near 9 of 10.
 
 The recipe that DeiT calls "9/0.5": fifteen operations, drawn uniformly and with replacement; the magnitude of each is
-drawn from N(9, 0.5²) and clipped to [0, 10]; signs are drawn where an operation has two directions. Strength grows with
+drawn from N(9, 0.5²) and clipped to [0, 10]; operations with two directions get a random sign. Strength grows with
 the magnitude m for every operation that has one (the published search space mixes both directions), with M = m / 10:
 
     Rotate        ±30·M degrees                  Posterize   keep 4 - floor(4·M) bits
@@ -10,7 +10,7 @@ the magnitude m for every operation that has one (the published search space mix
     Color, Contrast, Brightness, Sharpness       blend by max(0.1, 1 ± 0.9·M)
     AutoContrast, Equalize, Invert               no magnitude
 
-Pixels that come into view are mid-gray.
+New pixels at the border are mid-gray.
 
 Reference:
     Cubuk et al. 2020, "RandAugment" (arXiv 1909.13719), section 3; operations of Cubuk et al. 2019, "AutoAugment"
@@ -39,11 +39,11 @@ def rand_augment(
 
     Args:
         picture: grayscale or RGB.
-        rng: of all draws.
+        rng: random generator.
         magnitude: 0 to 10.
-        deviation: of the magnitude, from operation to operation.
-        operations: how many are drawn.
-        probability: that one drawn is carried out.
+        deviation: standard deviation of the magnitude.
+        operations: number of random operations.
+        probability: of applying each of them.
     """
     names = list(OPS)
     for _ in range(operations):
@@ -59,7 +59,7 @@ def _sign(rng: np.random.Generator) -> int:
 
 
 def _transform(picture: Image.Image, matrix: tuple[float, ...], rng: np.random.Generator) -> Image.Image:
-    """Return the picture whose pixel (x, y) is taken from (a·x + b·y + c, d·x + e·y + f)."""
+    """Return the picture whose pixel (x, y) is that at (a·x + b·y + c, d·x + e·y + f)."""
     resample = (Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)[rng.integers(2)]
     return picture.transform(picture.size, Image.Transform.AFFINE, matrix, resample, fillcolor=_gray(picture))
 

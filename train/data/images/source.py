@@ -1,4 +1,4 @@
-"""What a data set is to the trainer: two random-access sources of (uint8 image, label), and what must be said of it."""
+"""An image data set for training: two random-access sources of (uint8 image, label), and their description."""
 
 import dataclasses
 import hashlib
@@ -28,7 +28,7 @@ class CorruptImage(ValueError):
 
 @runtime_checkable
 class Source(Protocol):
-    """Random access to images and labels: what grain calls a RandomAccessDataSource."""
+    """Random access to images and labels, grain's RandomAccessDataSource."""
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -44,11 +44,12 @@ class Source(Protocol):
 
 
 class Images:
-    """A source held in memory: all its images have one size, so that whole batches are gathered at once."""
+    """A source in memory, whose images all have one size, so that a batch is gathered at once."""
 
     def __init__(self, images: UInt8[np.ndarray, "N H W C"], labels: Integer[np.ndarray, " N"]) -> None:
         if len(images) != len(labels) or not len(images):
-            raise ValueError(f"images and labels must be as many, at least one, got {len(images)} and {len(labels)}")
+            counts = f"{len(images)} and {len(labels)}"
+            raise ValueError(f"images and labels must be equally many, at least one, got {counts}")
         self.images, self.labels = images, labels
 
     def __len__(self) -> int:
@@ -60,28 +61,28 @@ class Images:
         return self.images[index], int(self.labels[index])
 
     def resized(self, size: int) -> "Images":
-        """Return the source with every image resized to `size` by `size` pixels, itself where they are already.
+        """Return the source with all images resized to `size` by `size` pixels, or itself if they have that size.
 
         Raises:
-            ValueError: they do not fit the memory of this machine.
+            ValueError: they do not fit into memory.
         """
         if self.images.shape[1:3] == (size, size):
             return self
         shape = (len(self), size, size, self.images.shape[3])
         require_room(math.prod(shape), host_memory(), f"{shape[0]:,} images of {size} x {size} pixels")
         found = np.empty(shape, np.uint8)
-        for place, image in zip(found, self.images, strict=True):
-            place[:] = resize(image, size)
+        for index, image in enumerate(self.images):
+            found[index] = resize(image, size)
         return Images(found, self.labels)
 
 
 def resize(image: UInt8[np.ndarray, "H W C"], size: int) -> UInt8[np.ndarray, "S S C"]:
-    """Return the image at `size` by `size` pixels: bicubic (a = -0.5), antialiased where it shrinks."""
+    """Return the image at `size` by `size` pixels: bicubic (a = -0.5), antialiased when it shrinks."""
     return as_array(as_picture(image).resize((size, size), Image.Resampling.BICUBIC))
 
 
 def as_picture(image: UInt8[np.ndarray, "H W C"]) -> Image.Image:
-    """Return the picture that has these pixels, grayscale or RGB."""
+    """Return the pixels as a picture, grayscale or RGB."""
     return Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
 
 
@@ -100,7 +101,7 @@ def unpack(path: Path, digest: str) -> bytes:
     try:
         content = lzma.decompress(path.read_bytes())
     except lzma.LZMAError as broken:
-        raise ValueError(f"{path} must be the file of this version, got a damaged one: {broken}") from None
+        raise ValueError(f"{path} must be the embedded file of this version, got a damaged one: {broken}") from None
     found = hashlib.sha256(content).hexdigest()
     if found != digest:
         raise ValueError(f"{path} must hold content of sha256 {digest[:16]}..., got {found[:16]}...")
@@ -109,28 +110,28 @@ def unpack(path: Path, digest: str) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Images to train on and images to test with, at any size.
+    """Training images and test images, at any size.
 
-    `train[i]` and `test(size)[i]` are `(uint8 H W C, int)`. Training images are `size` pixels wide where `train` is
-    `Images`; otherwise they come as they were stored, and the pipeline crops them to `size`.
+    `train[i]` and `test(size)[i]` are `(uint8 H W C, int)`. If `train` is `Images`, its images are `size` pixels
+    wide; otherwise they have their stored sizes, and the pipeline crops them to `size`.
     """
 
     train: Source
     test: Callable[[int], Source]
-    classes: tuple[str, ...]  # their names
+    classes: tuple[str, ...]  # names of the classes
     channels: int  # 1 or 3
     size: int  # side of the training images, pixels
     mean: tuple[float, ...]  # of each channel, in units of 255
     std: tuple[float, ...]
-    mirror: bool  # a mirrored image keeps its class
-    note: str  # one line that a table of results must carry
-    identity: str  # differs where the content differs; stored in checkpoints
+    mirror: bool  # whether a mirrored image keeps its class
+    note: str  # one line for tables of results
+    identity: str  # different for different content; stored in checkpoints
 
-    skipped: set[str] | None = None  # names of the corrupt images passed over; None: the first one is an error
+    skipped: set[str] | None = None  # names of the skipped corrupt images; None: a corrupt image is an error
 
 
 def read(source: Source, index: int, skipped: set[str] | None) -> tuple[UInt8[np.ndarray, "H W C"], int] | None:
-    """Return `source[index]`, or None where the image is corrupt and `skipped` collects the names of such.
+    """Return `source[index]`, or None if the image is corrupt and `skipped` collects the names of corrupt images.
 
     Raises:
         CorruptImage: the image is corrupt and `skipped` is None.
@@ -147,13 +148,13 @@ def read(source: Source, index: int, skipped: set[str] | None) -> tuple[UInt8[np
 
 
 def skipping(on_error: str) -> set[str] | None:
-    """Return what `Dataset.skipped` starts as.
+    """Return the initial value of `Dataset.skipped`.
 
     Args:
         on_error: `stop` or `skip`.
 
     Raises:
-        ValueError: another word.
+        ValueError: another value.
     """
     if on_error not in ("stop", "skip"):
         raise ValueError(f"on_error must be 'stop' or 'skip', got {on_error!r}")

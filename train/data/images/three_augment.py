@@ -16,23 +16,23 @@ ENHANCERS = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 
 def three_augment(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Return a picture changed in one of three ways, its colors jittered.
+    """Return a picture after one of three random changes and color jitter.
 
     Args:
         picture: grayscale or RGB.
-        rng: of all draws.
+        rng: random generator.
     """
     return jitter(CHANGES[rng.integers(len(CHANGES))](picture, rng), rng)
 
 
 def gray(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Return the picture without color, in as many channels as before."""
+    """Return the picture in gray, with the same number of channels."""
     del rng
     return picture.convert("L").convert(picture.mode)
 
 
 def solarize(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Return the picture, its pixels from 128 on inverted."""
+    """Return the picture with its pixels from 128 on inverted."""
     del rng
     return ImageOps.solarize(picture, 128)
 
@@ -43,7 +43,7 @@ def blur(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def jitter(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Return the picture, its brightness, contrast and color changed in random order."""
+    """Return the picture with its brightness, contrast and color changed, in random order."""
     for which in rng.permutation(len(ENHANCERS)):
         picture = ENHANCERS[which](picture).enhance(rng.uniform(1 - JITTER, 1 + JITTER))
     return picture

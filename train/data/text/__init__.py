@@ -1,1 +1,1 @@
-"""Text to train on: embedded, in files, or prepared by TensorFlow Datasets."""
+"""Text data: embedded, in files, or prepared by TensorFlow Datasets."""

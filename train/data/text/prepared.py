@@ -1,4 +1,4 @@
-"""Text that TensorFlow Datasets has prepared, read without TensorFlow; none is ever downloaded here."""
+"""Text that TensorFlow Datasets has prepared, read without TensorFlow; nothing is downloaded."""
 
 from typing import Any
 
@@ -9,21 +9,21 @@ from train.data.text.source import Corpus, Texts, decoded, divided
 
 
 def tfds(*, name: str, key: str = "", held_out: float | str = "", tokenizer: str = "bytes") -> Corpus:
-    """Return text that TensorFlow Datasets has prepared as array_record, one document a record.
+    """Return text that TensorFlow Datasets has prepared as array_record, one document per record.
 
     TinyStories through TFDS: `tfds.builder("huggingface:roneneldan__TinyStories",
-    file_format="array_record").download_and_prepare()`, where the package `datasets` is installed too; then NAME is
+    file_format="array_record").download_and_prepare()`, with the package `datasets` installed; then NAME is
     `roneneldan__tinystories`.
 
     Args:
         name: `NAME` or `NAME/CONFIG` in `$TFDS_DATA_DIR` (by default `~/tensorflow_datasets`), or a folder.
-        key: the feature that is the text; empty: the only one of that type, or else `text`.
-        held_out: the split that is held out; empty: `test`, or else `validation`; or a share of the records of
-            `train`, drawn by the sha256 of their text.
+        key: the feature with the text; if empty, the only text feature, or else `text`.
+        held_out: the held-out split; if empty, `test`, or else `validation`; or a fraction of the records of `train`,
+            chosen by the sha256 of their text.
         tokenizer: `bytes`, `bpe(vocab=N)` or the path of a tokenizer.json.
 
     Raises:
-        ValueError: it is not prepared, lacks a split or a text, or what the tokenizer refuses.
+        ValueError: it is not prepared, it lacks a split or a text, or the tokenizer refuses the text.
     """
     builder = open_prepared(name)
     if held_out == "train":
@@ -48,7 +48,7 @@ def tfds(*, name: str, key: str = "", held_out: float | str = "", tokenizer: str
 
 
 def _key(builder: Any, key: str) -> str:
-    """Return under which name a data set keeps its text."""
+    """Return the name of the text feature of a data set."""
     features = sorted(builder.info.features.items())
     texts = [one for one, feature in features if feature.shape == () and np.dtype(feature.np_dtype).kind == "O"]
     if key in texts:
@@ -64,6 +64,6 @@ def _key(builder: Any, key: str) -> str:
 
 
 def _records(builder: Any, split: str, key: str) -> dict[str, str]:
-    """Return the texts of a split, each under the split's name and its place."""
-    whole, records = builder.info.full_name, enumerate(builder.as_data_source(split=split))
-    return {f"{split} {index}": decoded(record[key], f"{whole} {split} {index}") for index, record in records}
+    """Return the texts of a split by name, "train 0"."""
+    full_name, records = builder.info.full_name, enumerate(builder.as_data_source(split=split))
+    return {f"{split} {index}": decoded(record[key], f"{full_name} {split} {index}") for index, record in records}

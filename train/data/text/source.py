@@ -1,4 +1,4 @@
-"""What a corpus of text is to the trainer: documents of token ids to train on, and whole documents held out."""
+"""A corpus of text for training: training documents and held-out documents, as token ids."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,18 @@ HELD_OUT = 0.1
 
 
 class Corpus(NamedTuple):
-    """Documents of token ids; a held-out one is never trained on."""
+    """Training documents and held-out documents, as token ids."""
 
     train: tuple[np.ndarray, ...]  # each (n,), uint16 or int32
     held_out: tuple[np.ndarray, ...]
     names: tuple[str, ...]  # of the held-out documents
     tokenizer: Tokenizer
-    note: str  # one line that a table of results must carry
-    identity: str  # differs where the content differs; stored in checkpoints
+    note: str  # one line for tables of results
+    identity: str  # different for different content; stored in checkpoints
 
 
 class Texts(NamedTuple):
-    """Documents of text, before any tokenizer."""
+    """Training documents and held-out documents, as text."""
 
     train: tuple[str, ...]
     held_out: tuple[str, ...]
@@ -32,10 +32,10 @@ class Texts(NamedTuple):
     note: str
 
     def encoded(self, spec: str) -> Corpus:
-        """Return the corpus in the tokens of `spec`; a tokenizer that is trained sees the training documents alone.
+        """Return the corpus, tokenized as `spec` says; a tokenizer is trained only on the training documents.
 
         Raises:
-            ValueError: no document on one side, or what the tokenizer refuses.
+            ValueError: no training or held-out document, or the tokenizer refuses the text.
         """
         train, held_out = (tuple(text for text in part if text) for part in (self.train, self.held_out))
         for side, part in (("training", train), ("held-out", held_out)):
@@ -53,7 +53,7 @@ class Texts(NamedTuple):
 
 
 def _digest(*parts: Sequence[str]) -> str:
-    """Return a digest of the texts of each part and of where they end."""
+    """Return a digest of the texts of each part and of their boundaries."""
     total = hashlib.sha256()
     for part in parts:
         for text in part:
@@ -64,10 +64,10 @@ def _digest(*parts: Sequence[str]) -> str:
 
 
 def decoded(content: bytes, name: str) -> str:
-    """Return the text that UTF-8 bytes hold.
+    """Return the text in UTF-8 bytes.
 
     Raises:
-        ValueError: they are no UTF-8.
+        ValueError: the bytes are not UTF-8.
     """
     try:
         return content.decode()
@@ -76,29 +76,29 @@ def decoded(content: bytes, name: str) -> str:
         raise ValueError(f"{name} must be UTF-8, got byte 0x{content[at]:02x} at offset {at}") from None
 
 
-def divided(documents: Mapping[str, str], share: float, source: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the documents to train on and those held out: a share of the smallest sha256, equal texts together.
+def divided(documents: Mapping[str, str], fraction: float, source: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the training documents and the held-out ones: a fraction with the smallest sha256, equal texts together.
 
     Raises:
-        ValueError: fewer than two different texts, or a share that is not between 0 and 1.
+        ValueError: fewer than two different texts, or a fraction that is not between 0 and 1.
     """
     digests = [hashlib.sha256(text.encode()).digest() for text in documents.values()]
     ranked = sorted(set(digests))
     if len(ranked) < 2:
         raise ValueError(f"{source} must hold two different documents to hold one out, got {len(ranked)}")
-    held = set(ranked[: min(max(1, round(proper(share) * len(ranked))), len(ranked) - 1)])
+    held = set(ranked[: min(max(1, round(checked_fraction(fraction) * len(ranked))), len(ranked) - 1)])
     sides: tuple[dict[str, str], dict[str, str]] = {}, {}
     for (name, text), digest in zip(documents.items(), digests, strict=True):
         sides[digest in held][name] = text
     return sides
 
 
-def proper(share: float) -> float:
-    """Return the share that is held out.
+def checked_fraction(fraction: float) -> float:
+    """Return the held-out fraction after checking it.
 
     Raises:
         ValueError: it is not between 0 and 1.
     """
-    if not 0 < share < 1:
-        raise ValueError(f"held_out must be a share between 0 and 1, or name what is held out, got {share}")
-    return share
+    if not 0 < fraction < 1:
+        raise ValueError(f"held_out must be a fraction between 0 and 1, or name what is held out, got {fraction}")
+    return fraction

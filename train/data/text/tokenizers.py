@@ -1,4 +1,4 @@
-"""Tokenizers: bytes, or byte-pair encoding by the `tokenizers` library, read from a file or trained on the corpus."""
+"""Tokenizers: bytes, or byte-pair encoding with the `tokenizers` library, read from a file or trained."""
 
 import hashlib
 import json
@@ -12,20 +12,20 @@ from jaxtyping import Integer
 
 Ids = Integer[np.ndarray, " T"]
 SMALLEST = 256
-"""Tokens of the smallest vocabulary that encodes any text: one for every byte."""
+"""Size of the smallest vocabulary that can encode any text: one token per byte."""
 AT_ONCE = 1024
-"""Texts that the library is given at once: enough for every core, few enough for memory."""
+"""Texts per call of the library: enough for all cores, few enough for memory."""
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What turns text into token ids and back."""
+    """Converts text to token ids and back."""
 
-    vocab: int  # ids are below it
-    identity: str  # differs where the ids of some text differ
+    vocab: int  # size of the vocabulary
+    identity: str  # different for tokenizers that differ on some text
 
     def encode(self, text: str) -> Ids:
-        """Return the ids of a text, uint16 where they fit, int32 otherwise.
+        """Return the ids of a text, as uint16 if they fit, else int32.
 
         Raises:
             ValueError: an id outside the vocabulary, or text that the tokenizer cannot encode.
@@ -33,7 +33,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode_all(self, texts: Sequence[str]) -> tuple[Ids, ...]:
-        """Return the ids of every text, as `encode` does of one; on all cores where the tokenizer can.
+        """Return the ids of every text, like `encode`; on all cores if the tokenizer can.
 
         Raises:
             ValueError: as `encode` does.
@@ -41,7 +41,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Ids | Sequence[int]) -> str:
-        """Return the text of some ids; bytes that are no UTF-8 show as U+FFFD.
+        """Return the text of token ids; invalid UTF-8 becomes U+FFFD.
 
         Raises:
             ValueError: an id outside the vocabulary.
@@ -50,7 +50,7 @@ class Tokenizer(Protocol):
 
 
 class Bytes:
-    """The bytes of UTF-8: any text is encoded, and decoded without loss."""
+    """The bytes of UTF-8, which encode any text without loss."""
 
     vocab, identity = SMALLEST, "bytes"
 
@@ -63,7 +63,7 @@ class Bytes:
         return tuple(map(self.encode, texts))
 
     def decode(self, ids: Ids | Sequence[int]) -> str:
-        """Return the text of some bytes; what is no UTF-8 shows as U+FFFD.
+        """Return the text of bytes; invalid UTF-8 becomes U+FFFD.
 
         Raises:
             ValueError: an id outside the vocabulary.
@@ -72,17 +72,17 @@ class Bytes:
 
 
 class Library:
-    """A tokenizer of the `tokenizers` library. It adds no special tokens, and neither cuts nor pads."""
+    """A tokenizer of the `tokenizers` library, without special tokens, truncation or padding."""
 
     def __init__(self, tokenizer: Any, name: str) -> None:
-        """Take a `tokenizers.Tokenizer`, which this object owns from now on, and a name for messages."""
+        """Wrap a `tokenizers.Tokenizer`, which is modified; the name is for messages."""
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self.tokenizer, self.name, self.vocab = tokenizer, name, tokenizer.get_vocab_size()
         self.identity = f"{name}-{hashlib.sha256(tokenizer.to_str().encode()).hexdigest()[:8]}"
 
     def encode(self, text: str) -> Ids:
-        """Return the ids of a text, uint16 where they fit, int32 otherwise.
+        """Return the ids of a text, as uint16 if they fit, else int32.
 
         Raises:
             ValueError: an id outside the vocabulary, or text that the tokenizer cannot encode.
@@ -90,7 +90,7 @@ class Library:
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> tuple[Ids, ...]:
-        """Return the ids of every text, as `encode` does of one; on all cores.
+        """Return the ids of every text, like `encode`; on all cores.
 
         Raises:
             ValueError: as `encode` does.
@@ -100,13 +100,13 @@ class Library:
     def _encoded(self, texts: Sequence[str]) -> list[Ids]:
         try:
             found = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        except Exception as refused:  # the library raises nothing narrower
+        except Exception as refused:  # the library raises no narrower exception
             raise ValueError(f"{self.name} must encode any text: {' '.join(str(refused).split())}") from None
         kept = id_type(self.vocab)
         return [within(np.asarray(one.ids, np.int64), self.vocab, self.name).astype(kept) for one in found]
 
     def decode(self, ids: Ids | Sequence[int]) -> str:
-        """Return the text of some ids; what is no UTF-8 shows as U+FFFD.
+        """Return the text of token ids; invalid UTF-8 becomes U+FFFD.
 
         Raises:
             ValueError: an id outside the vocabulary.
@@ -116,15 +116,15 @@ class Library:
 
 
 def id_type(vocab: int) -> type[np.integer]:
-    """Return the type that ids of a vocabulary are kept in."""
+    """Return the dtype for ids of a vocabulary."""
     return np.uint16 if vocab <= 1 << 16 else np.int32
 
 
 def within(ids: np.ndarray, vocab: int, name: str) -> np.ndarray:
-    """Return the ids.
+    """Return the ids after checking them.
 
     Raises:
-        ValueError: one is outside the vocabulary.
+        ValueError: an id is outside the vocabulary.
     """
     outside = ids[(ids < 0) | (ids >= vocab)]
     if outside.size:
@@ -136,12 +136,12 @@ def tokenizer(spec: str, documents: Sequence[str]) -> Tokenizer:
     """Return the tokenizer that `spec` names.
 
     Args:
-        spec: `bytes`; `bpe(vocab=N)`, byte-level byte-pair encoding trained on `documents`, of N tokens or as many as
-            they yield; or the path of a `tokenizer.json`.
-        documents: to train on.
+        spec: `bytes`; `bpe(vocab=N)`, byte-level byte-pair encoding trained on `documents`, with at most N tokens; or
+            the path of a `tokenizer.json`.
+        documents: training documents.
 
     Raises:
-        ValueError: another word, a vocabulary that lacks room for every byte, or a file that cannot be read.
+        ValueError: an unknown spec, a vocabulary that is too small for all bytes, or a file that cannot be read.
     """
     if spec == "bytes":
         return Bytes()
@@ -160,13 +160,13 @@ def _read(path: Path) -> Library:
 
     try:
         return Library(Kind.from_str(json.dumps(json.loads(path.read_bytes()))), path.name)
-    except Exception as broken:  # the library raises nothing narrower
+    except Exception as broken:  # the library raises no narrower exception
         raise ValueError(f"{path} must be a tokenizer of the tokenizers library: {broken}".replace("\n", " ")) from None
 
 
 def _train(vocab: int, documents: Sequence[str]) -> Library:
     if vocab < SMALLEST:
-        raise ValueError(f"bpe(vocab=N) must have N of at least {SMALLEST}, one token a byte, got {vocab}")
+        raise ValueError(f"bpe(vocab=N) must have N of at least {SMALLEST}, one token per byte, got {vocab}")
     from tokenizers import Tokenizer as Kind
     from tokenizers import decoders, models, pre_tokenizers, trainers
 

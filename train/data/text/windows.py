@@ -1,4 +1,4 @@
-"""From a corpus to windows of tokens: packed and shuffled to train on, inside single documents to evaluate on."""
+"""Windows of tokens from a corpus: packed and shuffled for training, within single documents for evaluation."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,27 +15,26 @@ Batch = dict[str, np.ndarray]
 def packed_batches(
     corpus: Corpus, length: int, batch: int, seed: int, step: int = 0, rows: range | None = None
 ) -> grain.DatasetIterator[Batch]:
-    """Return an endless iterator of training windows, cut from all documents one after another.
+    """Return an endless iterator of batches of training windows, cut from the concatenated documents.
 
-    The documents, in an order drawn from the seed, are one ring of N tokens. Each epoch draws a start s and takes the
-    (N - 1) // length windows of tokens s + i·length ... s + (i + 1)·length, i = 0, 1, ..., shuffled: every token but
-    fewer than `length` is predicted once. All follows (seed, step) alone. Batches are read by threads; no process is
-    started.
+    The documents, in random order, form one ring of N tokens. Each epoch has a random start s and the (N - 1) // length
+    windows of tokens s + i·length ... s + (i + 1)·length, i = 0, 1, ..., shuffled: all tokens but fewer than `length`
+    are predicted once. Batches depend only on (seed, step). They are made by threads; no process is started.
 
     Args:
         corpus: the documents.
-        length: tokens that a window predicts, T.
-        batch: windows in a batch, B.
-        seed: of the order of documents, of the starts and of the order of windows.
+        length: predicted tokens per window, T.
+        batch: windows per batch, B.
+        seed: random seed of the order of documents, the starts and the order of windows.
         step: of the first batch.
-        rows: of each batch to read; None = all.
+        rows: the rows of each batch to make; None = all.
 
     Returns:
-        Batches `{"ids": (B, T + 1) int32, "segments": (B, T + 1) int32}`; segments count the documents in a window
+        Batches `{"ids": (B, T + 1) int32, "segments": (B, T + 1) int32}`; segments number the documents in a window,
         from 1. No window is padded.
 
     Raises:
-        ValueError: the training documents hold fewer than T + 1 tokens, or `length` or `batch` is below 1.
+        ValueError: the training documents have fewer than T + 1 tokens, or `length` or `batch` is below 1.
     """
     for name, value in (("length", length), ("batch", batch)):
         if value < 1:
@@ -67,36 +66,36 @@ def _gather(
 ) -> Batch:
     """Return the windows that start at `starts` of a ring of documents that end before `ends`."""
     at = starts[:, None] + np.arange(length + 1)
-    lap, place = np.divmod(at, len(stream))
-    document = np.searchsorted(ends, place, side="right") + lap * len(ends)
+    lap, position = np.divmod(at, len(stream))
+    document = np.searchsorted(ends, position, side="right") + lap * len(ends)
     changed = np.diff(document, axis=1, prepend=document[:, :1]) > 0
-    return {"ids": stream[place].astype(np.int32), "segments": 1 + np.cumsum(changed, axis=1, dtype=np.int32)}
+    return {"ids": stream[position].astype(np.int32), "segments": 1 + np.cumsum(changed, axis=1, dtype=np.int32)}
 
 
 def evaluation_windows(
     corpus: Corpus, length: int, count: int
 ) -> tuple[Int32[np.ndarray, "N window"], Int32[np.ndarray, " N"]]:
-    """Return windows of held-out text, each inside one document; none overlaps another.
+    """Return windows of held-out text that do not overlap, each within one document.
 
     Args:
         corpus: the documents.
-        length: tokens that a window predicts, T.
-        count: windows at most; where there are more, evenly spaced ones are taken.
+        length: predicted tokens per window, T.
+        count: maximum number of windows; if there are more, evenly spaced ones are taken.
 
     Returns:
         The windows `(N, T + 1)` and, for each, the index of its document in `corpus.held_out`, ascending.
 
     Raises:
-        ValueError: no held-out document holds T + 1 tokens, or `length` or `count` is below 1.
+        ValueError: no held-out document has T + 1 tokens, or `length` or `count` is below 1.
     """
     return _windows(corpus.held_out, length, count, "held-out")
 
 
 def training_windows(corpus: Corpus, length: int, count: int) -> Int32[np.ndarray, "N window"]:
-    """Return windows of training text, `(N, T + 1)`: what `evaluation_windows` returns of held-out text.
+    """Return windows of training text, `(N, T + 1)`, like `evaluation_windows` for held-out text.
 
     Raises:
-        ValueError: no training document holds T + 1 tokens, or `length` or `count` is below 1.
+        ValueError: no training document has T + 1 tokens, or `length` or `count` is below 1.
     """
     return _windows(corpus.train, length, count, "training")[0]
 
