@@ -43,9 +43,9 @@ def ids_of(*shape: int, seed: int = 1) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="static", compiler_options=FAST)
 def _logits(static, params, ids, segments, extent):
-    return nnx.merge(static, params)(ids, segments=segments, extent=extent)
+    return nnx.merge(static, params)(ids, segment_ids=segments, extent=extent)
 
 
-def logits(model: Decoder, ids, segments=None, *, extent=None) -> jax.Array:
+def logits(model: Decoder, ids, segment_ids=None, *, extent=None) -> jax.Array:
     """Return the logits; models of equal configs share a compilation."""
-    return _logits(*nnx.split(model), ids, segments, extent)
+    return _logits(*nnx.split(model), ids, segment_ids, extent)

@@ -28,8 +28,8 @@ class Counting:
         self.config = Config(**{"length": TRAINED, "eval_stride": 1, "eval_limit": 0, **settings}).validated()
         self.rule, self.most = rule, most
 
-    def losses(self, params, ids, segments=None, execution=None):
-        del segments, execution
+    def losses(self, params, ids, segment_ids=None, execution=None):
+        del segment_ids, execution
         before = jnp.arange(1, ids.shape[1])
         return params * self.rule(before[None], ids[:, :-1], ids[:, 1:]).astype(jnp.float32)
 

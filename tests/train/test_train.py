@@ -196,7 +196,7 @@ def test_resized_parameters_are_those_that_at_gives():
     params = old.init(jax.random.key(0))
     fitted = resized(old, new, params)
     assert jax.tree.map(jnp.shape, fitted) == jax.tree.map(jnp.shape, new.init(jax.random.key(1)))
-    wanted = old.encoding.at(params["position"], (3, 3))
+    wanted = old.encoding.adapt(params["position"], (3, 3))
     jax.tree.map(np.testing.assert_array_equal, fitted["position"], wanted)
     images = jax.random.normal(jax.random.key(2), (2, 42, 42, 1))
     head = jax.random.normal(jax.random.key(3), fitted["head"]["kernel"].shape)

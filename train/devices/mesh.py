@@ -100,8 +100,8 @@ def training_execution(mesh: Mesh, remat: str = "none") -> Execution:
     """
     if mesh.size == 1:
         return Execution(remat=remat)
-    alone = mesh.shape["data"] == mesh.size and mesh.devices.flat[0].platform == "cpu"
-    return Execution(mesh, batch=BATCH, heads="tensor", sequence="sequence", remat=remat, alone=alone)
+    local = mesh.shape["data"] == mesh.size and mesh.devices.flat[0].platform == "cpu"
+    return Execution(mesh, batch=BATCH, heads="tensor", sequence="sequence", remat=remat, local=local)
 
 
 def evaluation_execution(mesh: Mesh) -> Execution:
