@@ -10,11 +10,11 @@ from pejax.testing import assert_shift_invariant, assert_tile_consistent
 def window_encoding(dims: pejax.Dims, *, length: float = 8.0) -> pejax.Encoding:
     """Make a smooth window with a learned length per head: `bias = -(distance / length)^2`."""
 
-    def init(key: jax.Array) -> pejax.Params:
+    def init(key: jax.Array) -> dict:
         del key
         return {"heads": {"log_length": jnp.full(dims.heads, jnp.log(length))}}
 
-    def distance_bias(params: pejax.Params, relative: jax.Array) -> jax.Array:
+    def distance_bias(params: dict, relative: jax.Array) -> jax.Array:
         distance = relative.astype(jnp.float32)  # key position minus query position, in tokens
         return -jnp.square(distance / jnp.exp(params["log_length"]))  # the parameters of one head
 
