@@ -72,7 +72,7 @@ def measure(part: str, cases: Sequence[Case], progress: Progress, folder: pathli
     for case in cases:
         path = path_of(folder, part, case)
         load, label = os.getloadavg()[0], f"{part} · {case.table} · {case.column} · "
-        say = lambda what, share, case=case, label=label: progress.say(label + what, share, case.weight)  # noqa: E731
+        say = lambda what, share, case=case, label=label: progress.say(label + what, share, case.weight)
         keep(path, case.measure(say), command, load)
         progress.finish(case.weight)
         gc.collect()
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = Settings(1 if chosen.toy else chosen.rounds, chosen.toy)
     folder = chosen.out / "toy" if chosen.toy else chosen.out
     cases = {name: PARTS[name].cases(settings) for name in names}
-    due = lambda name, case: not (chosen.resume and path_of(folder, name, case).exists())  # noqa: E731
+    due = lambda name, case: not (chosen.resume and path_of(folder, name, case).exists())
     wished = {name: [case for case in cases[name] if wanted(case, chosen.only) and due(name, case)] for name in names}
     progress = Progress([case.weight for name in names for case in wished[name]])
     for name in names:

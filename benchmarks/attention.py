@@ -13,7 +13,7 @@ from benchmarks import peers_jax, peers_torch
 from benchmarks.operands import DTYPES, Problem, direction
 from benchmarks.report import Case, Column, Part, Settings, column_of
 from benchmarks.timing import Call, Say, forward_and_backward, jitted, side_by_side
-from pejax import attention, attention_hooks, make_encoding, sharded_attention
+from pejax import adapt, attention_hooks, dot_product_attention, make_encoding, sharded_attention
 
 OURS, UNSPLIT = "pejax", "pejax, one device"
 
@@ -27,10 +27,10 @@ def ours(problem: Problem, encoding: str = "alibi", devices: int = 1) -> Call:
         devices: that the heads are split over.
     """
     made = make_encoding(encoding, problem.dims)
-    hooks = attention_hooks(made, made.at({}, problem.length) if made.at else {})
+    hooks = attention_hooks(made, adapt(made, {}, problem.length))
     q, k, v, cotangent = problem.arrays()
     positions = jnp.arange(problem.length, dtype=jnp.int32)
-    attend: Any = functools.partial(attention, causal=True)
+    attend: Any = functools.partial(dot_product_attention, causal=True)
     if devices > 1:
         mesh = jax.make_mesh((devices,), ("heads",), devices=jax.devices()[:devices])
         split = NamedSharding(mesh, PartitionSpec(None, None, "heads"))
@@ -38,7 +38,7 @@ def ours(problem: Problem, encoding: str = "alibi", devices: int = 1) -> Call:
         attend = functools.partial(sharded_attention, causal=True, mesh=mesh, head_axis="heads")
 
     def forward(q: Array, k: Array, v: Array, positions: Array, hooks: dict) -> Array:
-        return attend(q, k, v, q_tokens=positions, **hooks)  # pyright: ignore[reportReturnType]
+        return attend(q, k, v, positions=positions, hooks=hooks)  # pyright: ignore[reportReturnType]
 
     def both(cotangent: Array, q: Array, k: Array, v: Array, positions: Array, hooks: dict) -> tuple:
         return forward_and_backward(lambda q, k, v: forward(q, k, v, positions, hooks))(cotangent, q, k, v)

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from benchmarks.operands import DTYPES, Problem, direction
 from benchmarks.report import Case, Column, Part, Settings, column_of
 from benchmarks.timing import Call, Say, forward_and_backward, jitted, side_by_side
-from pejax import encoded_attention, make_encoding, merge_params
+from pejax import attend, make_encoding, merge_params
 
 ENCODINGS = ("none", "alibi", "t5", "kerple", "fire", "shaw", "transformer_xl", "rope")
 
@@ -24,11 +24,11 @@ def ours(problem: Problem, spec: str) -> Call:
     positions = jnp.arange(problem.length, dtype=jnp.int32)
 
     def forward(params: dict, q: Array, k: Array, v: Array, positions: Array) -> Array:
-        tokens = {"q_tokens": positions, "extent": problem.length}
-        return encoded_attention(encoding, params, q, k, v, causal=True, embedded=True, **tokens)
+        tokens = {"positions": positions, "extent": problem.length}
+        return attend(encoding, q, k, v, params=params, causal=True, embedded=True, **tokens)
 
     def both(cotangent: Array, params: dict, q: Array, k: Array, v: Array, positions: Array) -> tuple:
-        function = lambda params, q, k, v: forward(params, q, k, v, positions)  # noqa: E731
+        function = lambda params, q, k, v: forward(params, q, k, v, positions)
         return forward_and_backward(function)(cotangent, params, q, k, v)
 
     if problem.backward:

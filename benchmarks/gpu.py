@@ -23,7 +23,7 @@ from jaxtyping import Array
 from benchmarks import peers_gpu
 from benchmarks.report import Column, column_of, machine, table
 from benchmarks.timing import Call, Maker, Say, forward_and_backward, side_by_side
-from pejax import Dims, attention, attention_hooks, make_encoding, rope_frequencies
+from pejax import Dims, adapt, attention_hooks, dot_product_attention, make_encoding, rope_frequencies
 from pejax._ops.phases import exact_cos_sin
 from pejax._ops.rotary import rotate_pairs
 
@@ -62,15 +62,15 @@ def drawn(length: int) -> tuple[np.ndarray, ...]:
 
 def program(length: int, spec: str, implementation: str | None, backward: bool, learned: bool) -> tuple:
     """Return a function of q, k, v, the cotangent and an encoding's parameters, and those parameters."""
-    dims = Dims(HEADS * DIM, HEADS, extent=length, causal=True)
+    dims = Dims(HEADS, DIM, extent=length, causal=True)
     encoding = make_encoding(spec, dims)
     params = encoding.init(jax.random.key(0))
-    params = params if encoding.at is None else encoding.at(params, length)
+    params = adapt(encoding, params, length)
 
     def forward(q: Array, k: Array, v: Array, params: dict) -> Array:
         tokens = jnp.arange(length, dtype=jnp.int32)
         hooks = attention_hooks(encoding, params)
-        return attention(q, k, v, q_tokens=tokens, causal=True, implementation=implementation, **hooks)  # pyright: ignore
+        return dot_product_attention(q, k, v, positions=tokens, causal=True, implementation=implementation, hooks=hooks)  # pyright: ignore
 
     def both(q: Array, k: Array, v: Array, cotangent: Array, params: dict) -> tuple:
         if learned:
@@ -169,8 +169,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     print(machine())
     rounds, lengths, long = (1, LENGTHS[:1], LONG[:1]) if chosen.toy else (chosen.rounds, LENGTHS, LONG)
-    say = lambda what, share: None  # noqa: E731
-    named = lambda lengths, column: {f"L = {length:,}": column(length) for length in lengths}  # noqa: E731
+    say = lambda what, share: None
+    named = lambda lengths, column: {f"L = {length:,}": column(length) for length in lengths}
     for backward, title in ((False, "forward"), (True, "forward and backward")):
         timed = functools.partial(attention_column, backward=backward, rounds=rounds, say=say)
         show(f"Causal attention, bfloat16, {title}", named(lengths, timed))

@@ -75,7 +75,7 @@ def free_port() -> int:
 def start(log: Path, count: int, flags: list[str]) -> list[BaseProcess]:
     """Start `python -m train.lm` with these options in `count` processes; process I writes into `LOG.I`."""
     port = free_port()
-    named = lambda own: [f"--hosts=127.0.0.1:{port},{count},{own}"] if count > 1 else []  # noqa: E731
+    named = lambda own: [f"--hosts=127.0.0.1:{port},{count},{own}"] if count > 1 else []
     return [spawn(Path(f"{log}.{own}"), train_lm, [*flags, *named(own)]) for own in range(count)]
 
 

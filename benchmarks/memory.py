@@ -12,7 +12,7 @@ from jaxtyping import Array
 from benchmarks.operands import DTYPES
 from benchmarks.report import Case, Column, Part, Settings
 from benchmarks.timing import Say, forward_and_backward
-from pejax import ENCODINGS, Dims, Encoding, encoded_attention, grid_positions, make_encoding, merge_params
+from pejax import ENCODINGS, Dims, Encoding, attend, grid_positions, make_encoding, merge_params
 
 GRID_ONLY = ("rope_axial",)
 """Encodings that refuse a sequence: they get a grid of as many tokens, as square as can be, without a mask."""
@@ -34,8 +34,8 @@ def planned(spec: str, dtype: str, length: int, heads: int, head_dim: int) -> tu
     @jax.jit
     def both(cotangent: Array, params: dict, q: Array, k: Array, v: Array, positions: Array) -> tuple:
         def forward(params: dict, q: Array, k: Array, v: Array) -> Array:
-            options = {"q_tokens": positions, "extent": extent, "axes": 1 if causal else 2, "causal": causal}
-            return encoded_attention(encoding, params, q, k, v, embedded=True, **options)
+            options = {"positions": positions, "extent": extent, "axes": 1 if causal else 2, "causal": causal}
+            return attend(encoding, q, k, v, params=params, embedded=True, **options)
 
         return forward_and_backward(forward)(cotangent, params, q, k, v)
 
@@ -50,10 +50,10 @@ def _setting(
     """Return the encoding, its extent and the positions."""
     if spec in GRID_ONLY:
         side = next(side for side in range(math.isqrt(length), 0, -1) if length % side == 0)
-        dims = Dims(heads * head_dim, heads, axes=2, extent=(side, length // side))
+        dims = Dims(heads, head_dim, axes=2, extent=(side, length // side))
         positions = grid_positions(side, length // side)
         return make_encoding(spec, dims), (side, length // side), jax.ShapeDtypeStruct(positions.shape, positions.dtype)
-    dims = Dims(heads * head_dim, heads, extent=length, causal=True)
+    dims = Dims(heads, head_dim, extent=length, causal=True)
     return make_encoding(spec, dims), length, jax.ShapeDtypeStruct((length,), jnp.int32)
 
 
@@ -82,7 +82,7 @@ def growth(lengths: tuple[int, ...], sizes: tuple[int, ...]) -> float:
 def cases(settings: Settings) -> list[Case]:
     """Return one table, its columns the encodings of the registry."""
     lengths, heads, head_dim = ((16, 64), 2, 8) if settings.toy else ((512, 2048, 8192, 32768), 8, 64)
-    measured = lambda *which: functools.partial(measure, *which, lengths, heads, head_dim)  # noqa: E731
+    measured = lambda *which: functools.partial(measure, *which, lengths, heads, head_dim)
     return [
         Case(f"Temporary memory, {dtype}, forward and backward", spec, measured(spec, dtype), 15)
         for dtype in (DTYPES if not settings.toy else DTYPES[:1])

@@ -31,7 +31,7 @@ class Problem(NamedTuple):
     @property
     def dims(self) -> Dims:
         """What an encoding may know."""
-        return Dims(self.heads * self.head_dim, self.heads, extent=self.length, causal=True)
+        return Dims(self.heads, self.head_dim, extent=self.length, causal=True)
 
     @property
     def square(self) -> int:

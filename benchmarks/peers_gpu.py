@@ -40,7 +40,7 @@ def queued(function: Callable[[], Any], launches: int) -> Call:
 
 def attention(drawn: tuple[np.ndarray, ...], backward: bool, launches: int) -> dict[str, Maker]:
     """Return the peers by name, in bfloat16, given q, k, v and cotangent `(B, T, H, D)`."""
-    way = lambda make: functools.partial(_attention, make, drawn, backward, launches)  # noqa: E731
+    way = lambda make: functools.partial(_attention, make, drawn, backward, launches)
     return {
         "torch FlexAttention, ALiBi": way(functools.partial(_flex, alibi=True)),
         "torch FlexAttention, no bias": way(functools.partial(_flex, alibi=False)),

@@ -21,7 +21,7 @@ the call before."""
 def attention(problem: Problem) -> dict[str, Maker]:
     """Return the peers by name."""
     bias = functools.cache(lambda: causal_alibi(problem))
-    way = lambda attend: functools.partial(_way, problem, bias, attend)  # noqa: E731
+    way = lambda attend: functools.partial(_way, problem, bias, attend)
     return {
         "jnp einsum": way(lambda: einsum_attention),
         "jax.nn.dot_product_attention": way(lambda: jax.nn.dot_product_attention),

@@ -40,7 +40,7 @@ class Turning(NamedTuple):
 
 def peers(turning: Turning) -> dict[str, Maker]:
     """Return the peers by name, each in the layout it has."""
-    way = lambda make, heads_first: functools.partial(_way, turning, make, heads_first)  # noqa: E731
+    way = lambda make, heads_first: functools.partial(_way, turning, make, heads_first)
     if turning.pairing == "half":
         return {
             "transformers, Llama, eager": way(_llama, True),
@@ -80,7 +80,7 @@ def _llama(turning: Turning) -> Turn:
 def _gptj(turning: Turning) -> Turn:
     torch, gptj = load(), importlib.import_module("transformers.models.gptj.modeling_gptj")
     angles, kind = _angles(turning), getattr(torch, turning.dtype)
-    make = lambda: (angles().sin().to(kind)[None], angles().cos().to(kind)[None])  # noqa: E731
+    make = lambda: (angles().sin().to(kind)[None], angles().cos().to(kind)[None])
     tables = make()
 
     def turn(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,7 +34,7 @@ def forget() -> None:
 def attention(problem: Problem) -> dict[str, Maker]:
     """Return the peers by name."""
     bias = functools.cache(lambda: causal_alibi(problem))
-    way = lambda make: functools.partial(_way, problem, make)  # noqa: E731
+    way = lambda make: functools.partial(_way, problem, make)
     ways = {
         "torch SDPA": way(lambda: _sdpa(attn_mask=bias())),
         "torch SDPA, no bias": way(lambda: _sdpa(is_causal=True)),
@@ -83,7 +83,7 @@ def _flex(problem: Problem) -> Attend:
     def alibi(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return score + slopes[head] * (j - i)
 
-    visible = lambda batch, head, i, j: i >= j  # noqa: E731
+    visible = lambda batch, head, i, j: i >= j
     mask = flex.create_block_mask(visible, None, None, problem.length, problem.length, device="cpu")
     compiled = torch.compile(flex.flex_attention, dynamic=False)
     return lambda q, k, v: compiled(q, k, v, score_mod=alibi, block_mask=mask)

@@ -35,8 +35,8 @@ def timed() -> dict[str, tuple[Callable[[Callable[..., Tables]], Callable], tupl
     sequence, fixed = jnp.arange(2048, dtype=jnp.int32), jnp.asarray(rope_frequencies(64))
     grid = jnp.stack(jnp.divmod(jnp.arange(576, dtype=jnp.int32), 24), axis=-1)
     mixed = rope_mixed_frequencies(jax.random.key(0), 6, 64)
-    same = lambda tables: tables  # noqa: E731
-    learn = lambda tables: jax.value_and_grad(loss(tables), argnums=1)  # noqa: E731
+    same = lambda tables: tables
+    learn = lambda tables: jax.value_and_grad(loss(tables), argnums=1)
     return {
         "rope, integers": (same, (sequence, fixed)),
         "rope, fractions": (same, (sequence.astype(jnp.float32) * 0.37, fixed)),

@@ -158,7 +158,7 @@ def keep(path: pathlib.Path, column: Column, command: str, load: float) -> None:
 def section(part: Part, cases: Iterable[tuple[Case, dict[str, Any]]]) -> str:
     """Return a part's section: when and where it was measured, and its tables, from cases and what is kept of them."""
     cases = list(cases)
-    several = lambda name: list(dict.fromkeys(kept[name] for _, kept in cases))  # noqa: E731
+    several = lambda name: list(dict.fromkeys(kept[name] for _, kept in cases))
     commands = "\n".join(f"    {command}" for command in several("command"))
     tables = "\n\n".join(
         table(title, [(case.column, kept) for case, kept in cases if case.table == title], part.head)

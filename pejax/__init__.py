@@ -1,12 +1,24 @@
 """Positional encodings in JAX, for text and for vision."""
 
-from pejax._attention.api import attention, attention_weights, explain_attention
+from importlib.metadata import version
+
+from pejax._attention.api import attention_weights, dot_product_attention, explain_attention
 from pejax._attention.core.merge import merge_attention
-from pejax._attention.encoded import caches_rotated_keys, encoded_attention
+from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._attention.flax_api import attention_fn
 from pejax._attention.linear import linear_attention
 from pejax._attention.sharded import sharded_attention
-from pejax._encoding import Dims, Encoding, attention_hooks, from_distance, merge_params
+from pejax._encoding import (
+    Band,
+    Dims,
+    Encoding,
+    Hooks,
+    adapt,
+    attention_hooks,
+    from_distance,
+    init_params,
+    merge_params,
+)
 from pejax._encodings.alibi import alibi_bias, alibi_slopes, scale_alibi_slopes
 from pejax._encodings.fire import fire_bias
 from pejax._encodings.kerple import kerple_bias
@@ -27,31 +39,36 @@ from pejax._extensions.frequencies import (
     extend_ntk,
     extend_yarn,
 )
-from pejax._extensions.interpolation import interpolate_positions, squeeze_positions
+from pejax._extensions.interpolation import interpolate_encoding, interpolate_positions
 from pejax._extensions.longrope_search import search_longrope
 from pejax._extensions.self_extend import rerope, self_extend
 from pejax._extensions.temperature import llama4_temperature, log_n_temperature, scale_queries
 from pejax._make import make_encoding
 from pejax._ops.resize import lookup_embedding, resize_embedding
 from pejax._ops.rotary import rope_apply
-from pejax._positions import grid_positions, packed_positions, packed_tokens
-from pejax._tokens import Tokens
+from pejax._positions import grid_positions, packed_positions, segment_positions
+from pejax._tokens import TokenPositions
 from pejax.encodings import ENCODINGS
+
+__version__ = version("pejax")
 
 __all__ = [
     "ENCODINGS",
     "EXTENSIONS",
+    "Band",
     "Dims",
     "Encoding",
-    "Tokens",
+    "Hooks",
+    "TokenPositions",
+    "adapt",
     "alibi_bias",
     "alibi_slopes",
-    "attention",
+    "attend",
     "attention_fn",
     "attention_hooks",
     "attention_weights",
     "caches_rotated_keys",
-    "encoded_attention",
+    "dot_product_attention",
     "explain",
     "explain_attention",
     "extend_dynamic_ntk",
@@ -63,6 +80,8 @@ __all__ = [
     "fire_bias",
     "from_distance",
     "grid_positions",
+    "init_params",
+    "interpolate_encoding",
     "interpolate_positions",
     "kerple_bias",
     "linear_attention",
@@ -73,7 +92,6 @@ __all__ = [
     "merge_attention",
     "merge_params",
     "packed_positions",
-    "packed_tokens",
     "pairing_permutation",
     "rerope",
     "resize_embedding",
@@ -84,12 +102,12 @@ __all__ = [
     "scale_alibi_slopes",
     "scale_queries",
     "search_longrope",
+    "segment_positions",
     "self_extend",
     "sharded_attention",
     "shaw_logits",
     "shaw_values",
     "sinusoidal_embedding",
-    "squeeze_positions",
     "t5_bias",
     "t5_bucket",
     "transformer_xl_logits",

@@ -6,8 +6,8 @@ Letters used in every shape of this package:
     F = D/2 frequencies · A position axes · R relative distances · C channels (width) · L layers · V vocabulary
 
 A model follows one rule, which names no encoding: merge the shared and the layer's parameters (`merge_params`),
-pass them through `at` for the length or grid at hand, `embed` once before the first layer, and in every layer
-`rotate` queries and keys, then attend with `bias` and `values`.
+`adapt` them to the length or grid at hand, `embed` once before the first layer, and in every layer `rotate` queries and
+keys, then attend with `bias` and `relative_values`.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from pejax._ops.checks import CausalHook, check_choice
 from pejax._ops.relative import relative_positions
 
 Params: TypeAlias = Mapping[str, Any]
-"""A pytree of arrays: `heads` (every leaf leads with H) and `all` feed `bias` and `values`, the rest is private."""
+"""A mapping of arrays: the hooks of attention read `heads` (every leaf leads with H) and `all`; others are private."""
 
 Extent: TypeAlias = int | Array | tuple[int, ...]
 """The length of a sequence (it may be traced), or the static grid (rows, columns, ...) of an image."""
@@ -36,10 +36,10 @@ def no_params(key: Array) -> Params:
 
 
 class Band(NamedTuple):
-    """A range of distances, and how queries and keys turn for the pairs in it.
+    """A range of distances, and how queries and keys are rotated for the pairs in it.
 
     Attributes:
-        low: tokens; the smallest |query - key| of the range, by `Tokens.index`.
+        low: tokens; the smallest |query - key| of the range, by `TokenPositions.order`.
         high: tokens; the end of the range, which does not belong to it. None = no end.
         rotate: `(params, x, positions) -> x` for queries.
         rotate_keys: the same for keys.
@@ -54,42 +54,60 @@ class Band(NamedTuple):
 class Encoding(NamedTuple):
     """Where position enters a transformer. Every hook is optional; None lets the model skip the work.
 
-    Parameters are a mapping. `bias`, `values`, `distance` and `vectors` see those in `params["heads"]`, whose leaves
-    all lead with H, and in `params["all"]`, which the heads share: they run for one head at a time and receive
-    `params_h`, `{**all, **heads of head h}`. `embed` and `rotate` receive `params` whole, which may hold others.
+    Parameters are a mapping. `bias`, `relative_values`, `distance_bias` and `relative_keys` see those in
+    `params["heads"]`, whose leaves all lead with H, and in `params["all"]`, which the heads share: they run for one
+    head at a time and receive `params_h`, `{**all, **heads of head h}`. `embed` and `rotate` receive all of `params`.
 
     Attributes:
         init: `(key) -> params`, one copy owned by the model (a learned table, T5's shared table).
         init_layer: `(key) -> params`, one copy per attention layer (mixed frequencies; Shaw's tables).
-        at: `(params, extent) -> params` for this length or grid: what depends on the length lives here.
+        constants: `() -> params` that are not trained (ALiBi's slopes); given ones of the same name replace them.
+        adapt: `(params, extent) -> params` for this length or grid: only what depends on it. Call `pejax.adapt`.
         embed: `(params, x, positions) -> x` with x `(*B, T, C)`, once before the first layer.
         rotate: `(params, x, positions) -> x` with x `(*B, T, H, D)`: queries, and keys unless `rotate_keys` is given.
         rotate_keys: the same for keys `(*B, S, K, D)` alone, where they differ from queries.
         bias: `(params_h, q TD, k SD, q_positions, k_positions) -> TS` for ONE head, float32, added to scaled logits.
-        values: `(params_h, weights TS, q_positions, k_positions) -> TD` for ONE head, linear in the weights.
-        distance: `(params_h, relative R or RA) -> R`: says that the bias depends on key - query alone, and is it.
-        vectors: `(params_h, relative R) -> (a RD, v D, u D)`, on one axis: says that the bias at the distance r is
-            `(q_i + v) · a_r + u · k_j`, and gives its parts, for distances that count on by one. A second way to the
-            same bias, which is there too and is what anyone may read.
+        relative_values: `(params_h, weights TS, q_positions, k_positions) -> TD` for ONE head, linear in the weights.
+        distance_bias: `(params_h, relative R or RA) -> R`: a bias that depends on key - query alone. It stands for
+            `bias`, which need not be given.
+        relative_keys: `(params_h, relative R) -> (a RD, v D, u D)`, on one axis: the parts of a bias
+            `(q_i + v) · a_r + u · k_j` at the distances r. A faster form of `bias`, which must be given as well.
         shift_invariant: the claim that one shift of all positions changes no logit; the law tests check it both ways.
-        bands: ranges of distances, one after the other from 0, each with its own rotation in place of `rotate`: what no
+        bands: consecutive ranges of distances from 0 on, each with its own rotation in place of `rotate`, for what no
             rotation of single tokens can express. Attention runs in every range and is merged by log-sum-exp.
         causal: made for a model in which keys after the query are masked (`Dims.causal`): nothing attends without it.
     """
 
     init: Callable[[Array], Params] = no_params
     init_layer: Callable[[Array], Params] = no_params
-    at: Callable[[Params, Extent], Params] | None = None
+    constants: Callable[[], Params] | None = None
+    adapt: Callable[[Params, Extent], Params] | None = None
     embed: Callable[[Params, Array, Array], Array] | None = None
     rotate: Callable[[Params, Array, Array], Array] | None = None
     rotate_keys: Callable[[Params, Array, Array], Array] | None = None
     bias: Callable[[Params, Array, Array, Array, Array], Array] | None = None
-    values: Callable[[Params, Array, Array, Array], Array] | None = None
-    distance: Callable[[Params, Array], Array] | None = None
-    vectors: Callable[[Params, Array], tuple[Array, Array, Array]] | None = None
+    relative_values: Callable[[Params, Array, Array, Array], Array] | None = None
+    distance_bias: Callable[[Params, Array], Array] | None = None
+    relative_keys: Callable[[Params, Array], tuple[Array, Array, Array]] | None = None
     shift_invariant: bool = False
     bands: tuple[Band, ...] = ()
     causal: bool = False
+
+
+class Hooks(NamedTuple):
+    """What attention takes of an encoding: each `Partial(hook, params)`, or None. Made by `attention_hooks`.
+
+    Attributes:
+        bias: as `Encoding.bias`; derived from `distance_bias` where only that is given.
+        relative_values: as `Encoding.relative_values`.
+        distance_bias: as `Encoding.distance_bias`.
+        relative_keys: as `Encoding.relative_keys`.
+    """
+
+    bias: Partial | None = None
+    relative_values: Partial | None = None
+    distance_bias: Partial | None = None
+    relative_keys: Partial | None = None
 
 
 @dataclass(frozen=True, init=False)
@@ -97,23 +115,23 @@ class Dims:
     """What an encoding may know of the model around it. Equal dims hash equal.
 
     Args:
-        width: C, channels of the residual stream.
         heads: H, query heads.
+        head_dim: D, channels per head.
+        width: C, channels of the residual stream. None = H·D.
         kv_heads: K, key/value heads; H must be a multiple. None = H.
-        head_dim: D, channels of a head. None = width / heads.
         axes: A, position axes: 1 for a sequence, 2 for an image.
         extent: the trained length (axes = 1) or grid (axes > 1), in tokens. None = unknown.
         scale: what multiplies q·k. None = head_dim**-0.5.
         causal: whether keys after the query are masked: by every attention with an encoding made for these dims.
 
     Raises:
-        ValueError: a count below 1, heads that do not divide, or an extent that does not match the axes.
+        ValueError: a count below 1, heads that are no multiple of kv_heads, or an extent that does not match the axes.
     """
 
-    width: int
     heads: int
-    kv_heads: int
     head_dim: int
+    width: int
+    kv_heads: int
     axes: int
     extent: int | tuple[int, ...] | None
     scale: float
@@ -121,21 +139,19 @@ class Dims:
 
     def __init__(
         self,
-        width: int,
         heads: int,
+        head_dim: int,
+        *,
+        width: int | None = None,
         kv_heads: int | None = None,
-        head_dim: int | None = None,
         axes: int = 1,
         extent: int | tuple[int, ...] | None = None,
         scale: float | None = None,
         causal: bool = False,
     ) -> None:
-        if head_dim is None:
-            if heads < 1 or width % heads:
-                raise ValueError(f"width must be a multiple of heads, got width={width}, heads={heads}")
-            head_dim = width // heads
+        width = heads * head_dim if width is None else width
         kv_heads = heads if kv_heads is None else kv_heads
-        counts = {"width": width, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "axes": axes}
+        counts = {"heads": heads, "head_dim": head_dim, "width": width, "kv_heads": kv_heads, "axes": axes}
         for name, count in counts.items():
             if count < 1:
                 raise ValueError(f"{name} must be at least 1, got {count}")
@@ -150,6 +166,62 @@ class Dims:
         scale = float(head_dim) ** -0.5 if scale is None else scale
         for name, value in {**counts, "extent": extent, "scale": scale, "causal": causal}.items():
             object.__setattr__(self, name, value)
+
+
+def channels_per_head(width: int, heads: int) -> int:
+    """Return C / H of a model whose heads share its width.
+
+    Raises:
+        ValueError: a count below 1, or a width that is no multiple of the heads.
+    """
+    if heads < 1 or width < 1 or width % heads:
+        raise ValueError(f"width must be a multiple of heads, got width={width}, heads={heads}")
+    return width // heads
+
+
+def init_params(encoding: Encoding, key: Array) -> Params:
+    """Draw an encoding's parameters for one layer: those of `init` and of `init_layer`, merged.
+
+    A model of several layers draws `init` once and `init_layer` per layer, and merges them in each (`merge_params`).
+
+    Args:
+        encoding: the record.
+        key: a JAX random key.
+
+    Returns:
+        A pytree to be trained with the rest; empty where the encoding learns nothing.
+    """
+    shared, layer = jax.random.split(key)
+    return merge_params(encoding.init(shared), encoding.init_layer(layer))
+
+
+def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> Params:
+    """Return the parameters as hooks read them: with the encoding's constants, for this length or grid.
+
+    Args:
+        encoding: the record.
+        params: merged (`merge_params`, `init_params`).
+        extent: the length of the sequence, or the grid; needed where the encoding depends on it.
+
+    Raises:
+        ValueError: no extent, and the encoding depends on it.
+    """
+    if encoding.constants is not None:
+        params = _with_defaults(params, encoding.constants())
+    if encoding.adapt is None:
+        return params
+    if extent is None:
+        raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
+    return encoding.adapt(params, extent)
+
+
+def _with_defaults(params: Params, defaults: Params) -> Params:
+    """Return the parameters, and of the defaults what they lack."""
+    merged = {**defaults, **params}
+    for name in ("heads", "all"):
+        if name in params and name in defaults:
+            merged[name] = {**defaults[name], **params[name]}
+    return merged
 
 
 def merge_params(shared: Params, layer: Params) -> Params:
@@ -170,7 +242,7 @@ def merge_params(shared: Params, layer: Params) -> Params:
 
 
 def split_params(params: Params) -> tuple[Params, Params]:
-    """Return `(shared by all heads, one slice per head)`: what `bias` and `values` read of `params`.
+    """Return `(shared by all heads, one slice per head)`: what the hooks of attention read of `params`.
 
     One head's hook receives `{**shared, **{name: leaf[h] for name, leaf in per_head.items()}}`.
     """
@@ -186,20 +258,18 @@ def naming_missing(reader: str, params: Params) -> Iterator[None]:
         name = error.args[0] if error.args else None
         if name in params:
             raise
-        ways = "they must be those of this encoding, in 'heads' or 'all', passed through encoding.at where there is one"
+        ways = "they must be this encoding's, in 'heads' or 'all', and adapted (pejax.adapt) to the length"
         raise ValueError(f"{reader} reads {name!r}, which its parameters lack, got {sorted(params)}: {ways}") from error
 
 
-def attention_hooks(
-    encoding: Encoding, params: Params, *, rotated: bool = False, embedded: bool = False
-) -> dict[str, Any]:
-    """Return the `bias`, `values`, `distance` and `vectors` that `attention` takes of this encoding and its parameters.
+def attention_hooks(encoding: Encoding, params: Params, *, rotated: bool = False, embedded: bool = False) -> Hooks:
+    """Return what `dot_product_attention` takes of this encoding and its parameters, as its argument `hooks`.
 
     Those of an encoding made for a causal model (`Dims.causal`) are refused by attention that is not `causal`.
 
     Args:
         encoding: the record.
-        params: merged, and passed through `at` where there is one.
+        params: adapted (`adapt`) where the encoding depends on the length or grid.
         rotated: says that q and k are rotated as the encoding has it (in bands, for each range of distances).
         embedded: says that `encoding.embed` is applied to the input of the model.
 
@@ -208,21 +278,30 @@ def attention_hooks(
     """
     if (encoding.rotate or encoding.rotate_keys or encoding.bands) and not rotated:
         raise ValueError(
-            "this encoding rotates queries and keys, which no hook of attention does: call encoded_attention, or rotate"
-            " both and pass rotated=True, got False"
+            "this encoding rotates queries and keys, which no hook of attention does: call attend, or rotate both and"
+            " pass rotated=True, got False"
         )
     check_embedded(encoding, embedded)
     hooks = bound_hooks(encoding, params)
     if not encoding.causal:
         return hooks
-    return {name: None if hook is None else Partial(CausalHook(hook.func), *hook.args) for name, hook in hooks.items()}
+    return Hooks(*(None if hook is None else Partial(CausalHook(hook.func), *hook.args) for hook in hooks))
 
 
-def bound_hooks(encoding: Encoding, params: Params) -> dict[str, Partial | None]:
+def bound_hooks(encoding: Encoding, params: Params) -> Hooks:
     """Return the hooks of attention, each bound to the parameters that hooks read."""
+    if encoding.constants is not None:
+        params = _with_defaults(params, encoding.constants())
     operands = {name: params[name] for name in ("all", "heads") if name in params}
-    bind = lambda hook: None if hook is None else Partial(hook, operands)  # noqa: E731
-    return {name: bind(getattr(encoding, name)) for name in ("bias", "values", "distance", "vectors")}
+    bind = lambda hook: None if hook is None else Partial(hook, operands)
+    return Hooks(*(bind(getattr(encoding, name)) for name in Hooks._fields))
+
+
+def pair_bias(encoding: Encoding) -> Callable[[Params, Array, Array, Array, Array], Array] | None:
+    """Return the encoding's `bias`, or the one that its `distance_bias` implies."""
+    if encoding.bias is None and encoding.distance_bias is not None:
+        return from_distance(encoding.distance_bias)
+    return encoding.bias
 
 
 def check_embedded(encoding: Encoding, embedded: bool) -> None:
@@ -242,7 +321,7 @@ def causality(encoding: Encoding, causal: bool | None) -> bool:
 
 
 def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Params, Array, Array, Array, Array], Array]:
-    """Make the `bias` hook of an encoding whose bias is `distance(params_h, key - query)` and nothing else."""
+    """Make the `bias` hook that `distance_bias` implies: `distance(params_h, key - query)` and nothing else."""
 
     def bias(
         params: Params,
@@ -257,7 +336,7 @@ def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Param
         terms = distance(params, pairs)
         if terms.shape != pairs.shape[:1]:
             raise ValueError(
-                f"a distance hook must return one number per pair, (R,) = {pairs.shape[:1]}, got {terms.shape}"
+                f"a distance_bias hook must return one number per pair, (R,) = {pairs.shape[:1]}, got {terms.shape}"
             )
         return terms.reshape(relative.shape[:2])
 
@@ -265,7 +344,7 @@ def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Param
 
 
 def rotate_queries(encoding: Encoding, params: Params, q: Array, positions: Array) -> Array:
-    """Turn queries `(*B, T, H, D)` as the encoding does outside of bands, if it does."""
+    """Rotate queries `(*B, T, H, D)` as the encoding does outside of bands, if it does."""
     if encoding.rotate is None:
         return q
     with naming_missing("rotate", params):
@@ -273,7 +352,7 @@ def rotate_queries(encoding: Encoding, params: Params, q: Array, positions: Arra
 
 
 def rotate_keys(encoding: Encoding, params: Params, k: Array, positions: Array) -> Array:
-    """Turn keys `(*B, S, K, D)` as the encoding does outside of bands, if it does."""
+    """Rotate keys `(*B, S, K, D)` as the encoding does outside of bands, if it does."""
     rotate = encoding.rotate_keys or encoding.rotate
     if rotate is None:
         return k

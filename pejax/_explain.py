@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pejax._encoding import Dims, Encoding, Params, merge_params, split_params
+from pejax._encoding import Dims, Encoding, Params, adapt, merge_params, pair_bias, split_params
 
 ACTS = {
-    "at": "depends on the length or the grid, which the parameters pass through first",
+    "adapt": "depends on the length or the grid",
     "embed": "changes the tokens once, before the first layer",
     "rotate": "turns queries and keys in every layer, before they meet",
     "rotate_keys": "turns keys in a way of their own",
     "bands": "turns them in another way in each range of distances, and merges the parts",
     "bias": "adds a term to every logit in every layer, head by head",
-    "values": "adds a term to the attention output in every layer, head by head",
+    "relative_values": "adds a term to the attention output in every layer, head by head",
 }
 LENGTH = 64
 
@@ -33,8 +33,8 @@ def explain(encoding: Encoding, dims: Dims | None = None) -> str:
         A few lines, each `hook or property: sentence`.
     """
     lines = [f"{name}: {text}" for name, text in ACTS.items() if getattr(encoding, name)]
-    if encoding.distance is not None:
-        lines.append("distance: the bias depends on key - query alone")
+    if encoding.distance_bias is not None:
+        lines.append("distance_bias: the bias depends on key - query alone")
     lines = lines or ["nothing: position enters through the causal mask alone, or not at all"]
     shared, layer = (count_params(init) for init in (encoding.init, encoding.init_layer))
     lines.append(f"parameters: {shared:,} in the model, {layer:,} in each layer")
@@ -57,8 +57,7 @@ def count_params(init: Callable[[Array], Params]) -> int:
 def costs(encoding: Encoding, dims: Dims) -> list[tuple[str, float, str]]:
     """Return `(hook, floating point operations, per what)` of every hook that computes, counted on 64 tokens."""
     params = merge_params(*(init(jax.random.key(0)) for init in (encoding.init, encoding.init_layer)))
-    if encoding.at is not None:
-        params = encoding.at(params, dims.extent or (LENGTH if dims.axes == 1 else (8,) * dims.axes))
+    params = adapt(encoding, params, dims.extent or (LENGTH if dims.axes == 1 else (8,) * dims.axes))
     shared, heads = split_params(params)
     params_h = {**shared, **jax.tree.map(lambda leaf: leaf[0], heads)}
     x, q, k, head, weights = (
@@ -77,8 +76,8 @@ def costs(encoding: Encoding, dims: Dims) -> list[tuple[str, float, str]]:
         ("embed", encoding.embed, (params, x, at), LENGTH, token),
         ("rotate (queries)", encoding.rotate, (params, q, at), LENGTH, f"{token}, in each layer"),
         ("rotate (keys)", encoding.rotate_keys or encoding.rotate, (params, k, at), LENGTH, f"{token}, in each layer"),
-        ("bias", encoding.bias, (params_h, head, head, at, at), LENGTH**2, pair),
-        ("values", encoding.values, (params_h, weights, at, at), LENGTH**2, pair),
+        ("bias", pair_bias(encoding), (params_h, head, head, at, at), LENGTH**2, pair),
+        ("relative_values", encoding.relative_values, (params_h, weights, at, at), LENGTH**2, pair),
     ]
     return [(name, _flops(hook, *args) / count, unit) for name, hook, args, count, unit in calls if hook is not None]
 
@@ -89,6 +88,6 @@ def _flops(hook: Callable[..., Array], *args: object) -> float:
 
 def _cost_in_words(encoding: Encoding) -> str:
     per_token = encoding.embed is not None or encoding.rotate is not None
-    per_pair = encoding.bias is not None or encoding.values is not None
+    per_pair = pair_bias(encoding) is not None or encoding.relative_values is not None
     words = ["grows with the tokens"] * per_token + ["grows with the pairs of tokens"] * per_pair
     return " and ".join(words) or "nothing"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from pejax._encoding import Dims, Encoding
 from pejax._extensions.frequencies import EXTENSIONS
-from pejax._extensions.interpolation import squeeze_positions
+from pejax._extensions.interpolation import interpolate_encoding
 from pejax._extensions.self_extend import rerope, self_extend
 from pejax._extensions.temperature import TEMPERATURES, read_temperature, scale_queries
 from pejax._spec import parse_call, split_sum
@@ -21,7 +21,7 @@ STRETCHED: dict[str, tuple[str, ...]] = {
 }
 """What the keyword `extend` of these encodings takes."""
 
-RECAST: dict[str, Callable[..., Encoding]] = {"pi": squeeze_positions, "rerope": rerope, "self_extend": self_extend}
+RECAST: dict[str, Callable[..., Encoding]] = {"pi": interpolate_encoding, "rerope": rerope, "self_extend": self_extend}
 """What is made of an encoding from outside, `(encoding, dims, **options) -> encoding`."""
 
 OUTSIDE = (*RECAST, *TEMPERATURES)
@@ -31,8 +31,8 @@ OUTSIDE = (*RECAST, *TEMPERATURES)
 def make_encoding(spec: str, dims: Dims, extend: str = "none") -> Encoding:
     """Make the encoding that `spec` names, stretched as `extend` says. Equal arguments give the same object.
 
-    Its `embed` takes `Tokens` in place of positions, too, and leaves those alone that are not placed. Made for a causal
-    model, `encoded_attention`, `attention_fn` and modules mask keys after the query without being told.
+    Its `embed` takes `TokenPositions` in place of positions, too, and leaves tokens without a position alone. Made for
+    a causal model, `attend`, `attention_fn` and modules mask keys after the query without being told.
 
     Args:
         spec: a name of `ENCODINGS`, with keyword arguments where wanted: `"rope"`, `"rope(base=500000)"`.

@@ -4,36 +4,36 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from pejax._tokens import Tokens
+from pejax._ops.checks import check_choice
+from pejax._tokens import TokenPositions
 
 
-def grid_positions(height: int, width: int, *, order: str = "ij") -> Int[Array, "T 2"]:
+def grid_positions(height: int, width: int, *, indexing: str = "ij") -> Int[Array, "T 2"]:
     """Return the position of every patch of a grid, in raster order: `p_n = (⌊n / width⌋, n mod width)`.
 
     Args:
         height: rows, patches.
         width: columns, patches.
-        order: "ij" gives (row, column), "xy" gives (column, row).
+        indexing: "ij" gives (row, column), "xy" gives (column, row).
 
     Returns:
         T = height · width positions, in patches.
 
     Raises:
-        ValueError: a side below 1 or an unknown order.
+        ValueError: a side below 1, or another indexing.
     """
-    if order not in ("ij", "xy"):
-        raise ValueError(f"order must be one of ij, xy, got {order!r}")
+    check_choice("indexing", indexing, ("ij", "xy"))
     if min(height, width) < 1:
         raise ValueError(f"height and width must be at least 1, got {height} and {width}")
     row, column = jnp.divmod(jnp.arange(height * width, dtype=jnp.int32), width)
-    return jnp.stack([row, column] if order == "ij" else [column, row], axis=-1)
+    return jnp.stack([row, column] if indexing == "ij" else [column, row], axis=-1)
 
 
-def packed_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
+def segment_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
     """Return the position of each token in its own segment: how many earlier tokens have the same id.
 
     For sequences packed one after the other they restart at 0 with each; padding in between, or the tokens of two
-    segments taking turns, change nothing. That no sequence sees another is said by `Tokens.segments` alone:
+    segments taking turns, change nothing. That no sequence sees another is said by `TokenPositions.segment_ids` alone:
     `packed_tokens` says both.
 
     Args:
@@ -52,12 +52,12 @@ def packed_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
     return jnp.vectorize(one, signature="(t)->(t)")(segment_ids)
 
 
-def packed_tokens(segment_ids: Int[Array, "*B T"]) -> Tokens:
+def packed_positions(segment_ids: Int[Array, "*B T"]) -> TokenPositions:
     """Return sequences packed one after the other as tokens: positions restart with each, and none sees another.
 
     Args:
         segment_ids: which sequence each token belongs to; 0 = padding, which nothing sees, at position 0.
     """
     order = jnp.broadcast_to(jnp.arange(segment_ids.shape[-1], dtype=jnp.int32), segment_ids.shape)
-    positions = jnp.where(segment_ids != 0, packed_positions(segment_ids), 0)
-    return Tokens(positions, order, segments=segment_ids)
+    positions = jnp.where(segment_ids != 0, segment_positions(segment_ids), 0)
+    return TokenPositions(positions, order, segment_ids=segment_ids)

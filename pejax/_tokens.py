@@ -1,4 +1,4 @@
-"""Where each token is, and what position does to tokens that have none (CLS, registers): nothing."""
+"""Where each token is. Tokens without a position (CLS, registers) are left as they are."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,46 +11,46 @@ from pejax._encoding import Params
 from pejax._ops.checks import check_position_type
 
 
-class Tokens(NamedTuple):
+class TokenPositions(NamedTuple):
     """Where each token is: one pytree that shards, vmaps, tiles and is cached together.
 
     Attributes:
-        positions: `(*B, T)`, or `(*B, T, A)` on A > 1 axes, integer or float, always finite; 0 where not placed.
-        index: `(*B, T)` order for causal masks and windows; None = the positions, where they are 1-D integers.
-        placed: `(*B, T)`; False = the token has no position (CLS, registers); None = all are placed.
-        segments: `(*B, T)`; 0 = padding; tokens see their own segment only; None = one segment.
+        positions: `(*B, T)`, or `(*B, T, A)` on A > 1 axes, integer or float, always finite; 0 where there is none.
+        order: `(*B, T)` order for causal masks and windows; None = the positions, where they are 1-D integers.
+        has_position: `(*B, T)`; False = the token has no position (CLS, registers); None = every token has one.
+        segment_ids: `(*B, T)`; 0 = padding; tokens see their own segment only; None = one segment.
     """
 
     positions: Num[Array, "..."]
-    index: Int[Array, "*B T"] | None = None  # type: ignore[assignment]  # a field, not tuple.index
-    placed: Bool[Array, "*B T"] | None = None
-    segments: Int[Array, "*B T"] | None = None
+    order: Int[Array, "*B T"] | None = None
+    has_position: Bool[Array, "*B T"] | None = None
+    segment_ids: Int[Array, "*B T"] | None = None
 
 
-def as_tokens(tokens: Tokens | Array) -> Tokens:
-    """Return `Tokens`, a plain array being the positions of tokens that are all placed, in one segment."""
-    tokens = tokens if isinstance(tokens, Tokens) else Tokens(jnp.asarray(tokens))
+def as_token_positions(tokens: TokenPositions | Array) -> TokenPositions:
+    """Return `TokenPositions`, a plain array being the positions of all tokens, in one segment."""
+    tokens = tokens if isinstance(tokens, TokenPositions) else TokenPositions(jnp.asarray(tokens))
     check_position_type(tokens.positions)
     return tokens
 
 
 def embed_tokens(
-    embed: Callable[[Params, Array, Array], Array], params: Params, x: Array, tokens: Tokens | Array
+    embed: Callable[[Params, Array, Array], Array], params: Params, x: Array, tokens: TokenPositions | Array
 ) -> Array:
-    """Embed x `(*B, T, C)` at these positions, or where these tokens are, those without a position left alone."""
-    tokens = as_tokens(tokens)
+    """Embed x `(*B, T, C)` at these positions, or where these tokens are, leaving those without a position alone."""
+    tokens = as_token_positions(tokens)
     embedded = embed(params, x, tokens.positions)
-    if tokens.placed is None:
+    if tokens.has_position is None:
         return embedded
-    return jnp.where(jnp.broadcast_to(tokens.placed[..., None], x.shape), embedded, x)
+    return jnp.where(jnp.broadcast_to(tokens.has_position[..., None], x.shape), embedded, x)
 
 
-def rotary_positions(tokens: Tokens, shape: tuple[int, ...]) -> Num[Array, "..."]:
-    """Return the positions by which tokens `(*B, T)` turn: 0, which turns nothing, for those that are not placed."""
-    positions, placed = tokens.positions, tokens.placed
-    if placed is None:
+def rotary_positions(tokens: TokenPositions, shape: tuple[int, ...]) -> Num[Array, "..."]:
+    """Return the positions by which tokens `(*B, T)` are rotated: 0, which rotates nothing, for those without one."""
+    positions, has_position = tokens.positions, tokens.has_position
+    if has_position is None:
         return positions
     axes = () if positions.shape in (shape[-1:], shape) else positions.shape[-1:]
-    common = np.broadcast_shapes(positions.shape, placed.shape + (1,) * len(axes))
-    known = jnp.broadcast_to(placed.reshape(placed.shape + (1,) * len(axes)), common)
+    common = np.broadcast_shapes(positions.shape, has_position.shape + (1,) * len(axes))
+    known = jnp.broadcast_to(has_position.reshape(has_position.shape + (1,) * len(axes)), common)
     return jnp.where(known, jnp.broadcast_to(positions, common), 0)

@@ -5,11 +5,10 @@
     tile       hook(tile of its arguments) = tile of hook(all of them)
 
 The checks draw tokens and positions, in and beyond the trained extent, and run the encoding in float32 as a dense
-layer would: `at`, `embed`, random projections to queries and keys, `rotate`, `bias`, `values`.
+layer would: adapted parameters, `embed`, random projections to queries and keys, `rotate`, `bias`, `relative_values`.
 
     encoding = make_encoding("rope", dims)
-    key = jax.random.key(0)
-    params = merge_params(encoding.init(key), encoding.init_layer(key))
+    params = init_params(encoding, jax.random.key(0))
     assert_shift_invariant(encoding, params, dims)
 """
 
@@ -24,7 +23,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from pejax._encoding import Dims, Encoding, Extent, Params, split_params
+from pejax._encoding import Dims, Encoding, Extent, Params, adapt, pair_bias, split_params
 
 DEFAULT_LENGTH = 32  # tokens along each axis where the dims know no extent
 
@@ -45,7 +44,7 @@ class Terms(NamedTuple):
 
     Attributes:
         logits: scaled q·k plus the bias.
-        values: what the encoding adds to the attention output; None without a `values` hook.
+        values: what the encoding adds to the attention output; None without a `relative_values` hook.
     """
 
     logits: Float[Array, "H T S"]
@@ -60,8 +59,8 @@ def extent_of(dims: Dims) -> Extent:
 
 
 def settle(encoding: Encoding, params: Params, dims: Dims) -> Params:
-    """Return the parameters passed through `at`, where there is one, for the trained extent."""
-    return params if encoding.at is None else encoding.at(params, extent_of(dims))
+    """Return the parameters adapted to the trained extent."""
+    return adapt(encoding, params, extent_of(dims))
 
 
 def draw_positions(
@@ -85,7 +84,7 @@ def draw_positions(
 def draw_probe(seed: int, dims: Dims, *, tokens: int = 12, reach: float = 2.0, dtype: DTypeLike = jnp.int32) -> Probe:
     """Draw `tokens` tokens with the projections of one layer; `reach` and `dtype` as in `draw_positions`."""
     normal = np.random.default_rng(seed).standard_normal
-    draw = lambda scale, *shape: jnp.asarray(scale * normal(shape), jnp.float32)  # noqa: E731
+    draw = lambda scale, *shape: jnp.asarray(scale * normal(shape), jnp.float32)
     return Probe(
         x=draw(1.0, tokens, dims.width),
         q_kernel=draw(dims.width**-0.5, dims.width, dims.heads, dims.head_dim),
@@ -99,7 +98,7 @@ def queries_and_keys(
 ) -> tuple[Float[Array, "T H D"], Float[Array, "T H D"]]:
     """Return the rotated queries and keys of a probe, each key head repeated for its H/K query heads.
 
-    `params` are settled: merged, and passed through `at` where there is one.
+    `params` are settled: merged and adapted.
     """
     x = probe.x if encoding.embed is None else encoding.embed(params, probe.x, probe.positions)
     q = jnp.einsum("tc,chd->thd", x, probe.q_kernel)
@@ -118,14 +117,14 @@ def dense_terms(encoding: Encoding, params: Params, dims: Dims, probe: Probe) ->
 
     Args:
         encoding: the record.
-        params: merged, before `at`.
+        params: merged, before `adapt`.
         dims: those the encoding was made for.
         probe: the tokens.
     """
     params = settle(encoding, params, dims)
     shared, heads = split_params(params)
     q, k = queries_and_keys(encoding, params, probe)
-    products = jnp.einsum("thd,shd->hts", q, k)
+    products, bias = jnp.einsum("thd,shd->hts", q, k), pair_bias(encoding)
     for low, high, *turns in encoding.bands:
         apart = jnp.abs(probe.positions[:, None] - probe.positions)
         inside = apart >= low if high is None else (apart >= low) & (apart < high)
@@ -135,11 +134,11 @@ def dense_terms(encoding: Encoding, params: Params, dims: Dims, probe: Probe) ->
     def one_head(heads: Params, product: Array, q: Array, k: Array) -> tuple[Array, Array | None]:
         params_h = {**shared, **heads}
         logits = dims.scale * product
-        if encoding.bias is not None:
-            logits = logits + encoding.bias(params_h, q, k, probe.positions, probe.positions)
-        if encoding.values is None:
+        if bias is not None:
+            logits = logits + bias(params_h, q, k, probe.positions, probe.positions)
+        if encoding.relative_values is None:
             return logits, None
-        return logits, encoding.values(params_h, jax.nn.softmax(logits), probe.positions, probe.positions)
+        return logits, encoding.relative_values(params_h, jax.nn.softmax(logits), probe.positions, probe.positions)
 
     return Terms(*jax.vmap(one_head, in_axes=(0, 0, 1, 1))(heads, products, q, k))
 
@@ -187,7 +186,7 @@ def assert_shift_invariant(
 
     Args:
         encoding: the record; whether it declares `shift_invariant` is not asked.
-        params: one model's and one layer's, merged, before `at`.
+        params: one model's and one layer's, merged, before `adapt`.
         dims: those the encoding was made for.
         seed: of the draw.
         reach: the positions and their shifted copies stay within `reach` extents.
@@ -270,7 +269,7 @@ def _tiled_and_whole(encoding: Encoding, params: Params, dims: Dims, probe: Prob
     params = settle(encoding, params, dims)
     shared, heads = split_params(params)
     q, k = queries_and_keys(encoding, params, probe)
-    one_head = lambda heads, q, k: _tiles_of_head(encoding, {**shared, **heads}, q, k, probe.positions)  # noqa: E731
+    one_head = lambda heads, q, k: _tiles_of_head(encoding, {**shared, **heads}, q, k, probe.positions)
     return jax.vmap(one_head, in_axes=(0, 1, 1))(heads, q, k)
 
 
@@ -279,17 +278,19 @@ def _tiles_of_head(
 ) -> list[tuple[Array, Array]]:
     tokens = len(positions)
     rows, halves = slice(1, tokens // 2), (slice(0, tokens // 3), slice(tokens // 3, tokens))
-    pairs = []
-    if encoding.bias is not None:
-        whole = encoding.bias(params_h, q, k, positions, positions)
-        tiles = [encoding.bias(params_h, q[rows], k[keys], positions[rows], positions[keys]) for keys in halves]
+    pairs, bias = [], pair_bias(encoding)
+    if bias is not None:
+        whole = bias(params_h, q, k, positions, positions)
+        tiles = [bias(params_h, q[rows], k[keys], positions[rows], positions[keys]) for keys in halves]
         pairs.append((jnp.concatenate(tiles, axis=1), whole[rows]))
-        if encoding.distance is not None:
-            pairs.append((encoding.distance(params_h, positions - positions[0]), whole[0]))
-    if encoding.values is not None:
+        if encoding.distance_bias is not None:
+            pairs.append((encoding.distance_bias(params_h, positions - positions[0]), whole[0]))
+    if encoding.relative_values is not None:
         weights = jax.nn.softmax(q @ k.T)
-        whole = encoding.values(params_h, weights, positions, positions)
-        tiles = [encoding.values(params_h, weights[rows, keys], positions[rows], positions[keys]) for keys in halves]
+        whole = encoding.relative_values(params_h, weights, positions, positions)
+        tiles = [
+            encoding.relative_values(params_h, weights[rows, keys], positions[rows], positions[keys]) for keys in halves
+        ]
         pairs.append((sum(tiles[1:], tiles[0]), whole[rows]))
     return pairs
 

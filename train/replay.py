@@ -70,7 +70,7 @@ def replay(place: Path, batch: Any) -> tuple[float, list[tuple[str, int, int]]]:
     steps = recipe(config, make_optimizer(config, task.steps, task.warmup)[0], task.sums)
     shardings = state_shardings(task.split, steps, mesh)
     shapes = jax.eval_shape(partial(init_state, recipe=steps), task.split.shapes)
-    split = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # noqa: E731
+    split = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     def check(record: dict[str, Any]) -> None:
         if record["data"] != task.identity:

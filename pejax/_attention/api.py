@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
-from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates
@@ -14,29 +13,27 @@ from pejax._attention.core.operands import (
     Layout,
     Operands,
     check_dropout,
+    check_hooks,
     check_masked,
     check_options,
-    check_partials,
     check_sharding,
     over_heads,
     prepare,
 )
-from pejax._attention.core.reference import Hooks, Options, dense_weights
+from pejax._attention.core.reference import Options, dense_weights
+from pejax._encoding import Hooks
 from pejax._ops.backend import platform
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 
 
-def attention(
+def dot_product_attention(
     q: Float[Array, "*B T H D"],
     k: Float[Array, "*B S K D"],
     v: Float[Array, "*B S K D"],
     *,
-    q_tokens: Tokens | Array,
-    k_tokens: Tokens | Array | None = None,
-    bias: Partial | None = None,
-    values: Partial | None = None,
-    distance: Partial | None = None,
-    vectors: Partial | None = None,
+    positions: TokenPositions | Array | None = None,
+    k_positions: TokenPositions | Array | None = None,
+    hooks: Hooks = Hooks(),
     causal: bool = False,
     window: int | None = None,
     distance_range: tuple[int, int] | None = None,
@@ -47,11 +44,12 @@ def attention(
     implementation: str | None = None,
     **unknown: Any,
 ) -> Float[Array, "*B T H D"] | tuple[Float[Array, "*B T H D"], Float[Array, "*B T H"]]:
-    """Attend from q to k and v; position enters through `bias` and `values`.
+    """Attend from q to k and v; position enters through the `hooks` of an encoding.
 
-    `o_i = Σ_j w_ij v_j + values(w)_i` with `w_i = softmax_j(cap·tanh((scale·q_i·k_j + bias_ij) / cap))` over the keys
-    that i sees; without a `soft_cap`, `w_i = softmax_j(scale·q_i·k_j + bias_ij)`. A query that sees no key gives zeros.
-    The arithmetic is float32; `bias` and `values` have no part in pairs with an unplaced token.
+    `o_i = Σ_j w_ij v_j + relative_values(w)_i` with
+    `w_i = softmax_j(cap·tanh((scale·q_i·k_j + bias_ij) / cap))` over the keys that i sees; without a `soft_cap`,
+    `w_i = softmax_j(scale·q_i·k_j + bias_ij)`. A query that sees no key gives zeros.
+    The arithmetic is float32; the hooks have no part in pairs with a token that has no position. `attend` rotates too.
 
     Arrays split over a mesh go to `sharded_attention`. Here explicit axes are an error, and with automatic ones "cpu",
     which takes one head after the other, gathers them: every device then does the work of all.
@@ -60,16 +58,13 @@ def attention(
         q: rotated queries; tokens before heads: `(*B, H, T, D)` is not noticed where T = H.
         k: rotated keys; H must be a multiple of K, and query head h attends to key head `h // (H/K)`.
         v: values.
-        q_tokens: positions, order, segments of the queries; a plain array is positions `(T,)`, `(*B, T)`, or on A > 1
-            axes `(T, A)`, `(*B, T, A)`. Each field is batched over all of *B or not at all.
-        k_tokens: those of the keys. None = `q_tokens`.
-        bias: `Partial(hook, params)`, the hook as in `Encoding.bias`; gradients reach params and float positions.
-        values: likewise, as in `Encoding.values`.
-        distance: likewise, as in `Encoding.distance`; the bias is derived from it where `bias` is None.
-        vectors: likewise, as in `Encoding.vectors`, next to the `bias` that they say again.
+        positions: of the queries, or their `TokenPositions`; an array is `(T,)`, `(*B, T)`, or on A > 1 axes `(T, A)`,
+            `(*B, T, A)`. Each field is batched over all of *B or not at all. None = 0 ... T-1.
+        k_positions: those of the keys. None = `positions`.
+        hooks: what `attention_hooks` returns; gradients reach their parameters and float positions.
         causal: keys after the query are not seen. It must be True with hooks made for a causal model.
-        window: w keeps 0 <= i - j < w when causal, |i - j| < w otherwise, in tokens, by `Tokens.index`.
-        distance_range: `(lo, hi)` keeps lo <= |i - j| < hi, in tokens, by `Tokens.index`.
+        window: w keeps 0 <= i - j < w when causal, |i - j| < w otherwise, in tokens, by `TokenPositions.order`.
+        distance_range: `(lo, hi)` keeps lo <= |i - j| < hi, in tokens, by `TokenPositions.order`.
         scale: multiplies q·k. None = D**-0.5.
         soft_cap: in logits; bounds them, bias included, before the mask.
         dropout: `(key, rate)`: drops that share of the weights, the same pairs in every implementation.
@@ -90,19 +85,16 @@ def attention(
             gradient (`jax.jvp`, gradients of gradients), which "reference" has.
     """
     if unknown:
-        ways = "masks are causal, window, distance_range and Tokens.segments; attention_fn takes a mask or bias array"
-        raise TypeError(f"attention has no argument {', '.join(sorted(unknown))}: {ways}")
-    check_partials(bias=bias, values=values, distance=distance, vectors=vectors)
+        ways = "masks are causal, window, distance_range and segment_ids; attention_fn takes a mask or bias array"
+        raise TypeError(f"dot_product_attention has no argument {', '.join(sorted(unknown))}: {ways}")
+    check_hooks(hooks)
     options, layout, operands = _prepare(
         q,
         k,
         v,
-        q_tokens=q_tokens,
-        k_tokens=k_tokens,
-        bias=bias,
-        values=values,
-        distance=distance,
-        vectors=vectors,
+        positions=positions,
+        k_positions=k_positions,
+        hooks=hooks,
         causal=causal,
         window=window,
         distance_range=distance_range,
@@ -119,12 +111,9 @@ def _prepare(
     k: Array,
     v: Array,
     *,
-    q_tokens: Tokens | Array,
-    k_tokens: Tokens | Array | None = None,
-    bias: Partial | None = None,
-    values: Partial | None = None,
-    distance: Partial | None = None,
-    vectors: Partial | None = None,
+    positions: TokenPositions | Array | None = None,
+    k_positions: TokenPositions | Array | None = None,
+    hooks: Hooks = Hooks(),
     causal: bool = False,
     window: int | None = None,
     distance_range: tuple[int, int] | None = None,
@@ -133,10 +122,10 @@ def _prepare(
     dropout: tuple[Array, float] | None = None,
 ) -> tuple[Options, Layout, Operands]:
     check_sharding(q=q, k=k, v=v)
-    check_masked(causal, bias, values, distance)
+    check_masked(causal, hooks)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     seed, rate = check_dropout(dropout)
-    operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance, vectors), seed)
+    operands, layout = prepare(q, k, v, positions, k_positions, hooks, seed)
     return options._replace(dropout_rate=rate), layout, operands
 
 
@@ -144,27 +133,23 @@ def attention_weights(
     q: Float[Array, "*B T H D"],
     k: Float[Array, "*B S K D"],
     *,
-    q_tokens: Tokens | Array,
-    k_tokens: Tokens | Array | None = None,
-    bias: Partial | None = None,
-    distance: Partial | None = None,
-    vectors: Partial | None = None,
+    positions: TokenPositions | Array | None = None,
+    k_positions: TokenPositions | Array | None = None,
+    hooks: Hooks = Hooks(),
     causal: bool = False,
     window: int | None = None,
     distance_range: tuple[int, int] | None = None,
     scale: float | None = None,
     soft_cap: float | None = None,
 ) -> Float[Array, "*B H T S"]:
-    """Return the weights of `attention` themselves, in float32 and before dropout, for figures and tests.
+    """Return the weights of `dot_product_attention` themselves, in float32 and before dropout, for figures and tests.
 
     Args:
         q: rotated queries.
         k: rotated keys.
-        q_tokens: as in `attention`, like all that follows.
-        k_tokens: None = `q_tokens`.
-        bias: `Partial(hook, params)`.
-        distance: likewise.
-        vectors: likewise.
+        positions: as in `dot_product_attention`, like all that follows.
+        k_positions: None = `positions`.
+        hooks: what `attention_hooks` returns.
         causal: keys after the query are not seen.
         window: in tokens.
         distance_range: in tokens.
@@ -175,14 +160,14 @@ def attention_weights(
         Rows that sum to 1, or to 0 where a query sees no key.
 
     Raises:
-        ValueError: as `attention` does.
+        ValueError: as `dot_product_attention` does.
         TypeError: likewise.
     """
-    check_partials(bias=bias, distance=distance, vectors=vectors)
+    check_hooks(hooks)
     check_sharding(q=q, k=k)
-    check_masked(causal, bias, distance)
+    check_masked(causal, hooks)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
-    operands, layout = prepare(q, k, k, q_tokens, k_tokens, Hooks(bias, None, distance, vectors), None)
+    operands, layout = prepare(q, k, k, positions, k_positions, hooks._replace(relative_values=None), None)
     return weights_of(options, layout, operands, q.shape)
 
 
@@ -208,26 +193,25 @@ def explain_attention(
     implementation: str | None = None,
     **arguments: Any,
 ) -> str:
-    """Say which implementation `attention` would run for these arguments, and why each of the others would not.
+    """Say which implementation `dot_product_attention` would run for these arguments, and why not the others.
 
     Nothing is computed: the arrays may be `jax.ShapeDtypeStruct`s. What is decided at run time, such as whether the
     positions count on by one, is not said.
 
     Args:
-        q: as in `attention`.
+        q: as in `dot_product_attention`.
         k: likewise.
         v: likewise.
         implementation: likewise.
-        **arguments: all others of `attention`.
+        **arguments: all others of `dot_product_attention`.
 
     Returns:
         One line for each implementation, `name: runs`, or why it does not, after a line on the platform and the size.
 
     Raises:
-        ValueError: as `attention` does.
+        ValueError: as `dot_product_attention` does.
         TypeError: likewise.
     """
-    check_partials(**{name: arguments.get(name) for name in ("bias", "values", "distance", "vectors")})
     lines: list[str] = []
 
     def trace(q: Array, k: Array, v: Array) -> None:

@@ -9,77 +9,85 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pejax._attention.api import attention
+from pejax._attention.api import dot_product_attention
 from pejax._attention.core.merge import merge_attention
 from pejax._encoding import (
     Encoding,
     Extent,
     Params,
+    adapt,
     bound_hooks,
     causality,
     check_embedded,
     rotate_keys,
     rotate_queries,
 )
-from pejax._tokens import Tokens, as_tokens, rotary_positions
+from pejax._tokens import TokenPositions, as_token_positions, rotary_positions
 
 
-def encoded_attention(
+def attend(
     encoding: Encoding,
-    params: Params,
     q: Float[Array, "*B T H D"],
     k: Float[Array, "*B S K D"],
     v: Float[Array, "*B S K D"],
     *,
-    q_tokens: Tokens | Array,
-    k_tokens: Tokens | Array | None = None,
+    params: Params | None = None,
+    positions: TokenPositions | Array | None = None,
+    k_positions: TokenPositions | Array | None = None,
     extent: Extent | None = None,
     axes: int | None = None,
     keys_are_rotated: bool = False,
     embedded: bool = False,
     causal: bool | None = None,
-    attend: Callable[..., Any] = attention,
+    attention: Callable[..., Any] = dot_product_attention,
     **options: Any,
 ) -> Float[Array, "*B T H D"]:
-    """Attend with position: rotate queries and keys, then `attention` with the encoding's bias and values.
+    """Attend with an encoding: rotate queries and keys, then `dot_product_attention` with the encoding's hooks.
+
+    Memory is linear in T and S, forward and backward: no `T x S` array is made.
 
     Args:
         encoding: the record.
-        params: merged (`merge_params`), not yet passed through `at`.
         q: not rotated; tokens before heads, `(*B, T, H, D)`, as everywhere: `(*B, H, T, D)` is not noticed where T = H.
         k: not rotated.
         v: values.
-        q_tokens: as in `attention`.
-        k_tokens: None = `q_tokens`.
-        extent: what `at` receives: a length or a grid; lengths `(B,)`, one per example; or `(B, T)`, one per query,
+        params: merged (`init_params`, `merge_params`), not yet adapted. None = none: the encoding learns nothing.
+        positions: of the queries, as in `dot_product_attention`. None = 0 ... T-1.
+        k_positions: of the keys. None = `positions`.
+        extent: what the encoding adapts to, where it does: a length or a grid; None = the number of keys where no
+            positions are given; lengths `(B,)`, one per example; or `(B, T)`, one per query,
             which then sees all its keys as that length has them (at the cost of rotating the keys for each query).
         axes: A, of the positions. None = as their shape says, which for as many sequences as tokens it may not.
         keys_are_rotated: the keys come from a cache that holds them rotated; only where `caches_rotated_keys` says that
             this can be.
         embedded: says that `encoding.embed`, which belongs to the input of the model, was applied there.
         causal: keys after the query are not seen. None = as the encoding was made (`Dims.causal`).
-        attend: `attention`, or `sharded_attention` with its mesh and axes, which takes one extent for all examples.
-        **options: `window`, `scale`, `soft_cap`, `dropout`, `implementation` of `attention`.
+        attention: `dot_product_attention`, or `sharded_attention` with its mesh and axes, which takes one extent for
+            all examples.
+        **options: `window`, `scale`, `soft_cap`, `dropout`, `implementation` of `dot_product_attention`.
 
-    A token that is not placed is not turned, whatever its position says.
+    A token without a position (`has_position`) is not rotated, whatever `positions` holds for it.
 
     Raises:
-        ValueError: no extent where the encoding has `at`, an encoding that embeds and `embedded` is False, one made for
-            a causal model and `causal` is False, rotated keys that turn with the length or the query, or what
-            `attention` refuses.
+        ValueError: no extent where the encoding depends on it, an encoding that embeds and `embedded` is False, one
+            made for a causal model and `causal` is False, rotated keys where the rotation depends on the length or the
+            query, or what `dot_product_attention` refuses.
     """
     check_embedded(encoding, embedded)
     if keys_are_rotated and not caches_rotated_keys(encoding):
         rule = "keys_are_rotated must be False where the rotation depends on the length or on the query"
         raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")
-    if encoding.at is not None and extent is None:
-        raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
-    q_tokens = as_tokens(q_tokens)
-    k_tokens = q_tokens if k_tokens is None else as_tokens(k_tokens)
-    attend = functools.partial(attend, causal=causality(encoding, causal), **options)
+    if encoding.adapt is not None and extent is None:
+        if positions is not None:
+            raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
+        extent = k.shape[-3]
+    params = {} if params is None else params
+    q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
+    k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions)
+    attend = functools.partial(attention, causal=causality(encoding, causal), **options)
     whole = functools.partial(_attend, encoding, params, keys_are_rotated, attend)
     sides = q_tokens, k_tokens
-    if encoding.at is None or extent is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
+    if encoding.adapt is None or extent is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
         unclear = [
             side for side in sides if axes == 1 and side.positions.ndim == 2 and len(set(side.positions.shape)) == 1
         ]
@@ -100,7 +108,7 @@ def encoded_attention(
 def caches_rotated_keys(encoding: Encoding) -> bool:
     """Return whether a cache may hold keys rotated: a key's rotation depends on no length and on no query."""
     turns = encoding.rotate is not None or encoding.rotate_keys is not None
-    return not encoding.bands and (encoding.at is None or not turns)
+    return not encoding.bands and (encoding.adapt is None or not turns)
 
 
 def _attend(
@@ -112,12 +120,12 @@ def _attend(
     q: Array,
     k: Array,
     v: Array,
-    q_tokens: Tokens,
-    k_tokens: Tokens,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
 ) -> Array:
     """Attend with the parameters of one extent."""
-    settled = params if encoding.at is None or extent is None else encoding.at(params, extent)
-    run = functools.partial(attend, q_tokens=q_tokens, k_tokens=k_tokens, **bound_hooks(encoding, settled))
+    settled = adapt(encoding, params, extent)
+    run = functools.partial(attend, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, settled))
     q_turn, k_turn = rotary_positions(q_tokens, q.shape[:-2]), rotary_positions(k_tokens, k.shape[:-2])
     if not encoding.bands:
         q = rotate_queries(encoding, settled, q, q_turn)
@@ -130,17 +138,19 @@ def _attend(
     return merge_attention(parts)[0]
 
 
-def _row_by_row(attend: Any, extent: Array, q: Array, k: Array, v: Array, q_tokens: Tokens, k_tokens: Tokens) -> Array:
+def _row_by_row(
+    attend: Any, extent: Array, q: Array, k: Array, v: Array, q_tokens: TokenPositions, k_tokens: TokenPositions
+) -> Array:
     """Attend one query of a sequence at a time, each with its own extent."""
 
-    def row(operands: tuple[Array, Array, Tokens]) -> Array:
+    def row(operands: tuple[Array, Array, TokenPositions]) -> Array:
         extent, q, tokens = operands
         return attend(extent, q[None], k, v, jax.tree.map(lambda leaf: leaf[None], tokens), k_tokens)[0]
 
     return jax.lax.map(row, (extent, q, q_tokens))
 
 
-def _batched(tokens: Tokens, batch: int, length: int) -> Tokens:
+def _batched(tokens: TokenPositions, batch: int, length: int) -> TokenPositions:
     """Return tokens whose every field leads with the batch."""
 
     def widen(leaf: Array) -> Array:

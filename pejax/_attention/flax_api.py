@@ -8,26 +8,26 @@ from jaxtyping import Array
 
 from pejax._attention.api import run, weights_of
 from pejax._attention.core.operands import check_dropout, check_options, check_sharding, prepare
-from pejax._attention.core.reference import Hooks
 from pejax._encoding import (
     Encoding,
     Extent,
     Params,
+    adapt,
     bound_hooks,
     causality,
     check_embedded,
     rotate_keys,
     rotate_queries,
 )
-from pejax._tokens import Tokens, as_tokens, rotary_positions
+from pejax._tokens import TokenPositions, as_token_positions, rotary_positions
 
 
 def attention_fn(
     encoding: Encoding,
-    params: Params,
+    params: Params | None = None,
     *,
-    q_tokens: Tokens | Array,
-    k_tokens: Tokens | Array | None = None,
+    positions: TokenPositions | Array | None = None,
+    k_positions: TokenPositions | Array | None = None,
     extent: Extent | None = None,
     embedded: bool = False,
     causal: bool | None = None,
@@ -44,37 +44,33 @@ def attention_fn(
 
     Args:
         encoding: the record.
-        params: merged (`merge_params`), not yet passed through `at`.
-        q_tokens: positions of the queries, as in `attention`.
-        k_tokens: positions of the keys. None = `q_tokens`.
-        extent: the length or grid for `encoding.at`; needed where the encoding has one.
+        params: merged (`init_params`), not yet adapted. None = none: the encoding learns nothing.
+        positions: of the queries, as in `dot_product_attention`. None = 0 ... T-1.
+        k_positions: of the keys. None = `positions`.
+        extent: the length or grid that the encoding adapts to, where it does. None = the number of keys where no
+            positions are given.
         embedded: says that `encoding.embed` was applied to the input of the model.
         causal: keys after the query are not seen. None = as the encoding was made (`Dims.causal`).
         window: in tokens.
         scale: multiplies q·k. None = D**-0.5.
         soft_cap: in logits.
-        implementation: as in `attention`; a mask or bias array needs the reference.
+        implementation: as in `dot_product_attention`; a mask or bias array needs the reference.
 
     Returns:
         `f(query (*B, T, H, D), key (*B, S, K, D), value (*B, S, K, D), bias=None, mask=None, ...)`. `bias` is added to
         the logits and `mask` (True = seen) joins the mask, both broadcast to `(*B, H, T, S)`.
 
     Raises:
-        ValueError: the encoding embeds and `embedded` is False, it has `at` and no extent was given, it has bands, or
-            it was made for a causal model and `causal` is False.
+        ValueError: the encoding embeds and `embedded` is False, it depends on the length or grid and no extent was
+            given, it has bands, or it was made for a causal model and `causal` is False.
     """
     if encoding.bands:
-        raise ValueError(
-            f"attention_fn serves no encoding with bands (use encoded_attention), got {len(encoding.bands)}"
-        )
+        raise ValueError(f"attention_fn serves no encoding with bands (use attend), got {len(encoding.bands)}")
     check_embedded(encoding, embedded)
     causal = causality(encoding, causal)
-    if encoding.at is not None:
-        if extent is None:
-            raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
-        params = encoding.at(params, extent)
-    q_side = as_tokens(q_tokens)
-    k_side = q_side if k_tokens is None else as_tokens(k_tokens)
+    given, own = {} if params is None else params, positions
+    if extent is not None or own is not None:
+        given = adapt(encoding, given, extent)
 
     def attend(
         query: Array,
@@ -106,6 +102,10 @@ def attention_fn(
         dtype = jnp.result_type(query, key, value) if dtype is None else dtype
         query, key, value = (x.astype(dtype) for x in (query, key, value))
         check_sharding(query=query, key=key, value=value)
+        params = given if extent is not None or own is not None else adapt(encoding, given, key.shape[-3])
+        positions = jnp.arange(query.shape[-3]) if own is None else own
+        q_side = as_token_positions(positions)
+        k_side = q_side if k_positions is None else as_token_positions(k_positions)
         query = rotate_queries(encoding, params, query, rotary_positions(q_side, query.shape[:-2]))
         key = rotate_keys(encoding, params, key, rotary_positions(k_side, key.shape[:-2]))
         hooks = bound_hooks(encoding, params)
@@ -115,7 +115,7 @@ def attention_fn(
             raise ValueError(f"dropout_rng must be given where dropout_rate={dropout_rate} and not deterministic")
         seed, rate = check_dropout((dropout_rng, dropout_rate) if dropping and dropout_rng is not None else None)
         options = options._replace(dropout_rate=rate, precision=precision)
-        operands, layout = prepare(query, key, value, q_tokens, k_tokens, Hooks(**hooks), seed, mask, bias)
+        operands, layout = prepare(query, key, value, positions, k_positions, hooks, seed, mask, bias)
         if module is not None:
             module.sow("intermediates", "attention_weights", weights_of(options, layout, operands, query.shape))
         layout = layout._replace(one_dropout=bool(broadcast_dropout))

@@ -21,10 +21,11 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from pejax._attention.core.masks import visible
 from pejax._attention.core.operands import Layout, Operands, check_arrays, check_partials, prepare
-from pejax._attention.core.reference import Hooks, nonzero
+from pejax._attention.core.reference import nonzero
+from pejax._encoding import Hooks
 from pejax._ops.backend import platform
 from pejax._ops.pytrees import wide
-from pejax._tokens import Tokens, as_tokens
+from pejax._tokens import TokenPositions, as_token_positions
 
 CHUNK = 64
 """Tokens of a chunk, or as many as a head has channels if those are more."""
@@ -57,8 +58,8 @@ def linear_attention(
     k: Float[Array, "*B S K D"],
     v: Float[Array, "*B S K D"],
     *,
-    q_tokens: Tokens | Array,
-    k_tokens: Tokens | Array | None = None,
+    positions: TokenPositions | Array | None = None,
+    k_positions: TokenPositions | Array | None = None,
     rotate: Partial | None = None,
     rotate_keys: Partial | None = None,
     causal: bool = False,
@@ -69,18 +70,18 @@ def linear_attention(
     rotation is in the numerator alone, so that the denominator stays positive; the weights may be negative, and do not
     sum to 1. A query that sees no key gives zeros. The arithmetic is float32.
 
-    Tokens that do not come by segment and index are put in line first, which costs a sort, and twice the work.
+    Tokens that do not come by segment and order are put in line first, which costs a sort, and twice the work.
 
     Args:
         q: queries, not rotated.
         k: keys, not rotated; H must be a multiple of K, and query head h attends to key head `h // (H/K)`.
         v: values.
-        q_tokens: positions, order, segments of the queries, as in `attention`.
-        k_tokens: those of the keys. None = `q_tokens`.
+        positions: of the queries, as in `dot_product_attention`. None = 0 ... T-1.
+        k_positions: those of the keys. None = `positions`.
         rotate: `Partial(encoding.rotate, params)`, applied to the features φ; None = no position. What it multiplies by
             besides turning (an attention factor, a temperature) multiplies the output.
         rotate_keys: the same for keys, where the encoding has one. None = `rotate`.
-        causal: keys after the query, by `Tokens.index`, are not seen.
+        causal: keys after the query, by `TokenPositions.order`, are not seen.
 
     Returns:
         The output in q's type.
@@ -95,13 +96,16 @@ def linear_attention(
     """
     check_partials(rotate=rotate, rotate_keys=rotate_keys)
     check_arrays(q, k, v)
-    one_side = k_tokens is None or k_tokens is q_tokens
+    positions = jnp.arange(q.shape[-3]) if positions is None else positions
+    one_side = k_positions is None or k_positions is positions
     features = positive(wide(q)), positive(wide(k))
-    prepared = lambda q, k: prepare(q, k, v, q_tokens, k_tokens, Hooks(None, None), None)  # noqa: E731
+    prepared = lambda q, k: prepare(q, k, v, positions, k_positions, Hooks(), None)
     plain, layout = prepared(*features)
     if 0 in q.shape or 0 in k.shape:
         return jnp.zeros_like(q)
-    sides = (as_tokens(side).positions for side in (q_tokens, q_tokens if k_tokens is None else k_tokens))
+    sides = (
+        as_token_positions(side).positions for side in (positions, positions if k_positions is None else k_positions)
+    )
     hooks = rotate, rotate if rotate_keys is None else rotate_keys
     turned, _ = prepared(
         *(x if hook is None else hook(x, at) for hook, x, at in zip(hooks, features, sides, strict=True))
@@ -119,7 +123,7 @@ def positive(x: Float[Array, "..."]) -> Float[Array, "..."]:
 def _attend(heads: Head, operands: Operands, layout: Layout, causal: bool, one_side: bool) -> Float[Array, "N K G T D"]:
     """Attend from all queries; `one_side` says that queries and keys are the same tokens."""
     each = _in_turn if platform() == "cpu" else jax.vmap
-    if not causal and operands.q_tokens.segments is None and operands.k_tokens.segments is None:
+    if not causal and operands.q_tokens.segment_ids is None and operands.k_tokens.segment_ids is None:
         return each(each(_see_all))(heads)
     lines = _lines(operands, layout, causal)
 
@@ -153,11 +157,11 @@ def _rows(x: Float[Array, "G T D"], y: Float[Array, "D *E"]) -> Float[Array, "G 
 def _lines(operands: Operands, layout: Layout, causal: bool) -> tuple[Line, Line]:
     """Return the lines of queries and keys, `(N, T)` and `(N, S)`, as the tokens come."""
 
-    def of_one(*sides: Tokens) -> tuple[Line, Line]:
+    def of_one(*sides: TokenPositions) -> tuple[Line, Line]:
         if causal:  # refuse tokens that have no order
             visible(*(jax.tree.map(lambda x: x[:1], side) for side in sides), causal=True)
         orders = [
-            (side.positions if side.index is None else side.index) if causal else jnp.zeros(len(side.positions), int)
+            (side.positions if side.order is None else side.order) if causal else jnp.zeros(len(side.positions), int)
             for side in sides
         ]
         kind = np.result_type(np.int32, *(order.dtype for order in orders))
@@ -170,11 +174,11 @@ def _lines(operands: Operands, layout: Layout, causal: bool) -> tuple[Line, Line
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (len(operands.q), *x.shape)), of_one(*sides))
 
 
-def _segments(tokens: Tokens) -> UInt32[Array, " T"]:
+def _segments(tokens: TokenPositions) -> UInt32[Array, " T"]:
     """Return the segments as numbers of which 0 is the least, all 1 where there are none."""
-    if tokens.segments is None:
+    if tokens.segment_ids is None:
         return jnp.ones(len(tokens.positions), jnp.uint32)
-    return tokens.segments.astype(jnp.int32).astype(jnp.uint32)
+    return tokens.segment_ids.astype(jnp.int32).astype(jnp.uint32)
 
 
 def _stands(line: Line) -> Bool[Array, ""]:
@@ -197,8 +201,8 @@ def _aligned(head: Head, place: Int[Array, " N"], line: Line) -> Float[Array, "G
     """Scan queries and keys that stand in one line: a query has no key there, a key no query."""
     t, count = head.q.shape[1], len(place)
     key_place = jnp.where(place < t, count, place - t)
-    queries = lambda x: jnp.take(x, place, axis=1, mode="fill", fill_value=0)  # noqa: E731
-    keys = lambda x: jnp.take(x, key_place, axis=0, mode="fill", fill_value=0)  # noqa: E731
+    queries = lambda x: jnp.take(x, place, axis=1, mode="fill", fill_value=0)
+    keys = lambda x: jnp.take(x, key_place, axis=0, mode="fill", fill_value=0)
     both = Head(queries(head.q), keys(head.k), queries(head.turned_q), keys(head.turned_k), keys(head.v))
     return _scan(both, line)[:, jnp.argsort(place)[:t]]
 
@@ -243,7 +247,7 @@ def _step(state: State, chunk: tuple[Head, Line]) -> tuple[State, Float[Array, "
     totals = jnp.sum(pairs, axis=-1) + jnp.where(goes_on, _rows(q, state.features), 0)
     last = jnp.maximum(state.segment, jnp.max(segments))
     stays = (seen & (segments == last))[:, None]
-    kept = lambda x: jnp.where(state.segment == last, x, 0)  # noqa: E731
+    kept = lambda x: jnp.where(state.segment == last, x, 0)
     products = kept(state.products) + jnp.where(stays, turned_k, 0).T @ v
     features = kept(state.features) + jnp.sum(jnp.where(stays, k, 0), axis=0)
     return State(products, features, last), sums / nonzero(totals)[..., None]

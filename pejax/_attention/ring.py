@@ -24,7 +24,7 @@ from pejax._attention.core.reference import Options
 from pejax._attention.xla.blocks import row_means
 from pejax._ops.pytrees import cotangent_of, own_floats, wide, with_floats, zeros_of
 from pejax._ops.remat import kept
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 
 
 class Share(NamedTuple):
@@ -50,7 +50,7 @@ class Keys(NamedTuple):
 
     k: Float[Array, "N K S D"]
     v: Float[Array, "N K S D"]
-    tokens: Tokens
+    tokens: TokenPositions
 
 
 Part = tuple[Array, Array]
@@ -65,12 +65,12 @@ def attend(share: Share, operands: Operands) -> Part:
 
 def gather(share: Share, operands: Operands) -> Part:
     """Attend to the keys of all devices, brought here."""
-    collect = lambda x, axis: lax.all_gather(x, share.axis, axis=axis, tiled=True)  # noqa: E731
+    collect = lambda x, axis: lax.all_gather(x, share.axis, axis=axis, tiled=True)
     fields = zip(operands.k_tokens, share.layout.k_axes, strict=True)
     tokens: list[Any] = [None if x is None else collect(x, 0 if axis is None else 1) for x, axis in fields]
     k, v = collect(operands.k, 2), collect(operands.v, 2)
     origin = operands.origin._replace(key=jnp.uint32(0))
-    return attend(share, operands._replace(k=k, v=v, k_tokens=Tokens(*tokens), origin=origin))
+    return attend(share, operands._replace(k=k, v=v, k_tokens=TokenPositions(*tokens), origin=origin))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
-from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from pejax._attention import ring
@@ -27,13 +26,14 @@ from pejax._attention.core.operands import (
     Operands,
     Origin,
     check_dropout,
+    check_hooks,
     check_masked,
     check_options,
-    check_partials,
     prepare,
 )
-from pejax._attention.core.reference import Hooks, Options
-from pejax._tokens import Tokens
+from pejax._attention.core.reference import Options
+from pejax._encoding import Hooks
+from pejax._tokens import TokenPositions
 
 METHODS = {"ring": ring.ring, "gather": ring.gather}
 
@@ -57,12 +57,9 @@ def sharded_attention(
     k: Float[Array, "*B S K D"],
     v: Float[Array, "*B S K D"],
     *,
-    q_tokens: Tokens | Array,
-    k_tokens: Tokens | Array | None = None,
-    bias: Partial | None = None,
-    values: Partial | None = None,
-    distance: Partial | None = None,
-    vectors: Partial | None = None,
+    positions: TokenPositions | Array | None = None,
+    k_positions: TokenPositions | Array | None = None,
+    hooks: Hooks = Hooks(),
     causal: bool = False,
     window: int | None = None,
     distance_range: tuple[int, int] | None = None,
@@ -77,7 +74,7 @@ def sharded_attention(
     sequence_axis: str | None = None,
     method: str = "ring",
 ) -> Float[Array, "*B T H D"] | tuple[Float[Array, "*B T H D"], Float[Array, "*B T H"]]:
-    """Attend as `attention` does, with batch, heads and sequence split over the axes of a mesh.
+    """Attend as `dot_product_attention` does, with batch, heads and sequence split over the axes of a mesh.
 
     Output and gradients are those of one device: positions, order and segments are the whole sequence's, gradients of
     what all heads share are summed over the devices, parameters of single heads are split with them, dropout drops the
@@ -87,17 +84,14 @@ def sharded_attention(
     XLA:CPU hangs where 32 are under way (docs/known-traps.md).
 
     Args:
-        q: rotated queries, as in `attention`, like all that follows up to `implementation`.
+        q: rotated queries, as in `dot_product_attention`, like all that follows up to `implementation`.
         k: rotated keys.
         v: values.
-        q_tokens: of the queries; split with them.
-        k_tokens: of the keys. None = `q_tokens`.
-        bias: `Partial(hook, params)`.
-        values: likewise.
-        distance: likewise.
-        vectors: likewise.
+        positions: of the queries; split with them.
+        k_positions: of the keys. None = `positions`.
+        hooks: what `attention_hooks` returns.
         causal: keys after the query are not seen. Where the sequence is contiguous, the first devices then have the
-            least to do; where device i has tokens i, i + n, i + 2n ..., all have the same: order is `Tokens.index`.
+            least to do; where device i has tokens i, i + n, i + 2n ..., all have the same (`TokenPositions.order`).
         window: in tokens.
         distance_range: in tokens.
         scale: None = D**-0.5.
@@ -113,22 +107,22 @@ def sharded_attention(
             memory O(S), and does not compute the forward pass again in the backward pass.
 
     Returns:
-        As `attention`.
+        As `dot_product_attention`.
 
     Raises:
         ValueError: no mesh, an axis that it does not have or that is named twice, a size that its axis does not divide,
-            or what `attention` refuses.
+            or what `dot_product_attention` refuses.
         TypeError: an operand of another kind.
 
     Reference:
         Liu, Zaharia & Abbeel 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context" (arXiv
         2310.01889); for the order of tokens Brandon et al. 2023, "Striped Attention" (arXiv 2311.09431).
     """
-    check_partials(bias=bias, values=values, distance=distance, vectors=vectors)
-    check_masked(causal, bias, values, distance)
+    check_hooks(hooks)
+    check_masked(causal, hooks)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     seed, rate = check_dropout(dropout)
-    operands, layout = prepare(q, k, v, q_tokens, k_tokens, Hooks(bias, values, distance, vectors), seed)
+    operands, layout = prepare(q, k, v, positions, k_positions, hooks, seed)
     split = _check_split(mesh, batch_axes, head_axis, sequence_axis, method)
     _check_sizes(split, operands)
     options = options._replace(dropout_rate=rate)
@@ -185,12 +179,12 @@ def _sharded(
     def attend(operands: Operands) -> tuple[Array, Array]:
         return method(share, operands._replace(origin=_origin(split, operands)))
 
-    def of_tokens(tokens: Tokens, axes: Tokens) -> Tokens:
+    def of_tokens(tokens: TokenPositions, axes: TokenPositions) -> TokenPositions:
         specs = (PartitionSpec(batch, sequence) if axis == 0 else PartitionSpec(sequence) for axis in axes)
         fields: list[Any] = [None if x is None else spec for x, spec in zip(tokens, specs, strict=True)]
-        return Tokens(*fields)
+        return TokenPositions(*fields)
 
-    whole = lambda tree: jax.tree.map(lambda _: PartitionSpec(), tree)  # noqa: E731
+    whole = lambda tree: jax.tree.map(lambda _: PartitionSpec(), tree)
     specs: dict[str, Any] = {
         "q": PartitionSpec(batch, head, None, sequence),
         "k": PartitionSpec(batch, head, sequence),

@@ -38,7 +38,7 @@ def alibi_slopes(heads: int) -> Float[Array, " H"]:
     if heads < 1:
         raise ValueError(f"heads must be at least 1, got {heads}")
     power = 2 ** (heads.bit_length() - 1)
-    geometric = lambda n: [2.0 ** (-8.0 * (h + 1) / n) for h in range(n)]  # noqa: E731
+    geometric = lambda n: [2.0 ** (-8.0 * (h + 1) / n) for h in range(n)]
     return jnp.asarray(geometric(power) + geometric(2 * power)[0::2][: heads - power], jnp.float32)
 
 
@@ -60,8 +60,8 @@ def alibi_bias(
 def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend: str = "none") -> Encoding:
     """Make ALiBi for these dims: `bias[h, i, j] = -slope_scale · m_h · |p_j - p_i|`, Euclidean where axes > 1.
 
-    The slopes are fixed and enter through `at`, unless the parameters have slopes, `{"heads": {"slope": (H,)}}`: those
-    are kept, and have gradients.
+    The slopes are constants, unless the parameters have slopes, `{"heads": {"slope": (H,)}}`: those are used, and have
+    gradients.
 
     Args:
         dims: H gives the slopes, `axes` the distance, `extent` the trained length.
@@ -78,17 +78,16 @@ def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend
     if extend == "slopes" and dims.extent is None:
         raise ValueError("extend='slopes' needs the trained extent, got dims.extent=None")
 
-    published = lambda: slope_scale * alibi_slopes(dims.heads)  # noqa: E731
+    def published() -> Params:
+        return {"heads": {"slope": slope_scale * alibi_slopes(dims.heads)}}
 
     def init(key: Array) -> Params:
         del key
-        return {"heads": {"slope": published()}}
+        return published()
 
-    def at(params: Params, extent: Extent) -> Params:
-        slopes = params["heads"]["slope"] if "heads" in params else published()
-        if extend == "slopes" and dims.extent is not None:
-            slopes = scale_alibi_slopes(slopes, dims.extent, extent)
-        return {**params, "heads": {"slope": slopes}}
+    def adapt(params: Params, extent: Extent) -> Params:
+        assert dims.extent is not None
+        return {**params, "heads": {"slope": scale_alibi_slopes(params["heads"]["slope"], dims.extent, extent)}}
 
     def distance(params: Params, relative: Array) -> Array:
         check_axes("alibi", relative, dims.axes)
@@ -96,9 +95,10 @@ def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend
 
     return Encoding(
         init=init if learned else no_params,
-        at=None if learned and extend == "none" else at,
+        constants=None if learned else published,
+        adapt=adapt if extend == "slopes" else None,
         bias=from_distance(distance),
-        distance=distance,
+        distance_bias=distance,
         shift_invariant=True,
     )
 
@@ -121,6 +121,6 @@ def scale_alibi_slopes(
     Reference:
         Al-Khateeb et al. 2023, "Position Interpolation Improves ALiBi Extrapolation" (arXiv 2310.13017), section 3.
     """
-    size = lambda extent: math.hypot(*extent) if isinstance(extent, Sequence) else extent  # noqa: E731
+    size = lambda extent: math.hypot(*extent) if isinstance(extent, Sequence) else extent
     ratio = jnp.asarray(size(trained_length), jnp.float32) / jnp.asarray(size(length), jnp.float32)
     return slopes * jnp.minimum(1.0, ratio)

@@ -99,7 +99,7 @@ def fire(dims: Dims, *, hidden: int = 32, threshold: float | None = None, share:
 
     def init(key: Array) -> Params:
         keys = jax.random.split(key, 4)
-        uniform = lambda key, *shape: jax.random.uniform(key, shape, jnp.float32, -1.0, 1.0)  # noqa: E731
+        uniform = lambda key, *shape: jax.random.uniform(key, shape, jnp.float32, -1.0, 1.0)
         return {
             "all": {
                 "a": uniform(keys[0], *axes, hidden),

@@ -85,7 +85,7 @@ def kerple(dims: Dims, *, variant: str = "log", share: str = "model") -> Encodin
         return _kernel(variant, token_distance(relative, dims.axes), r1, r2)
 
     hooks = shared_or_per_layer(share, init)
-    return Encoding(**hooks, bias=from_distance(distance), distance=distance, shift_invariant=True)
+    return Encoding(**hooks, bias=from_distance(distance), distance_bias=distance, shift_invariant=True)
 
 
 def _bounded(x: Float[Array, ""], largest: float | None) -> Float[Array, ""]:

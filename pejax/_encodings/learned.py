@@ -31,7 +31,7 @@ def learned(
     """Make a learned table for these dims, drawn from a normal distribution of standard deviation 0.02.
 
     On one axis the table is `(L, C)`. On A > 1 axes it is the grid `(rows, columns, ..., C)`, the raster-order table
-    of ViT, which `at` resamples to any other grid. Integer positions read rows, float positions bicubic mixtures of
+    of ViT, which `adapt` resamples to any other grid. Integer positions read rows, float positions bicubic mixtures of
     rows: positions squeezed by `interpolate_positions` need no resampling.
 
     Args:
@@ -44,7 +44,7 @@ def learned(
 
     Raises:
         ValueError: no extent; an unknown method, or antialiasing where corners align; `factorized` on one axis or with
-            a width that A does not divide; an unknown extension, or one on more. `at` refuses a sequence longer than
+            a width that A does not divide; an unknown extension, or one on more. `adapt` refuses a sequence longer than
             the table, an extent of other axes, and a traced length where it cannot resize to one; `embed` refuses
             positions of other axes or outside the table.
     """
@@ -55,7 +55,7 @@ def learned(
         keys = jax.random.split(key, len(shapes))
         return {f"table_{i}": STD * jax.random.normal(keys[i], shape) for i, shape in enumerate(shapes)}
 
-    def at(params: Params, extent: Extent) -> Params:
+    def adapt(params: Params, extent: Extent) -> Params:
         rows = len(params["table_0"])
         if extend == "resize" and isinstance(extent, Tracer):
             if method != "bicubic" or antialias:
@@ -79,7 +79,7 @@ def learned(
         rows = [lookup_embedding(*pair) for pair in zip(tables, by_table, strict=True)]
         return (x.astype(jnp.float32) + jnp.concatenate(rows, axis=-1).astype(jnp.float32)).astype(x.dtype)
 
-    return Encoding(init=init, at=at, embed=embed)
+    return Encoding(init=init, adapt=adapt, embed=embed)
 
 
 def _table_size(dims: Dims, method: str, antialias: bool, factorized: bool, extend: str) -> tuple[int, ...]:

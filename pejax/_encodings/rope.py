@@ -87,7 +87,7 @@ def rope(
     """Make RoPE for these dims: pair i of every head turns by position · base^(-2i/rotary_dim).
 
     The first `rotary_dim` channels of a head turn and the others pass, in either pairing ("half" pairs channel i with
-    rotary_dim/2 + i). On grids the position is the raster index, in row-major order; the grid enters through `at`.
+    rotary_dim/2 + i). On grids the position is the raster index, in row-major order; the grid enters through `adapt`.
 
     Args:
         dims: `head_dim` gives the frequencies, `axes` the kind of position, `extent` the trained length.
@@ -95,7 +95,7 @@ def rope(
         rotary_dim: channels that turn. None = head_dim.
         pairing: "interleaved" (RoFormer) or "half" (Llama's public weights).
         extend: an extension beyond the trained length, "yarn(factor=8)", or several joined by "+" (`EXTENSIONS`).
-            Without a factor it follows from the length, which then enters through `at`.
+            Without a factor it follows from the length, which then enters through `adapt`.
 
     Raises:
         ValueError: an odd head_dim, a rotary_dim that is odd or outside 2 ... head_dim, a base not above 0, an unknown
@@ -108,7 +108,7 @@ def rope(
     stretch = read_extension(extend, frequencies, base=base, rotary_dim=turning, trained_length=trained)
     fixed = None if stretch.by_length else stretch.extend(frequencies, None)
 
-    def at(params: Params, extent: Extent) -> Params:
+    def adapt(params: Params, extent: Extent) -> Params:
         if dims.axes > 1:
             if not isinstance(extent, tuple) or len(extent) != dims.axes:
                 raise ValueError(f"rope on {dims.axes} axes needs a grid of {dims.axes} sizes, got {extent!r}")
@@ -128,7 +128,7 @@ def rope(
         turned, factor = params["stretched"] if fixed is None else fixed
         return rope_apply(x, positions, turned, pairing=pairing, attention_factor=factor)
 
-    return Encoding(at=at if dims.axes > 1 or fixed is None else None, rotate=rotate, shift_invariant=True)
+    return Encoding(adapt=adapt if dims.axes > 1 or fixed is None else None, rotate=rotate, shift_invariant=True)
 
 
 def _tokens(extent: Extent) -> int | Array:

@@ -4,7 +4,7 @@
 
 Reference:
     Heo et al. 2024, "Rotary Position Embedding for Vision Transformer" (arXiv 2403.13298), section 3.1; its code,
-    naver-ai/rope-vit, has `order="concat"`, `grid="xy"`; its equations are written with `order="alternate"`.
+    naver-ai/rope-vit, has `layout="concat"`, `indexing="xy"`; its equations are written with `layout="alternate"`.
 """
 
 import jax
@@ -18,44 +18,44 @@ from pejax._ops.checks import check_choice
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
 
-ORDERS = ("concat", "alternate")
-GRIDS = ("ij", "xy")
+LAYOUTS = ("concat", "alternate")
+INDEXINGS = ("ij", "xy")
 
 
 def rope_axial_frequencies(
-    head_dim: int, *, axes: int = 2, base: float = 100.0, order: str = "concat"
+    head_dim: int, *, axes: int = 2, base: float = 100.0, layout: str = "concat"
 ) -> Float[np.ndarray, "A F"]:
     """Return the frequency of each pair on each axis: one of them is not zero.
 
-    With n = D/(2A), axis a has frequency base^(-j/n) at pair a·n + j in "concat" order and at j·A + a in "alternate".
+    With n = D/(2A), axis a has frequency base^(-j/n) at pair a·n + j with "concat" and at j·A + a in "alternate".
 
     Args:
         head_dim: D, a multiple of 2A.
         axes: A, from 1.
         base: the slowest pair of an axis turns by base^(1/n - 1) radians per patch.
-        order: "concat" (the first axis first) or "alternate" (axis by axis).
+        layout: "concat" (the first axis first) or "alternate" (axis by axis).
 
     Returns:
         Radians per patch, F = D/2, as a NumPy array: a constant under any trace.
 
     Raises:
-        ValueError: fewer than one axis, a head_dim that 2A does not divide, an unknown order, or a base not above 0.
+        ValueError: fewer than one axis, a head_dim that 2A does not divide, an unknown layout, or a base not above 0.
     """
-    check_choice("order", order, ORDERS)
+    check_choice("layout", layout, LAYOUTS)
     if axes < 1:
         raise ValueError(f"axes must be at least 1, got {axes}")
     if head_dim < 1 or head_dim % (2 * axes):
         raise ValueError(f"head_dim must be a multiple of 2·axes = {2 * axes}, got {head_dim}")
     blocks = np.eye(axes, dtype=np.float32)[:, :, None] * geometric_frequencies(head_dim // (2 * axes), base)
-    return (blocks if order == "concat" else blocks.transpose(0, 2, 1)).reshape(axes, head_dim // 2)
+    return (blocks if layout == "concat" else blocks.transpose(0, 2, 1)).reshape(axes, head_dim // 2)
 
 
 def rope_axial(
     dims: Dims,
     *,
     base: float = 100.0,
-    order: str = "concat",
-    grid: str = "ij",
+    layout: str = "concat",
+    indexing: str = "ij",
     pairing: str = "interleaved",
     extend: str = "none",
 ) -> Encoding:
@@ -64,29 +64,29 @@ def rope_axial(
     Args:
         dims: `head_dim` and `axes` give the frequencies, `extent` the trained grid.
         base: of the geometric progressions.
-        order: "concat" (one axis after the other) or "alternate" (axis by axis).
-        grid: "ij" = the first block belongs to the first axis, the row; "xy" = to the last, the column.
+        layout: "concat" (one axis after the other) or "alternate" (axis by axis).
+        indexing: "ij" = the first block belongs to the first axis, the row; "xy" = to the last, the column.
         pairing: "interleaved" or "half".
         extend: an extension beyond the trained grid, "yarn(factor=2)", or several joined by "+" (`EXTENSIONS`). Without
-            a factor every axis takes its own from the grid, which then enters through `at`.
+            a factor every axis takes its own from the grid, which then enters through `adapt`.
 
     Raises:
-        ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown order, grid or pairing, or
-            what the extension refuses.
+        ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown layout, indexing or pairing,
+            or what the extension refuses.
     """
-    check_choice("grid", grid, GRIDS)
+    check_choice("indexing", indexing, INDEXINGS)
     check_choice("pairing", pairing, PAIRINGS)
-    frequencies = rope_axial_frequencies(dims.head_dim, axes=dims.axes, base=base, order=order)
-    frequencies = frequencies if grid == "ij" else frequencies[::-1]
+    frequencies = rope_axial_frequencies(dims.head_dim, axes=dims.axes, base=base, layout=layout)
+    frequencies = frequencies if indexing == "ij" else frequencies[::-1]
     per_axis = dims.head_dim // dims.axes
     stretch = read_extension(extend, frequencies, base=base, rotary_dim=per_axis, trained_length=dims.extent)
     fixed = None if stretch.by_length else stretch.extend(frequencies, None)
 
-    def at(params: Params, extent: Extent) -> Params:
+    def adapt(params: Params, extent: Extent) -> Params:
         return {**params, "stretched": jax.tree.map(jnp.float32, stretch.extend(frequencies, extent))}
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         turned, factor = params["stretched"] if fixed is None else fixed
         return rope_apply(x, positions, turned, pairing=pairing, attention_factor=factor)
 
-    return Encoding(at=at if fixed is None else None, rotate=rotate, shift_invariant=True)
+    return Encoding(adapt=adapt if fixed is None else None, rotate=rotate, shift_invariant=True)

@@ -70,7 +70,7 @@ def rope_mixed(dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", 
         base: of the initial magnitudes.
         pairing: "interleaved" or "half".
         extend: "linear(factor=2)" divides the learned frequencies, "linear" by what follows from the length or grid on
-            each axis, which then enters through `at`. Learned frequencies belong to no pair that others could count.
+            each axis, which then enters through `adapt`. Learned frequencies belong to no pair that others could count.
 
     Raises:
         ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown pairing, or what the
@@ -84,7 +84,7 @@ def rope_mixed(dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", 
     def init_layer(key: Array) -> Params:
         return {"frequencies": rope_mixed_frequencies(key, dims.kv_heads, dims.head_dim, axes=dims.axes, base=base)}
 
-    def at(params: Params, extent: Extent) -> Params:
+    def adapt(params: Params, extent: Extent) -> Params:
         return {**params, "stretched": stretch.extend(params["frequencies"], extent)[0]}
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
@@ -92,4 +92,6 @@ def rope_mixed(dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", 
         turned = params["stretched"] if stretch.by_length else stretch.extend(learned, None)[0]
         return rope_apply(x, positions, turned, pairing=pairing)
 
-    return Encoding(init_layer=init_layer, at=at if stretch.by_length else None, rotate=rotate, shift_invariant=True)
+    return Encoding(
+        init_layer=init_layer, adapt=adapt if stretch.by_length else None, rotate=rotate, shift_invariant=True
+    )

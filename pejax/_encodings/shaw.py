@@ -65,7 +65,7 @@ def shaw_values(
         ValueError: as in `shaw_logits`.
     """
     axes = _check_tables(value_table, q_positions)
-    head = lambda weights: _value_term(value_table, weights, q_positions, k_positions, axes)  # noqa: E731
+    head = lambda weights: _value_term(value_table, weights, q_positions, k_positions, axes)
     return jax.vmap(head, out_axes=1)(weights)
 
 
@@ -136,7 +136,7 @@ def shaw(dims: Dims, *, clip: int = 16, values: bool = True) -> Encoding:
 
     def init_layer(key: Array) -> Params:
         names = ("key_table", "value_table")[: 1 + values]
-        draw = lambda key: jax.random.uniform(key, shape, jnp.float32, -bound, bound)  # noqa: E731
+        draw = lambda key: jax.random.uniform(key, shape, jnp.float32, -bound, bound)
         return {"all": {name: draw(one) for name, one in zip(names, jax.random.split(key, len(names)), strict=True)}}
 
     def bias(params: Params, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
@@ -148,4 +148,6 @@ def shaw(dims: Dims, *, clip: int = 16, values: bool = True) -> Encoding:
         check_axes("shaw", q_positions, dims.axes)
         return _value_term(params["value_table"], weights, q_positions, k_positions, dims.axes)
 
-    return Encoding(init_layer=init_layer, bias=bias, values=add_values if values else None, shift_invariant=True)
+    return Encoding(
+        init_layer=init_layer, bias=bias, relative_values=add_values if values else None, shift_invariant=True
+    )

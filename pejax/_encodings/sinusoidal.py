@@ -16,7 +16,7 @@ from pejax._ops.checks import check_choice, check_positions
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
 
 LAYOUTS = ("interleaved", "concat")
-GRIDS = ("ij", "xy")
+INDEXINGS = ("ij", "xy")
 
 
 def sinusoidal_embedding(
@@ -69,27 +69,27 @@ def _frequencies(width: int, axes: int, base: float) -> Float[np.ndarray, " F"]:
     return geometric_frequencies(width // (2 * axes), base)
 
 
-def sinusoidal(dims: Dims, *, base: float = 10000.0, layout: str = "interleaved", grid: str = "ij") -> Encoding:
+def sinusoidal(dims: Dims, *, base: float = 10000.0, layout: str = "interleaved", indexing: str = "ij") -> Encoding:
     """Make the sinusoidal encoding for these dims: it is added to the input once, and has no parameters.
 
     Args:
         dims: `width` and `axes` give the channels of each axis.
         base: of the geometric progression.
         layout: "interleaved" or "concat".
-        grid: "ij" = the first channels belong to the first axis, the row; "xy" = to the last, the column (MAE's and
+        indexing: "ij" = the first channels belong to the first axis, the row; "xy" = to the last, the column (MAE's and
             MoCo v3's public weights, with `layout="concat"`).
 
     Raises:
-        ValueError: a width that 2·axes does not divide, a base not above 0, or an unknown layout or grid.
+        ValueError: a width that 2·axes does not divide, a base not above 0, or an unknown layout or indexing.
     """
     _frequencies(dims.width, dims.axes, base)
     check_choice("layout", layout, LAYOUTS)
-    check_choice("grid", grid, GRIDS)
+    check_choice("indexing", indexing, INDEXINGS)
 
     def embed(params: Params, x: Array, positions: Array) -> Array:
         del params
         check_positions(positions.shape, x.shape[:-1], dims.axes)
-        if dims.axes > 1 and grid == "xy":
+        if dims.axes > 1 and indexing == "xy":
             positions = positions[..., ::-1]
         table = sinusoidal_embedding(positions, dims.width, axes=dims.axes, base=base, layout=layout)
         return (x.astype(jnp.float32) + table).astype(x.dtype)

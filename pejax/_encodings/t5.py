@@ -141,4 +141,4 @@ def t5(dims: Dims, *, buckets: int = 32, max_distance: int = 128, share: str = "
         return _look_up(params["table"], relative, dims.axes, not dims.causal, max_distance)
 
     hooks = shared_or_per_layer(share, init)
-    return Encoding(**hooks, bias=from_distance(distance), distance=distance, shift_invariant=True)
+    return Encoding(**hooks, bias=from_distance(distance), distance_bias=distance, shift_invariant=True)

@@ -119,7 +119,7 @@ def transformer_xl(dims: Dims, *, base: float = 10000.0) -> Encoding:
         heads, width, head_dim = dims.heads, dims.width, dims.head_dim
         shapes = {"u": (heads, head_dim), "v": (heads, *axes, head_dim), "w_r": (heads, *axes, width, head_dim)}
         keys = jax.random.split(key, len(shapes))
-        normal = lambda key, shape: 0.02 * jax.random.normal(key, shape, jnp.float32)  # noqa: E731
+        normal = lambda key, shape: 0.02 * jax.random.normal(key, shape, jnp.float32)
         return {"heads": {name: normal(one, shapes[name]) for name, one in zip(shapes, keys, strict=True)}}
 
     def bias(params: Params, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
@@ -135,4 +135,4 @@ def transformer_xl(dims: Dims, *, base: float = 10000.0) -> Encoding:
         )
 
     one_axis = vectors if dims.axes == 1 else None
-    return Encoding(init_layer=init_layer, bias=bias, vectors=one_axis, shift_invariant=True)
+    return Encoding(init_layer=init_layer, bias=bias, relative_keys=one_axis, shift_invariant=True)

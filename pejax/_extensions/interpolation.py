@@ -8,13 +8,14 @@ import numpy as np
 from jaxtyping import Array, Int, Num
 
 from pejax._encoding import Dims, Encoding, Extent, Params, from_distance
+from pejax._encoding import adapt as adapt_to
 from pejax._ops.checks import check_position_type
 
 FACTOR = "squeeze"
 """The name of the factor among the parameters; absent where nothing is squeezed."""
 
 
-def squeeze_positions(encoding: Encoding, dims: Dims) -> Encoding:
+def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
     """Return the encoding with every position multiplied by `min(1, L_a / L'_a)`, axis by axis.
 
     What depends on the length sees at most the trained extent. Masks and windows count tokens as before. A bias that
@@ -25,7 +26,7 @@ def squeeze_positions(encoding: Encoding, dims: Dims) -> Encoding:
         dims: their extent is L, the trained length or grid.
 
     Raises:
-        ValueError: no trained extent. `at` refuses an extent of other axes.
+        ValueError: no trained extent. `adapt` refuses an extent of other axes.
 
     Reference:
         Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
@@ -35,9 +36,9 @@ def squeeze_positions(encoding: Encoding, dims: Dims) -> Encoding:
     if trained is None:
         raise ValueError("pi needs the trained length, got dims.extent=None")
 
-    def at(params: Params, extent: Extent) -> Params:
+    def adapt(params: Params, extent: Extent) -> Params:
         within, factor = _squeezed(trained, extent)
-        params = params if encoding.at is None else encoding.at(params, within)
+        params = adapt_to(encoding, params, within)
         if factor is None:
             return params
         return {**params, FACTOR: factor, "all": {**params.get("all", {}), FACTOR: factor}}
@@ -55,18 +56,18 @@ def squeeze_positions(encoding: Encoding, dims: Dims) -> Encoding:
     def on_distances(hook: Callable) -> Callable:
         return lambda params, relative: hook(_own(params), _scaled(params, relative))
 
-    wrap = lambda way, hook: None if hook is None else way(hook)  # noqa: E731
-    distance = wrap(on_distances, encoding.distance)
-    turned = lambda band: band._replace(rotate=on_tokens(band.rotate), rotate_keys=on_tokens(band.rotate_keys))  # noqa: E731
+    wrap = lambda way, hook: None if hook is None else way(hook)
+    distance = wrap(on_distances, encoding.distance_bias)
+    turned = lambda band: band._replace(rotate=on_tokens(band.rotate), rotate_keys=on_tokens(band.rotate_keys))
     return encoding._replace(
-        at=at,
+        adapt=adapt,
         embed=wrap(on_tokens, encoding.embed),
         rotate=wrap(on_tokens, encoding.rotate),
         rotate_keys=wrap(on_tokens, encoding.rotate_keys),
         bias=wrap(on_pairs, encoding.bias) if distance is None else from_distance(distance),
-        values=wrap(on_pairs, encoding.values),
-        distance=distance,
-        vectors=None,
+        relative_values=wrap(on_pairs, encoding.relative_values),
+        distance_bias=distance,
+        relative_keys=None,
         bands=tuple(map(turned, encoding.bands)),
     )
 

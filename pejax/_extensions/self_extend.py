@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from pejax._encoding import Band, Dims, Encoding, Extent, Params
+from pejax._encoding import adapt as adapt_to
 
 Turn = Callable[[Params, Array, Array], Array]
 
@@ -40,11 +41,11 @@ def self_extend(encoding: Encoding, dims: Dims, *, group: int | None = None, win
     if group is None and near >= trained:
         raise ValueError(f"self_extend's window must be below the trained length {trained}, got {near}")
 
-    def at(params: Params, extent: Extent) -> Params:
-        params = params if encoding.at is None else encoding.at(params, extent)
+    def adapt(params: Params, extent: Extent) -> Params:
+        params = adapt_to(encoding, params, extent)
         length = jnp.asarray(extent, jnp.int32)
         least = jnp.maximum(1, -((near - length) // (trained - near)))
-        beyond = lambda size: size * (trained - near + near // size) < length  # noqa: E731
+        beyond = lambda size: size * (trained - near + near // size) < length
         return {**params, "group": jax.lax.while_loop(beyond, lambda size: size + 1, least)}
 
     def size(params: Params, positions: Array) -> Array:
@@ -58,7 +59,7 @@ def self_extend(encoding: Encoding, dims: Dims, *, group: int | None = None, win
         return turn_keys(params, x, positions // size(params, positions))
 
     bands = (Band(0, near, turn, turn_keys), Band(near, None, far, far_keys))
-    return encoding._replace(at=at if group is None else encoding.at, bands=bands, shift_invariant=False)
+    return encoding._replace(adapt=adapt if group is None else encoding.adapt, bands=bands, shift_invariant=False)
 
 
 def rerope(encoding: Encoding, dims: Dims, *, window: int | None = None) -> Encoding:

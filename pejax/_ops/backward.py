@@ -46,7 +46,7 @@ def _value(run: Callable[..., Array], plain: Callable[..., Array], operands: Any
     It does in a loop that is differentiated twice. The system has 1 and the output: (1, y - plain) = (1, 0).
     """
     output = jax.eval_shape(plain, *operands)
-    after_one = lambda y: lax.pad(y.reshape(-1), jnp.zeros((), y.dtype), [(1, 0, 0)])  # noqa: E731
+    after_one = lambda y: lax.pad(y.reshape(-1), jnp.zeros((), y.dtype), [(1, 0, 0)])
     solution = lax.custom_linear_solve(
         lambda x: x - x[0] * after_one(plain(*operands)),
         jnp.zeros(1 + output.size, output.dtype).at[0].set(1.0),
@@ -67,13 +67,13 @@ def _push(plain: Callable[..., Array], backward: Callable[..., Any], operands: A
         return plain(*tree.unflatten([given.get(i, leaf) for i, leaf in enumerate(leaves)]))
 
     output = jax.eval_shape(of_floats, *floats)
-    push = lambda x: jax.jvp(of_floats, floats, _split(x, floats))[1].reshape(-1)  # noqa: E731
-    pull = lambda y: _join(jax.tree.leaves(backward(operands, y.reshape(output.shape))), output.dtype)  # noqa: E731
+    push = lambda x: jax.jvp(of_floats, floats, _split(x, floats))[1].reshape(-1)
+    pull = lambda y: _join(jax.tree.leaves(backward(operands, y.reshape(output.shape))), output.dtype)
     all_tangents = jax.tree.leaves(tangents)
     b, zero = _join([all_tangents[i] for i in places], output.dtype), jnp.zeros((), output.dtype)
     into, out = lambda x: x[: b.size], lambda x: x[b.size :]
-    at_inputs = lambda part: lax.pad(part, zero, [(0, output.size, 0)])  # noqa: E731
-    at_outputs = lambda part: lax.pad(part, zero, [(b.size, 0, 0)])  # noqa: E731
+    at_inputs = lambda part: lax.pad(part, zero, [(0, output.size, 0)])
+    at_outputs = lambda part: lax.pad(part, zero, [(b.size, 0, 0)])
     solution = lax.custom_linear_solve(
         lambda x: x - at_outputs(push(into(x))),
         at_inputs(b),

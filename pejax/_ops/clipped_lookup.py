@@ -47,14 +47,14 @@ def _pick_fast(
     """Return the same, on a CPU by what the positions are."""
     rows = scores.shape[1]
     m = (rows - 1) // 2
-    anywhere = lambda scores: _pick_any(scores, q_positions, k_positions)  # noqa: E731
+    anywhere = lambda scores: _pick_any(scores, q_positions, k_positions)
 
     def one_row(row: int) -> Callable[[Array], Array]:
         return lambda scores: jnp.broadcast_to(scores[:, row, None], (len(scores), len(k_positions)))
 
     def counting(scores: Array) -> Array:
         height, width, count, place = _strips(q_positions, k_positions, m)
-        ends = lambda column: jnp.broadcast_to(column, (len(scores), width))  # noqa: E731
+        ends = lambda column: jnp.broadcast_to(column, (len(scores), width))
         lines = jnp.concatenate([ends(scores[:, :1]), scores, ends(scores[:, -1:])], axis=1)
 
         def strip(i: Array, total: Array) -> Array:
@@ -85,7 +85,7 @@ def _collect_fast(
 ) -> Float[Array, "T R"]:
     """Return the same, on a CPU by what the positions are."""
     m = (rows - 1) // 2
-    anywhere = lambda weights: _collect_any(rows, weights, q_positions, k_positions)  # noqa: E731
+    anywhere = lambda weights: _collect_any(rows, weights, q_positions, k_positions)
 
     def one_row(row: int) -> Callable[[Array], Array]:
         return lambda weights: jnp.zeros((len(weights), rows), jnp.float32).at[:, row].set(jnp.sum(weights, axis=1))

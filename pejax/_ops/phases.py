@@ -118,7 +118,7 @@ def _in_halves(
     rows = positions.reshape(math.prod(tokens), positions.shape[-1])
     halves = jnp.pad(rows, [(0, len(rows) % 2), (0, 0)]).reshape(2, -1, rows.shape[1])
     tables = jax.lax.map(lambda half: _fused_cos_sin(half, frequencies), halves)
-    whole = lambda table: table.reshape(-1, *table.shape[2:])[: len(rows)].reshape(*tokens, *table.shape[2:])  # noqa: E731
+    whole = lambda table: table.reshape(-1, *table.shape[2:])[: len(rows)].reshape(*tokens, *table.shape[2:])
     return whole(tables[0]), whole(tables[1])
 
 
@@ -135,7 +135,7 @@ def _fused_cos_sin(
 
 def _angle(positions: Num[Array, "*BT A"], frequencies: Float[Array, "A *K F"]) -> Float[Array, "*BTK F"]:
     """Return `sum_a positions_a · frequencies_a` in plain float32: good enough for a derivative."""
-    one = lambda position: jnp.tensordot(position, frequencies, 1, precision="highest")  # noqa: E731
+    one = lambda position: jnp.tensordot(position, frequencies, 1, precision="highest")
     return _lift(one, positions.ndim - 1)(positions.astype(jnp.float32))
 
 

@@ -26,7 +26,7 @@ def check_axes(name: str, positions: Num[Array, "R *A"], axes: int) -> None:
     """Raise ValueError unless positions, or differences of positions, have the axes that `name` was made for."""
     check_position_type(positions)
     if positions.shape[1:] != axis_shape(axes):
-        shape = lambda trailing: f"({', '.join(['T', *map(str, trailing)])})"  # noqa: E731
+        shape = lambda trailing: f"({', '.join(['T', *map(str, trailing)])})"
         wanted, got = shape(axis_shape(axes)), shape(positions.shape[1:])
         raise ValueError(f"{name} on {axes} axes needs positions {wanted}, got {got}")
 
@@ -57,7 +57,7 @@ def sum_over_axes(term: Callable[..., Array], axes: int, params: Any, *arrays: A
     """
     if axes == 1:
         return term(params, *arrays)
-    pick = lambda a: jax.tree.map(lambda leaf: leaf[a], params)  # noqa: E731
+    pick = lambda a: jax.tree.map(lambda leaf: leaf[a], params)
     return functools.reduce(jnp.add, (term(pick(a), *(array[..., a] for array in arrays)) for a in range(axes)))
 
 

@@ -95,7 +95,7 @@ def _by_blocks(queries: Side, keys: Side, c: Float[Array, ""], units: Units) -> 
         at = i, j = jnp.divmod(z, runs.on.shape[1])
         query, key = _at(queries, i), _at(keys, j)
         x = _logs(query, key, c, line, _start(queries, keys, at)) * _smaller(query.inverse, key.inverse)
-        bend = lambda k, y: y + units.w[k] * jax.nn.relu(units.a[k] * x + units.b[k])  # noqa: E731
+        bend = lambda k, y: y + units.w[k] * jax.nn.relu(units.a[k] * x + units.b[k])
         y = lax.fori_loop(runs.first[at], runs.end[at], bend, slope[at] * x + start[at])
         return lax.dynamic_update_slice(total, y, (i * x.shape[0], j * x.shape[1]))
 
@@ -106,7 +106,7 @@ def _by_blocks(queries: Side, keys: Side, c: Float[Array, ""], units: Units) -> 
 @jax.jit
 def _network_backward(operands: Any, d_output: Float[Array, "T S"]) -> tuple[list[Array], list[Array], Array, Units]:
     """Return the gradients of the floats of both sides, of c and of the units."""
-    by_pair = lambda *operands: _pullable(pair_by_pair, *operands[:-1])[1](operands[-1])  # noqa: E731
+    by_pair = lambda *operands: _pullable(pair_by_pair, *operands[:-1])[1](operands[-1])
     return lax.platform_dependent(*operands, d_output, cpu=_blocks_backward, default=by_pair)
 
 
@@ -130,7 +130,7 @@ def _blocks_backward(
         logs = _logs(query, key, c, line, start)
         smaller = _smaller(query.inverse, key.inverse)
         x = logs * smaller
-        both = lambda dy: jnp.stack([jnp.sum(dy), jnp.sum(_summed(dy * x))])  # noqa: E731
+        both = lambda dy: jnp.stack([jnp.sum(dy), jnp.sum(_summed(dy * x))])
 
         def bend(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             sums, slopes = carry
@@ -144,15 +144,15 @@ def _blocks_backward(
         d_inverses = _smaller_backward(query.inverse, key.inverse, d_x * logs)
         for d_side, more in zip((d_query, d_key), d_inverses, strict=True):
             d_side[-1] = d_side[-1] + more
-        add = lambda whole, part, i: [x.at[i].add(y) for x, y in zip(whole, part, strict=True)]  # noqa: E731
+        add = lambda whole, part, i: [x.at[i].add(y) for x, y in zip(whole, part, strict=True)]
         return sums, (add(d_queries, d_query, i), add(d_keys, d_key, j), d_c + d_c_here)
 
-    zeros = lambda side: [jnp.zeros_like(x) for x in _floats(side)]  # noqa: E731
+    zeros = lambda side: [jnp.zeros_like(x) for x in _floats(side)]
     start = jnp.zeros((len(order), 2), jnp.float32), (zeros(queries), zeros(keys), jnp.zeros_like(c))
     sums, (d_queries, d_keys, d_c) = lax.fori_loop(0, runs.first.size, block, start)
     on, on_x = jnp.zeros_like(sums).at[order].set(sums).T
     d_units = Units(given.w * on_x, given.w * on, given.a * on_x + given.b * on)
-    join = lambda parts, length: [x.reshape(-1)[:length] for x in parts]  # noqa: E731
+    join = lambda parts, length: [x.reshape(-1)[:length] for x in parts]
     return join(d_queries, t), join(d_keys, s), d_c, d_units
 
 
@@ -214,10 +214,10 @@ def _start(queries: Side, keys: Side, at: tuple[Array, Array]) -> Int[Array, ""]
 
 def _logs(query: Side, key: Side, c: Array, line: _Line | None, start: Int[Array, ""]) -> Float[Array, "T S"]:
     """Return log(|c d| + 1) of a block, along the diagonals where there are such."""
-    by_pair = lambda: _pair_logs(query, key, c)  # noqa: E731
+    by_pair = lambda: _pair_logs(query, key, c)
     if line is None:
         return by_pair()
-    along = lambda: toeplitz(line.logs, start, len(query.positions), len(key.positions))  # noqa: E731
+    along = lambda: toeplitz(line.logs, start, len(query.positions), len(key.positions))
     return lax.cond(line.steady, along, by_pair)
 
 
@@ -225,7 +225,7 @@ def _logs_backward(
     query: Side, key: Side, c: Array, line: _Line | None, start: Int[Array, ""], d_logs: Float[Array, "T S"]
 ) -> tuple[list[Array], list[Array], Array]:
     """Return the gradients of the floats of both sides and of c, through the logarithms of a block."""
-    by_pair = lambda: _pullable(_pair_logs, query, key, c)[1](d_logs)  # noqa: E731
+    by_pair = lambda: _pullable(_pair_logs, query, key, c)[1](d_logs)
     if line is None:
         return by_pair()
 
@@ -271,12 +271,12 @@ def _in_order(units: Units) -> tuple[Units, Int[Array, " W"]]:
 
 def _runs(queries: Side, keys: Side, c: Array, units: Units) -> _Runs:
     """Find the units that bend in each block, from bounds of x there."""
-    ends = lambda x: (jnp.min(x, axis=1), jnp.max(x, axis=1))  # noqa: E731
+    ends = lambda x: (jnp.min(x, axis=1), jnp.max(x, axis=1))
     (q_low, q_high), (k_low, k_high) = ends(queries.positions), ends(keys.positions)
     before, after = relative_positions(q_high, k_low), relative_positions(q_low, k_high)
     nearest, farthest = jnp.maximum(jnp.maximum(before, -after), 0), jnp.maximum(-before, after)
     (i_low, i_high), (j_low, j_high) = ends(queries.inverse), ends(keys.inverse)
-    x = lambda d, i, j: log_distance(d, c) * _smaller(i, j)  # noqa: E731
+    x = lambda d, i, j: log_distance(d, c) * _smaller(i, j)
     low, high = (1.0 - SLACK) * x(nearest, i_low, j_low), (1.0 + SLACK) * x(farthest, i_high, j_high)
     low_on, high_on = (units.a * x[..., None] + units.b > 0 for x in (low, high))
     bends, last = low_on != high_on, len(units.a)

@@ -17,7 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, Num
 
 from pejax._ops.checks import check_choice, check_positions
-from pejax._ops.phases import exact_cos_sin, position_axes
+from pejax._ops.phases import exact_cos_sin, geometric_frequencies, position_axes
 
 PAIRINGS = ("interleaved", "half")
 
@@ -154,7 +154,7 @@ def _by_swapping(
 def rope_apply(
     x: Float[Array, "*B T H D"],
     positions: Num[Array | np.ndarray, "..."] | Sequence | float,
-    frequencies: Float[Array | np.ndarray, "*KA F"],
+    frequencies: Float[Array | np.ndarray, "*KA F"] | None = None,
     *,
     pairing: str = "interleaved",
     attention_factor: float | Float[Array | np.ndarray, "*F"] = 1.0,
@@ -169,9 +169,9 @@ def rope_apply(
         positions: `(T,)` or `(*B, T)`, with A > 1 axes `(T, A)` or `(*B, T, A)`; integer or float, tokens or patches;
             arrays or lists.
         frequencies: `(F,)`, `(A, F)`, or `(K, A, F)` per key head, each serving H/K consecutive heads of x; radians per
-            token or patch. F ≤ D/2; channels from 2F on are left alone. They are rounded to float32, and the angles are
-            exact for what that gives: against a formula in float64 an angle is off by up to 2^-25 of itself, 2e-3 at
-            position 100,000.
+            token or patch. F ≤ D/2; channels from 2F on are left alone. None = RoFormer's
+            `10000^(-2i/D)`, on one axis. They are rounded to float32, and the angles are exact for that: against a
+            formula in float64 an angle is off by up to 2^-25 of itself, 2e-3 at position 100,000.
         pairing: "interleaved" (channels 2i, 2i+1) or "half" (channels i, F+i).
         attention_factor: multiplies cos and sin, one number or `(F,)`.
 
@@ -186,6 +186,8 @@ def rope_apply(
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 34.
     """
+    if frequencies is None:
+        frequencies = geometric_frequencies(x.shape[-1] // 2, 10000.0)
     axes = position_axes(frequencies)
     positions = positions if isinstance(positions, jax.Array | np.ndarray) else jnp.asarray(positions)
     _check_rope(x.shape, positions.shape, frequencies.shape, axes)

@@ -18,7 +18,7 @@ BAND = 16
 
 def toeplitz(line: Float[Array, " R"], start: Int[Array, ""], rows: int, columns: int) -> Float[Array, "T S"]:
     """Return the tile `line[start + j - i]`, i a row and j a column."""
-    row = lambda i: lax.dynamic_slice_in_dim(line, start - i, columns)  # noqa: E731
+    row = lambda i: lax.dynamic_slice_in_dim(line, start - i, columns)
     return jax.vmap(row)(jnp.arange(rows, dtype=jnp.int32))
 
 

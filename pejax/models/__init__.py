@@ -1,5 +1,10 @@
 """Models in Flax NNX that receive position as an `Encoding` record."""
 
+try:
+    import flax  # noqa: F401
+except ImportError as error:
+    raise ImportError('pejax.models needs Flax: pip install "pejax[models]"') from error
+
 from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pejax.models.execution import Execution

@@ -1,6 +1,6 @@
 """Attention layers that take position from an `Encoding` record: to oneself, with a cache, and to an encoder.
 
-Nothing here asks which encoding it is: what it rotates and adds is up to `encoded_attention`.
+Nothing here asks which encoding it is: what it rotates and adds is up to `attend`.
 """
 
 import functools
@@ -13,9 +13,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from pejax._attention.encoded import caches_rotated_keys, encoded_attention
+from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._encoding import Dims, Encoding, Extent, Params, merge_params, rotate_keys
-from pejax._tokens import Tokens, rotary_positions
+from pejax._tokens import TokenPositions, rotary_positions
 from pejax.models.execution import Execution
 from pejax.models.layers import RMSNorm, Style, linear
 from pejax.models.sharding import position_variables
@@ -27,15 +27,15 @@ class Memory(NamedTuple):
     Attributes:
         states: `(B, S, C)` of the encoder; None where keys and values are cached.
         shared: the parameters that all cross-attention layers share.
-        q_tokens: where the queries are, in the cross-attention's own numbering.
-        k_tokens: where the states are.
+        positions: where the queries are, in the cross-attention's own numbering.
+        k_positions: where the states are.
         extent: what the encoding adapts to.
     """
 
     states: Float[Array, "B S C"] | None
     shared: Params
-    q_tokens: Tokens
-    k_tokens: Tokens
+    positions: TokenPositions
+    k_positions: TokenPositions
     extent: Extent
 
 
@@ -45,7 +45,7 @@ class Where(NamedTuple):
     Attributes:
         shared: the model's own parameters of the encoding.
         tokens: of the queries, and of the keys where there is no cache.
-        extent: the length or grid, or lengths as `encoded_attention` takes them.
+        extent: the length or grid, or lengths as `attend` takes them.
         start: the slot of the cache that the first of these tokens is written to.
         cached: what the slots of the cache hold, these tokens included.
         memory: what cross-attention looks at.
@@ -53,10 +53,10 @@ class Where(NamedTuple):
     """
 
     shared: Params
-    tokens: Tokens
+    tokens: TokenPositions
     extent: Extent
     start: Int[Array, ""] | None = None
-    cached: Tokens | None = None
+    cached: TokenPositions | None = None
     memory: Memory | None = None
     execution: Execution = Execution()
 
@@ -70,17 +70,17 @@ def batch_axes(where: Where, axes: int) -> Any:
     """
     memory = where.memory
     if memory is not None:
-        sides = [_token_axes(tokens, 1) for tokens in (memory.q_tokens, memory.k_tokens)]
-        memory = memory._replace(states=0, shared=-1, q_tokens=sides[0], k_tokens=sides[1])
+        sides = [_token_axes(tokens, 1) for tokens in (memory.positions, memory.k_positions)]
+        memory = memory._replace(states=0, shared=-1, positions=sides[0], k_positions=sides[1])
         memory = memory._replace(extent=_extent_axis(memory.extent))
     tokens = _token_axes(where.tokens, axes)
     return Where(-1, tokens, _extent_axis(where.extent), memory=memory, execution=-1)  # pyright: ignore[reportArgumentType]
 
 
-def _token_axes(tokens: Tokens, axes: int) -> Any:
+def _token_axes(tokens: TokenPositions, axes: int) -> Any:
     ranks = (1 + (axes > 1), 1, 1, 1)
     known = (None if x is None else 0 if x.ndim > rank else -1 for x, rank in zip(tokens, ranks, strict=True))
-    return Tokens(*known)  # pyright: ignore[reportArgumentType]
+    return TokenPositions(*known)  # pyright: ignore[reportArgumentType]
 
 
 def _extent_axis(extent: Extent) -> int:
@@ -143,19 +143,19 @@ class SelfAttention(nnx.Module):
             write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=where.start, axis=1)
             cache = KeysValues(write(cache.k, k.astype(cache.k.dtype)), write(cache.v, v.astype(cache.v.dtype)))
             k, v = cache
-        mixed = encoded_attention(
+        mixed = attend(
             encoding,
-            params,
             q,
             k,
             v,
-            q_tokens=where.tokens,
-            k_tokens=where.tokens if cache is None else where.cached,
+            params=params,
+            positions=where.tokens,
+            k_positions=where.tokens if cache is None else where.cached,
             extent=where.extent,
             axes=dims.axes,
             keys_are_rotated=rotated,
             embedded=True,
-            attend=where.execution.attend,
+            attention=where.execution.attention,
             causal=dims.causal,
             scale=dims.scale,
             soft_cap=self.soft_cap,
@@ -205,17 +205,17 @@ class CrossAttention(nnx.Module):
     ) -> Float[Array, "B T C"]:
         """Return the output of attention from x to what `keys_values` made."""
         dims = self.dims
-        mixed = encoded_attention(
+        mixed = attend(
             self.encoding,
-            merge_params(memory.shared, nnx.as_pure(self.position)),
             self.q(x).reshape(*x.shape[:2], dims.heads, dims.head_dim),
             *seen,
-            q_tokens=memory.q_tokens,
-            k_tokens=memory.k_tokens,
+            params=merge_params(memory.shared, nnx.as_pure(self.position)),
+            positions=memory.positions,
+            k_positions=memory.k_positions,
             extent=memory.extent,
             axes=dims.axes,
             embedded=True,
-            attend=execution.attend,
+            attention=execution.attention,
             scale=dims.scale,
             soft_cap=self.soft_cap,
         )

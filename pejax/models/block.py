@@ -34,7 +34,7 @@ def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> 
     """
 
     def layer(key: Key[Array, ""], rate: Float[Array, ""]) -> Float[Array, "2 B"]:
-        draw = lambda key: jax.random.bernoulli(key, 1.0 - rate, (batch,))  # noqa: E731
+        draw = lambda key: jax.random.bernoulli(key, 1.0 - rate, (batch,))
         return jax.vmap(draw)(jax.random.split(key, BRANCHES)).astype(jnp.float32) / (1.0 - rate)
 
     return jax.vmap(layer)(jax.random.split(key, len(rates)), rates)
@@ -75,7 +75,7 @@ class Block(nnx.Module):
         self.cross = None if cross is None else CrossAttention(*cross, style=style, dtype=dtype, rngs=rngs)
         self.norm_mlp = make_norm(style, dims.width)
         self.mlp = Mlp(dims.width, hidden, style=style, dtype=dtype, rngs=rngs)
-        factor = lambda start: nnx.Param(jnp.full((dims.width,), start, jnp.float32), **named("embed"))  # noqa: E731
+        factor = lambda start: nnx.Param(jnp.full((dims.width,), start, jnp.float32), **named("embed"))
         self.scale_attention = None if layer_scale is None else factor(layer_scale)
         self.scale_mlp = None if layer_scale is None else factor(layer_scale)
 
@@ -162,8 +162,8 @@ class Layers(nnx.Module):
 
             return execution.scan(step, x, layers)
 
-        if cache is not None or not where.execution.alone:
+        if cache is not None or not where.execution.local:
             return apply(where.execution, where, x, (params, cache, factors))
-        alone = lambda execution, operands: apply(execution, *operands)[0]  # noqa: E731
+        alone = lambda execution, operands: apply(execution, *operands)[0]
         axes = batch_axes(where, self.blocks.attention.dims.axes), 0, (-1, None, None if factors is None else 2)
         return where.execution.by_share(alone, (where, x, (params, None, factors)), axes), None

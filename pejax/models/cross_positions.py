@@ -37,7 +37,7 @@ def cross_encoding(policy: str, spec: str, dims: Dims, extend: str = "none") -> 
     if policy == "none":
         return Encoding(shift_invariant=True)
     encoding = make_encoding(spec, dims, extend)
-    pairwise = encoding.bias or encoding.values or encoding.bands
+    pairwise = encoding.bias or encoding.distance_bias or encoding.relative_values or encoding.bands
     if policy == "query_only":
         if encoding.rotate is None or pairwise:
             raise ValueError(f"cross='query_only' needs an encoding that rotates and does nothing else, got {spec!r}")

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax._encoding import Dims, Encoding, Extent
+from pejax._encoding import Dims, Encoding, Extent, channels_per_head
 from pejax._make import make_encoding
 from pejax._ops.matmul import product
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 from pejax.models.execution import Execution
 from pejax.models.layers import LLAMA, Style, linear
 from pejax.models.transformer import Cache, Embedding, Stack, sequence_tokens
@@ -85,7 +85,13 @@ class DecoderConfig:
     @property
     def dims(self) -> Dims:
         """What the encoding may know of this model."""
-        return Dims(self.width, self.heads, self.kv_heads, extent=self.length, causal=self.causal)
+        return Dims(
+            self.heads,
+            channels_per_head(self.width, self.heads),
+            kv_heads=self.kv_heads,
+            extent=self.length,
+            causal=self.causal,
+        )
 
     @property
     def layer_style(self) -> Style:
@@ -138,8 +144,8 @@ class Decoder(nnx.Module):
         self,
         ids: Int[Array, "B T"],
         *,
-        segments: Int[Array, "B T"] | None = None,
-        tokens: Tokens | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
+        tokens: TokenPositions | None = None,
         extent: Extent | None = None,
         execution: Execution = Execution(),
     ) -> Float[Array, "B T V"]:
@@ -147,7 +153,7 @@ class Decoder(nnx.Module):
 
         Args:
             ids: tokens, from 0 to V-1.
-            segments: documents packed one after the other; positions restart in each; 0 = padding.
+            segment_ids: documents packed one after the other; positions restart in each; 0 = padding.
             tokens: where the tokens are, in place of `segments`; None = 0 ... T-1, or as the segments say.
             extent: the length that the encoding adapts to; None = T.
             execution: over which devices this is computed, and what twice.
@@ -155,28 +161,28 @@ class Decoder(nnx.Module):
         Raises:
             ValueError: both `segments` and `tokens`, or an encoding that cannot serve this length.
         """
-        return self.logits(self.states(ids, segments=segments, tokens=tokens, extent=extent, execution=execution))
+        return self.logits(self.states(ids, segment_ids=segment_ids, tokens=tokens, extent=extent, execution=execution))
 
     def states(
         self,
         ids: Int[Array, "B T"],
         *,
-        segments: Int[Array, "B T"] | None = None,
-        tokens: Tokens | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
+        tokens: TokenPositions | None = None,
         extent: Extent | None = None,
         execution: Execution = Execution(),
     ) -> Float[Array, "B T C"]:
         """Return the normed states after the last layer, which `logits` takes; arguments as those of a call."""
         if tokens is None:
-            tokens = sequence_tokens(ids, segments)
-        elif segments is not None:
-            raise ValueError("segments and tokens must not both be given: tokens hold their own segments")
+            tokens = sequence_tokens(ids, segment_ids)
+        elif segment_ids is not None:
+            raise ValueError("segment_ids and tokens must not both be given: tokens hold their own segment_ids")
         extent = ids.shape[1] if extent is None else extent
         x = self.embedding(ids, self.config.dtype, execution)
         return self.stack(x, tokens, extent, execution=execution)[0]
 
     def cached(
-        self, ids: Int[Array, "B T"], cache: Cache, *, tokens: Tokens, extent: Extent
+        self, ids: Int[Array, "B T"], cache: Cache, *, tokens: TokenPositions, extent: Extent
     ) -> tuple[Float[Array, "B T V"], Cache]:
         """Return the logits of the token after each, and the cache with these tokens in it.
 
@@ -184,7 +190,7 @@ class Decoder(nnx.Module):
             ids: tokens that follow those in the cache.
             cache: from `stack.empty_cache`, or from here.
             tokens: where these tokens are, with segments where the cache holds several or padding.
-            extent: as in `encoded_attention`.
+            extent: as in `attend`.
         """
         x, cache = self.stack(self.embedding(ids, self.config.dtype), tokens, extent, cache=cache)  # pyright: ignore[reportAssignmentType]
         return self.logits(x), cache

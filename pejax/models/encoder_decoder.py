@@ -20,10 +20,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax._encoding import Dims, Extent
+from pejax._encoding import Dims, Extent, channels_per_head
 from pejax._make import make_encoding
 from pejax._ops.matmul import product
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 from pejax.models.attention import KeysValues, LayerCache, Memory
 from pejax.models.cross_positions import CROSS, cross_encoding
 from pejax.models.decoder import STYLES, hidden_channels
@@ -96,18 +96,22 @@ class EncoderDecoderConfig:
     @property
     def encoder_dims(self) -> Dims:
         """What the encoder's encoding may know."""
-        return Dims(self.width, self.heads, self.kv_heads, extent=self.source_length)
+        return self._dims(self.source_length)
 
     @property
     def decoder_dims(self) -> Dims:
         """What the decoder's encoding may know."""
-        return Dims(self.width, self.heads, self.kv_heads, extent=self.target_length, causal=True)
+        return self._dims(self.target_length, causal=True)
 
     @property
     def cross_dims(self) -> Dims:
         """What the encoding of cross-attention may know: no mask, and the range of positions that it meets."""
         beyond = self.target_length if self.cross == "unified" else 0
-        return Dims(self.width, self.heads, self.kv_heads, extent=self.source_length + beyond)
+        return self._dims(self.source_length + beyond)
+
+    def _dims(self, extent: int, *, causal: bool = False) -> Dims:
+        head_dim = channels_per_head(self.width, self.heads)
+        return Dims(self.heads, head_dim, kv_heads=self.kv_heads, extent=extent, causal=causal)
 
     @property
     def layer_style(self) -> Style:
@@ -126,7 +130,7 @@ class Encoded(NamedTuple):
     """
 
     states: Float[Array, "B S C"]
-    tokens: Tokens
+    tokens: TokenPositions
     extent: Extent
 
 
@@ -215,28 +219,28 @@ class EncoderDecoder(nnx.Module):
     def encode(
         self,
         source: Int[Array, "B S"],
-        segments: Int[Array, "B S"] | None = None,
+        segment_ids: Int[Array, "B S"] | None = None,
         *,
         extent: Extent | None = None,
         execution: Execution = Execution(),
     ) -> Encoded:
         """Return what the decoder looks at; the arguments are those of the call."""
-        tokens = sequence_tokens(source, segments)
+        tokens = sequence_tokens(source, segment_ids)
         extent = self._own_extent(self.encoder, tokens, source.shape[1]) if extent is None else extent
         x = self.embedding(source, self.config.dtype, execution)
         states, _ = self.encoder(x, tokens, extent, execution=execution)
         return Encoded(states, tokens, extent)
 
-    def _own_extent(self, stack: Stack, tokens: Tokens, length: int) -> Extent:
+    def _own_extent(self, stack: Stack, tokens: TokenPositions, length: int) -> Extent:
         """Return the length that encodings adapt to: of each example without its padding, where there may be any."""
-        if tokens.segments is None or not any(one.at for one in (stack.encoding, self.cross)):
+        if tokens.segment_ids is None or not any(one.adapt for one in (stack.encoding, self.cross)):
             return length
-        at = stack.encoding.at
+        at = stack.encoding.adapt
         if at is not None:
             jax.eval_shape(lambda params: at(params, length), stack.embed_params())  # refuses what it cannot serve
-        return jnp.maximum(jnp.sum((tokens.segments != 0).astype(jnp.int32), axis=1), 1)
+        return jnp.maximum(jnp.sum((tokens.segment_ids != 0).astype(jnp.int32), axis=1), 1)
 
-    def memory(self, encoded: Encoded, tokens: Tokens, extent: Extent) -> Memory:
+    def memory(self, encoded: Encoded, tokens: TokenPositions, extent: Extent) -> Memory:
         """Return what cross-attention looks at, in the numbering of the policy.
 
         Args:
@@ -261,7 +265,7 @@ class EncoderDecoder(nnx.Module):
         return cache._replace(layers=LayerCache(cache.layers.own, jax.vmap(seen)(params)))
 
     def cached(
-        self, ids: Int[Array, "B T"], cache: Cache, encoded: Encoded, *, tokens: Tokens, extent: Extent
+        self, ids: Int[Array, "B T"], cache: Cache, encoded: Encoded, *, tokens: TokenPositions, extent: Extent
     ) -> tuple[Float[Array, "B T V"], Cache]:
         """Return the logits of the target token after each, and the cache with these tokens in it.
 
@@ -284,9 +288,9 @@ class EncoderDecoder(nnx.Module):
         return found
 
 
-def source_lengths(encoded: Encoded, tokens: Tokens) -> int | Int[Array, "B T"]:
+def source_lengths(encoded: Encoded, tokens: TokenPositions) -> int | Int[Array, "B T"]:
     """Return how many source tokens there are in the segment of each target token."""
-    sources, targets = encoded.tokens.segments, tokens.segments
+    sources, targets = encoded.tokens.segment_ids, tokens.segment_ids
     if sources is None and targets is None:
         return encoded.states.shape[1]
     sources = jnp.ones(encoded.states.shape[:2], jnp.int32) if sources is None else sources

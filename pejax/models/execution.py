@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from pejax._attention.api import attention
+from pejax._attention.api import dot_product_attention
 from pejax._attention.sharded import sharded_attention
 from pejax._ops.remat import KEPT
 
@@ -33,7 +33,7 @@ class Execution:
         sequence: the axis that tokens are split over: context parallelism.
         remat: what the backward pass finds of the forward pass of a layer: "none" computes norms and activations
             twice, "products" all but linear layers and attention, "full" all: the state before each layer is kept.
-        alone: the parameters are whole on every device, and each takes its share of the batch through all layers
+        local: the parameters are whole on every device, and each takes its share of the batch through all layers
             without waiting for the others: gradients are summed over the devices once, after the last layer.
 
     Raises:
@@ -45,21 +45,21 @@ class Execution:
     heads: str | None = None
     sequence: str | None = None
     remat: str = "none"
-    alone: bool = False
+    local: bool = False
 
     def __post_init__(self) -> None:
         if self.remat not in REMAT:
             raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {self.remat!r}")
         sizes = {} if self.mesh is None else self.mesh.shape
         shares = math.prod(sizes.get(axis, 1) for axis in self.batch)
-        if self.alone and (self.mesh is None or shares != math.prod(sizes.values())):
-            raise ValueError(f"alone needs a mesh that splits nothing but the batch, got {dict(sizes)}")
+        if self.local and (self.mesh is None or shares != math.prod(sizes.values())):
+            raise ValueError(f"local needs a mesh that splits nothing but the batch, got {dict(sizes)}")
 
     @property
-    def attend(self) -> Callable[..., Any]:
-        """`attention`, or `sharded_attention` over the mesh."""
+    def attention(self) -> Callable[..., Any]:
+        """`dot_product_attention`, or `sharded_attention` over the mesh."""
         if self.mesh is None:
-            return attention
+            return dot_product_attention
         return functools.partial(
             sharded_attention,
             mesh=self.mesh,
@@ -91,7 +91,7 @@ class Execution:
         """
         leaves, tree = jax.tree.flatten(operands)
         is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
-        spec = lambda axis: PartitionSpec() if axis < 0 else PartitionSpec(*axis * [None], self.batch)  # noqa: E731
+        spec = lambda axis: PartitionSpec() if axis < 0 else PartitionSpec(*axis * [None], self.batch)
         every = jax.tree.leaves(jax.tree.broadcast(axes, operands))
         arrays = [leaf for leaf, held in zip(leaves, is_array, strict=True) if held]
         specs = [spec(axis) for axis, held in zip(every, is_array, strict=True) if held]

@@ -1,6 +1,6 @@
 """Generation with a cache of keys and values, right for every encoding.
 
-An encoding whose parameters depend on the length (`Encoding.at`) changes them while the text grows. Two policies say
+An encoding whose parameters depend on the length (`Encoding.adapt`) changes them while the text grows. Two policies say
 what that means for the tokens already there:
 
     stepwise    query i takes the parameters of length i + 1, for itself and for all the keys it sees
@@ -19,7 +19,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pejax._encoding import Encoding, Params
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 from pejax.models.decoder import Decoder
 from pejax.models.sampling import Sampling, check_sampling, sample
 from pejax.models.transformer import Cache, sequence_tokens
@@ -32,7 +32,7 @@ def generate(
     prompts: Int[Array, "B T"],
     count: int,
     *,
-    segments: Int[Array, "B T"] | None = None,
+    segment_ids: Int[Array, "B T"] | None = None,
     sampling: Sampling = Sampling(),
     key: Key[Array, ""] | None = None,
     policy: str = "stepwise",
@@ -45,7 +45,7 @@ def generate(
         model: causal.
         prompts: tokens; shorter ones are padded on the left.
         count: N, tokens to generate.
-        segments: 0 = padding; other values are documents packed one after the other, of which the last is continued,
+        segment_ids: 0 = padding; other values are documents packed one after the other, of which the last is continued,
             from position 0 of its own. None = all of a row is one document.
         sampling: greedy by default.
         key: draws the tokens; needed where the temperature is above 0.
@@ -69,13 +69,13 @@ def generate(
     if sampling.temperature > 0 and key is None:
         raise ValueError(f"temperature={sampling.temperature} needs a key, got None")
     check_ids(prompts, config.vocab)
-    segments = jnp.ones(prompts.shape, jnp.int32) if segments is None else segments.astype(jnp.int32)
-    if segments.shape != prompts.shape or bool((segments[:, -1] == 0).any()):
-        raise ValueError(f"segments must have the shape of the prompts, {prompts.shape}, and end in a token, not in 0")
-    tokens = sequence_tokens(prompts, segments)
+    segment_ids = jnp.ones(prompts.shape, jnp.int32) if segment_ids is None else segment_ids.astype(jnp.int32)
+    if segment_ids.shape != prompts.shape or bool((segment_ids[:, -1] == 0).any()):
+        raise ValueError(f"segment_ids must have the prompts' shape, {prompts.shape}, and end in a token, not in 0")
+    tokens = sequence_tokens(prompts, segment_ids)
     longest = max(int(tokens.positions.max()) + 1, int(tokens.positions[:, -1].max()) + count)
-    if encoding.at is not None:
-        encoding.at(model.stack.embed_params(), longest)  # refuses what it cannot serve
+    if encoding.adapt is not None:
+        encoding.adapt(model.stack.embed_params(), longest)  # refuses what it cannot serve
     steady = bool(is_length_independent(encoding, model.stack.embed_params(), longest))
     static, params = nnx.split(model)
     way = "steady" if steady else policy
@@ -94,11 +94,11 @@ def check_ids(ids: Int[Array, "B T"], vocab: int) -> None:
 @functools.partial(jax.jit, static_argnums=0)
 def is_length_independent(encoding: Encoding, params: Params, longest: int | Array) -> Bool[Array, ""]:
     """Return whether the parameters are the same at every length from 1 to `longest`."""
-    at = encoding.at
+    at = encoding.adapt
     if at is None:
         return jnp.ones((), bool)
     first = at(params, jnp.ones((), jnp.int32))
-    same = lambda length, so_far: so_far & _same(at(params, length), first)  # noqa: E731
+    same = lambda length, so_far: so_far & _same(at(params, length), first)
     return jax.lax.fori_loop(2, longest + 1, same, jnp.ones((), bool))
 
 
@@ -128,7 +128,7 @@ def _generate(
     static: Any,
     params: Any,
     prompts: Array,
-    tokens: Tokens,
+    tokens: TokenPositions,
     key: Array,
     count: int,
     sampling: Sampling,
@@ -139,29 +139,29 @@ def _generate(
     model: Decoder = nnx.merge(static, params)
     batch, length = prompts.shape
     slots = length + count - 1
-    grow = lambda array, mode: jnp.pad(array, ((0, 0), (0, slots - length)), mode=mode)  # noqa: E731
-    last, segments = tokens.positions[:, -1], grow(tokens.segments, "edge")
+    grow = lambda array, mode: jnp.pad(array, ((0, 0), (0, slots - length)), mode=mode)
+    last, segment_ids = tokens.positions[:, -1], grow(tokens.segment_ids, "edge")
     beyond = last[:, None] + 1 + jnp.arange(slots - length)
-    where = Tokens(jnp.concatenate([tokens.positions, beyond], axis=1), segments=segments)
+    where = TokenPositions(jnp.concatenate([tokens.positions, beyond], axis=1), segment_ids=segment_ids)
     first, *keys = jax.random.split(key, count)
 
     extent = {"steady": 1, "stepwise": tokens.positions + 1, "recompute": last + 1}[way]
     cache = model.stack.empty_cache(batch, slots)
     logits, cache = model.cached(prompts, cache, tokens=tokens, extent=extent)
     new = sample(first, logits[:, -1], sampling)
-    seen = lambda logits: logits[:, -1] if return_logits else None  # noqa: E731
+    seen = lambda logits: logits[:, -1] if return_logits else None
 
     def step(text: _Text, at: tuple[Array, Array]) -> tuple[_Text, tuple[Array, Array | None]]:
         key, slot = at
         ids = jax.lax.dynamic_update_slice_in_dim(text.ids, text.new[:, None], slot, axis=1)
         position = last + 1 + slot - length
-        place = Tokens(position[:, None], segments=segments[:, -1:])
+        place = TokenPositions(position[:, None], segment_ids=segment_ids[:, -1:])
         extent = 1 if way == "steady" else position + 1
-        follow = lambda: model.cached(text.new[:, None], text.cache, tokens=place, extent=extent)  # noqa: E731
+        follow = lambda: model.cached(text.new[:, None], text.cache, tokens=place, extent=extent)
 
         def again() -> tuple[Array, Cache]:
-            keep = lambda array: jnp.where(jnp.arange(slots) <= slot, array, 0)  # noqa: E731
-            filled = Tokens(keep(where.positions), segments=keep(segments))
+            keep = lambda array: jnp.where(jnp.arange(slots) <= slot, array, 0)
+            filled = TokenPositions(keep(where.positions), segment_ids=keep(segment_ids))
             empty = text.cache._replace(used=jnp.zeros((), jnp.int32))
             logits, cache = model.cached(ids, empty, tokens=filled, extent=extent)
             return logits[:, slot][:, None], cache._replace(used=slot + 1)
@@ -185,5 +185,5 @@ def _generate(
 def _changed(model: Decoder, extent: Int[Array, " B"]) -> Array:
     """Return whether any example's parameters are not those of the token before."""
     encoding, params = model.stack.encoding, model.stack.embed_params()
-    changed = lambda length: ~_same(encoding.at(params, length), encoding.at(params, length - 1))  # noqa: E731 # pyright: ignore[reportOptionalCall]
+    changed = lambda length: ~_same(encoding.adapt(params, length), encoding.adapt(params, length - 1))  # pyright: ignore[reportOptionalCall]
     return jnp.any(jax.vmap(changed)(extent))

@@ -185,7 +185,7 @@ class Mlp(nnx.Module):
     """
 
     def __init__(self, width: int, hidden: int, *, style: Style = Style(), dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        grow = lambda: linear(width, hidden, ("embed", "mlp"), dtype=dtype, rngs=rngs, bias=style.bias)  # noqa: E731
+        grow = lambda: linear(width, hidden, ("embed", "mlp"), dtype=dtype, rngs=rngs, bias=style.bias)
         self.up = grow()
         self.gate = grow() if style.gated else None
         self.down = linear(hidden, width, ("mlp", "embed"), dtype=dtype, rngs=rngs, bias=style.bias)

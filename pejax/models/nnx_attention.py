@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Num
 from pejax._attention.flax_api import attention_fn
 from pejax._encoding import Dims, Encoding, Extent, Params, check_embedded, merge_params
 from pejax._positions import grid_positions
-from pejax._tokens import Tokens, as_tokens
+from pejax._tokens import TokenPositions, as_token_positions
 from pejax.models.sharding import position_variables
 
 
@@ -44,13 +44,17 @@ class PositionalAttention(nnx.Module):
 
     @contextlib.contextmanager
     def at(
-        self, q_tokens: Tokens | Array, k_tokens: Tokens | Array | None = None, *, extent: Extent | None = None
+        self,
+        positions: TokenPositions | Array,
+        k_positions: TokenPositions | Array | None = None,
+        *,
+        extent: Extent | None = None,
     ) -> Iterator[None]:
         """Say where the tokens of all calls inside the `with` block are.
 
         Args:
-            q_tokens: of the queries: positions, or `Tokens`.
-            k_tokens: of the keys; of the whole cache when decoding with one. None = `q_tokens`.
+            positions: of the queries, or their `TokenPositions`.
+            k_positions: of the keys; of the whole cache when decoding with one. None = `positions`.
             extent: the length or grid the encoding adapts to. None = the trained grid; of a sequence, the number of
                 keys, or where one query looks at a cache, which is longer than what it holds, its position + 1.
 
@@ -58,7 +62,7 @@ class PositionalAttention(nnx.Module):
         tokens, does not look here again. `nnx.jit` does.
         """
         before = self._bound
-        self._bound = nnx.data((q_tokens, k_tokens, extent))
+        self._bound = nnx.data((positions, k_positions, extent))
         try:
             yield
         finally:
@@ -94,9 +98,9 @@ class PositionalAttention(nnx.Module):
         attend = attention_fn(
             self.encoding,
             self._params(),
-            q_tokens=q_tokens,
-            k_tokens=k_tokens,
-            extent=self._extent(queries, keys, as_tokens(q_tokens)) if extent is None else extent,
+            positions=q_tokens,
+            k_positions=k_tokens,
+            extent=self._extent(queries, keys, as_token_positions(q_tokens)) if extent is None else extent,
             embedded=self.embedded,
             causal=dims.causal or None,
             scale=dims.scale,
@@ -121,8 +125,8 @@ class PositionalAttention(nnx.Module):
         parts = nnx.as_pure(self.position)
         return merge_params(parts["shared"], parts["layer"])
 
-    def _extent(self, queries: int, keys: int, q_tokens: Tokens) -> Extent | None:
-        """Return what `at` adapts to when nobody said: how far a step has come, the number of keys, or the grid."""
+    def _extent(self, queries: int, keys: int, q_tokens: TokenPositions) -> Extent | None:
+        """Return what `adapt` adapts to when nobody said: how far a step has come, the number of keys, or the grid."""
         if self.dims.axes > 1:
             return self.dims.extent
         return jnp.max(q_tokens.positions).astype(jnp.int32) + 1 if queries == 1 < keys else keys
@@ -151,7 +155,7 @@ def attention_module(
 ) -> PositionalAttention:
     """Make the module that `nnx.MultiHeadAttention(attention_fn=...)` calls; the encoding's parameters are its own.
 
-        dims = Dims(width=64, heads=4)
+        dims = Dims(heads=4, head_dim=16)
         layer = nnx.MultiHeadAttention(
             4, 64, decode=False, rngs=rngs, attention_fn=attention_module(make_encoding("t5", dims), dims, rngs)
         )

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Int, Key
 
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 from pejax.models.encoder_decoder import EncoderDecoder
 from pejax.models.generation import check_ids
 from pejax.models.sampling import Sampling, check_sampling, sample
@@ -67,19 +67,19 @@ def _answer(
     static: Any,
     params: Any,
     source: Array,
-    segments: Array | None,
+    segment_ids: Array | None,
     keys: Array,
     start: int,
     sampling: Sampling,
     stop: int | None,
 ) -> Int[Array, "B N"]:
     model: EncoderDecoder = nnx.merge(static, params)
-    encoded = model.encode(source, segments)
+    encoded = model.encode(source, segment_ids)
     batch, count = len(source), len(keys)
 
     def step(text: tuple[Cache, Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Cache, Array, Array], Array]:
         (cache, new, done), (key, position) = text, at
-        here = Tokens(jnp.broadcast_to(position, (batch, 1)))
+        here = TokenPositions(jnp.broadcast_to(position, (batch, 1)))
         logits, cache = model.cached(new[:, None], cache, encoded, tokens=here, extent=count)
         new = sample(key, logits[:, -1], sampling)
         if stop is not None:

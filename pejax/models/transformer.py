@@ -10,8 +10,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from pejax._encoding import Dims, Encoding, Extent, Params, merge_params
-from pejax._positions import packed_positions
-from pejax._tokens import Tokens
+from pejax._positions import segment_positions
+from pejax._tokens import TokenPositions
 from pejax.models.attention import KeysValues, LayerCache, Memory, Where
 from pejax.models.block import Layers
 from pejax.models.execution import Execution
@@ -29,7 +29,7 @@ class Cache(NamedTuple):
     """
 
     layers: LayerCache
-    tokens: Tokens
+    tokens: TokenPositions
     used: Int[Array, ""]
 
 
@@ -88,7 +88,7 @@ class Stack(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T C"],
-        tokens: Tokens,
+        tokens: TokenPositions,
         extent: Extent,
         *,
         cache: Cache | None = None,
@@ -100,7 +100,7 @@ class Stack(nnx.Module):
         Args:
             x: token vectors.
             tokens: where they are.
-            extent: a length, or lengths `(B,)` or `(B, T)` as `encoded_attention` takes them.
+            extent: a length, or lengths `(B,)` or `(B, T)` as `attend` takes them.
             cache: of earlier tokens; their slots come before.
             memory: what cross-attention looks at.
             execution: over which devices this is computed, and what twice.
@@ -116,19 +116,19 @@ class Stack(nnx.Module):
         return self.norm(x), Cache(layers, cached, cache.used + x.shape[1])  # pyright: ignore[reportArgumentType]
 
     def _embed(self, x: Array, positions: Array, extent: Extent) -> Array:
-        embed, at, params = self.encoding.embed, self.encoding.at, self.embed_params()
+        embed, at, params = self.encoding.embed, self.encoding.adapt, self.embed_params()
         if embed is None:
             return x
         if at is None:
             return embed(params, x, positions)
         if isinstance(extent, tuple) or jnp.ndim(extent) == 0:
             return embed(at(params, extent), x, positions)
-        token = lambda extent, x, position: embed(at(params, extent), x[None], position[None])[0]  # noqa: E731
+        token = lambda extent, x, position: embed(at(params, extent), x[None], position[None])[0]
         every = jnp.broadcast_to(jnp.asarray(extent).reshape(x.shape[0], -1), x.shape[:2])
         return jax.vmap(jax.vmap(token))(every, x, jnp.broadcast_to(positions, x.shape[:2]))
 
     def embed_params(self) -> Params:
-        """Return what `embed` reads, before `at`: the model's parameters and the first layer's."""
+        """Return what `embed` reads, before `adapt`: the model's parameters and the first layer's."""
         first = jax.tree.map(lambda leaf: leaf[0], nnx.as_pure(self.layers.blocks.attention.position))
         return merge_params(nnx.as_pure(self.position), first)
 
@@ -136,23 +136,26 @@ class Stack(nnx.Module):
         """Return a cache of `slots` tokens for every example of a batch, all empty."""
         shape = (len(self.layers.rates), batch, slots, self.dims.kv_heads, self.dims.head_dim)
         empty, nowhere = jnp.zeros(shape, self.dtype), jnp.zeros((batch, slots), jnp.int32)
-        tokens = Tokens(nowhere, segments=nowhere)
+        tokens = TokenPositions(nowhere, segment_ids=nowhere)
         return Cache(LayerCache(KeysValues(empty, empty)), tokens, jnp.zeros((), jnp.int32))
 
 
-def _check_cached(cache: Cache, tokens: Tokens) -> None:
+def _check_cached(cache: Cache, tokens: TokenPositions) -> None:
     """Raise ValueError for tokens that a cache cannot hold; how full it is can be told outside of jit alone."""
-    if not jnp.issubdtype(tokens.positions.dtype, jnp.integer) or tokens.index is not None or tokens.placed is not None:
-        got = (
-            f"{tokens.positions.dtype} positions, index {tokens.index is not None}, placed {tokens.placed is not None}"
-        )
-        raise ValueError(f"a cache holds tokens at integer positions, without index or placed, got {got}")
+    if (
+        not jnp.issubdtype(tokens.positions.dtype, jnp.integer)
+        or tokens.order is not None
+        or tokens.has_position is not None
+    ):
+        given = [name for name in ("order", "has_position") if getattr(tokens, name) is not None]
+        got = f"{tokens.positions.dtype} positions, and {', '.join(given) or 'neither'}"
+        raise ValueError(f"a cache holds tokens at integer positions, without order or has_position, got {got}")
     slots, new = cache.tokens.positions.shape[-1], tokens.positions.shape[-1]
     if not isinstance(cache.used, Tracer) and int(cache.used) + new > slots:
         raise ValueError(f"a cache of {slots} slots, {int(cache.used)} of them used, cannot take {new} more tokens")
 
 
-def _written(slots: Tokens, tokens: Tokens, start: Array, batch: int) -> Tokens:
+def _written(slots: TokenPositions, tokens: TokenPositions, start: Array, batch: int) -> TokenPositions:
     """Return the cache's tokens with new ones from slot `start` on."""
 
     def write(old: Array, new: Array | None) -> Array:
@@ -160,16 +163,17 @@ def _written(slots: Tokens, tokens: Tokens, start: Array, batch: int) -> Tokens:
         new = jnp.broadcast_to(new.astype(old.dtype), (batch, new.shape[-1]))
         return jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=1)
 
-    return Tokens(write(slots.positions, tokens.positions), segments=write(slots.segments, tokens.segments))  # pyright: ignore[reportArgumentType]
+    segment_ids = write(slots.segment_ids, tokens.segment_ids)  # pyright: ignore[reportArgumentType]
+    return TokenPositions(write(slots.positions, tokens.positions), segment_ids=segment_ids)
 
 
-def sequence_tokens(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None) -> Tokens:
+def sequence_tokens(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None) -> TokenPositions:
     """Return where the tokens of sequences are: 0 ... T-1, or restarting in each segment, padding at 0."""
     if ids.ndim != 2 or 0 in ids.shape:
         raise ValueError(f"tokens must be (B, T), both at least 1, got {ids.shape}")
     if segments is None:
-        return Tokens(jnp.arange(ids.shape[1], dtype=jnp.int32))
+        return TokenPositions(jnp.arange(ids.shape[1], dtype=jnp.int32))
     if segments.shape != ids.shape:
         raise ValueError(f"segments must have the shape of ids, {ids.shape}, got {segments.shape}")
-    positions = jnp.where(segments != 0, packed_positions(segments), 0)  # padding, which may be longer than a table
-    return Tokens(positions.astype(jnp.int32), segments=segments)
+    positions = jnp.where(segments != 0, segment_positions(segments), 0)  # padding, which may be longer than a table
+    return TokenPositions(positions.astype(jnp.int32), segment_ids=segments)

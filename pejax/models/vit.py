@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key, Num
 
-from pejax._encoding import Dims, Extent, Params, merge_params
+from pejax._encoding import Dims, Extent, Params, adapt, channels_per_head, merge_params
 from pejax._make import make_encoding
 from pejax._positions import grid_positions
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 from pejax.models.attention import Where
 from pejax.models.block import Layers
 from pejax.models.execution import Execution
@@ -103,7 +103,9 @@ class ViTConfig:
     @property
     def dims(self) -> Dims:
         """What the encoding may know of this model."""
-        return Dims(self.width, self.heads, self.kv_heads, axes=2, extent=self.grid)
+        return Dims(
+            self.heads, channels_per_head(self.width, self.heads), kv_heads=self.kv_heads, axes=2, extent=self.grid
+        )
 
 
 def patch_grid(image: tuple[int, int], patch: int) -> tuple[int, int]:
@@ -235,8 +237,7 @@ class ViT(nnx.Module):
 
         x = self.patch(images_to_patches(images, self.config.patch))
         if self.encoding.embed is not None:
-            params = self._embed_params()
-            params = params if self.encoding.at is None else self.encoding.at(params, extent)
+            params = adapt(self.encoding, self._embed_params(), extent)
             x = self.encoding.embed(params, x, positions)
         x, tokens = self._with_prefix(x, positions)
         chex.assert_shape(x, (batch, self.prefix + patches, self.config.width))
@@ -247,19 +248,19 @@ class ViT(nnx.Module):
         return logits
 
     def _embed_params(self) -> Params:
-        """Return what `embed` reads, before `at`: the model's parameters and the first layer's."""
+        """Return what `embed` reads, before `adapt`: the model's parameters and the first layer's."""
         first = jax.tree.map(lambda leaf: leaf[0], nnx.as_pure(self.layers.blocks.attention.position))
         return merge_params(nnx.as_pure(self.position), first)
 
-    def _with_prefix(self, x: Float[Array, "B P C"], positions: Array) -> tuple[Float[Array, "B T C"], Tokens]:
+    def _with_prefix(self, x: Float[Array, "B P C"], positions: Array) -> tuple[Float[Array, "B T C"], TokenPositions]:
         """Put CLS and registers before the patches: at position 0, and not placed."""
         if not self.prefix:
-            return x, Tokens(positions)
+            return x, TokenPositions(positions)
         learned = jnp.concatenate([tokens[...] for tokens in (self.cls, self.registers) if tokens is not None])
         prefix = jnp.broadcast_to(learned.astype(x.dtype), (x.shape[0], self.prefix, x.shape[-1]))
         origin = jnp.zeros((*positions.shape[:-2], self.prefix, 2), positions.dtype)
         placed = jnp.arange(self.prefix + x.shape[1]) >= self.prefix
-        tokens = Tokens(jnp.concatenate([origin, positions], axis=-2), placed=placed)
+        tokens = TokenPositions(jnp.concatenate([origin, positions], axis=-2), has_position=placed)
         return jnp.concatenate([prefix, x], axis=1), tokens
 
     def _pool(self, x: Float[Array, "B T C"]) -> Float[Array, "B C"]:

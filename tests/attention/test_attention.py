@@ -10,7 +10,7 @@ import pytest
 from cases import mostly_slow
 from jax.tree_util import Partial
 
-from pejax import Tokens, attention
+from pejax import Hooks, TokenPositions, dot_product_attention
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.xla import blockwise, cpu
 
@@ -50,7 +50,7 @@ def floating(hook):
     """Give a hook float positions: numpy needs no such thing, jax promotes nothing by itself."""
 
     def inner(p, *operands):
-        cast = lambda x: x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)  # noqa: E731
+        cast = lambda x: x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
         return hook(p, *(cast(x) for x in operands))
 
     return inner
@@ -87,14 +87,14 @@ def oracle(case, arrays, params, tokens, keep=None):
     b, t, h, _ = q.shape
     s, group = k.shape[1], h // k.shape[2]
     output, lse = np.zeros_like(q), np.full((b, t, h), -np.inf)
-    at = lambda x, i, batched: x[i] if batched else x  # noqa: E731
+    at = lambda x, i, batched: x[i] if batched else x
     for i, j in itertools.product(range(b), range(h)):
         own = {
             hook: {**p.get("all", {}), **{n: x[j] for n, x in p.get("heads", {}).items()}} for hook, p in params.items()
         }
         qp, kp = (at(x, i, case.get("batched")) for x in (q_positions, k_positions))
         qt, kt = ({n: at(x, i, x.ndim == 2) for n, x in side.items()} for side in tokens)
-        placed = qt["placed"][:, None] & kt["placed"][None]
+        placed = qt["has_position"][:, None] & kt["has_position"][None]
         q1, k1, v1 = q[i, :, j], k[i, :, j // group], v[i, :, j // group]
         logits = case.get("scale", D**-0.5) * q1 @ k1.T
         if case.get("bias"):
@@ -102,7 +102,7 @@ def oracle(case, arrays, params, tokens, keep=None):
         if cap := case.get("soft_cap"):
             logits = cap * np.tanh(logits / cap)
         for x, y in itertools.product(range(t), range(s)):
-            if not sees(case, qt["index"][x], kt["index"][y], qt["segments"][x], kt["segments"][y]):
+            if not sees(case, qt["order"][x], kt["order"][y], qt["segment_ids"][x], kt["segment_ids"][y]):
                 logits[x, y] = -np.inf
         with np.errstate(invalid="ignore", divide="ignore"):
             total = np.exp(logits).sum(1, keepdims=True)
@@ -111,22 +111,25 @@ def oracle(case, arrays, params, tokens, keep=None):
         if keep is not None:
             weights = np.where(keep[i, j], weights, 0) / (1 - case["rate"])
         output[i, :, j] = weights @ v1
-        if case.get("values"):
-            output[i, :, j] += case["values"](own["values"], weights * placed, qp, kp)
+        if case.get("relative_values"):
+            output[i, :, j] += case["relative_values"](own["relative_values"], weights * placed, qp, kp)
     return output, lse
 
 
 CASES = {
     "distance": {"t": 19, "s": 19, "bias": lorentz, "derived": True},
     "content, causal, GQA, cap": {"t": 17, "s": 17, "bias": content, "causal": True, "heads": (4, 2), "soft_cap": 2.0},
-    "cross, values, batched positions": {"t": 9, "s": 20, "bias": lorentz, "values": ramp, "batched": True},
+    "cross, values, batched positions": {"t": 9, "s": 20, "bias": lorentz, "relative_values": ramp, "batched": True},
     "window, two axes, MQA": {"t": 18, "s": 18, "bias": lorentz, "axes": 2, "window": 5, "heads": (2, 1)},
     "packed, unplaced, causal window": {
         **{"t": 20, "s": 20, "segments": True, "unplaced": True, "causal": True, "window": 4},
-        **{"bias": content, "values": ramp},
+        **{"bias": content, "relative_values": ramp},
     },
-    "range, blind rows": {"t": 17, "s": 8, "distance_range": (4, 7), "bias": lorentz, "values": ramp, "unplaced": True},
-    "dropout, values, GQA": {"t": 17, "s": 9, "rate": 0.4, "bias": content, "values": ramp, "heads": (4, 2)},
+    "range, blind rows": {
+        **{"t": 17, "s": 8, "distance_range": (4, 7), "unplaced": True},
+        **{"bias": lorentz, "relative_values": ramp},
+    },
+    "dropout, values, GQA": {"t": 17, "s": 9, "rate": 0.4, "bias": content, "relative_values": ramp, "heads": (4, 2)},
     "batched segments, dropout, scale": {"t": 9, "s": 9, "batched": True, "rate": 0.2, "segments": True, "scale": 0.7},
     "one query": {"t": 1, "s": 18, "causal": True, "unplaced": True, "bias": lorentz},
 }  # fmt: skip
@@ -140,39 +143,40 @@ def draw(case, seed):
     q, k, v = (rng.normal(size=(2, n, heads, D)) for n, heads in ((t, h), (s, kv), (s, kv)))
     tokens = []
     for n in (t, s):
-        index = np.arange(n) + (s - 1 if t == 1 == n else 0)
+        order = np.arange(n) + (s - 1 if t == 1 == n else 0)
         placed = np.arange(n) > 1 if case.get("unplaced") and n > 1 else np.ones(n, bool)
         segments = np.repeat([1, 2, 0], [n // 2, n - n // 2 - 2, 2]) if case.get("segments") else np.ones(n, int)
         if case.get("batched"):
             segments = np.stack([segments, segments[::-1]])
-        tokens.append({"index": index, "placed": placed, "segments": segments})
+        tokens.append({"order": order, "has_position": placed, "segment_ids": segments})
     lead = (2,) if case.get("batched") else ()
     positions = [rng.uniform(-2, 2, size=(*lead, n, *axes)) for n in (t, s)]
-    params = {name: toy_params(rng, case[name], h) for name in ("bias", "values") if case.get(name)}
+    params = {name: toy_params(rng, case[name], h) for name in ("bias", "relative_values") if case.get(name)}
     return [q, k, v, *positions], params, tokens
 
 
 def as_field(case, name, field):
     """Return the field where the case speaks of it: None is what most callers pass."""
-    spoken = {"index": True, "placed": case.get("unplaced"), "segments": case.get("segments") or case.get("batched")}
+    packed = case.get("segments") or case.get("batched")
+    spoken = {"order": True, "has_position": case.get("unplaced"), "segment_ids": packed}
     return jnp.asarray(field) if spoken[name] else None
 
 
 def call(case, arrays, params, tokens, implementation):
-    """Call `attention` as the case says."""
+    """Call `dot_product_attention` as the case says."""
     q, k, v, *positions = arrays
     q_tokens, k_tokens = (
-        Tokens(p, **{name: as_field(case, name, x) for name, x in side.items()})
+        TokenPositions(p, **{name: as_field(case, name, x) for name, x in side.items()})
         for p, side in zip(positions, tokens, strict=True)
     )
-    hooks = {name: Partial(HOOKS[case[name]], params[name]) for name in params}
+    hooks = Hooks(**{name: Partial(HOOKS[case[name]], params[name]) for name in params})
     if case.get("derived"):
-        hooks["distance"] = Partial(distance, hooks.pop("bias").args[0])
+        hooks = hooks._replace(bias=None, distance_bias=Partial(distance, params["bias"]))
     names = ("causal", "window", "distance_range", "soft_cap", "scale")
     options = {name: case[name] for name in names if name in case}
     dropout = (jax.random.key(7), case["rate"]) if "rate" in case else None
-    return attention(
-        q, k, v, q_tokens=q_tokens, k_tokens=k_tokens, **hooks, **options, dropout=dropout, return_lse=True,
+    return dot_product_attention(
+        q, k, v, positions=q_tokens, k_positions=k_tokens, hooks=hooks, **options, dropout=dropout, return_lse=True,
         implementation=implementation,
     )  # fmt: skip
 
@@ -188,7 +192,7 @@ def kept(case, shape):
     b, h, t, s = shape
     seed = jax.random.bits(jax.random.key(7), (2,), jnp.uint32)
     rows, columns = (jnp.arange(n, dtype=jnp.uint32) for n in (t, s))
-    one = lambda i, j: keep_pairs(Dropout(seed, i, j), rows, columns, case["rate"])  # noqa: E731
+    one = lambda i, j: keep_pairs(Dropout(seed, i, j), rows, columns, case["rate"])
     return np.asarray(jax.vmap(lambda i: jax.vmap(lambda j: one(i, j))(jnp.arange(h, dtype=jnp.uint32)))(
         jnp.arange(b, dtype=jnp.uint32)
     ))  # fmt: skip

@@ -10,10 +10,11 @@ from jax.tree_util import Partial
 
 from pejax import (
     Dims,
-    Tokens,
-    attention,
+    Hooks,
+    TokenPositions,
+    attend,
     attention_hooks,
-    encoded_attention,
+    dot_product_attention,
     make_encoding,
     merge_attention,
     rope_apply,
@@ -22,7 +23,8 @@ from pejax import (
 from pejax._extensions.frequencies import extend_yarn
 
 IMPLEMENTATIONS = ("reference", "blockwise")
-unchecked = inspect.unwrap(attention)  # the library's own errors, not those of the type checker that tests add
+unchecked = inspect.unwrap(dot_product_attention)
+"""With the library's own errors, not those of the type checker that tests add."""
 
 
 def transposed(params, q, k, q_positions, k_positions):
@@ -38,8 +40,8 @@ def by_axis(params, relative):
 
 
 def bias_of(name, params):
-    """Return the bias of an encoding for these parameters."""
-    return attention_hooks(make_encoding(name, Dims(32, 4)), params)["bias"]
+    """Return the bias of an encoding for these parameters, and no other hook."""
+    return Hooks(bias=attention_hooks(make_encoding(name, Dims(heads=4, head_dim=8)), params).bias)
 
 
 Q, K = jnp.ones((2, 6, 4, 8)), jnp.ones((2, 5, 2, 8))
@@ -51,60 +53,93 @@ BAD = {
     "no heads": ({"k": jnp.ones((2, 5, 0, 8)), "v": jnp.ones((2, 5, 0, 8))}, ValueError, "none empty"),
     "values": ({"v": jnp.ones((2, 4, 2, 8))}, ValueError, r"k and v must have the same shape"),
     "integers": ({"q": jnp.ones((2, 6, 4, 8), int)}, TypeError, "q must be floating point, got int32"),
-    "length": ({"q_tokens": jnp.arange(7)}, ValueError, r"q_tokens.positions must be .* T=6, got \(7,\)"),
-    "one axis": ({"q_tokens": jnp.ones((6, 1))}, ValueError, r"A > 1 axes .* got \(6, 1\)"),
-    "axes": ({"q_tokens": jnp.ones((6, 2))}, ValueError, r"same position axes, got \(6, 2\) and \(5,\)"),
-    "keys": (
-        {"k_tokens": None},
+    "length": ({"positions": jnp.arange(7)}, ValueError, r"^positions must be .* T=6, got \(7,\)"),
+    "one axis": ({"positions": jnp.ones((6, 1))}, ValueError, r"A > 1 axes .* got \(6, 1\)"),
+    "axes": (
+        {"positions": jnp.ones((6, 2))},
         ValueError,
-        r"k_tokens must be given .* T=6, S=5 of q \(\*B, T, H, D\) = \(2, 6, 4, 8\)",
+        r"positions and k_positions must have the same axes, got \(6, 2\) and \(5,\)",
     ),
-    "mask": ({"mask": jnp.ones((6, 5))}, TypeError, "no argument mask: .* causal, .* Tokens.segments; attention_fn"),
-    "no at": ({"bias": bias_of("alibi", {})}, ValueError, r"reads 'slope', which its parameters lack, .* encoding.at"),
+    "keys": (
+        {"k_positions": None},
+        ValueError,
+        r"k_positions must be given .* T=6, S=5 of q \(\*B, T, H, D\) = \(2, 6, 4, 8\)",
+    ),
+    "mask": (
+        {"mask": jnp.ones((6, 5))},
+        TypeError,
+        r"no argument mask: .* causal, .*segment_ids; attention_fn",
+    ),
+    "nothing": (
+        {"hooks": bias_of("alibi(learned=True)", {})},
+        ValueError,
+        r"reads 'slope', which its parameters lack, .* \(pejax.adapt\)",
+    ),
     "other": (
-        {"bias": bias_of("t5", {"all": {"a": jnp.ones(2)}})},
+        {"hooks": bias_of("t5", {"all": {"a": jnp.ones(2)}})},
         ValueError,
         r"bias hook .* reads 'table', which its parameters lack, got \['a'\]",
     ),
-    "private": ({"bias": bias_of("t5", {"table": jnp.ones(2)})}, ValueError, r"lack, got \[\]: .* in 'heads' or 'all'"),
-    "distances": (
-        {"distance": Partial(by_axis, {})},
+    "private": (
+        {"hooks": bias_of("t5", {"table": jnp.ones(2)})},
         ValueError,
-        r"a distance hook must return one number per pair, \(R,\) = \(30,\), got \(30, 2\)",
+        r"lack, got \[\]: .* in 'heads' or 'all'",
+    ),
+    "distances": (
+        {"hooks": Hooks(distance_bias=Partial(by_axis, {}))},
+        ValueError,
+        r"a distance_bias hook must return one number per pair, \(R,\) = \(30,\), got \(30, 2\)",
     ),
     "segments": (
-        {"q_tokens": Tokens(jnp.arange(6), segments=jnp.ones((3, 6), int))},
+        {"positions": TokenPositions(jnp.arange(6), segment_ids=jnp.ones((3, 6), int))},
         ValueError,
-        r"q_tokens.segments must be \(T,\) or \(\*B, T\), \*B=\(2,\), T=6, got \(3, 6\)",
+        r"^positions.segment_ids must be \(T,\) or \(\*B, T\), \*B=\(2,\), T=6, got \(3, 6\)",
     ),
-    "kind": ({"k_tokens": Tokens(jnp.arange(5), placed=jnp.ones(5))}, TypeError, "k_tokens.placed must be bool, got f"),
-    "order": ({"q_tokens": jnp.linspace(0, 1, 6), "causal": True}, ValueError, "q_tokens must have an index"),
+    "kind": (
+        {"k_positions": TokenPositions(jnp.arange(5), has_position=jnp.ones(5))},
+        TypeError,
+        "k_positions.has_position must be bool, got f",
+    ),
+    "order": (
+        {"positions": jnp.linspace(0, 1, 6), "causal": True},
+        ValueError,
+        r"^positions must have an order, or 1-D",
+    ),
     "function": (
-        {"bias": transposed},
+        {"hooks": Hooks(bias=transposed)},
         TypeError,
         r"bias must be jax.tree_util.Partial.* got transposed: attention_hooks makes",
     ),
     "array": (
-        {"bias": jnp.ones((4, 6, 5))},
+        {"hooks": Hooks(bias=jnp.ones((4, 6, 5)))},
         TypeError,
         r"bias must be .* got \w+ of shape \(4, 6, 5\): attention_hooks .* attention_fn takes an array of biases",
     ),
-    "distance": ({"distance": transposed}, TypeError, "distance must be jax.tree_util.Partial"),
-    "params": ({"bias": Partial(transposed, {"slope": 1})}, ValueError, r"'heads' and 'all' alone, got \['slope'\]"),
+    "mapping": ({"hooks": {"bias": None}}, TypeError, "hooks must be what attention_hooks returns, got dict"),
+    "distance_bias": (
+        {"hooks": Hooks(distance_bias=transposed)},
+        TypeError,
+        "distance_bias must be jax.tree_util.Partial",
+    ),
+    "params": (
+        {"hooks": Hooks(bias=Partial(transposed, {"slope": 1}))},
+        ValueError,
+        r"'heads' and 'all' alone, got \['slope'\]",
+    ),
     "leads": (
-        {"bias": Partial(transposed, HEADS)},
+        {"hooks": Hooks(bias=Partial(transposed, HEADS))},
         ValueError,
         r"\['heads'\]\['slope'\] must lead with H=4, got shape \(3,\)",
     ),
     "bias": (
-        {"bias": Partial(transposed, {})},
+        {"hooks": Hooks(bias=Partial(transposed, {}))},
         ValueError,
         r"bias hook transposed must return \(T, S\) = \(6, 5\), got \(5, 6\)",
     ),
     "output": (
-        {"values": Partial(narrow, {})},
+        {"hooks": Hooks(relative_values=Partial(narrow, {}))},
         ValueError,
-        r"values hook narrow must return \(T, D\) = \(6, 8\), got \(6, 1\)",
+        r"relative_values hook narrow must return \(T, D\) = \(6, 8\), got \(6, 1\)",
     ),
     "implementation": ({"implementation": "flash"}, ValueError, r"one of \('reference', .*\), got 'flash'"),
     "window": ({"window": 0}, ValueError, "window must be at least 1 token, got 0"),
@@ -122,7 +157,7 @@ BAD = {
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_bad_input_is_named_in_one_line(name, implementation):
     change, kind, message = BAD[name]
-    arguments = {"q_tokens": jnp.arange(6), "k_tokens": jnp.arange(5), "implementation": implementation, **change}
+    arguments = {"positions": jnp.arange(6), "k_positions": jnp.arange(5), "implementation": implementation, **change}
     q, k, v = (arguments.pop(letter, default) for letter, default in (("q", Q), ("k", K), ("v", K)))
     with types_unchecked(), pytest.raises(kind, match=message) as caught:
         unchecked(q, k, v, **arguments)
@@ -132,7 +167,7 @@ def test_bad_input_is_named_in_one_line(name, implementation):
 def test_positions_that_could_be_batched_or_on_axes_are_refused():
     q = jnp.ones((2, 2, 1, 4))
     with pytest.raises(ValueError, match=r"\(2, 2\) is both \(\*B, T\) and \(T, A\)"):
-        attention(q, q, q, q_tokens=jnp.zeros((2, 2)))
+        dot_product_attention(q, q, q, positions=jnp.zeros((2, 2)))
 
 
 @pytest.mark.parametrize(
@@ -145,13 +180,13 @@ def test_parts_that_do_not_fit_are_refused(parts):
 
 def test_a_scale_that_is_traced_is_refused():
     with types_unchecked(), pytest.raises(TypeError, match="scale must be known when traced: multiply q"):
-        jax.jit(lambda scale: unchecked(Q, Q, Q, q_tokens=jnp.arange(6), scale=scale))(1.0)
+        jax.jit(lambda scale: unchecked(Q, Q, Q, positions=jnp.arange(6), scale=scale))(1.0)
 
 
 def test_parameters_of_another_encoding_are_named():
-    mixed = make_encoding("rope_mixed", Dims(32, 4, extent=6))
+    mixed = make_encoding("rope_mixed", Dims(heads=4, head_dim=8, extent=6))
     with pytest.raises(ValueError, match=r"rotate reads 'frequencies', which its parameters lack, got \['heads'\]"):
-        encoded_attention(mixed, {"heads": {"table": jnp.ones((4, 2))}}, Q, Q, Q, q_tokens=jnp.arange(6), extent=6)
+        attend(mixed, Q, Q, Q, params={"heads": {"table": jnp.ones((4, 2))}}, positions=jnp.arange(6), extent=6)
 
 
 ROPE = {
@@ -187,4 +222,4 @@ def test_rope_says_that_an_extension_returns_two_things():
 
 def test_a_spec_comes_before_the_dims():
     with pytest.raises(TypeError, match=r"takes a spec and then dims, .* got Dims and str"):
-        inspect.unwrap(make_encoding)(Dims(32, 4), "rope")
+        inspect.unwrap(make_encoding)(Dims(heads=4, head_dim=8), "rope")

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
-from pejax import Tokens, attention, attention_weights, merge_attention
+from pejax import Hooks, TokenPositions, attention_weights, dot_product_attention, merge_attention
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.masks import visible
 from pejax._attention.xla import blockwise
@@ -36,27 +36,29 @@ def tilted(params, q, k, q_positions, k_positions):
     return params["slope"] * distance + params["mix"] * q @ k.T
 
 
-TILTED = Partial(tilted, {"heads": {"slope": jnp.asarray([0.1, -0.3])}, "all": {"mix": jnp.asarray(0.2)}})
+TILTED = Hooks(bias=Partial(tilted, {"heads": {"slope": jnp.asarray([0.1, -0.3])}, "all": {"mix": jnp.asarray(0.2)}}))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_value_moves_exactly_the_queries_that_see_it(implementation):
     q, k, v = qkv(11, batch=())
     segments = jnp.asarray([1] * 4 + [2] * 6 + [0])
-    tokens = Tokens(jnp.arange(11), segments=segments)
+    tokens = TokenPositions(jnp.arange(11), segment_ids=segments)
     options = {"causal": True, "window": 3, "distance_range": (1, 5)}
-    run = lambda v: attention(q, k, v, q_tokens=tokens, bias=TILTED, implementation=implementation, **options)  # noqa: E731
+    run = lambda v: dot_product_attention(
+        q, k, v, positions=tokens, hooks=TILTED, implementation=implementation, **options
+    )
     moves = np.abs(jax.jit(jax.jacobian(run), compiler_options=QUICK)(v)).max((1, 2, 4, 5))
     np.testing.assert_array_equal(moves > 0, visible(tokens, tokens, **options))
 
 
 def test_jit_and_vmap_change_nothing():
     q, k, v = qkv(12, 20, heads=4)
-    bias = Partial(tilted, {"heads": {"slope": jnp.arange(4.0)}, "all": {"mix": jnp.asarray(0.2)}})
+    hooks = Hooks(bias=Partial(tilted, {"heads": {"slope": jnp.arange(4.0)}, "all": {"mix": jnp.asarray(0.2)}}))
 
     def run(q, k, v):
-        tokens = {"q_tokens": jnp.arange(8, 20), "k_tokens": jnp.arange(20)}
-        return attention(q, k, v, **tokens, bias=bias, causal=True, implementation="blockwise")
+        tokens = {"positions": jnp.arange(8, 20), "k_positions": jnp.arange(20)}
+        return dot_product_attention(q, k, v, **tokens, hooks=hooks, causal=True, implementation="blockwise")
 
     plain = run(q, k, v)
     np.testing.assert_allclose(jax.jit(run)(q, k, v), plain, atol=1e-6)
@@ -72,8 +74,10 @@ def test_a_batch_split_over_devices_attends_as_on_one(implementation):
     @functools.partial(jax.jit, compiler_options=QUICK)
     def run(q, k, v, segments):
         def loss(q, k, v):
-            tokens = Tokens(jnp.arange(12), segments=segments)
-            out = attention(q, k, v, q_tokens=tokens, bias=TILTED, causal=True, implementation=implementation)
+            tokens = TokenPositions(jnp.arange(12), segment_ids=segments)
+            out = dot_product_attention(
+                q, k, v, positions=tokens, hooks=TILTED, causal=True, implementation=implementation
+            )
             return jnp.sum(out**2), out
 
         return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(q, k, v)
@@ -88,7 +92,9 @@ def test_a_batch_split_over_devices_attends_as_on_one(implementation):
 def test_inside_shard_map():
     q, k, v = qkv(12, batch=(8,))
     mesh = Mesh(np.asarray(jax.devices()), ("data",))
-    run = lambda q, k, v: attention(q, k, v, q_tokens=jnp.arange(12), bias=TILTED, implementation="blockwise")  # noqa: E731
+    run = lambda q, k, v: dot_product_attention(
+        q, k, v, positions=jnp.arange(12), hooks=TILTED, implementation="blockwise"
+    )
     each = jax.shard_map(run, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec("data"))
     np.testing.assert_allclose(each(q, k, v), run(q, k, v), atol=1e-6)
 
@@ -96,31 +102,35 @@ def test_inside_shard_map():
 def test_weights_are_those_of_the_output():
     q, k, v = qkv(9, 10)
     tokens = {
-        "q_tokens": jnp.arange(1, 10),
-        "k_tokens": Tokens(jnp.arange(10), segments=jnp.ones((2, 10), int).at[0].set(0)),
+        "positions": jnp.arange(1, 10),
+        "k_positions": TokenPositions(jnp.arange(10), segment_ids=jnp.ones((2, 10), int).at[0].set(0)),
     }
-    options = {**tokens, "bias": TILTED, "causal": True, "soft_cap": 4.0}
+    options = {**tokens, "hooks": TILTED, "causal": True, "soft_cap": 4.0}
     weights = attention_weights(q, k, **options)
     assert weights.shape == (2, 2, 9, 10)
     np.testing.assert_allclose(weights.sum(-1), jnp.asarray([0.0, 1.0])[:, None, None] * jnp.ones((2, 2, 9)), atol=1e-6)
-    np.testing.assert_allclose(jnp.einsum("bhts,bshd->bthd", weights, v), attention(q, k, v, **options), atol=1e-6)
+    np.testing.assert_allclose(
+        jnp.einsum("bhts,bshd->bthd", weights, v), dot_product_attention(q, k, v, **options), atol=1e-6
+    )
 
 
 def test_distance_ranges_merge_into_the_whole():
     q, k, v = qkv(13)
 
     def merged(q, k, v):
-        call = lambda low, high: attention(  # noqa: E731
-            q, k, v, q_tokens=jnp.arange(13), bias=TILTED, causal=True, distance_range=(low, high), return_lse=True
+        call = lambda low, high: dot_product_attention(
+            q, k, v, positions=jnp.arange(13), hooks=TILTED, causal=True, distance_range=(low, high), return_lse=True
         )
         output, lse = merge_attention([call(0, 2), call(2, 7), call(7, 99), call(99, 100)])
         return jnp.sum(output**2) + jnp.sum(lse**3), (output, lse)
 
     def whole(q, k, v):
-        output, lse = attention(q, k, v, q_tokens=jnp.arange(13), bias=TILTED, causal=True, return_lse=True)
+        output, lse = dot_product_attention(
+            q, k, v, positions=jnp.arange(13), hooks=TILTED, causal=True, return_lse=True
+        )
         return jnp.sum(output**2) + jnp.sum(lse**3), (output, lse)
 
-    run = lambda f: jax.jit(jax.value_and_grad(f, argnums=(0, 1, 2), has_aux=True), compiler_options=QUICK)(q, k, v)  # noqa: E731
+    run = lambda f: jax.jit(jax.value_and_grad(f, argnums=(0, 1, 2), has_aux=True), compiler_options=QUICK)(q, k, v)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5), run(merged), run(whole))
 
 
@@ -134,8 +144,8 @@ def test_merging_what_saw_nothing_gives_zeros_without_nan():
 
 def test_dropout_keeps_its_share_everywhere_and_anew_for_each_seed_batch_head_and_row():
     ids = jnp.arange(256, dtype=jnp.uint32)
-    one = lambda seed, batch, head: keep_pairs(Dropout(seed, batch, head), ids, ids, 0.25)  # noqa: E731
-    number = lambda n: jnp.asarray(n, jnp.uint32)  # noqa: E731
+    one = lambda seed, batch, head: keep_pairs(Dropout(seed, batch, head), ids, ids, 0.25)
+    number = lambda n: jnp.asarray(n, jnp.uint32)
     seeds = [jnp.asarray(words, jnp.uint32) for words in ([0, 0], [0, 0], [0, 0], [0, 1], [1, 0])]
     streams = zip(seeds, (0, 0, 1, 0, 0), (0, 1, 0, 0, 0), strict=True)
     kept = np.stack([one(seed, number(batch), number(head)) for seed, batch, head in streams]).astype(float)
@@ -153,7 +163,7 @@ def test_dropout_keeps_its_share_everywhere_and_anew_for_each_seed_batch_head_an
 def test_dropout_leaves_the_mean_and_follows_its_key():
     q, k, v = qkv(8, batch=(256,), heads=1, kv_heads=1)
     q, k, v = (jnp.broadcast_to(x[:1], x.shape) for x in (q, k, v))
-    run = lambda key, rate: attention(q, k, v, q_tokens=jnp.arange(8), dropout=(key, rate))  # noqa: E731
+    run = lambda key, rate: dot_product_attention(q, k, v, positions=jnp.arange(8), dropout=(key, rate))
     plain, first = run(jax.random.key(0), 0.0), run(jax.random.key(0), 0.5)
     np.testing.assert_allclose(first.mean(0), plain[0], atol=0.3)
     assert (first == run(jax.random.key(0), 0.5)).all()
@@ -167,7 +177,9 @@ def test_memory_grows_linearly_with_the_length_forward_and_backward(monkeypatch)
     def temporary(length, implementation):
         def loss(*arrays):
             tokens = jnp.arange(length)
-            return attention(*arrays, q_tokens=tokens, bias=TILTED, causal=True, implementation=implementation).sum()
+            return dot_product_attention(
+                *arrays, positions=tokens, hooks=TILTED, causal=True, implementation=implementation
+            ).sum()
 
         shapes = [jax.ShapeDtypeStruct((length, 2, 8), jnp.float32)] * 3
         compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2)), compiler_options=QUICK).lower(*shapes).compile()
@@ -186,8 +198,8 @@ def test_half_precision_in_half_precision_out_with_float32_inside(implementation
     @functools.partial(jax.jit, compiler_options=QUICK)
     def run(*arrays):
         tokens = jnp.arange(20)
-        call = lambda *arrays: attention(  # noqa: E731
-            *arrays, q_tokens=tokens, bias=TILTED, return_lse=True, implementation=implementation
+        call = lambda *arrays: dot_product_attention(
+            *arrays, positions=tokens, hooks=TILTED, return_lse=True, implementation=implementation
         )
         result, pull = jax.vjp(call, *arrays)
         return result, pull(result)
@@ -207,8 +219,8 @@ def test_huge_logits_neither_overflow_nor_lose_the_winner(implementation):
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def run(q):
-        tokens = {"q_tokens": jnp.arange(9), "implementation": implementation}
-        call = lambda q: attention(q, k, v, scale=1e4, return_lse=True, **tokens)  # noqa: E731
+        tokens = {"positions": jnp.arange(9), "implementation": implementation}
+        call = lambda q: dot_product_attention(q, k, v, scale=1e4, return_lse=True, **tokens)
         result, pull = jax.vjp(call, q)
         return *result, *pull(result)
 
@@ -223,8 +235,8 @@ def test_huge_logits_neither_overflow_nor_lose_the_winner(implementation):
 @pytest.mark.parametrize(("batch", "t", "s"), [((2,), 0, 3), ((2,), 3, 0), ((0,), 3, 3)])
 def test_nothing_to_attend_gives_zeros(implementation, batch, t, s):
     q, k = jnp.ones((*batch, t, 2, 4)), jnp.ones((*batch, s, 2, 4))
-    tokens = {"q_tokens": jnp.arange(t), "k_tokens": jnp.arange(s)}
-    output, lse = attention(q, k, k, **tokens, return_lse=True, implementation=implementation)
+    tokens = {"positions": jnp.arange(t), "k_positions": jnp.arange(s)}
+    output, lse = dot_product_attention(q, k, k, **tokens, return_lse=True, implementation=implementation)
     assert output.shape == q.shape
     assert (output == 0).all()
     assert lse.shape == (*batch, t, 2)
@@ -235,6 +247,8 @@ def test_nothing_to_attend_gives_zeros(implementation, batch, t, s):
 def test_positions_shared_by_the_batch_are_those_repeated():
     q, k, v = qkv(6, batch=(2, 3))
     grid = jnp.stack([jnp.arange(6) // 3, jnp.arange(6) % 3], -1)
-    far = Partial(lambda p, relative: -jnp.abs(relative).sum(-1).astype(jnp.float32), {})
-    once = attention(q, k, v, q_tokens=grid, distance=far)
-    np.testing.assert_array_equal(attention(q, k, v, q_tokens=jnp.broadcast_to(grid, (2, 3, 6, 2)), distance=far), once)
+    far = Hooks(distance_bias=Partial(lambda p, relative: -jnp.abs(relative).sum(-1).astype(jnp.float32), {}))
+    once = dot_product_attention(q, k, v, positions=grid, hooks=far)
+    np.testing.assert_array_equal(
+        dot_product_attention(q, k, v, positions=jnp.broadcast_to(grid, (2, 3, 6, 2)), hooks=far), once
+    )

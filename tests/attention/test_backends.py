@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from jax.tree_util import Partial
 
 import pejax
-from pejax import Dims, Tokens, attention, attention_weights, explain_attention, make_encoding, packed_positions
+from pejax import (
+    Dims,
+    Hooks,
+    TokenPositions,
+    adapt,
+    attention_weights,
+    dot_product_attention,
+    explain_attention,
+    make_encoding,
+    segment_positions,
+)
 from pejax._attention.backends import IMPLEMENTATIONS, PREFERENCES
 from pejax._attention.xla import blockwise, cpu
 from pejax._encoding import attention_hooks, merge_params
@@ -56,22 +66,22 @@ def tokens_of(call, length):
     rng, index = np.random.default_rng(length), jnp.arange(length)
     match call["tokens"]:
         case "plain":
-            return Tokens(index)
+            return TokenPositions(index)
         case "late":
-            return Tokens(index + 5)
+            return TokenPositions(index + 5)
         case "packed":
             segments = jnp.asarray(np.sort(rng.integers(0, 3, length)))
-            return Tokens(packed_positions(segments), index, segments=segments)
+            return TokenPositions(segment_positions(segments), index, segment_ids=segments)
         case "prefix":
-            return Tokens(jnp.maximum(index - 1, 0), index, index > 0)
+            return TokenPositions(jnp.maximum(index - 1, 0), index, index > 0)
         case _:
-            return Tokens(jnp.asarray(rng.integers(0, 60, length), jnp.int32), index)
+            return TokenPositions(jnp.asarray(rng.integers(0, 60, length), jnp.int32), index)
 
 
 def arrays_of(call):
     """Return q, k, v, the encoding's parameters and the output's cotangent, rounded to the call's type, in float64."""
     rng, (h, kv) = np.random.default_rng(call["seed"]), call["heads"]
-    dims = Dims(h * D, h, kv, D, causal=call["causal"], extent=40)
+    dims = Dims(h, D, kv_heads=kv, causal=call["causal"], extent=40)
     encoding = make_encoding(call["spec"], dims)
     params = merge_params(encoding.init(jax.random.key(0)), encoding.init_layer(jax.random.key(call["seed"])))
     shapes = [(2, call["t"], h, D), (2, call["s"], kv, D), (2, call["s"], kv, D), (2, call["t"], h, D)]
@@ -90,8 +100,8 @@ def step_of(call, implementation, dtype):
     encoding, params, (*qkv, cotangent) = arrays_of(call)
 
     def loss(qkv, params):
-        settled = params if encoding.at is None else encoding.at(params, 40)
-        output, lse = attend(call, implementation)(*qkv, **attention_hooks(encoding, settled))
+        settled = adapt(encoding, params, 40)
+        output, lse = attention_of(call, implementation)(*qkv, hooks=attention_hooks(encoding, settled))
         weighed = output * jnp.asarray(cotangent, output.dtype)
         return jnp.sum(weighed.astype(jnp.float64 if dtype == "float64" else jnp.float32)), (output, lse)
 
@@ -102,13 +112,13 @@ def step_of(call, implementation, dtype):
     return step, [jnp.asarray(x, dtype) for x in qkv], params
 
 
-def attend(call, implementation):
+def attention_of(call, implementation):
     """Return attention with the options of the call."""
     key = jax.random.wrap_key_data(np.asarray([0, call["seed"]], np.uint32))
     return functools.partial(
-        attention,
-        q_tokens=tokens_of(call, call["t"]),
-        k_tokens=tokens_of(call, call["s"]),
+        dot_product_attention,
+        positions=tokens_of(call, call["t"]),
+        k_positions=tokens_of(call, call["s"]),
         dropout=(key, call["rate"]) if call["rate"] else None,
         return_lse=True,
         implementation=implementation,
@@ -119,13 +129,12 @@ def attend(call, implementation):
 def magnitudes(call):
     """Return the sums behind output, log-sum-exp, dq, dk and dv, of absolute values, and those of the logits."""
     encoding, params, (q, k, v, cotangent) = arrays_of(call)
-    settled = params if encoding.at is None else encoding.at(params, 40)
+    settled = adapt(encoding, params, 40)
     hooks = attention_hooks(encoding, settled)
-    del hooks["values"]
     options = {name: call[name] for name in ("causal", "window", "soft_cap")}
-    sides = {"q_tokens": tokens_of(call, call["t"]), "k_tokens": tokens_of(call, call["s"])}
+    sides = {"positions": tokens_of(call, call["t"]), "k_positions": tokens_of(call, call["s"])}
     q32, k32 = (jnp.asarray(x, jnp.float32) for x in (q, k))
-    w = np.asarray(attention_weights(q32, k32, **sides, **hooks, **options), np.float64) / (1 - call["rate"])
+    w = np.asarray(attention_weights(q32, k32, **sides, hooks=hooks, **options), np.float64) / (1 - call["rate"])
     group = q.shape[2] // k.shape[2]
     k, v = (np.repeat(np.abs(x), group, axis=2) for x in (k, v))
     q, d = np.abs(q), np.abs(cotangent)
@@ -156,7 +165,9 @@ def test_no_implementation_is_worse_over_many_draws(call):
 
 PLAIN = {"t": 40, "s": 40, "heads": (4, 2), "causal": True, "window": None, "soft_cap": None, "rate": 0.0}
 PLAIN |= {"tokens": "plain", "dtype": "float64", "seed": 0}
-BIASED = [name for name in pejax.ENCODINGS if make_encoding(name, Dims(32, 4, extent=40)).bias is not None]
+BIASED = [
+    name for name in pejax.ENCODINGS if make_encoding(name, Dims(heads=4, head_dim=8, extent=40)).bias is not None
+]
 
 
 @pytest.mark.parametrize("spec", BIASED)
@@ -202,8 +213,8 @@ def check(implementations, call):
 def test_products_of_bfloat16_outside_of_loops_compile(implementation, length):
     """A loop of one turn is inlined, and XLA:CPU has refused the product BF16 x BF16 = F32 that it then meets."""
     q, k, v = jax.random.normal(jax.random.key(0), (3, length, 1, D), jnp.bfloat16)
-    run = lambda q, k, v, name: attention(q, k, v, q_tokens=jnp.arange(length), implementation=name)  # noqa: E731
-    loss = lambda q, k, v, name: jnp.sum(run(q, k, v, name).astype(jnp.float32) ** 2)  # noqa: E731
+    run = lambda q, k, v, name: dot_product_attention(q, k, v, positions=jnp.arange(length), implementation=name)
+    loss = lambda q, k, v, name: jnp.sum(run(q, k, v, name).astype(jnp.float32) ** 2)
     step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)), static_argnums=3)
     tiled, dense = step(q, k, v, implementation), step(q, k, v, "reference")
     jax.tree.map(
@@ -213,7 +224,7 @@ def test_products_of_bfloat16_outside_of_loops_compile(implementation, length):
 
 def test_an_explanation_says_what_runs_and_why_others_do_not():
     q = jax.ShapeDtypeStruct((1, 2048, 2, D), jnp.float32)
-    said = explain_attention(q, q, q, q_tokens=jnp.arange(2048), causal=True).split("\n")
+    said = explain_attention(q, q, q, positions=jnp.arange(2048), causal=True).split("\n")
     assert said[0] == "cpu: 2,048 queries, 2,048 keys, 2 heads, float32"
     lines = dict(line.split(": ", 1) for line in said[1:])
     assert set(lines) == set(IMPLEMENTATIONS)
@@ -221,8 +232,8 @@ def test_an_explanation_says_what_runs_and_why_others_do_not():
     assert lines["reference"] == "not needed, cpu comes first at this size"
     assert lines["tpu"] == "not among those tried on cpu"
     short = jax.ShapeDtypeStruct((1, 8, 2, D), jnp.float32)
-    assert "reference: runs" in explain_attention(short, short, short, q_tokens=jnp.arange(8))
-    named = explain_attention(short, short, short, q_tokens=jnp.arange(8), implementation="blockwise")
+    assert "reference: runs" in explain_attention(short, short, short, positions=jnp.arange(8))
+    named = explain_attention(short, short, short, positions=jnp.arange(8), implementation="blockwise")
     assert "blockwise: runs" in named
     assert "cpu: not asked for" in named
 
@@ -244,11 +255,17 @@ def holed(params, q, k, q_positions, k_positions):
 def test_what_is_not_a_number_stays_in_the_rows_that_see_it(implementation):
     """A bias of NaN where nothing is seen changes nothing; where something is seen it is not hidden."""
     q, k, v = jax.random.normal(jax.random.key(0), (3, 12, 1, D))
-    bias = Partial(holed, {"all": {"one": jnp.ones(())}})
-    output = attention(q, k, v, q_tokens=jnp.arange(12), causal=True, bias=bias, implementation=implementation)
+    hooks = Hooks(bias=Partial(holed, {"all": {"one": jnp.ones(())}}))
+    output = dot_product_attention(
+        q, k, v, positions=jnp.arange(12), causal=True, hooks=hooks, implementation=implementation
+    )
     np.testing.assert_array_equal(np.isnan(output).all((1, 2)), np.arange(12) >= 2)
-    plain = attention(q, k, v, q_tokens=jnp.arange(12), causal=True, window=2, implementation=implementation)
-    kept = attention(q, k, v, q_tokens=jnp.arange(12), causal=True, window=2, bias=bias, implementation=implementation)
+    plain = dot_product_attention(
+        q, k, v, positions=jnp.arange(12), causal=True, window=2, implementation=implementation
+    )
+    kept = dot_product_attention(
+        q, k, v, positions=jnp.arange(12), causal=True, window=2, hooks=hooks, implementation=implementation
+    )
     np.testing.assert_allclose(kept, plain, atol=1e-6)
 
 
@@ -262,7 +279,7 @@ def test_logits_beyond_the_range_of_float16_are_right(implementation):
 
     def run(dtype):
         arrays = (x.astype(dtype) for x in (q, k, v))
-        return attention(*arrays, q_tokens=jnp.arange(20), scale=1.0, implementation=implementation)
+        return dot_product_attention(*arrays, positions=jnp.arange(20), scale=1.0, implementation=implementation)
 
     half = run(jnp.float16)
     assert half.dtype == jnp.float16
@@ -273,8 +290,8 @@ def test_logits_beyond_the_range_of_float16_are_right(implementation):
 def test_rows_that_see_nothing_are_zero_and_so_are_their_gradients(implementation):
     q, k, v = jax.random.normal(jax.random.key(2), (3, 20, 2, D))
     segments = jnp.asarray([0] * 3 + [1] * 10 + [0] * 7)
-    tokens = Tokens(jnp.arange(20), segments=segments)
-    run = lambda q, k, v: attention(q, k, v, q_tokens=tokens, causal=True, implementation=implementation)  # noqa: E731
+    tokens = TokenPositions(jnp.arange(20), segment_ids=segments)
+    run = lambda q, k, v: dot_product_attention(q, k, v, positions=tokens, causal=True, implementation=implementation)
     output, pull = jax.vjp(run, q, k, v)
     for array in (output, *pull(jnp.ones_like(output))):
         np.testing.assert_array_equal(np.asarray(array)[np.asarray(segments) == 0], 0.0)
@@ -293,8 +310,10 @@ def test_rounding_the_output_to_bfloat16_adds_nothing_to_the_gradient_of_a_bias(
     q, k, v, d_output = jax.random.normal(jax.random.key(0), (4, 64, 32, 16)).astype(jnp.bfloat16)
 
     def total(params):
-        options = {"window": 4, "bias": Partial(level, {"heads": params}), "implementation": implementation}
-        return jnp.sum((attention(q, k, v, q_tokens=jnp.arange(64), **options) * d_output).astype(jnp.float32))
+        hooks = Hooks(bias=Partial(level, {"heads": params}))
+        options = {"window": 4, "hooks": hooks, "implementation": implementation}
+        output = dot_product_attention(q, k, v, positions=jnp.arange(64), **options)
+        return jnp.sum((output * d_output).astype(jnp.float32))
 
     gradient = jax.jit(jax.grad(total), compiler_options=QUICK)({"level": jnp.zeros(32)})["level"]
     assert jnp.sqrt(jnp.mean(gradient**2)) < 0.02

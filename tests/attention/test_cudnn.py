@@ -9,11 +9,10 @@ import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
 from jax.tree_util import Partial
 
-from pejax import Dims, Tokens, make_encoding
+from pejax import Dims, Hooks, TokenPositions, adapt, make_encoding
 from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._attention.core.elementwise import slope
 from pejax._attention.core.operands import check_dropout, check_options, prepare
-from pejax._attention.core.reference import Hooks
 from pejax._attention.gpu.cudnn import fused_attention
 from pejax._attention.gpu.folded import COLUMNS, fold
 from pejax._encoding import attention_hooks
@@ -49,7 +48,7 @@ def test_columns_add_the_slope_times_the_position(dtype, start):
 
 
 LINES = {
-    "alibi": (make_encoding("alibi(slope_scale=0.7)", Dims(32, 4)).distance, {"slope": 0.3}),
+    "alibi": (make_encoding("alibi(slope_scale=0.7)", Dims(heads=4, head_dim=8)).distance_bias, {"slope": 0.3}),
     "half": (lambda p, r: p["slope"] * r.astype(jnp.float32) / 2, {"slope": -0.3}),
     "sum": (
         lambda p, r: jnp.abs(-3 * r).astype(jnp.float32) * p["a"]["b"] - (r - r * 4).astype(jnp.float32),
@@ -89,14 +88,14 @@ def test_what_may_be_no_line_is_refused(hook):
 
 def inputs(spec, causal, keys=T):
     """Return q, k, v, the hook's parameters, and a function from parameters to hooks."""
-    dims = Dims(H * D, H, K, causal=causal, extent=T)
+    dims = Dims(H, D, kv_heads=K, causal=causal, extent=T)
     encoding = make_encoding(spec, dims)
     params = encoding.init(jax.random.key(0))
-    params = params if encoding.at is None else encoding.at(params, T)
+    params = adapt(encoding, params, T)
     rng = np.random.default_rng(0)
     shapes = ((N, T, H, D), (N, keys, K, D), (N, keys, K, D))
     q, k, v = (jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for shape in shapes)
-    return (q, k, v), params, lambda params: Hooks(**attention_hooks(encoding, params))
+    return (q, k, v), params, lambda params: attention_hooks(encoding, params)
 
 
 def step(implementation, hooks, causal=True):
@@ -149,7 +148,7 @@ def test_a_causal_window_is_the_reference_in_any_order_of_the_tokens():
 def test_in_order_nothing_but_the_fused_kernel_runs():
     """Log-sum-exps and gradients of the slopes that nobody reads are not computed: no kernel outside the fallback."""
     arrays, params, hooks = inputs("alibi", True)
-    run = lambda q, k, v: step(by_xla, hooks)(q, k, v, params, jnp.arange(T))  # noqa: E731
+    run = lambda q, k, v: step(by_xla, hooks)(q, k, v, params, jnp.arange(T))
     jaxpr = jax.make_jaxpr(lambda q, k, v: run(q, k, v)[1][:3])(*arrays).jaxpr
     live = dce_jaxpr(jaxpr, [True] * 3)[0]
     outside = [str(equation) for equation in live.eqns if equation.primitive.name != "cond"]
@@ -167,8 +166,8 @@ def hooked(p, r):
     return jnp.sqrt(jnp.abs(r.astype(jnp.float32)))
 
 
-CURVE = Hooks(None, None, Partial(hooked, {}))
-LINE = Hooks(None, None, Partial(lambda p, r: -jnp.abs(r.astype(jnp.float32)), {}))
+CURVE = Hooks(distance_bias=Partial(hooked, {}))
+LINE = Hooks(distance_bias=Partial(lambda p, r: -jnp.abs(r.astype(jnp.float32)), {}))
 
 
 @pytest.mark.parametrize(
@@ -179,13 +178,13 @@ LINE = Hooks(None, None, Partial(lambda p, r: -jnp.abs(r.astype(jnp.float32)), {
         ({"soft_cap": 2.0}, "soft cap"),
         ({"distance_range": (2, 4)}, "distance range"),
         ({"window": 3, "causal": False}, "causal one"),
-        ({"segments": jnp.ones(T, jnp.int32)}, "segments"),
+        ({"segment_ids": jnp.ones(T, jnp.int32)}, "no segment_ids"),
         ({"keys": T + 1}, "as many keys"),
         ({"hooks": LINE, "causal": False}, "no bias but a causal one"),
         ({"hooks": LINE, "positions": jnp.arange(T, dtype=jnp.float32)}, "integers on one axis"),
-        ({"hooks": LINE, "placed": jnp.ones(T, bool)}, "without a position"),
+        ({"hooks": LINE, "has_position": jnp.ones(T, bool)}, "without a position"),
         ({"hooks": CURVE}, "not known to be linear"),
-        ({"hooks": Hooks(None, Partial(lambda *x: x, {}))}, "values"),
+        ({"hooks": Hooks(relative_values=Partial(lambda *x: x, {}))}, "relative_values"),
         ({"backend": "cudnn"}, "cuDNN"),
     ],
 )
@@ -194,12 +193,12 @@ def test_what_a_fused_kernel_cannot_do_it_says(call, reason):
     q = jnp.ones((N, T, H, D), rest.pop("dtype", jnp.bfloat16))
     k = jnp.ones((N, rest.pop("keys", T), K, D), q.dtype)
     seed, rate = check_dropout((jax.random.key(0), rest.pop("rate", 0.0)))
-    hooks, backend = rest.pop("hooks", Hooks(None, None)), rest.pop("backend", "xla")
-    fields = {"positions": jnp.arange(T), "index": jnp.arange(T)}
-    fields |= {name: rest.pop(name) for name in ("positions", "segments", "placed") if name in rest}
+    hooks, backend = rest.pop("hooks", Hooks()), rest.pop("backend", "xla")
+    fields = {"positions": jnp.arange(T), "order": jnp.arange(T)}
+    fields |= {name: rest.pop(name) for name in ("positions", "segment_ids", "has_position") if name in rest}
     names = ("causal", "window", "distance_range", "scale", "soft_cap")
     options = check_options(q, *({"causal": True, **rest}.get(name) for name in names))._replace(dropout_rate=rate)
-    k_tokens = Tokens(jnp.arange(k.shape[1])) if k.shape[1] != T else Tokens(**fields)
-    operands, layout = prepare(q, k, k, Tokens(**fields), k_tokens, hooks, seed)
+    k_tokens = TokenPositions(jnp.arange(k.shape[1])) if k.shape[1] != T else TokenPositions(**fields)
+    operands, layout = prepare(q, k, k, TokenPositions(**fields), k_tokens, hooks, seed)
     with pytest.raises(NotImplementedError, match=reason):
         jax.eval_shape(lambda: fused_attention(options, layout, operands, backend=backend, interpret=True))

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pejax import Dims, Tokens, attention, attention_fn, make_encoding
+from pejax import Dims, TokenPositions, adapt, attention_fn, dot_product_attention, make_encoding
 from pejax._encoding import attention_hooks
 
-DIMS = Dims(width=8, heads=2, extent=6)
+DIMS = Dims(heads=2, head_dim=4, extent=6)
 PLAIN = make_encoding("none", DIMS)
 ALIBI = make_encoding("alibi", DIMS)
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 8)), jnp.float32)
@@ -20,7 +20,7 @@ TOKENS = jnp.arange(6)
 
 def layer(encoding=PLAIN, params=None, *, tokens=TOKENS, extent=6, options=None, **fields):
     """Make a Linen layer with the encoding inside."""
-    function = attention_fn(encoding, params or {}, q_tokens=tokens, extent=extent, **(options or {}))
+    function = attention_fn(encoding, params or {}, positions=tokens, extent=extent, **(options or {}))
     return nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=function, **fields)
 
 
@@ -28,7 +28,7 @@ PARAMS = nn.MultiHeadDotProductAttention(num_heads=2).init(jax.random.key(0), X)
 
 
 def test_it_takes_by_name_every_argument_that_flax_has():
-    ours = set(inspect.signature(attention_fn(PLAIN, {}, q_tokens=TOKENS)).parameters)
+    ours = set(inspect.signature(attention_fn(PLAIN, {}, positions=TOKENS)).parameters)
     assert set(inspect.signature(nn.dot_product_attention).parameters) <= ours
     from flax import nnx
 
@@ -49,7 +49,7 @@ def test_a_bias_is_honoured():
     rng = np.random.default_rng(2)
     q, k, v = (jnp.asarray(rng.normal(size=(2, 6, 2, 4)), jnp.float32) for _ in range(3))
     bias = jnp.asarray(rng.normal(size=(2, 6, 6)), jnp.float32)
-    function = attention_fn(PLAIN, {}, q_tokens=TOKENS)
+    function = attention_fn(PLAIN, {}, positions=TOKENS)
     np.testing.assert_allclose(function(q, k, v, bias=bias), nn.dot_product_attention(q, k, v, bias=bias), atol=1e-6)
     with pytest.raises(ValueError, match=r"bias must broadcast to \(\*B, H, T, S\) = \(2, 2, 6, 6\), got \(3, 6, 6\)"):
         function(q, k, v, bias=jnp.ones((3, 6, 6)))
@@ -57,7 +57,7 @@ def test_a_bias_is_honoured():
 
 def test_position_enters_as_in_attention_itself():
     rope = make_encoding("rope", DIMS)
-    params = ALIBI.at({}, 6)
+    params = adapt(ALIBI, {}, 6)
     for encoding in (ALIBI, rope):
         q, k, v = (
             jnp.einsum("btc,chd->bthd", X, PARAMS["params"][name]["kernel"]) for name in ("query", "key", "value")
@@ -65,7 +65,7 @@ def test_position_enters_as_in_attention_itself():
         if encoding is rope:
             q, k = (rope.rotate({}, x, TOKENS) for x in (q, k))
         hooks = attention_hooks(encoding, params, rotated=True)
-        out = attention(q, k, v, q_tokens=TOKENS, causal=True, **hooks)
+        out = dot_product_attention(q, k, v, positions=TOKENS, causal=True, hooks=hooks)
         want = jnp.einsum("bthd,hdc->btc", out, PARAMS["params"]["out"]["kernel"])
         got = layer(encoding, options={"causal": True}).apply(PARAMS, X)
         np.testing.assert_allclose(got, want, atol=1e-6)
@@ -74,13 +74,13 @@ def test_position_enters_as_in_attention_itself():
 def test_cross_attention_and_cached_decoding_bind_their_own_positions():
     model = layer(ALIBI, options={"causal": True})
     whole = model.apply(PARAMS, X)
-    function = attention_fn(ALIBI, {}, q_tokens=TOKENS[4:], k_tokens=TOKENS, extent=6, causal=True)
+    function = attention_fn(ALIBI, {}, positions=TOKENS[4:], k_positions=TOKENS, extent=6, causal=True)
     cross = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=function)
     np.testing.assert_allclose(cross.apply(PARAMS, X[:, 4:], X), whole[:, 4:], atol=1e-6)
 
     cache = nn.MultiHeadDotProductAttention(num_heads=2, decode=True).init(jax.random.key(0), X)["cache"]
     for i in range(6):
-        function = attention_fn(ALIBI, {}, q_tokens=TOKENS[i : i + 1], k_tokens=TOKENS, extent=6)
+        function = attention_fn(ALIBI, {}, positions=TOKENS[i : i + 1], k_positions=TOKENS, extent=6)
         step = nn.MultiHeadDotProductAttention(num_heads=2, decode=True, attention_fn=function)
         out, state = step.apply({**PARAMS, "cache": cache}, X[:, i : i + 1], mutable=["cache"])
         cache = state["cache"]
@@ -90,7 +90,7 @@ def test_cross_attention_and_cached_decoding_bind_their_own_positions():
 @pytest.mark.parametrize("spec", ["t5", "rope_mixed(axes=2)", "shaw"])
 def test_learned_parameters_train(spec):
     name, axes = spec.split("(")[0], 2 if "axes" in spec else 1
-    dims = Dims(width=8, heads=2, axes=axes, extent=6 if axes == 1 else (2, 3))
+    dims = Dims(heads=2, head_dim=4, axes=axes, extent=6 if axes == 1 else (2, 3))
     encoding = make_encoding(name, dims)
     grid = jnp.stack([TOKENS // 3, TOKENS % 3], -1) if axes == 2 else TOKENS
     keys = jax.random.split(jax.random.key(1))
@@ -103,7 +103,7 @@ def test_learned_parameters_train(spec):
             return layer(encoding, position, tokens=grid, extent=dims.extent)(x)
 
     variables = Model().init(jax.random.key(2), X)
-    loss = lambda variables: jnp.mean((Model().apply(variables, X) - X) ** 2)  # noqa: E731
+    loss = lambda variables: jnp.mean((Model().apply(variables, X) - X) ** 2)
     before, gradient = jax.jit(jax.value_and_grad(loss))(variables)
     moves = [float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient["params"]["position"])]
     assert moves
@@ -127,7 +127,7 @@ def test_dropout_is_honoured_shared_over_batch_and_heads_where_linen_says_so():
         )
     q = jnp.ones((1, 6, 2, 4))
     with pytest.raises(ValueError, match="dropout_rng must be given where"):
-        attention_fn(PLAIN, {}, q_tokens=TOKENS)(q, q, q, dropout_rate=0.5)
+        attention_fn(PLAIN, {}, positions=TOKENS)(q, q, q, dropout_rate=0.5)
 
 
 def test_weights_are_sown_and_the_computation_type_is_linens():
@@ -141,13 +141,13 @@ def test_weights_are_sown_and_the_computation_type_is_linens():
 
 def test_what_cannot_be_served_is_refused():
     with pytest.raises(ValueError, match="apply its embed, then pass embedded=True"):
-        attention_fn(make_encoding("sinusoidal", DIMS), {}, q_tokens=TOKENS)
-    assert attention_fn(make_encoding("sinusoidal", DIMS), {}, q_tokens=TOKENS, embedded=True)
+        attention_fn(make_encoding("sinusoidal", DIMS), {}, positions=TOKENS)
+    assert attention_fn(make_encoding("sinusoidal", DIMS), {}, positions=TOKENS, embedded=True)
     with pytest.raises(ValueError, match="extent must be given, got None"):
-        attention_fn(ALIBI, {}, q_tokens=TOKENS)
+        attention_fn(make_encoding("alibi(extend='slopes')", DIMS), {}, positions=TOKENS)
     with pytest.raises(ValueError, match="qk_attn_weights_einsum must be None"):
         layer(qk_attn_weights_einsum_cls=lambda: jnp.einsum, attn_weights_value_einsum_cls=lambda: jnp.einsum).apply(
             PARAMS, X
         )
-    with pytest.raises(ValueError, match=r"q_tokens.positions must be .* T=6, got \(5,\)"):
-        layer(tokens=Tokens(jnp.arange(5))).apply(PARAMS, X)
+    with pytest.raises(ValueError, match=r"^positions must be .* T=6, got \(5,\)"):
+        layer(tokens=TokenPositions(jnp.arange(5))).apply(PARAMS, X)

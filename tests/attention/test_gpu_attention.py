@@ -11,13 +11,13 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jax.tree_util import Partial
 
 from benchmarks import gpu as benchmark
-from pejax import Dims, Tokens, attention, make_encoding
+from pejax import Dims, Hooks, TokenPositions, adapt, dot_product_attention, make_encoding
 from pejax._attention import backends
 from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._attention.core.elementwise import cut
 from pejax._attention.core.masks import visible
 from pejax._attention.core.operands import check_dropout, check_options, prepare
-from pejax._attention.core.reference import Hooks, Options
+from pejax._attention.core.reference import Options
 from pejax._attention.gpu import attention as gpu
 from pejax._attention.gpu import bias_gradients
 from pejax._attention.gpu.block_masks import Marks, spans, tiles
@@ -42,7 +42,7 @@ def sides(case):
         if segments is not None and case.get("batched"):
             segments = np.stack([segments, np.ones(length, int)])
         fields = (None if x is None else jnp.asarray(x) for x in (positions, index, placed, segments))
-        found.append(Tokens(*fields))
+        found.append(TokenPositions(*fields))
     return found
 
 
@@ -65,10 +65,10 @@ CASES = {
 def program(case, implementation, dtype=jnp.float32, block=16):
     """Return the case's outputs and all its gradients as a function of its arrays, and the arrays."""
     axes = case.get("axes", 1)
-    dims = Dims(H * D, H, K, axes=axes, causal=case.get("causal", False), extent=64 if axes == 1 else (8, 8))
+    dims = Dims(H, D, kv_heads=K, axes=axes, causal=case.get("causal", False), extent=64 if axes == 1 else (8, 8))
     encoding = make_encoding(case["spec"], dims)
     params = encoding.init(jax.random.key(0))
-    params = params if encoding.at is None else encoding.at(params, dims.extent)
+    params = adapt(encoding, params, dims.extent)
     names = ("causal", "window", "distance_range", "scale", "soft_cap")
     rng = np.random.default_rng(0)
     lengths = ((case["t"], H), (case["s"], K), (case["s"], K), (case["t"], H))
@@ -81,7 +81,7 @@ def program(case, implementation, dtype=jnp.float32, block=16):
 
     def loss(q, k, v, params, q_positions, k_positions):
         tokens = q_tokens._replace(positions=q_positions), k_tokens._replace(positions=k_positions)
-        operands, layout = prepare(q, k, v, *tokens, Hooks(**attention_hooks(encoding, params)), seed)
+        operands, layout = prepare(q, k, v, *tokens, attention_hooks(encoding, params), seed)
         output, lse = implementation(options, layout, operands)
         output, lse = jnp.moveaxis(output, 3, 1).reshape(q.shape), jnp.moveaxis(lse, 3, 1).reshape(q.shape[:3])
         seen = ~jnp.isneginf(lse)
@@ -141,7 +141,7 @@ def test_narrow_types_keep_their_type_and_lose_no_more_than_it_does():
 def test_they_are_reached_by_name():
     """And cuDNN's by its own, but not from here."""
     q, k = jnp.ones((1, 20, 4, 8), jnp.bfloat16), jnp.ones((1, 20, 2, 8), jnp.bfloat16)
-    attend = functools.partial(attention, q, k, k, q_tokens=jnp.arange(20), causal=True)
+    attend = functools.partial(dot_product_attention, q, k, k, positions=jnp.arange(20), causal=True)
     np.testing.assert_array_equal(attend(implementation="gpu"), 1)
     with pytest.raises(NotImplementedError, match="cudnn"):
         attend(implementation="cudnn")
@@ -150,8 +150,8 @@ def test_they_are_reached_by_name():
 def test_a_gpu_tries_them_and_a_mesh_of_several_does_not(monkeypatch):
     monkeypatch.setattr(backends, "platform", lambda: "gpu")
     q = jnp.ones((1, 520, 4, 8))
-    step = jax.jit(lambda q: attention(q, q, q, q_tokens=jnp.arange(520), causal=True))
-    lower = lambda: step.trace(q).lower(lowering_platforms=("cuda",)).as_text()  # noqa: E731
+    step = jax.jit(lambda q: dot_product_attention(q, q, q, positions=jnp.arange(520), causal=True))
+    lower = lambda: step.trace(q).lower(lowering_platforms=("cuda",)).as_text()
     assert "pejax_forward" in lower()
     with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))):
         assert "pejax_forward" not in lower()
@@ -187,9 +187,9 @@ def test_a_gradient_that_nobody_asks_for_costs_no_kernel():
 @pytest.mark.parametrize("seed", range(6))
 def test_spans_miss_no_pair_and_whole_tiles_hide_none(seed):
     rng = np.random.default_rng(seed)
-    order = lambda n: jnp.asarray(np.sort(rng.integers(-20, 20, n)) if seed % 2 else rng.integers(-9, 9, n), jnp.int32)  # noqa: E731
-    segments = lambda n: jnp.asarray(np.sort(rng.integers(0, 3, n)), jnp.int32) if seed % 3 else None  # noqa: E731
-    sides = [Tokens(jnp.zeros(n), order(n), None, segments(n)) for n in (24, 40)]
+    order = lambda n: jnp.asarray(np.sort(rng.integers(-20, 20, n)) if seed % 2 else rng.integers(-9, 9, n), jnp.int32)
+    segments = lambda n: jnp.asarray(np.sort(rng.integers(0, 3, n)), jnp.int32) if seed % 3 else None
+    sides = [TokenPositions(jnp.zeros(n), order(n), None, segments(n)) for n in (24, 40)]
     options = Options(1.0, bool(seed & 1), [None, 7][seed >> 1 & 1], [None, (3, 12)][seed >> 2 & 1])
     mask = visible(*sides, causal=options.causal, window=options.window, distance_range=options.distance_range)
     if mask is None:
@@ -211,7 +211,7 @@ def test_spans_miss_no_pair_and_whole_tiles_hide_none(seed):
 
 def _marks(side, options):
     ordered = options.causal or options.window or options.distance_range
-    return Marks(side.index[None] if ordered else None, None if side.segments is None else side.segments[None])
+    return Marks(side.order[None] if ordered else None, None if side.segment_ids is None else side.segment_ids[None])
 
 
 def test_causal_blocks_visit_half_of_the_tiles():
@@ -262,7 +262,7 @@ def test_a_hook_that_cannot_be_cut_says_why(hook, reason):
 def prepared(q=None, hooks=None, mask=None, positions=None):
     x = jnp.ones((1, 16, 2, 8))
     positions = jnp.arange(16) if positions is None else positions
-    return prepare(x if q is None else q, x, x, positions, positions, hooks or Hooks(None, None), None, mask)
+    return prepare(x if q is None else q, x, x, positions, positions, hooks or Hooks(), None, mask)
 
 
 def pairwise(p, q, k, q_positions, k_positions):
@@ -273,15 +273,15 @@ def look_up(p, relative):
     return p["table"][jnp.abs(relative).astype(int)]
 
 
-TABLE = Hooks(None, None, Partial(look_up, {"all": {"table": jnp.ones(32)}}))
+TABLE = Hooks(distance_bias=Partial(look_up, {"all": {"table": jnp.ones(32)}}))
 
 
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
         ({"mask": jnp.ones((16, 16), bool)}, "mask or bias array"),
-        ({"hooks": Hooks(None, Partial(lambda *x: x, {}))}, "values"),
-        ({"hooks": Hooks(Partial(pairwise, {}), None)}, "not a function of the distance"),
+        ({"hooks": Hooks(relative_values=Partial(lambda *x: x, {}))}, "relative_values"),
+        ({"hooks": Hooks(bias=Partial(pairwise, {}))}, "not a function of the distance"),
         ({"q": jnp.ones((1, 16, 2, 8), jnp.bfloat16)}, "all float32, bfloat16 or float16"),
         ({"hooks": TABLE, "positions": jnp.arange(16, dtype=jnp.float32)}, "reads an array"),
     ],

@@ -11,13 +11,13 @@ from biases import types_unchecked
 from cases import mostly_slow
 from jax.tree_util import Partial
 
-from pejax import Dims, Tokens, grid_positions, linear_attention, make_encoding, rope_frequencies
+from pejax import Dims, TokenPositions, grid_positions, linear_attention, make_encoding, rope_frequencies
 from pejax._attention import linear
 
 D = 4
 QUICK = {"xla_backend_optimization_level": "0"}
 FREQUENCIES = rope_frequencies(D, base=30.0)
-ROPE = Partial(make_encoding("rope(base=30.0)", Dims(width=2 * D, heads=2)).rotate, {})
+ROPE = Partial(make_encoding("rope(base=30.0)", Dims(2, D)).rotate, {})
 
 
 @pytest.fixture(autouse=True)
@@ -38,15 +38,15 @@ def turned(x, position):
 
 def oracle(case, q, k, v, q_fields, k_fields):
     """Attend by the definition, one pair at a time."""
-    positive = lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))  # noqa: E731
+    positive = lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
     (b, t, h, _), (_, s, heads, _) = q.shape, k.shape
     output = np.zeros_like(q)
     for n, i, j in itertools.product(range(b), range(t), range(h)):
         sums, total = np.zeros(D), 0.0
         query, keys = ({name: x if x.ndim == 1 else x[n] for name, x in side.items()} for side in (q_fields, k_fields))
         for x in range(s):
-            same = query["segments"][i] == keys["segments"][x] != 0
-            if not same or (case.get("causal") and query["index"][i] < keys["index"][x]):
+            same = query["segment_ids"][i] == keys["segment_ids"][x] != 0
+            if not same or (case.get("causal") and query["order"][i] < keys["order"][x]):
                 continue
             a, c = positive(q[n, i, j]), positive(k[n, x, j // (h // heads)])
             total += a @ c
@@ -87,9 +87,9 @@ def fields(case, rng, length):
     placed = np.arange(length) != 2 if case.get("unplaced") else np.ones(length, bool)
     return {
         "positions": np.where(placed, rng.normal(size=length) * 5, 0),
-        "index": order,
-        "segments": segments,
-        "placed": placed,
+        "order": order,
+        "segment_ids": segments,
+        "has_position": placed,
     }
 
 
@@ -103,16 +103,20 @@ def draw(case, seed=0):
 
 def as_jax(case, side):
     """Make the tokens; what says nothing is left out."""
-    optional = {"index": case.get("causal"), "segments": case.get("segments"), "placed": case.get("unplaced")}
-    kinds = {"index": jnp.int32, "segments": jnp.int32, "placed": bool}
+    optional = {
+        "order": case.get("causal"),
+        "segment_ids": case.get("segments"),
+        "has_position": case.get("unplaced"),
+    }
+    kinds = {"order": jnp.int32, "segment_ids": jnp.int32, "has_position": bool}
     given = {name: jnp.asarray(side[name], kinds[name]) for name, wanted in optional.items() if wanted}
-    return Tokens(jnp.asarray(side["positions"], jnp.float32), **given)
+    return TokenPositions(jnp.asarray(side["positions"], jnp.float32), **given)
 
 
 def call(case, arrays, q_tokens, k_tokens):
     rotate = ROPE if case.get("rope") else None
     return linear_attention(
-        *arrays, q_tokens=q_tokens, k_tokens=k_tokens, rotate=rotate, causal=case.get("causal", False)
+        *arrays, positions=q_tokens, k_positions=k_tokens, rotate=rotate, causal=case.get("causal", False)
     )
 
 
@@ -167,24 +171,24 @@ def normal(*shape, seed=0):
 
 def test_a_shift_of_all_positions_changes_nothing():
     q, k, v = (normal(9, 2, D, seed=seed) for seed in range(3))
-    run = jax.jit(lambda at: linear_attention(q, k, v, q_tokens=at, rotate=ROPE), compiler_options=QUICK)
+    run = jax.jit(lambda at: linear_attention(q, k, v, positions=at, rotate=ROPE), compiler_options=QUICK)
     np.testing.assert_allclose(run(jnp.arange(9) + 100_000), run(jnp.arange(9)), atol=1e-5)
     assert np.abs(run(2 * jnp.arange(9)) - run(jnp.arange(9))).max() > 0.05
 
 
 def test_keys_turn_in_their_own_way_where_they_have_one():
     """One key: the features cancel, and `growth^(i - j) v` is left."""
-    grow = lambda p, x, at: x * p["by"] ** at.astype(x.dtype)[:, None, None]  # noqa: E731
+    grow = lambda p, x, at: x * p["by"] ** at.astype(x.dtype)[:, None, None]
     rotate, rotate_keys = (Partial(grow, {"by": by}) for by in (0.5, 2.0))
     q, k, v = (normal(1, 1, D, seed=seed) for seed in range(3))
-    sides = {"q_tokens": jnp.asarray([4]), "k_tokens": jnp.asarray([1])}
+    sides = {"positions": jnp.asarray([4]), "k_positions": jnp.asarray([1])}
     out = linear_attention(q, k, v, **sides, rotate=rotate, rotate_keys=rotate_keys)
     np.testing.assert_allclose(out, v / 8, rtol=1e-6)
     np.testing.assert_allclose(linear_attention(q, k, v, **sides, rotate=rotate), v / 32, rtol=1e-6)
 
 
 def test_frequencies_of_each_key_head():
-    dims = Dims(width=4 * D, heads=4, kv_heads=2, axes=2)
+    dims = Dims(4, D, kv_heads=2, axes=2)
     encoding = make_encoding("rope_mixed", dims)
     params, grid = encoding.init_layer(jax.random.key(0)), grid_positions(3, 3)
     q, k, v = normal(2, 9, 4, D), normal(2, 9, 2, D, seed=1), normal(2, 9, 2, D, seed=2)
@@ -195,7 +199,7 @@ def test_frequencies_of_each_key_head():
         top = jnp.einsum("bthd,bshd->bhts", encoding.rotate(params, a, grid), encoding.rotate(params, c, grid))
         below = jnp.einsum("bthd,bshd->bth", a, c)
         want = jnp.einsum("bhts,bshd->bthd", top, jnp.repeat(v, 2, axis=2)) / below[..., None]
-        return linear_attention(q, k, v, q_tokens=grid, rotate=Partial(encoding.rotate, params)), want
+        return linear_attention(q, k, v, positions=grid, rotate=Partial(encoding.rotate, params)), want
 
     np.testing.assert_allclose(*both(q, k, v), rtol=1e-5, atol=1e-5)
 
@@ -204,11 +208,11 @@ def test_memory_is_a_number_of_arrays_like_the_queries_forward_and_backward(monk
     """Neither a number for each pair nor a state for each token, which both would be 64 arrays."""
     monkeypatch.setattr(linear, "CHUNK", 64)
     length, dim = 4096, 64
-    rotate = Partial(make_encoding("rope", Dims(width=dim, heads=1)).rotate, {})
+    rotate = Partial(make_encoding("rope", Dims(1, dim)).rotate, {})
 
     def loss(*arrays):
-        tokens = Tokens(jnp.arange(length), segments=jnp.arange(length) // 200 + 1)
-        return linear_attention(*arrays, q_tokens=tokens, rotate=rotate, causal=True).sum()
+        tokens = TokenPositions(jnp.arange(length), segment_ids=jnp.arange(length) // 200 + 1)
+        return linear_attention(*arrays, positions=tokens, rotate=rotate, causal=True).sum()
 
     shapes = [jax.ShapeDtypeStruct((length, 1, dim), jnp.float32)] * 3
     program = jax.jit(jax.grad(loss, argnums=(0, 1, 2)), compiler_options=QUICK).lower(*shapes).compile()
@@ -220,7 +224,7 @@ def test_half_precision_in_half_precision_out_with_float32_inside():
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def run(arrays):
-        return linear_attention(*arrays, q_tokens=jnp.arange(9), rotate=ROPE)
+        return linear_attention(*arrays, positions=jnp.arange(9), rotate=ROPE)
 
     half, full = run(arrays), run([x.astype(jnp.float32) for x in arrays])
     assert half.dtype == jnp.bfloat16
@@ -230,14 +234,14 @@ def test_half_precision_in_half_precision_out_with_float32_inside():
 @pytest.mark.parametrize(("t", "s"), [(0, 3), (3, 0)])
 def test_nothing_to_attend_gives_zeros(t, s):
     q, k = jnp.ones((2, t, 2, D)), jnp.ones((2, s, 1, D))
-    out = linear_attention(q, k, k, q_tokens=jnp.arange(t), k_tokens=jnp.arange(s), rotate=ROPE, causal=True)
+    out = linear_attention(q, k, k, positions=jnp.arange(t), k_positions=jnp.arange(s), rotate=ROPE, causal=True)
     assert out.shape == q.shape
     assert (out == 0).all()
 
 
 def test_what_it_cannot_do_is_refused():
     q, grid = normal(9, 2, D), grid_positions(3, 3)
-    with pytest.raises(ValueError, match="q_tokens must have an index, or 1-D signed integer positions"):
-        linear_attention(q, q, q, q_tokens=grid, causal=True)
+    with pytest.raises(ValueError, match="positions must have an order, or 1-D signed integer positions"):
+        linear_attention(q, q, q, positions=grid, causal=True)
     with types_unchecked(), pytest.raises(TypeError, match=r"rotate must be jax.tree_util.Partial"):
-        linear_attention(q, q, q, q_tokens=grid, rotate=make_encoding("rope", Dims(width=8, heads=2)).rotate)
+        linear_attention(q, q, q, positions=grid, rotate=make_encoding("rope", Dims(heads=2, head_dim=4)).rotate)

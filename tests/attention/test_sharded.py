@@ -12,7 +12,7 @@ from cases import Case, close, normal, serves
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
-from pejax import ENCODINGS, Tokens, attention, explain_attention, sharded_attention
+from pejax import ENCODINGS, Hooks, TokenPositions, dot_product_attention, explain_attention, sharded_attention
 from pejax._attention.xla import blockwise, cpu
 from pejax._encoding import attention_hooks, merge_params, rotate_keys, rotate_queries
 from pejax.testing import settle
@@ -45,7 +45,7 @@ def where(case, order):
     if case.dims.axes == 2:
         positions = np.stack([positions // 4, positions % 4], axis=-1)
     positions, index, segments = (jnp.asarray(x, jnp.int32) for x in (positions, place, segments))
-    return Tokens(positions, index, jnp.asarray(placed), segments)
+    return TokenPositions(positions, index, jnp.asarray(placed), segments)
 
 
 def side_by_side(run, attends, arguments):
@@ -65,12 +65,12 @@ def layers(attends, case, order):
         k = rotate_keys(encoding, settled, k, tokens.positions)
         hooks = attention_hooks(encoding, settled, rotated=True, embedded=True)
         options = {"causal": dims.causal, "scale": dims.scale, "return_lse": True}
-        out, lse = attend(q, k, v, q_tokens=tokens, **hooks, **options)
+        out, lse = attend(q, k, v, positions=tokens, hooks=hooks, **options)
         seen = jnp.where(jnp.isneginf(lse), 0.0, lse)
         return jnp.sum(normal(*out.shape, seed=9) * out) + jnp.sum(normal(*lse.shape, seed=8) * seen), (out, lse)
 
     arrays = [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
-    drawn = lambda key: merge_params(encoding.init(key), encoding.init_layer(key))  # noqa: E731
+    drawn = lambda key: merge_params(encoding.init(key), encoding.init_layer(key))
     params = jax.tree.map(lambda leaf: 0.2 + 0.1 * normal(*leaf.shape), jax.eval_shape(drawn, jax.random.key(0)))
     return side_by_side(run, attends, (*arrays, params))
 
@@ -96,7 +96,7 @@ def cases():
 @pytest.mark.parametrize(("case", "way"), [*cases()])
 def test_every_encoding_on_many_devices_is_that_of_one(case, way):
     split, method, order = way
-    (slopes, seen), (wanted, same) = layers((on(SPLITS[split], method), attention), case, order)
+    (slopes, seen), (wanted, same) = layers((on(SPLITS[split], method), dot_product_attention), case, order)
     close((slopes[:3], seen), (wanted[:3], same), 1e-5)
     close(slopes[3], wanted[3], 5e-5)  # sums over all pairs, which cancel
 
@@ -132,17 +132,19 @@ def toys(attends, options):
 
     def side(length):
         segments = rng.integers(0 if blind else 1, 3, (4, length))
-        return Tokens(normal(4, length, seed=length), jnp.asarray(rng.permutation(length), jnp.int32), None,
+        return TokenPositions(normal(4, length, seed=length), jnp.asarray(rng.permutation(length), jnp.int32), None,
                       jnp.asarray(segments, jnp.int32))  # fmt: skip
 
     q_tokens, k_tokens = side(t), side(s)
 
     def run(attend, q, k, v, params, q_positions, k_positions):
-        hooks = {"bias": Partial(tilted, params["bias"]), "values": Partial(ramp, params["values"]) if values else None}
+        own = Partial(ramp, params["values"]) if values else None
+        hooks = Hooks(bias=Partial(tilted, params["bias"]), relative_values=own)
         tokens = {
-            "q_tokens": q_tokens._replace(positions=q_positions), "k_tokens": k_tokens._replace(positions=k_positions)
-        }  # fmt: skip
-        out, lse = attend(q, k, v, **tokens, **hooks, **options, return_lse=True)
+            "positions": q_tokens._replace(positions=q_positions),
+            "k_positions": k_tokens._replace(positions=k_positions),
+        }
+        out, lse = attend(q, k, v, **tokens, hooks=hooks, **options, return_lse=True)
         return jnp.sum(jnp.sin(out)) + jnp.sum(jnp.cos(jnp.where(jnp.isneginf(lse), 0.0, lse))), (out, lse)
 
     return side_by_side(run, attends, (q, k, v, params, q_tokens.positions, k_tokens.positions))
@@ -151,7 +153,7 @@ def toys(attends, options):
 @pytest.mark.parametrize(("name", "method"), [("causal", "ring"), ("cross", "ring"), ("cross", "gather")])
 def test_every_option_on_many_devices_is_that_of_one(name, method):
     split = {"tensor": 2, "sequence": 4} if name == "cross" else {"data": 2, "tensor": 2, "sequence": 2}
-    got, want = toys((on(split, method), attention), OPTIONS[name])
+    got, want = toys((on(split, method), dot_product_attention), OPTIONS[name])
     if "blind" in OPTIONS[name]:
         assert jnp.isneginf(want[1][1]).any()
     close(got, want, 1e-5)
@@ -160,17 +162,17 @@ def test_every_option_on_many_devices_is_that_of_one(name, method):
 @pytest.mark.parametrize("split", [{"data": 2, "tensor": 2}, {"data": 8, "sequence": 1}])
 def test_axes_that_are_not_the_sequence(split):
     q, k, v = normal(8, 6, 4, D), normal(8, 6, 2, D, seed=1), normal(8, 6, 2, D, seed=2)
-    options = {"q_tokens": jnp.arange(6), "causal": True, "dropout": (jax.random.key(0), 0.5)}
-    close(on(split)(q, k, v, **options), attention(q, k, v, **options), 1e-5)
+    options = {"positions": jnp.arange(6), "causal": True, "dropout": (jax.random.key(0), 0.5)}
+    close(on(split)(q, k, v, **options), dot_product_attention(q, k, v, **options), 1e-5)
 
 
 def test_the_mesh_in_use_and_axes_together():
     q = normal(4, 6, 4, D)
-    options = {"q_tokens": jnp.arange(6), "dropout": (jax.random.key(0), 0.5)}
+    options = {"positions": jnp.arange(6), "dropout": (jax.random.key(0), 0.5)}
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "other"), axis_types=(AxisType.Auto,) * 3)
     with jax.set_mesh(mesh):
         out = sharded_attention(q, q, q, **options, batch_axes=("data", "fsdp"))
-    close(out, attention(q, q, q, **options), 1e-5)
+    close(out, dot_product_attention(q, q, q, **options), 1e-5)
 
 
 @pytest.mark.parametrize(("placed", "tensor"), [(True, "Explicit"), (False, "Explicit"), (False, "Auto")])
@@ -183,11 +185,11 @@ def test_a_mesh_of_explicit_axes(placed, tensor):
     params = {"heads": heads, "all": {"mix": jnp.float32(0.3)}}
 
     def run(attend, q, k, params):
-        out = attend(q, k, k, q_tokens=jnp.arange(6), causal=True, bias=Partial(tilted, params))
+        out = attend(q, k, k, positions=jnp.arange(6), causal=True, hooks=Hooks(bias=Partial(tilted, params)))
         return jnp.sum(jnp.sin(out)), out
 
     split = functools.partial(sharded_attention, mesh=mesh, **{AXES[axis]: axis for axis in AXES})
-    (want,) = side_by_side(run, [attention], (q, k, params))
+    (want,) = side_by_side(run, [dot_product_attention], (q, k, params))
     if placed:
         q, k = jax.device_put((q, k), NamedSharding(mesh, PartitionSpec("data", "sequence", "tensor")))
     (got,) = side_by_side(run, [split], (q, k, params))
@@ -196,8 +198,8 @@ def test_a_mesh_of_explicit_axes(placed, tensor):
 
 def test_no_batch_and_nothing_at_all():
     q, tokens = normal(8, 2, D), jnp.arange(8)
-    close(on({"sequence": 4})(q, q, q, q_tokens=tokens), attention(q, q, q, q_tokens=tokens), 1e-5)
-    none = on({"sequence": 4})(q, q[:0], q[:0], q_tokens=tokens, k_tokens=tokens[:0], return_lse=True)
+    close(on({"sequence": 4})(q, q, q, positions=tokens), dot_product_attention(q, q, q, positions=tokens), 1e-5)
+    none = on({"sequence": 4})(q, q[:0], q[:0], positions=tokens, k_positions=tokens[:0], return_lse=True)
     assert (none[0] == 0).all()
     assert (none[1] == -jnp.inf).all()
 
@@ -207,10 +209,10 @@ def test_a_ring_in_half_precision():
 
     @functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
     def run(attend, q):
-        out, pull = jax.vjp(lambda q: attend(q, q, q, q_tokens=jnp.arange(16), causal=True), q)
+        out, pull = jax.vjp(lambda q: attend(q, q, q, positions=jnp.arange(16), causal=True), q)
         return out, *pull(out)
 
-    got, want = run(on({"sequence": 4}), q), run(attention, q.astype(jnp.float32))
+    got, want = run(on({"sequence": 4}), q), run(dot_product_attention, q.astype(jnp.float32))
     assert {x.dtype for x in got} == {jnp.dtype(jnp.bfloat16)}
     close(tuple(x.astype(jnp.float32) for x in got), want, 3e-2)
 
@@ -220,7 +222,7 @@ def test_memory_of_a_ring_is_that_of_a_share(monkeypatch):
 
     def temporary(length, devices):
         call = on({"sequence": devices}, causal=True, implementation="blockwise")
-        loss = lambda q, k, v: call(q, k, v, q_tokens=jnp.arange(length)).sum()  # noqa: E731
+        loss = lambda q, k, v: call(q, k, v, positions=jnp.arange(length)).sum()
         shapes = [jax.ShapeDtypeStruct((1, length, 1, 16), jnp.float32)] * 3
         program = jax.jit(jax.grad(loss, argnums=(0, 1, 2)), compiler_options=QUICK).lower(*shapes).compile()
         return program.memory_analysis().temp_size_in_bytes
@@ -244,7 +246,7 @@ def test_what_cannot_be_split_is_refused(message):
     mesh = jax.make_mesh((2, 4), ("data", "sequence"), axis_types=(AxisType.Auto,) * 2)
     q, k = normal(2, 6, 2, D), normal(2, 6, 1, D)
     with pytest.raises(ValueError, match=re.escape(message)):
-        sharded_attention(q, k, k, q_tokens=jnp.arange(6), **{"mesh": mesh, **REFUSED[message]})
+        sharded_attention(q, k, k, positions=jnp.arange(6), **{"mesh": mesh, **REFUSED[message]})
 
 
 @pytest.mark.parametrize(("cores", "tile"), [(2, 256), (3, 512)])
@@ -255,10 +257,10 @@ def test_tiles_are_small_where_each_device_has_a_core(cores, tile, monkeypatch):
     split = on({"tensor": 2})
 
     def tiles(attend, q):
-        run = lambda q: attend(q, q, q, q_tokens=positions, implementation="cpu")  # noqa: E731
+        run = lambda q: attend(q, q, q, positions=positions, implementation="cpu")
         return set(re.findall(r"f32\[(256,256|512,512)\]", str(jax.make_jaxpr(run)(q))))
 
-    found = [tiles(attention, q[:, :, :1]), tiles(split, q), tiles(attention, q[:, :, :1])]
+    found = [tiles(dot_product_attention, q[:, :, :1]), tiles(split, q), tiles(dot_product_attention, q[:, :, :1])]
     assert found == [{"512,512"}, {f"{tile},{tile}"}, {"512,512"}]
 
 
@@ -269,15 +271,15 @@ def test_attention_says_what_to_use_for_explicit_axes():
         jax.set_mesh(mesh),
         pytest.raises(ValueError, match=r"explicit mesh axes.*use sharded_attention.*AxisType.Auto"),
     ):
-        attention(q, q, q, q_tokens=jnp.arange(4))
+        dot_product_attention(q, q, q, positions=jnp.arange(4))
 
 
 def test_an_explanation_says_that_the_cpu_gathers_over_automatic_axes():
     mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     q = jax.ShapeDtypeStruct((2, 4, 2, 8), jnp.float32)
     with jax.set_mesh(mesh):
-        said = explain_attention(q, q, q, q_tokens=jnp.arange(4), implementation="cpu")
+        said = explain_attention(q, q, q, positions=jnp.arange(4), implementation="cpu")
     assert "cpu: runs, and gathers what is split over the mesh: sharded_attention does not" in said
-    assert "cpu: runs\n" in explain_attention(q, q, q, q_tokens=jnp.arange(4), implementation="cpu")
-    gpu = explain_attention(q, q, q, q_tokens=jnp.arange(4), implementation="gpu")
+    assert "cpu: runs\n" in explain_attention(q, q, q, positions=jnp.arange(4), implementation="cpu")
+    gpu = explain_attention(q, q, q, positions=jnp.arange(4), implementation="gpu")
     assert "gpu: runs interpreted, for tests: this is no GPU" in gpu

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Compiled
 from tpu import compiler
 
-from pejax import Dims, Tokens, attention, make_encoding
+from pejax import Dims, TokenPositions, adapt, dot_product_attention, make_encoding
 from pejax._encoding import attention_hooks
 from pejax.models import Decoder, DecoderConfig
 
@@ -40,24 +40,26 @@ def compiled(topology: str, spec: str, length: int, dtype: Any = jnp.bfloat16, *
     """Compile attention with all its gradients, one example of packed tokens on each device."""
     mesh = mesh_of(topology)
     split, whole = PartitionSpec("data"), PartitionSpec()
-    dims = Dims(width=HEADS * D, heads=HEADS, kv_heads=KEY_HEADS, extent=length, causal=True)
+    dims = Dims(HEADS, D, kv_heads=KEY_HEADS, extent=length, causal=True)
     encoding = make_encoding(spec, dims)
 
     def settle(key: jax.Array) -> Any:
         params = encoding.init(key)
-        return params if encoding.at is None else encoding.at(params, length)
+        return adapt(encoding, params, length)
 
     def one(q, k, v, segments, params):
-        tokens = Tokens(jnp.arange(length), segments=segments)
+        tokens = TokenPositions(jnp.arange(length), segment_ids=segments)
         hooks = attention_hooks(encoding, params)
-        out = attention(q, k, v, q_tokens=tokens, causal=True, implementation="tpu", **hooks, **options)
+        out = dot_product_attention(
+            q, k, v, positions=tokens, causal=True, implementation="tpu", hooks=hooks, **options
+        )
         return jnp.sum(out.astype(jnp.float32) ** 2)[None]
 
     def loss(*operands):
         specs = (split,) * 4 + (whole,)
         return jnp.sum(jax.shard_map(one, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)(*operands))
 
-    place = lambda shape, spec, kind: jax.ShapeDtypeStruct(shape, kind, sharding=NamedSharding(mesh, spec))  # noqa: E731
+    place = lambda shape, spec, kind: jax.ShapeDtypeStruct(shape, kind, sharding=NamedSharding(mesh, spec))
     operands = [place((mesh.size, length, heads, D), split, dtype) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
     segments = place((mesh.size, length), split, jnp.int32)
     params = jax.tree.map(lambda x: place(x.shape, whole, x.dtype), jax.eval_shape(settle, jax.random.key(0)))
@@ -104,7 +106,7 @@ def test_a_train_step_of_the_decoder_split_over_the_batch_compiles(topology):
         specs = (PartitionSpec(), PartitionSpec("data"))
         share = jax.shard_map(loss, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
         value, slopes = jax.value_and_grad(share, allow_int=True)(state, ids)
-        update = lambda x, dx: x - 0.1 * dx if jnp.issubdtype(x.dtype, jnp.floating) else x  # noqa: E731
+        update = lambda x, dx: x - 0.1 * dx if jnp.issubdtype(x.dtype, jnp.floating) else x
         return value, jax.tree.map(update, state, slopes)
 
     state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), state)

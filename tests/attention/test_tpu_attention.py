@@ -14,7 +14,16 @@ import pytest
 from cases import mostly_slow
 from jax.tree_util import Partial
 
-from pejax import Dims, Tokens, attention, grid_positions, make_encoding, packed_positions
+from pejax import (
+    Dims,
+    Hooks,
+    TokenPositions,
+    adapt,
+    dot_product_attention,
+    grid_positions,
+    make_encoding,
+    segment_positions,
+)
 from pejax._attention import backends
 from pejax._attention.core.masks import visible
 from pejax._attention.core.reference import Options
@@ -48,21 +57,21 @@ class Case(NamedTuple):
     also: tuple[np.ndarray, np.ndarray] | None = None
 
 
-def packed() -> Tokens:
+def packed() -> TokenPositions:
     """Two examples, each packed in its own way, with a token in front that has no position."""
     segments = jnp.asarray([[1] * 9 + [2] * 9 + [0] * 3, [2] * 4 + [3] * 17])
-    positions = packed_positions(segments).at[:, 0].set(0)
-    return Tokens(positions, index=jnp.arange(21), placed=jnp.arange(21) > 0, segments=segments)
+    positions = segment_positions(segments).at[:, 0].set(0)
+    return TokenPositions(positions, order=jnp.arange(21), has_position=jnp.arange(21) > 0, segment_ids=segments)
 
 
-def counted(start: int, end: int) -> Tokens:
+def counted(start: int, end: int) -> TokenPositions:
     """Tokens whose positions are their order."""
-    return Tokens(jnp.arange(start, end), index=jnp.arange(start, end))
+    return TokenPositions(jnp.arange(start, end), order=jnp.arange(start, end))
 
 
 SHUFFLED = np.random.default_rng(0).permutation(60)
 DROPOUT = (jax.random.key(3), 0.3)
-GRID = Tokens(grid_positions(4, 5), index=jnp.arange(20))
+GRID = TokenPositions(grid_positions(4, 5), order=jnp.arange(20))
 CASES = {
     "none, cross, dropout": Case("none", np.arange(16), np.arange(32), options={"dropout": DROPOUT}),
     "alibi after cached keys, GQA": Case(
@@ -83,25 +92,25 @@ CASES = {
 @pytest.mark.parametrize("name", mostly_slow(CASES, ("alibi on a grid", "t5, packed, unplaced, or in any order")))
 def test_the_kernels_are_the_reference_in_value_and_every_gradient(name):
     case = CASES[name]
-    tokens = [side if isinstance(side, Tokens) else Tokens(jnp.asarray(side)) for side in case[1:3]]
+    tokens = [side if isinstance(side, TokenPositions) else TokenPositions(jnp.asarray(side)) for side in case[1:3]]
     rng = np.random.default_rng(len(name))
-    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
     (heads, kv_heads), on_axes = case.heads, tokens[0].positions.shape == (20, 2)
     t, s = (x.positions.shape[0] if on_axes else x.positions.shape[-1] for x in tokens)
     q, k, v = (draw(2, n, h, D) for n, h in ((t, heads), (s, kv_heads), (s, kv_heads)))
     extent, causal = (4, 5) if on_axes else 40, case.options.get("causal", False)
-    dims = Dims(width=heads * D, heads=heads, axes=1 + on_axes, extent=extent, causal=causal)
+    dims = Dims(heads, D, axes=1 + on_axes, extent=extent, causal=causal)
     encoding = make_encoding(case.spec, dims)
     params = jax.tree.map(lambda x: x + 0.3, encoding.init(jax.random.key(0)))
-    params = params if encoding.at is None else encoding.at(params, extent)
+    params = adapt(encoding, params, extent)
     weights = draw(2, t, heads, D), draw(2, t, heads)
 
     def run(operands, positions, implementation):
         q, k, v, params = operands
         q_tokens, k_tokens = (x._replace(positions=p) for x, p in zip(tokens, positions, strict=True))
-        output, lse = attention(
-            q, k, v, q_tokens=q_tokens, k_tokens=k_tokens, return_lse=True, implementation=implementation,
-            **attention_hooks(encoding, params), **case.options,
+        output, lse = dot_product_attention(
+            q, k, v, positions=q_tokens, k_positions=k_tokens, return_lse=True, implementation=implementation,
+            hooks=attention_hooks(encoding, params), **case.options,
         )  # fmt: skip
         finite = jnp.where(jnp.isfinite(lse), lse, 0.0)
         return jnp.sum(weights[0] * output) + jnp.sum(weights[1] * finite), (output, lse)
@@ -127,12 +136,15 @@ def test_bfloat16_is_float32_but_for_the_rounding_of_its_operands():
     q, k, v = (jnp.asarray(rng.normal(size=(1, 20, 2, D)), jnp.bfloat16) for _ in range(3))
     slopes = {"heads": {"slope": jnp.asarray([0.5, 0.1])}}
     distance = Partial(lambda p, relative: -p["slope"] * jnp.abs(relative).astype(jnp.float32), slopes)
+    hooks = Hooks(distance_bias=distance)
 
     def loss(q, k, v, implementation):
-        out = attention(q, k, v, q_tokens=jnp.arange(20), distance=distance, causal=True, implementation=implementation)
+        out = dot_product_attention(
+            q, k, v, positions=jnp.arange(20), hooks=hooks, causal=True, implementation=implementation
+        )
         return jnp.sum(out.astype(jnp.float32) ** 2), out
 
-    step = lambda name: jax.jit(  # noqa: E731
+    step = lambda name: jax.jit(
         jax.grad(functools.partial(loss, implementation=name), argnums=(0, 1, 2), has_aux=True),
         compiler_options=QUICK,
     )
@@ -168,8 +180,10 @@ def test_a_tile_is_cut_from_its_diagonal_and_summed_back_to_it(queries, keys):
 
 @hypothesis.given(st.data())
 def test_every_pair_that_sees_is_in_a_tile_that_is_visited(data):
-    numbers = lambda low, high: data.draw(st.lists(st.integers(low, high), min_size=12, max_size=12))  # noqa: E731
-    q, k = (Tokens(jnp.zeros(12), jnp.asarray(numbers(-20, 20)), None, jnp.asarray(numbers(0, 2))) for _ in range(2))
+    numbers = lambda low, high: data.draw(st.lists(st.integers(low, high), min_size=12, max_size=12))
+    q, k = (
+        TokenPositions(jnp.zeros(12), jnp.asarray(numbers(-20, 20)), None, jnp.asarray(numbers(0, 2))) for _ in range(2)
+    )
     low = data.draw(st.integers(0, 8))
     rules = data.draw(
         st.fixed_dictionaries(
@@ -177,7 +191,7 @@ def test_every_pair_that_sees_is_in_a_tile_that_is_visited(data):
              "distance_range": st.sampled_from([None, (low, low + 3), (low, 2**62)])}
         )
     )  # fmt: skip
-    fields = [{"order": x.index[None], "segment": x.segments[None]} for x in (q, k)]
+    fields = [{"order": x.order[None], "segment": x.segment_ids[None]} for x in (q, k)]
     by_queries, by_keys = spans_of(Options(1.0, **rules), *fields, (3, 4))
     tiles = np.asarray(visible(q, k, **rules)).reshape(3, 4, 4, 3).any((1, 3))
     for spans, seen in ((by_queries, tiles), (by_keys, tiles.T)):
@@ -201,11 +215,11 @@ def refusals():
     looked_up = Partial(lambda p, r: p["table"][0][jnp.clip(r[:, 0], 0, 7)], table)
     straight = Partial(lambda p, r: -jnp.abs(r), {})
     return {
-        "not a function of the distance": (x, {"bias": bias}, jnp.arange(9)),
-        "values of positions": (x, {"values": values}, jnp.arange(9)),
-        "positions that are floats": (x, {"distance": straight}, jnp.arange(9.0)),
-        "is not elementwise|reads an array": (x, {"distance": looked_up}, grid),
-        "must be all float32 or bfloat16": (x.astype(jnp.float16), {}, jnp.arange(9)),
+        "not a function of the distance": (x, Hooks(bias=bias), jnp.arange(9)),
+        "relative_values": (x, Hooks(relative_values=values), jnp.arange(9)),
+        "positions that are floats": (x, Hooks(distance_bias=straight), jnp.arange(9.0)),
+        "is not elementwise|reads an array": (x, Hooks(distance_bias=looked_up), grid),
+        "must be all float32 or bfloat16": (x.astype(jnp.float16), Hooks(), jnp.arange(9)),
     }
 
 
@@ -213,31 +227,32 @@ def refusals():
 def test_what_the_kernels_cannot_do_they_say_before_anything_runs(reason):
     x, hooks, positions = refusals()[reason]
     with pytest.raises(NotImplementedError, match=reason):
-        attention(x, x, x, q_tokens=positions, **hooks, implementation="tpu")
+        dot_product_attention(x, x, x, positions=positions, hooks=hooks, implementation="tpu")
 
 
 def test_a_table_is_refused_where_its_diagonals_do_not_fit(monkeypatch):
     x = jnp.ones((1, 9, 1, D))
     looked_up = Partial(lambda p, r: p["table"][jnp.clip(r, 0, 7)], {"heads": {"table": jnp.ones((1, 8))}})
+    hooks = Hooks(distance_bias=looked_up)
     monkeypatch.setattr(tpu, "LONGEST_LINE", 17)
     with pytest.raises(NotImplementedError, match="reads an array"):
-        attention(x, x, x, q_tokens=jnp.arange(9), distance=looked_up, implementation="tpu")
+        dot_product_attention(x, x, x, positions=jnp.arange(9), hooks=hooks, implementation="tpu")
 
 
 def test_an_order_that_is_not_there_is_the_error_of_the_reference():
     x = jnp.ones((1, 9, 1, D))
-    with pytest.raises(ValueError, match="q_tokens must have an index"):
-        attention(x, x, x, q_tokens=jnp.arange(9.0), causal=True, implementation="tpu")
+    with pytest.raises(ValueError, match=r"^positions must have an order"):
+        dot_product_attention(x, x, x, positions=jnp.arange(9.0), causal=True, implementation="tpu")
 
 
 def test_vmapped_without_parameters():
     rng = np.random.default_rng(2)
     q, k, v = (jnp.asarray(rng.normal(size=(2, 1, n, 2, D)), jnp.float32) for n in (8, 16, 16))
-    near = Partial(lambda p, relative: -jnp.abs(relative).astype(jnp.float32), {})
+    near = Hooks(distance_bias=Partial(lambda p, relative: -jnp.abs(relative).astype(jnp.float32), {}))
 
     def run(implementation):
-        tokens = {"q_tokens": jnp.arange(8), "k_tokens": jnp.arange(16)}
-        one = lambda q, k, v: attention(q, k, v, **tokens, distance=near, implementation=implementation)  # noqa: E731
+        tokens = {"positions": jnp.arange(8), "k_positions": jnp.arange(16)}
+        one = lambda q, k, v: dot_product_attention(q, k, v, **tokens, hooks=near, implementation=implementation)
         return jax.jit(jax.vmap(one), compiler_options=QUICK)(q, k, v)
 
     np.testing.assert_allclose(run("tpu"), run("reference"), atol=1e-6)
@@ -248,4 +263,4 @@ def test_the_kernels_are_refused_where_the_compiler_would_have_to_split_them(mon
     compiled_for_tpu = functools.partial(tpu.tpu_attention, interpret=False)
     monkeypatch.setitem(backends.IMPLEMENTATIONS, "tpu", compiled_for_tpu)
     with pytest.raises(NotImplementedError, match="over 8 devices: use sharded_attention"):
-        attention(x, x, x, q_tokens=jnp.arange(9), implementation="tpu")
+        dot_product_attention(x, x, x, positions=jnp.arange(9), implementation="tpu")

@@ -14,7 +14,7 @@ from benchmarks import __main__ as command
 from benchmarks import attention, memory, peers_jax, peers_rope, peers_steps, peers_torch, report, rope, steps, timing
 from benchmarks.operands import Problem
 
-SILENT = lambda what, share: None  # noqa: E731
+SILENT = lambda what, share: None
 
 
 def test_a_ratio_is_that_of_neighbours_in_time():
@@ -270,7 +270,7 @@ def peer_or_none(name):
 @pytest.mark.parity
 def test_the_models_compared_have_the_same_parameters():
     peer("torch")
-    count = lambda model: sum(p.numel() for p in model.parameters())  # noqa: E731
+    count = lambda model: sum(p.numel() for p in model.parameters())
     for pe in ("learned", "alibi"):
         theirs = peers_steps.gpt_model(steps.GPT, pe)
         assert count(theirs) == steps.parameters(steps.gpt(steps.GPT, pe, "float32"))

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pejax
-from pejax import ENCODINGS, Dims, Encoding, Tokens, explain, make_encoding
+from pejax import ENCODINGS, Dims, Encoding, TokenPositions, adapt, explain, make_encoding
 from pejax._encoding import attention_hooks, from_distance, merge_params, split_params, stack_layers
 from pejax._make import parse_spec
-from pejax._tokens import as_tokens
+from pejax._tokens import as_token_positions
 
-DIMS = Dims(width=32, heads=4)
+DIMS = Dims(heads=4, head_dim=8)
 README = pathlib.Path(__file__).parents[2] / "README.md"
 
 
@@ -33,15 +33,15 @@ def one_line(error: pytest.ExceptionInfo, *parts: str) -> None:
 
 
 def test_dims_fill_what_follows_from_the_rest():
-    dims = Dims(width=48, heads=3)
-    assert (dims.kv_heads, dims.head_dim, dims.scale) == (3, 16, 0.25)
-    assert Dims(width=48, heads=3, scale=1.0, head_dim=5).head_dim == 5
-    assert Dims(width=48, heads=3, scale=1.0).scale == 1.0
+    dims = Dims(heads=3, head_dim=16)
+    assert (dims.kv_heads, dims.width, dims.scale) == (3, 48, 0.25)
+    assert Dims(heads=3, head_dim=5, width=48).width == 48
+    assert Dims(heads=3, head_dim=16, scale=1.0).scale == 1.0
 
 
 def test_equal_dims_hash_equal_however_they_were_written():
-    short = Dims(width=48, heads=3, axes=2, extent=(4, 6))
-    whole = Dims(width=48, heads=3, kv_heads=3, head_dim=16, axes=2, extent=(4, 6), scale=0.25, causal=False)
+    short = Dims(heads=3, head_dim=16, axes=2, extent=(4, 6))
+    whole = Dims(heads=3, head_dim=16, width=48, kv_heads=3, axes=2, extent=(4, 6), scale=0.25, causal=False)
     assert short == whole
     assert hash(short) == hash(whole)
 
@@ -49,27 +49,25 @@ def test_equal_dims_hash_equal_however_they_were_written():
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"width": 50, "heads": 4}, ["width=50", "heads=4", "multiple"]),
-        ({"width": 32, "heads": 0}, ["heads=0"]),
-        ({"width": 32, "heads": -2, "head_dim": 8}, ["heads", "-2"]),
-        ({"width": 0, "heads": 1}, ["width", "got 0"]),
-        ({"width": 32, "heads": 4, "kv_heads": 3}, ["heads=4", "kv_heads=3", "multiple"]),
-        ({"width": 32, "heads": 4, "kv_heads": 0}, ["kv_heads", "got 0"]),
-        ({"width": 32, "heads": 4, "head_dim": 0}, ["head_dim", "got 0"]),
-        ({"width": 32, "heads": 4, "head_dim": 0, "scale": 1.0}, ["head_dim", "got 0"]),
-        ({"width": 32, "heads": 4, "axes": 0}, ["axes", "got 0"]),
-        ({"width": 32, "heads": 4, "extent": (4, 4)}, ["extent", "positive int", "(4, 4)"]),
-        ({"width": 32, "heads": 4, "extent": (4,)}, ["extent", "positive int", "(4,)"]),
-        ({"width": 32, "heads": 4, "extent": 0}, ["extent", "got 0"]),
-        ({"width": 32, "heads": 4, "axes": 2, "extent": 16}, ["extent", "tuple of 2", "16"]),
-        ({"width": 32, "heads": 4, "axes": 2, "extent": (4, 4, 4)}, ["extent", "tuple of 2", "(4, 4, 4)"]),
-        ({"width": 32, "heads": 4, "axes": 2, "extent": (4, 0)}, ["extent", "tuple of 2", "(4, 0)"]),
-        ({"width": 32, "heads": 4, "axes": 2, "extent": ()}, ["extent", "tuple of 2", "()"]),
+        ({"heads": 0}, ["heads", "got 0"]),
+        ({"heads": -2}, ["heads", "-2"]),
+        ({"width": 0, "heads": 4}, ["width", "got 0"]),
+        ({"heads": 4, "kv_heads": 3}, ["heads=4", "kv_heads=3", "multiple"]),
+        ({"heads": 4, "kv_heads": 0}, ["kv_heads", "got 0"]),
+        ({"heads": 4, "head_dim": 0, "scale": 1.0}, ["head_dim", "got 0"]),
+        ({"heads": 4, "axes": 0}, ["axes", "got 0"]),
+        ({"heads": 4, "extent": (4, 4)}, ["extent", "positive int", "(4, 4)"]),
+        ({"heads": 4, "extent": (4,)}, ["extent", "positive int", "(4,)"]),
+        ({"heads": 4, "extent": 0}, ["extent", "got 0"]),
+        ({"heads": 4, "axes": 2, "extent": 16}, ["extent", "tuple of 2", "16"]),
+        ({"heads": 4, "axes": 2, "extent": (4, 4, 4)}, ["extent", "tuple of 2", "(4, 4, 4)"]),
+        ({"heads": 4, "axes": 2, "extent": (4, 0)}, ["extent", "tuple of 2", "(4, 0)"]),
+        ({"heads": 4, "axes": 2, "extent": ()}, ["extent", "tuple of 2", "()"]),
     ],
 )
 def test_dims_refuse_in_one_line(options, parts):
     with pytest.raises(ValueError, match=re.escape(parts[0])) as error:
-        Dims(**options)
+        Dims(**{"head_dim": 8, **options})
     one_line(error, *parts)
 
 
@@ -109,11 +107,11 @@ def test_split_gives_what_the_hooks_read_and_nothing_else():
 
 def test_hooks_carry_their_parameters_as_operands():
     encoding = make_encoding("alibi", DIMS)
-    params = encoding.at({"table": jnp.zeros(3)}, 8)
+    params = adapt(encoding, {"table": jnp.zeros(3)}, 8)
     hooks = attention_hooks(encoding, params)
-    assert hooks["values"] is None
-    assert [leaf.shape for leaf in jax.tree.leaves(hooks["bias"])] == [(4,)]
-    assert attention_hooks(Encoding(), {}) == dict.fromkeys(("bias", "values", "distance", "vectors"))
+    assert hooks.relative_values is None
+    assert [leaf.shape for leaf in jax.tree.leaves(hooks.bias)] == [(4,)]
+    assert attention_hooks(Encoding(), {}) == (None,) * 4
 
 
 def test_layers_draw_from_keys_of_their_own():
@@ -128,7 +126,7 @@ def test_bias_from_a_distance_is_that_distance_of_each_pair(axes):
     q_positions = jax.random.randint(jax.random.key(0), (3, *shape), 0, 9)
     k_positions = jax.random.randint(jax.random.key(1), (5, *shape), 0, 9)
     weigh = jnp.asarray([1.0, 10.0, 100.0])[:axes]
-    distance = lambda params, relative: params["a"] * (relative.reshape(-1, axes).astype(jnp.float32) @ weigh)  # noqa: E731
+    distance = lambda params, relative: params["a"] * (relative.reshape(-1, axes).astype(jnp.float32) @ weigh)
     bias = from_distance(distance)({"a": 2.0}, jnp.zeros((3, 4)), jnp.zeros((5, 4)), q_positions, k_positions)
     for i, j in np.ndindex(3, 5):
         relative = np.atleast_1d(np.asarray(k_positions[j] - q_positions[i]))
@@ -136,9 +134,9 @@ def test_bias_from_a_distance_is_that_distance_of_each_pair(axes):
 
 
 def test_tokens_are_one_pytree_and_a_plain_array_is_all_placed():
-    assert as_tokens(jnp.arange(3)).placed is None
-    tokens = Tokens(jnp.arange(3), segments=jnp.ones(3, jnp.int32))
-    assert as_tokens(tokens) is tokens
+    assert as_token_positions(jnp.arange(3)).has_position is None
+    tokens = TokenPositions(jnp.arange(3), segment_ids=jnp.ones(3, jnp.int32))
+    assert as_token_positions(tokens) is tokens
     assert len(jax.tree.leaves(tokens)) == 2
 
 
@@ -147,9 +145,9 @@ def test_tokens_are_one_pytree_and_a_plain_array_is_all_placed():
 
 def test_equal_specs_and_dims_give_the_same_object():
     one = make_encoding("alibi(slope_scale=2.0, extend='none')", DIMS)
-    assert one is make_encoding(" alibi(extend='none',slope_scale=2.0) ", Dims(width=32, heads=4, head_dim=8))
+    assert one is make_encoding(" alibi(extend='none',slope_scale=2.0) ", Dims(heads=4, head_dim=8, width=32))
     assert one is not make_encoding("alibi(slope_scale=3.0)", DIMS)
-    assert one is not make_encoding("alibi(slope_scale=2.0, extend='none')", Dims(width=32, heads=2))
+    assert one is not make_encoding("alibi(slope_scale=2.0, extend='none')", Dims(heads=2, head_dim=16))
     assert make_encoding("alibi", DIMS) is make_encoding("alibi()", DIMS)
 
 
@@ -234,7 +232,7 @@ def test_a_value_of_the_wrong_type_is_refused_in_one_line(name):
     for option in inspect.signature(ENCODINGS[name]).parameters:
         for value in ("'x y'", "b'x'", "1j", "...", "{'a': 1}", "[[1]]") * (option != "dims"):
             with pytest.raises((ValueError, TypeError)) as error:
-                make_encoding(f"{name}({option}={value})", Dims(width=32, heads=4, extent=16))
+                make_encoding(f"{name}({option}={value})", Dims(heads=4, head_dim=8, extent=16))
             one_line(error, name, option)
 
 
@@ -244,7 +242,7 @@ def test_a_value_of_the_wrong_type_is_refused_in_one_line(name):
 def test_explain_names_the_hooks_the_parameters_the_cost_and_the_law():
     text = explain(make_encoding("alibi", DIMS))
     assert [line.split(":")[0] for line in text.splitlines()] == [
-        *("at", "bias", "distance", "parameters", "cost", "shift")
+        *("bias", "distance_bias", "parameters", "cost", "shift")
     ]
     assert "changes no logit" in text
     nothing = explain(Encoding(shift_invariant=True), DIMS)
@@ -253,7 +251,7 @@ def test_explain_names_the_hooks_the_parameters_the_cost_and_the_law():
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_explain_counts_what_init_draws(name):
-    dims = Dims(width=32, heads=4, extent=16)
+    dims = Dims(heads=4, head_dim=8, extent=16)
     encoding = make_encoding(name, dims)
     sizes = [sum(leaf.size for leaf in jax.tree.leaves(init(jax.random.key(0)))) for init in encoding[:2]]
     text = explain(encoding, dims)
@@ -263,13 +261,13 @@ def test_explain_counts_what_init_draws(name):
         encoding.rotate,
         encoding.rotate_keys or encoding.rotate,
         encoding.bias,
-        encoding.values,
+        encoding.relative_values,
     ]
     assert text.count("cost: ") == max(1, sum(hook is not None for hook in computing))
 
 
 def test_explain_counts_the_operations_of_a_hook():
-    dims = Dims(width=6, heads=2)
+    dims = Dims(heads=2, head_dim=3)
     double = Encoding(embed=lambda params, x, positions: x + x)
     assert "cost: embed 6 flops a token" in explain(double, dims)
 

@@ -6,19 +6,21 @@ import numpy as np
 import pytest
 from cases import normal
 
-from pejax import Dims, attention, attention_hooks, make_encoding, shaw_logits
+from pejax import Dims, attention_hooks, dot_product_attention, make_encoding, shaw_logits
 from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._ops.backward import with_backward
 
 TILED = [name for name in IMPLEMENTATIONS if name not in ("reference", "cudnn")]
-T5 = make_encoding("t5", Dims(16, 2))
+T5 = make_encoding("t5", Dims(heads=2, head_dim=8))
 X = normal(1, 12, 2, 8)
 
 
 def loss(name):
     """Return a loss of attention by the implementation of that name."""
     hooks = attention_hooks(T5, T5.init(jax.random.key(0)))
-    return lambda x: jnp.sum(attention(x, x, x, q_tokens=jnp.arange(12), implementation=name, **hooks) ** 2)
+    return lambda x: jnp.sum(
+        dot_product_attention(x, x, x, positions=jnp.arange(12), implementation=name, hooks=hooks) ** 2
+    )
 
 
 OTHERS = {
@@ -41,7 +43,9 @@ def test_tiles_refuse_other_derivatives_and_say_what_to_take(name, kind):
 
 def in_layers(x):
     """Sum attention in tiles over layers in a loop, each kept by its input alone."""
-    layer = jax.checkpoint(lambda x, _: (x + attention(x, x, x, q_tokens=jnp.arange(12), implementation="cpu"), None))
+    layer = jax.checkpoint(
+        lambda x, _: (x + dot_product_attention(x, x, x, positions=jnp.arange(12), implementation="cpu"), None)
+    )
     return jnp.sum(jax.lax.scan(layer, x, None, length=2)[0])
 
 
@@ -55,14 +59,14 @@ def in_layers(x):
     ],
 )
 def test_gradients_of_tiles_go_through_every_transformation(gradient):
-    dense = lambda x: attention(x, x, x, q_tokens=jnp.arange(12), implementation="reference")  # noqa: E731
+    dense = lambda x: dot_product_attention(x, x, x, positions=jnp.arange(12), implementation="reference")
     expected = jax.grad(lambda x: jnp.sum((lambda y: y + dense(y))(x + dense(x))))(X)
     np.testing.assert_allclose(jax.jit(gradient)(X), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_shaw_logits_have_every_derivative():
     q, table, at = normal(6, 2, 4), normal(5, 4), jnp.arange(6)
-    logits = lambda table: jnp.sum(shaw_logits(q, at, at, table) ** 2)  # noqa: E731
+    logits = lambda table: jnp.sum(shaw_logits(q, at, at, table) ** 2)
     ways = jax.jacfwd(jax.jacfwd(logits)), jax.jacrev(jax.jacrev(logits)), jax.hessian(logits)
     forward, reverse, mixed = (jax.jit(way)(table) for way in ways)
     np.testing.assert_allclose(forward, reverse, rtol=1e-5)
@@ -77,10 +81,10 @@ def test_gradients_of_gradients_are_refused_in_loops_too():
 
 def test_a_backward_pass_of_its_own_is_the_one_that_runs():
     """In reverse mode, under `vmap` and in a loop too; all other derivatives are those of the plain function."""
-    power = lambda x, n: x ** n.astype(x.dtype)  # noqa: E731
-    tenfold = lambda operands, d: [10 * d * operands[0] ** 2]  # noqa: E731
+    power = lambda x, n: x ** n.astype(x.dtype)
+    tenfold = lambda operands, d: [10 * d * operands[0] ** 2]
     x, n = jnp.arange(1.0, 4.0), jnp.full(3, 3)
-    total = lambda x: jnp.sum(with_backward(power, power, tenfold)(x, n))  # noqa: E731
+    total = lambda x: jnp.sum(with_backward(power, power, tenfold)(x, n))
     np.testing.assert_allclose(jax.grad(lambda x: jnp.sum(jax.lax.map(total, x)))(x[None])[0], 10 * x**2)
     np.testing.assert_allclose(jax.vmap(jax.grad(total))(x[None])[0], 10 * x**2)
     np.testing.assert_allclose(jax.jvp(total, (x,), (x,))[1], jnp.sum(3 * x**3))

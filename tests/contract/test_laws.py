@@ -30,7 +30,7 @@ VARIANTS = {
     "rope(rotary_dim=4, base=500.0, pairing='half')": "causal",
     "rope(extend='dynamic_ntk+linear(factor=2)')": "sequence",
     "rope(extend='yarn(factor=4, attention_factor=1)')": "sequence",
-    "rope_axial(order='alternate', grid='xy', pairing='half')": "image",
+    "rope_axial(layout='alternate', indexing='xy', pairing='half')": "image",
     "rope_axial(extend='ntk')": "image",
     "rope_mixed(pairing='half')": "image",
     "rope_mixed(extend='linear')": "sequence",
@@ -86,7 +86,7 @@ def test_law(case, law):
 
 def with_gradients() -> list:
     """Return every case: encodings with their defaults on images are slow, the others long."""
-    kind = lambda case: "slow" if case.is_default and case.setting == "image" else "long"  # noqa: E731
+    kind = lambda case: "slow" if case.is_default and case.setting == "image" else "long"
     return [pytest.param(case, id=str(case), marks=getattr(pytest.mark, kind(case))) for case in cases()]
 
 

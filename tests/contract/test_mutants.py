@@ -35,7 +35,7 @@ def alibi_is_its_formula_at_any_distance() -> None:
     at = jnp.asarray([0, 1, 257, 4099], jnp.int32)
     expected = np.outer(-(0.25 ** np.arange(1, 5)), at)
     np.testing.assert_allclose(alibi.alibi_bias(at[:1], at, alibi.alibi_slopes(4))[:, 0], expected)
-    distances = [case.encoding.distance({"slope": slope}, at) for slope in case.settled["heads"]["slope"]]
+    distances = [case.encoding.distance_bias({"slope": slope}, at) for slope in case.settled["heads"]["slope"]]
     np.testing.assert_allclose(distances, expected)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pejax import Tokens, grid_positions, interpolate_positions, packed_positions
+from pejax import TokenPositions, grid_positions, interpolate_positions, segment_positions
 from pejax._attention.core.masks import visible
 
 
@@ -17,13 +17,13 @@ from pejax._attention.core.masks import visible
 def test_grid_positions_are_in_raster_order(height, width):
     raster = np.array(list(itertools.product(range(height), range(width))))
     np.testing.assert_array_equal(grid_positions(height, width), raster)
-    np.testing.assert_array_equal(grid_positions(height, width, order="xy"), raster[:, ::-1])
+    np.testing.assert_array_equal(grid_positions(height, width, indexing="xy"), raster[:, ::-1])
     assert grid_positions(height, width).dtype == jnp.int32
 
 
 def test_grid_positions_refuse_other_orders_and_empty_grids():
-    with pytest.raises(ValueError, match="order must be one of ij, xy, got 'yx'"):
-        grid_positions(2, 3, order="yx")
+    with pytest.raises(ValueError, match="indexing must be one of ij, xy, got 'yx'"):
+        grid_positions(2, 3, indexing="yx")
     with pytest.raises(ValueError, match="height and width must be at least 1, got 0 and 3"):
         grid_positions(0, 3)
 
@@ -31,14 +31,14 @@ def test_grid_positions_refuse_other_orders_and_empty_grids():
 @given(st.lists(st.lists(st.integers(-2, 3), min_size=9, max_size=9), min_size=2, max_size=2))
 def test_packed_positions_count_the_earlier_tokens_of_the_segment(ids):
     expected = [[row[:i].count(one) for i, one in enumerate(row)] for row in ids]
-    np.testing.assert_array_equal(packed_positions(jnp.asarray(ids)), expected)
+    np.testing.assert_array_equal(segment_positions(jnp.asarray(ids)), expected)
 
 
 def test_packed_positions_restart_with_each_sequence():
-    positions = jax.jit(packed_positions)(jnp.asarray([0, 0, 1, 1, 1, 2, 0], jnp.int8))
+    positions = jax.jit(segment_positions)(jnp.asarray([0, 0, 1, 1, 1, 2, 0], jnp.int8))
     np.testing.assert_array_equal(positions, [0, 1, 0, 1, 2, 0, 2])
     assert positions.dtype == jnp.int32
-    assert packed_positions(jnp.zeros((2, 0), jnp.int32)).shape == (2, 0)
+    assert segment_positions(jnp.zeros((2, 0), jnp.int32)).shape == (2, 0)
 
 
 @pytest.mark.parametrize(("trained", "length"), [(16, 64), (100, 131), (7, 1000), (4096, 131072)])
@@ -109,7 +109,10 @@ def test_visible_is_the_rule_for_every_pair(causal, window, distance_range, pack
     q, k = EXTREMES[::2], EXTREMES[::-1]
     q_segments, k_segments = ([i % 3 for i in range(len(side))] if packed else [1] * len(side) for side in (q, k))
     segments = [jnp.asarray(side) if packed else None for side in (q_segments, k_segments)]
-    tokens = [Tokens(jnp.asarray(side, jnp.int32), segments=own) for side, own in zip((q, k), segments, strict=True)]
+    tokens = [
+        TokenPositions(jnp.asarray(side, jnp.int32), segment_ids=own)
+        for side, own in zip((q, k), segments, strict=True)
+    ]
     options = {"causal": causal, "window": window, "distance_range": distance_range}
     expected = [
         [pair_rule(a, b, s, r, **options) for b, r in zip(k, k_segments, strict=True)]
@@ -124,20 +127,23 @@ def test_visible_is_the_rule_for_every_pair(causal, window, distance_range, pack
 
 
 def test_order_is_the_index_and_not_the_positions():
-    squeezed = Tokens(jnp.arange(6) / 4, index=jnp.arange(6))
-    on_grid = Tokens(grid_positions(2, 3), index=jnp.arange(6))
-    plain = Tokens(jnp.arange(6))
+    squeezed = TokenPositions(jnp.arange(6) / 4, order=jnp.arange(6))
+    on_grid = TokenPositions(grid_positions(2, 3), order=jnp.arange(6))
+    plain = TokenPositions(jnp.arange(6))
     expected = visible(plain, plain, causal=True, window=2)
     for tokens in (
         squeezed,
         on_grid,
-        plain._replace(positions=jnp.arange(6)[::-1], index=jnp.arange(6, dtype=jnp.int8)),
+        plain._replace(positions=jnp.arange(6)[::-1], order=jnp.arange(6, dtype=jnp.int8)),
     ):
         np.testing.assert_array_equal(visible(tokens, tokens, causal=True, window=2), expected)
 
 
 def test_a_side_without_segments_is_segment_one():
-    plain, packed = Tokens(jnp.arange(4)), Tokens(jnp.arange(4), segments=jnp.asarray([0, 1, 2, 1], jnp.int8))
+    plain, packed = (
+        TokenPositions(jnp.arange(4)),
+        TokenPositions(jnp.arange(4), segment_ids=jnp.asarray([0, 1, 2, 1], jnp.int8)),
+    )
     np.testing.assert_array_equal(visible(plain, packed), [[False, True, False, True]] * 4)
     np.testing.assert_array_equal(visible(packed, plain), [[False] * 4, [True] * 4, [False] * 4, [True] * 4])
 
@@ -146,20 +152,23 @@ def test_a_side_without_segments_is_segment_one():
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        (Tokens(jnp.arange(3), placed=jnp.ones(3, bool)), "with unplaced tokens must have an index"),
-        (Tokens(jnp.arange(3.0)), r"must have an index, or 1-D signed integer .* got float32\[3\]"),
-        (Tokens(grid_positions(1, 3)), r"got int32\[3, 2\]"),
-        (Tokens(jnp.arange(3, dtype=jnp.uint32)), r"got uint32\[3\]"),
+        (
+            TokenPositions(jnp.arange(3), has_position=jnp.ones(3, bool)),
+            "with tokens that have no position must have an order",
+        ),
+        (TokenPositions(jnp.arange(3.0)), r"must have an order, or 1-D signed integer .* got float32\[3\]"),
+        (TokenPositions(grid_positions(1, 3)), r"got int32\[3, 2\]"),
+        (TokenPositions(jnp.arange(3, dtype=jnp.uint32)), r"got uint32\[3\]"),
     ],
 )
 def test_tokens_without_an_order_are_refused(option, tokens, message):
-    other = Tokens(jnp.arange(3))
-    with pytest.raises(ValueError, match=f"q_tokens .*{message}"):
+    other = TokenPositions(jnp.arange(3))
+    with pytest.raises(ValueError, match=f"^positions .*{message}"):
         visible(tokens, other, **option)
-    with pytest.raises(ValueError, match=f"k_tokens .*{message}"):
+    with pytest.raises(ValueError, match=f"k_positions .*{message}"):
         visible(other, tokens, **option)
 
 
 def test_unplaced_tokens_need_no_index_where_there_is_no_order():
-    tokens = Tokens(jnp.arange(3), placed=jnp.asarray([False, True, True]))
+    tokens = TokenPositions(jnp.arange(3), has_position=jnp.asarray([False, True, True]))
     assert visible(tokens, tokens) is None

@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
-MODULES = ("pejax", "pejax.encodings", "pejax.extensions", "pejax.models", "pejax.testing")
+OWN = [path.stem for path in sorted((ROOT / "pejax").iterdir()) if path.suffix in ("", ".py") and path.stem[0] != "_"]
+MODULES = ["pejax", *(f"pejax.{name}" for name in OWN)]
 
 
 def snippets(page: Path) -> list[str]:

@@ -177,7 +177,7 @@ def test_glyphs_have_true_detail_at_every_size() -> None:
         difference = np.abs(native.images - enlarged).mean()
         assert 1 < difference < 20, "the same scene, not the same pixels"
         if size > 28:
-            sharpness = lambda images: np.abs(np.diff(images.astype(float), axis=2)).max(axis=(1, 2, 3))  # noqa: E731
+            sharpness = lambda images: np.abs(np.diff(images.astype(float), axis=2)).max(axis=(1, 2, 3))
             assert np.mean(sharpness(native.images) > 1.1 * sharpness(enlarged)) > 0.9
     fine = glyphs.draw("test", 56, 34).images.astype(float)
     mean = fine.reshape(34, 28, 2, 28, 2, 1).mean((2, 4))

@@ -9,11 +9,12 @@ from peers import peer
 
 from pejax import (
     Dims,
+    adapt,
     alibi_slopes,
-    attention,
+    attend,
     attention_fn,
     attention_hooks,
-    encoded_attention,
+    dot_product_attention,
     grid_positions,
     make_encoding,
 )
@@ -68,8 +69,8 @@ def test_distances_of_narrow_and_unsigned_positions_do_not_wrap():
 
 
 def test_the_factory_scales_slopes_and_stretches_them_beyond_the_trained_extent():
-    dims = Dims(width=16, heads=4, extent=32)
-    slopes = lambda spec, extent: np.asarray(make_encoding(spec, dims).at({}, extent)["heads"]["slope"])  # noqa: E731
+    dims = Dims(heads=4, head_dim=4, extent=32)
+    slopes = lambda spec, extent: np.asarray(adapt(make_encoding(spec, dims), {}, extent)["heads"]["slope"])
     np.testing.assert_array_equal(slopes("alibi(slope_scale=2)", 32), 2 * np.asarray(alibi_slopes(4)))
     np.testing.assert_array_equal(slopes("alibi(extend='slopes')", 64), 0.5 * np.asarray(alibi_slopes(4)))
     np.testing.assert_array_equal(slopes("alibi(extend='slopes')", 16), alibi_slopes(4))
@@ -77,7 +78,7 @@ def test_the_factory_scales_slopes_and_stretches_them_beyond_the_trained_extent(
 
 @pytest.mark.parametrize("spec", ["alibi", "alibi(learned=True)", "alibi(learned=True, extend='slopes')"])
 def test_slopes_of_the_parameters_are_used_and_have_gradients_everywhere(spec):
-    dims = Dims(width=16, heads=4, extent=32)
+    dims = Dims(heads=4, head_dim=4, extent=32)
     encoding, tokens, q = make_encoding(spec, dims), jnp.arange(6), jnp.ones((6, 4, 4))
     started = encoding.init(jax.random.key(0))
     if "learned" in spec:
@@ -90,10 +91,10 @@ def test_slopes_of_the_parameters_are_used_and_have_gradients_everywhere(spec):
 
     def ways(slopes):
         params = {"heads": {"slope": slopes}}
-        settled = params if encoding.at is None else encoding.at(params, 6)
-        run = encoded_attention(encoding, params, q, q, values, q_tokens=tokens, extent=6)
-        made = attention_fn(encoding, params, q_tokens=tokens, extent=6)(q, q, values)
-        hooked = attention(q, q, values, q_tokens=tokens, **attention_hooks(encoding, settled))
+        settled = adapt(encoding, params, 6)
+        run = attend(encoding, q, q, values, params=params, positions=tokens, extent=6)
+        made = attention_fn(encoding, params, positions=tokens, extent=6)(q, q, values)
+        hooked = dot_product_attention(q, q, values, positions=tokens, hooks=attention_hooks(encoding, settled))
         return jnp.stack([jnp.einsum("thd,thd->h", out, values) for out in (run, made, hooked)])
 
     mine = jnp.asarray([0.3, 0.1, 2.0, 0.01])
@@ -112,8 +113,8 @@ def test_gradient_of_the_slopes_is_minus_the_distance():
     ("call", "words"),
     [
         (lambda: alibi_slopes(0), "heads must be at least 1, got 0"),
-        (lambda: make_encoding("alibi(slope_scale=0)", Dims(width=8, heads=2)), "positive, got 0"),
-        (lambda: make_encoding("alibi(extend='slopes')", Dims(width=8, heads=2)), "trained extent"),
+        (lambda: make_encoding("alibi(slope_scale=0)", Dims(heads=2, head_dim=4)), "positive, got 0"),
+        (lambda: make_encoding("alibi(extend='slopes')", Dims(heads=2, head_dim=4)), "trained extent"),
     ],
 )
 def test_bad_input_is_refused(call, words):

@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 from biases import types_unchecked
 
-from pejax import Dims, attention, grid_positions, make_encoding
+from pejax import Dims, adapt, dot_product_attention, grid_positions, make_encoding
 from pejax._encoding import attention_hooks, merge_params, split_params
 from pejax._ops.relative import relative_positions
 
 NAMES = ["alibi", "t5", "kerple", "kerple(variant='power')", "fire", "shaw", "transformer_xl"]
-LINE, GRID = Dims(width=8, heads=2), Dims(width=8, heads=2, axes=2)
+LINE, GRID = Dims(heads=2, head_dim=4), Dims(heads=2, head_dim=4, axes=2)
 KEY = jax.random.key(0)
 MEETING = jnp.asarray([0.0, 0.0, 1.5, 200.0])
 
 
 def make(spec, dims):
-    """Return an encoding and the function that draws one layer's parameters, passed through `at`."""
+    """Return an encoding and the function that draws one layer's parameters, passed through `adapt`."""
     encoding = make_encoding(spec, dims)
 
     def settled(key):
         params = merge_params(encoding.init(key), encoding.init_layer(key))
-        return params if encoding.at is None else encoding.at(params, 4)
+        return adapt(encoding, params, 4)
 
     return encoding, settled
 
@@ -45,7 +45,9 @@ def test_gradients_are_finite_where_tokens_meet_and_where_they_are_far(spec, dim
         bias = encoding.bias(params, q, k, at, at)
         assert bias.dtype == jnp.float32
         weights = jax.nn.softmax(bias)
-        return bias.sum() + (0.0 if encoding.values is None else encoding.values(params, weights, at, at).sum())
+        return bias.sum() + (
+            0.0 if encoding.relative_values is None else encoding.relative_values(params, weights, at, at).sum()
+        )
 
     gradients = jax.jit(jax.grad(total, (0, 1, 2, 3)))(params, q, k, at)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
@@ -56,12 +58,12 @@ def test_positions_on_other_axes_are_refused_in_one_line(spec):
     q, grid, line = jnp.zeros((4, 4)), grid_positions(2, 2), jnp.arange(4)
     for dims, positions in ((LINE, grid), (GRID, line), (GRID, jnp.zeros((4, 3)))):
         encoding, settled = make(spec, dims)
-        bias = lambda key: encoding.bias(first_head(settled(key)), q, q, positions, positions)  # noqa: B023, E731
+        bias = lambda key: encoding.bias(first_head(settled(key)), q, q, positions, positions)  # noqa: B023
         with pytest.raises(ValueError, match=f"on {dims.axes} axes needs positions") as error:
             jax.eval_shape(bias, KEY)
         assert "\n" not in str(error.value)
-        if encoding.values is not None:
-            values = lambda key: encoding.values(first_head(settled(key)), q, positions, positions)  # noqa: B023, E731
+        if encoding.relative_values is not None:
+            values = lambda key: encoding.relative_values(first_head(settled(key)), q, positions, positions)  # noqa: B023
             with pytest.raises(ValueError, match=f"on {dims.axes} axes needs positions"):
                 jax.eval_shape(values, KEY)
 
@@ -70,7 +72,7 @@ def test_attention_passes_the_refusal_on():
     encoding, settled = make("t5", GRID)
     q, line = jnp.zeros((5, 2, 4)), jnp.arange(5)
     with pytest.raises(ValueError, match="t5 on 2 axes needs positions \\(T, 2\\), got \\(T\\)"):
-        attention(q, q, q, q_tokens=line, k_tokens=line, **attention_hooks(encoding, settled(KEY)))
+        dot_product_attention(q, q, q, positions=line, k_positions=line, hooks=attention_hooks(encoding, settled(KEY)))
 
 
 def test_queries_and_keys_on_different_axes_are_refused():

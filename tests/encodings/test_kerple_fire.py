@@ -27,7 +27,7 @@ def whole_bias(encoding, params, positions):
     """Return `(H, T, T)` from the hook of an encoding that reads no queries."""
     shared, heads = split_params(params)
     nothing = jnp.zeros((len(positions), 1))
-    head = lambda heads: encoding.bias({**shared, **heads}, nothing, nothing, positions, positions)  # noqa: E731
+    head = lambda heads: encoding.bias({**shared, **heads}, nothing, nothing, positions, positions)
     return jax.jit(jax.vmap(head))(heads)
 
 
@@ -46,13 +46,13 @@ def test_kerple_is_its_formula(variant, axes):
         a, b = float(r1[h]), float(r2[h])
         expected = -a * np.log(1 + b * d) if variant == "log" else -a * d**b
         np.testing.assert_allclose(bias[h], expected, rtol=2e-6)
-    encoding = make_encoding(f"kerple(variant={variant!r})", Dims(width=8, heads=2, axes=axes))
+    encoding = make_encoding(f"kerple(variant={variant!r})", Dims(heads=2, head_dim=4, axes=axes))
     np.testing.assert_allclose(whole_bias(encoding, {"heads": {"r1": r1, "r2": r2}}, at), bias, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("variant", "tops"), [("log", (2.0, 1.0)), ("power", (1.0, 2.0))])
 def test_kerple_starts_uniform(variant, tops):
-    heads = drawn(make_encoding(f"kerple(variant={variant!r})", Dims(width=1000, heads=1000)))["heads"]
+    heads = drawn(make_encoding(f"kerple(variant={variant!r})", Dims(heads=1000, head_dim=1)))["heads"]
     for name, top in zip(("r1", "r2"), tops, strict=True):
         assert heads[name].shape == (1000,)
         assert 0 <= float(heads[name].min()) < 0.01 * top
@@ -61,9 +61,9 @@ def test_kerple_starts_uniform(variant, tops):
 
 
 def test_kerple_reads_its_numbers_within_bounds_without_getting_stuck_on_them():
-    encoding = make_encoding("kerple(variant='power')", Dims(width=4, heads=1))
+    encoding = make_encoding("kerple(variant='power')", Dims(heads=1, head_dim=4))
     low, high = jnp.float32(-3.0), jnp.float32(5.0)
-    value = lambda r1, r2: encoding.distance({"r1": r1, "r2": r2}, jnp.asarray([3]))[0]  # noqa: E731
+    value = lambda r1, r2: encoding.distance_bias({"r1": r1, "r2": r2}, jnp.asarray([3]))[0]
     assert float(value(low, high)) == pytest.approx(-0.01 * 9, rel=1e-4)
     assert float(value(low, low)) == pytest.approx(-0.01 * 3**0.01, rel=1e-4)
     r1, r2 = jax.grad(value, (0, 1))(low, high)
@@ -73,7 +73,7 @@ def test_kerple_reads_its_numbers_within_bounds_without_getting_stuck_on_them():
 
 @pytest.mark.parametrize("variant", ["log", "power"])
 def test_kerple_has_finite_gradients_where_tokens_meet(variant):
-    total = lambda at, r1, r2: kerple_bias(at, at, r1, r2, variant=variant).sum()  # noqa: E731
+    total = lambda at, r1, r2: kerple_bias(at, at, r1, r2, variant=variant).sum()
     for at in (jnp.zeros(3), jnp.zeros((3, 2))):
         gradients = jax.jit(jax.grad(total, (0, 1, 2)))(at, jnp.ones(2), jnp.asarray([0.5, 0.5]))
         for gradient in gradients:
@@ -86,7 +86,7 @@ def test_kerple_has_finite_gradients_where_tokens_meet(variant):
 def fire_by_hand(params, h, i, j, *, causal, threshold):
     """Return the bias of one head and pair on one axis, in float64."""
     p, heads = ({name: np.asarray(x, np.float64) for name, x in params[group].items()} for group in ("all", "heads"))
-    log = lambda x: np.log(abs(p["c"] * x) + 1)  # noqa: E731
+    log = lambda x: np.log(abs(p["c"] * x) + 1)
     normaliser = max(i, threshold * p["multiplier"], *([] if causal else [j]))
     x = log(i - j) / (log(normaliser) + 1e-6)
     return heads["w"][h] @ np.maximum(p["a"] * x + p["b"], 0) + heads["bias"][h]
@@ -94,7 +94,7 @@ def fire_by_hand(params, h, i, j, *, causal, threshold):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_fire_is_its_formula(causal):
-    dims = Dims(width=8, heads=2, causal=causal)
+    dims = Dims(heads=2, head_dim=4, causal=causal)
     params = drawn(make_encoding("fire", dims))
     params["all"]["multiplier"] = jnp.float32(1.25)
     at = jnp.asarray([0, 1, 3, 4, 9, 40])
@@ -107,9 +107,9 @@ def test_fire_is_its_formula(causal):
 
 def test_fire_on_a_grid_sums_one_network_an_axis():
     at = grid_positions(3, 4)
-    params = drawn(make_encoding("fire", Dims(width=8, heads=2, axes=2)))
+    params = drawn(make_encoding("fire", Dims(heads=2, head_dim=4, axes=2)))
     whole = fire_bias(at, at, params, causal=False, threshold=2.0)
-    pick = lambda a: {  # noqa: E731
+    pick = lambda a: {
         "all": {name: leaf[a] for name, leaf in params["all"].items()},
         "heads": {name: leaf[:, a] for name, leaf in params["heads"].items()},
     }
@@ -133,9 +133,9 @@ def test_fire_measures_every_visible_distance_within_0_and_1(causal):
 
 
 def test_fire_has_finite_gradients_everywhere():
-    params = drawn(make_encoding("fire", Dims(width=8, heads=2)))
+    params = drawn(make_encoding("fire", Dims(heads=2, head_dim=4)))
     at = jnp.asarray([0.0, 0.0, 2.5, 30.0])
-    total = lambda params, at: fire_bias(at, at, params, causal=False, threshold=8.0).sum()  # noqa: E731
+    total = lambda params, at: fire_bias(at, at, params, causal=False, threshold=8.0).sum()
     gradient = jax.jit(jax.grad(total, (0, 1)))
     for c in (0.1, 0.0):
         params["all"]["c"] = jnp.float32(c)
@@ -147,14 +147,14 @@ def test_fire_has_finite_gradients_everywhere():
 def test_the_threshold_follows_a_short_extent(extent, threshold):
     axes = len(extent) if isinstance(extent, tuple) else 1
     at = jnp.arange(24) if axes == 1 else 3 * grid_positions(4, 6)
-    encoding = make_encoding("fire", Dims(width=8, heads=2, axes=axes, extent=extent, causal=True))
+    encoding = make_encoding("fire", Dims(heads=2, head_dim=4, axes=axes, extent=extent, causal=True))
     params = drawn(encoding)
     expected = fire_bias(at, at, params, causal=True, threshold=threshold)
     np.testing.assert_allclose(whole_bias(encoding, params, at), expected, atol=1e-6)
 
 
 def test_fire_starts_like_a_linear_layer():
-    params = drawn(make_encoding("fire(hidden=400)", Dims(width=8, heads=2)))
+    params = drawn(make_encoding("fire(hidden=400)", Dims(heads=2, head_dim=4)))
     shared, heads = split_params(params)
     assert float(shared["c"]) == pytest.approx(0.1)
     assert float(shared["multiplier"]) == 1.0
@@ -168,7 +168,7 @@ def test_fire_starts_like_a_linear_layer():
 
 @pytest.mark.parametrize("name", ["kerple", "fire"])
 def test_parameters_may_be_shared_or_each_layers_own(name):
-    dims = Dims(width=8, heads=2)
+    dims = Dims(heads=2, head_dim=4)
     shared, own = make_encoding(name, dims), make_encoding(f"{name}(share='layer')", dims)
     assert shared.init_layer(KEY) == {} == own.init(KEY)
     assert jax.eval_shape(shared.init, KEY) == jax.eval_shape(own.init_layer, KEY)
@@ -186,11 +186,11 @@ def test_parameters_may_be_shared_or_each_layers_own(name):
 )
 def test_bad_options_are_refused(spec, words):
     with pytest.raises(ValueError, match=words):
-        make_encoding(spec, Dims(width=8, heads=2))
+        make_encoding(spec, Dims(heads=2, head_dim=4))
 
 
 def test_parameters_without_the_axes_of_the_positions_are_refused():
-    params = drawn(make_encoding("fire", Dims(width=8, heads=2)))
+    params = drawn(make_encoding("fire", Dims(heads=2, head_dim=4)))
     with types_unchecked(), pytest.raises(ValueError, match="fire's c must have axis dimension \\(2,\\) as"):
         fire_bias(grid_positions(2, 2), grid_positions(2, 2), params, causal=False)
     with pytest.raises(ValueError, match="variant must be one of"):
@@ -216,7 +216,7 @@ def test_blocks_of_pairs_add_up_to_the_network_pair_by_pair(monkeypatch, kind, c
     """Values and every gradient, with blocks that do not divide the lengths, a unit without a knot and one at 0."""
     monkeypatch.setattr(relu_network, "SIDE", 8)
     rng = np.random.default_rng(0)
-    draw = lambda *shape: jnp.asarray(rng.uniform(-1, 1, shape), jnp.float32)  # noqa: E731
+    draw = lambda *shape: jnp.asarray(rng.uniform(-1, 1, shape), jnp.float32)
     units = relu_network.Units(draw(16).at[0].set(0.0), draw(16).at[1].set(0.0), draw(16))
     at = jnp.asarray(PLACES[places], kind)
     inverse = 1 / jnp.log1p(0.1 * jnp.maximum(at.astype(jnp.float32), 9.0))

@@ -1,4 +1,4 @@
-"""Learned tables: what `init` draws, what `at` resizes or refuses, what `embed` adds; and no encoding at all."""
+"""Learned tables: what `init` draws, what `adapt` resizes or refuses, what `embed` adds; and no encoding at all."""
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,8 @@ import pytest
 from pejax import Dims, grid_positions, interpolate_positions, make_encoding, resize_embedding
 from pejax._encodings.none import none
 
-LINE = Dims(width=6, heads=2, extent=5)
-GRID = Dims(width=6, heads=2, axes=2, extent=(3, 4))
+LINE = Dims(heads=2, head_dim=3, extent=5)
+GRID = Dims(heads=2, head_dim=3, axes=2, extent=(3, 4))
 
 
 def made(spec, dims):
@@ -23,7 +23,7 @@ def embedded(encoding, params, positions, shape):
 
 
 def test_tables_are_drawn_with_standard_deviation_002():
-    _, params = made("learned", Dims(width=64, heads=2, axes=2, extent=(16, 32)))
+    _, params = made("learned", Dims(heads=2, head_dim=32, axes=2, extent=(16, 32)))
     table = np.asarray(params["table_0"])
     assert table.shape == (16, 32, 64)
     assert table.dtype == np.float32
@@ -32,7 +32,7 @@ def test_tables_are_drawn_with_standard_deviation_002():
 
 
 def test_the_axes_of_a_factorised_table_are_drawn_apart():
-    _, params = made("learned(factorized=True)", Dims(width=6, heads=2, axes=2, extent=(4, 4)))
+    _, params = made("learned(factorized=True)", Dims(heads=2, head_dim=3, axes=2, extent=(4, 4)))
     assert [table.shape for table in params.values()] == [(4, 3), (4, 3)]
     assert not np.any(params["table_0"] == params["table_1"])
 
@@ -77,14 +77,14 @@ def test_a_grid_table_is_resized_to_the_extent(options):
     if "method" in options:
         ways["method"] = options.split("'")[1]
     expected = resize_embedding(params["table_0"].reshape(12, 6), (3, 4), (7, 2), **ways)
-    table = encoding.at(params, (7, 2))["table_0"]
+    table = encoding.adapt(params, (7, 2))["table_0"]
     np.testing.assert_allclose(table.reshape(14, 6), expected, rtol=0, atol=1e-8)
-    np.testing.assert_array_equal(encoding.at(params, (3, 4))["table_0"], params["table_0"])
+    np.testing.assert_array_equal(encoding.adapt(params, (3, 4))["table_0"], params["table_0"])
 
 
 def test_each_table_of_a_factorised_grid_is_resized_to_its_own_side():
     encoding, params = made("learned(factorized=True)", GRID)
-    resized = encoding.at(params, (3, 9))
+    resized = encoding.adapt(params, (3, 9))
     np.testing.assert_array_equal(resized["table_0"], params["table_0"])
     expected = resize_embedding(params["table_1"], 4, 9)
     np.testing.assert_allclose(resized["table_1"], expected, rtol=0, atol=1e-8)
@@ -93,26 +93,26 @@ def test_each_table_of_a_factorised_grid_is_resized_to_its_own_side():
 def test_a_sequence_within_the_table_changes_nothing_and_a_longer_one_is_refused():
     encoding, params = made("learned", LINE)
     for length in (1, 5):
-        np.testing.assert_array_equal(encoding.at(params, length)["table_0"], params["table_0"])
+        np.testing.assert_array_equal(encoding.adapt(params, length)["table_0"], params["table_0"])
     with pytest.raises(ValueError, match="must be as long as the sequence, got a table of 5 for length 6"):
-        encoding.at(params, 6)
+        encoding.adapt(params, 6)
 
 
 def test_a_stretched_table_is_resized_to_longer_sequences_alone():
     encoding, params = made("learned(extend='resize', method='bilinear')", LINE)
-    np.testing.assert_array_equal(encoding.at(params, 3)["table_0"], params["table_0"])
+    np.testing.assert_array_equal(encoding.adapt(params, 3)["table_0"], params["table_0"])
     expected = resize_embedding(params["table_0"], 5, 8, method="bilinear")
-    np.testing.assert_allclose(encoding.at(params, 8)["table_0"], expected, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(encoding.adapt(params, 8)["table_0"], expected, rtol=0, atol=1e-8)
     with pytest.raises(ValueError, match="needs a length known when traced"):
-        jax.jit(lambda params, length: encoding.at(params, length))(params, 8)
+        jax.jit(lambda params, length: encoding.adapt(params, length))(params, 8)
 
 
 def test_a_stretched_table_is_the_same_at_a_length_known_only_at_run_time():
     encoding, params = made("learned(extend='resize')", LINE)
     x, positions = jnp.zeros((8, 6), jnp.float32), jnp.arange(8)
-    traced = jax.jit(lambda params, length: encoding.embed(encoding.at(params, length), x, positions))
+    traced = jax.jit(lambda params, length: encoding.embed(encoding.adapt(params, length), x, positions))
     for length in (3, 5, 8, 13):
-        fixed, count = encoding.at(params, length)["table_0"], min(length, 8)
+        fixed, count = encoding.adapt(params, length)["table_0"], min(length, 8)
         np.testing.assert_allclose(traced(params, length)[:count], fixed[:count], rtol=0, atol=1e-7)
 
 
@@ -121,7 +121,7 @@ def test_a_length_known_only_at_run_time_gives_nan_beyond_the_table():
 
     @jax.jit
     def added(params, positions):
-        return encoding.embed(encoding.at(params, positions.max() + 1), jnp.zeros((3, 6), jnp.float32), positions)
+        return encoding.embed(encoding.adapt(params, positions.max() + 1), jnp.zeros((3, 6), jnp.float32), positions)
 
     rows = added(params, jnp.asarray([0, 4, 5]))
     np.testing.assert_array_equal(np.isnan(rows)[:, 0], [False, False, True])
@@ -160,11 +160,11 @@ def test_every_row_that_is_read_gets_its_gradient():
 @pytest.mark.parametrize(
     ("spec", "dims", "message"),
     [
-        ("learned", Dims(width=6, heads=2), "a table needs the trained extent, got dims.extent=None"),
+        ("learned", Dims(heads=2, head_dim=3), "a table needs the trained extent, got dims.extent=None"),
         ("learned(method='cubic')", LINE, "method must be one of bicubic, bilinear, align_corners, got 'cubic'"),
         ("learned(method='align_corners', antialias=True)", GRID, "antialias must be False where"),
         ("learned(factorized=True)", LINE, "needs more than one axis, .* got axes=1, width=6"),
-        ("learned(factorized=True)", Dims(width=5, heads=1, axes=2, extent=(3, 4)), "got axes=2, width=5"),
+        ("learned(factorized=True)", Dims(heads=1, head_dim=5, axes=2, extent=(3, 4)), "got axes=2, width=5"),
         ("learned(extend='resize')", GRID, "for one axis: grids are always resampled, got axes=2"),
     ],
 )
@@ -177,14 +177,14 @@ def test_what_a_table_cannot_serve_is_refused(spec, dims, message):
 def test_a_sequence_has_a_length(extent):
     encoding, params = made("learned", LINE)
     with pytest.raises(ValueError, match="extent must be a positive length, got"):
-        encoding.at(params, extent)
+        encoding.adapt(params, extent)
 
 
 @pytest.mark.parametrize("extent", [12, (3, 4, 1), (0, 4)])
 def test_a_grid_has_sides(extent):
     encoding, params = made("learned", GRID)
     with pytest.raises(ValueError, match="extent must be a tuple of 2 positive ints, got"):
-        encoding.at(params, extent)
+        encoding.adapt(params, extent)
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def test_a_position_beyond_the_table_is_refused_where_it_is_known():
 
 
 def test_no_encoding_has_no_hook_and_no_parameter():
-    for dims in (LINE, GRID, Dims(width=6, heads=2)):
+    for dims in (LINE, GRID, Dims(heads=2, head_dim=3)):
         encoding = none(dims)
         assert encoding.shift_invariant
-        hooks = ("at", "embed", "rotate", "rotate_keys", "bias", "values", "distance")
+        hooks = ("adapt", "embed", "rotate", "rotate_keys", "bias", "relative_values", "distance_bias")
         assert all(getattr(encoding, hook) is None for hook in hooks)
         assert encoding.init(jax.random.key(0)) == encoding.init_layer(jax.random.key(0)) == {}

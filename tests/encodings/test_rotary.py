@@ -12,7 +12,7 @@ from peers import peer
 from pejax import (
     Dims,
     Encoding,
-    attention,
+    dot_product_attention,
     make_encoding,
     pairing_permutation,
     rope_apply,
@@ -74,7 +74,7 @@ def test_pairings_are_one_permutation_apart(rotary_dim):
     """On channels to the bit, and on weights: permuted W_q and W_k give the same logits."""
     options = "" if rotary_dim is None else f", rotary_dim={rotary_dim}"
     half, interleaved = (
-        make_encoding(f"rope(pairing={pairing!r}{options})", Dims(width=48, heads=4))
+        make_encoding(f"rope(pairing={pairing!r}{options})", Dims(heads=4, head_dim=12))
         for pairing in ("half", "interleaved")
     )
     order = pairing_permutation(12, source="interleaved", target="half", rotary_dim=rotary_dim)
@@ -97,7 +97,7 @@ def test_pairings_are_one_permutation_apart(rotary_dim):
 
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
 def test_partial_rotation_turns_the_first_channels_only(pairing):
-    encoding = make_encoding(f"rope(rotary_dim=4, pairing={pairing!r}, base=100)", Dims(width=48, heads=4))
+    encoding = make_encoding(f"rope(rotary_dim=4, pairing={pairing!r}, base=100)", Dims(heads=4, head_dim=12))
     positions = np.arange(6, dtype=np.int32)
     out = np.asarray(rotate(encoding, {}, X, positions))
     np.testing.assert_array_equal(out[..., 4:], X[..., 4:])
@@ -113,7 +113,7 @@ def test_partial_rotation_turns_the_first_channels_only(pairing):
 def test_halves_are_turned_in_one_pass(dtype, rotary_dim):
     """Not by a concatenation, which XLA:CPU computes in a loop for each part; what passes stays, NaN or not."""
     positions, frequencies = np.arange(6, dtype=np.int32), rope_frequencies(rotary_dim)
-    turn = lambda x: rope_apply(x, positions, frequencies, pairing="half")  # noqa: E731
+    turn = lambda x: rope_apply(x, positions, frequencies, pairing="half")
     with jax.enable_x64(dtype == "float64"):
         x = jnp.asarray(X / 3, dtype).at[0, 0, 0, rotary_dim:].set(np.nan)
         out, pull = jax.vjp(turn, x)
@@ -132,12 +132,12 @@ def test_halves_are_turned_in_one_pass(dtype, rotary_dim):
 
 def test_on_a_grid_rope_counts_in_raster_order():
     """Row 1, column 2 of a grid three wide is token 5, whatever integer type holds it; a new grid has new strides."""
-    flat, grid = (make_encoding("rope", Dims(width=48, heads=4, axes=axes)) for axes in (1, 2))
+    flat, grid = (make_encoding("rope", Dims(heads=4, head_dim=12, axes=axes)) for axes in (1, 2))
     expected = rotate(flat, {}, X, np.arange(6, dtype=np.int32))
     for kind in (np.int8, np.int32, np.float32):
-        out = rotate(grid, grid.at({}, (2, 3)), X, GRID.astype(kind))
+        out = rotate(grid, grid.adapt({}, (2, 3)), X, GRID.astype(kind))
         np.testing.assert_allclose(out, expected, atol=1e-6)
-    wide = rotate(grid, grid.at({}, (2, 1000)), X, GRID.astype(np.int8))
+    wide = rotate(grid, grid.adapt({}, (2, 1000)), X, GRID.astype(np.int8))
     np.testing.assert_allclose(wide, rotate(flat, {}, X, GRID @ np.array([1000, 1], np.int32)), atol=1e-6)
 
 
@@ -176,7 +176,7 @@ def test_frequencies_of_axes_in_either_order():
     alternate = [[1, 0, 0.5, 0], [0, 1, 0, 0.5]]
     np.testing.assert_array_equal(rope_axial_frequencies(8, base=4.0), np.array(concat, np.float32))
     np.testing.assert_array_equal(
-        rope_axial_frequencies(8, base=4.0, order="alternate"), np.array(alternate, np.float32)
+        rope_axial_frequencies(8, base=4.0, layout="alternate"), np.array(alternate, np.float32)
     )
     np.testing.assert_array_equal(rope_axial_frequencies(8, axes=1, base=16.0)[0], rope_frequencies(8, base=16.0))
     volume = rope_axial_frequencies(12, axes=3, base=4.0)
@@ -200,7 +200,7 @@ def test_mixed_frequencies_start_along_the_columns_of_rotations(axes):
 
 
 def test_mixed_frequencies_are_drawn_per_key_head_and_layer():
-    encoding = make_encoding("rope_mixed", Dims(width=48, heads=4, kv_heads=2, axes=2))
+    encoding = make_encoding("rope_mixed", Dims(heads=4, head_dim=12, kv_heads=2, axes=2))
     assert encoding.init(jax.random.key(0)) == {}
     frequencies = encoding.init_layer(jax.random.key(0))["frequencies"]
     assert frequencies.shape == (2, 2, 6)
@@ -218,7 +218,7 @@ def model(params: dict, x: jax.Array, positions: jax.Array, frequencies: jax.Arr
         probe = jnp.zeros_like(q).at[..., 0::2].set(1)
         turned = apply(probe, positions, frequencies)
         q, k = (apply(heads, positions, frequencies) for heads in (q, k))
-        out = attention(q, k, v, q_tokens=positions, causal=True)
+        out = dot_product_attention(q, k, v, positions=positions, causal=True)
         return x + out.reshape(x.shape), turned
 
     x, turned = jax.lax.scan(layer, x, params["kernels"])
@@ -256,7 +256,7 @@ def test_gradients_are_those_of_the_exact_rotation():
     frequencies = draw.normal(size=(2, 2, 6)).astype(np.float32)
     positions = (100000 + draw.normal(size=(2, 6, 2)) * 50).astype(np.float32)
     weight = draw.normal(size=X.shape).astype(np.float32)
-    loss = lambda x, p, f: jnp.sum(weight * apply(x, p, f))  # noqa: E731
+    loss = lambda x, p, f: jnp.sum(weight * apply(x, p, f))
     of_x, of_p, of_f = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(X, positions, frequencies)
     p, f = positions.astype(np.float64), np.repeat(frequencies.astype(np.float64), 2, axis=0)
     angles = np.einsum("bta,haf->bthf", p, f)
@@ -279,7 +279,7 @@ def test_gradients_are_those_of_the_exact_rotation():
         (lambda: rope_frequencies(8, base=-1.0), "base must be a finite number above 0, got -1.0"),
         (lambda: rope_axial_frequencies(6), "head_dim must be a multiple of 2·axes = 4, got 6"),
         (lambda: rope_axial_frequencies(6, axes=0), "axes must be at least 1, got 0"),
-        (lambda: rope_axial_frequencies(8, order="zigzag"), "order must be one of concat, alternate, got 'zigzag'"),
+        (lambda: rope_axial_frequencies(8, layout="zigzag"), "layout must be one of concat, alternate, got 'zigzag'"),
         (lambda: rope_mixed_frequencies(jax.random.key(0), 2, 6), "head_dim must be a multiple of 2·axes = 4, got 6"),
         (lambda: rope_mixed_frequencies(jax.random.key(0), 0, 8), "heads and axes must be at least 1, got heads=0"),
         (
@@ -300,14 +300,14 @@ def test_bad_frequencies_are_named(call, message):
         ("rope_axial", 2, "head_dim must be a multiple of 2·axes = 4, got 7"),
         ("rope_mixed", 2, "head_dim must be a multiple of 2·axes = 4, got 7"),
         ("rope(pairing='neox')", 1, "pairing must be one of interleaved, half, got 'neox'"),
-        ("rope_axial(grid='yx')", 2, "grid must be one of ij, xy, got 'yx'"),
+        ("rope_axial(indexing='yx')", 2, "indexing must be one of ij, xy, got 'yx'"),
         ("rope_mixed(base=0)", 2, "base must be a finite number above 0, got 0"),
     ],
 )
 def test_bad_factories_are_named(spec, axes, message):
     head_dim = 7 if message.endswith("7") else 8
     with pytest.raises(ValueError, match=message):
-        make_encoding(spec, Dims(width=32, heads=4, head_dim=head_dim, axes=axes))
+        make_encoding(spec, Dims(heads=4, head_dim=head_dim, width=32, axes=axes))
 
 
 @pytest.mark.parametrize(
@@ -332,11 +332,11 @@ def test_bad_rotations_are_named(positions, frequencies, options, message):
 def test_an_odd_head_and_a_missing_grid_are_named():
     with pytest.raises(ValueError, match=r"even head_dim D, got shape \(2, 6, 4, 11\)"):
         apply(X[..., :11], np.arange(6, dtype=np.int32), rope_frequencies(8))
-    grid = make_encoding("rope", Dims(width=48, heads=4, axes=2))
+    grid = make_encoding("rope", Dims(heads=4, head_dim=12, axes=2))
     with pytest.raises(ValueError, match="rope on 2 axes needs a grid of 2 sizes, got 9"):
-        grid.at({}, 9)
+        grid.adapt({}, 9)
     with pytest.raises(ValueError, match=r"positions must end in 2 axes, got shape \(6,\)"):
-        rotate(grid, grid.at({}, (2, 3)), X, np.arange(6, dtype=np.int32))
+        rotate(grid, grid.adapt({}, (2, 3)), X, np.arange(6, dtype=np.int32))
 
 
 # Peers
@@ -374,7 +374,7 @@ def test_transformers_rotary(family, spec, options, first, end):
     x = draw.normal(size=(2, 128, 4, 16)).astype(np.float32)
     inv_freq = rotary.inv_freq.numpy()
     turning = 2 * len(inv_freq)
-    encoding = make_encoding(spec, Dims(width=64, heads=4))
+    encoding = make_encoding(spec, Dims(heads=4, head_dim=16))
     if end <= 128:
         cos, sin = rotary(torch.zeros(1), torch.from_numpy(positions)[None].long())
         part = torch.from_numpy(x[..., :turning])
@@ -394,7 +394,9 @@ def test_transformers_gptj_partial_interleaved():
     x = draw.normal(size=(1, 128, 4, 16)).astype(np.float32)
     sin, cos = module.create_sinusoidal_positions(128, 8).chunk(2, dim=-1)
     theirs = module.apply_rotary_pos_emb(torch.from_numpy(x[..., :8]), sin[None], cos[None]).numpy()
-    ours = rotate(make_encoding("rope(rotary_dim=8)", Dims(width=64, heads=4)), {}, x, np.arange(128, dtype=np.int32))
+    ours = rotate(
+        make_encoding("rope(rotary_dim=8)", Dims(heads=4, head_dim=16)), {}, x, np.arange(128, dtype=np.int32)
+    )
     np.testing.assert_allclose(ours, np.concatenate([theirs, x[..., 8:]], -1), atol=1e-5)
 
 
@@ -408,17 +410,19 @@ def published_axial(x: np.ndarray, rows: int, columns: int, base: float) -> np.n
 
 
 def test_axial_is_the_published_one():
-    """`grid="xy", order="concat"`, base 100; the equations' order is the same with the pairs dealt out in turn."""
+    """`indexing="xy", layout="concat"`, base 100; the equations' order is the same with the pairs dealt out in turn."""
     x = draw.normal(size=(2, 15, 2, 16)).astype(np.float32)
     grid = np.stack(np.divmod(np.arange(15, dtype=np.int32), 5), axis=-1)
-    dims = Dims(width=32, heads=2, axes=2)
+    dims = Dims(heads=2, head_dim=16, axes=2)
     expected = published_axial(x, 3, 5, 100.0)
-    np.testing.assert_allclose(rotate(make_encoding("rope_axial(grid='xy')", dims), {}, x, grid), expected, atol=2e-6)
+    np.testing.assert_allclose(
+        rotate(make_encoding("rope_axial(indexing='xy')", dims), {}, x, grid), expected, atol=2e-6
+    )
     swapped = rotate(make_encoding("rope_axial", dims), {}, x, grid[:, ::-1])
     np.testing.assert_allclose(swapped, expected, atol=2e-6)
     pairs = np.arange(8).reshape(2, 4).T.reshape(-1)  # of "concat", in the order of "alternate"
-    deal = lambda array: array.reshape(2, 15, 2, 8, 2)[..., pairs, :].reshape(array.shape)  # noqa: E731
-    alternate = rotate(make_encoding("rope_axial(grid='xy', order='alternate')", dims), {}, deal(x), grid)
+    deal = lambda array: array.reshape(2, 15, 2, 8, 2)[..., pairs, :].reshape(array.shape)
+    alternate = rotate(make_encoding("rope_axial(indexing='xy', layout='alternate')", dims), {}, deal(x), grid)
     np.testing.assert_allclose(alternate, deal(expected), atol=2e-6)
 
 
@@ -436,7 +440,7 @@ def published_mixed(angles: tuple[float, ...], head_dim: int, base: float) -> np
 
 def test_mixed_is_the_published_one():
     """The initial frequencies are theirs for some angle per head, and pairs turn by `x·fx + y·fy`."""
-    encoding = make_encoding("rope_mixed", Dims(width=32, heads=2, axes=2))
+    encoding = make_encoding("rope_mixed", Dims(heads=2, head_dim=16, axes=2))
     params = encoding.init_layer(jax.random.key(5))
     frequencies = np.asarray(params["frequencies"], np.float64)
     angles = tuple(np.arctan2(frequencies[:, 1, 0], frequencies[:, 0, 0]))

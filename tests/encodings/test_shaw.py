@@ -7,14 +7,14 @@ import pytest
 from biases import clipped, compiled, largest_intermediate, types_unchecked
 from peers import peer
 
-from pejax import Dims, attention, grid_positions, make_encoding
+from pejax import Dims, dot_product_attention, grid_positions, make_encoding
 from pejax._encoding import attention_hooks
 from pejax._ops import clipped_lookup
 
 shaw_logits, shaw_values = compiled("shaw_logits"), compiled("shaw_values")
 
 RNG = np.random.default_rng(0)
-draw = lambda *shape: jnp.asarray(RNG.normal(size=shape), jnp.float32)  # noqa: E731
+draw = lambda *shape: jnp.asarray(RNG.normal(size=shape), jnp.float32)
 
 
 def test_logits_and_values_are_the_papers_loops():
@@ -88,14 +88,14 @@ def test_fractional_positions_interpolate_between_two_rows():
 
 
 def test_nothing_is_as_large_as_tokens_x_tokens_x_channels():
-    dims = Dims(width=64, heads=1)
+    dims = Dims(heads=1, head_dim=64)
     encoding = make_encoding("shaw", dims)
     params = jax.eval_shape(encoding.init_layer, jax.random.key(0))["all"]
     tokens = 48
     q, weights, at = jnp.zeros((tokens, 64)), jnp.zeros((tokens, tokens)), jnp.arange(tokens)
 
     def total(params, q, weights, at):
-        return encoding.bias(params, q, q, at, at).sum() + encoding.values(params, weights, at, at).sum()
+        return encoding.bias(params, q, q, at, at).sum() + encoding.relative_values(params, weights, at, at).sum()
 
     for positions in (at, at.astype(jnp.float32)):
         size = largest_intermediate(jax.value_and_grad(total, (0, 1, 2)), params, q, weights, positions)
@@ -103,13 +103,15 @@ def test_nothing_is_as_large_as_tokens_x_tokens_x_channels():
 
 
 def test_attention_adds_both_terms_with_the_scale_of_the_dims_and_shared_tables():
-    dims = Dims(width=16, heads=4, kv_heads=2, scale=0.7)
+    dims = Dims(heads=4, head_dim=4, kv_heads=2, scale=0.7)
     encoding = make_encoding("shaw(clip=2)", dims)
     params = jax.jit(encoding.init_layer)(jax.random.key(0))
     assert {name: leaf.shape for name, leaf in params["all"].items()} == {"key_table": (5, 4), "value_table": (5, 4)}
     q, k, v, at = draw(6, 4, 4), draw(6, 2, 4), draw(6, 2, 4), jnp.arange(6)
     hooks = attention_hooks(encoding, params)
-    ours = jax.jit(lambda q, k, v: attention(q, k, v, q_tokens=at, k_tokens=at, scale=0.7, **hooks))(q, k, v)
+    ours = jax.jit(
+        lambda q, k, v: dot_product_attention(q, k, v, positions=at, k_positions=at, scale=0.7, hooks=hooks)
+    )(q, k, v)
     row = np.clip(np.arange(6)[None] - np.arange(6)[:, None], -2, 2) + 2
     keys, values = (np.asarray(params["all"][name], np.float64)[row] for name in ("key_table", "value_table"))
     for h in range(4):
@@ -145,14 +147,14 @@ def test_picking_by_strips_is_picking_pair_by_pair(monkeypatch, shape):
 
 
 def test_values_can_be_left_out():
-    encoding = make_encoding("shaw(values=False)", Dims(width=8, heads=2))
-    assert encoding.values is None
+    encoding = make_encoding("shaw(values=False)", Dims(heads=2, head_dim=4))
+    assert encoding.relative_values is None
     assert list(jax.eval_shape(encoding.init_layer, jax.random.key(0))["all"]) == ["key_table"]
 
 
 def test_a_clip_below_one_is_refused():
     with pytest.raises(ValueError, match="clip must be at least 1, got 0"):
-        make_encoding("shaw(clip=0)", Dims(width=8, heads=2))
+        make_encoding("shaw(clip=0)", Dims(heads=2, head_dim=4))
 
 
 @pytest.mark.parametrize(

@@ -67,12 +67,12 @@ def test_two_axes_are_the_published_table():
 
 
 def test_embed_adds_in_float32_and_keeps_the_type():
-    encoding = make_encoding("sinusoidal", Dims(width=12, heads=2, axes=2))
+    encoding = make_encoding("sinusoidal", Dims(heads=2, head_dim=6, axes=2))
     grid = np.stack(np.divmod(np.arange(6, dtype=np.int32), 3), axis=-1)
     x = np.random.default_rng(0).normal(size=(2, 6, 12)).astype(np.float32)
     table = np.asarray(sinusoidal_embedding(grid, 12, axes=2))
     np.testing.assert_array_equal(encoding.embed({}, jnp.asarray(x), jnp.asarray(grid)), x + table)
-    columns_first = make_encoding("sinusoidal(grid='xy')", Dims(width=12, heads=2, axes=2))
+    columns_first = make_encoding("sinusoidal(indexing='xy')", Dims(heads=2, head_dim=6, axes=2))
     swapped = np.concatenate([table[:, 6:], table[:, :6]], axis=1)
     np.testing.assert_array_equal(columns_first.embed({}, jnp.asarray(x), jnp.asarray(grid)), x + swapped)
     low = jnp.asarray(x, jnp.bfloat16)
@@ -92,14 +92,14 @@ def test_embed_adds_in_float32_and_keeps_the_type():
             "layout must be one of interleaved, concat, got 'mixed'",
         ),
         (lambda p: sinusoidal_embedding(p, 8, base=0.0), "base must be a finite number above 0, got 0.0"),
-        (lambda p: make_encoding("sinusoidal", Dims(width=6, heads=2, axes=2)), "multiple of 2·axes = 4, got 6"),
-        (lambda p: make_encoding("sinusoidal(layout='sin')", Dims(width=8, heads=2)), "layout must be one of"),
+        (lambda p: make_encoding("sinusoidal", Dims(heads=2, head_dim=3, axes=2)), "multiple of 2·axes = 4, got 6"),
+        (lambda p: make_encoding("sinusoidal(layout='sin')", Dims(heads=2, head_dim=4)), "layout must be one of"),
         (
-            lambda p: make_encoding("sinusoidal(grid='yx')", Dims(width=8, heads=2)),
-            "grid must be one of ij, xy, got 'yx'",
+            lambda p: make_encoding("sinusoidal(indexing='yx')", Dims(heads=2, head_dim=4)),
+            "indexing must be one of ij, xy, got 'yx'",
         ),
         (
-            lambda p: make_encoding("sinusoidal", Dims(width=8, heads=2)).embed(
+            lambda p: make_encoding("sinusoidal", Dims(heads=2, head_dim=4)).embed(
                 {}, jnp.ones((2, 5, 8)), jnp.asarray(p)
             ),
             r"must be \(5,\) or \(2, 5\), got \(6,\)",
@@ -122,6 +122,6 @@ def test_transformers_tables():
     theirs = mae.build_2d_sinusoidal_position_embedding(3, 5, 32).numpy()
     rows_columns = np.stack(np.divmod(np.arange(15, dtype=np.int32), 5), axis=-1)
     np.testing.assert_allclose(sinusoidal_embedding(rows_columns, 32, axes=2, layout="concat"), theirs, atol=1e-6)
-    columns_first = make_encoding("sinusoidal(layout='concat', grid='xy')", Dims(width=32, heads=2, axes=2))
+    columns_first = make_encoding("sinusoidal(layout='concat', indexing='xy')", Dims(heads=2, head_dim=16, axes=2))
     ours = columns_first.embed({}, jnp.zeros((15, 32)), jnp.asarray(rows_columns))
     np.testing.assert_allclose(ours, np.concatenate([theirs[:, 16:], theirs[:, :16]], 1), atol=1e-6)

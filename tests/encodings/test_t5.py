@@ -102,9 +102,9 @@ def test_bias_is_that_of_transformers(decoder):
     with torch.no_grad():
         theirs = module.compute_bias(40, 40)[0].numpy()
     table = jnp.asarray(module.relative_attention_bias.weight.detach().numpy().T)
-    encoding = make_encoding("t5", Dims(width=16, heads=4, causal=decoder))
+    encoding = make_encoding("t5", Dims(heads=4, head_dim=4, causal=decoder))
     at = jnp.arange(40)
-    one_head = lambda table: encoding.distance({"table": table}, (at[None] - at[:, None]).reshape(-1))  # noqa: E731
+    one_head = lambda table: encoding.distance_bias({"table": table}, (at[None] - at[:, None]).reshape(-1))
     ours = jax.jit(jax.vmap(one_head))(table)
     np.testing.assert_array_equal(ours.reshape(4, 40, 40), theirs)
     np.testing.assert_array_equal(t5_bias(at, at, table, bidirectional=not decoder), theirs)
@@ -117,7 +117,7 @@ def test_gradient_of_the_table_counts_the_pairs_in_a_bucket():
 
 
 def test_the_table_is_shared_by_layers_unless_asked_otherwise():
-    key, dims = jax.random.key(0), Dims(width=64, heads=4)
+    key, dims = jax.random.key(0), Dims(heads=4, head_dim=16)
     table = jax.jit(make_encoding("t5", dims).init)(key)["heads"]["table"]
     assert table.shape == (4, 32)
     assert float(jnp.std(table)) == pytest.approx(64**-0.5, rel=0.2)
@@ -138,13 +138,13 @@ def test_the_table_is_shared_by_layers_unless_asked_otherwise():
 )
 def test_bad_options_are_refused(spec, words):
     with pytest.raises(ValueError, match=words):
-        make_encoding(spec, Dims(width=8, heads=2))
+        make_encoding(spec, Dims(heads=2, head_dim=4))
 
 
 def test_causal_buckets_may_be_odd_but_not_one():
-    make_encoding("t5(buckets=31)", Dims(width=8, heads=2, causal=True))
+    make_encoding("t5(buckets=31)", Dims(heads=2, head_dim=4, causal=True))
     with pytest.raises(ValueError, match="at least 2 when bidirectional=False, got 1"):
-        make_encoding("t5(buckets=1)", Dims(width=8, heads=2, causal=True))
+        make_encoding("t5(buckets=1)", Dims(heads=2, head_dim=4, causal=True))
 
 
 def test_a_table_without_the_axes_of_the_positions_is_refused():

@@ -9,15 +9,15 @@ from biases import compiled, largest_intermediate, types_unchecked
 from jax.tree_util import Partial
 from peers import peer
 
-from pejax import Dims, Tokens, attention, grid_positions, make_encoding
+from pejax import Dims, Hooks, TokenPositions, dot_product_attention, grid_positions, make_encoding
 from pejax._attention.xla import cpu
 from pejax._encoding import attention_hooks
 
 transformer_xl_logits = compiled("transformer_xl_logits")
 
 RNG = np.random.default_rng(0)
-draw = lambda *shape: jnp.asarray(RNG.normal(size=shape), jnp.float32)  # noqa: E731
-double = lambda *arrays: [np.asarray(array, np.float64) for array in arrays]  # noqa: E731
+draw = lambda *shape: jnp.asarray(RNG.normal(size=shape), jnp.float32)
+double = lambda *arrays: [np.asarray(array, np.float64) for array in arrays]
 T, S, H, D, C = 5, 8, 2, 4, 6
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
 
@@ -111,7 +111,7 @@ def test_phases_are_exact_far_from_the_origin():
 def test_gradients_are_those_of_the_loop():
     q, k, (u, v, w_r) = draw(T, H, D), draw(T, H, D), parameters()
     at = jnp.arange(T, dtype=jnp.float32)
-    total = lambda q, at, w_r: jnp.sum(jnp.sin(transformer_xl_logits(q, k, at, at, u, v, w_r)))  # noqa: E731
+    total = lambda q, at, w_r: jnp.sum(jnp.sin(transformer_xl_logits(q, k, at, at, u, v, w_r)))
 
     def plain(q, at, w_r):
         frequencies = jnp.asarray(10000.0 ** (-2.0 * np.arange(C // 2) / C), jnp.float32)
@@ -125,11 +125,11 @@ def test_gradients_are_those_of_the_loop():
 
 
 def test_nothing_is_as_large_as_tokens_x_tokens_x_channels():
-    encoding = make_encoding("transformer_xl", Dims(width=64, heads=1))
+    encoding = make_encoding("transformer_xl", Dims(heads=1, head_dim=64))
     params = {"u": jnp.zeros(64), "v": jnp.zeros(64), "w_r": jnp.zeros((64, 64))}
     tokens = 96
     q, at = jnp.zeros((tokens, 64)), jnp.arange(tokens)
-    total = lambda params, q: encoding.bias(params, q, q, at, at).sum()  # noqa: E731
+    total = lambda params, q: encoding.bias(params, q, q, at, at).sum()
     assert largest_intermediate(jax.value_and_grad(total, (0, 1)), params, q) <= 2 * tokens**2
 
 
@@ -139,14 +139,14 @@ def sides(t, s):
     one = jnp.ones((2, s), jnp.int32)
     apart, fields = jnp.asarray([[0], [1]]), (index, one > 0, one)
     for k in (
-        Tokens(index + 7, *fields),
-        Tokens(index % 75, index, one > 0, 1 + index // 75),
-        Tokens(index, index, index > s - t, one),
-        Tokens(index**2 % 83, *fields),
+        TokenPositions(index + 7, *fields),
+        TokenPositions(index % 75, index, one > 0, 1 + index // 75),
+        TokenPositions(index, index, index > s - t, one),
+        TokenPositions(index**2 % 83, *fields),
     ):
         yield jax.tree.map(lambda x: x[:, -t:], k), k
     q = jax.tree.map(lambda x: x[:, -t:], k)
-    yield q._replace(positions=index[:, :t] + apart), Tokens(index, *fields)
+    yield q._replace(positions=index[:, :t] + apart), TokenPositions(index, *fields)
 
 
 @pytest.mark.parametrize(
@@ -158,15 +158,17 @@ def test_the_cpu_core_has_the_output_and_gradients_of_the_bias_for_any_positions
     """Its tiles read vectors where positions count on by one; they have two strips, the last one in part."""
     monkeypatch.setattr(cpu, "BLOCK", 80)
     monkeypatch.setattr(cpu, "BACKWARD", 40)
-    encoding = make_encoding("transformer_xl", Dims(width=16, heads=4, kv_heads=2, head_dim=D))
+    encoding = make_encoding("transformer_xl", Dims(heads=4, head_dim=D, width=16, kv_heads=2))
     params = jax.tree.map(lambda x: 20.0 * x, encoding.init_layer(jax.random.key(0)))
     rng = np.random.default_rng(1)
     q, k, v, cotangent = (jnp.asarray(rng.normal(size=(2, *n, D)), "f") for n in ((t, 4), (s, 2), (s, 2), (t, 4)))
 
     def everything(implementation, q_tokens, k_tokens):
         def run(params, *arrays):
-            hooks = {"q_tokens": q_tokens, "k_tokens": k_tokens, **attention_hooks(encoding, params)}
-            return attention(*arrays, **hooks, **options, implementation=implementation)
+            sides = {"positions": q_tokens, "k_positions": k_tokens}
+            return dot_product_attention(
+                *arrays, **sides, hooks=attention_hooks(encoding, params), **options, implementation=implementation
+            )
 
         output, pull = jax.vjp(run, params, q, k, v)
         return output, pull(cotangent)
@@ -181,19 +183,19 @@ def test_vectors_of_the_wrong_shape_are_refused():
         jnp.zeros((32, 1, D)),
         lambda params, relative: (jnp.zeros((len(relative), D)), jnp.zeros(D), jnp.zeros(())),
     )
-    hooks = {"bias": Partial(lambda params, q, k, *at: q @ k.T, {}), "vectors": Partial(hook, {})}
-    with pytest.raises(ValueError, match=r"vectors hook must return .R, D., .D,., .D,. = .* got"):
-        attention(q, q, q, q_tokens=jnp.arange(32), **hooks, implementation="cpu")
+    hooks = Hooks(bias=Partial(lambda params, q, k, *at: q @ k.T, {}), relative_keys=Partial(hook, {}))
+    with pytest.raises(ValueError, match=r"relative_keys hook must return .R, D., .D,., .D,. = .* got"):
+        dot_product_attention(q, q, q, positions=jnp.arange(32), hooks=hooks, implementation="cpu")
 
 
 def test_memory_is_linear_in_the_length_with_vectors():
-    encoding = make_encoding("transformer_xl", Dims(width=8, heads=1))
+    encoding = make_encoding("transformer_xl", Dims(heads=1, head_dim=8))
     params = encoding.init_layer(jax.random.key(0))
 
     def temporary(length):
         def total(params, q):
             hooks = attention_hooks(encoding, params)
-            return attention(q, q, q, q_tokens=jnp.arange(length), **hooks, implementation="cpu").sum()
+            return dot_product_attention(q, q, q, positions=jnp.arange(length), hooks=hooks, implementation="cpu").sum()
 
         shape = jax.ShapeDtypeStruct((length, 1, 8), jnp.float32)
         compiled = jax.jit(jax.grad(total, (0, 1)), compiler_options=QUICK).lower(params, shape).compile()
@@ -203,7 +205,7 @@ def test_memory_is_linear_in_the_length_with_vectors():
 
 
 def test_parameters_start_small_in_every_layer():
-    encoding = make_encoding("transformer_xl", Dims(width=32, heads=4, axes=2))
+    encoding = make_encoding("transformer_xl", Dims(heads=4, head_dim=8, axes=2))
     params = jax.jit(encoding.init_layer)(jax.random.key(0))["heads"]
     assert {name: leaf.shape for name, leaf in params.items()} == {
         "u": (4, 8),
@@ -215,7 +217,7 @@ def test_parameters_start_small_in_every_layer():
 
 def test_the_factory_takes_scale_from_the_dims_and_base_from_its_argument():
     q, k, (u, v, w_r), at = draw(T, H, D), draw(T, H, D), parameters(), jnp.arange(T)
-    encoding = make_encoding("transformer_xl(base=100)", Dims(width=C, heads=H, head_dim=D, scale=0.7))
+    encoding = make_encoding("transformer_xl(base=100)", Dims(H, D, width=C, scale=0.7))
     params = {"u": u, "v": v, "w_r": w_r}
     ours = jax.jit(jax.vmap(lambda params, q, k: encoding.bias(params, q, k, at, at), (0, 1, 1)))(params, q, k)
     whole = transformer_xl_logits(q, k, at, at, u, v, w_r, scale=0.7, base=100.0)
@@ -230,7 +232,7 @@ def test_the_factory_takes_scale_from_the_dims_and_base_from_its_argument():
 )
 def test_bad_options_are_refused(spec, width, words):
     with pytest.raises(ValueError, match=words):
-        make_encoding(spec, Dims(width=width, heads=1))
+        make_encoding(spec, Dims(1, width))
 
 
 def test_bad_shapes_are_refused():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pejax import ENCODINGS, Dims, make_encoding
+from pejax import ENCODINGS, Dims, adapt, make_encoding
 from pejax._encodings.rope import rope_frequencies
 from pejax._encodings.rope_axial import rope_axial_frequencies
 from pejax._extensions.frequencies import EXTENSIONS, extend_ntk
@@ -16,15 +16,15 @@ from pejax._make import STRETCHED
 from pejax._ops.rotary import rope_apply
 
 BASE, TRAINED = 10000.0, 512
-SEQUENCE = Dims(width=32, heads=2, extent=TRAINED)
-GRID = Dims(width=32, heads=2, axes=2, extent=(8, 4))
+SEQUENCE = Dims(heads=2, head_dim=16, extent=TRAINED)
+GRID = Dims(heads=2, head_dim=16, axes=2, extent=(8, 4))
 
 
 def turned(spec: str, dims: Dims, extend: str, positions, extent=None):
     """Return ones, rotated by the encoding as it is for an extent."""
     encoding = make_encoding(spec, dims, extend)
     params = {"frequencies": make_encoding(spec, dims).init_layer(jax.random.key(0)).get("frequencies")}
-    params = params if encoding.at is None else encoding.at(params, extent)
+    params = adapt(encoding, params, extent)
     return encoding.rotate(params, jnp.ones((len(positions), dims.heads, dims.head_dim)), positions)
 
 
@@ -41,7 +41,7 @@ def test_rope_takes_every_extension(name):
         frequencies, factor = EXTENSIONS[name](rope_frequencies(16), **known, length=length, **options)
         expected = rope_apply(x, positions, frequencies, attention_factor=factor)
         np.testing.assert_allclose(turned("rope", SEQUENCE, written, positions, length), expected, rtol=1e-5, atol=1e-6)
-    follows = make_encoding("rope", SEQUENCE, written).at is not None
+    follows = make_encoding("rope", SEQUENCE, written).adapt is not None
     assert follows == (name in ("dynamic_ntk", "longrope"))
 
 
@@ -88,7 +88,7 @@ def test_learned_frequencies_that_are_stretched_still_learn():
     params = encoding.init_layer(jax.random.key(0))
 
     def total(params, length):
-        return jnp.sum(encoding.rotate(encoding.at(params, length), jnp.ones((3, 2, 16)), jnp.arange(3)))
+        return jnp.sum(encoding.rotate(encoding.adapt(params, length), jnp.ones((3, 2, 16)), jnp.arange(3)))
 
     slope = jax.jit(jax.grad(total))(params, 2048)["frequencies"]
     plain = make_encoding("rope_mixed", SEQUENCE)
@@ -142,10 +142,15 @@ def test_what_an_encoding_does_not_take_is_refused_in_one_line(spec, extend, wor
 @pytest.mark.parametrize(
     ("spec", "dims", "extend", "words"),
     [
-        ("rope", Dims(width=32, heads=2), "ntk", "a factor from the length needs trained_length .*dims.extent.*None"),
-        ("rope", Dims(width=32, heads=2), "yarn(factor=2)", "yarn needs trained_length .*dims.extent.*, got None"),
-        ("rope_axial", Dims(width=32, heads=2, axes=2), "linear", "needs trained_length .*dims.extent.*, got None"),
-        ("t5", Dims(width=32, heads=2), "log_n", "t5: log_n needs the trained length, got dims.extent=None"),
+        (
+            "rope",
+            Dims(heads=2, head_dim=16),
+            "ntk",
+            "a factor from the length needs trained_length .*dims.extent.*None",
+        ),
+        ("rope", Dims(heads=2, head_dim=16), "yarn(factor=2)", "yarn needs trained_length .*dims.extent.*, got None"),
+        ("rope_axial", Dims(heads=2, head_dim=16, axes=2), "linear", "needs trained_length .*dims.extent.*, got None"),
+        ("t5", Dims(heads=2, head_dim=16), "log_n", "t5: log_n needs the trained length, got dims.extent=None"),
         ("rope_axial", GRID, "log_n", "rope_axial: log_n counts tokens of a sequence, got axes=2"),
         ("learned", GRID, "resize", "for one axis: grids are always resampled, got axes=2"),
     ],

@@ -39,7 +39,7 @@ def extend(name: str, frequencies=FREQUENCIES, **options):
 
 def yarn_ratio(i, *, dim, base, length, factor, fast=32.0, slow=1.0, truncate=True) -> float:
     """Return by what YaRN multiplies pair i, from the definition of its ramp."""
-    pair = lambda turns: dim * math.log(length / (turns * math.tau)) / (2 * math.log(base))  # noqa: E731
+    pair = lambda turns: dim * math.log(length / (turns * math.tau)) / (2 * math.log(base))
     low, high = pair(fast), pair(slow)
     if truncate:
         low, high = math.floor(low), math.ceil(high)
@@ -253,7 +253,7 @@ def test_channels_that_do_not_turn_are_left_alone(name):
 
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_axes_are_extended_each_by_its_own_length(name):
-    grid = rope_axial_frequencies(2 * DIM, base=BASE, order="alternate")
+    grid = rope_axial_frequencies(2 * DIM, base=BASE, layout="alternate")
     frequencies, attention_factor = extend(name, grid, trained_length=(512, 256), length=(1024, 1024))
     alone = [extend(name, trained_length=512, length=1024), extend(name, trained_length=256, length=1024)]
     for axis, (expected, factor) in enumerate(alone):
@@ -298,7 +298,7 @@ def test_what_no_extension_can_do_is_refused(call, words):
 
 def test_scaled_slopes_keep_the_largest_penalty():
     slopes = alibi_slopes(4)
-    largest = lambda slopes, reach: alibi_bias(jnp.asarray([0]), jnp.asarray([reach]), slopes)  # noqa: E731
+    largest = lambda slopes, reach: alibi_bias(jnp.asarray([0]), jnp.asarray([reach]), slopes)
     for length in (64, 96, 4096):
         stretched = scale_alibi_slopes(slopes, 64, length)
         np.testing.assert_allclose(largest(stretched, length), largest(slopes, 64), rtol=1e-6)

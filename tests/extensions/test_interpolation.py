@@ -11,9 +11,9 @@ from decoders import FAST
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pejax import ENCODINGS, Dims, Encoding, make_encoding
+from pejax import ENCODINGS, Dims, Encoding, adapt, make_encoding
 from pejax._encoding import Band, split_params
-from pejax._extensions.interpolation import squeeze_positions
+from pejax._extensions.interpolation import interpolate_encoding
 from pejax._extensions.self_extend import rerope, self_extend
 from pejax.testing import assert_shift_invariant, shift_deviation
 
@@ -30,12 +30,12 @@ CASES = [
 ]
 X = jnp.zeros(())
 """For hooks that look at positions alone."""
-ROPE = Dims(width=8, heads=2, extent=16, causal=True)
-HOOKS = ("embed", "rotate", "rotate_keys", "bias", "values", "distance")
+ROPE = Dims(heads=2, head_dim=4, extent=16, causal=True)
+HOOKS = ("embed", "rotate", "rotate_keys", "bias", "relative_values", "distance_bias")
 
 
 def hooks(encoding: Encoding, params, dims: Dims, positions) -> dict:
-    """Return what every hook makes of random tokens at these positions; `params` have been through `at`."""
+    """Return what every hook makes of random tokens at these positions; `params` have been through `adapt`."""
     shared, heads = split_params(params)
     x, q, k = normal(5, dims.width), normal(5, dims.heads, dims.head_dim), normal(5, dims.kv_heads, dims.head_dim)
     weights, relative = jax.nn.softmax(normal(5, 5)), positions[::-1] - positions
@@ -49,8 +49,8 @@ def hooks(encoding: Encoding, params, dims: Dims, positions) -> dict:
             found[name] = getattr(encoding, name)(params, *operands, positions)
     for name, operands in (
         ("bias", (q[:, 0], k[:, 0], positions, positions)),
-        ("values", (weights, positions, positions)),
-        ("distance", (relative,)),
+        ("relative_values", (weights, positions, positions)),
+        ("distance_bias", (relative,)),
     ):
         if getattr(encoding, name) is not None:
             found[name] = of_heads(getattr(encoding, name), *operands)
@@ -63,23 +63,23 @@ def run(encoding: Encoding, dims: Dims, params, positions) -> dict:
 
 
 def settled(encoding: Encoding, params, extent):
-    return params if encoding.at is None else encoding.at(params, extent)
+    return adapt(encoding, params, extent)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_hook_sees_the_positions_squeezed_and_up_to_the_trained_extent_nothing_changes(case):
     encoding, dims, params = case.encoding, case.dims, case.params
-    squeezed, positions = squeeze_positions(encoding, dims), draw(case, 5, reach=1)
+    squeezed, positions = interpolate_encoding(encoding, dims), draw(case, 5, reach=1)
     scaled = positions.astype(jnp.float32) * FACTORS[case.setting]
     expected = run(encoding, dims, settled(encoding, params, dims.extent), scaled)
-    found = run(squeezed, dims, squeezed.at(params, FARTHER[case.setting]), positions)
+    found = run(squeezed, dims, squeezed.adapt(params, FARTHER[case.setting]), positions)
     assert set(found) == {name for name in HOOKS if getattr(encoding, name) is not None}
     close(found, expected, 1e-6)
     jax.tree.map(
-        np.testing.assert_array_equal, squeezed.at(params, dims.extent), settled(encoding, params, dims.extent)
+        np.testing.assert_array_equal, squeezed.adapt(params, dims.extent), settled(encoding, params, dims.extent)
     )
     if case.setting == "causal":
-        at = jax.jit(squeezed.at)
+        at = jax.jit(squeezed.adapt)
         close(run(squeezed, dims, at(params, jnp.asarray(96, jnp.int32)), positions), expected, 1e-6)
         plain = run(encoding, dims, settled(encoding, params, 24), positions.astype(jnp.float32))
         close(run(squeezed, dims, at(params, jnp.asarray(17, jnp.int32)), positions), plain, 1e-6)
@@ -90,8 +90,8 @@ def test_every_hook_sees_the_positions_squeezed_and_up_to_the_trained_extent_not
 SEEN = Encoding(
     embed=lambda params, x, positions: positions,
     rotate=lambda params, x, positions: positions,
-    values=lambda params, weights, q_positions, k_positions: jnp.stack([q_positions, k_positions]),
-    distance=lambda params, relative: relative,
+    relative_values=lambda params, weights, q_positions, k_positions: jnp.stack([q_positions, k_positions]),
+    distance_bias=lambda params, relative: relative,
 )
 """Its hooks return the positions that they get."""
 
@@ -102,48 +102,48 @@ SEEN = Encoding(
 )
 def test_positions_are_multiplied_axis_by_axis_or_are_the_very_same(trained, within, beyond, factor):
     axes = len(trained) if isinstance(trained, tuple) else 1
-    squeezed = squeeze_positions(SEEN, Dims(width=8, heads=2, axes=axes, extent=trained))
+    squeezed = interpolate_encoding(SEEN, Dims(heads=2, head_dim=4, axes=axes, extent=trained))
     positions = jnp.arange(2 * axes).reshape((2, axes) if axes > 1 else (2,))
     for extent in within:
         params = {"table": positions}
-        assert squeezed.at(params, extent) is params
+        assert squeezed.adapt(params, extent) is params
         assert squeezed.embed(params, X, positions) is positions
-        assert squeezed.distance(params, positions) is positions
+        assert squeezed.distance_bias(params, positions) is positions
     for extent, by in zip(beyond, factor, strict=True):
-        params = squeezed.at({"all": {"table": positions}, "heads": {}}, extent)
+        params = squeezed.adapt({"all": {"table": positions}, "heads": {}}, extent)
         expected = np.float32(positions) * np.float32(by)
         assert params["all"]["table"] is positions
         for found in (
             squeezed.embed(params, X, positions),
             squeezed.rotate(params, X, positions),
-            *jnp.unstack(squeezed.values(params["all"], X, positions, positions)),
-            squeezed.distance(params["all"], positions),
+            *jnp.unstack(squeezed.relative_values(params["all"], X, positions, positions)),
+            squeezed.distance_bias(params["all"], positions),
         ):
             np.testing.assert_array_equal(found, expected, strict=True)
 
 
 def test_a_bias_of_the_distance_is_read_at_the_distance_squeezed_not_at_a_difference_of_rounded_positions():
-    dims = Dims(width=8, heads=2, extent=24, causal=True)
+    dims = Dims(heads=2, head_dim=4, extent=24, causal=True)
     encoding = make_encoding("t5", dims, "pi")
-    params = encoding.at({"heads": {"bias": normal(2, 32)}} | make_encoding("t5", dims).init(jax.random.key(0)), 72)
+    params = encoding.adapt({"heads": {"bias": normal(2, 32)}} | make_encoding("t5", dims).init(jax.random.key(0)), 72)
     shared, heads = split_params(params)
     one = {**shared, **jax.tree.map(lambda leaf: leaf[0], heads)}
     positions = jnp.arange(72)
     found = np.asarray(encoding.bias(one, normal(72, 4), normal(72, 4), positions, positions))
     plain = make_encoding("t5", dims)
-    thirds = plain.distance(one, jnp.arange(-23, 24))
+    thirds = plain.distance_bias(one, jnp.arange(-23, 24))
     for relative in range(-69, 70, 3):
         np.testing.assert_array_equal(np.diagonal(found, relative), thirds[relative // 3 + 23])
 
 
 def test_squeezing_twice_squeezes_once_and_bands_are_squeezed_too():
     banded = SEEN._replace(bands=self_extend(make_encoding("rope", ROPE), ROPE, group=2, window=4).bands)
-    once = squeeze_positions(banded, ROPE)
-    twice = squeeze_positions(once, ROPE)
+    once = interpolate_encoding(banded, ROPE)
+    twice = interpolate_encoding(once, ROPE)
     positions = jnp.arange(0, 32, 2)
     x = normal(16, 2, 4)
     for encoding in (once, twice):
-        params = encoding.at({}, 32)
+        params = adapt(encoding, {}, 32)
         np.testing.assert_array_equal(encoding.embed(params, X, positions), np.arange(16, dtype=np.float32))
         for band, plain in zip(encoding.bands, banded.bands, strict=True):
             for hook in ("rotate", "rotate_keys"):
@@ -154,15 +154,15 @@ def test_squeezing_twice_squeezes_once_and_bands_are_squeezed_too():
 
 def test_what_cannot_be_squeezed_is_refused():
     with pytest.raises(ValueError, match=r"pi needs the trained length, got dims\.extent=None"):
-        squeeze_positions(SEEN, Dims(width=8, heads=2))
+        interpolate_encoding(SEEN, Dims(heads=2, head_dim=4))
     for trained, extent in ((16, (4, 4)), ((4, 4), 16)):
         axes = len(trained) if isinstance(trained, tuple) else 1
-        squeezed = squeeze_positions(SEEN, Dims(width=8, heads=2, axes=axes, extent=trained))
+        squeezed = interpolate_encoding(SEEN, Dims(heads=2, head_dim=4, axes=axes, extent=trained))
         with pytest.raises(ValueError, match="extent must have the axes of the trained one"):
-            squeezed.at({}, extent)
+            squeezed.adapt({}, extent)
 
 
-GRID = Dims(width=8, heads=2, axes=2, extent=(4, 4))
+GRID = Dims(heads=2, head_dim=4, axes=2, extent=(4, 4))
 
 
 @pytest.mark.parametrize("recast", [self_extend, rerope])
@@ -172,7 +172,7 @@ def test_what_cannot_be_banded_is_refused_in_one_line(recast):
         recast(make_encoding("alibi", ROPE), ROPE)
     with pytest.raises(ValueError, match=f"{name} needs an encoding without bands, got one that has 2"):
         recast(rerope(rope, ROPE), ROPE)
-    for dims in (GRID, Dims(width=8, heads=2, extent=16), Dims(width=8, heads=2, causal=True)):
+    for dims in (GRID, Dims(heads=2, head_dim=4, extent=16), Dims(heads=2, head_dim=4, causal=True)):
         encoding = make_encoding("rope_axial", dims) if dims.extent else rope
         with pytest.raises(ValueError, match=f"{name} needs a causal model .*, got causal={dims.causal}, extent="):
             recast(encoding, dims)
@@ -199,7 +199,7 @@ TURNS = Encoding(rotate=lambda params, x, positions: positions)
 @given(trained=st.integers(2, 40), length=st.integers(1, 400), data=st.data())
 def test_the_group_is_the_smallest_that_keeps_far_distances_in_the_trained_range(trained, length, data):
     window = data.draw(st.integers(1, trained - 1))
-    dims = Dims(width=8, heads=2, extent=trained, causal=True)
+    dims = Dims(heads=2, head_dim=4, extent=trained, causal=True)
     encoding = self_extend(TURNS, dims, window=window)
     far, positions = encoding.bands[1], jnp.arange(400)
 
@@ -210,7 +210,7 @@ def test_the_group_is_the_smallest_that_keeps_far_distances_in_the_trained_range
         return max((queries[window:] - keys[0]).tolist(), default=0)
 
     with jax.disable_jit():
-        group = int(encoding.at({}, length)["group"])
+        group = int(adapt(encoding, {}, length)["group"])
     assert farthest(group) < trained
     assert group == 1 or farthest(group - 1) >= trained
 
@@ -219,7 +219,7 @@ def test_the_papers_group_where_it_divides_the_window():
     for window, length in ((4, 28), (4, 52), (8, 24), (8, 40)):
         group = -((window - length) // (16 - window))
         assert window % group == 0
-        assert int(self_extend(TURNS, ROPE, window=window).at({}, length)["group"]) == group
+        assert int(self_extend(TURNS, ROPE, window=window).adapt({}, length)["group"]) == group
 
 
 def test_group_one_is_plain_and_far_positions_may_be_fractional():
@@ -229,7 +229,7 @@ def test_group_one_is_plain_and_far_positions_may_be_fractional():
     for hook in (far.rotate, far.rotate_keys):
         np.testing.assert_array_equal(hook({}, x, positions), rope.rotate({}, x, positions))
     far = self_extend(TURNS, ROPE, window=4)
-    params = far.at({}, 28)
+    params = far.adapt({}, 28)
     assert int(params["group"]) == 2
     np.testing.assert_array_equal(far.bands[1].rotate(params, X, jnp.asarray([7.5, 9.0])), [3.0 + 2, 4.0 + 2])
     np.testing.assert_array_equal(far.bands[1].rotate_keys(params, X, jnp.asarray([7.5, 9.0])), [3.0, 4.0])
@@ -247,12 +247,12 @@ def test_rerope_sees_no_distance_beyond_its_window():
 @pytest.mark.parametrize("recast", ["self_extend(window=2)", "rerope", "pi"])
 def test_temperatures_count_tokens_wherever_they_are_named(recast):
     name = "t5" if recast == "pi" else "rope"
-    dims = Dims(width=16, heads=2, extent=8, causal=True)
+    dims = Dims(heads=2, head_dim=8, extent=8, causal=True)
     assert make_encoding(name, dims, f"log_n+{recast}") is make_encoding(name, dims, f"{recast}+log_n")
 
 
 def test_the_laws_see_every_band():
-    dims = Dims(width=16, heads=2, extent=7, causal=True)  # a shift by 7 is no multiple of the group
+    dims = Dims(heads=2, head_dim=8, extent=7, causal=True)  # a shift by 7 is no multiple of the group
     assert assert_shift_invariant(make_encoding("rope", dims, "rerope(window=3)"), {}, dims) < 1e-5
     assert shift_deviation(make_encoding("rope", dims, "self_extend(group=2, window=3)"), {}, dims) > 1e-3
     near = Band(0, 3, *[make_encoding("rope", dims).rotate] * 2)

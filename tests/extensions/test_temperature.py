@@ -12,7 +12,7 @@ from pejax._encoding import merge_params
 from pejax._extensions.temperature import llama4_temperature, log_n_temperature, scale_queries
 from pejax.testing import assert_shift_invariant, draw_probe, queries_and_keys, settle
 
-DIMS = Dims(width=32, heads=4, kv_heads=2, extent=24)
+DIMS = Dims(heads=4, head_dim=8, kv_heads=2, extent=24)
 POSITIONS = (0, 1, 22, 23, 24, 575, 8190, 8191, 8192, 16383, 10**6)
 
 
@@ -49,7 +49,7 @@ def test_any_encoding_has_its_queries_scaled_and_nothing_else(name):
     (q, k), (scaled_q, scaled_k) = (queries_and_keys(encoding, params, probe) for encoding in (plain, scaled))
     np.testing.assert_array_equal(scaled_k, k)
     np.testing.assert_allclose(scaled_q, q * log_n_temperature(probe.positions, 3)[:, None, None], rtol=1e-6)
-    hooks = ("init", "init_layer", "at", "embed", "bias", "values", "distance")
+    hooks = ("init", "init_layer", "adapt", "embed", "bias", "relative_values", "distance_bias")
     assert all(getattr(scaled, hook) is getattr(plain, hook) for hook in hooks)
     assert not scaled.shift_invariant
 

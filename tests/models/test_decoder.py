@@ -11,7 +11,7 @@ from cases import mostly_slow
 from decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 from flax import nnx
 
-from pejax import Encoding, Tokens, attention_fn, encoded_attention, explain, make_encoding
+from pejax import Encoding, TokenPositions, attend, attention_fn, explain, make_encoding
 from pejax.models import Decoder, DecoderConfig
 from pejax.models.attention import Where
 from pejax.models.block import Block
@@ -23,7 +23,7 @@ PACKED = jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0, 0], [7
 
 @functools.partial(jax.jit, static_argnames="static", compiler_options=FAST)
 def slopes(static, params, x, at):
-    """Return the gradient, with respect to all token vectors, of what the model makes of token `at`."""
+    """Return the gradient, with respect to all token vectors, of what the model makes of token `adapt`."""
 
     def seen(x):
         model = nnx.merge(static, params)
@@ -127,7 +127,7 @@ def test_an_encoding_of_ones_own_takes_the_place_of_the_named_one():
 def test_bands_are_told_and_refused_where_they_cannot_be_served():
     banded = make_encoding("rope", DecoderConfig(**TINY).dims, "rerope")
     assert "bands: turns them in another way in each range of distances" in explain(banded)
-    raises("attention_fn serves no encoding with bands", lambda: attention_fn(banded, {}, q_tokens=jnp.arange(3)))
+    raises("attention_fn serves no encoding with bands", lambda: attention_fn(banded, {}, positions=jnp.arange(3)))
 
 
 def raises(message: str, call) -> None:
@@ -147,15 +147,15 @@ def test_what_cannot_be_is_refused_in_one_line():
 
 
 def test_calls_that_say_too_little_or_too_much_are_refused():
-    model, here = make(pe="alibi"), Tokens(jnp.arange(3))
+    model, here = make(pe="rope", extend="yarn"), TokenPositions(jnp.arange(3))
     q = jnp.ones((2, 3, 4, 4))
-    attend = functools.partial(encoded_attention, model.stack.encoding, {}, q, q, q, q_tokens=here)
-    raises("depends on the length or grid: extent must be given, got None", attend)
+    calling = functools.partial(attend, model.stack.encoding, q, q, q, positions=here)
+    raises("depends on the length or grid: extent must be given, got None", calling)
     raises(
-        "extent must be one length, (B,) or (B, T) of q (2, 3, 4, 4), got (3,)", lambda: attend(extent=jnp.arange(3))
+        "extent must be one length, (B,) or (B, T) of q (2, 3, 4, 4), got (3,)", lambda: calling(extent=jnp.arange(3))
     )
-    both = {"segments": jnp.ones((1, 3), jnp.int32), "tokens": here}
-    raises("segments and tokens must not both be given", lambda: model(ids_of(1, 3), **both))
+    both = {"segment_ids": jnp.ones((1, 3), jnp.int32), "tokens": here}
+    raises("segment_ids and tokens must not both be given", lambda: model(ids_of(1, 3), **both))
     raises("tokens must be (B, T), both at least 1, got (1, 0)", lambda: model(jnp.zeros((1, 0), jnp.int32)))
     raises("norm must be 'layer' or 'rms', got 'batch'", lambda: Style(norm="batch"))
     crossed = make_block(cross=(model.stack.dims, Encoding()))

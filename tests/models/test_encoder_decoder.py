@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from pejax import ENCODINGS, Dims, Tokens
+from pejax import ENCODINGS, Dims, TokenPositions
 from pejax.models import EncoderDecoder, EncoderDecoderConfig, generate_answers
 from pejax.models.cross_positions import CROSS, cross_encoding
 from pejax.models.encoder_decoder import Encoded
@@ -67,7 +67,7 @@ def by_token(model: EncoderDecoder) -> jax.Array:
 
     def step(cache, at):
         token, position = at
-        here = Tokens(jnp.broadcast_to(position, (2, 1)))
+        here = TokenPositions(jnp.broadcast_to(position, (2, 1)))
         logits, cache = model.cached(token[:, None], cache, encoded, tokens=here, extent=count)
         return cache, logits[:, 0]
 
@@ -146,7 +146,7 @@ def turned(x: np.ndarray, position: float) -> np.ndarray:
 
 def oracle(layer, states: np.ndarray, x: np.ndarray, lengths: tuple[int, ...], pe: str, cross: str) -> np.ndarray:
     """Return cross-attention in float64, one query, head and key at a time."""
-    kernel = lambda part: np.asarray(part.kernel[...], np.float64)  # noqa: E731
+    kernel = lambda part: np.asarray(part.kernel[...], np.float64)
     output = np.zeros(x.shape)
     for b, length in enumerate(lengths):
         for t in range(x.shape[1]):
@@ -179,8 +179,8 @@ def test_one_layer_is_what_the_policy_says(pe, cross):
     lengths = (2, 3)
     segments = jnp.asarray([[1, 1, 0], [1, 1, 1]], jnp.int32)
     states, x = jnp.asarray(K_IN, jnp.float32), jnp.asarray(Q_IN, jnp.float32)
-    encoded = Encoded(states, Tokens(jnp.arange(3, dtype=jnp.int32), segments=segments), 3)
-    memory = model.memory(encoded, Tokens(jnp.arange(3, dtype=jnp.int32)), 3)
+    encoded = Encoded(states, TokenPositions(jnp.arange(3, dtype=jnp.int32), segment_ids=segments), 3)
+    memory = model.memory(encoded, TokenPositions(jnp.arange(3, dtype=jnp.int32)), 3)
     found = layer(x, memory, layer.keys_values(states))
     np.testing.assert_allclose(found, oracle(layer, K_IN, Q_IN, lengths, pe, cross), rtol=1e-5, atol=1e-5)
 
@@ -242,7 +242,7 @@ def test_each_part_has_one_table_of_its_own():
 
 
 def test_what_is_added_to_the_input_has_no_part_in_cross_attention():
-    dims = Dims(16, 2, extent=8)
+    dims = Dims(heads=2, head_dim=8, extent=8)
     for pe in ("learned", "sinusoidal", "none"):
         for policy in ("separate", "unified"):
             assert cross_encoding(policy, pe, dims) == cross_encoding("none", "rope", dims)
@@ -303,7 +303,7 @@ def test_bad_configurations_are_refused(message):
 
 def test_an_unknown_policy_is_refused_where_the_record_is_made():
     with pytest.raises(ValueError, match="cross must be one of none, query_only, separate, unified, got 'both'"):
-        cross_encoding("both", "rope", Dims(16, 2, extent=8))
+        cross_encoding("both", "rope", Dims(heads=2, head_dim=8, extent=8))
 
 
 @pytest.mark.parametrize("segments", [None, jnp.ones((2, 9), jnp.int32)])

@@ -11,7 +11,7 @@ from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
 from flax import nnx
 
 from pejax._encoding import merge_params
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 from pejax.models import Decoder, Sampling, generate
 from pejax.models.sampling import sample
 
@@ -50,7 +50,7 @@ def close(actual, expected) -> None:
 @pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS))
 def test_cached_decoding_is_the_full_forward_pass(pe):
     model, prompts = make(pe=pe), ids_of(3, 6)
-    new, found = generate(model, prompts, 3, segments=SEGMENTS, return_logits=True)
+    new, found = generate(model, prompts, 3, segment_ids=SEGMENTS, return_logits=True)
     ids = jnp.concatenate([prompts, new], axis=1)
     expected = logits(model, ids[:, :-1], full_segments(SEGMENTS, 2))[:, 5:]
     close(found, expected)
@@ -60,7 +60,7 @@ def test_cached_decoding_is_the_full_forward_pass(pe):
 @pytest.mark.parametrize(("pe", "extend"), EXTENDED, ids=str)
 def test_recompute_is_the_full_forward_pass_at_the_present_length(pe, extend):
     model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]
-    new, found = generate(model, prompts, 4, segments=segments, return_logits=True, policy="recompute")
+    new, found = generate(model, prompts, 4, segment_ids=segments, return_logits=True, policy="recompute")
     ids = jnp.concatenate([prompts, new], axis=1)
     for row, start in enumerate((0, 1, 2)):
         own = jnp.pad(ids[row, start:-1], (0, start))[None]
@@ -74,12 +74,12 @@ def rows_oracle(model: Decoder, ids) -> np.ndarray:
     """Return the logits where query i and its keys have the parameters of length i + 1: a loop over pairs, float64."""
     stack, dims = model.stack, model.stack.dims
     encoding = stack.encoding
-    at = (lambda params, length: params) if encoding.at is None else encoding.at
+    at = (lambda params, length: params) if encoding.adapt is None else encoding.adapt
     turn_keys = encoding.rotate_keys or encoding.rotate
     x = model.embedding(ids[None], "float32")
     shared = nnx.as_pure(stack.position)
     if encoding.embed is not None:
-        place = lambda i: encoding.embed(at(shared, i + 1), x[:, i : i + 1], jnp.array([i]))  # noqa: E731
+        place = lambda i: encoding.embed(at(shared, i + 1), x[:, i : i + 1], jnp.array([i]))
         x = jnp.concatenate([place(i) for i in range(len(ids))], axis=1)
     for number in range(model.config.layers):
         static, params = nnx.split(stack.layers.blocks)
@@ -125,16 +125,16 @@ def bias(encoding, params, h, q, k, i, j) -> float:
 
 
 def value(encoding, params, h, weights, i):
-    if encoding.values is None:
+    if encoding.relative_values is None:
         return 0.0
     weights = jnp.asarray(weights, jnp.float32)[None]
-    return np.asarray(encoding.values(of_head(params, h), weights, jnp.array([i]), jnp.arange(i + 1))[0])
+    return np.asarray(encoding.relative_values(of_head(params, h), weights, jnp.array([i]), jnp.arange(i + 1))[0])
 
 
 @pytest.mark.parametrize(("pe", "extend"), EXTENDED, ids=str)
 def test_stepwise_is_dense_attention_with_the_parameters_of_each_row(pe, extend):
     model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]
-    new, found = generate(model, prompts, 4, segments=segments, return_logits=True)
+    new, found = generate(model, prompts, 4, segment_ids=segments, return_logits=True)
     ids = jnp.concatenate([prompts, new], axis=1)
     close(found[0], rows_oracle(model, ids[0, :6])[2:])
     close(found[1], rows_oracle(model, ids[1, 1:6])[1:])
@@ -162,7 +162,7 @@ def test_a_stop_token_fills_the_rest():
 def test_sampling_draws_from_the_distribution_it_says():
     p = np.array([0.4, 0.3, 0.2, 0.1])
     many = jnp.broadcast_to(jnp.log(jnp.asarray(p, jnp.float32)), (4000, 4))
-    share = lambda **how: np.bincount(sample(jax.random.key(0), many, Sampling(**how)), minlength=4) / 4000  # noqa: E731
+    share = lambda **how: np.bincount(sample(jax.random.key(0), many, Sampling(**how)), minlength=4) / 4000
     np.testing.assert_allclose(share(temperature=1.0), p, atol=0.03)
     np.testing.assert_allclose(share(temperature=0.5), p**2 / (p**2).sum(), atol=0.03)
     np.testing.assert_allclose(share(temperature=1.0, top_k=2), [4 / 7, 3 / 7, 0, 0], atol=0.03)
@@ -189,7 +189,7 @@ def test_the_same_key_gives_the_same_text():
         ("temperature=1.0 needs a key, got None", {"sampling": Sampling(1.0)}),
         (f"tokens must be from 0 to {VOCAB - 1}, got {VOCAB}", {"prompts": [[VOCAB] * 4]}),
         ("tokens must be from 0 to", {"prompts": [[-3] * 4]}),
-        ("end in a token, not in 0", {"segments": [[1, 1, 1, 0]]}),
+        ("end in a token, not in 0", {"segment_ids": [[1, 1, 1, 0]]}),
         (f"got a table of {LENGTH} for length {LENGTH + 1}", {"made": {"pe": "learned"}, "count": LENGTH - 2}),
         ("generation needs a causal model, got causal=False", {"made": {"causal": False}}),
     ],
@@ -197,7 +197,7 @@ def test_the_same_key_gives_the_same_text():
 )
 def test_what_cannot_be_is_refused_in_one_line(message, options):
     options = {"made": {}, "prompts": ids_of(1, 4), "count": 2} | options
-    options |= {name: jnp.asarray(options[name]) for name in ("prompts", "segments") if name in options}
+    options |= {name: jnp.asarray(options[name]) for name in ("prompts", "segment_ids") if name in options}
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         generate(make(**options.pop("made")), options.pop("prompts"), options.pop("count"), **options)
     assert "\n" not in str(error.value)
@@ -216,17 +216,17 @@ def test_ties_are_drawn_from_no_more_than_k_tokens():
 
 def test_a_packed_prompt_needs_a_table_for_its_last_document_alone():
     packed = jnp.array([[1] * (LENGTH - 1) + [2]])
-    assert generate(make(pe="learned"), ids_of(1, LENGTH), 4, segments=packed).shape == (1, 4)
+    assert generate(make(pe="learned"), ids_of(1, LENGTH), 4, segment_ids=packed).shape == (1, 4)
 
 
 def test_a_cache_refuses_what_it_cannot_hold():
     model, ids = make(), ids_of(1, 2)
-    cache, here = model.stack.empty_cache(1, 3), Tokens(jnp.arange(2))
+    cache, here = model.stack.empty_cache(1, 3), TokenPositions(jnp.arange(2))
     _, cache = model.cached(ids, cache, tokens=here, extent=2)
     for message, tokens in (
         ("a cache of 3 slots, 2 of them used, cannot take 2 more tokens", here),
-        ("a cache holds tokens at integer positions", Tokens(jnp.arange(2.0))),
-        ("a cache holds tokens at integer positions", Tokens(jnp.arange(2), index=jnp.arange(2))),
+        ("a cache holds tokens at integer positions", TokenPositions(jnp.arange(2.0))),
+        ("a cache holds tokens at integer positions", TokenPositions(jnp.arange(2), order=jnp.arange(2))),
     ):
         with pytest.raises(ValueError, match=message):
             model.cached(ids, cache, tokens=tokens, extent=2)

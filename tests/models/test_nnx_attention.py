@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from pejax import Dims, Tokens, attention_fn, make_encoding
+from pejax import Dims, TokenPositions, attention_fn, make_encoding
 from pejax._encoding import merge_params
 from pejax._positions import grid_positions
 from pejax.models import attention_module
 
-DIMS = Dims(width=16, heads=2, extent=8)
+DIMS = Dims(heads=2, head_dim=8, extent=8)
 
 
 def make(spec: str, dims: Dims = DIMS, *, shared=None, embedded: bool = False, **options) -> nnx.MultiHeadAttention:
@@ -22,7 +22,7 @@ def make(spec: str, dims: Dims = DIMS, *, shared=None, embedded: bool = False, *
     layer = functools.partial(
         nnx.MultiHeadAttention, dims.heads, dims.width, num_kv_heads=dims.kv_heads, decode=False, **options
     )
-    module = lambda rngs: attention_module(make_encoding(spec, dims), dims, rngs, shared=shared, embedded=embedded)  # noqa: E731
+    module = lambda rngs: attention_module(make_encoding(spec, dims), dims, rngs, shared=shared, embedded=embedded)
     static, shapes = nnx.split(nnx.eval_shape(lambda rngs: layer(attention_fn=module(rngs), rngs=rngs), nnx.Rngs(0)))
     draw = np.random.default_rng(0)
 
@@ -44,7 +44,7 @@ def by_hand(layer: nnx.MultiHeadAttention, x: jax.Array, positions: jax.Array, e
     attend = attention_fn(
         module.encoding,
         merge_params(parts["shared"], parts["layer"]),
-        q_tokens=positions,
+        positions=positions,
         extent=extent,
         embedded=True,
         scale=module.dims.scale,
@@ -65,7 +65,7 @@ def raises_one_line(call, *parts: str) -> None:
 def test_a_step_of_gradient_descent_changes_every_position_parameter(spec):
     layer, x = make(spec), draw_tokens()
     # One token without position: a constant that a head adds to all its logits would change nothing.
-    tokens = Tokens(jnp.maximum(jnp.arange(8) - 1, 0), placed=jnp.arange(8) > 0)
+    tokens = TokenPositions(jnp.maximum(jnp.arange(8) - 1, 0), has_position=jnp.arange(8) > 0)
     before = jax.tree.map(jnp.array, nnx.as_pure(layer.attention_fn.position))
 
     @nnx.jit
@@ -90,7 +90,7 @@ def test_the_layer_is_its_projections_around_attention(spec):
 
 
 def test_with_no_encoding_it_is_flax_own_attention():
-    dims = Dims(width=16, heads=4, kv_heads=2)
+    dims = Dims(heads=4, head_dim=4, kv_heads=2)
     ours, x = make("none", dims), draw_tokens()
     mask = jax.random.bernoulli(jax.random.key(2), 0.6, (2, 4, 8, 8)) | jnp.eye(8, dtype=bool)
     static, params = nnx.split(ours)
@@ -104,7 +104,7 @@ def test_the_mask_hides_keys_and_dims_causal_hides_the_future():
     x = draw_tokens()
     changed = x.at[:, 5:].add(1.0)
     tail = jnp.broadcast_to(jnp.arange(8) < 5, (2, 1, 8, 8))
-    masked, causal = make("t5"), make("t5", Dims(width=16, heads=2, extent=8, causal=True))
+    masked, causal = make("t5"), make("t5", Dims(heads=2, head_dim=8, extent=8, causal=True))
     np.testing.assert_allclose(masked(changed, mask=tail)[:, :5], masked(x, mask=tail)[:, :5], atol=1e-6)
     np.testing.assert_allclose(causal(changed)[:, :5], causal(x)[:, :5], atol=1e-6)
     assert float(jnp.abs(masked(changed) - masked(x))[:, :5].max()) > 1e-3
@@ -145,8 +145,8 @@ def test_cached_decoding_with_bound_positions_equals_the_full_forward(spec):
 
 @pytest.mark.parametrize("extend", ["dynamic_ntk", "pi"])
 def test_a_step_adapts_to_how_far_it_has_come_and_not_to_the_size_of_the_cache(extend):
-    encoding = make_encoding("rope", Dims(16, 2, extent=4), extend)
-    module = attention_module(encoding, Dims(16, 2, extent=4), nnx.Rngs(0))
+    encoding = make_encoding("rope", Dims(heads=2, head_dim=8, extent=4), extend)
+    module = attention_module(encoding, Dims(heads=2, head_dim=8, extent=4), nnx.Rngs(0))
     q, cache = jax.random.normal(jax.random.key(0), (2, 1, 32, 2, 8))
     step, mask = jnp.array([6]), jnp.arange(32)[None, None, None] <= 6
 
@@ -155,11 +155,11 @@ def test_a_step_adapts_to_how_far_it_has_come_and_not_to_the_size_of_the_cache(e
         with module.at(step, jnp.arange(32)):
             return module(q[:, 6:7], cache, cache, mask=mask)
 
-    told = attention_fn(encoding, {}, q_tokens=step, k_tokens=jnp.arange(32), extent=7)(
+    told = attention_fn(encoding, {}, positions=step, k_positions=jnp.arange(32), extent=7)(
         q[:, 6:7], cache, cache, mask=mask
     )
     np.testing.assert_allclose(run(module, step), told, atol=1e-6)
-    whole = attention_fn(encoding, {}, q_tokens=jnp.arange(7), extent=7, causal=True)(
+    whole = attention_fn(encoding, {}, positions=jnp.arange(7), extent=7, causal=True)(
         q[:, :7], cache[:, :7], cache[:, :7]
     )
     np.testing.assert_allclose(told, whole[:, 6:], atol=1e-5)
@@ -182,15 +182,15 @@ def test_decoding_without_positions_is_refused_and_binding_ends_with_its_block()
 
 
 def test_images_have_the_trained_grid_or_say_theirs():
-    dims = Dims(width=16, heads=2, axes=2, extent=(2, 4))
+    dims = Dims(heads=2, head_dim=8, axes=2, extent=(2, 4))
     layer, x = make("rope_axial", dims), draw_tokens()
     grid = grid_positions(2, 4)
     np.testing.assert_allclose(layer(x), by_hand(layer, x, grid, (2, 4)), atol=1e-5)
     raises_one_line(lambda: layer(draw_tokens(tokens=9)), "9 tokens", "(2, 4)")
-    prefixed = Tokens(jnp.concatenate([jnp.zeros((1, 2), grid.dtype), grid]), placed=jnp.arange(9) > 0)
+    prefixed = TokenPositions(jnp.concatenate([jnp.zeros((1, 2), grid.dtype), grid]), has_position=jnp.arange(9) > 0)
     with layer.attention_fn.at(prefixed, extent=(2, 4)):
         assert layer(draw_tokens(tokens=9)).shape == (2, 9, 16)
-    unknown = make("rope_axial", Dims(width=16, heads=2, axes=2))
+    unknown = make("rope_axial", Dims(heads=2, head_dim=8, axes=2))
     raises_one_line(lambda: unknown(x), "dims.extent=None")
 
 

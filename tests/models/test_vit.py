@@ -33,7 +33,7 @@ def serves_images(name: str) -> bool:
 
 
 def position_leaves(encoding) -> int:
-    both = lambda key: (encoding.init(key), encoding.init_layer(key))  # noqa: E731
+    both = lambda key: (encoding.init(key), encoding.init_layer(key))
     return len(jax.tree.leaves(jax.eval_shape(both, jax.random.key(0))))
 
 
@@ -50,7 +50,7 @@ def make(**options) -> ViT:
     """Make a tiny model, positions as they start, all else arbitrary: nothing is zero, and little is compiled."""
     draw = np.random.default_rng(0)
     static, shapes = nnx.split(nnx.eval_shape(lambda: ViT(ViTConfig(**(TINY | options)), rngs=nnx.Rngs(0))))
-    fill = lambda leaf: jnp.asarray(draw.normal(size=leaf.shape, scale=0.3), leaf.dtype)  # noqa: E731
+    fill = lambda leaf: jnp.asarray(draw.normal(size=leaf.shape, scale=0.3), leaf.dtype)
     model = nnx.merge(static, jax.tree.map(fill, shapes))
     start_positions(model)
     return model
@@ -58,11 +58,11 @@ def make(**options) -> ViT:
 
 def start_positions(model: ViT) -> None:
     encoding, layers = model.encoding, model.config.layers
-    both = lambda key: (encoding.init(key), stack_layers(encoding.init_layer, key, layers))  # noqa: E731
+    both = lambda key: (encoding.init(key), stack_layers(encoding.init_layer, key, layers))
     if position_leaves(encoding):
         drawn = jax.jit(both, compiler_options=FAST)(jax.random.key(0))
         variables = (model.position, model.layers.blocks.attention.position)
-        is_variable = lambda node: isinstance(node, nnx.Variable)  # noqa: E731
+        is_variable = lambda node: isinstance(node, nnx.Variable)
         jax.tree.map(lambda variable, value: variable.set_value(value), variables, drawn, is_leaf=is_variable)
 
 
@@ -129,7 +129,7 @@ def test_gradients_reach_every_parameter_of_every_layer(pe):
     model = make(pe=pe, registers=1, layer_scale=0.5, kv_heads=1, pool=pool)
     static, params = nnx.split(model)
     images = draw_images()
-    loss = lambda p: jnp.square(nnx.merge(static, p)(images)).sum()  # noqa: E731
+    loss = lambda p: jnp.square(nnx.merge(static, p)(images)).sum()
     gradients = by_path(jax.jit(jax.grad(loss), compiler_options=FAST)(params))
     for path, gradient in gradients.items():
         stacked = path.startswith("['layers']")
@@ -272,7 +272,7 @@ def test_the_program_does_not_grow_with_depth(monkeypatch):
     def count(layers: int) -> tuple[int, int]:
         static, params = nnx.split(make(layers=layers))
         calls.clear()
-        loss = lambda p: nnx.merge(static, p)(draw_images()).sum()  # noqa: E731
+        loss = lambda p: nnx.merge(static, p)(draw_images()).sum()
         return jax.jit(jax.grad(loss)).trace(params).lower().as_text().count("\n"), len(calls)
 
     assert count(2) == count(9)
@@ -346,7 +346,7 @@ def test_sharded_parameters_and_images_give_the_same_logits():
     images = draw_images(4)
     expected = run(nnx.merge(static, params), images)
     specs = partition_specs(params, {"embed": "fsdp", "mlp": "tensor", "heads": "tensor"})
-    is_spec = lambda leaf: isinstance(leaf, PartitionSpec)  # noqa: E731
+    is_spec = lambda leaf: isinstance(leaf, PartitionSpec)
     shardings = jax.tree.map(functools.partial(NamedSharding, mesh), specs, is_leaf=is_spec)
     split = NamedSharding(mesh, PartitionSpec("data"))
     logits = jax.jit(lambda p, x: nnx.merge(static, p)(x), in_shardings=(shardings, split), out_shardings=split)
@@ -395,7 +395,7 @@ def test_images_and_positions_that_do_not_fit_are_refused():
 def transformers_state(model: ViT, torch) -> dict:
     """Return the parameters under the names of `transformers.ViTForImageClassification`."""
     state, blocks, width = {}, model.layers.blocks, model.config.width
-    put = lambda name, array: state.update({name: torch.from_numpy(np.array(array))})  # noqa: E731
+    put = lambda name, array: state.update({name: torch.from_numpy(np.array(array))})
 
     def put_linear(name: str, kernel: jax.Array, bias: jax.Array) -> None:
         put(f"{name}.weight", kernel.T)
@@ -412,7 +412,7 @@ def transformers_state(model: ViT, torch) -> dict:
     put("vit.layernorm.bias", model.norm.bias[...])
     for layer in range(model.config.layers):
         name = f"vit.layers.{layer}"
-        groups = lambda x: x.reshape(*x.shape[:-1], model.dims.heads, 3, model.dims.head_dim)  # noqa: E731
+        groups = lambda x: x.reshape(*x.shape[:-1], model.dims.heads, 3, model.dims.head_dim)
         kernel, bias = groups(blocks.attention.qkv.kernel[layer]), groups(blocks.attention.qkv.bias[layer])
         for part, which in enumerate(("q_proj", "k_proj", "v_proj")):
             put_linear(f"{name}.attention.{which}", kernel[:, :, part].reshape(width, -1), bias[:, part].reshape(-1))

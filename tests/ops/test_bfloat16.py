@@ -41,6 +41,6 @@ def test_the_bits_of_a_transposed_constant_keep_their_order() -> None:
 
 def test_constant_fractional_positions_may_be_transposed() -> None:
     positions = jnp.asarray([[0.5, 7.25], [1.5, 9.0], [2.75, 30.0]])
-    embed = lambda positions: sinusoidal_embedding(positions, 4)  # noqa: E731
+    embed = lambda positions: sinusoidal_embedding(positions, 4)
     folded = jax.jit(lambda: embed(jax.jit(jnp.transpose)(positions)))()
     np.testing.assert_allclose(folded, embed(jnp.asarray(np.asarray(positions).T)), atol=1e-6)

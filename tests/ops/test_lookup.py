@@ -87,7 +87,7 @@ def test_positions_outside_are_an_error_or_nan_and_never_clamped(outside):
 @jax.jit
 def at_run_time(table, positions):
     """Return the rows, and the gradient of the sum of those that are inside."""
-    rows = lambda table: lookup_embedding(table, positions)  # noqa: E731
+    rows = lambda table: lookup_embedding(table, positions)
     return rows(table), jax.grad(lambda table: jnp.nansum(rows(table)))(table)
 
 

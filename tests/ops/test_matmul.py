@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pejax._attention.api import attention
+from pejax._attention.api import dot_product_attention
 from pejax._ops.bfloat16 import as_bits, as_kept, from_bits
 from pejax._ops.matmul import product, recompute
 from pejax.models.layers import LayerNorm, Mlp, RMSNorm, Style, gelu, linear
@@ -82,7 +82,7 @@ def test_gradients_map_over_examples(inputs, outputs, mapped):
 def test_operands_split_over_devices_are_not_gathered(specs, dtype):
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     split = tuple(NamedSharding(mesh, spec) for spec in specs)
-    loss = lambda *both: jnp.sum(jnp.square(product(*both)))  # noqa: E731
+    loss = lambda *both: jnp.sum(jnp.square(product(*both)))
     x, kernel = draw(8, 4, 6, dtype=dtype), draw(6, 10, seed=1, dtype=dtype)
     run = jax.jit(jax.grad(loss, (0, 1)), in_shardings=split, out_shardings=split)
     assert "all-gather" not in run.lower(x, kernel).compile().as_text()
@@ -109,8 +109,8 @@ def test_gradients_of_one_device_can_be_batched_and_differentiated(inputs, outpu
     x, kernel = draw(8, 3, 5, inputs), draw(inputs, outputs, seed=1)
 
     def bends(multiply):
-        loss = lambda x, kernel: jnp.sum(jnp.sin(multiply(x, kernel)))  # noqa: E731
-        steep = lambda x, kernel: jnp.sum(jnp.square(jax.grad(loss, 1)(x, kernel)))  # noqa: E731
+        loss = lambda x, kernel: jnp.sum(jnp.sin(multiply(x, kernel)))
+        steep = lambda x, kernel: jnp.sum(jnp.square(jax.grad(loss, 1)(x, kernel)))
         return jax.vmap(jax.grad(steep), (0, None))
 
     split, whole = PartitionSpec("data"), PartitionSpec()
@@ -145,7 +145,7 @@ def test_what_is_computed_again_keeps_its_arguments_alone_and_has_the_same_gradi
     assert again.__name__ == "bent"
     kept = jax.tree.leaves(jax.vjp(again, x, scale)[1])
     assert sorted(leaf.nbytes for leaf in kept if leaf.size > 1) == sorted([x.nbytes, scale.nbytes])
-    total = lambda function: lambda *both: jnp.sum(function(*both).astype(jnp.float32))  # noqa: E731
+    total = lambda function: lambda *both: jnp.sum(function(*both).astype(jnp.float32))
     for found, expected in zip(*(jax.grad(total(f), (0, 1))(x, scale) for f in (again, bent)), strict=True):
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(exact(found), exact(expected))
@@ -158,9 +158,9 @@ def test_a_linear_layer_of_what_is_computed_again_multiplies_three_times(bias, d
     layer = linear(6, 9, ("embed", "mlp"), dtype=dtype, rngs=nnx.Rngs(0), bias=bias)
     graph, params = nnx.split(layer)
     x = draw(2, 5, 6, dtype=dtype)
-    again = lambda params, x: nnx.merge(graph, params).of(gelu, x)  # noqa: E731
-    plain = lambda params, x: nnx.merge(graph, params)(gelu(x))  # noqa: E731
-    total = lambda function: lambda *both: jnp.sum(jnp.sin(function(*both).astype(jnp.float32)))  # noqa: E731
+    again = lambda params, x: nnx.merge(graph, params).of(gelu, x)
+    plain = lambda params, x: nnx.merge(graph, params)(gelu(x))
+    total = lambda function: lambda *both: jnp.sum(jnp.sin(function(*both).astype(jnp.float32)))
     np.testing.assert_array_equal(exact(again(params, x)), exact(plain(params, x)))
     for found, expected in zip(
         *(jax.tree.leaves(jax.grad(total(f), (0, 1))(params, x)) for f in (again, plain)), strict=True
@@ -178,7 +178,7 @@ def test_one_example_is_normed_as_it_is_among_others(norm):
     x, d_out = draw(2, 12, 8), draw(2, 12, 8, seed=1)
     graph, params = nnx.split(norm(8))
     params["scale"][...] = jnp.arange(8.0)
-    run = lambda n: jax.vjp(lambda params, x: nnx.merge(graph, params)(x), params, x[n])  # noqa: E731
+    run = lambda n: jax.vjp(lambda params, x: nnx.merge(graph, params)(x), params, x[n])
     out, pull = run(slice(2))
     d_params, d_x = pull(d_out)
     alone = [(own, pull(d_out[i : i + 1])) for i in range(2) for own, pull in [run(slice(i, i + 1))]]
@@ -192,7 +192,7 @@ def test_one_example_is_normed_as_it_is_among_others(norm):
 def test_one_example_has_no_sums_over_channels_beside_an_axis_of_one(what):
     """XLA:CPU takes about ten times longer for a sum of products over the last axis where the first has one entry."""
     x = draw(1, 12, 2, 8) if what == "attention" else draw(1, 12, 8)
-    call = functools.partial(attention, q_tokens=jnp.arange(12), implementation="cpu")
+    call = functools.partial(dot_product_attention, positions=jnp.arange(12), implementation="cpu")
     run = (lambda x: call(x, x, x)) if what == "attention" else what(8)
     text = jax.jit(lambda x: jax.vjp(run, x)[1](x)).lower(x).compile().as_text()
     reduced = re.findall(r"= f32\[([\d,]*)\]\S* reduce\(", text)

@@ -158,7 +158,7 @@ def test_gradients_to_any_order(kind):
     positions = jnp.asarray([[3, -5], [1024, 2**20]], kind)
     p, f = np.asarray(positions).astype(np.float64), frequencies.astype(np.float64)
     angles = p @ f
-    weigh = lambda q, g: jnp.sum(exact_cos_sin(q, g)[0] + 2 * exact_cos_sin(q, g)[1])  # noqa: E731
+    weigh = lambda q, g: jnp.sum(exact_cos_sin(q, g)[0] + 2 * exact_cos_sin(q, g)[1])
     slope, curve = -np.sin(angles) + 2 * np.cos(angles), -np.cos(angles) - 2 * np.sin(angles)
     np.testing.assert_allclose(jax.grad(weigh, 1)(positions, frequencies), p.T @ slope, rtol=1e-5)
     hessian = jax.jit(jax.hessian(weigh, 1))(positions, frequencies)

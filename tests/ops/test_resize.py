@@ -23,7 +23,7 @@ GRIDS = [
 
 def resize_all(tables, sizes, method, antialias):
     """Resample many tables in one compilation: pairs of an old and a new size."""
-    each = lambda table, pair: resize_embedding(table, *pair, method=method, antialias=antialias)  # noqa: E731
+    each = lambda table, pair: resize_embedding(table, *pair, method=method, antialias=antialias)
     return jax.jit(lambda tables: [each(*pair) for pair in zip(tables, sizes, strict=True)])(tables)
 
 
@@ -64,7 +64,7 @@ def test_gradients_are_those_of_torch(method, antialias):
 
     @jax.jit
     def gradient(table, cotangent):
-        resized = lambda table: resize_embedding(table, old, new, method=method, antialias=antialias)  # noqa: E731
+        resized = lambda table: resize_embedding(table, old, new, method=method, antialias=antialias)
         return jax.vjp(resized, table)[1](cotangent)[0]
 
     np.testing.assert_allclose(gradient(table, cotangent), leaf.grad.numpy(), rtol=0, atol=2e-6)

@@ -20,7 +20,7 @@ def test_pairs_of_float32_are_turned_in_one_pass(learned):
     """Nor are they taken apart, or put together by a concatenation; nor where the frequencies are learned too."""
     x, positions = jnp.asarray(X, jnp.float32), np.arange(6, dtype=np.int32)
     frequencies = jnp.asarray(rope_frequencies(X.shape[-1]))
-    turn = lambda x, frequencies: rope_apply(x, positions, frequencies)  # noqa: E731
+    turn = lambda x, frequencies: rope_apply(x, positions, frequencies)
     run = jax.jit(lambda x, f, g: jax.vjp(turn, x, f)[1](g)[: 1 + learned])
     compiled = run.lower(x, frequencies, x).compile().as_text()
     assert not re.search(r"\[2,6,.* concatenate\(", compiled)
@@ -36,7 +36,7 @@ def test_gradients_of_tables_are_sums_over_all_that_they_turn(rows, pairing, dty
     draws = np.random.default_rng(1)
     tables = [jnp.asarray(draws.normal(size=(*rows, 5)), jnp.float32) for _ in "cs"]
     x, weights = (jnp.asarray(array, dtype) for array in (X, draws.normal(size=X.shape)))
-    turn = lambda *tables: rotate_pairs(x, *tables, pairing=pairing)  # noqa: E731
+    turn = lambda *tables: rotate_pairs(x, *tables, pairing=pairing)
 
     def loss(*tables):
         return jnp.sum((turn(*tables) * weights).astype(jnp.float32))
@@ -59,7 +59,7 @@ def test_gradients_of_tables_are_sums_over_all_that_they_turn(rows, pairing, dty
 def test_learned_frequencies_gather_no_queries(spec):
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
     frequencies = jnp.asarray(rope_frequencies(12)) * jnp.ones((4, 1, 1))
-    backwards = lambda x, f: jax.vjp(lambda x, f: rope_apply(x, np.arange(6), f), x, f)[1](x)  # noqa: E731
+    backwards = lambda x, f: jax.vjp(lambda x, f: rope_apply(x, np.arange(6), f), x, f)[1](x)
     x = jax.device_put(jnp.tile(X, (2, 1, 1, 1)), NamedSharding(mesh, spec))
     run = jax.jit(backwards)
     assert "all-gather" not in run.lower(x, frequencies).compile().as_text()

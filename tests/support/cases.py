@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pejax import Dims, Encoding, Tokens, attention, make_encoding
+from pejax import Dims, Encoding, TokenPositions, dot_product_attention, make_encoding
 from pejax._encoding import Params, attention_hooks, merge_params
 from pejax.testing import Probe, draw_probe, queries_and_keys, settle
 
 TOKENS = 11
 DIMS = {
-    "sequence": Dims(width=48, heads=4, extent=24),
-    "causal": Dims(width=48, heads=4, kv_heads=2, extent=24, causal=True),
-    "image": Dims(width=48, heads=4, kv_heads=2, axes=2, extent=(6, 4)),
-    "volume": Dims(width=48, heads=2, kv_heads=1, head_dim=12, axes=3, extent=(3, 4, 2), scale=0.5),
+    "sequence": Dims(heads=4, head_dim=12, extent=24),
+    "causal": Dims(heads=4, head_dim=12, kv_heads=2, extent=24, causal=True),
+    "image": Dims(heads=4, head_dim=12, kv_heads=2, axes=2, extent=(6, 4)),
+    "volume": Dims(heads=2, head_dim=12, width=48, kv_heads=1, axes=3, extent=(3, 4, 2), scale=0.5),
 }
 
 KINDS = (jnp.int32, jnp.float32)
@@ -61,13 +61,13 @@ class Case:
 
     @functools.cached_property
     def params(self) -> Params:
-        """Merged, before `at`; every number is moved, so that nothing stays at a zero that would hide it."""
-        draw = lambda key: merge_params(self.encoding.init(key), self.encoding.init_layer(key))  # noqa: E731
+        """Merged, before `adapt`; every number is moved, so that nothing stays at a zero that would hide it."""
+        draw = lambda key: merge_params(self.encoding.init(key), self.encoding.init_layer(key))
         return jax.tree.map(lambda leaf: leaf + 0.3 * normal(*leaf.shape), jax.jit(draw)(jax.random.key(7)))
 
     @functools.cached_property
     def settled(self) -> Params:
-        """The parameters passed through `at`."""
+        """The parameters passed through `adapt`."""
         return settle(self.encoding, self.params, self.dims)
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ def serves(spec: str, setting: str) -> bool:
 
 @compiled
 def gradients(
-    case: Case, args: Args, tokens: Tokens, weight: jax.Array, *, implementation: str = "reference"
+    case: Case, args: Args, tokens: TokenPositions, weight: jax.Array, *, implementation: str = "reference"
 ) -> tuple[jax.Array, Args]:
     """Return one layer's attention output `(T, H, D)` and the gradients of its sum weighted by `weight`."""
 
@@ -125,45 +125,45 @@ def gradients(
 
 
 @functools.partial(jax.jit, static_argnames="case", compiler_options={"xla_backend_optimization_level": 0})
-def derivatives(case: Case, args: Args, tokens: Tokens) -> tuple[jax.Array, ...]:
+def derivatives(case: Case, args: Args, tokens: TokenPositions) -> tuple[jax.Array, ...]:
     """Return the slope of a sum of squares along a direction, in two ways, and the change of its gradient, in two."""
     floats = {name: getattr(args, name) for name in ("params", "x", "q_kernel", "k_kernel")}
     along = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape), floats)
-    total = lambda floats: jnp.mean(layer(case, args._replace(**floats), tokens, "reference") ** 2)  # noqa: E731
-    dot = lambda a, b: sum(jnp.vdot(*pair) for pair in zip(*map(jax.tree.leaves, (a, b)), strict=True))  # noqa: E731
-    slope = lambda floats: dot(jax.grad(total)(floats), along)  # noqa: E731
+    total = lambda floats: jnp.mean(layer(case, args._replace(**floats), tokens, "reference") ** 2)
+    dot = lambda a, b: sum(jnp.vdot(*pair) for pair in zip(*map(jax.tree.leaves, (a, b)), strict=True))
+    slope = lambda floats: dot(jax.grad(total)(floats), along)
     once = jax.jvp(total, (floats,), (along,))[1]
     _, change = jax.jvp(jax.grad(total), (floats,), (along,))
     return once, slope(floats), change, jax.grad(slope)(floats)
 
 
-def layer(case: Case, args: Args, tokens: Tokens, implementation: str) -> jax.Array:
+def layer(case: Case, args: Args, tokens: TokenPositions, implementation: str) -> jax.Array:
     """Run one layer by the model's rule, the keys being their own values."""
     encoding, dims = case.encoding, case.dims
     params = settle(encoding, args.params, dims)
     q, k = queries_and_keys(encoding, params, Probe(args.x, args.q_kernel, args.k_kernel, tokens.positions))
     k = k[:, :: dims.heads // dims.kv_heads]
     options = {"causal": dims.causal, "scale": dims.scale, "implementation": implementation}
-    return attention(
-        q, k, k, q_tokens=tokens, **attention_hooks(encoding, params, rotated=True, embedded=True), **options
+    return dot_product_attention(
+        q, k, k, positions=tokens, hooks=attention_hooks(encoding, params, rotated=True, embedded=True), **options
     )
 
 
-def in_order(case: Case) -> tuple[Args, Tokens]:
+def in_order(case: Case) -> tuple[Args, TokenPositions]:
     """Draw tokens within the extent that come in the order of their array, all placed, in one segment."""
     probe = draw_probe(3, case.dims, tokens=TOKENS, reach=1.0, dtype=jnp.float32)
     positions = jnp.arange(TOKENS, dtype=jnp.float32) if case.dims.axes == 1 else probe.positions
     order, placed = jnp.arange(TOKENS, dtype=jnp.int32), jnp.ones(TOKENS, bool)
-    tokens = Tokens(positions, index=order, placed=placed, segments=jnp.ones(TOKENS, jnp.int32))
+    tokens = TokenPositions(positions, order=order, has_position=placed, segment_ids=jnp.ones(TOKENS, jnp.int32))
     return Args(case.params, probe.x, probe.q_kernel, probe.k_kernel, positions), tokens
 
 
-def with_tokens(args: Args, tokens: Tokens, x: jax.Array) -> tuple[Args, Tokens]:
+def with_tokens(args: Args, tokens: TokenPositions, x: jax.Array) -> tuple[Args, TokenPositions]:
     """Return the arguments for other tokens."""
     return args._replace(x=x, positions=tokens.positions), tokens
 
 
-def run(case: Case, args: Args, tokens: Tokens) -> jax.Array:
+def run(case: Case, args: Args, tokens: TokenPositions) -> jax.Array:
     """Return the layer's output, from a program that is compiled anyway."""
     if case.setting in DIFFERENTIATED:
         return gradients(case, args, tokens, no_weight(case))[0]
@@ -171,7 +171,7 @@ def run(case: Case, args: Args, tokens: Tokens) -> jax.Array:
 
 
 @compiled
-def forward(case: Case, args: Args, tokens: Tokens, *, implementation: str = "reference") -> jax.Array:
+def forward(case: Case, args: Args, tokens: TokenPositions, *, implementation: str = "reference") -> jax.Array:
     """Return one layer's attention output `(T, H, D)`."""
     return layer(case, args, tokens, implementation)
 

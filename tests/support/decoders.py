@@ -32,8 +32,8 @@ def make(seed: int = 0, **options) -> Decoder:
     draw = np.random.default_rng(seed)
     config = DecoderConfig(**(TINY | options))
     static, shapes = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
-    fill = lambda leaf: jnp.asarray(0.5 + draw.normal(size=leaf.shape, scale=0.3), leaf.dtype)  # noqa: E731
-    centre = lambda path, leaf: leaf - (0.5 if "kernel" in jax.tree_util.keystr(path) else 0.0)  # noqa: E731
+    fill = lambda leaf: jnp.asarray(0.5 + draw.normal(size=leaf.shape, scale=0.3), leaf.dtype)
+    centre = lambda path, leaf: leaf - (0.5 if "kernel" in jax.tree_util.keystr(path) else 0.0)
     return nnx.merge(static, jax.tree_util.tree_map_with_path(centre, jax.tree.map(fill, shapes)))
 
 
@@ -43,9 +43,9 @@ def ids_of(*shape: int, seed: int = 1) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="static", compiler_options=FAST)
 def _logits(static, params, ids, segments, extent):
-    return nnx.merge(static, params)(ids, segments=segments, extent=extent)
+    return nnx.merge(static, params)(ids, segment_ids=segments, extent=extent)
 
 
-def logits(model: Decoder, ids, segments=None, *, extent=None) -> jax.Array:
+def logits(model: Decoder, ids, segment_ids=None, *, extent=None) -> jax.Array:
     """Return the logits; models of equal configs share a compilation."""
-    return _logits(*nnx.split(model), ids, segments, extent)
+    return _logits(*nnx.split(model), ids, segment_ids, extent)

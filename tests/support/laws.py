@@ -30,7 +30,7 @@ from cases import (
     with_tokens,
 )
 
-from pejax import ENCODINGS, Tokens, encoded_attention, make_encoding
+from pejax import ENCODINGS, TokenPositions, attend, make_encoding
 from pejax._encoding import from_distance, split_params
 from pejax.testing import (
     assert_norm_preserved,
@@ -106,14 +106,14 @@ def rotation_starts_from_the_identity(case: Case) -> None:
     assert jnp.max(jnp.abs(turned[1] - x[1])) > 0.05
 
 
-@law(has("bias", "values"))
+@law(has("bias", "relative_values"))
 def a_tile_is_a_slice_of_the_whole(case: Case) -> None:
     """`bias(tile) = bias(all)[tile]`, values add up over tiles of keys, `distance` is the bias."""
     for dtype in KINDS:
         assert_tile_consistent(case.encoding, case.params, case.dims, dtype=dtype)
 
 
-@law(has("distance"))
+@law(has("distance_bias"))
 def distance_is_the_bias(case: Case) -> None:
     """`from_distance(distance) = bias` to the bit, and such an encoding can only be shift invariant."""
     encoding = case.encoding
@@ -123,11 +123,11 @@ def distance_is_the_bias(case: Case) -> None:
     q, k = jnp.zeros((2, 5, case.dims.head_dim))
     at = draw(case, 5, reach=8)
     whole = encoding.bias(params_h, q, k, at, at[::-1])
-    chex.assert_trees_all_equal(whole, from_distance(encoding.distance)(params_h, q, k, at, at[::-1]))
-    chex.assert_trees_all_close(whole[:, 0], encoding.distance(params_h, at[-1:] - at), rtol=1e-6)
+    chex.assert_trees_all_equal(whole, from_distance(encoding.distance_bias)(params_h, q, k, at, at[::-1]))
+    chex.assert_trees_all_close(whole[:, 0], encoding.distance_bias(params_h, at[-1:] - at), rtol=1e-6)
 
 
-@law(has("vectors"))
+@law(has("relative_keys"))
 def vectors_are_the_bias(case: Case) -> None:
     """`(q_i + v) · a_r + u · k_j = bias` with r = p_j - p_i; such an encoding can only be shift invariant."""
     encoding = case.encoding
@@ -138,7 +138,7 @@ def vectors_are_the_bias(case: Case) -> None:
     at = draw(case, 5, reach=8)
     relative = at[::-1] - at[:, None]
     first, last = int(jnp.min(relative)), int(jnp.max(relative))
-    a, v, u = encoding.vectors(params_h, jnp.arange(first, last + 1))
+    a, v, u = encoding.relative_keys(params_h, jnp.arange(first, last + 1))
     bias = jnp.einsum("id,ijd->ij", q + v, a[relative - first]) + k @ u
     close(bias, encoding.bias(params_h, q, k, at, at[::-1]), 1e-5)
 
@@ -172,10 +172,10 @@ def hooks_keep_shapes_and_types(case: Case) -> None:
                 same(heads, hook, params, heads, at)
         if encoding.bias is not None:
             same(jnp.zeros((3, 5)), encoding.bias, params_h, q[:3, 0], k[:, 0], at[:3], at)
-        if encoding.values is not None:
-            same(jnp.zeros((3, dims.head_dim)), encoding.values, params_h, jnp.ones((3, 5)), at[:3], at)
-        if encoding.distance is not None:
-            same(jnp.zeros(5), encoding.distance, params_h, at)
+        if encoding.relative_values is not None:
+            same(jnp.zeros((3, dims.head_dim)), encoding.relative_values, params_h, jnp.ones((3, 5)), at[:3], at)
+        if encoding.distance_bias is not None:
+            same(jnp.zeros(5), encoding.distance_bias, params_h, at)
 
 
 def same(expected: jax.Array, hook: Callable, *args: object) -> None:
@@ -195,13 +195,13 @@ def bfloat16_loses_no_phase(case: Case) -> None:
     chex.assert_trees_all_close(rough, exact, rtol=2.0**-8, atol=1e-6)
 
 
-@law(has("values"))
+@law(has("relative_values"))
 def values_are_linear(case: Case) -> None:
     """`values(a·w + b·u) = a·values(w) + b·values(u)`."""
     shared, heads = split_params(case.settled)
     params_h = {**shared, **jax.tree.map(lambda leaf: leaf[0], heads)}
     at = draw(case, 5, reach=1)
-    hook = lambda weights: case.encoding.values(params_h, weights, at, at)  # noqa: E731
+    hook = lambda weights: case.encoding.relative_values(params_h, weights, at, at)
     w, u = normal(2, 5, 5)
     close(hook(2.0 * w - 3.0 * u), 2.0 * hook(w) - 3.0 * hook(u))
 
@@ -239,9 +239,9 @@ def jit_changes_nothing(case: Case) -> None:
     probe = draw_probe(0, case.dims, reach=1.0)
     args = (case.encoding, case.params, case.dims, probe)
     close(dense_terms(*args), dense_terms.__wrapped__(*args))
-    if case.encoding.at is not None and case.dims.axes == 1 and case.encoding.embed is None:
-        traced = jax.jit(case.encoding.at)(case.params, jnp.int32(3 * case.dims.extent))
-        close(traced, case.encoding.at(case.params, 3 * case.dims.extent))
+    if case.encoding.adapt is not None and case.dims.axes == 1 and case.encoding.embed is None:
+        traced = jax.jit(case.encoding.adapt)(case.params, jnp.int32(3 * case.dims.extent))
+        close(traced, case.encoding.adapt(case.params, 3 * case.dims.extent))
 
 
 @law(attends)
@@ -250,8 +250,8 @@ def blockwise_is_dense(case: Case, *, everywhere: bool = False) -> None:
     args, tokens = in_order(case)
     tokens = tokens._replace(
         positions=tokens.positions.at[5].set(tokens.positions[2]).at[0].set(0),  # two tokens at one place
-        placed=jnp.arange(TOKENS) > 0,
-        segments=jnp.asarray([1] * 7 + [2] * (TOKENS - 8) + [0], jnp.int32),
+        has_position=jnp.arange(TOKENS) > 0,
+        segment_ids=jnp.asarray([1] * 7 + [2] * (TOKENS - 8) + [0], jnp.int32),
     )
     args, tokens = with_tokens(args, tokens, args.x)
     weight = normal(*no_weight(case).shape)
@@ -281,12 +281,12 @@ def constants_are_arguments(case: Case, *, everywhere: bool = False) -> None:
     for implementation, dtype in ways if everywhere else [("cpu", "bfloat16")]:
         shape = (TOKENS, dims.heads, dims.head_dim)
         q, k, v, weight = (x.astype(dtype) for x in normal(4, *shape))
-        tokens = Tokens(draw(case, TOKENS, reach=1), index=jnp.arange(TOKENS))
-        options = {"q_tokens": tokens, "causal": dims.causal, "extent": dims.extent, "implementation": implementation}
+        tokens = TokenPositions(draw(case, TOKENS, reach=1), order=jnp.arange(TOKENS))
+        options = {"positions": tokens, "causal": dims.causal, "extent": dims.extent, "implementation": implementation}
         k, v = (x[:, : dims.kv_heads] for x in (k, v))
 
         def total(q, k, v, params, options=options, weight=weight):
-            return jnp.sum((weight * encoded_attention(case.encoding, params, q, k, v, **options)).astype(jnp.float32))
+            return jnp.sum((weight * attend(case.encoding, q, k, v, params=params, **options)).astype(jnp.float32))
 
         step, given = jax.grad(total, argnums=(0, 1, 2, 3)), (q, k, v, case.params)
         runs = jax.jit(functools.partial(step, *given))(), jax.jit(step)(*given)
@@ -321,13 +321,13 @@ def packed_is_separate(case: Case) -> None:
     """Two sequences in one row, each with its own positions, are two rows."""
     args, tokens = in_order(case)
     at = jnp.concatenate([tokens.positions[:6], tokens.positions[:5]])
-    first, both = jnp.arange(TOKENS) < 6, tokens.segments
+    first, both = jnp.arange(TOKENS) < 6, tokens.segment_ids
     packed = run(
-        case, *with_tokens(args, tokens._replace(positions=at, segments=both + first.astype(jnp.int32)), args.x)
+        case, *with_tokens(args, tokens._replace(positions=at, segment_ids=both + first.astype(jnp.int32)), args.x)
     )
     for mine in (first, ~first):
         noise = jnp.where(mine[:, None], args.x, 100.0)
-        alone = tokens._replace(positions=at, segments=mine.astype(jnp.int32))
+        alone = tokens._replace(positions=at, segment_ids=mine.astype(jnp.int32))
         output = run(case, *with_tokens(args, alone, noise))
         close(output[mine], packed[mine])
         assert not jnp.any(output[~mine]), "padding gives zeros"

@@ -76,7 +76,7 @@ def make_task(config: Config) -> Task:
 
     def batches(step: int, rows: range) -> Any:
         drawn = grain.MapDataset.range(8).seed(config.seed).repeat().random_map(draw)
-        factor = lambda at: np.float32(config.spoilt if at == 36 else "1")  # noqa: E731
+        factor = lambda at: np.float32(config.spoilt if at == 36 else "1")
         drawn = drawn.map_with_index(lambda at, batch: {"x": batch["x"] * factor(at)})[step:]
         return iter(drawn.map(lambda batch: {"x": batch["x"][rows.start : rows.stop]}).to_iter_dataset())
 

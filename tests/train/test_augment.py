@@ -87,7 +87,7 @@ def test_every_operation_keeps_size_and_mode(name: str, channels: int) -> None:
 
 def test_operations_at_nine_tenths() -> None:
     grey = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    level = lambda name, seed=0: np.asarray(randaugment.OPS[name](Image.fromarray(grey), 0.9, rng(seed)), int)  # noqa: E731
+    level = lambda name, seed=0: np.asarray(randaugment.OPS[name](Image.fromarray(grey), 0.9, rng(seed)), int)
     ramp = grey.astype(int)
     np.testing.assert_array_equal(level("Invert"), 255 - ramp)
     np.testing.assert_array_equal(level("Posterize"), ramp // 128 * 128)

@@ -34,7 +34,7 @@ def expected(states, columns, labels):
 def test_chunks_change_neither_value_nor_gradient(sizes, vocab, at_once):
     states, columns, labels, weights = operands(vocab=vocab)
     execution = training_execution(make_mesh(0, sizes)) if sizes else Execution()
-    weighed = lambda losses: jnp.sum(weights * losses)  # noqa: E731
+    weighed = lambda losses: jnp.sum(weights * losses)
     run = jax.jit(lambda x, w: cross_entropy(x, w, labels, execution, at_once=at_once))
     np.testing.assert_allclose(run(states, columns), expected(states, columns, labels), rtol=1e-6, atol=1e-6)
     found = jax.jit(jax.grad(lambda x, w: weighed(run(x, w)), (0, 1)))(states, columns)
@@ -57,7 +57,7 @@ def test_memory_is_that_of_a_chunk():
     labels = jax.ShapeDtypeStruct((1, 4096), jnp.int32)
 
     def temporary(at_once: int) -> int:
-        loss = lambda x, w, labels: cross_entropy(x, w, labels, at_once=at_once).mean()  # noqa: E731
+        loss = lambda x, w, labels: cross_entropy(x, w, labels, at_once=at_once).mean()
         compiled = jax.jit(jax.grad(loss, (0, 1))).lower(*shapes, labels).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 

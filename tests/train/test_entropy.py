@@ -8,7 +8,7 @@ from decoders import FAST
 from flax import nnx
 
 from pejax import attention_weights
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 from pejax.models import Execution
 from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -29,8 +29,8 @@ def test_entropy_is_that_of_the_weights(length, causal):
     keys = jax.random.split(jax.random.key(0), 2)
     q, k = (2.0 * jax.random.normal(key, (2, length, 4, 8)) for key in keys)
     segments = jnp.where(jnp.arange(length) < length - 2, 1, 0)
-    tokens = Tokens(jnp.arange(length, dtype=jnp.int32), segments=segments)
-    options = {"q_tokens": tokens, "k_tokens": tokens, "causal": causal}
+    tokens = TokenPositions(jnp.arange(length, dtype=jnp.int32), segment_ids=segments)
+    options = {"positions": tokens, "k_positions": tokens, "causal": causal}
     rows = np.linspace(0, length - 1, min(64, length)).round().astype(int)
     weights = attention_weights(q, k, **options)[..., rows, :]
     assert float(attention_entropy.entropy(q, k, 1, **options)) == pytest.approx(mean_entropy(weights), rel=1e-5)
@@ -38,7 +38,7 @@ def test_entropy_is_that_of_the_weights(length, causal):
 
 def test_uniform_attention_has_the_logarithm_of_the_number_of_keys():
     q = jnp.zeros((1, 7, 2, 4))
-    found = attention_entropy.entropy(q, q, 2, q_tokens=jnp.zeros((7, 2)))
+    found = attention_entropy.entropy(q, q, 2, positions=jnp.zeros((7, 2)))
     assert float(found) == pytest.approx(np.log(7), rel=1e-5)
 
 

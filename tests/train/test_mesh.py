@@ -279,11 +279,11 @@ def test_bad_flags_are_one_line(flag, tmp_path, capsys):
 def test_layers_alone_sum_their_gradients_once(alone):
     """Nothing inside of a loop over layers waits for another device."""
     mesh = make_mesh(8)
-    assert training_execution(mesh).alone
+    assert training_execution(mesh).local
     task, config = program("text", "--pe=t5")
     steps = recipe(config, make_optimizer(config, STEPS, 2)[0], task.sums)
     shardings = state_shardings(task.split, steps, mesh)
-    execution = dataclasses.replace(training_execution(mesh), alone=alone)
+    execution = dataclasses.replace(training_execution(mesh), local=alone)
     step = make_step(functools.partial(task.loss, execution=execution), steps, shardings, mesh)
     state = jax.eval_shape(functools.partial(init_state, recipe=steps), task.split.shapes)
     text = step.lower(state, batches("text")[0]).compile(FAST).as_text()
@@ -302,10 +302,10 @@ def alone_like_one_device(model, logits) -> None:
     graph, params = nnx.split(model)
 
     def measured(execution):
-        loss = lambda params: jnp.mean(jnp.square(logits(nnx.merge(graph, params), execution)))  # noqa: E731
+        loss = lambda params: jnp.mean(jnp.square(logits(nnx.merge(graph, params), execution)))
         return jax.jit(jax.value_and_grad(loss))(params)
 
-    ours, plain = map(measured, (Execution(make_mesh(8), batch=("data",), alone=True), Execution()))
+    ours, plain = map(measured, (Execution(make_mesh(8), batch=("data",), local=True), Execution()))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), ours, plain)
     sizes = {jax.tree_util.keystr(path): np.abs(leaf).max() for path, leaf in jax.tree.leaves_with_path(plain[1])}
     assert any(size for name, size in sizes.items() if "position" in name), "the test would not see them change"
@@ -317,7 +317,7 @@ def test_layers_alone_have_the_segments_and_lengths_of_their_examples(lengths):
     extent = jnp.arange(8, 16) if lengths == "each" else lengths
     model = Decoder(config, rngs=nnx.Rngs(0))
     ids, segments = jnp.asarray(IDS), jnp.asarray(SEGMENTS)
-    alone_like_one_device(model, lambda model, on: model(ids, segments=segments, extent=extent, execution=on))
+    alone_like_one_device(model, lambda model, on: model(ids, segment_ids=segments, extent=extent, execution=on))
 
 
 @pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -341,9 +341,9 @@ def test_layers_alone_look_at_the_encoders_states_of_their_examples():
 
 def test_layers_alone_need_a_mesh_that_splits_the_batch_alone():
     with pytest.raises(
-        ValueError, match=r"^alone needs a mesh that splits nothing but the batch, got {'data': 4, .*}$"
+        ValueError, match=r"^local needs a mesh that splits nothing but the batch, got {'data': 4, .*}$"
     ):
-        dataclasses.replace(training_execution(make_mesh(8, "data=4,tensor=2")), alone=True)
-    with pytest.raises(ValueError, match=r"^alone needs a mesh that splits nothing but the batch, got {}$"):
-        Execution(alone=True)
-    assert not training_execution(make_mesh(8, "data=2,fsdp=4")).alone, "parameters are split too"
+        dataclasses.replace(training_execution(make_mesh(8, "data=4,tensor=2")), local=True)
+    with pytest.raises(ValueError, match=r"^local needs a mesh that splits nothing but the batch, got {}$"):
+        Execution(local=True)
+    assert not training_execution(make_mesh(8, "data=2,fsdp=4")).local, "parameters are split too"

@@ -61,7 +61,7 @@ def test_smoothing_commutes_with_mixing() -> None:
     images = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
     one_hot = np.eye(3, dtype=np.float32)[[0, 1, 1, 2]]
     mixed = np.asarray(MIX(images, jnp.asarray(one_hot), 0.8, 0.0, jax.random.key(0))[1])
-    smooth = lambda targets: 0.9 * targets + 0.1 / 3  # noqa: E731
+    smooth = lambda targets: 0.9 * targets + 0.1 / 3
     share = mixed[0, 0]
     expected = share * smooth(one_hot) + (1 - share) * smooth(one_hot[::-1])
     np.testing.assert_allclose(smooth(mixed), expected, atol=1e-6)

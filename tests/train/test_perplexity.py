@@ -28,8 +28,8 @@ class Counting:
         self.config = Config(**{"length": TRAINED, "eval_stride": 1, "eval_limit": 0, **settings}).validated()
         self.rule, self.most = rule, most
 
-    def losses(self, params, ids, segments=None, execution=None):
-        del segments, execution
+    def losses(self, params, ids, segment_ids=None, execution=None):
+        del segment_ids, execution
         before = jnp.arange(1, ids.shape[1])
         return params * self.rule(before[None], ids[:, :-1], ids[:, 1:]).astype(jnp.float32)
 
@@ -91,14 +91,14 @@ def test_beyond_are_the_tokens_with_more_than_the_trained_length_before_them_and
 
 def test_a_model_that_needs_the_context_gains_what_it_is_worth():
     """A token costs 3 nats, and 2 less where at least 6 tokens stand before it."""
-    needs = lambda before, context, target: jnp.where(before >= 6, 1.0, 3.0) + 0.0 * f32(target)  # noqa: E731
+    needs = lambda before, context, target: jnp.where(before >= 6, 1.0, 3.0) + 0.0 * f32(target)
     row = found(Counting(needs, eval_lengths=(12,)), corpus_of(13, 13))[12]
     assert (row.sliding.mean, row.beyond.mean) == pytest.approx((3.0, (3 + 7 * 1) / 8))
     assert row.gain.mean == pytest.approx(2 * 7 / 8)
 
 
 def test_the_sliding_context_is_the_last_tokens_before_the_target():
-    sum_of_context = lambda before, context, target: 1000 * jnp.cumsum(context, axis=1) + target  # noqa: E731
+    sum_of_context = lambda before, context, target: 1000 * jnp.cumsum(context, axis=1) + target
     row = found(Counting(sum_of_context, eval_lengths=(12,)), corpus_of(13))[12]
     expected = [1000 * sum(range(target - TRAINED, target)) + target for target in range(5, 13)]
     assert row.sliding.mean == pytest.approx(np.mean(expected))
@@ -138,7 +138,7 @@ def test_nothing_is_read_with_a_sliding_context_where_nothing_can_be_compared(mo
 
 
 def test_eight_devices_and_batches_with_filling_give_the_same(monkeypatch):
-    rule = lambda before, context, target: jnp.sin(f32(before + context * target))  # noqa: E731
+    rule = lambda before, context, target: jnp.sin(f32(before + context * target))
     one = found(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27))
     eight = found(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27), devices=8)
     monkeypatch.setitem(perplexity.TOKENS_AT_ONCE, "cpu", 21)

@@ -116,7 +116,7 @@ def test_a_loop_of_unknown_length_is_told_where_it_sends(sends):
         jax.shard_map, mesh=mesh, in_specs=(PartitionSpec(AXES), None), out_specs=PartitionSpec(AXES), check_vma=False
     )
     def program(x, n):
-        turn = lambda _, x: jnp.sin(lax.ppermute(x, "data", [(0, 1), (1, 0)]) if sends else x)  # noqa: E731
+        turn = lambda _, x: jnp.sin(lax.ppermute(x, "data", [(0, 1), (1, 0)]) if sends else x)
         return lax.psum(lax.fori_loop(0, n, turn, x), "data")
 
     shapes = jax.ShapeDtypeStruct((8 * 96,), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)

@@ -228,11 +228,11 @@ def test_resized_parameters_are_those_that_at_gives():
     params = old.init(jax.random.key(0))
     fitted = resized(old, new, params)
     assert jax.tree.map(jnp.shape, fitted) == jax.tree.map(jnp.shape, new.init(jax.random.key(1)))
-    wanted = old.encoding.at(params["position"], (3, 3))
+    wanted = old.encoding.adapt(params["position"], (3, 3))
     jax.tree.map(np.testing.assert_array_equal, fitted["position"], wanted)
     images = jax.random.normal(jax.random.key(2), (2, 42, 42, 1))
     head = jax.random.normal(jax.random.key(3), fitted["head"]["kernel"].shape)
-    with_head = lambda params: {**params, "head": {**params["head"], "kernel": head}}  # noqa: E731
+    with_head = lambda params: {**params, "head": {**params["head"], "kernel": head}}
     logits = [c.logits(with_head(p), images, extend="none") for c, p in ((old, params), (new, fitted))]
     np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-6)
 

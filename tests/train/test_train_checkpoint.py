@@ -175,7 +175,7 @@ def test_other_devices_and_meshes_restore_exactly(tmp_path):
             found, state = checkpoints.restore(whole_state(sizes, devices, 0), lambda config: None)
             assert found == step - 1
             jax.tree.map(np.testing.assert_array_equal, state, whole_state(sizes, devices, 7))
-            same = lambda a, b: a.sharding == b.sharding  # noqa: E731
+            same = lambda a, b: a.sharding == b.sharding
             assert jax.tree.all(jax.tree.map(same, state, whole_state(sizes, devices, 0)))
         checkpoints.save(step, whole_state(sizes, devices, 7), {})
         checkpoints.wait()

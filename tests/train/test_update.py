@@ -26,7 +26,7 @@ SHAPES = {
 
 def drawn(seed: int, shapes=SHAPES):
     rng = np.random.default_rng(seed)
-    is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
+    is_shape = lambda x: isinstance(x, tuple)
     return jax.tree.map(lambda shape: jnp.asarray(rng.standard_normal(shape), jnp.float32), shapes, is_leaf=is_shape)
 
 
@@ -112,10 +112,10 @@ def compiled_update(split: PartitionSpec):
     """Compile the update of a stack of layers that is split over two devices."""
     recipe, held = begun(average=0.0, shapes={"blocks": {"kernel": (8, 64, 64)}})
     mesh = make_mesh(2, "fsdp=2")
-    own = lambda x: NamedSharding(mesh, split if x.ndim else PartitionSpec())  # noqa: E731
+    own = lambda x: NamedSharding(mesh, split if x.ndim else PartitionSpec())
     held, grads = (jax.tree.map(lambda x: jax.device_put(x, own(x)), tree) for tree in (held, held.params))
     update = partial(by_norm, recipe, jnp.float32(1.0))
-    run = lambda held, grads: layer_by_layer(update, recipe.optimizer, grads, held, large=1)  # noqa: E731
+    run = lambda held, grads: layer_by_layer(update, recipe.optimizer, grads, held, large=1)
     jitted = jax.jit(run, donate_argnums=0, out_shardings=jax.tree.map(own, held), compiler_options=CPU_COMPILER)
     return jitted.lower(held, grads).compile()
 

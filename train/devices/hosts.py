@@ -86,7 +86,7 @@ def together(hosts: str, onward: Callable[[], str]) -> Iterator[None]:
     if not hosts:
         yield
         return
-    gone = lambda: f"error: another process of this run was lost; {onward()}"  # noqa: E731
+    gone = lambda: f"error: another process of this run was lost; {onward()}"
     with last_words(gone):
         try:
             yield

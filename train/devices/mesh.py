@@ -99,7 +99,7 @@ def training_execution(mesh: Mesh, remat: str = "none") -> Execution:
     if mesh.size == 1:
         return Execution(remat=remat)
     alone = mesh.shape["data"] == mesh.size and mesh.devices.flat[0].platform == "cpu"
-    return Execution(mesh, batch=BATCH, heads="tensor", sequence="sequence", remat=remat, alone=alone)
+    return Execution(mesh, batch=BATCH, heads="tensor", sequence="sequence", remat=remat, local=alone)
 
 
 def evaluation_execution(mesh: Mesh) -> Execution:
@@ -162,7 +162,7 @@ def parameter_shardings(variables: Any, mesh: Mesh) -> Any:
 
     specs = nnx.to_pure_dict(partition_specs(variables, RULES))
     shapes = jax.tree.map(lambda leaf: leaf.shape, nnx.to_pure_dict(variables))
-    is_spec = lambda leaf: isinstance(leaf, PartitionSpec)  # noqa: E731
+    is_spec = lambda leaf: isinstance(leaf, PartitionSpec)
     return jax.tree.map(divided, specs, shapes, is_leaf=is_spec)
 
 

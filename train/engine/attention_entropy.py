@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax import attention, attention_weights
-from pejax._tokens import Tokens, as_tokens
+from pejax import attention_weights, dot_product_attention
+from pejax._tokens import TokenPositions, as_token_positions
 from pejax.models import Execution
 
 QUERIES = 64
 """Queries of a sequence that are looked at, at most."""
 
-IGNORED_OPTIONS = ("values", "dropout", "implementation", "return_lse")
+IGNORED_OPTIONS = ("relative_values", "dropout", "implementation", "return_lse")
 """Options of attention that its weights do not depend on."""
 
 
@@ -38,13 +38,13 @@ class EntropyExecution(Execution):
     found: list[list[Float[Array, " L"]]] = dataclasses.field(default_factory=list)
 
     @property
-    def attend(self) -> Callable[..., Any]:
-        """`attention`, watched."""
+    def attention(self) -> Callable[..., Any]:
+        """`dot_product_attention`, watched."""
         return self._attend
 
     def _attend(self, q: Array, k: Array, v: Array, **options: Any) -> Any:
         self.found[-1].append(entropy(q, k, self.axes, **options))
-        return attention(q, k, v, **options)
+        return dot_product_attention(q, k, v, **options)
 
     def scan(self, step: Callable, x: Array, layers: Any) -> tuple[Array, Any]:
         """Apply the layers in turn; what each of them looked at comes out of the scan beside its caches."""
@@ -66,24 +66,24 @@ def entropy(q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int,
         q: rotated queries.
         k: rotated keys.
         axes: A, of the positions.
-        **options: of `attention`.
+        **options: of `dot_product_attention`.
     """
     length = q.shape[-3]
     rows = np.unique(np.linspace(0, length - 1, min(QUERIES, length)).round().astype(int))
     given = {name: value for name, value in options.items() if name not in IGNORED_OPTIONS}
-    tokens = as_tokens(given.pop("q_tokens"))
-    keys = given.pop("k_tokens", None)
-    given |= {"q_tokens": taken(tokens, rows, axes), "k_tokens": tokens if keys is None else keys}
+    tokens = as_token_positions(given.pop("positions"))
+    keys = given.pop("k_positions", None)
+    given |= {"positions": taken(tokens, rows, axes), "k_positions": tokens if keys is None else keys}
     weights = attention_weights(q[..., rows, :, :], k, **given)
     seen = jnp.sum(weights)  # every row that sees a key sums to 1
     return -jnp.sum(jax.scipy.special.xlogy(weights, weights)) / seen
 
 
-def taken(tokens: Tokens, rows: np.ndarray, axes: int) -> Tokens:
+def taken(tokens: TokenPositions, rows: np.ndarray, axes: int) -> TokenPositions:
     """Return where some of the tokens of sequences are."""
-    take = lambda leaf: None if leaf is None else jnp.take(leaf, rows, axis=-1)  # noqa: E731
+    take = lambda leaf: None if leaf is None else jnp.take(leaf, rows, axis=-1)
     positions = jnp.take(tokens.positions, rows, axis=-1 if axes == 1 else -2)
-    return Tokens(positions, take(tokens.index), take(tokens.placed), take(tokens.segments))
+    return TokenPositions(positions, take(tokens.order), take(tokens.has_position), take(tokens.segment_ids))
 
 
 def named(found: list[list[Float[Array, " L"]]]) -> dict[str, float]:

@@ -85,7 +85,7 @@ def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
 
 def state_shapes(split: Any, recipe: Recipe, shardings: Any) -> TrainState:
     """Return the state as shapes, split as `state_shardings` says."""
-    split_as = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # noqa: E731
+    split_as = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
     return jax.tree.map(split_as, jax.eval_shape(partial(init_state, recipe=recipe), split.shapes), shardings)
 
 

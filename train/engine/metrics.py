@@ -51,7 +51,7 @@ class Watch(NamedTuple):
 
 def begin() -> Watch:
     """Return the figures before the first step."""
-    zero = lambda: jnp.zeros((), jnp.float32)  # noqa: E731  # no two leaves may share a buffer that is donated
+    zero = lambda: jnp.zeros((), jnp.float32)  # no two leaves may share a buffer that is donated
     return Watch(jnp.zeros((), bool), zero(), jnp.full((WINDOW,), jnp.nan), zero(), zero(), zero())
 
 
@@ -85,7 +85,7 @@ def observe(
 
 def cleared(watch: Watch) -> Watch:
     """Return the figures after a report, each array where it was."""
-    zero = lambda leaf: jnp.zeros_like(leaf, device=leaf.sharding)  # noqa: E731
+    zero = lambda leaf: jnp.zeros_like(leaf, device=leaf.sharding)
     return watch._replace(steps=zero(watch.steps), norm=zero(watch.norm), largest=zero(watch.largest))
 
 

@@ -46,7 +46,7 @@ def make_optimizer(config: RunConfig, steps: int, warmup: int) -> tuple[optax.Gr
 
 def decayed(params: Any) -> Any:
     """Return which parameters get weight decay: kernels outside of `NO_DECAY`."""
-    kernel = lambda path, _: names(path)[-1] == "kernel" and not set(names(path)) & set(NO_DECAY)  # noqa: E731
+    kernel = lambda path, _: names(path)[-1] == "kernel" and not set(names(path)) & set(NO_DECAY)
     return jax.tree_util.tree_map_with_path(kernel, params)
 
 

@@ -194,7 +194,7 @@ def plot(axes: Axes, runs: Sequence[Evaluation], curves: Sequence[Curve], traine
         curves: of the runs.
         trained: name of the line.
     """
-    last = lambda curve: [value for value in curve.value if not math.isnan(value)][-1:]  # noqa: E731
+    last = lambda curve: [value for value in curve.value if not math.isnan(value)][-1:]
     for i in sorted(range(len(runs)), key=lambda i: last(curves[i]), reverse=True):
         curve, colour = curves[i], COLOURS[i % len(COLOURS)]
         line, marker = STYLES[i // len(COLOURS) % len(STYLES)]

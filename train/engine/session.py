@@ -260,7 +260,7 @@ def restore_params(
     steps = recipe(config, optimizer, sums)
     shapes = state_shapes(split, steps, state_shardings(split, steps, mesh))
     checkpoints = Checkpoints(folder, console.print, reading=True)
-    check = lambda record: require_same(from_dict(type(config), record["run"]), config)  # noqa: E731
+    check = lambda record: require_same(from_dict(type(config), record["run"]), config)
     step, state = checkpoints.restore(shapes, check)
     checkpoints.close()
     return step, state.params if state.average is None else state.average

@@ -48,7 +48,7 @@ class Split(Generic[Model]):
 
     def init(self, key: Array, shardings: Any = None) -> Any:
         """Draw the parameters, each device its own share where they are split."""
-        draw = lambda key: nnx.to_pure_dict(nnx.state(self._make(nnx.Rngs(key))))  # noqa: E731
+        draw = lambda key: nnx.to_pure_dict(nnx.state(self._make(nnx.Rngs(key))))
         return jax.jit(draw, out_shardings=shardings)(key)
 
     def model(self, params: Any) -> Model:

@@ -96,7 +96,7 @@ def layer_by_layer(
     numbers = tree.unflatten(range(len(places)))
 
     def part(chosen: Callable[[int], bool]) -> tuple[Any, Held]:
-        own = lambda leaf, number: leaf if chosen(number) else None  # noqa: E731
+        own = lambda leaf, number: leaf if chosen(number) else None
         opt = optax.tree.map_params(optimizer, own, held.opt, numbers)
         average = None if held.average is None else jax.tree.map(own, held.average, numbers)
         return jax.tree.map(own, grads, numbers), Held(jax.tree.map(own, held.params, numbers), opt, average)
@@ -112,7 +112,7 @@ def layer_by_layer(
 
     rest = update(*part(lambda number: number not in stacks))
     found = [in_turn(*part(lambda number, n=n: number == n)) for n in stacks]
-    first = lambda *leaves: next((leaf for leaf in leaves if leaf is not None), None)  # noqa: E731
+    first = lambda *leaves: next((leaf for leaf in leaves if leaf is not None), None)
     return jax.tree.map(first, rest, *found, is_leaf=lambda leaf: leaf is None)
 
 

@@ -94,7 +94,7 @@ class Reader:
     def __init__(self, language: Language, params: Any, mesh: Mesh, progress: Callable[[float, str], None]) -> None:
         self.params, self.mesh, self.progress = params, mesh, progress
         losses = partial(language.losses, execution=evaluation_execution(mesh))
-        last = lambda params, ids: losses(params, ids)[:, -1]  # noqa: E731
+        last = lambda params, ids: losses(params, ids)[:, -1]
         self._all, self._last = (paced(jax.jit(f, out_shardings=replicated(mesh)), mesh) for f in (losses, last))
 
     def all(self, windows: np.ndarray) -> np.ndarray:

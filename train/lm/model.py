@@ -67,9 +67,9 @@ class Language(Split[Decoder]):
             execution: over which devices this is computed, and what twice.
         """
         del key
-        ids, segments = batch["ids"], batch["segments"]
-        losses = self.losses(params, ids, segments, execution)
-        inside = ((segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] != 0)).astype(jnp.float32)
+        ids, segment_ids = batch["ids"], batch["segments"]
+        losses = self.losses(params, ids, segment_ids, execution)
+        inside = ((segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] != 0)).astype(jnp.float32)
         total, count = jnp.sum(losses * inside), jnp.sum(inside)
         return total / jnp.maximum(count, 1.0), {"loss": total, "count": count}
 
@@ -77,13 +77,13 @@ class Language(Split[Decoder]):
         self,
         params: Any,
         ids: Int[Array, "B T_1"],
-        segments: Int[Array, "B T_1"] | None = None,
+        segment_ids: Int[Array, "B T_1"] | None = None,
         execution: Execution = Execution(),
     ) -> Float[Array, "B T"]:
         """Return the cross-entropy of every token after the first, in nats."""
-        before = None if segments is None else segments[:, :-1]
+        before = None if segment_ids is None else segment_ids[:, :-1]
         model = self.model(params)
-        states = model.states(ids[:, :-1], segments=before, execution=execution)
+        states = model.states(ids[:, :-1], segment_ids=before, execution=execution)
         return cross_entropy(states, model.columns(), ids[:, 1:], execution)
 
     def laws(self, params: Any) -> str:

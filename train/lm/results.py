@@ -84,7 +84,7 @@ class Results(Evaluation):
 
     def save(self, folder: Path) -> None:
         """Write the JSON and the figure into the run folder."""
-        unfold = lambda value: value._asdict() if isinstance(value, Estimate) else value  # noqa: E731
+        unfold = lambda value: value._asdict() if isinstance(value, Estimate) else value
         self.store(folder, [{name: unfold(value) for name, value in row._asdict().items()} for row in self.rows])
         draw([self], folder / f"{self.stem}.png")
 

@@ -173,14 +173,14 @@ def _share(split: Split, sizes: tuple[tuple[str, int], ...]) -> int:
     """Return the bytes of the parameters on one device: the same on many meshes, and slow to ask for."""
     mesh = AbstractMesh(tuple(size for _, size in sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     shardings = parameter_shardings(split.variables, mesh)  # pyright: ignore[reportArgumentType]
-    share = lambda leaf, sharding: leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))  # noqa: E731
+    share = lambda leaf, sharding: leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))
     return sum(jax.tree.leaves(jax.tree.map(share, split.shapes, shardings)))
 
 
 def _sent(work: Work, sizes: Sizes, parameters: int) -> dict[str, float]:
     data, fsdp, tensor, sequence = (sizes[axis] for axis in AXES)
     tokens, again = _local(work, sizes), work.remat == "full"
-    part = lambda size: (size - 1) / size  # noqa: E731
+    part = lambda size: (size - 1) / size
     kernels = (work.layers * work.layer + work.width * work.columns) / tensor
     gradients = 2 * 4 * parameters / fsdp / tensor
     once = work.parts * work.layers * tokens

@@ -59,8 +59,8 @@ class Results(Evaluation):
 
     def save(self, folder: Path) -> None:
         """Write the JSON and the figure into the run folder."""
-        refused = lambda row: {"task": row.task, "length": row.length, "refused": row.refused}  # noqa: E731
-        measured = lambda row: {**row._asdict(), "exact": row.exact, "interval": row.interval}  # noqa: E731
+        refused = lambda row: {"task": row.task, "length": row.length, "refused": row.refused}
+        measured = lambda row: {**row._asdict(), "exact": row.exact, "interval": row.interval}
         self.store(folder, [refused(row) if row.refused else measured(row) for row in self.rows])
         draw([self], folder / f"{self.stem}.png")
 

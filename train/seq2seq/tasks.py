@@ -84,7 +84,7 @@ def added(rng: np.random.Generator, length: int) -> Example:
     """Return two numbers, and their sum: of the length - 1 digits the first has half, rounded up; any may be 0."""
     first = rng.integers(DIGITS, size=length // 2)
     second = rng.integers(DIGITS, size=length - 1 - len(first))
-    number = lambda digits: int("".join(map(str, digits)))  # noqa: E731
+    number = lambda digits: int("".join(map(str, digits)))
     total = np.asarray([int(digit) for digit in str(number(first) + number(second))])
     return np.concatenate([DIGIT + first, [PLUS], DIGIT + second]), DIGIT + total
 
@@ -193,7 +193,7 @@ def evaluation_batches(name: str, length: int, count: int, batch: int) -> Iterat
     """
     require_length(name, length)
     task = 1 + list(TASKS).index(name)
-    draw = lambda index: example(name, length, np.random.default_rng((TEST, task, length, index, 1)))  # noqa: E731
+    draw = lambda index: example(name, length, np.random.default_rng((TEST, task, length, index, 1)))
     for begin in range(0, count, batch):
         yield make_batch([draw(index) for index in range(begin, min(begin + batch, count))], length + 1)
 

@@ -103,7 +103,7 @@ def compiled(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
     logits_of = partial(classifier.logits, extend=classifier.config.extend, execution=execution)
 
     def correct(params: Any, images: Array, labels: Array) -> Array:
-        hits = lambda chunk: jnp.argmax(logits_of(params, chunk[0]), -1) == chunk[1]  # noqa: E731
+        hits = lambda chunk: jnp.argmax(logits_of(params, chunk[0]), -1) == chunk[1]
         return jnp.sum(jax.lax.map(hits, (images, labels)), dtype=jnp.int32)
 
     lead, side = (one.chunks, one.chunk), (one.size, one.size, classifier.vit.channels)

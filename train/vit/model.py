@@ -134,7 +134,7 @@ def classification_losses(
 
 
 def resized(old: Classifier, new: Classifier, params: Any) -> Any:
-    """Return trained parameters for another image size; what depends on the grid passes through `encoding.at`.
+    """Return trained parameters for another image size; what depends on the grid passes through `encoding.adapt`.
 
     Args:
         old: what the parameters were trained in.
@@ -144,7 +144,7 @@ def resized(old: Classifier, new: Classifier, params: Any) -> Any:
     Raises:
         ValueError: a parameter whose shape still differs, by name.
     """
-    if old.encoding.at is not None:
+    if old.encoding.adapt is not None:
         params = _positions_at(old, params, new.dims.extent)
     for (path, had), (_, wanted) in zip(*map(jax.tree_util.tree_leaves_with_path, (params, new.shapes)), strict=True):
         if had.shape != wanted.shape:
@@ -155,7 +155,7 @@ def resized(old: Classifier, new: Classifier, params: Any) -> Any:
 
 def _positions_at(classifier: Classifier, params: Any, extent: Any) -> Any:
     per_layer = [
-        classifier.encoding.at(layer_params(params, layer), extent)  # pyright: ignore[reportOptionalCall]
+        classifier.encoding.adapt(layer_params(params, layer), extent)  # pyright: ignore[reportOptionalCall]
         for layer in range(classifier.config.layers)
     ]  # fmt: skip
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *per_layer)
@@ -168,7 +168,7 @@ def _positions_at(classifier: Classifier, params: Any, extent: Any) -> Any:
 
 
 def _like(wanted: Any, found: Any) -> Any:
-    """Return the part of `found` that has the names of `wanted`: `at` adds constants, which are not parameters."""
+    """Return the part of `found` that has the names of `wanted`: `adapt` adds constants, which are not parameters."""
     if not isinstance(wanted, dict):
         return found
     return {name: _like(value, found[name]) for name, value in wanted.items()}

@@ -6,15 +6,15 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from pejax._attention.core.operands import Layout, Operands
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 
 
-def counts_on(tokens: Tokens, batched: bool) -> bool:
+def counts_on(tokens: TokenPositions, batched: bool) -> bool:
     """Say whether positions are of a kind that may count on by one: integers, in one axis."""
     return tokens.positions.ndim == 1 + batched and jnp.issubdtype(tokens.positions.dtype, jnp.signedinteger)
 
 
-def first_distance(q_tokens: Tokens, k_tokens: Tokens) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+def first_distance(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[Int[Array, ""], Bool[Array, ""]]:
     """Return c with `k_j - q_i = j - i + c` in every pair that can see each other, and whether there is such a c.
 
     There is where positions count on by one, from anywhere, and in packed sequences where each begins anew, as long as
@@ -22,10 +22,10 @@ def first_distance(q_tokens: Tokens, k_tokens: Tokens) -> tuple[Int[Array, ""], 
     """
     sides = [_shifts(tokens) for tokens in (q_tokens, k_tokens)]
     first = [shift[0] if counts is None else shift[jnp.argmax(counts)] for shift, counts in sides]
-    counted = lambda x, counts: x if counts is None else jnp.where(counts, x, 0)  # noqa: E731
+    counted = lambda x, counts: x if counts is None else jnp.where(counts, x, 0)
     moved = [counted(shift - c, counts) for (shift, counts), c in zip(sides, first, strict=True)]
     steady = jnp.all(moved[0] == 0) & jnp.all(moved[1] == 0)
-    named = [tokens.segments for tokens in (q_tokens, k_tokens) if tokens.segments is not None]
+    named = [tokens.segment_ids for tokens in (q_tokens, k_tokens) if tokens.segment_ids is not None]
     if len(named) == 2:
         segments = [counted(ids.astype(jnp.int32), counts) for ids, (_, counts) in zip(named, sides, strict=True)]
         segment, shift = lax.sort((jnp.concatenate(segments), jnp.concatenate(moved)), num_keys=2)
@@ -47,9 +47,9 @@ def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Ar
     return jnp.all(holds) & jnp.all(shifts == shifts[0]), shifts[0]
 
 
-def _shifts(tokens: Tokens) -> tuple[Int[Array, " T"], Bool[Array, " T"] | None]:
+def _shifts(tokens: TokenPositions) -> tuple[Int[Array, " T"], Bool[Array, " T"] | None]:
     """Return position - place in the array, and of which tokens it counts; None = of all."""
-    positions, counts = tokens.positions, tokens.placed
-    if tokens.segments is not None:
-        counts = (True if counts is None else counts) & (tokens.segments != 0)
+    positions, counts = tokens.positions, tokens.has_position
+    if tokens.segment_ids is not None:
+        counts = (True if counts is None else counts) & (tokens.segment_ids != 0)
     return positions - jnp.arange(len(positions), dtype=positions.dtype), counts

@@ -22,7 +22,7 @@ def reverse_only(name: str, tree: Tree) -> Tree:
 
     Without it the error would come from inside the implementation `name`, and name neither it nor what to take.
     """
-    floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)  # noqa: E731
+    floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
     return jax.tree.map(lambda x: _marked(name)(x) if floating(x) else x, tree)
 
 

@@ -1,4 +1,4 @@
-"""A distance hook cut in two: what it does to its parameters, once, and what it does to each distance, inside a kernel.
+"""A distance_bias hook cut in two: its work on parameters, done once, and its work on each distance, inside a kernel.
 
 A hook `distance(params, relative R or RA) -> R` is traced. Whatever does not depend on `relative` is computed outside,
 by XLA and with XLA's derivatives; what is left must be arithmetic of single elements, a sum or a choice over the axes,
@@ -64,7 +64,7 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
     """Cut a hook in two.
 
     Args:
-        hook: `Encoding.distance`.
+        hook: `Encoding.distance_bias`.
         params: of one head; arrays or their shapes.
         axes: A; 1 for relative positions `(R,)`.
         dtype: of the relative positions.
@@ -75,7 +75,7 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
     relative = jax.ShapeDtypeStruct((COUNT,) if axes == 1 else (COUNT, axes), dtype)
     closed, shape = jax.make_jaxpr(hook, return_shape=True)(params, relative)
     if shape.shape != (COUNT,):
-        raise ValueError(f"distance hook must return one number per distance, {(COUNT,)}, got {shape.shape}")
+        raise ValueError(f"distance_bias hook must return one number per distance, {(COUNT,)}, got {shape.shape}")
     costs: list[bool] = []
 
     def outside(params: Params) -> list[Array]:
@@ -110,7 +110,7 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
         consts = [_Known() for _ in closed.consts]
         (result,) = _walk(closed.jaxpr, consts, [*leaves, _Tile(relative, axes > 1)], known, on_tiles)
         if not isinstance(result, _Tile):
-            raise NotImplementedError("the distance hook does not read the distance")
+            raise NotImplementedError("the distance_bias hook does not read the distance")
         return result.parts[0]
 
     numbers = jax.eval_shape(outside, params)
@@ -123,7 +123,7 @@ def slope(hook: Callable[[Params, Array], Array], params: Params) -> Array:
     """Return the number a with `hook(params, r) = a·r` for every r ≤ 0: a proof by the hook's own operations.
 
     Args:
-        hook: `Encoding.distance` on one axis, of integers.
+        hook: `Encoding.distance_bias` on one axis, of integers.
         params: of one head.
 
     Raises:
@@ -151,14 +151,14 @@ def slope(hook: Callable[[Params, Array], Array], params: Params) -> Array:
         elif name in ("add", "sub") and all(lines):
             result = operands[0] + operands[1] if name == "add" else operands[0] - operands[1]
         else:
-            raise NotImplementedError(f"a distance hook that does {name} to distances is not known to be linear")
+            raise NotImplementedError(f"a distance_bias hook that does {name} to distances is not known to be linear")
         return [_Tile((result,))]
 
     leaves = [_Known(leaf) for leaf in jax.tree.leaves(params)]
     start = _Tile((jnp.float32(1),))
     (result,) = _walk(closed.jaxpr, [_Known(x) for x in closed.consts], [*leaves, start], known, on_tiles)
     if not isinstance(result, _Tile):
-        raise NotImplementedError("the distance hook does not read the distance")
+        raise NotImplementedError("the distance_bias hook does not read the distance")
     return result.parts[0]
 
 
@@ -169,7 +169,7 @@ def _as_float(equation: JaxprEqn, value: Any) -> Array:
 def _walk(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], known: Callable, on_tiles: Callable) -> list[Any]:
     """Evaluate, by one function what reads no tile and by the other what does; constants are bare values."""
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731
+    read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]
     for equation in jaxpr.eqns:
         operands = [read(atom) for atom in equation.invars]
         if not any(isinstance(x, _Tile) for x in operands):
@@ -218,7 +218,7 @@ def _apply(equation: JaxprEqn, operands: list[Any]) -> _Tile:
     if name == "broadcast_in_dim" and params["broadcast_dimensions"] == (0,) and on_axes:
         return _Tile(tiles[0].parts * params["shape"][1], True)
     if name not in CHEAP | COSTLY or any(x.on_axes != on_axes for x in tiles):
-        raise NotImplementedError(f"a distance hook that does {name} to distances is not elementwise")
+        raise NotImplementedError(f"a distance_bias hook that does {name} to distances is not elementwise")
     shape = tiles[0].parts[0].shape
 
     def part(i: int) -> Array:

@@ -2,7 +2,8 @@
 
     visible_ij = [q_i - k_j ≥ 0] · [|q_i - k_j| < window] · [lo ≤ |q_i - k_j| < hi] · [s_i = s_j ≠ 0]
 
-with q and k the order (`Tokens.index`) of queries and keys and s their segments; what is not asked for drops out.
+with q and k the order (`TokenPositions.order`) of queries and keys and s their segment ids; what is not asked for drops
+out.
 """
 
 import functools
@@ -13,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, UInt
 
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 
 
 def visible(
-    q_tokens: Tokens,
-    k_tokens: Tokens,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
     *,
     causal: bool = False,
     window: int | None = None,
@@ -26,7 +27,7 @@ def visible(
 ) -> Bool[Array, "T S"] | None:
     """Return which key each query of one sequence sees, None where nothing hides any.
 
-    Order and distance are those of `Tokens.index`, not of positions, which may be interpolated or on a grid.
+    Order and distance are those of `TokenPositions.order`, not of positions, which may be interpolated or on a grid.
 
     Args:
         q_tokens: T tokens.
@@ -36,14 +37,14 @@ def visible(
         distance_range: (lo, hi), tokens; keep `lo ≤ |q - k| < hi`.
 
     Raises:
-        ValueError: an order is asked for and there is neither an index nor 1-D integer positions that are all placed.
+        ValueError: an order is asked for and there is neither an order nor 1-D integer positions of all tokens.
     """
     masks = []
     if causal or window is not None or distance_range is not None:
-        orders = [_order("q_tokens", q_tokens)[:, None], _order("k_tokens", k_tokens)[None, :]]
+        orders = [_order("positions", q_tokens)[:, None], _order("k_positions", k_tokens)[None, :]]
         q, k = (order.astype(np.result_type(np.int32, *(one.dtype for one in orders))) for order in orders)
         apart = _distance(q, k)
-        bound = lambda most: apart.dtype.type(min(most, np.iinfo(apart.dtype).max))  # noqa: E731
+        bound = lambda most: apart.dtype.type(min(most, np.iinfo(apart.dtype).max))
         if causal:
             masks.append(q >= k)
         for low, high in ((0, window), distance_range or (0, None)):
@@ -51,15 +52,15 @@ def visible(
                 masks.append(apart > bound(low - 1))
             if high is not None:
                 masks.append(apart <= bound(high - 1))
-    if q_tokens.segments is not None or k_tokens.segments is not None:
+    if q_tokens.segment_ids is not None or k_tokens.segment_ids is not None:
         q, k = (_segments(tokens) for tokens in (q_tokens, k_tokens))
         masks.append((q[:, None] == k[None, :]) & (k != 0)[None, :])
     return functools.reduce(operator.and_, masks) if masks else None
 
 
 def visible_blocks(
-    q_tokens: Tokens,
-    k_tokens: Tokens,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
     *,
     causal: bool = False,
     window: int | None = None,
@@ -78,10 +79,10 @@ def visible_blocks(
         distance_range: likewise.
     """
     masks = []
-    seen = [None if tokens.segments is None else tokens.segments != 0 for tokens in (q_tokens, k_tokens)]
+    seen = [None if tokens.segment_ids is None else tokens.segment_ids != 0 for tokens in (q_tokens, k_tokens)]
     if causal or window is not None or distance_range is not None:
         orders = [jax.vmap(functools.partial(_order, name))(tokens) for name, tokens in
-                  (("q_tokens", q_tokens), ("k_tokens", k_tokens))]  # fmt: skip
+                  (("positions", q_tokens), ("k_positions", k_tokens))]  # fmt: skip
         kind = np.result_type(np.int32, *(order.dtype for order in orders))
         (q_low, q_high), (k_low, k_high) = (_span(x.astype(kind), mask) for x, mask in zip(orders, seen, strict=True))
         q_low, q_high, k_low, k_high = q_low[:, None], q_high[:, None], k_low[None], k_high[None]
@@ -91,13 +92,13 @@ def visible_blocks(
         nearest = jnp.where(k_low > q_high, _distance(k_low, q_high), nothing)
         nearest = jnp.where(q_low > k_high, _distance(q_low, k_high), nearest)
         farthest = jnp.maximum(_distance(q_low, k_high), _distance(q_high, k_low))
-        bound = lambda most: nothing.dtype.type(min(most, np.iinfo(nothing.dtype).max))  # noqa: E731
+        bound = lambda most: nothing.dtype.type(min(most, np.iinfo(nothing.dtype).max))
         for low, high in ((0, window), distance_range or (0, None)):
             if low > 0:
                 masks.append(farthest > bound(low - 1))
             if high is not None:
                 masks.append(nearest <= bound(high - 1))
-    if q_tokens.segments is not None or k_tokens.segments is not None:
+    if q_tokens.segment_ids is not None or k_tokens.segment_ids is not None:
         spans = (
             _span(jax.vmap(_segments)(tokens), mask) for tokens, mask in zip((q_tokens, k_tokens), seen, strict=True)
         )
@@ -113,17 +114,17 @@ def _span(x: Int[Array, "N T"], mask: Bool[Array, "N T"] | None) -> tuple[Int[Ar
     return jnp.min(low, axis=1), jnp.max(high, axis=1)
 
 
-def _order(name: str, tokens: Tokens) -> Int[Array, " T"]:
-    """Return the index, or the positions where they are one."""
-    if tokens.index is not None:
-        index = tokens.index
-    elif tokens.placed is not None:
-        rule = "with unplaced tokens must have an index under causal, window or distance_range"
+def _order(name: str, tokens: TokenPositions) -> Int[Array, " T"]:
+    """Return the order, or the positions where they are one."""
+    if tokens.order is not None:
+        index = tokens.order
+    elif tokens.has_position is not None:
+        rule = "with tokens that have no position must have an order under causal, window or distance_range"
         raise ValueError(f"{name} {rule}, got None")
     else:
         index = tokens.positions
     if index.ndim != 1 or not jnp.issubdtype(index.dtype, jnp.signedinteger):
-        rule = "must have an index, or 1-D signed integer positions, under causal, window or distance_range"
+        rule = "must have an order, or 1-D signed integer positions, under causal, window or distance_range"
         raise ValueError(f"{name} {rule}, got {index.dtype}{list(index.shape)}")
     return index
 
@@ -137,6 +138,10 @@ def _unsigned(kind: np.dtype) -> np.dtype:
     return np.dtype(f"uint{8 * kind.itemsize}")
 
 
-def _segments(tokens: Tokens) -> Int[Array, " T"]:
+def _segments(tokens: TokenPositions) -> Int[Array, " T"]:
     """Return the segments, all 1 where there are none, in 32 bits: ids that fit them stay apart."""
-    return jnp.ones(len(tokens.positions), jnp.int32) if tokens.segments is None else tokens.segments.astype(jnp.int32)
+    return (
+        jnp.ones(len(tokens.positions), jnp.int32)
+        if tokens.segment_ids is None
+        else tokens.segment_ids.astype(jnp.int32)
+    )

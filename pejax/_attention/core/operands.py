@@ -14,11 +14,11 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, UInt32
 
 from pejax._attention.core.dropout import Dropout
-from pejax._attention.core.reference import Hooks, Options, Pairs
-from pejax._encoding import Params, from_distance, split_params
+from pejax._attention.core.reference import Options, Pairs
+from pejax._encoding import Hooks, Params, from_distance, split_params
 from pejax._ops.checks import CausalHook
 from pejax._ops.pytrees import wide
-from pejax._tokens import Tokens, as_tokens
+from pejax._tokens import TokenPositions, as_token_positions
 
 HeadFunction = Callable[..., tuple[Array, Array]]
 """`(q TD, k SD, v SD, hooks, q_tokens, k_tokens, dropout, pairs) -> (output TD, log-sum-exp T)`, for one head."""
@@ -41,8 +41,8 @@ class Operands(NamedTuple):
     v: Float[Array, "N K S D"]
     shared: Hooks
     per_head: tuple[Params, Params, Params, Params]
-    q_tokens: Tokens
-    k_tokens: Tokens
+    q_tokens: TokenPositions
+    k_tokens: TokenPositions
     seed: UInt32[Array, "2"] | None
     pairs: Pairs
     origin: Origin = Origin()
@@ -51,8 +51,8 @@ class Operands(NamedTuple):
 class Layout(NamedTuple):
     """What is static about the operands; hashable."""
 
-    q_axes: Tokens
-    k_axes: Tokens
+    q_axes: TokenPositions
+    k_axes: TokenPositions
     one_dropout: bool = False
 
 
@@ -93,7 +93,7 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
 
 def bind_hooks(shared: Hooks, own: tuple[Params, Params, Params, Params]) -> Hooks:
     """Return the hooks of one head, given the parameters that it shares and those that are its own."""
-    bind = lambda hook, own: None if hook is None else Partial(hook.func, {**hook.args[0], **own})  # noqa: E731
+    bind = lambda hook, own: None if hook is None else Partial(hook.func, {**hook.args[0], **own})
     return Hooks(*(bind(*pair) for pair in zip(shared, own, strict=True)))
 
 
@@ -105,29 +105,30 @@ def prepare(
     q: Array,
     k: Array,
     v: Array,
-    q_tokens: Tokens | Array,
-    k_tokens: Tokens | Array | None,
+    positions: TokenPositions | Array | None,
+    k_positions: TokenPositions | Array | None,
     hooks: Hooks,
     seed: Array | None,
     mask: Array | None = None,
     bias_array: Array | None = None,
 ) -> tuple[Operands, Layout]:
-    """Check everything, derive a bias that only `distance` gives, and bring all into the layout of `Operands`."""
-    hooks = hooks._replace(bias=derived_bias(hooks.bias, hooks.distance))
+    """Check everything, derive a bias that only `distance_bias` gives, and bring all into the layout of `Operands`."""
+    hooks = hooks._replace(bias=derived_bias(hooks.bias, hooks.distance_bias))
     check_arrays(q, k, v)
     *batch, length, heads, dim = q.shape
     keys, groups = k.shape[-3:-1]
-    if k_tokens is None and keys != length:
+    if k_positions is None and keys != length:
         shapes = f"T={length}, S={keys} of q (*B, T, H, D) = {q.shape} and k (*B, S, K, D) = {k.shape}"
-        raise ValueError(f"k_tokens must be given where k has another length than q, got {shapes}")
-    q_side, q_axes = check_tokens("q_tokens", q_tokens, tuple(batch), length)
-    k_side, k_axes = check_tokens("k_tokens", q_tokens if k_tokens is None else k_tokens, tuple(batch), keys)
+        raise ValueError(f"k_positions must be given where k has another length than q, got {shapes}")
+    positions = jnp.arange(length) if positions is None else positions
+    q_side, q_axes = check_tokens("positions", positions, tuple(batch), length)
+    k_side, k_axes = check_tokens("k_positions", positions if k_positions is None else k_positions, tuple(batch), keys)
     if _axes(q_side, q_axes) != _axes(k_side, k_axes):
         shapes = f"{q_side.positions.shape} and {k_side.positions.shape}"
-        raise ValueError(f"q_tokens and k_tokens must have the same position axes, got {shapes}")
+        raise ValueError(f"positions and k_positions must have the same axes, got {shapes}")
     shared, per_head = zip(*(check_hook(*hook, heads) for hook in hooks._asdict().items()), strict=True)
     n, shape = math.prod(batch), (groups, heads // groups)
-    pair = lambda name, array: _pairs(name, array, (*batch, heads, length, keys), (n, *shape, length, keys))  # noqa: E731
+    pair = lambda name, array: _pairs(name, array, (*batch, heads, length, keys), (n, *shape, length, keys))
     operands = Operands(
         q=jnp.moveaxis(q.reshape(n, length, *shape, dim), 1, 3),
         k=jnp.moveaxis(k.reshape(n, keys, groups, dim), 1, 2),
@@ -144,7 +145,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class _FromDistance:
-    """The bias hook of a distance hook; equal for equal hooks, so that jit knows it again."""
+    """The bias hook of a distance_bias hook; equal for equal hooks, so that jit knows it again."""
 
     distance: Callable[[Params, Array], Array]
 
@@ -153,7 +154,7 @@ class _FromDistance:
 
 
 def derived_bias(bias: Partial | None, distance: Partial | None) -> Partial | None:
-    """Return `bias`, or the one that `distance` implies."""
+    """Return `bias`, or the one that `distance_bias` implies."""
     if bias is not None or distance is None:
         return bias
     return Partial(_FromDistance(distance.func), *distance.args)
@@ -191,7 +192,7 @@ def check_dropout(dropout: tuple[Array, float] | None) -> tuple[Array | None, fl
     """Return two words drawn from the key, and the rate; no words where nothing is dropped."""
     if dropout is None:
         return None, 0.0
-    is_rate = lambda x: isinstance(x, numbers.Real) or jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating)  # noqa: E731
+    is_rate = lambda x: isinstance(x, numbers.Real) or jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating)
     if not (isinstance(dropout, tuple) and len(dropout) == 2 and is_rate(dropout[1])):
         kinds = [type(x).__name__ for x in dropout] if isinstance(dropout, tuple) else type(dropout).__name__
         raise TypeError(f"dropout must be (key, rate), the rate a number, got {kinds}")
@@ -225,28 +226,32 @@ def check_sharding(**arrays: Array) -> None:
             raise ValueError(f"{name} must not be split over explicit mesh axes, got {spec}: {ways}")
 
 
-def check_tokens(name: str, tokens: Tokens | Array, batch: tuple[int, ...], length: int) -> tuple[Tokens, Tokens]:
+def check_tokens(
+    name: str, tokens: TokenPositions | Array, batch: tuple[int, ...], length: int
+) -> tuple[TokenPositions, TokenPositions]:
     """Return the tokens with *B flattened, and for each field 0 where it is batched, else None."""
-    tokens = as_tokens(tokens)
+    tokens = as_token_positions(tokens)
     one, full, shape = (length,), (*batch, length), tokens.positions.shape
     if shape == full == (length, length) and 2 <= length <= 4:
-        raise ValueError(f"{name}.positions {shape} is both (*B, T) and (T, A): pass (T,), or (*B, T, A) for axes")
+        raise ValueError(f"{name} {shape} is both (*B, T) and (T, A): pass (T,), or (*B, T, A) for axes")
     axes = () if shape in (one, full) else shape[-1:]
     if shape[: len(shape) - len(axes)] not in (one, full) or axes in ((0,), (1,)):
         rule = f"(T,), (*B, T), or with A > 1 axes (T, A), (*B, T, A), where *B={batch} and T={length}"
-        raise ValueError(f"{name}.positions must be {rule}, got {shape}")
-    for field, kind in (("index", jnp.integer), ("placed", jnp.bool_), ("segments", jnp.integer)):
+        raise ValueError(f"{name} must be {rule}, got {shape}")
+    for field, kind in (("order", jnp.integer), ("has_position", jnp.bool_), ("segment_ids", jnp.integer)):
         value = getattr(tokens, field)
         if value is not None and value.shape not in (one, full):
             raise ValueError(f"{name}.{field} must be (T,) or (*B, T), *B={batch}, T={length}, got {value.shape}")
         if value is not None and not jnp.issubdtype(value.dtype, kind):
-            raise TypeError(f"{name}.{field} must be {'bool' if field == 'placed' else 'integer'}, got {value.dtype}")
+            raise TypeError(
+                f"{name}.{field} must be {'bool' if field == 'has_position' else 'integer'}, got {value.dtype}"
+            )
     batched = [bool(batch) and x is not None and x.ndim == len(full) for x in tokens]
     batched[0] = bool(batch) and shape == (*full, *axes)
-    join = lambda x: x.reshape(-1, *x.shape[len(batch) :])  # noqa: E731
+    join = lambda x: x.reshape(-1, *x.shape[len(batch) :])
     flat: list[Any] = [join(x) if many else x for x, many in zip(tokens, batched, strict=True)]
     mapped: list[Any] = [0 if many else None for many in batched]
-    return Tokens(*flat), Tokens(*mapped)
+    return TokenPositions(*flat), TokenPositions(*mapped)
 
 
 def check_partials(**hooks: Any) -> None:
@@ -260,7 +265,14 @@ def check_partials(**hooks: Any) -> None:
             raise TypeError(f"{name} must be jax.tree_util.Partial(hook, params), params a mapping, got {got}: {ways}")
 
 
-def check_masked(causal: bool, *hooks: Partial | None) -> None:
+def check_hooks(hooks: Hooks) -> None:
+    """Raise TypeError for what is no `Hooks` of `Partial(hook, params)`."""
+    if not isinstance(hooks, Hooks):
+        raise TypeError(f"hooks must be what attention_hooks returns, got {type(hooks).__name__}")
+    check_partials(**hooks._asdict())
+
+
+def check_masked(causal: bool, hooks: Hooks) -> None:
     """Raise ValueError for hooks of an encoding made for a causal model where keys after the query are seen."""
     if not causal and any(hook is not None and isinstance(hook.func, CausalHook) for hook in hooks):
         raise ValueError("causal must be True with hooks of an encoding made with Dims(causal=True), got False")
@@ -281,7 +293,7 @@ def check_hook(name: str, hook: Partial | None, heads: int) -> tuple[Partial | N
     return Partial(hook.func, shared), per_head
 
 
-def _axes(tokens: Tokens, batched: Tokens) -> tuple[int, ...]:
+def _axes(tokens: TokenPositions, batched: TokenPositions) -> tuple[int, ...]:
     return tokens.positions.shape[1 if batched.positions is None else 2 :]
 
 

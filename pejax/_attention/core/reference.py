@@ -16,9 +16,9 @@ from jaxtyping import Array, Bool, Float
 
 from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
 from pejax._attention.core.masks import visible
-from pejax._encoding import naming_missing
+from pejax._encoding import Hooks, naming_missing
 from pejax._ops.pytrees import wide
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 
 
 class Options(NamedTuple):
@@ -34,19 +34,6 @@ class Options(NamedTuple):
     block: int = 0
 
 
-class Hooks(NamedTuple):
-    """The hooks of one head, bound to that head's parameters.
-
-    Where there is a `distance`, or there are `vectors`, there is the `bias` that they imply too: an implementation uses
-    one of them.
-    """
-
-    bias: Partial | None
-    values: Partial | None
-    distance: Partial | None = None
-    vectors: Partial | None = None
-
-
 class Pairs(NamedTuple):
     """A mask and a bias given as arrays for one head, as other people's attention layers pass them."""
 
@@ -54,19 +41,19 @@ class Pairs(NamedTuple):
     bias: Float[Array, "T S"] | None = None
 
 
-def visible_pairs(options: Options, q_tokens: Tokens, k_tokens: Tokens) -> Bool[Array, "T S"] | None:
+def visible_pairs(options: Options, q_tokens: TokenPositions, k_tokens: TokenPositions) -> Bool[Array, "T S"] | None:
     """Return which key each query sees, None = every one."""
     return visible(
         q_tokens, k_tokens, causal=options.causal, window=options.window, distance_range=options.distance_range
     )
 
 
-def placed_pairs(q_tokens: Tokens, k_tokens: Tokens) -> Bool[Array, "T S"] | None:
+def placed_pairs(q_tokens: TokenPositions, k_tokens: TokenPositions) -> Bool[Array, "T S"] | None:
     """Return the pairs of two placed tokens, None = every pair."""
-    if q_tokens.placed is None and k_tokens.placed is None:
+    if q_tokens.has_position is None and k_tokens.has_position is None:
         return None
     q_placed, k_placed = (
-        jnp.ones(tokens.positions.shape[:1], bool) if tokens.placed is None else tokens.placed
+        jnp.ones(tokens.positions.shape[:1], bool) if tokens.has_position is None else tokens.has_position
         for tokens in (q_tokens, k_tokens)
     )
     return q_placed[:, None] & k_placed[None, :]
@@ -77,8 +64,8 @@ def tile_logits(
     q: Float[Array, "T D"],
     k: Float[Array, "S D"],
     hooks: Hooks,
-    q_tokens: Tokens,
-    k_tokens: Tokens,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
     mask: Bool[Array, "T S"] | None,
     pairs: Pairs = Pairs(),
 ) -> Float[Array, "T S"]:
@@ -102,17 +89,17 @@ def tile_output(
     weights: Float[Array, "T S"],
     v: Float[Array, "S D"],
     hooks: Hooks,
-    q_tokens: Tokens,
-    k_tokens: Tokens,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
 ) -> Float[Array, "T D"]:
     """Return the weighted sum of the values, and of the positions' own values where there is such a hook."""
     output = jnp.matmul(weights, v, precision=options.precision)
-    if hooks.values is None:
+    if hooks.relative_values is None:
         return output
     placed = placed_pairs(q_tokens, k_tokens)
     weights = weights if placed is None else jnp.where(placed, weights, 0.0)
     operands = (weights, q_tokens.positions, k_tokens.positions)
-    return output + checked(hooks.values, operands, "values", "(T, D)", output)
+    return output + checked(hooks.relative_values, operands, "relative_values", "(T, D)", output)
 
 
 def checked(
@@ -163,8 +150,8 @@ def dense_weights(
     q: Float[Array, "T D"],
     k: Float[Array, "S D"],
     hooks: Hooks,
-    q_tokens: Tokens,
-    k_tokens: Tokens,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
     pairs: Pairs,
 ) -> tuple[Float[Array, "T S"], Float[Array, " T"]]:
     """Return the weights of one head, before dropout, and each row's log-sum-exp."""
@@ -178,8 +165,8 @@ def dense_head(
     k: Float[Array, "S D"],
     v: Float[Array, "S D"],
     hooks: Hooks,
-    q_tokens: Tokens,
-    k_tokens: Tokens,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
     dropout: Dropout | None,
     pairs: Pairs,
 ) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:

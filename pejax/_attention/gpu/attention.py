@@ -51,7 +51,7 @@ def gpu_attention(
 
 def learned_of(operands: Operands) -> Learned:
     """Return what has gradients."""
-    distance = operands.shared.distance
+    distance = operands.shared.distance_bias
     moving = [
         side.positions if distance is not None and jnp.issubdtype(side.positions.dtype, jnp.floating) else None
         for side in (operands.q_tokens, operands.k_tokens)
@@ -68,9 +68,9 @@ def refuse(static: Static, operands: Operands) -> None:
         raise NotImplementedError(f"the compiler does not split Triton kernels over {mesh.size} devices: {rule}")
     if any(x is not None for x in operands.pairs):
         raise NotImplementedError("a mask or bias array is the size of the scores")
-    if operands.shared.values is not None:
-        raise NotImplementedError("values of positions need a product of their own for every tile")
-    if operands.shared.bias is not None and operands.shared.distance is None:
+    if operands.shared.relative_values is not None:
+        raise NotImplementedError("relative_values need a product of their own for every tile")
+    if operands.shared.bias is not None and operands.shared.distance_bias is None:
         raise NotImplementedError("a bias that is not a function of the distance")
     kinds = {operands.q.dtype, operands.k.dtype, operands.v.dtype}
     if len(kinds) > 1 or not kinds <= {np.dtype(x) for x in (jnp.float32, jnp.bfloat16, jnp.float16)}:
@@ -79,15 +79,18 @@ def refuse(static: Static, operands: Operands) -> None:
         raise NotImplementedError(f"heads of more than 1024 bytes do not fit, got D={operands.q.shape[-1]}")
     sides = operands.q_tokens, operands.k_tokens
     if any(leaf.dtype.itemsize > 4 for side in sides for leaf in jax.tree.leaves(side)):
-        raise NotImplementedError("positions, index and segments must have 32 bits")
-    if operands.shared.distance is not None and len({np.dtype(side.positions.dtype).kind == "f" for side in sides}) > 1:
+        raise NotImplementedError("positions, order and segment_ids must have 32 bits")
+    if (
+        operands.shared.distance_bias is not None
+        and len({np.dtype(side.positions.dtype).kind == "f" for side in sides}) > 1
+    ):
         raise NotImplementedError("positions of queries and keys must both be integers or both floats")
     _ways(static, operands)
 
 
 def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     """Return the ways to the bias: one, or one for positions that count tokens and one for others."""
-    distance = operands.shared.distance
+    distance = operands.shared.distance_bias
     if distance is None:
         return (Way("none"),)
     axes, kind = position_axes(static.layout, operands), operands.q_tokens.positions.dtype

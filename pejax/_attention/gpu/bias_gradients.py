@@ -56,7 +56,7 @@ def _along_diagonals(tiles: Float[Array, "H C B B"]) -> Float[Array, "H R"]:
     skewed = jnp.pad(tiles[:, :, ::-1], ((0, 0), (0, 0), (0, 0), (0, size))).reshape(heads, count, -1)[..., :-size]
     sums = jnp.sum(skewed.reshape(heads, count, size, 2 * size - 1), axis=2)
     low, high = sums[..., :size], jnp.pad(sums[..., size:], ((0, 0), (0, 0), (0, 1)))
-    ends = lambda x, before: jnp.pad(x, ((0, 0), (before, 1 - before), (0, 0)))  # noqa: E731
+    ends = lambda x, before: jnp.pad(x, ((0, 0), (before, 1 - before), (0, 0)))
     return (ends(low, 0) + ends(high, 1)).reshape(heads, -1)
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Int, Num
 from pejax._attention.core.masks import visible
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.reference import Options
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 
 
 class Marks(NamedTuple):
@@ -19,9 +19,9 @@ class Marks(NamedTuple):
     In a kernel the same of one block, as a row or a column.
     """
 
-    index: Int[Array, "N T"] | None = None  # type: ignore[assignment]  # a field, not tuple.index
-    segments: Int[Array, "N T"] | None = None
-    placed: Int[Array, "N T"] | None = None
+    order: Int[Array, "N T"] | None = None
+    segment_ids: Int[Array, "N T"] | None = None
+    has_position: Int[Array, "N T"] | None = None
     positions: tuple[Num[Array, "N T"], ...] = ()
 
 
@@ -46,7 +46,7 @@ def marks(
     ordered = options.causal or options.window is not None or options.distance_range is not None
     if ordered:
         first = [
-            Tokens(*(x if field is None else x[0] for x, field in zip(side, batched, strict=True)))  # pyright: ignore
+            TokenPositions(*(x if field is None else x[0] for x, field in zip(side, batched, strict=True)))  # pyright: ignore
             for side, batched in zip(sides, fields, strict=True)
         ]
         jax.eval_shape(
@@ -55,24 +55,24 @@ def marks(
             ),
             *first,
         )
-    segmented = lengths != sizes or any(side.segments is not None for side in sides)
-    unplaced = axes > 0 and any(side.placed is not None for side in sides)
+    segmented = lengths != sizes or any(side.segment_ids is not None for side in sides)
+    unplaced = axes > 0 and any(side.has_position is not None for side in sides)
 
-    def of_side(side: Tokens, batched: Any, length: int, size: int) -> Marks:
+    def of_side(side: TokenPositions, batched: Any, length: int, size: int) -> Marks:
         def row(x: Array, field: int | None, mode: str = "edge") -> Array:
             x = x if field is not None else x[None]
             return jnp.pad(x, ((0, 0), (0, size - length)), mode=mode)
 
         ones = jnp.ones(length, jnp.int32)
-        take = lambda x, field: (ones, None) if x is None else (x.astype(jnp.int32), field)  # noqa: E731
-        order = (side.positions, batched.positions) if side.index is None else (side.index, batched.index)
+        take = lambda x, field: (ones, None) if x is None else (x.astype(jnp.int32), field)
+        order = (side.positions, batched.positions) if side.order is None else (side.order, batched.order)
         positions = side.positions[..., None] if axes == 1 else side.positions
         if jnp.issubdtype(positions.dtype, jnp.integer):
             positions = positions.astype(jnp.int32)
         return Marks(
-            index=row(order[0].astype(jnp.int32), order[1]) if ordered else None,
-            segments=row(*take(side.segments, batched.segments), mode="constant") if segmented else None,
-            placed=row(*take(side.placed, batched.placed)) if unplaced else None,
+            order=row(order[0].astype(jnp.int32), order[1]) if ordered else None,
+            segment_ids=row(*take(side.segment_ids, batched.segment_ids), mode="constant") if segmented else None,
+            has_position=row(*take(side.has_position, batched.has_position)) if unplaced else None,
             positions=tuple(row(positions[..., a], batched.positions) for a in range(axes)),
         )
 
@@ -83,14 +83,14 @@ def marks(
 def seen(options: Options, q: Marks, k: Marks) -> Bool[Array, "T S"] | None:
     """Return what `visible` says of the pairs of a row and a column; None where every pair is seen."""
     masks = []
-    if q.index is not None and k.index is not None:
+    if q.order is not None and k.order is not None:
         if options.causal:
-            masks.append(q.index >= k.index)
+            masks.append(q.order >= k.order)
         if options.window is not None or options.distance_range is not None:
-            apart = jnp.where(q.index >= k.index, q.index - k.index, k.index - q.index).astype(jnp.uint32)
+            apart = jnp.where(q.order >= k.order, q.order - k.order, k.order - q.order).astype(jnp.uint32)
             masks += [compare(apart) for compare in _limits(options)]
-    if q.segments is not None:
-        masks += [q.segments == k.segments, k.segments != 0]
+    if q.segment_ids is not None:
+        masks += [q.segment_ids == k.segment_ids, k.segment_ids != 0]
     return None if not masks else _all(masks)
 
 
@@ -137,12 +137,12 @@ class Tiles(NamedTuple):
 def tiles(options: Options, q: Marks, k: Marks, blocks: tuple[int, int]) -> Tiles | None:
     """Return which tiles are seen, by the least and the largest index and segment of each block; None = all, whole."""
     some, whole = [], []
-    if q.index is not None and k.index is not None:
-        (q_low, q_high), (k_low, k_high) = _extremes(q.index, k.index, blocks)
+    if q.order is not None and k.order is not None:
+        (q_low, q_high), (k_low, k_high) = _extremes(q.order, k.order, blocks)
         if options.causal:
             some.append(q_high >= k_low)
             whole.append(q_low >= k_high)
-        above = lambda a, b: jnp.where(a >= b, a - b, 0).astype(jnp.uint32)  # noqa: E731
+        above = lambda a, b: jnp.where(a >= b, a - b, 0).astype(jnp.uint32)
         nearest = jnp.maximum(above(q_low, k_high), above(k_low, q_high))
         farthest = jnp.maximum(above(q_high, k_low), above(k_high, q_low))
         for low, high in ((0, options.window), options.distance_range or (0, None)):
@@ -152,8 +152,8 @@ def tiles(options: Options, q: Marks, k: Marks, blocks: tuple[int, int]) -> Tile
             if high is not None:
                 some.append(nearest <= _bound(high - 1))
                 whole.append(farthest <= _bound(high - 1))
-    if q.segments is not None and k.segments is not None:
-        (q_low, q_high), (k_low, k_high) = _extremes(q.segments, k.segments, blocks)
+    if q.segment_ids is not None and k.segment_ids is not None:
+        (q_low, q_high), (k_low, k_high) = _extremes(q.segment_ids, k.segment_ids, blocks)
         some += [q_low <= k_high, k_low <= q_high, (q_low != 0) | (q_high != 0), (k_low != 0) | (k_high != 0)]
         whole += [q_low == q_high, k_low == k_high, q_low == k_low, k_low != 0]
     return None if not some else Tiles(_all(some), _all(whole))
@@ -162,7 +162,7 @@ def tiles(options: Options, q: Marks, k: Marks, blocks: tuple[int, int]) -> Tile
 def _extremes(q: Array, k: Array, blocks: tuple[int, int]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Return the least and largest number of each block, of queries `(N, I, 1)` and of keys `(N, 1, J)`."""
     q_blocks, k_blocks = (x.reshape(len(x), -1, size) for x, size in zip((q, k), blocks, strict=True))
-    low_high = lambda x, axis: (jnp.expand_dims(x.min(-1), axis), jnp.expand_dims(x.max(-1), axis))  # noqa: E731
+    low_high = lambda x, axis: (jnp.expand_dims(x.min(-1), axis), jnp.expand_dims(x.max(-1), axis))
     return low_high(q_blocks, 2), low_high(k_blocks, 1)
 
 

@@ -111,7 +111,7 @@ class Call:
         """Return what the kernels read of what has gradients."""
         n, k, g, t, d = learned.q.shape
         width = _power(d)
-        pad = lambda x, length: jnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, width - d)))  # noqa: E731
+        pad = lambda x, length: jnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, width - d)))
         q_length, k_length = self.lengths
         numbers, diagonals = self._bias(learned)
         return Floats(
@@ -126,12 +126,12 @@ class Call:
 
     def _bias(self, learned: Learned) -> tuple[tuple[Array, ...], Array | None]:
         """Return the numbers, or the diagonals, of every head."""
-        distance, inside = self.operands.shared.distance, self.way.inside
+        distance, inside = self.operands.shared.distance_bias, self.way.inside
         k, g, t = self.operands.q.shape[1:4]
         if distance is None:
             return (), None
         own = jax.tree.map(lambda x: x.reshape(k * g, *x.shape[2:]), learned.per_head)
-        each = lambda f: jax.vmap(lambda own: f({**learned.shared, **own}), axis_size=k * g)(own)  # noqa: E731
+        each = lambda f: jax.vmap(lambda own: f({**learned.shared, **own}), axis_size=k * g)(own)
         if inside is not None and self.way.name == "tile":
             return tuple(each(lambda params: [jnp.asarray(x) for x in inside.outside(params)])), None
         place = jnp.arange(sum(self.lengths), dtype=jnp.int32) - (self.lengths[0] - 1)
@@ -179,7 +179,7 @@ class Call:
         """Return what backward knows of the queries, padded."""
         n, k, g, t, d = d_output.shape
         extra, width = self.lengths[0] - t, _power(d)
-        row = lambda x: jnp.pad(x.reshape(n, k * g, t), ((0, 0), (0, 0), (0, extra)))  # noqa: E731
+        row = lambda x: jnp.pad(x.reshape(n, k * g, t), ((0, 0), (0, 0), (0, extra)))
         wide = jnp.pad(d_output.reshape(n, k * g, t, d), ((0, 0), (0, 0), (0, extra), (0, width - d)))
         return Rows(wide, row(lse), row(mean))
 

@@ -53,11 +53,11 @@ def fused_attention(
 
 def _product(static: Static, backend: str, operands: Operands, learned: Learned) -> Array:
     """Return the output."""
-    distance, slopes, positions = operands.shared.distance, None, None
+    distance, slopes, positions = operands.shared.distance_bias, None, None
     if distance is not None:
         heads = operands.q.shape[1] * operands.q.shape[2]
         own = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), learned.per_head)
-        of_head = lambda own: slope(distance.func, {**learned.shared, **own})  # noqa: E731
+        of_head = lambda own: slope(distance.func, {**learned.shared, **own})
         slopes = jax.vmap(of_head, axis_size=heads)(own)
         positions = operands.k_tokens.positions
         positions = positions if static.layout.k_axes.positions is not None else positions[None]
@@ -84,7 +84,7 @@ def _attend_forward(static: Static, backend: str, learned: Any, operands: Any) -
     trees = []
 
     def fused() -> tuple[Array, Array, list[Array]]:
-        of_tokens = lambda q, k, v: _product(static, backend, operands, learned._replace(q=q, k=k, v=v))  # noqa: E731
+        of_tokens = lambda q, k, v: _product(static, backend, operands, learned._replace(q=q, k=k, v=v))
         output, pull = jax.vjp(of_tokens, learned.q, learned.k, learned.v)
         leaves, tree = jax.tree.flatten(pull)
         trees.append(tree)
@@ -107,7 +107,7 @@ def _attend_backward(static: Static, backend: str, saved: tuple, cotangents: tup
         jnp.zeros_like(like) if isinstance(x, SymbolicZero) else x
         for x, like in zip(cotangents, (output, lse), strict=True)
     )
-    by_kernels = lambda lse: gpu.gradients(static, learned, operands, (output, lse), (d_output, d_lse))  # noqa: E731
+    by_kernels = lambda lse: gpu.gradients(static, learned, operands, (output, lse), (d_output, d_lse))
     found = by_kernels(lse)
     if not isinstance(cotangents[1], SymbolicZero):
         return found, None

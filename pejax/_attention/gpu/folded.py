@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Num
 
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.reference import Options
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 
 PARTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))
 """Which part of the slope meets which part of the position."""
@@ -54,7 +54,7 @@ def fold(
     middle = positions[:, positions.shape[1] // 2, None]
     on_keys, on_queries = _parts((positions - middle).astype(jnp.float32)), _parts(slopes / scale)
     empty = [(0, 0)] * 2
-    pad = lambda x: jnp.pad(jnp.stack(x, axis=-1), [*empty[: x[0].ndim], (0, COLUMNS - len(PARTS))])  # noqa: E731
+    pad = lambda x: jnp.pad(jnp.stack(x, axis=-1), [*empty[: x[0].ndim], (0, COLUMNS - len(PARTS))])
     q_columns = pad([on_queries[i] for i, _ in PARTS]).astype(q.dtype)
     k_columns = pad([on_keys[j] for _, j in PARTS]).astype(k.dtype)
     return (
@@ -114,7 +114,7 @@ def fused_product(
 
 def check_fused(options: Options, operands: Operands, axes: int) -> None:
     """Raise NotImplementedError for what fused kernels cannot do, whatever the positions are."""
-    linear = operands.shared.distance is not None
+    linear = operands.shared.distance_bias is not None
     tokens = operands.q_tokens, operands.k_tokens
     rules = {
         "narrow types": operands.q.dtype == jnp.bfloat16 or (operands.q.dtype == jnp.float16 and not linear),
@@ -123,12 +123,12 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
         "no distance range": options.distance_range is None,
         "no window but a causal one": options.window is None or options.causal,
         "no precision": options.precision in (None, lax.Precision.DEFAULT),
-        "no segments": all(side.segments is None for side in tokens),
+        "no segment_ids": all(side.segment_ids is None for side in tokens),
         "as many keys as queries where causal": not options.causal or operands.q.shape[-2] == operands.k.shape[-2],
         "no bias but a causal one": not linear or options.causal,
         "no bias of positions that are not integers on one axis": not linear
         or (axes == 1 and all(jnp.issubdtype(side.positions.dtype, jnp.integer) for side in tokens)),
-        "no bias of tokens without a position": not linear or all(side.placed is None for side in tokens),
+        "no bias of tokens without a position": not linear or all(side.has_position is None for side in tokens),
     }
     for rule, holds in rules.items():
         if not holds:
@@ -142,10 +142,10 @@ def in_order(options: Options, layout: Layout, operands: Operands) -> Bool[Array
     """
     if not options.causal:
         return None
-    linear = operands.shared.distance is not None
+    linear = operands.shared.distance_bias is not None
 
-    def of_one(q: Tokens, k: Tokens) -> Bool[Array, ""]:
-        q_index, k_index = (side.positions if side.index is None else side.index for side in (q, k))
+    def of_one(q: TokenPositions, k: TokenPositions) -> Bool[Array, ""]:
+        q_index, k_index = (side.positions if side.order is None else side.order for side in (q, k))
         holds = jnp.all(q_index == k_index) & jnp.all(k_index[1:] > k_index[:-1])
         if not linear:
             return holds

@@ -115,7 +115,7 @@ class Query(NamedTuple):
 def load_query(inputs: Inputs, rows: Rows, at: Place, size: int) -> Query:
     """Load one block of queries, its numbers per row across the keys as the tile stands."""
     q, d_output, lse, mean = (load_block(x, at.n, at.head, at.i, size) for x in (inputs.q, *rows))
-    across = lambda x: x[None, :] if at.turned else x[:, None]  # noqa: E731
+    across = lambda x: x[None, :] if at.turned else x[:, None]
     return Query(q, d_output, across(lse), across(mean))
 
 

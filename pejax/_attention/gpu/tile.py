@@ -148,7 +148,7 @@ def head_numbers(inputs: Inputs, at: Place) -> list[Array]:
 
 def placed_only(x: Array, q: Marks, k: Marks) -> Array:
     """Return x, 0 in pairs that have an unplaced token."""
-    return x if q.placed is None else jnp.where((q.placed != 0) & (k.placed != 0), x, 0.0)
+    return x if q.has_position is None else jnp.where((q.has_position != 0) & (k.has_position != 0), x, 0.0)
 
 
 def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: Marks, k: Marks, masked: bool) -> Scores:
@@ -183,7 +183,7 @@ def _keep(plan: Plan, words: Any, at: Place) -> Array:
         (zero, zero) if plan.one_dropout else (x.astype(jnp.uint32) + words[i] for x, i in ((at.n, 2), (at.head, 3)))
     )
     dropout = Dropout((words[0], words[1]), batch, head, words[4], words[5])  # pyright: ignore[reportArgumentType]
-    place = lambda block, size: (block * size + lax.iota(jnp.int32, size)).astype(jnp.uint32)  # noqa: E731
+    place = lambda block, size: (block * size + lax.iota(jnp.int32, size)).astype(jnp.uint32)
     rate, (q_size, k_size) = plan.options.dropout_rate, plan.blocks
     kept = jnp.where(keep_pairs(dropout, place(at.i, q_size), place(at.j, k_size), rate), 1 / (1 - rate), 0.0)
     return kept.T if at.turned else kept

@@ -31,7 +31,7 @@ from pejax._attention.tpu.call import Call, Learned
 from pejax._attention.tpu.kernels import forward, key_gradients, query_gradients
 from pejax._attention.xla import blockwise
 from pejax._ops.remat import kept
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 
 BLOCK = 512
 """Queries, and keys, of a tile at most: its float32 scores take 1 MiB of vector memory."""
@@ -78,7 +78,7 @@ def tpu_attention(
         _refuse_to_be_split()
     static = Static(options._replace(block=options.block or BLOCK), layout, interpret)
     _ways(static, operands)
-    distance = operands.shared.distance
+    distance = operands.shared.distance_bias
     shared = {} if distance is None else distance.args[0]
     learned = Learned(operands.q, operands.k, operands.v, shared, operands.per_head[2])
     return _attend(static, learned, operands)  # pyright: ignore[reportReturnType]
@@ -88,15 +88,15 @@ def _refuse(options: Options, layout: Layout, operands: Operands) -> None:
     """Raise NotImplementedError for what no way leads to, and ValueError where `visible` does."""
     if any(x is not None for x in operands.pairs):
         raise NotImplementedError("a mask or bias array is the size of the scores")
-    if operands.shared.values is not None:
-        raise NotImplementedError("values of positions need a product of their own for every tile")
-    if operands.shared.bias is not None and operands.shared.distance is None:
+    if operands.shared.relative_values is not None:
+        raise NotImplementedError("relative_values need a product of their own for every tile")
+    if operands.shared.bias is not None and operands.shared.distance_bias is None:
         raise NotImplementedError("a bias that is not a function of the distance")
     sides = operands.q_tokens, operands.k_tokens
     if any(leaf.dtype.itemsize > 4 for side in sides for leaf in jax.tree.leaves(side)):
-        raise NotImplementedError("positions, index and segments must have 32 bits")
+        raise NotImplementedError("positions, order and segment_ids must have 32 bits")
     integers = all(jnp.issubdtype(side.positions.dtype, jnp.integer) for side in sides)
-    if operands.shared.distance is not None and not integers:
+    if operands.shared.distance_bias is not None and not integers:
         raise NotImplementedError("a bias of positions that are floats and may have gradients")
     kinds = {str(x.dtype) for x in (operands.q, operands.k, operands.v)}
     if len(kinds) > 1 or not kinds <= {"float32", "bfloat16"}:
@@ -117,15 +117,15 @@ def _refuse_to_be_split() -> None:
         raise NotImplementedError(f"the compiler does not split Mosaic kernels over {devices} devices: {rule}")
 
 
-def _one(tokens: Tokens, axes: Tokens) -> Tokens:
+def _one(tokens: TokenPositions, axes: TokenPositions) -> TokenPositions:
     """Return the tokens of one example."""
     fields: list[Any] = [x if x is None or axis is None else x[0] for x, axis in zip(tokens, axes, strict=True)]
-    return Tokens(*fields)
+    return TokenPositions(*fields)
 
 
 def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     """Return the ways to the bias: one, or one for positions that follow the arrays and one for others."""
-    distance = operands.shared.distance
+    distance = operands.shared.distance_bias
     if distance is None:
         return (Way("none"),)
     positions = operands.q_tokens.positions.shape[1 if static.layout.q_axes.positions is None else 2 :]

@@ -13,7 +13,7 @@ from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.reference import Options
 from pejax._attention.tpu.kernels import Spans
 from pejax._attention.tpu.tile import bound, unsigned
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 
 Fields: TypeAlias = dict[str, Int32[Array, "M _"]]
 """What masks and biases read of the tokens of one side, over the M examples whose tokens differ: N or 1.
@@ -28,18 +28,18 @@ def fields_of(
     """Return what is to be known of the queries and of the keys; `located` asks for their positions."""
     tokens, lengths = (operands.q_tokens, operands.k_tokens), (operands.q.shape[3], operands.k.shape[2])
     ordered = options.causal or options.window is not None or options.distance_range is not None
-    segmented = padded or any(side.segments is not None for side in tokens)
-    placing = operands.shared.distance is not None and any(side.placed is not None for side in tokens)
+    segmented = padded or any(side.segment_ids is not None for side in tokens)
+    placing = operands.shared.distance_bias is not None and any(side.has_position is not None for side in tokens)
 
-    def side(tokens: Tokens, axes: Tokens, length: int) -> Fields:
+    def side(tokens: TokenPositions, axes: TokenPositions, length: int) -> Fields:
         positions = _one_or_all(tokens.positions, axes.positions, length)
         fields = {}
         if ordered:
-            fields["order"] = positions if tokens.index is None else _one_or_all(tokens.index, axes.index, length)
+            fields["order"] = positions if tokens.order is None else _one_or_all(tokens.order, axes.order, length)
         if segmented:
-            fields["segment"] = _one_or_all(tokens.segments, axes.segments, length)
+            fields["segment"] = _one_or_all(tokens.segment_ids, axes.segment_ids, length)
         if placing:
-            fields["placed"] = _one_or_all(tokens.placed, axes.placed, length)
+            fields["placed"] = _one_or_all(tokens.has_position, axes.has_position, length)
         if located:
             on_axes = [positions] if positions.ndim == 2 else jnp.unstack(positions, axis=2)
             fields |= {f"axis{a}": position for a, position in enumerate(on_axes)}
@@ -113,7 +113,7 @@ def _spans(visited: Bool[Array, "M I J"]) -> Spans:
 def drop_words(layout: Layout, operands: Operands, seed: UInt32[Array, "2"]) -> tuple[Array, Array]:
     """Return what the dropout's hash adds for each query, `(N, H, T)`, and for each key, `(S,)`."""
     (n, groups, shared, t, _), origin = operands.q.shape, operands.origin
-    count = lambda size, start: jnp.arange(size, dtype=jnp.uint32) + start  # noqa: E731
+    count = lambda size, start: jnp.arange(size, dtype=jnp.uint32) + start
     batch, head = count(n, origin.batch), count(groups * shared, origin.head)
     if layout.one_dropout:
         batch, head = jnp.zeros_like(batch), jnp.zeros_like(head)

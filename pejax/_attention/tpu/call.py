@@ -64,7 +64,7 @@ class Call:
 
     def bias(self, learned: Learned) -> dict[str, Array]:
         """Return what the kernels make the bias from: `diagonals`, `numbers`, or nothing."""
-        distance = self._operands.shared.distance
+        distance = self._operands.shared.distance_bias
         if distance is None:
             return {}
         groups, heads = learned.q.shape[1:3]
@@ -73,14 +73,14 @@ class Call:
             if not jax.tree.leaves(learned.per_head):
                 one = evaluate(learned.shared)
                 return jnp.broadcast_to(one, (groups * heads, *one.shape))
-            head = lambda own: evaluate({**learned.shared, **own})  # noqa: E731
+            head = lambda own: evaluate({**learned.shared, **own})
             found = jax.vmap(jax.vmap(head))(learned.per_head)
             return found.reshape(groups * heads, *found.shape[2:])
 
         hook = self._hook
         if hook is None:
             return {"diagonals": each(lambda params: self._diagonals(distance.func(params, self._relative())))}
-        numbers = lambda params: [x.astype(jnp.float32) for x in hook.outside(params)]  # noqa: E731
+        numbers = lambda params: [x.astype(jnp.float32) for x in hook.outside(params)]
         own = jax.tree.map(lambda x: x[0, 0], learned.per_head)
         if not jax.eval_shape(numbers, {**learned.shared, **own}):
             return {}
@@ -139,7 +139,7 @@ class Call:
 
     def _diagonals(self, bias: Array) -> Float[Array, "M W"]:
         if jnp.shape(bias) != (shape := self._relative().shape):
-            raise ValueError(f"distance hook must return one number per distance, {shape}, got {jnp.shape(bias)}")
+            raise ValueError(f"distance_bias hook must return one number per distance, {shape}, got {jnp.shape(bias)}")
         return bias.astype(jnp.float32).reshape(self._apart().shape)
 
 

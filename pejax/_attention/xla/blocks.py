@@ -10,9 +10,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, UInt32
 
 from pejax._attention.core.dropout import Dropout
-from pejax._attention.core.reference import Hooks, checked
+from pejax._attention.core.reference import checked
+from pejax._encoding import Hooks
 from pejax._ops.pytrees import Floats, wide
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 
 
 class Vectors(NamedTuple):
@@ -47,7 +48,7 @@ class Queries(NamedTuple):
     """Blocks of queries, or one of them without the letter N."""
 
     q: Float[Array, "N T D"]
-    tokens: Tokens
+    tokens: TokenPositions
     ids: UInt32[Array, "N T"]
 
 
@@ -56,7 +57,7 @@ class Keys(NamedTuple):
 
     k: Float[Array, "N S D"]
     v: Float[Array, "N S D"]
-    tokens: Tokens
+    tokens: TokenPositions
     ids: UInt32[Array, "N S"]
 
 
@@ -108,10 +109,10 @@ def cut(size: int, x: Array) -> Array:
     return jnp.pad(x, padding).reshape(-1, size, *x.shape[1:])
 
 
-def cut_tokens(size: int, tokens: Tokens, length: int) -> Tokens:
+def cut_tokens(size: int, tokens: TokenPositions, length: int) -> TokenPositions:
     """Cut tokens, with segments where there is padding to tell apart."""
-    if tokens.segments is None and length % size:
-        tokens = tokens._replace(segments=jnp.ones(length, jnp.int32))
+    if tokens.segment_ids is None and length % size:
+        tokens = tokens._replace(segment_ids=jnp.ones(length, jnp.int32))
     return jax.tree.map(functools.partial(cut, size), tokens)
 
 
@@ -120,8 +121,8 @@ def cut_head(
     q: Float[Array, "T D"],
     k: Float[Array, "S D"],
     v: Float[Array, "S D"],
-    q_tokens: Tokens,
-    k_tokens: Tokens,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
     terms: Terms,
     dropout: Dropout | None,
 ) -> Head:
@@ -167,12 +168,12 @@ def terms_of(hooks: Hooks, start: Int[Array, ""] | None, length: int, dtype: DTy
 
     The line has the type of the logits it is added to.
     """
-    if start is None or hooks.distance is None:
-        return Terms(hooks._replace(distance=None, vectors=None))
+    if start is None or hooks.distance_bias is None:
+        return Terms(hooks._replace(distance_bias=None, relative_keys=None))
     relative = start + jnp.arange(length, dtype=start.dtype)
     like = jax.ShapeDtypeStruct((length,), dtype)
-    line = checked(hooks.distance, (relative,), "distance", "(R,)", like)
-    return Terms(Hooks(None, hooks.values), line)
+    line = checked(hooks.distance_bias, (relative,), "distance_bias", "(R,)", like)
+    return Terms(Hooks(None, hooks.relative_values), line)
 
 
 def terms_of_vectors(
@@ -185,5 +186,7 @@ def terms_of_vectors(
     """Return the terms of one head, the bias by its vectors: those turned, v and u."""
     turned, v, u = vectors
     return Terms(
-        Hooks(None, hooks.values), None, Vectors(cut(sizes[0], wide(q) + v), turned, cut(sizes[1], wide(k) @ u))
+        Hooks(None, hooks.relative_values),
+        None,
+        Vectors(cut(sizes[0], wide(q) + v), turned, cut(sizes[1], wide(k) @ u)),
     )

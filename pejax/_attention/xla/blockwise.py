@@ -13,13 +13,13 @@ from jaxtyping import Array, Float
 
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.operands import Layout, Operands, derived_bias, over_heads
-from pejax._attention.core.reference import Hooks, Options, Pairs
+from pejax._attention.core.reference import Options, Pairs
 from pejax._attention.xla.blocks import Terms, block_size, cut_head, cut_row, join, join_gradients, row_means
 from pejax._attention.xla.tiles import backward, forward
-from pejax._encoding import Params
+from pejax._encoding import Hooks, Params
 from pejax._ops.pytrees import cotangent_of
 from pejax._ops.remat import kept
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 
 BLOCK = 512
 """Queries, and keys, of a tile at most: its float32 scores take 1 MiB."""
@@ -27,10 +27,10 @@ BLOCK = 512
 
 class _Arrays(NamedTuple):
     q: Float[Array, "T D"]
-    q_tokens: Tokens
+    q_tokens: TokenPositions
     k: Float[Array, "S D"]
     v: Float[Array, "S D"]
-    k_tokens: Tokens
+    k_tokens: TokenPositions
     hooks: Hooks
     dropout: Dropout | None
 
@@ -41,14 +41,14 @@ def blockwise_head(
     k: Float[Array, "S D"],
     v: Float[Array, "S D"],
     hooks: Hooks,
-    q_tokens: Tokens,
-    k_tokens: Tokens,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
     dropout: Dropout | None,
     pairs: Pairs,
 ) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
     """Return the output of one head and each row's log-sum-exp, as `dense_head` does."""
     del pairs
-    hooks = hooks._replace(distance=None, vectors=None)
+    hooks = hooks._replace(distance_bias=None, relative_keys=None)
     return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, hooks, dropout))  # pyright: ignore[reportReturnType]
 
 
@@ -59,16 +59,16 @@ def from_distance_alone(
     arrays: tuple[Array, Array, Array],
     params: tuple[Params, Params],
 ) -> tuple[Array, Array]:
-    """Attend with the bias that the distance hook gives, where a kernel has no way of its own to it.
+    """Attend with the bias that the distance_bias hook gives, where a kernel has no way of its own to it.
 
     Args:
         options: `block` of the kernel.
         layout: of the operands.
         operands: the rest of them.
         arrays: q, k, v.
-        params: of the distance hook, those of all heads and those of each.
+        params: of the distance_bias hook, those of all heads and those of each.
     """
-    distance, (shared, per_head) = operands.shared.distance, params
+    distance, (shared, per_head) = operands.shared.distance_bias, params
     bias = derived_bias(None, None if distance is None else Partial(distance.func, shared))
     q, k, v = arrays
     operands = operands._replace(q=q, k=k, v=v, shared=Hooks(bias, None), per_head=(per_head, {}, {}, {}))

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from pejax._attention.core.contiguous import counts_on, first_distance
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.operands import Layout, Operands, bind_hooks
-from pejax._attention.core.reference import Hooks, Options
+from pejax._attention.core.reference import Options
 from pejax._attention.xla.blocks import (
     Head,
     Terms,
@@ -34,10 +34,11 @@ from pejax._attention.xla.blocks import (
 )
 from pejax._attention.xla.relative_keys import HeadVectors, vectors_of, vectors_pay
 from pejax._attention.xla.tiles import backward, forward
+from pejax._encoding import Hooks
 from pejax._ops.bfloat16 import as_bits, as_kept, from_bits
 from pejax._ops.pytrees import Floats, cotangent_of, floats_of, wide, with_floats, zeros_of
 from pejax._ops.remat import kept
-from pejax._tokens import Tokens
+from pejax._tokens import TokenPositions
 
 BLOCK = 512
 """Queries and keys of a tile at most, where several cores share the operations of a device."""
@@ -76,7 +77,7 @@ def cpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple
         v=jnp.moveaxis(operands.v, 2, 1),
     )
     output, lse = _attend(options, layout, by_token)  # pyright: ignore[reportGeneralTypeIssues]
-    by_head = lambda x: jnp.moveaxis(x.reshape(n, t, groups, heads, *x.shape[3:]), 1, 3)  # noqa: E731
+    by_head = lambda x: jnp.moveaxis(x.reshape(n, t, groups, heads, *x.shape[3:]), 1, 3)
     return by_head(output), by_head(lse)
 
 
@@ -110,14 +111,14 @@ def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arr
     run, sides = functools.partial(run, options, layout), (operands.q_tokens, operands.k_tokens)
     batched = [axes.positions is not None for axes in (layout.q_axes, layout.k_axes)]
     by_vectors = vectors_pay(operands)
-    if not (operands.shared.distance is not None or by_vectors) or not all(map(counts_on, sides, batched)):
+    if not (operands.shared.distance_bias is not None or by_vectors) or not all(map(counts_on, sides, batched)):
         return run(operands, None, *arrays)
     axes = (layout.q_axes, layout.k_axes)
     first, steady = jax.vmap(first_distance, axes, axis_size=len(operands.q))(*sides)
     if by_vectors:  # they are those of the whole batch
         steady &= first == first[0]
-    without_hook = lambda operands, *arrays: run(operands, first, *arrays)  # noqa: E731
-    with_hook = lambda operands, *arrays: run(operands, None, *arrays)  # noqa: E731
+    without_hook = lambda operands, *arrays: run(operands, first, *arrays)
+    with_hook = lambda operands, *arrays: run(operands, None, *arrays)
     return lax.cond(jnp.all(steady), without_hook, with_hook, operands, *arrays)
 
 
@@ -215,7 +216,7 @@ def _backward(
         return totals, jax.tree.map(lambda x, y: x.at[place.head].add(y), d_vectors, d_head)
 
     # Several query heads add to the gradient of one key head: that sum is kept in float32.
-    exact = lambda x: x if heads == groups else wide(from_bits(x))  # noqa: E731
+    exact = lambda x: x if heads == groups else wide(from_bits(x))
     nothing = _Totals(
         q=jnp.zeros_like(operands.q),
         k=jnp.zeros_like(exact(operands.k)),
@@ -308,7 +309,7 @@ def _corner(x: Array, place: _Place) -> tuple[Array | int, ...]:
     return (place.batch, 0, place.head, *([0] * (x.ndim - 3)))
 
 
-def _add_tokens(totals: Floats, parts: Floats, axes: Tokens, place: _Place) -> Floats:
+def _add_tokens(totals: Floats, parts: Floats, axes: TokenPositions, place: _Place) -> Floats:
     """Add one head's gradient of the positions, which are the only floats of tokens."""
-    add = lambda x, y: x + y if axes.positions is None else x.at[place.batch].add(y)  # noqa: E731
+    add = lambda x, y: x + y if axes.positions is None else x.at[place.batch].add(y)
     return [add(*pair) for pair in zip(totals, parts, strict=True)]

@@ -24,7 +24,7 @@ STRIP = 64
 
 
 class HeadVectors(NamedTuple):
-    """What `Encoding.vectors` gives for every head, or for one of them without the letter H; a turned."""
+    """What `Encoding.relative_keys` gives for every head, or for one of them without the letter H; a turned."""
 
     turned: Float[Array, "H D R"]
     v: Float[Array, "H D"]
@@ -37,7 +37,7 @@ def vectors_pay(operands: Operands) -> bool:
     The operands are as `cpu_attention` has them.
     """
     (t, _, d), s = operands.q.shape[1:], operands.k.shape[1]
-    return operands.shared.vectors is not None and operands.shared.distance is None and t * s >= (t + s) * d
+    return operands.shared.relative_keys is not None and operands.shared.distance_bias is None and t * s >= (t + s) * d
 
 
 def vectors_of(
@@ -57,7 +57,9 @@ def vectors_of(
             return None
         relative = first[0] - before + jnp.arange(length, dtype=first.dtype)
         shared, own = with_floats(operands.shared, shared_floats), with_floats(operands.per_head, own_floats)
-        each = jax.vmap(lambda own: _checked(bind_hooks(shared, own).vectors, relative, d), axis_size=heads // groups)
+        each = jax.vmap(
+            lambda own: _checked(bind_hooks(shared, own).relative_keys, relative, d), axis_size=heads // groups
+        )
         parts = jax.vmap(each, axis_size=groups)(own)
         a, v, u = (x.reshape(heads, *x.shape[2:]).astype(kind) for x in parts)
         return HeadVectors(a.swapaxes(1, 2), v, u)
@@ -67,11 +69,11 @@ def vectors_of(
 
 def _checked(hook: Partial | None, relative: Int[Array, " R"], d: int) -> tuple[Array, ...]:
     """Call the hook and require the shapes of its parts."""
-    with naming_missing("vectors hook", hook.args[0]):  # pyright: ignore[reportOptionalMemberAccess]
+    with naming_missing("relative_keys hook", hook.args[0]):  # pyright: ignore[reportOptionalMemberAccess]
         parts = hook(relative)  # pyright: ignore[reportOptionalCall]
     shapes = ((len(relative), d), (d,), (d,))
     if (found := tuple(map(jnp.shape, parts))) != shapes:
-        raise ValueError(f"vectors hook must return (R, D), (D,), (D,) = {shapes}, got {found}")
+        raise ValueError(f"relative_keys hook must return (R, D), (D,), (D,) = {shapes}, got {found}")
     return parts
 
 

@@ -29,9 +29,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
 from pejax._attention.core.masks import visible_blocks
-from pejax._attention.core.reference import Hooks, Options, checked, log_sum, nonzero, placed_pairs, visible_pairs
+from pejax._attention.core.reference import Options, checked, log_sum, nonzero, placed_pairs, visible_pairs
 from pejax._attention.xla.blocks import Gradients, Head, Keys, Queries, Row, Vectors
 from pejax._attention.xla.relative_keys import STRIP, against_vectors, through_vectors
+from pejax._encoding import Hooks
 from pejax._ops.bfloat16 import as_bits, from_bits, rounded
 from pejax._ops.pytrees import Floats, floats_of, wide, with_floats, zeros_of
 from pejax._ops.toeplitz import add_slice, diagonal_sums, toeplitz
@@ -64,7 +65,7 @@ def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[
             weights, shrink = jnp.exp(logits - shift[:, None]), jnp.exp(top - shift)
             kept = _drop(options, dropout, query, key)(weights)
             part = _dot(options, kept.astype(key.v.dtype), key.v)
-            if terms.hooks.values is not None:
+            if terms.hooks.relative_values is not None:
                 part = part + _values(kept, query, key, terms.hooks)
             return new, total * shrink + jnp.sum(weights, axis=1), sums * shrink[:, None] + part
 
@@ -132,8 +133,8 @@ def _tile_gradients(
     weights = jnp.exp(_where(mask, logits, -jnp.inf) - row.lse[:, None])
     drop = _drop(options, head.dropout, query, key)
     kept, d_kept = drop(weights), _dot(options, row.d_output, key.v, 1, 1)
-    if hooks.values is not None:
-        values = lambda weights, *sides: _values(*weights, *sides)  # noqa: E731
+    if hooks.relative_values is not None:
+        values = lambda weights, *sides: _values(*weights, *sides)
         _, pull_values = _pullable(values, [kept], query, key, hooks)
         (d_own,), *parts = pull_values(wide(row.d_output))
         through, d_kept = _add(through, tuple(parts)), d_kept + d_own
@@ -196,11 +197,11 @@ def _inline_bias(query: Queries, key: Keys, hooks: Hooks) -> Float[Array, "T S"]
 
 
 def _values(weights: Float[Array, "T S"], query: Queries, key: Keys, hooks: Hooks) -> Float[Array, "T D"]:
-    """Return what the values hook makes of a tile's weights, those of unplaced tokens being 0."""
+    """Return what the relative_values hook makes of a tile's weights, those of unplaced tokens being 0."""
     weights = _where(placed_pairs(query.tokens, key.tokens), weights, 0.0)
     like = jax.ShapeDtypeStruct(query.q.shape, weights.dtype)
     operands = weights, query.tokens.positions, key.tokens.positions
-    return checked(hooks.values, operands, "values", "(T, D)", like)  # pyright: ignore[reportArgumentType]
+    return checked(hooks.relative_values, operands, "relative_values", "(T, D)", like)  # pyright: ignore[reportArgumentType]
 
 
 def _masking(options: Options) -> dict[str, Any]:
@@ -285,7 +286,7 @@ def _add_at(i: Int[Array, ""], whole: Array, part: Array) -> Array:
 
 def _pullable(function: Callable[..., Array], *trees: Any) -> tuple[Array, Callable[[Array], tuple[Floats, ...]]]:
     """Return `function(*trees)` and the way back to the floats of each tree."""
-    inner = lambda *floats: function(*(with_floats(*pair) for pair in zip(trees, floats, strict=True)))  # noqa: E731
+    inner = lambda *floats: function(*(with_floats(*pair) for pair in zip(trees, floats, strict=True)))
     return jax.vjp(inner, *(floats_of(tree) for tree in trees))
 
 

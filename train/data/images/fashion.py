@@ -59,7 +59,7 @@ def read_embedded() -> tuple[Images, Images]:
     """
     content = unpack(EMBEDDED, CONTENT)
     train, test = np.split(np.frombuffer(content, np.uint8), [10 * PER_CLASS * 785])
-    split = lambda part: np.split(part, [len(part) // 785 * 784])  # noqa: E731
+    split = lambda part: np.split(part, [len(part) // 785 * 784])
     return _images(*split(train)), _images(*split(test))
 
 

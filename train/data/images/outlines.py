@@ -51,5 +51,5 @@ def _pieces(
     order = np.argsort(edge + np.minimum(time, 1 - 2**-30), kind="stable")
     edge, time = edge[order], time[order]
     until = np.where(np.append(edge[1:] != edge[:-1], True), 1.0, np.append(time[1:], 1.0))
-    at = lambda moment: start[edge] + moment[:, None] * along[edge]  # noqa: E731
+    at = lambda moment: start[edge] + moment[:, None] * along[edge]
     return at(time), at(until), edge

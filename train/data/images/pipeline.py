@@ -89,7 +89,7 @@ def _train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray
         pixels = random_crop(pixels, rngs) if augment.crop else pixels
     else:
         found = [_readable(ds, int(index)) for index in indices]
-        crop = lambda image, rng: (  # noqa: E731
+        crop = lambda image, rng: (
             random_resized_crop(image, ds.size, rng) if augment.crop else central_square(image, ds.size)
         )
         pixels = np.stack([as_array(crop(as_picture(image), rng)) for (image, _), rng in zip(found, rngs, strict=True)])
