@@ -31,5 +31,5 @@ print(f"tiles: largest deviation {assert_tile_consistent(encoding, params, dims)
 
 # It is differentiable, and attention never stores the bias of all pairs.
 q, k, v = jax.random.normal(jax.random.key(1), (3, 1, 64, 4, 32))
-loss = lambda params: jnp.mean(pejax.attend(encoding, q, k, v, params=params) ** 2)  # noqa: E731
+loss = lambda params: jnp.mean(pejax.attend(encoding, q, k, v, params=params) ** 2)
 print("gradient of the window lengths:", jax.grad(loss)(params)["heads"]["log_length"])
