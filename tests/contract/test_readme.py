@@ -1,19 +1,87 @@
-"""The Python of the README and of the pages beside it runs, in order, as it stands there."""
+"""The README and docs/: their Python runs, their links lead somewhere, and every public name is in the reference."""
 
+import importlib
+import inspect
 import re
 from pathlib import Path
 
 import jax
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
+OWN = [path.stem for path in sorted((ROOT / "pejax").iterdir()) if path.suffix in ("", ".py") and path.stem[0] != "_"]
+MODULES = ["pejax", *(f"pejax.{name}" for name in OWN)]
 
 
-def test_the_readmes_python_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) >= 4
+def snippets(page: Path) -> list[str]:
+    """Return the Python of a page, block by block."""
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def public_names(module: str) -> list[str]:
+    """Return `__all__`, or what a module without one defines."""
+    space = importlib.import_module(module)
+    own = [name for name, value in vars(space).items() if getattr(value, "__module__", "") == module]
+    return getattr(space, "__all__", [name for name in own if not name.startswith("_")])
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.name)
+def test_the_python_of_a_page_runs_in_order(page):
+    lines = [""] * page.read_text().count("\n")  # each block at its own lines, so that an error names them
+    for block in re.finditer(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        start = page.read_text()[: block.start(1)].count("\n")
+        lines[start : start + block[1].count("\n")] = block[1].splitlines()
     with jax.numpy_dtype_promotion("standard"):
-        exec(compile("\n".join(blocks), "README.md", "exec"), {"__name__": "readme"})
+        exec(compile("\n".join(lines), str(page), "exec"), {"__name__": page.stem})
 
 
-def test_the_python_about_traps_runs() -> None:
-    page = Path(__file__).parents[2] / "docs" / "known-traps.md"
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
-    exec(compile(code, page.name, "exec"), {"__name__": "traps"})
+def test_the_readme_is_one_screen_and_has_its_commands():
+    text = (ROOT / "README.md").read_text()
+    assert text.count("\n") <= 100
+    assert len(snippets(ROOT / "README.md")) >= 3
+    assert 'pip install -e ".[train]" && python -m train.vit --pe=rope_mixed' in text
+    assert 'pip install -e ".[test]" && pytest' in text
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what the headings of a page can be linked by, as GitHub and the site name them."""
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *REFERENCE], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if target.startswith(("https://", "http://")):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+def entries() -> list[tuple[str, str]]:
+    """Return the module and the name of every entry of the reference."""
+    found = re.findall(r"^::: ([\w.]+)\.(\w+)$", "\n".join(page.read_text() for page in REFERENCE), re.MULTILINE)
+    assert len(found) == len(set(found))
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_is_in_the_reference(module):
+    """Under this module or, where another one has the same object, under that."""
+    named = {name: [] for _, name in entries()}
+    for owner, name in entries():
+        named[name].append(getattr(importlib.import_module(owner), name, None))
+    for name in public_names(module):
+        value = getattr(importlib.import_module(module), name)
+        assert inspect.getdoc(value), name
+        assert any(value is entry for entry in named.get(name, ())), name
+
+
+def test_the_reference_has_no_name_that_is_gone():
+    assert not [(module, name) for module, name in entries() if name not in public_names(module)]

@@ -231,12 +231,12 @@ def test_no_cluster(flags, tmp_path):
     assert refused("auto", tmp_path / "log") == wanted
 
 
-README = Path(__file__).parents[2] / "README.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "many-devices.md"
 
 
 def recipes() -> list[str]:
-    """Return the commands of the README that start one of several processes."""
-    found = re.findall(r"python -m (train\.lm [^\n\"]*--hosts=[^\s\"]+[^\n\"]*)", README.read_text())
+    """Return the commands of the guide that start one of several processes."""
+    found = re.findall(r"python -m (train\.lm [^\n\"]*--hosts=[^\s\"]+[^\n\"]*)", GUIDE.read_text())
     return sorted(set(found))
 
 
@@ -246,7 +246,7 @@ def follow(argv: list[str], environ: dict[str, str]) -> None:
 
 
 @pytest.mark.long
-def test_the_recipes_of_the_readme_start_two_processes(flags, tmp_path):
+def test_the_recipes_of_the_guide_start_two_processes(flags, tmp_path):
     for number, command in enumerate(recipes()):
         log, port, job = tmp_path / f"log{number}", kills.free_port(), os.getpid() + number
         cluster = {"SLURM_JOB_ID": str(job), "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}

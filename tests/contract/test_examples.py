@@ -1,0 +1,40 @@
+"""The scripts of examples/ run to their end, and what they print is what they promise."""
+
+import re
+import runpy
+from pathlib import Path
+
+import jax
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, capsys) -> str:
+    """Run a script and return what it printed."""
+    with jax.numpy_dtype_promotion("standard"):
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    return capsys.readouterr().out
+
+
+def test_every_example_is_run_here():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"flax_layer", "own_encoding", "rope_in_your_attention"}
+
+
+def test_rope_in_your_attention(capsys):
+    printed = run("rope_in_your_attention", capsys)
+    changes = [float(number) for number in re.findall(r"(?:change|difference) (\S+)", printed)]
+    assert len(changes) == 2
+    assert max(changes) < 1e-5
+    assert "ALiBi by attend: output of shape (2, 16, 4, 32)" in printed
+
+
+def test_flax_layer(capsys):
+    shares = re.findall(r"(\d+) tokens: (\d+) % right", run("flax_layer", capsys))
+    assert [length for length, _ in shares] == ["24", "96"]
+    assert all(int(share) >= 90 for _, share in shares), shares
+
+
+def test_own_encoding(capsys):
+    printed = run("own_encoding", capsys)
+    assert all(float(number) < 1e-5 for number in re.findall(r"largest deviation (\S+)", printed))
+    assert "gradient of the window lengths" in printed
