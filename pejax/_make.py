@@ -9,7 +9,7 @@ from pejax._extensions.interpolation import interpolate_encoding
 from pejax._extensions.self_extend import rerope, self_extend
 from pejax._extensions.temperature import TEMPERATURES, read_temperature, scale_queries
 from pejax._spec import parse_call, split_sum
-from pejax._tokens import embed_tokens
+from pejax._tokens import embedding_tokens
 from pejax.encodings import ENCODINGS
 
 STRETCHED: dict[str, tuple[str, ...]] = {
@@ -66,9 +66,7 @@ def _make(name: str, options: tuple[tuple[str, object], ...], outside: tuple[str
         made = ENCODINGS[name](dims, **dict(options)) if inner is None else _recast(inner, outside[-1], dims)
     except ValueError as refusal:
         raise ValueError(f"{name}: {refusal}") from None
-    if made.embed is not None and (inner is None or made.embed is not inner.embed):
-        made = made._replace(embed=functools.partial(embed_tokens, made.embed))
-    return made._replace(causal=dims.causal)
+    return made if inner is None or made.embed is inner.embed else embedding_tokens(made)
 
 
 def _recast(encoding: Encoding, term: str, dims: Dims) -> Encoding:

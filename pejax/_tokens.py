@@ -1,13 +1,14 @@
 """Where each token is. Tokens without a position (CLS, registers) are left as they are."""
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, ParamSpec, cast
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Num
 
-from pejax._encoding import Params
+from pejax._encoding import Dims, Encoding, Params
 from pejax._ops.checks import check_position_type
 
 
@@ -54,3 +55,24 @@ def rotary_positions(tokens: TokenPositions, shape: tuple[int, ...]) -> Num[Arra
     common = np.broadcast_shapes(positions.shape, has_position.shape + (1,) * len(axes))
     known = jnp.broadcast_to(has_position.reshape(has_position.shape + (1,) * len(axes)), common)
     return jnp.where(known, jnp.broadcast_to(positions, common), 0)
+
+
+Arguments = ParamSpec("Arguments")
+
+
+def encoding_factory(make: Callable[Arguments, Encoding]) -> Callable[Arguments, Encoding]:
+    """Decorate `make(dims, ...)`: its record knows whether the model is causal, and embeds `TokenPositions` too."""
+
+    @functools.wraps(make)
+    def factory(*args: Arguments.args, **options: Arguments.kwargs) -> Encoding:
+        dims = cast(Dims, args[0] if args else cast(dict[str, Any], options)["dims"])
+        return embedding_tokens(make(*args, **options))._replace(causal=dims.causal)
+
+    return factory
+
+
+def embedding_tokens(encoding: Encoding) -> Encoding:
+    """Return the encoding with an `embed` that takes `TokenPositions` in place of positions, too."""
+    if encoding.embed is None:
+        return encoding
+    return encoding._replace(embed=functools.partial(embed_tokens, encoding.embed))

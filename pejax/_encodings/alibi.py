@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Num
 from pejax._encoding import Dims, Encoding, Extent, Params, from_distance, no_params
 from pejax._ops.checks import check_choice
 from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
+from pejax._tokens import encoding_factory
 
 
 def alibi_slopes(heads: int) -> Float[Array, " H"]:
@@ -57,6 +58,7 @@ def alibi_bias(
     return jax.vmap(lambda slope: -slope * token_distance(relative, axes_of(q_positions)))(slopes)
 
 
+@encoding_factory
 def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend: str = "none") -> Encoding:
     """Make ALiBi for these dims: `bias[h, i, j] = -slope_scale · m_h · |p_j - p_i|`, Euclidean where axes > 1.
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Num
 from pejax._encoding import Dims, Encoding, Params, shared_or_per_layer
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, sum_over_axes
 from pejax._ops.relu_network import Side, Units, log_distance, network
+from pejax._tokens import encoding_factory
 
 THRESHOLD = 512.0
 EPSILON = 1e-6
@@ -72,6 +73,7 @@ def _bias(
     return sum_over_axes(term, axes, params, q_positions, k_positions)
 
 
+@encoding_factory
 def fire(dims: Dims, *, hidden: int = 32, threshold: float | None = None, share: str = "model") -> Encoding:
     """Make FIRE for these dims: `bias = f_h(log(|c d| + 1) / (log(|c n| + 1) + ε))`, one network an axis, summed.
 

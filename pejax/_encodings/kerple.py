@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Num
 from pejax._encoding import Dims, Encoding, Params, from_distance, shared_or_per_layer
 from pejax._ops.checks import check_choice
 from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
+from pejax._tokens import encoding_factory
 
 VARIANTS = ("log", "power")
 LEAST = 0.01
@@ -57,6 +58,7 @@ def _kernel(variant: str, d: Float[Array, "*R"], r1: Float[Array, ""], r2: Float
     return -r1 * jnp.where(apart, jnp.where(apart, d, 1.0) ** r2, 0.0)
 
 
+@encoding_factory
 def kerple(dims: Dims, *, variant: str = "log", share: str = "model") -> Encoding:
     """Make KERPLE for these dims: `bias = -r1_h · log(1 + r2_h · d)`, or `-r1_h · d^r2_h`, d Euclidean where axes > 1.
 

@@ -16,10 +16,12 @@ from jaxtyping import Array
 from pejax._encoding import Dims, Encoding, Extent, Params
 from pejax._ops.checks import check_choice, check_positions
 from pejax._ops.resize import METHODS, lookup_embedding, resize_grid
+from pejax._tokens import encoding_factory
 
 STD = 0.02
 
 
+@encoding_factory
 def learned(
     dims: Dims,
     *,

@@ -6,8 +6,10 @@ Reference:
 """
 
 from pejax._encoding import Dims, Encoding
+from pejax._tokens import encoding_factory
 
 
+@encoding_factory
 def none(dims: Dims) -> Encoding:
     """Make the encoding that does nothing: attention without a mask is then equivariant to permutations of tokens."""
     del dims

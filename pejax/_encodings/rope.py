@@ -18,6 +18,7 @@ from pejax._extensions.compose import read_extension
 from pejax._ops.checks import check_choice, check_position_type
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
+from pejax._tokens import encoding_factory
 
 
 def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | None = None) -> Float[np.ndarray, " F"]:
@@ -76,6 +77,7 @@ def pairing_permutation(
     return order
 
 
+@encoding_factory
 def rope(
     dims: Dims,
     *,

@@ -17,6 +17,7 @@ from pejax._extensions.compose import read_extension
 from pejax._ops.checks import check_choice
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
+from pejax._tokens import encoding_factory
 
 LAYOUTS = ("concat", "alternate")
 INDEXINGS = ("ij", "xy")
@@ -50,6 +51,7 @@ def rope_axial_frequencies(
     return (blocks if layout == "concat" else blocks.transpose(0, 2, 1)).reshape(axes, head_dim // 2)
 
 
+@encoding_factory
 def rope_axial(
     dims: Dims,
     *,

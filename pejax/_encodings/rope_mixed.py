@@ -17,6 +17,7 @@ from pejax._extensions.compose import read_extension
 from pejax._ops.checks import check_choice
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
+from pejax._tokens import encoding_factory
 
 
 def rope_mixed_frequencies(
@@ -60,6 +61,7 @@ def _random_rotation(key: Array, axes: int) -> Float[Array, "A A"]:
     return q.at[:, -1].multiply(jnp.sign(jnp.linalg.det(q)))
 
 
+@encoding_factory
 def rope_mixed(dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", extend: str = "none") -> Encoding:
     """Make RoPE-Mixed for these dims: frequencies `(K, A, F)` per key head, learned in every layer.
 

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, Num
 from pejax._encoding import Dims, Encoding, Params
 from pejax._ops.clipped_lookup import collect, gather_rows, pick, scatter_rows
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
+from pejax._tokens import encoding_factory
 
 
 def shaw_logits(
@@ -116,6 +117,7 @@ def _between(relative: Float[Array, "T S"], rows: int) -> list[tuple[Int[Array, 
     return [(row, 1.0 - above), (row + 1, above)]
 
 
+@encoding_factory
 def shaw(dims: Dims, *, clip: int = 16, values: bool = True) -> Encoding:
     """Make Shaw's encoding for these dims, with tables for each axis in every layer, their terms summed.
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Num
 from pejax._encoding import Dims, Encoding, Params
 from pejax._ops.checks import check_choice, check_positions
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
+from pejax._tokens import encoding_factory
 
 LAYOUTS = ("interleaved", "concat")
 INDEXINGS = ("ij", "xy")
@@ -69,6 +70,7 @@ def _frequencies(width: int, axes: int, base: float) -> Float[np.ndarray, " F"]:
     return geometric_frequencies(width // (2 * axes), base)
 
 
+@encoding_factory
 def sinusoidal(dims: Dims, *, base: float = 10000.0, layout: str = "interleaved", indexing: str = "ij") -> Encoding:
     """Make the sinusoidal encoding for these dims: it is added to the input once, and has no parameters.
 

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int, Num
 from pejax._encoding import Dims, Encoding, Params, from_distance, shared_or_per_layer
 from pejax._ops.checks import check_position_type
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
+from pejax._tokens import encoding_factory
 
 
 def t5_bucket(
@@ -116,6 +117,7 @@ def _look_up(table: Array, relative: Array, axes: int, bidirectional: bool, max_
     return sum_over_axes(term, axes, table, relative)
 
 
+@encoding_factory
 def t5(dims: Dims, *, buckets: int = 32, max_distance: int = 128, share: str = "model") -> Encoding:
     """Make T5's bias for these dims: `bias[h, i, j] = table[h, bucket(p_j - p_i)]`, one table per axis, summed.
 

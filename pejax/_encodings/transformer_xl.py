@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int, Num
 from pejax._encoding import Dims, Encoding, Params
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, sum_over_axes
+from pejax._tokens import encoding_factory
 
 
 def transformer_xl_logits(
@@ -99,6 +100,7 @@ def _bias(
     return sum_over_axes(term, axes, per_axis, q_positions, k_positions) + k @ params["u"]
 
 
+@encoding_factory
 def transformer_xl(dims: Dims, *, base: float = 10000.0) -> Encoding:
     """Make Transformer-XL's encoding for these dims, with u, v and W_r in every layer.
 

@@ -282,3 +282,16 @@ def test_public_names_are_all_there_and_documented():
         documented = inspect.getdoc(getattr(pejax, name))
         assert documented, name
     assert not [name for name in ENCODINGS if f"`{name}`" not in README.read_text()]
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_factory_called_by_itself_makes_what_its_name_makes(name):
+    """Causal where the dims are, and with an `embed` that leaves tokens without a position alone."""
+    dims = Dims(heads=4, head_dim=8, extent=16, causal=True)
+    direct, named = getattr(pejax.encodings, name)(dims), make_encoding(name, dims)
+    assert direct.causal
+    assert [hook is None for hook in direct] == [hook is None for hook in named]
+    if direct.embed is not None:
+        params = adapt(direct, pejax.init_params(direct, jax.random.key(0)), 16)
+        x, tokens = jnp.ones((3, 32)), pejax.TokenPositions(jnp.arange(3), has_position=jnp.arange(3) > 0)
+        np.testing.assert_array_equal(direct.embed(params, x, tokens)[0], x[0])

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "_tokens": {"_encoding", "_ops"},
     "_positions": {"_ops", "_tokens"},
     "_extensions": {"_encoding", "_ops", "_spec"},
-    "_encodings": {"_encoding", "_extensions", "_ops"},
+    "_encodings": {"_encoding", "_extensions", "_ops", "_tokens"},
     "encodings": {"_encoding", "_encodings"},
     "_make": {"_encoding", "_extensions", "_spec", "_tokens", "encodings"},
     "_explain": {"_encoding"},
@@ -40,7 +40,7 @@ TRAIN_MAY_IMPORT = {
     "vit": {"data", "devices", "engine"},
     "lm": {"data", "devices", "engine"},
     "seq2seq": {"devices", "engine"},
-    "plan": {"devices", "engine", "lm", "vit"},
+    "plan": {"devices", "engine", "lm", "seq2seq", "vit"},
     "evaluate": {"devices", "engine"},
     "replay": {"devices", "engine", "evaluate"},
 }

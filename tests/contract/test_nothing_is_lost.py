@@ -125,6 +125,7 @@ def test_functions_refuse_such_positions_and_say_from_where_on_they_are_wrong(fu
 @pytest.mark.parametrize("case", often([*CASES, *IMAGES]), ids=str)
 def test_a_token_that_is_not_placed_is_so_wherever_its_position_says(case):
     at, placed = draw(case, T, reach=1), jnp.arange(T) != 2
+    _ = case.params  # drawn outside of the trace below
     sides = [TokenPositions(at.at[2].set(value), jnp.arange(T), placed) for value in (0, 3)]
     close(*jax.jit(lambda sides: [attend_drawn(case, side) for side in sides])(sides))
     if case.encoding.embed is not None:
