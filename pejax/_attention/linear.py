@@ -9,7 +9,6 @@ at the start of each is kept, which for chunks of D tokens or more is no larger 
 """
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from pejax._attention.core.masks import visible
-from pejax._attention.core.operands import Layout, Operands, check_arrays, check_partials, prepare
+from pejax._attention.core.operands import Layout, Operands, check_arrays, check_partials, one_by_one, prepare
 from pejax._attention.core.reference import nonzero
 from pejax._encoding import Hooks
 from pejax._ops.backend import platform
@@ -122,7 +121,7 @@ def positive(x: Float[Array, "..."]) -> Float[Array, "..."]:
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def _attend(heads: Head, operands: Operands, layout: Layout, causal: bool, one_side: bool) -> Float[Array, "N K G T D"]:
     """Attend from all queries; `one_side` says that queries and keys are the same tokens."""
-    each = _in_turn if platform() == "cpu" else jax.vmap
+    each = one_by_one if platform() == "cpu" else jax.vmap
     if not causal and operands.q_tokens.segment_ids is None and operands.k_tokens.segment_ids is None:
         return each(each(_see_all))(heads)
     lines = _lines(operands, layout, causal)
@@ -138,10 +137,6 @@ def _attend(heads: Head, operands: Operands, layout: Layout, causal: bool, one_s
         return each(align)(heads, lines)
     in_line = jnp.all(jax.vmap(_stands)(lines[0]))
     return lax.cond(in_line, lambda: each(stand)(heads, lines[0]), lambda: each(align)(heads, lines))
-
-
-def _in_turn(function: Callable) -> Callable:
-    return lambda *operands: lax.map(lambda operand: function(*operand), operands)
 
 
 def _see_all(head: Head) -> Float[Array, "G T D"]:

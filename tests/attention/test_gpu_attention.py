@@ -14,6 +14,7 @@ from benchmarks import gpu as benchmark
 from pejax import Dims, Hooks, TokenPositions, adapt, dot_product_attention, make_encoding
 from pejax._attention import backends
 from pejax._attention.backends import IMPLEMENTATIONS
+from pejax._attention.core import elementwise
 from pejax._attention.core.elementwise import cut
 from pejax._attention.core.masks import visible
 from pejax._attention.core.operands import check_dropout, check_options, prepare
@@ -273,6 +274,10 @@ def look_up(p, relative):
     return p["table"][jnp.abs(relative).astype(int)]
 
 
+def weighed(p, relative):
+    return jnp.sum(p["weights"]) * relative.astype(jnp.float32)
+
+
 TABLE = Hooks(distance_bias=Partial(look_up, {"all": {"table": jnp.ones(32)}}))
 
 
@@ -290,6 +295,12 @@ def test_what_the_kernels_cannot_do_they_say_before_they_run(call, reason):
     operands, layout = prepared(**call)
     with pytest.raises(NotImplementedError, match=reason):
         jax.eval_shape(lambda: gpu.gpu_attention(Options(1.0), layout, operands))
+
+
+def test_a_parameter_as_long_as_the_trace_is_not_taken_for_distances():
+    cut(weighed, {"weights": jnp.ones(elementwise.COUNT - 1)}, 1, jnp.int32)
+    with pytest.raises(NotImplementedError, match="no parameter of the distance_bias hook may have an axis of 8,191"):
+        cut(weighed, {"weights": jnp.ones(elementwise.COUNT)}, 1, jnp.int32)
 
 
 def test_the_benchmark_says_in_one_line_that_there_is_no_gpu(capsys):

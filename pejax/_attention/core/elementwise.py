@@ -17,7 +17,7 @@ from jaxtyping import Array
 from pejax._encoding import Params
 
 COUNT = 8191
-"""Distances of the trace: a number that no table has, so that an array of them is known by its size."""
+"""How many distances are traced: an array of them is known by this size, which no parameter may have."""
 
 CHEAP = frozenset(
     {"abs", "add", "and", "clamp", "convert_element_type", "copy", "eq", "ge", "gt", "integer_pow", "is_finite", "le"}
@@ -70,12 +70,16 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
         dtype: of the relative positions.
 
     Raises:
-        NotImplementedError: the hook does to distances what is not elementwise.
+        NotImplementedError: the hook does to distances what is not elementwise, or a parameter has an axis of `COUNT`.
     """
     relative = jax.ShapeDtypeStruct((COUNT,) if axes == 1 else (COUNT, axes), dtype)
     closed, shape = jax.make_jaxpr(hook, return_shape=True)(params, relative)
     if shape.shape != (COUNT,):
         raise ValueError(f"distance_bias hook must return one number per distance, {(COUNT,)}, got {shape.shape}")
+    if any(COUNT in jnp.shape(leaf) for leaf in jax.tree.leaves((params, closed.consts))):
+        raise NotImplementedError(
+            f"no parameter of the distance_bias hook may have an axis of {COUNT:,}, the size of its trace"
+        )
     costs: list[bool] = []
 
     def outside(params: Params) -> list[Array]:

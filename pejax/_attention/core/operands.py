@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, UInt32
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.reference import Options, Pairs
 from pejax._encoding import Hooks, Params, from_distance, split_params
+from pejax._ops.backend import platform
 from pejax._ops.checks import CausalHook
 from pejax._ops.pytrees import wide
 from pejax._tokens import TokenPositions, as_token_positions
@@ -66,7 +67,7 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
         The function's outputs with N, K, G in front.
     """
     q, k, v, shared, per_head, q_tokens, k_tokens, seed, pairs, origin = operands
-    each = _in_turn if jax.default_backend() == "cpu" else jax.vmap
+    each = one_by_one if platform() == "cpu" else jax.vmap
     n, groups, heads = q.shape[:3]
     batch_id, head_id = jnp.arange(n, dtype=jnp.uint32), jnp.arange(groups * heads, dtype=jnp.uint32)
     batch_id, head_id = batch_id + origin.batch, head_id + origin.head
@@ -97,7 +98,8 @@ def bind_hooks(shared: Hooks, own: tuple[Params, Params, Params, Params]) -> Hoo
     return Hooks(*(bind(*pair) for pair in zip(shared, own, strict=True)))
 
 
-def _in_turn(function: Callable) -> Callable:
+def one_by_one(function: Callable) -> Callable:
+    """Lift a function to a leading axis as `jax.vmap` does, one entry after the other."""
     return lambda *operands: jax.lax.map(lambda operand: function(*operand), operands)
 
 
