@@ -3,22 +3,13 @@
 from importlib.metadata import version
 
 from pejax._attention.api import attention_weights, dot_product_attention, explain_attention
+from pejax._attention.core.hooks import Hooks, attention_hooks
 from pejax._attention.core.merge import merge_attention
 from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._attention.flax_api import attention_fn
 from pejax._attention.linear import linear_attention
 from pejax._attention.sharded import sharded_attention
-from pejax._encoding import (
-    Band,
-    Dims,
-    Encoding,
-    Hooks,
-    adapt,
-    attention_hooks,
-    from_distance,
-    init_params,
-    merge_params,
-)
+from pejax._encoding import Band, Dims, Encoding, adapt, from_distance, init_params, merge_params
 from pejax._encodings.alibi import alibi_bias, alibi_slopes, scale_alibi_slopes
 from pejax._encodings.fire import fire_bias
 from pejax._encodings.kerple import kerple_bias

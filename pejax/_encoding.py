@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
-from jax.tree_util import Partial
 from jaxtyping import Array, Float, Num
 
-from pejax._ops.checks import CausalHook, check_choice
+from pejax._ops.checks import check_choice
 from pejax._ops.relative import relative_positions
 
 Params: TypeAlias = Mapping[str, Any]
@@ -92,22 +91,6 @@ class Encoding(NamedTuple):
     shift_invariant: bool = False
     bands: tuple[Band, ...] = ()
     causal: bool = False
-
-
-class Hooks(NamedTuple):
-    """What attention takes of an encoding: each `Partial(hook, params)`, or None. Made by `attention_hooks`.
-
-    Attributes:
-        bias: as `Encoding.bias`; derived from `distance_bias` where only that is given.
-        relative_values: as `Encoding.relative_values`.
-        distance_bias: as `Encoding.distance_bias`.
-        relative_keys: as `Encoding.relative_keys`.
-    """
-
-    bias: Partial | None = None
-    relative_values: Partial | None = None
-    distance_bias: Partial | None = None
-    relative_keys: Partial | None = None
 
 
 @dataclass(frozen=True, init=False)
@@ -206,8 +189,7 @@ def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> P
     Raises:
         ValueError: no extent, and the encoding depends on it.
     """
-    if encoding.constants is not None:
-        params = _with_defaults(params, encoding.constants())
+    params = with_constants(encoding, params)
     if encoding.adapt is None:
         return params
     if extent is None:
@@ -215,12 +197,15 @@ def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> P
     return encoding.adapt(params, extent)
 
 
-def _with_defaults(params: Params, defaults: Params) -> Params:
-    """Return the parameters, and of the defaults what they lack."""
-    merged = {**defaults, **params}
+def with_constants(encoding: Encoding, params: Params) -> Params:
+    """Return the parameters, and of the encoding's constants those that they lack."""
+    if encoding.constants is None:
+        return params
+    constants = encoding.constants()
+    merged = {**constants, **params}
     for name in ("heads", "all"):
-        if name in params and name in defaults:
-            merged[name] = {**defaults[name], **params[name]}
+        if name in params and name in constants:
+            merged[name] = {**constants[name], **params[name]}
     return merged
 
 
@@ -260,41 +245,6 @@ def naming_missing(reader: str, params: Params) -> Iterator[None]:
             raise
         ways = "they must be this encoding's, in 'heads' or 'all', and adapted (pejax.adapt) to the length"
         raise ValueError(f"{reader} reads {name!r}, which its parameters lack, got {sorted(params)}: {ways}") from error
-
-
-def attention_hooks(encoding: Encoding, params: Params, *, rotated: bool = False, embedded: bool = False) -> Hooks:
-    """Return what `dot_product_attention` takes of this encoding and its parameters, as its argument `hooks`.
-
-    Those of an encoding made for a causal model (`Dims.causal`) are refused by attention that is not `causal`.
-
-    Args:
-        encoding: the record.
-        params: adapted (`adapt`) where the encoding depends on the length or grid.
-        rotated: says that q and k are rotated as the encoding has it (in bands, for each range of distances).
-        embedded: says that `encoding.embed` is applied to the input of the model.
-
-    Raises:
-        ValueError: the encoding rotates, or embeds, and nothing says that this is done: position would be lost.
-    """
-    if (encoding.rotate or encoding.rotate_keys or encoding.bands) and not rotated:
-        raise ValueError(
-            "this encoding rotates queries and keys, which no hook of attention does: call attend, or rotate both and"
-            " pass rotated=True, got False"
-        )
-    check_embedded(encoding, embedded)
-    hooks = bound_hooks(encoding, params)
-    if not encoding.causal:
-        return hooks
-    return Hooks(*(None if hook is None else Partial(CausalHook(hook.func), *hook.args) for hook in hooks))
-
-
-def bound_hooks(encoding: Encoding, params: Params) -> Hooks:
-    """Return the hooks of attention, each bound to the parameters that hooks read."""
-    if encoding.constants is not None:
-        params = _with_defaults(params, encoding.constants())
-    operands = {name: params[name] for name in ("all", "heads") if name in params}
-    bind = lambda hook: None if hook is None else Partial(hook, operands)
-    return Hooks(*(bind(getattr(encoding, name)) for name in Hooks._fields))
 
 
 def pair_bias(encoding: Encoding) -> Callable[[Params, Array, Array, Array, Array], Array] | None:

@@ -9,6 +9,7 @@ from jax.sharding import AxisType
 from jaxtyping import Array, Float
 
 from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates
+from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import (
     Layout,
     Operands,
@@ -21,7 +22,6 @@ from pejax._attention.core.operands import (
     prepare,
 )
 from pejax._attention.core.reference import Options, dense_weights
-from pejax._encoding import Hooks
 from pejax._ops.backend import platform
 from pejax._tokens import TokenPositions
 

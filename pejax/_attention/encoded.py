@@ -10,18 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pejax._attention.api import dot_product_attention
+from pejax._attention.core.hooks import bound_hooks
 from pejax._attention.core.merge import merge_attention
-from pejax._encoding import (
-    Encoding,
-    Extent,
-    Params,
-    adapt,
-    bound_hooks,
-    causality,
-    check_embedded,
-    rotate_keys,
-    rotate_queries,
-)
+from pejax._encoding import Encoding, Extent, Params, adapt, causality, check_embedded, rotate_keys, rotate_queries
 from pejax._tokens import TokenPositions, as_token_positions, rotary_positions
 
 

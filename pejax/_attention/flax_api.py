@@ -7,18 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from pejax._attention.api import run, weights_of
+from pejax._attention.core.hooks import bound_hooks
 from pejax._attention.core.operands import check_dropout, check_options, check_sharding, prepare
-from pejax._encoding import (
-    Encoding,
-    Extent,
-    Params,
-    adapt,
-    bound_hooks,
-    causality,
-    check_embedded,
-    rotate_keys,
-    rotate_queries,
-)
+from pejax._encoding import Encoding, Extent, Params, adapt, causality, check_embedded, rotate_keys, rotate_queries
 from pejax._tokens import TokenPositions, as_token_positions, rotary_positions
 
 

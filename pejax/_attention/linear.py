@@ -18,10 +18,10 @@ from jax import lax
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import visible
 from pejax._attention.core.operands import Layout, Operands, check_arrays, check_partials, one_by_one, prepare
 from pejax._attention.core.reference import nonzero
-from pejax._encoding import Hooks
 from pejax._ops.backend import platform
 from pejax._ops.pytrees import wide
 from pejax._tokens import TokenPositions, as_token_positions

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 
 from pejax._attention import ring
 from pejax._attention.api import run
+from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import (
     Layout,
     Operands,
@@ -32,7 +33,6 @@ from pejax._attention.core.operands import (
     prepare,
 )
 from pejax._attention.core.reference import Options
-from pejax._encoding import Hooks
 from pejax._tokens import TokenPositions
 
 METHODS = {"ring": ring.ring, "gather": ring.gather}

@@ -1,9 +1,5 @@
 """Checks of what users give."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Shaped
@@ -22,16 +18,6 @@ def check_position_type(positions: Shaped[Array | np.ndarray, "..."]) -> None:
     if narrow:
         most = 2 ** (jnp.finfo(kind).nmant + 1)
         raise TypeError(f"positions must be integers or float32, got {kind}, which is exact only up to {most:,}")
-
-
-@dataclass(frozen=True)
-class CausalHook:
-    """A hook of an encoding made for a causal model; equal for equal hooks, so that jit knows it again."""
-
-    hook: Callable[..., Any]
-
-    def __call__(self, *operands: Any) -> Any:
-        return self.hook(*operands)
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -24,8 +24,9 @@ from pejax import (
     segment_positions,
 )
 from pejax._attention.backends import IMPLEMENTATIONS, PREFERENCES
+from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import blockwise, cpu
-from pejax._encoding import attention_hooks, merge_params
+from pejax._encoding import merge_params
 
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
 ENCODINGS = ("none", "alibi", "t5", "kerple", "fire", "shaw", "transformer_xl")

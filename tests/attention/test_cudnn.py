@@ -12,10 +12,10 @@ from jax.tree_util import Partial
 from pejax import Dims, Hooks, TokenPositions, adapt, make_encoding
 from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._attention.core.elementwise import slope
+from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.operands import check_dropout, check_options, prepare
 from pejax._attention.gpu.cudnn import fused_attention
 from pejax._attention.gpu.folded import COLUMNS, fold
-from pejax._encoding import attention_hooks
 
 QUICK = {"xla_backend_optimization_level": "0"}
 N, T, H, K, D = 2, 40, 4, 2, 16

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pejax import Dims, TokenPositions, adapt, attention_fn, dot_product_attention, make_encoding
-from pejax._encoding import attention_hooks
+from pejax._attention.core.hooks import attention_hooks
 
 DIMS = Dims(heads=2, head_dim=4, extent=6)
 PLAIN = make_encoding("none", DIMS)

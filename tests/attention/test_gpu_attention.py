@@ -16,13 +16,13 @@ from pejax._attention import backends
 from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._attention.core import elementwise
 from pejax._attention.core.elementwise import cut
+from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.masks import visible
 from pejax._attention.core.operands import check_dropout, check_options, prepare
 from pejax._attention.core.reference import Options
 from pejax._attention.gpu import attention as gpu
 from pejax._attention.gpu import bias_gradients
 from pejax._attention.gpu.block_masks import Marks, spans, tiles
-from pejax._encoding import attention_hooks
 
 QUICK = {"xla_backend_optimization_level": "0"}  # all of the time goes into compiling
 N, H, K, D = 2, 4, 2, 8

@@ -13,8 +13,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
 from pejax import ENCODINGS, Hooks, TokenPositions, dot_product_attention, explain_attention, sharded_attention
+from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import blockwise, cpu
-from pejax._encoding import attention_hooks, merge_params, rotate_keys, rotate_queries
+from pejax._encoding import merge_params, rotate_keys, rotate_queries
 from pejax.testing import settle
 
 QUICK = {"xla_backend_optimization_level": 0}

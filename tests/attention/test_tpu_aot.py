@@ -17,7 +17,7 @@ from jax.stages import Compiled
 from tpu import compiler
 
 from pejax import Dims, TokenPositions, adapt, dot_product_attention, make_encoding
-from pejax._encoding import attention_hooks
+from pejax._attention.core.hooks import attention_hooks
 from pejax.models import Decoder, DecoderConfig
 
 __all__ = ["compiler"]

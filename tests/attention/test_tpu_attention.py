@@ -25,6 +25,7 @@ from pejax import (
     segment_positions,
 )
 from pejax._attention import backends
+from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.masks import visible
 from pejax._attention.core.reference import Options
 from pejax._attention.tpu import attention as tpu
@@ -32,7 +33,6 @@ from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.block_masks import spans_of
 from pejax._attention.tpu.tile import Plan, diagonal_gradient, tile_bias
 from pejax._attention.xla import blockwise
-from pejax._encoding import attention_hooks
 
 D = 4
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import pejax
 from pejax import ENCODINGS, Dims, Encoding, TokenPositions, adapt, explain, make_encoding
-from pejax._encoding import attention_hooks, from_distance, merge_params, split_params, stack_layers
+from pejax._attention.core.hooks import attention_hooks
+from pejax._encoding import from_distance, merge_params, split_params, stack_layers
 from pejax._make import parse_spec
 from pejax._tokens import as_token_positions
 

@@ -7,7 +7,8 @@ import pytest
 from biases import types_unchecked
 
 from pejax import Dims, adapt, dot_product_attention, grid_positions, make_encoding
-from pejax._encoding import attention_hooks, merge_params, split_params
+from pejax._attention.core.hooks import attention_hooks
+from pejax._encoding import merge_params, split_params
 from pejax._ops.relative import relative_positions
 
 NAMES = ["alibi", "t5", "kerple", "kerple(variant='power')", "fire", "shaw", "transformer_xl"]

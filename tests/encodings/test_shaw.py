@@ -8,7 +8,7 @@ from biases import clipped, compiled, largest_intermediate, types_unchecked
 from peers import peer
 
 from pejax import Dims, dot_product_attention, grid_positions, make_encoding
-from pejax._encoding import attention_hooks
+from pejax._attention.core.hooks import attention_hooks
 from pejax._ops import clipped_lookup
 
 shaw_logits, shaw_values = compiled("shaw_logits"), compiled("shaw_values")

@@ -10,8 +10,8 @@ from jax.tree_util import Partial
 from peers import peer
 
 from pejax import Dims, Hooks, TokenPositions, dot_product_attention, grid_positions, make_encoding
+from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import cpu
-from pejax._encoding import attention_hooks
 
 transformer_xl_logits = compiled("transformer_xl_logits")
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from pejax import Dims, Encoding, TokenPositions, dot_product_attention, make_encoding
-from pejax._encoding import Params, attention_hooks, merge_params
+from pejax._attention.core.hooks import attention_hooks
+from pejax._encoding import Params, merge_params
 from pejax.testing import Probe, draw_probe, queries_and_keys, settle
 
 TOKENS = 11

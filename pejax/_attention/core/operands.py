@@ -14,10 +14,10 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, UInt32
 
 from pejax._attention.core.dropout import Dropout
+from pejax._attention.core.hooks import CausalHook, Hooks
 from pejax._attention.core.reference import Options, Pairs
-from pejax._encoding import Hooks, Params, from_distance, split_params
+from pejax._encoding import Params, from_distance, split_params
 from pejax._ops.backend import platform
-from pejax._ops.checks import CausalHook
 from pejax._ops.pytrees import wide
 from pejax._tokens import TokenPositions, as_token_positions
 

@@ -15,8 +15,9 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float
 
 from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
+from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import visible
-from pejax._encoding import Hooks, naming_missing
+from pejax._encoding import naming_missing
 from pejax._ops.pytrees import wide
 from pejax._tokens import TokenPositions
 

@@ -10,8 +10,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, UInt32
 
 from pejax._attention.core.dropout import Dropout
+from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.reference import checked
-from pejax._encoding import Hooks
 from pejax._ops.pytrees import Floats, wide
 from pejax._tokens import TokenPositions
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from pejax._attention.core.contiguous import counts_on, first_distance
 from pejax._attention.core.dropout import Dropout
+from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import Layout, Operands, bind_hooks
 from pejax._attention.core.reference import Options
 from pejax._attention.xla.blocks import (
@@ -34,7 +35,6 @@ from pejax._attention.xla.blocks import (
 )
 from pejax._attention.xla.relative_keys import HeadVectors, vectors_of, vectors_pay
 from pejax._attention.xla.tiles import backward, forward
-from pejax._encoding import Hooks
 from pejax._ops.bfloat16 import as_bits, as_kept, from_bits
 from pejax._ops.pytrees import Floats, cotangent_of, floats_of, wide, with_floats, zeros_of
 from pejax._ops.remat import kept

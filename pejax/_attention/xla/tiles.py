@@ -28,11 +28,11 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
+from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import visible_blocks
 from pejax._attention.core.reference import Options, checked, log_sum, nonzero, placed_pairs, visible_pairs
 from pejax._attention.xla.blocks import Gradients, Head, Keys, Queries, Row, Vectors
 from pejax._attention.xla.relative_keys import STRIP, against_vectors, through_vectors
-from pejax._encoding import Hooks
 from pejax._ops.bfloat16 import as_bits, from_bits, rounded
 from pejax._ops.pytrees import Floats, floats_of, wide, with_floats, zeros_of
 from pejax._ops.toeplitz import add_slice, diagonal_sums, toeplitz
