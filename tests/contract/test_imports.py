@@ -40,7 +40,7 @@ TRAIN_MAY_IMPORT = {
     "vit": {"data", "devices", "engine"},
     "lm": {"data", "devices", "engine"},
     "seq2seq": {"devices", "engine"},
-    "plan": {"devices", "engine", "lm", "vit"},
+    "plan": {"devices", "engine", "lm", "seq2seq", "vit"},
     "evaluate": {"devices", "engine"},
     "replay": {"devices", "engine", "evaluate"},
 }
