@@ -1,4 +1,4 @@
-"""An encoding in words: where it acts, what it learns, what a token costs."""
+"""An encoding in words: where it acts, what it learns, what it costs per token."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The one way from a spec such as "rope(base=500000)" to a record."""
+"""Makes an encoding from a text such as "rope(base=500000)"."""
 
 import functools
 from collections.abc import Callable

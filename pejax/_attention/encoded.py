@@ -1,4 +1,4 @@
-"""Attention as an encoding wants it: rotate, then attend with its bias and values; band by band where it has bands."""
+"""Attention with an encoding: rotate, then attend with its hooks; once per band where it has bands."""
 
 import functools
 import sys
@@ -124,8 +124,8 @@ def _attend(
         return run(q, k, v)
     parts = []
     for low, high, turn, turn_keys in encoding.bands:
-        turned = turn(settled, q, q_turn), turn_keys(settled, k, k_turn)
-        parts.append(run(*turned, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
+        rotated = turn(settled, q, q_turn), turn_keys(settled, k, k_turn)
+        parts.append(run(*rotated, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
     return merge_attention(parts)[0]
 
 

@@ -35,13 +35,13 @@ class Head(NamedTuple):
 
     q: Float[Array, "G T D"]
     k: Float[Array, "S D"]
-    turned_q: Float[Array, "G T D"]
-    turned_k: Float[Array, "S D"]
+    rotated_q: Float[Array, "G T D"]
+    rotated_k: Float[Array, "S D"]
     v: Float[Array, "S D"]
 
 
 class Line(NamedTuple):
-    """Tokens that stand in line: by segment, and in a segment by order, each key before the queries that see it.
+    """Tokens sorted by (segment, order), each key before the queries that see it.
 
     Attributes:
         segments: never falling, but for 0 in between: tokens that neither see nor are seen.
@@ -106,10 +106,10 @@ def linear_attention(
         as_token_positions(side).positions for side in (positions, positions if k_positions is None else k_positions)
     )
     hooks = rotate, rotate if rotate_keys is None else rotate_keys
-    turned, _ = prepared(
+    rotated, _ = prepared(
         *(x if hook is None else hook(x, at) for hook, x, at in zip(hooks, features, sides, strict=True))
     )
-    output = _attend(Head(plain.q, plain.k, turned.q, turned.k, plain.v), plain, layout, causal, one_side)
+    output = _attend(Head(plain.q, plain.k, rotated.q, rotated.k, plain.v), plain, layout, causal, one_side)
     return jnp.moveaxis(output, 3, 1).reshape(q.shape).astype(q.dtype)
 
 
@@ -140,8 +140,8 @@ def _attend(heads: Head, operands: Operands, layout: Layout, causal: bool, one_s
 
 
 def _see_all(head: Head) -> Float[Array, "G T D"]:
-    state, total = head.turned_k.T @ wide(head.v), jnp.sum(head.k, axis=0)
-    return _rows(head.turned_q, state) / nonzero(_rows(head.q, total))[..., None]
+    state, total = head.rotated_k.T @ wide(head.v), jnp.sum(head.k, axis=0)
+    return _rows(head.rotated_q, state) / nonzero(_rows(head.q, total))[..., None]
 
 
 def _rows(x: Float[Array, "G T D"], y: Float[Array, "D *E"]) -> Float[Array, "G T *E"]:
@@ -198,7 +198,7 @@ def _aligned(head: Head, place: Int[Array, " N"], line: Line) -> Float[Array, "G
     key_place = jnp.where(place < t, count, place - t)
     queries = lambda x: jnp.take(x, place, axis=1, mode="fill", fill_value=0)
     keys = lambda x: jnp.take(x, key_place, axis=0, mode="fill", fill_value=0)
-    both = Head(queries(head.q), keys(head.k), queries(head.turned_q), keys(head.turned_k), keys(head.v))
+    both = Head(queries(head.q), keys(head.k), queries(head.rotated_q), keys(head.rotated_k), keys(head.v))
     return _scan(both, line)[:, jnp.argsort(place)[:t]]
 
 
@@ -211,7 +211,7 @@ def _scan(head: Head, line: Line) -> Float[Array, "G T D"]:
         padded = jnp.pad(x, [(0, -length % size if i == axis else 0) for i in range(x.ndim)])
         return jnp.moveaxis(padded.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :]), axis, 0)
 
-    chunks = Head(cut(head.q, 1), cut(head.k, 0), cut(head.turned_q, 1), cut(head.turned_k, 0), cut(head.v, 0))
+    chunks = Head(cut(head.q, 1), cut(head.k, 0), cut(head.rotated_q, 1), cut(head.rotated_k, 0), cut(head.v, 0))
     empty = State(jnp.zeros((dim, dim), head.k.dtype), jnp.zeros(dim, head.k.dtype), jnp.uint32(0))
     _, outputs = lax.scan(jax.checkpoint(_step), empty, (chunks, Line(*(cut(x, 0) for x in line))))
     return jnp.moveaxis(outputs, 0, 1).reshape(len(head.q), -1, dim)[:, :length]
@@ -233,16 +233,16 @@ class State(NamedTuple):
 
 def _step(state: State, chunk: tuple[Head, Line]) -> tuple[State, Float[Array, "G C D"]]:
     """Return the state after a chunk, and the output of its queries."""
-    (q, k, turned_q, turned_k, v), (segments, order) = chunk
+    (q, k, rotated_q, rotated_k, v), (segments, order) = chunk
     v, seen = wide(v), segments != 0
     sees = (segments[:, None] == segments) & seen & (order[:, None] >= order)
     goes_on = segments == state.segment
-    pairs, turned_pairs = (jnp.where(sees, _rows(*x), 0) for x in ((q, k.T), (turned_q, turned_k.T)))
-    sums = _rows(turned_pairs, v) + jnp.where(goes_on[:, None], _rows(turned_q, state.products), 0)
+    pairs, turned_pairs = (jnp.where(sees, _rows(*x), 0) for x in ((q, k.T), (rotated_q, rotated_k.T)))
+    sums = _rows(turned_pairs, v) + jnp.where(goes_on[:, None], _rows(rotated_q, state.products), 0)
     totals = jnp.sum(pairs, axis=-1) + jnp.where(goes_on, _rows(q, state.features), 0)
     last = jnp.maximum(state.segment, jnp.max(segments))
     stays = (seen & (segments == last))[:, None]
     kept = lambda x: jnp.where(state.segment == last, x, 0)
-    products = kept(state.products) + jnp.where(stays, turned_k, 0).T @ v
+    products = kept(state.products) + jnp.where(stays, rotated_k, 0).T @ v
     features = kept(state.features) + jnp.sum(jnp.where(stays, k, 0), axis=0)
     return State(products, features, last), sums / nonzero(totals)[..., None]

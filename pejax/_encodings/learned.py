@@ -1,4 +1,4 @@
-"""A learned vector for each position, added to the input once: one row a token, or one row a patch of a grid.
+"""A learned vector for each position, added to the input once: one row per token, or one row per patch of a grid.
 
     x'_n = x_n + table[p_n]
 

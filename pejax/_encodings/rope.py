@@ -1,4 +1,4 @@
-"""RoPE: queries and keys turn with their position, so that their product depends on the distance alone.
+"""RoPE: queries and keys are rotated by their position, so that their product depends on the distance alone.
 
     (R_m q) · (R_n k) = q · R_{n-m} k,   R_m = diag over pairs i of the rotation by m · base^(-2i/D)
 
@@ -127,8 +127,8 @@ def rope(
                 raise ValueError(f"positions must end in {dims.axes} axes, got shape {positions.shape}")
             kind = jnp.int32 if jnp.issubdtype(positions.dtype, jnp.integer) else jnp.float32
             positions = jnp.sum(positions.astype(kind) * params["strides"].astype(kind), axis=-1)
-        turned, factor = params["stretched"] if fixed is None else fixed
-        return rope_apply(x, positions, turned, pairing=pairing, attention_factor=factor)
+        extended, factor = params["stretched"] if fixed is None else fixed
+        return rope_apply(x, positions, extended, pairing=pairing, attention_factor=factor)
 
     return Encoding(adapt=adapt if dims.axes > 1 or fixed is None else None, rotate=rotate, shift_invariant=True)
 

@@ -1,4 +1,4 @@
-"""Axial RoPE: each pair of channels turns with one axis of the grid.
+"""Axial RoPE: each pair of channels is rotated by the position on one axis of the grid.
 
     R_p = diag over pairs of the rotation by p_axis(i) · base^(-2·A·j(i)/D)
 
@@ -88,7 +88,7 @@ def rope_axial(
         return {**params, "stretched": jax.tree.map(jnp.float32, stretch.extend(frequencies, extent))}
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
-        turned, factor = params["stretched"] if fixed is None else fixed
-        return rope_apply(x, positions, turned, pairing=pairing, attention_factor=factor)
+        extended, factor = params["stretched"] if fixed is None else fixed
+        return rope_apply(x, positions, extended, pairing=pairing, attention_factor=factor)
 
     return Encoding(adapt=adapt if fixed is None else None, rotate=rotate, shift_invariant=True)

@@ -1,4 +1,4 @@
-"""RoPE-Mixed: every pair of every head turns with a learned direction of its own in the grid.
+"""RoPE-Mixed: every pair of every head is rotated along a learned direction of its own in the grid.
 
     R_p = diag over pairs i of the rotation by sum_a p_a · f_{h,a,i},   f learned
 
@@ -91,8 +91,8 @@ def rope_mixed(dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", 
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         learned = params["frequencies"]
-        turned = params["stretched"] if stretch.by_length else stretch.extend(learned, None)[0]
-        return rope_apply(x, positions, turned, pairing=pairing)
+        extended = params["stretched"] if stretch.by_length else stretch.extend(learned, None)[0]
+        return rope_apply(x, positions, extended, pairing=pairing)
 
     return Encoding(
         init_layer=init_layer, adapt=adapt if stretch.by_length else None, rotate=rotate, shift_invariant=True

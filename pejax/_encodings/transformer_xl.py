@@ -1,4 +1,4 @@
-"""Transformer-XL: queries meet a projected sinusoid of the distance, and two learned vectors stand in for the query.
+"""Transformer-XL: queries times a projected sinusoid of the distance, plus two learned vectors in place of the query.
 
     logits[h, i, j] += scale · ( (q_i + v_h) · W_h^T r(p_i - p_j) + u_h · k_j ),   r(d) = [sin(d w), cos(d w)]
 

@@ -1,4 +1,4 @@
-"""What the extensions of a context share: factors, lengths, the pair a frequency belongs to.
+"""Shared by the extensions: factors, lengths, the pair a frequency belongs to.
 
 What is known when the program is built is computed by NumPy in float64 and rounded once; what is traced, by JAX in
 float32. Every helper takes both.

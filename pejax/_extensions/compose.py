@@ -1,4 +1,4 @@
-"""What an encoding's `extend` says, "yarn(factor=8)" or a sum of such terms, made into one function of frequencies."""
+"""Reads an encoding's `extend`, "yarn(factor=8)" or a sum of such terms, as one function of frequencies."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence

@@ -58,7 +58,7 @@ def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
 
     wrap = lambda way, hook: None if hook is None else way(hook)
     distance = wrap(on_distances, encoding.distance_bias)
-    turned = lambda band: band._replace(rotate=on_tokens(band.rotate), rotate_keys=on_tokens(band.rotate_keys))
+    interpolated = lambda band: band._replace(rotate=on_tokens(band.rotate), rotate_keys=on_tokens(band.rotate_keys))
     return encoding._replace(
         adapt=adapt,
         embed=wrap(on_tokens, encoding.embed),
@@ -68,7 +68,7 @@ def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
         relative_values=wrap(on_pairs, encoding.relative_values),
         distance_bias=distance,
         relative_keys=None,
-        bands=tuple(map(turned, encoding.bands)),
+        bands=tuple(map(interpolated, encoding.bands)),
     )
 
 

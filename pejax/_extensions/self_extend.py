@@ -63,7 +63,7 @@ def self_extend(encoding: Encoding, dims: Dims, *, group: int | None = None, win
 
 
 def rerope(encoding: Encoding, dims: Dims, *, window: int | None = None) -> Encoding:
-    """Return the encoding with every distance from W on turned as if it were W, and nothing to train.
+    """Return the encoding with every distance from W on rotated as if it were W, and nothing to train.
 
     `(R_q q_i) · (R_k k_j) = q_i · R_{-min(i - j, W)} k_j`
 

@@ -73,13 +73,13 @@ def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> 
         encoding: any, with or without `rotate`, on one axis.
         temperature: `(*B, T)` positions to what multiplies each query; equal functions are not equal encodings.
     """
-    turn = encoding.rotate or _unturned
+    turn = encoding.rotate or _unrotated
 
     def scaled(turn: Callable[[Params, Array, Array], Array]) -> Callable[[Params, Array, Array], Array]:
         def rotate(params: Params, x: Array, positions: Num[Array, "*b T"]) -> Array:
             check_positions(positions.shape, x.shape[:-2], axes=1)
-            turned = turn(params, x.astype(jnp.float32), positions)
-            return (turned * temperature(positions)[..., None, None]).astype(x.dtype)
+            rotated = turn(params, x.astype(jnp.float32), positions)
+            return (rotated * temperature(positions)[..., None, None]).astype(x.dtype)
 
         return rotate
 
@@ -118,6 +118,6 @@ def _counted(positions: Num[Array, "*BT"]) -> Float[Array, "*BT"]:
     return jnp.maximum(positions.astype(jnp.float32), 0.0)
 
 
-def _unturned(params: Params, x: Array, positions: Array) -> Array:
+def _unrotated(params: Params, x: Array, positions: Array) -> Array:
     del params, positions
     return x

@@ -1,4 +1,4 @@
-"""What layers compute, and what they keep for it.
+"""Matrix products of layers, and what their backward pass keeps.
 
 The product of a linear layer, its gradients in the order of axes that a CPU multiplies fastest.
 
@@ -79,19 +79,19 @@ def _sums(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]) 
 def _kernel_gradient(x: Float[Array, "*B C"], cotangent: Float[Array, "*B N"]) -> Float[Array, "C N"]:
     """Return `xᵀ dy`, on a CPU as `(dyᵀ x)ᵀ` where dy is the narrower: it multiplies `aᵀ b` faster with a narrow a."""
     if platform() == "cpu" and x.shape[-1] > cotangent.shape[-1]:
-        turned = _over_rows(cotangent, x)
-        return lax.optimization_barrier(turned).T  # or XLA folds it into the product, and copies x
+        transposed = _over_rows(cotangent, x)
+        return lax.optimization_barrier(transposed).T  # or XLA folds it into the product, and copies x
     return _over_rows(x, cotangent)
 
 
 def _over_rows(a: Float[Array, "*B C"], b: Float[Array, "*B N"]) -> Float[Array, "C N"]:
     """Return `aᵀ b`. On a CPU, `aᵀ` is laid out in memory first: of bfloat16, a transposed view has no float32 sums."""
-    turned, axes = jnp.moveaxis(a, -1, 0), (tuple(range(1, a.ndim)), tuple(range(a.ndim - 1)))
+    transposed, axes = jnp.moveaxis(a, -1, 0), (tuple(range(1, a.ndim)), tuple(range(a.ndim - 1)))
     if platform() == "cpu" and _alone():
-        turned = _row_major(turned)
+        transposed = _row_major(transposed)
     elif platform() == "cpu" and a.dtype == jnp.bfloat16:
-        turned = _row_major_of_each(turned)
-    return _sums(turned, b, *axes)
+        transposed = _row_major_of_each(transposed)
+    return _sums(transposed, b, *axes)
 
 
 def _alone() -> bool:

@@ -1,4 +1,4 @@
-"""What encodings of key - query share: distances, one term per axis, and where their parameters live."""
+"""Shared by encodings of key - query: distances, one term per axis, and where their parameters live."""
 
 import functools
 from collections.abc import Callable

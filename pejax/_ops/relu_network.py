@@ -1,4 +1,4 @@
-"""A small network of the distance, for every query and key: what FIRE adds, fast on a CPU.
+"""A small ReLU network of the distance for every query and key, as FIRE has it, fast on a CPU.
 
     y_ij = Σ_k w_k relu(a_k x_ij + b_k),    x_ij = log(|c d| + 1) · min(1/n_i, 1/n_j),    d = p_j - p_i
 

@@ -1,4 +1,4 @@
-"""A name for what a backward pass that recomputes (`jax.checkpoint`) had better keep: products and attention."""
+"""Checkpoint name of activations worth saving under rematerialization: matmul outputs and attention."""
 
 from typing import TypeVar
 

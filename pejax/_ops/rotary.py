@@ -1,4 +1,4 @@
-"""Pairs of channels turned by the position: what all rotary encodings do, whatever their frequencies.
+"""Rotates pairs of channels by the position, for all rotary encodings.
 
     (x1, x2) -> (x1 cos θ - x2 sin θ, x1 sin θ + x2 cos θ),   θ = sum_a positions_a · frequencies_a
 
@@ -49,7 +49,7 @@ def rotate_pairs(
     return turn(grouped, cos, sin).reshape(x.shape)
 
 
-def _turned(
+def _rotated(
     first: Float[Array, "*BTKG F"],
     second: Float[Array, "*BTKG F"],
     cos: Float[Array, "*btKG F"],
@@ -89,8 +89,8 @@ def _with_table_gradients(axis: int) -> Callable[[Callable[..., Array]], Callabl
                 d_tables = [jnp.zeros(t.shape, t.dtype) if _is_zero(t) else t for t in d_tables]
                 count = 2 * d_tables[0].shape[-1]
                 wide = x[..., :count].astype(jnp.float32)
-                turned = jax.lax.platform_dependent(wide, *d_tables, cpu=turn_batch, default=turn).astype(x.dtype)
-                change += jnp.pad(turned, [(0, 0)] * (x.ndim - 1) + [(0, x.shape[-1] - count)])
+                rotated = jax.lax.platform_dependent(wide, *d_tables, cpu=turn_batch, default=turn).astype(x.dtype)
+                change += jnp.pad(rotated, [(0, 0)] * (x.ndim - 1) + [(0, x.shape[-1] - count)])
             return turn(*primals), change
 
         return turning
@@ -111,12 +111,12 @@ def _turn_halves(
     first, second = (wide[..., start : start + count].astype(jnp.float32) for start in (0, count))
     channel = jnp.arange(channels)
 
-    def at(start: int, turned: Float[Array, "*BTKG F"]) -> Float[Array, "*BTKG D"]:
+    def at(start: int, rotated: Float[Array, "*BTKG F"]) -> Float[Array, "*BTKG D"]:
         room = [(0, 0, 0)] * (x.ndim - 1) + [(start, channels - start - count, 0)]
-        return jax.lax.pad(turned.astype(wide.dtype), jnp.zeros((), wide.dtype), room)
+        return jax.lax.pad(rotated.astype(wide.dtype), jnp.zeros((), wide.dtype), room)
 
     # selects, not a concatenation: of that, XLA:CPU makes a loop over the whole array for each part
-    first, second = _turned(first, second, cos, sin)
+    first, second = _rotated(first, second, cos, sin)
     out = jnp.where(channel < count, at(0, first), at(count, second))
     return (out if 2 * count == channels else jnp.where(channel < 2 * count, out, wide)).astype(x.dtype)
 
@@ -140,7 +140,7 @@ def _by_parts(
 ) -> Float[Array, "*BTKG F 2"]:
     # split, not indexing: the gradient is then one concatenation and no sum of padded parts
     first, second = (part[..., 0] for part in jax.lax.split(pairs, (1, 1), pairs.ndim - 1))
-    return jnp.stack(_turned(first, second, cos, sin), -1)
+    return jnp.stack(_rotated(first, second, cos, sin), -1)
 
 
 def _by_swapping(

@@ -1,4 +1,4 @@
-"""What depends on key - query alone, where positions count on by one: a number per distance, read along the diagonals.
+"""Biases of key - query at consecutive positions: one number per distance, read along the diagonals.
 
     tile_ij = line[j - i + d]        gradient of line[r] = Σ_{j-i+d=r} gradient of tile_ij
 

@@ -1,4 +1,4 @@
-"""What is left of an encoding in cross-attention, where queries and keys come from two sequences.
+"""Position policies of cross-attention, where queries and keys come from two sequences.
 
 Somebody has to say what positions in the one have to do with positions in the other:
 

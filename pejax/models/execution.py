@@ -1,4 +1,4 @@
-"""How a model is computed, which changes none of its numbers: over which devices, and what is computed twice."""
+"""Execution: device mesh, sharding and rematerialization. Results do not depend on it."""
 
 import functools
 import math
@@ -31,13 +31,13 @@ class Execution:
         batch: axes of the mesh that the batch is split over.
         heads: the axis that heads are split over.
         sequence: the axis that tokens are split over: context parallelism.
-        remat: what the backward pass finds of the forward pass of a layer: "none" computes norms and activations
-            twice, "products" all but linear layers and attention, "full" all: the state before each layer is kept.
-        local: the parameters are whole on every device, and each takes its share of the batch through all layers
+        remat: what the backward pass computes again: "none", norms and activations; "products", all but linear layers
+            and attention; "full", all, from the state before each layer.
+        local: the parameters are replicated, and each device runs all layers on its shard of the batch
             without waiting for the others: gradients are summed over the devices once, after the last layer.
 
     Raises:
-        ValueError: an unknown `remat`, or `alone` where more than the batch is split.
+        ValueError: an unknown `remat`, or `local` where more than the batch is split.
     """
 
     mesh: Mesh | None = None

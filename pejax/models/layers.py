@@ -1,4 +1,4 @@
-"""What the layers of a transformer are made of: linear maps, norms, MLPs. Parameters are float32, their axes named."""
+"""Parts of transformer layers: linear maps, norms, MLPs. Parameters are float32, their axes named."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

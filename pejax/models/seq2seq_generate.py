@@ -1,4 +1,4 @@
-"""Answers of an encoder-decoder: the source is read once, then one token is generated after the other.
+"""Generation with an encoder-decoder: the source is encoded once, then tokens are generated one by one.
 
 What every layer of the decoder remembers: its own keys and values, token by token, and those of the source, which do
 not change. The length of the answer is fixed beforehand, and all encodings adapt to that length from the first token

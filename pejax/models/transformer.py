@@ -1,4 +1,4 @@
-"""A stack of blocks with its encoding: a decoder but for its head, an encoder as it is, and what decoding remembers."""
+"""A stack of blocks with its encoding: an encoder, or a decoder without its head; and the cache of decoding."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Where key - query is the same along every diagonal: positions that count on by one, in their own order."""
+"""Detects consecutive positions, for which key - query is constant along every diagonal."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What is differentiated once, in reverse mode, and says so where more is asked of it."""
+"""Functions with first derivatives in reverse mode only, which refuse any other by name."""
 
 import functools
 from collections.abc import Callable

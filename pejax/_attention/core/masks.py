@@ -1,4 +1,4 @@
-"""Which token sees which.
+"""Masks: which key each query sees.
 
     visible_ij = [q_i - k_j ≥ 0] · [|q_i - k_j| < window] · [lo ≤ |q_i - k_j| < hi] · [s_i = s_j ≠ 0]
 

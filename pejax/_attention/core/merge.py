@@ -1,4 +1,4 @@
-"""Attention over parts of the keys, put together exactly."""
+"""Merges attention over parts of the keys into attention over all of them, exactly."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What `attention` was given: checked once, batch flattened, heads grouped by the key head they share."""
+"""The operands of attention: checked once, batch flattened, heads grouped by the key head they share."""
 
 import math
 import numbers

@@ -105,7 +105,7 @@ def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Arr
         k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
 
         def step(i: Array, carry: Any, masked: bool) -> Any:
-            at = Place(n, head, i, j, turned=True)
+            at = Place(n, head, i, j, transposed=True)
             query = load_query(inputs, rows, at, q_size)
             _, slopes, marks = gradients(plan, inputs, at, query, k, v, masked)
             return jax.tree.map(jnp.add, carry, bias_gradient(plan, inputs, at, slopes, *marks)[2])

@@ -79,7 +79,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[
             top, total, sums = carry
             at = Place(n, head, i, j)
             k = load_block(inputs.k, n, key_head, j, k_size)
-            found = scores(plan, inputs, at, dot(plan, q, k, b_turned=True), *tile_marks(plan, inputs, at), masked)
+            found = scores(plan, inputs, at, dot(plan, q, k, b_transposed=True), *tile_marks(plan, inputs, at), masked)
             new = jnp.maximum(top, jnp.max(found.logits, axis=1))
             shift = jnp.where(new == -jnp.inf, 0.0, new)
             weights, shrink = jnp.exp(found.logits - shift[:, None]), jnp.exp(top - shift)
@@ -115,7 +115,7 @@ class Query(NamedTuple):
 def load_query(inputs: Inputs, rows: Rows, at: Place, size: int) -> Query:
     """Load one block of queries, its numbers per row across the keys as the tile stands."""
     q, d_output, lse, mean = (load_block(x, at.n, at.head, at.i, size) for x in (inputs.q, *rows))
-    across = lambda x: x[None, :] if at.turned else x[:, None]
+    across = lambda x: x[None, :] if at.transposed else x[:, None]
     return Query(q, d_output, across(lse), across(mean))
 
 
@@ -123,8 +123,8 @@ def gradients(
     plan: Plan, inputs: Inputs, at: Place, query: Query, k: Array, v: Array, masked: bool
 ) -> tuple[Array, Array, tuple]:
     """Return the weights, the gradient of the scores, and the marks of a tile."""
-    products = ((k, query.q), (v, query.d_output)) if at.turned else ((query.q, k), (query.d_output, v))
-    logits, d_weights = (dot(plan, *pair, b_turned=True) for pair in products)
+    products = ((k, query.q), (v, query.d_output)) if at.transposed else ((query.q, k), (query.d_output, v))
+    logits, d_weights = (dot(plan, *pair, b_transposed=True) for pair in products)
     marks = tile_marks(plan, inputs, at)
     found = scores(plan, inputs, at, logits, *marks, masked)
     return *scores_gradient(found, query.lse, d_weights, query.mean), marks
@@ -165,7 +165,7 @@ def by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Array, "N K S
 
             def step(i: Array, carry: tuple[Array, Array], masked: bool) -> tuple[Array, Array]:
                 d_k, d_v = carry
-                at = Place(n, head, i, j, turned=True)
+                at = Place(n, head, i, j, transposed=True)
                 query = load_query(inputs, rows, at, q_size)
                 weights, slopes, _ = gradients(plan, inputs, at, query, k, v, masked)
                 d_v = d_v + dot(plan, weights.astype(v.dtype), query.d_output)

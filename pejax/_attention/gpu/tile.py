@@ -80,7 +80,7 @@ class Place(NamedTuple):
     head: Array
     i: Array
     j: Array
-    turned: bool = False
+    transposed: bool = False
 
 
 class Scores(NamedTuple):
@@ -97,11 +97,11 @@ class Scores(NamedTuple):
     keep: Array | None
 
 
-def dot(plan: Plan, a: Array, b: Array, *, b_turned: bool = False) -> Array:
+def dot(plan: Plan, a: Array, b: Array, *, b_transposed: bool = False) -> Array:
     """Return a · b, or a · b^T, in float32."""
     if plan.interpret:  # XLA on a CPU has no products of narrow types with float32 sums everywhere
         a, b = a.astype(jnp.float32), b.astype(jnp.float32)
-    contract = (((1,), (1 if b_turned else 0,)), ((), ()))
+    contract = (((1,), (1 if b_transposed else 0,)), ((), ()))
     return lax.dot_general(a, b, contract, precision=plan.options.precision, preferred_element_type=jnp.float32)
 
 
@@ -116,7 +116,7 @@ def tile_marks(plan: Plan, inputs: Inputs, at: Place) -> tuple[Marks, Marks]:
         return jax.tree.map(of_field, marks)
 
     q_size, k_size = plan.blocks
-    return load(inputs.q_marks, at.i, q_size, not at.turned), load(inputs.k_marks, at.j, k_size, at.turned)
+    return load(inputs.q_marks, at.i, q_size, not at.transposed), load(inputs.k_marks, at.j, k_size, at.transposed)
 
 
 def tile_bias(plan: Plan, inputs: Inputs, at: Place, q: Marks, k: Marks) -> Array | None:
@@ -125,7 +125,7 @@ def tile_bias(plan: Plan, inputs: Inputs, at: Place, q: Marks, k: Marks) -> Arra
         q_size, k_size = plan.blocks
         row = at.i * q_size + lax.broadcasted_iota(jnp.int32, (q_size, 1), 0)
         column = at.j * k_size + lax.broadcasted_iota(jnp.int32, (1, k_size), 1)
-        if at.turned:
+        if at.transposed:
             row = at.i * q_size + lax.broadcasted_iota(jnp.int32, (1, q_size), 1)
             column = at.j * k_size + lax.broadcasted_iota(jnp.int32, (k_size, 1), 0)
         bias = inputs.diagonals[at.head, column - row + (plan.counts[0] * q_size - 1)]
@@ -158,7 +158,7 @@ def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: Marks, k: 
         plan: static.
         inputs: references.
         at: where the tile is.
-        products: q·k, or k·q where the tile is turned.
+        products: q·k, or k·q where the tile is transposed.
         q: marks of the queries.
         k: marks of the keys.
         masked: whether there may be pairs that are not seen.
@@ -186,7 +186,7 @@ def _keep(plan: Plan, words: Any, at: Place) -> Array:
     place = lambda block, size: (block * size + lax.iota(jnp.int32, size)).astype(jnp.uint32)
     rate, (q_size, k_size) = plan.options.dropout_rate, plan.blocks
     kept = jnp.where(keep_pairs(dropout, place(at.i, q_size), place(at.j, k_size), rate), 1 / (1 - rate), 0.0)
-    return kept.T if at.turned else kept
+    return kept.T if at.transposed else kept
 
 
 def scores_gradient(found: Scores, lse: Array, d_weights: Array, mean: Array) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""What the TPU kernels are told of the tokens: rows and columns of numbers, and which blocks can see which."""
+"""Tokens as the TPU kernels read them: rows and columns of numbers, and which blocks can see which."""
 
 import functools
 from typing import TypeAlias

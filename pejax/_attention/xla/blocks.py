@@ -17,16 +17,16 @@ from pejax._tokens import TokenPositions
 
 
 class Vectors(NamedTuple):
-    """The bias `met_i · turned[:, distance] + row_j` of one head.
+    """The bias `met_i · transposed[:, distance] + row_j` of one head.
 
     Attributes:
         met: blocks of `q + v`.
-        turned: a column for each distance, `STRIP - 1` before that of `1 - T` first; T and S padded.
+        transposed: a column for each distance, `STRIP - 1` before that of `1 - T` first; T and S padded.
         row: blocks of `u · k`.
     """
 
     met: Float[Array, "N T D"]
-    turned: Float[Array, "D R"]
+    transposed: Float[Array, "D R"]
     row: Float[Array, "N S"]
 
 
@@ -183,10 +183,10 @@ def terms_of_vectors(
     q: Float[Array, "T D"],
     k: Float[Array, "S D"],
 ) -> Terms:
-    """Return the terms of one head, the bias by its vectors: those turned, v and u."""
-    turned, v, u = vectors
+    """Return the terms of one head, the bias by its vectors: those transposed, v and u."""
+    transposed, v, u = vectors
     return Terms(
         Hooks(None, hooks.relative_values),
         None,
-        Vectors(cut(sizes[0], wide(q) + v), turned, cut(sizes[1], wide(k) @ u)),
+        Vectors(cut(sizes[0], wide(q) + v), transposed, cut(sizes[1], wide(k) @ u)),
     )

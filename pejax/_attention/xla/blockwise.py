@@ -1,4 +1,4 @@
-"""Attention in tiles for any device: one head as in `tiled`, lifted over heads by whoever calls.
+"""Attention in tiles for any device: one head as in `tiles`, lifted over heads by the caller.
 
 Memory is linear in the length, forward and backward, for any bias. Kept for the backward pass are the operands, the
 output and the log-sum-exps.

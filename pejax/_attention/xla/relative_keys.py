@@ -1,4 +1,4 @@
-"""Biases that q meets in a vector of key - query, where positions count on by one.
+"""Relative-key biases `(q_i + v)·a[k_j - q_i] + u·k_j` at consecutive positions.
 
     bias_ij = (q_i + v) · a[k_j - q_i] + u · k_j
 
@@ -24,9 +24,9 @@ STRIP = 64
 
 
 class HeadVectors(NamedTuple):
-    """What `Encoding.relative_keys` gives for every head, or for one of them without the letter H; a turned."""
+    """What `Encoding.relative_keys` gives for every head, or for one of them without the letter H; a transposed."""
 
-    turned: Float[Array, "H D R"]
+    transposed: Float[Array, "H D R"]
     v: Float[Array, "H D"]
     u: Float[Array, "H D"]
 
@@ -78,15 +78,15 @@ def _checked(hook: Partial | None, relative: Int[Array, " R"], d: int) -> tuple[
 
 
 def against_vectors(
-    met: Float[Array, "T D"], turned: Float[Array, "D R"], start: Int[Array, ""], columns: int
+    met: Float[Array, "T D"], transposed: Float[Array, "D R"], start: Int[Array, ""], columns: int
 ) -> Float[Array, "T S"]:
-    """Return the tile `met_i · turned[:, STRIP - 1 + start + j - i]`, i a row and j a column."""
+    """Return the tile `met_i · transposed[:, STRIP - 1 + start + j - i]`, i a row and j a column."""
     strips = jnp.pad(met, ((0, -len(met) % STRIP), (0, 0))).reshape(-1, STRIP, met.shape[1])
     width = columns + STRIP
 
     def strip(operands: tuple[Int[Array, ""], Float[Array, "B D"]]) -> Float[Array, "B S"]:
         i, rows = operands
-        product = rows @ lax.dynamic_slice_in_dim(turned, start - i * STRIP, width, 1)
+        product = rows @ lax.dynamic_slice_in_dim(transposed, start - i * STRIP, width, 1)
         skewed = product.reshape(-1)[STRIP - 1 : -1].reshape(STRIP, width - 1)
         return skewed[:, :columns]
 
@@ -96,11 +96,11 @@ def against_vectors(
 
 def through_vectors(
     d_tile: Float[Array, "T S"],
-    met_turned: Float[Array, "D T"],
+    met_transposed: Float[Array, "D T"],
     vectors: Float[Array, "R D"],
     start: Int[Array, ""],
 ) -> tuple[Float[Array, "T D"], Float[Array, "D W"]]:
-    """Return the gradients of `met` and of the run of `turned` that the tile reads.
+    """Return the gradients of `met` and of the run of `transposed` that the tile reads.
 
     The run begins where the last strip reads first. Rows are skewed back as they are read: XLA:CPU takes twice as long
     where they are padded and reshaped instead.
@@ -110,7 +110,7 @@ def through_vectors(
     padded = jnp.pad(d_tile, ((0, more), (STRIP - 1, STRIP))).reshape(count, STRIP, -1)
     skew = jax.vmap(lambda row, i: lax.dynamic_slice_in_dim(row, i, width))
     strips = jax.vmap(skew, (0, None))(padded, jnp.arange(STRIP, dtype=jnp.int32))
-    by_strip = jnp.pad(met_turned, ((0, 0), (0, more)))
+    by_strip = jnp.pad(met_transposed, ((0, 0), (0, more)))
 
     def strip(total: Array, operands: tuple[Int[Array, ""], Array]) -> tuple[Array, Array]:
         i, d_product = operands
@@ -121,6 +121,6 @@ def through_vectors(
         old = lax.dynamic_slice_in_dim(total, place, width, 1)
         return lax.dynamic_update_slice_in_dim(total, old + part, place, 1), d_rows
 
-    run = jnp.zeros((len(met_turned), columns + count * STRIP), met_turned.dtype)
+    run = jnp.zeros((len(met_transposed), columns + count * STRIP), met_transposed.dtype)
     run, d_met = lax.scan(strip, run, (jnp.arange(count, dtype=jnp.int32), strips))
     return d_met.reshape(-1, d_met.shape[-1])[:t], run

@@ -81,8 +81,10 @@ def backward(options: Options, head: Head, rows: Row) -> Gradients:
     queries, keys, terms, _ = head
     seen = visible_blocks(queries.tokens, keys.tokens, **_masking(options))
     runs = _runs(None if seen is None else seen.T, len(keys.k), len(queries.q))
-    turned = _turned(queries.q), _turned(rows.d_output)
-    vectors_turned = None if terms.vectors is None else (terms.vectors.met.swapaxes(1, 2), terms.vectors.turned.T)
+    transposed = _transposed(queries.q), _transposed(rows.d_output)
+    vectors_transposed = (
+        None if terms.vectors is None else (terms.vectors.met.swapaxes(1, 2), terms.vectors.transposed.T)
+    )
 
     def key_block(carry: Any, operands: tuple[Any, ...]) -> tuple[Any, Any]:
         b, first, end = operands
@@ -90,8 +92,8 @@ def backward(options: Options, head: Head, rows: Row) -> Gradients:
 
         def step(c: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
             (d_queries, d_hooks, *d_steady), d_key = carry
-            query, row, sides = _once(_at((queries, rows, turned), c))
-            part = _tile_gradients(options, head, query, key, row, sides, (c, b), vectors_turned)
+            query, row, sides = _once(_at((queries, rows, transposed), c))
+            part = _tile_gradients(options, head, query, key, row, sides, (c, b), vectors_transposed)
             d_queries = jax.tree.map(functools.partial(_add_at, c), d_queries, (part.q, part.queries))
             d_steady = _add_steady(d_steady, head, part, c, b)
             return (d_queries, _add(d_hooks, part.hooks), *d_steady), _add(d_key, (part.k, part.v, part.keys))
@@ -112,12 +114,12 @@ def _tile_gradients(
     query: Queries,
     key: Keys,
     row: Row,
-    turned: tuple[Float[Array, "D T"] | None, Float[Array, "D T"] | None],
+    transposed: tuple[Float[Array, "D T"] | None, Float[Array, "D T"] | None],
     place: tuple[Int[Array, ""], Int[Array, ""]],
-    vectors_turned: tuple[Float[Array, "N D T"], Float[Array, "R D"]] | None,
+    vectors_transposed: tuple[Float[Array, "N D T"], Float[Array, "R D"]] | None,
 ) -> Gradients:
     """Return one tile's part."""
-    (q_turned, d_output_turned), hooks = turned, head.terms.hooks
+    (q_transposed, d_output_transposed), hooks = transposed, head.terms.hooks
     placed, mask = placed_pairs(query.tokens, key.tokens), visible_pairs(options, query.tokens, key.tokens)
     through, pull = (zeros_of(query), zeros_of(key), zeros_of(hooks)), None
     logits = _scaled(options, query.q)(key.k)
@@ -144,13 +146,13 @@ def _tile_gradients(
     narrow, d_bias = rounded(d_logits, query.q.dtype), _where(placed, d_logits, 0.0)
     return Gradients(
         q=options.scale * _dot(options, narrow, key.k),
-        k=options.scale * _over_rows(options, query.q, q_turned, narrow),
-        v=_over_rows(options, row.d_output, d_output_turned, rounded(kept, key.v.dtype)),
+        k=options.scale * _over_rows(options, query.q, q_transposed, narrow),
+        v=_over_rows(options, row.d_output, d_output_transposed, rounded(kept, key.v.dtype)),
         queries=through[0],
         keys=through[1],
         hooks=through[2],
         line=None if head.terms.line is None else diagonal_sums(d_bias),
-        vectors=None if vectors_turned is None else _through_vectors(head, d_bias, place, *vectors_turned),
+        vectors=None if vectors_transposed is None else _through_vectors(head, d_bias, place, *vectors_transposed),
     )
 
 
@@ -160,19 +162,19 @@ def _steady_bias(head: Head, c: Int[Array, ""], b: Int[Array, ""]) -> Float[Arra
     rows, columns = head.queries.ids.shape[1], head.keys.ids.shape[1]
     if vectors is None:
         return toeplitz(line, start, rows, columns)  # pyright: ignore[reportArgumentType]
-    return against_vectors(_at(vectors.met, c), vectors.turned, start, columns) + _at(vectors.row, b)
+    return against_vectors(_at(vectors.met, c), vectors.transposed, start, columns) + _at(vectors.row, b)
 
 
 def _through_vectors(
     head: Head,
     d_bias: Float[Array, "T S"],
     place: tuple[Int[Array, ""], Int[Array, ""]],
-    met_turned: Float[Array, "N D T"],
+    met_transposed: Float[Array, "N D T"],
     vectors: Float[Array, "R D"],
 ) -> Vectors:
     """Return a tile's part of the gradients of `Vectors`."""
-    d_met, d_turned = through_vectors(d_bias, _at(met_turned, place[0]), vectors, _start(head, *place))
-    return Vectors(d_met, d_turned, jnp.sum(d_bias, axis=0))
+    d_met, d_transposed = through_vectors(d_bias, _at(met_transposed, place[0]), vectors, _start(head, *place))
+    return Vectors(d_met, d_transposed, jnp.sum(d_bias, axis=0))
 
 
 def _add_steady(whole: list[Any], head: Head, part: Gradients, c: Int[Array, ""], b: Int[Array, ""]) -> list[Any]:
@@ -181,9 +183,9 @@ def _add_steady(whole: list[Any], head: Head, part: Gradients, c: Int[Array, ""]
     if part.line is not None:
         line = add_slice(line, part.line, start - before)
     if part.vectors is not None:
-        d_met, d_turned, d_row = part.vectors
-        turned = add_slice(vectors.turned, d_turned, start - before // STRIP * STRIP)
-        vectors = Vectors(_add_at(c, vectors.met, d_met), turned, _add_at(b, vectors.row, d_row))
+        d_met, d_transposed, d_row = part.vectors
+        transposed = add_slice(vectors.transposed, d_transposed, start - before // STRIP * STRIP)
+        vectors = Vectors(_add_at(c, vectors.met, d_met), transposed, _add_at(b, vectors.row, d_row))
     return [line, vectors]
 
 
@@ -239,16 +241,16 @@ def _scaled(options: Options, q: Float[Array, "T D"]) -> Callable[[Float[Array, 
     return lambda k: _dot(options, scaled, k, 1, 1)
 
 
-def _turned(blocks: Float[Array, "N T D"]) -> Float[Array, "N D T"] | None:
+def _transposed(blocks: Float[Array, "N T D"]) -> Float[Array, "N D T"] | None:
     """Return blocks of 16 bits transposed in memory, None for others."""
     return blocks.swapaxes(1, 2) if blocks.dtype.itemsize < 4 else None
 
 
 def _over_rows(
-    options: Options, x: Float[Array, "T D"], turned: Float[Array, "D T"] | None, y: Float[Array, "T S"]
+    options: Options, x: Float[Array, "T D"], transposed: Float[Array, "D T"] | None, y: Float[Array, "T S"]
 ) -> Float[Array, "D S"]:
-    """Return `xᵀ y`, x given transposed too where `_turned` does."""
-    return _dot(options, x, y, 0, 0) if turned is None else _dot(options, turned, y)
+    """Return `xᵀ y`, x given transposed too where `_transposed` does."""
+    return _dot(options, x, y, 0, 0) if transposed is None else _dot(options, transposed, y)
 
 
 def _drop(options: Options, dropout: Dropout | None, query: Queries, key: Keys) -> Callable[[Array], Array]:
