@@ -161,8 +161,8 @@ MUTANTS = {
     "rope: columns for rows": (rope.rope, "extent[axis + 1 :]", "extent[:axis]", ROPE),
     "axial: pairs in the other order": (
         rope_axial.rope_axial_frequencies,
-        'order == "concat"',
-        'order != "concat"',
+        'layout == "concat"',
+        'layout != "concat"',
         AXIAL,
     ),
     "axial: exponent of one axis": (
@@ -224,8 +224,8 @@ MUTANTS = {
     ),
     "alibi: stretch the wrong way": (
         alibi.alibi,
-        "scale_alibi_slopes(slopes, dims.extent, extent)",
-        "scale_alibi_slopes(slopes, extent, dims.extent)",
+        "dims.extent, extent)",
+        "extent, dims.extent)",
         ALIBI,
     ),
     "alibi: scale forgotten": (alibi.alibi, "slope_scale * alibi_slopes", "alibi_slopes", ALIBI),

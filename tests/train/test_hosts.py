@@ -202,7 +202,7 @@ def refused(at: str, log: Path) -> str:
 @pytest.mark.slow
 def test_nobody_answers(flags, tmp_path):
     at = f"127.0.0.1:{kills.free_port()},2,1"
-    rule = "start every one, with the same address and a number of its own"
+    rule = "start all of them, with the same address and different numbers"
     assert refused(at, tmp_path / "log") == f"error: hosts={at}: not all processes answered within 3 s: {rule}"
 
 
@@ -213,7 +213,7 @@ def test_a_number_twice(flags, tmp_path):
         kills.spawn(log, join_soon, f"127.0.0.1:{port},3,{own}") for log, own in zip(logs, (0, 1, 1), strict=True)
     ]
     assert kills.ended(started) == [1, 1, 1]
-    assert all("start every one, with the same address and a number of its own" in log.read_text() for log in logs)
+    assert all("start all of them, with the same address and different numbers" in log.read_text() for log in logs)
 
 
 def test_a_port_in_use(flags, tmp_path):
