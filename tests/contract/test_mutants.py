@@ -115,12 +115,12 @@ MUTANTS = {
     "rope: sine for cosine": (rotary._by_swapping, "pairs * cos", "pairs * sin", LAWS_OF_ROPE),
     "rope: a sign lost": (rotary._by_swapping, "[-1.0, 1.0]", "[1.0, 1.0]", LAWS_OF_ROPE),
     "rope: sine for cosine in halves": (
-        rotary._turned,
+        rotary._rotated,
         "first * cos - second * sin",
         "first * sin - second * cos",
         ROPE,
     ),
-    "rope: a sign lost in halves": (rotary._turned, "first * cos - second", "first * cos + second", ROPE),
+    "rope: a sign lost in halves": (rotary._rotated, "first * cos - second", "first * cos + second", ROPE),
     "rope: turned backwards": (
         rotary.rope_apply,
         "(cos * factor, sin * factor)",
