@@ -8,6 +8,7 @@ Reference:
     Fuller et al. 2023, "CROMA" (arXiv 2311.00566), section 3.2: two axes.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -77,8 +78,6 @@ def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend
     if not slope_scale > 0:
         raise ValueError(f"alibi's slope_scale must be positive, got {slope_scale}")
     check_choice("extend", extend, ("none", "slopes"))
-    if extend == "slopes" and dims.extent is None:
-        raise ValueError("extend='slopes' needs the trained extent, got dims.extent=None")
 
     def published() -> Params:
         return {"heads": {"slope": slope_scale * alibi_slopes(dims.heads)}}
@@ -87,9 +86,14 @@ def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend
         del key
         return published()
 
-    def adapt(params: Params, extent: Extent) -> Params:
-        assert dims.extent is not None
-        return {**params, "heads": {"slope": scale_alibi_slopes(params["heads"]["slope"], dims.extent, extent)}}
+    def flattened(trained: int | tuple[int, ...], params: Params, extent: Extent) -> Params:
+        return {**params, "heads": {"slope": scale_alibi_slopes(params["heads"]["slope"], trained, extent)}}
+
+    adapt = None
+    if extend == "slopes":
+        if dims.extent is None:
+            raise ValueError("extend='slopes' needs the trained extent, got dims.extent=None")
+        adapt = functools.partial(flattened, dims.extent)
 
     def distance(params: Params, relative: Array) -> Array:
         check_axes("alibi", relative, dims.axes)
@@ -98,7 +102,7 @@ def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend
     return Encoding(
         init=init if learned else no_params,
         constants=None if learned else published,
-        adapt=adapt if extend == "slopes" else None,
+        adapt=adapt,
         bias=from_distance(distance),
         distance_bias=distance,
         shift_invariant=True,

@@ -224,8 +224,8 @@ MUTANTS = {
     ),
     "alibi: stretch the wrong way": (
         alibi.alibi,
-        "dims.extent, extent)",
-        "extent, dims.extent)",
+        "trained, extent)}",
+        "extent, trained)}",
         ALIBI,
     ),
     "alibi: scale forgotten": (alibi.alibi, "slope_scale * alibi_slopes", "alibi_slopes", ALIBI),

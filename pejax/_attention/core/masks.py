@@ -140,8 +140,5 @@ def _unsigned(kind: np.dtype) -> np.dtype:
 
 def _segments(tokens: TokenPositions) -> Int[Array, " T"]:
     """Return the segments, all 1 where there are none, in 32 bits: ids that fit them stay apart."""
-    return (
-        jnp.ones(len(tokens.positions), jnp.int32)
-        if tokens.segment_ids is None
-        else tokens.segment_ids.astype(jnp.int32)
-    )
+    ids = tokens.segment_ids
+    return jnp.ones(len(tokens.positions), jnp.int32) if ids is None else ids.astype(jnp.int32)
