@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax._encoding import Dims, Extent, channels_per_head
+from pejax._encoding import Dims, Extent, adapt, channels_per_head
 from pejax._make import make_encoding
 from pejax._ops.matmul import product
 from pejax._tokens import TokenPositions
@@ -235,9 +235,8 @@ class EncoderDecoder(nnx.Module):
         """Return the length that encodings adapt to: of each example without its padding, where there may be any."""
         if tokens.segment_ids is None or not any(one.adapt for one in (stack.encoding, self.cross)):
             return length
-        at = stack.encoding.adapt
-        if at is not None:
-            jax.eval_shape(lambda params: at(params, length), stack.embed_params())  # refuses what it cannot serve
+        adapted = lambda params: adapt(stack.encoding, params, length)
+        jax.eval_shape(adapted, stack.embed_params())  # refuses what it cannot serve
         return jnp.maximum(jnp.sum((tokens.segment_ids != 0).astype(jnp.int32), axis=1), 1)
 
     def memory(self, encoded: Encoded, tokens: TokenPositions, extent: Extent) -> Memory:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pejax._encoding import Encoding, Params
+from pejax._encoding import Encoding, Params, adapt
 from pejax._tokens import TokenPositions
 from pejax.models.decoder import Decoder
 from pejax.models.sampling import Sampling, check_sampling, sample
@@ -74,8 +74,7 @@ def generate(
         raise ValueError(f"segment_ids must have the prompts' shape, {prompts.shape}, and end in a token, not in 0")
     tokens = sequence_tokens(prompts, segment_ids)
     longest = max(int(tokens.positions.max()) + 1, int(tokens.positions[:, -1].max()) + count)
-    if encoding.adapt is not None:
-        encoding.adapt(model.stack.embed_params(), longest)  # refuses what it cannot serve
+    adapt(encoding, model.stack.embed_params(), longest)  # refuses what it cannot serve
     steady = bool(is_length_independent(encoding, model.stack.embed_params(), longest))
     static, params = nnx.split(model)
     way = "steady" if steady else policy
@@ -94,11 +93,10 @@ def check_ids(ids: Int[Array, "B T"], vocab: int) -> None:
 @functools.partial(jax.jit, static_argnums=0)
 def is_length_independent(encoding: Encoding, params: Params, longest: int | Array) -> Bool[Array, ""]:
     """Return whether the parameters are the same at every length from 1 to `longest`."""
-    at = encoding.adapt
-    if at is None:
+    if encoding.adapt is None:
         return jnp.ones((), bool)
-    first = at(params, jnp.ones((), jnp.int32))
-    same = lambda length, so_far: so_far & _same(at(params, length), first)
+    first = adapt(encoding, params, jnp.ones((), jnp.int32))
+    same = lambda length, so_far: so_far & _same(adapt(encoding, params, length), first)
     return jax.lax.fori_loop(2, longest + 1, same, jnp.ones((), bool))
 
 
@@ -185,5 +183,5 @@ def _generate(
 def _changed(model: Decoder, extent: Int[Array, " B"]) -> Array:
     """Return whether any example's parameters are not those of the token before."""
     encoding, params = model.stack.encoding, model.stack.embed_params()
-    changed = lambda length: ~_same(encoding.adapt(params, length), encoding.adapt(params, length - 1))  # pyright: ignore[reportOptionalCall]
+    changed = lambda length: ~_same(adapt(encoding, params, length), adapt(encoding, params, length - 1))
     return jnp.any(jax.vmap(changed)(extent))

@@ -1,5 +1,6 @@
 """A stack of blocks with its encoding: an encoder, or a decoder without its head; and the cache of decoding."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from pejax._encoding import Dims, Encoding, Extent, Params, merge_params
+from pejax._encoding import Dims, Encoding, Extent, Params, adapt, merge_params
 from pejax._positions import segment_positions
 from pejax._tokens import TokenPositions
 from pejax.models.attention import KeysValues, LayerCache, Memory, Where
@@ -116,11 +117,12 @@ class Stack(nnx.Module):
         return self.norm(x), Cache(layers, cached, cache.used + x.shape[1])  # pyright: ignore[reportArgumentType]
 
     def _embed(self, x: Array, positions: Array, extent: Extent) -> Array:
-        embed, at, params = self.encoding.embed, self.encoding.adapt, self.embed_params()
+        embed, params = self.encoding.embed, self.embed_params()
+        at = functools.partial(adapt, self.encoding)
         if embed is None:
             return x
-        if at is None:
-            return embed(params, x, positions)
+        if self.encoding.adapt is None:
+            return embed(at(params), x, positions)
         if isinstance(extent, tuple) or jnp.ndim(extent) == 0:
             return embed(at(params, extent), x, positions)
         token = lambda extent, x, position: embed(at(params, extent), x[None], position[None])[0]

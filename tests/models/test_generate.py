@@ -230,3 +230,9 @@ def test_a_cache_refuses_what_it_cannot_hold():
     ):
         with pytest.raises(ValueError, match=message):
             model.cached(ids, cache, tokens=tokens, extent=2)
+
+
+def test_constants_are_there_where_generation_adapts():
+    """ALiBi's slopes are constants, and "slopes" flattens them by the length."""
+    prompts = ids_of(2, 3)
+    assert generate(make(pe="alibi", extend="slopes", length=TRAINED), prompts, TRAINED).shape == (2, TRAINED)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from pejax import adapt
 from pejax._extensions.interpolation import interpolate_positions
 from pejax._positions import grid_positions
 from pejax.models import Execution
@@ -155,7 +156,7 @@ def resized(old: Classifier, new: Classifier, params: Any) -> Any:
 
 def _positions_at(classifier: Classifier, params: Any, extent: Any) -> Any:
     per_layer = [
-        classifier.encoding.adapt(layer_params(params, layer), extent)  # pyright: ignore[reportOptionalCall]
+        adapt(classifier.encoding, layer_params(params, layer), extent)
         for layer in range(classifier.config.layers)
     ]  # fmt: skip
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *per_layer)
