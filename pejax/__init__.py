@@ -10,7 +10,7 @@ from pejax._attention.flax_api import attention_fn
 from pejax._attention.linear import linear_attention
 from pejax._attention.sharded import sharded_attention
 from pejax._encoding import Band, Dims, Encoding, adapt, from_distance, init_params, merge_params
-from pejax._encodings.alibi import alibi_bias, alibi_slopes, scale_alibi_slopes
+from pejax._encodings.alibi import alibi_bias, alibi_slopes
 from pejax._encodings.fire import fire_bias
 from pejax._encodings.kerple import kerple_bias
 from pejax._encodings.rope import pairing_permutation, rope_frequencies
@@ -21,25 +21,23 @@ from pejax._encodings.sinusoidal import sinusoidal_embedding
 from pejax._encodings.t5 import t5_bias, t5_bucket
 from pejax._encodings.transformer_xl import transformer_xl_logits
 from pejax._explain import explain
-from pejax._extensions.frequencies import (
-    EXTENSIONS,
-    extend_dynamic_ntk,
-    extend_linear,
-    extend_llama3,
-    extend_longrope,
-    extend_ntk,
-    extend_yarn,
-)
-from pejax._extensions.interpolation import interpolate_encoding, interpolate_positions
+from pejax._extensions.apply import extend_encoding
+from pejax._extensions.interpolation import interpolate_positions
+from pejax._extensions.linear import extend_linear
+from pejax._extensions.llama3 import extend_llama3
+from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.longrope_search import search_longrope
-from pejax._extensions.self_extend import rerope, self_extend
+from pejax._extensions.ntk import extend_dynamic_ntk, extend_ntk
+from pejax._extensions.slopes import scale_alibi_slopes
 from pejax._extensions.temperature import llama4_temperature, log_n_temperature, scale_queries
+from pejax._extensions.yarn import extend_yarn
 from pejax._make import make_encoding
 from pejax._ops.resize import lookup_embedding, resize_embedding
 from pejax._ops.rotary import rope_apply
 from pejax._positions import grid_positions, packed_positions, segment_positions
 from pejax._tokens import TokenPositions
 from pejax.encodings import ENCODINGS
+from pejax.extensions import EXTENSIONS
 
 __version__ = version("pejax")
 
@@ -63,6 +61,7 @@ __all__ = [
     "explain",
     "explain_attention",
     "extend_dynamic_ntk",
+    "extend_encoding",
     "extend_linear",
     "extend_llama3",
     "extend_longrope",
@@ -72,7 +71,6 @@ __all__ = [
     "from_distance",
     "grid_positions",
     "init_params",
-    "interpolate_encoding",
     "interpolate_positions",
     "kerple_bias",
     "linear_attention",
@@ -84,7 +82,6 @@ __all__ = [
     "merge_params",
     "packed_positions",
     "pairing_permutation",
-    "rerope",
     "resize_embedding",
     "rope_apply",
     "rope_axial_frequencies",
@@ -94,7 +91,6 @@ __all__ = [
     "scale_queries",
     "search_longrope",
     "segment_positions",
-    "self_extend",
     "sharded_attention",
     "shaw_logits",
     "shaw_values",

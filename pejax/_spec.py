@@ -11,7 +11,12 @@ from typing import Any
 
 
 def parse_call(
-    spec: str, table: Mapping[str, Callable[..., Any]], *, what: str, supplied: Sequence[str]
+    spec: str,
+    table: Mapping[str, Callable[..., Any]],
+    *,
+    what: str,
+    supplied: Sequence[str] = (),
+    readers: Mapping[Any, Callable[[str], object]] = types.MappingProxyType({}),
 ) -> tuple[str, dict[str, object]]:
     """Split `"name(key=literal, ...)"` into the name and its keyword arguments, both checked against the table.
 
@@ -20,9 +25,11 @@ def parse_call(
         table: what may be named; the signatures say which arguments there are, the annotations of which type.
         what: the noun of the messages with its article, "an encoding".
         supplied: arguments that the program gives itself, and a spec may not.
+        readers: how to read a string given for an argument of such an annotation.
 
     Raises:
-        ValueError: a malformed spec, an unknown name or argument, one given twice, or a value that is no literal.
+        ValueError: a malformed spec, an unknown name or argument, one given twice or missing, or a value that is no
+            literal.
         TypeError: a value of another type than the annotation says.
     """
     node = _expression(spec, what)
@@ -34,7 +41,7 @@ def parse_call(
         near = difflib.get_close_matches(name, table, n=1, cutoff=0.0)
         noun = what.rpartition(" ")[2]
         raise ValueError(f"unknown {noun} {name!r}; did you mean {near[0]!r}? Known: {', '.join(table)}")
-    known = [arg for arg in inspect.signature(table[name]).parameters if arg not in supplied]
+    known = {key: arg for key, arg in inspect.signature(table[name]).parameters.items() if key not in supplied}
     hints = typing.get_type_hints(table[name])
     options = {}
     for word in call.keywords:
@@ -47,11 +54,21 @@ def parse_call(
         except (ValueError, TypeError, RecursionError):
             written = ast.get_source_segment(spec.strip(), word.value)
             raise ValueError(f"{name}: {word.arg} must be a Python literal, got {written!r}") from None
+        hint = hints[word.arg]
+        if hint in readers and isinstance(value, str):
+            try:
+                options[word.arg] = readers[hint](value)
+            except (ValueError, TypeError) as refusal:
+                raise type(refusal)(f"{name}: {word.arg}: {refusal}") from None
+            continue
         try:
-            options[word.arg] = _fit(value, hints[word.arg])
+            options[word.arg] = _fit(value, hint)
         except TypeError:
-            wanted = inspect.formatannotation(hints[word.arg]).removeprefix("typing.")
+            wanted = inspect.formatannotation(hint).removeprefix("typing.")
             raise TypeError(f"{name}: {word.arg} must be {wanted}, got {value!r}") from None
+    for key, argument in known.items():
+        if argument.default is argument.empty and key not in options:
+            raise ValueError(f"{name} needs {key}, got {spec!r}")
     return name, options
 
 

@@ -2,13 +2,13 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, cast
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Num
 
-from pejax._encoding import Dims, Encoding, Params
+from pejax._encoding import Encoding, Params
 from pejax._ops.checks import check_position_type
 
 
@@ -55,20 +55,6 @@ def rotary_positions(tokens: TokenPositions, shape: tuple[int, ...]) -> Num[Arra
     common = np.broadcast_shapes(positions.shape, has_position.shape + (1,) * len(axes))
     known = jnp.broadcast_to(has_position.reshape(has_position.shape + (1,) * len(axes)), common)
     return jnp.where(known, jnp.broadcast_to(positions, common), 0)
-
-
-Arguments = ParamSpec("Arguments")
-
-
-def encoding_factory(make: Callable[Arguments, Encoding]) -> Callable[Arguments, Encoding]:
-    """Decorate `make(dims, ...)`: its record knows whether the model is causal, and embeds `TokenPositions` too."""
-
-    @functools.wraps(make)
-    def factory(*args: Arguments.args, **options: Arguments.kwargs) -> Encoding:
-        dims = cast(Dims, args[0] if args else cast(dict[str, Any], options)["dims"])
-        return embedding_tokens(make(*args, **options))._replace(causal=dims.causal)
-
-    return factory
 
 
 def embedding_tokens(encoding: Encoding) -> Encoding:

@@ -9,17 +9,16 @@ Reference:
 """
 
 import functools
-import math
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from pejax._encoding import Dims, Encoding, Extent, Params, from_distance, no_params
-from pejax._ops.checks import check_choice
+from pejax._encodings.factory import encoding_factory
+from pejax._extensions.extension import Extension
+from pejax._extensions.slopes import scale_alibi_slopes
 from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
-from pejax._tokens import encoding_factory
 
 
 def alibi_slopes(heads: int) -> Float[Array, " H"]:
@@ -59,8 +58,8 @@ def alibi_bias(
     return jax.vmap(lambda slope: -slope * token_distance(relative, axes_of(q_positions)))(slopes)
 
 
-@encoding_factory
-def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend: str = "none") -> Encoding:
+@encoding_factory("slopes")
+def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend: Extension | None = None) -> Encoding:
     """Make ALiBi for these dims: `bias[h, i, j] = -slope_scale · m_h · |p_j - p_i|`, Euclidean where axes > 1.
 
     The slopes are constants, unless the parameters have slopes, `{"heads": {"slope": (H,)}}`: those are used, and have
@@ -70,14 +69,13 @@ def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend
         dims: H gives the slopes, `axes` the distance, `extent` the trained length.
         slope_scale: multiplies every slope; learned ones at the start.
         learned: one slope per head is a parameter, the same in all layers, and starts at the published one.
-        extend: "slopes" scales the slopes by L/L' beyond the trained extent L (`scale_alibi_slopes`).
+        extend: from `pejax.extensions`: `slopes()`, and what any encoding takes, such as `pi()`.
 
     Raises:
-        ValueError: a `slope_scale` that is not positive, an unknown extension, or one without a trained extent.
+        ValueError: a `slope_scale` that is not positive, an extension that ALiBi lacks, or `slopes()` without extent.
     """
     if not slope_scale > 0:
         raise ValueError(f"alibi's slope_scale must be positive, got {slope_scale}")
-    check_choice("extend", extend, ("none", "slopes"))
 
     def published() -> Params:
         return {"heads": {"slope": slope_scale * alibi_slopes(dims.heads)}}
@@ -90,7 +88,7 @@ def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend
         return {**params, "heads": {"slope": scale_alibi_slopes(params["heads"]["slope"], trained, extent)}}
 
     adapt = None
-    if extend == "slopes":
+    if extend is not None:
         if dims.extent is None:
             raise ValueError("extend='slopes' needs the trained extent, got dims.extent=None")
         adapt = functools.partial(flattened, dims.extent)
@@ -107,26 +105,3 @@ def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend
         distance_bias=distance,
         shift_invariant=True,
     )
-
-
-def scale_alibi_slopes(
-    slopes: Float[Array, " H"], trained_length: int | Sequence[int], length: int | Array | Sequence[int]
-) -> Float[Array, " H"]:
-    """Flatten ALiBi's slopes beyond the trained length, so that the largest penalty stays what training saw.
-
-    `m'_h = m_h · L/L'` when `L' > L`, else `m_h`; on grids L and L' are the diagonals.
-
-    Args:
-        slopes: per token (patch), one per head.
-        trained_length: L, in tokens, or the trained grid.
-        length: L', in tokens (it may be traced), or the grid at hand.
-
-    Returns:
-        The slopes, per token.
-
-    Reference:
-        Al-Khateeb et al. 2023, "Position Interpolation Improves ALiBi Extrapolation" (arXiv 2310.13017), section 3.
-    """
-    size = lambda extent: math.hypot(*extent) if isinstance(extent, Sequence) else extent
-    ratio = jnp.asarray(size(trained_length), jnp.float32) / jnp.asarray(size(length), jnp.float32)
-    return slopes * jnp.minimum(1.0, ratio)

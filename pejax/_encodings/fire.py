@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from pejax._encoding import Dims, Encoding, Params, shared_or_per_layer
+from pejax._encodings.factory import encoding_factory
+from pejax._extensions.extension import Extension
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, sum_over_axes
 from pejax._ops.relu_network import Side, Units, log_distance, network
-from pejax._tokens import encoding_factory
 
 THRESHOLD = 512.0
 EPSILON = 1e-6
@@ -73,8 +74,15 @@ def _bias(
     return sum_over_axes(term, axes, params, q_positions, k_positions)
 
 
-@encoding_factory
-def fire(dims: Dims, *, hidden: int = 32, threshold: float | None = None, share: str = "model") -> Encoding:
+@encoding_factory()
+def fire(
+    dims: Dims,
+    *,
+    hidden: int = 32,
+    threshold: float | None = None,
+    share: str = "model",
+    extend: Extension | None = None,
+) -> Encoding:
     """Make FIRE for these dims: `bias = f_h(log(|c d| + 1) / (log(|c n| + 1) + ε))`, one network an axis, summed.
 
     Learned: the network (hidden layer shared by the heads), c from 0.1, and the multiplier of the threshold from 1.
@@ -86,6 +94,7 @@ def fire(dims: Dims, *, hidden: int = 32, threshold: float | None = None, share:
         threshold: L before its multiplier, in tokens; None = 512 as in the paper, or the longest side of the trained
             extent where that is shorter.
         share: "model": one network for all layers (the paper's FIRE-S); "layer": one for each (its FIRE).
+        extend: from `pejax.extensions`: what any encoding takes, such as `pi()`. The decorator applies it.
 
     Raises:
         ValueError: no hidden unit, a threshold that is not positive, or an unknown `share`.

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from pejax._encoding import Dims, Encoding, Params, from_distance, shared_or_per_layer
+from pejax._encodings.factory import encoding_factory
+from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice
 from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
-from pejax._tokens import encoding_factory
 
 VARIANTS = ("log", "power")
 LEAST = 0.01
@@ -58,8 +59,8 @@ def _kernel(variant: str, d: Float[Array, "*R"], r1: Float[Array, ""], r2: Float
     return -r1 * jnp.where(apart, jnp.where(apart, d, 1.0) ** r2, 0.0)
 
 
-@encoding_factory
-def kerple(dims: Dims, *, variant: str = "log", share: str = "model") -> Encoding:
+@encoding_factory()
+def kerple(dims: Dims, *, variant: str = "log", share: str = "model", extend: Extension | None = None) -> Encoding:
     """Make KERPLE for these dims: `bias = -r1_h · log(1 + r2_h · d)`, or `-r1_h · d^r2_h`, d Euclidean where axes > 1.
 
     log: r1 starts uniform on (0, 2), r2 on (0, 1); power: r1 on (0, 1), r2 on (0, 2). Both are read as at least 0.01,
@@ -69,6 +70,7 @@ def kerple(dims: Dims, *, variant: str = "log", share: str = "model") -> Encodin
         dims: H and `axes`.
         variant: "log" or "power".
         share: "model": one pair of numbers per head for all layers; "layer": one for each.
+        extend: from `pejax.extensions`: what any encoding takes, such as `pi()`. The decorator applies it.
 
     Raises:
         ValueError: an unknown variant or `share`.

@@ -14,21 +14,22 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 from pejax._encoding import Dims, Encoding, Extent, Params
+from pejax._encodings.factory import encoding_factory
+from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice, check_positions
 from pejax._ops.resize import METHODS, lookup_embedding, resize_grid
-from pejax._tokens import encoding_factory
 
 STD = 0.02
 
 
-@encoding_factory
+@encoding_factory("resize")
 def learned(
     dims: Dims,
     *,
     method: str = "bicubic",
     antialias: bool = False,
     factorized: bool = False,
-    extend: str = "none",
+    extend: Extension | None = None,
 ) -> Encoding:
     """Make a learned table for these dims, drawn from a normal distribution of standard deviation 0.02.
 
@@ -41,8 +42,7 @@ def learned(
         method: of resampling: "bicubic", "bilinear" or "align_corners".
         antialias: filter axes that shrink (`resize_embedding`).
         factorized: one table per axis, C/A channels each, joined in the order of the axes; for A > 1.
-        extend: on one axis, "resize" resamples a table that is shorter than the sequence instead of refusing it. Where
-            the length is traced, the table is read at the centres of the resampled cells, which is the same.
+        extend: from `pejax.extensions`: `resize()` on one axis, and what any encoding takes, such as `pi()`.
 
     Raises:
         ValueError: no extent; an unknown method, or antialiasing where corners align; `factorized` on one axis or with
@@ -50,7 +50,8 @@ def learned(
             the table, an extent of other axes, and a traced length where it cannot resize to one; `embed` refuses
             positions of other axes or outside the table.
     """
-    size = _table_size(dims, method, antialias, factorized, extend)
+    resizes = extend is not None
+    size = _table_size(dims, method, antialias, factorized, resizes)
     shapes = [(n, dims.width // dims.axes) for n in size] if factorized else [(*size, dims.width)]
 
     def init(key: Array) -> Params:
@@ -59,12 +60,12 @@ def learned(
 
     def adapt(params: Params, extent: Extent) -> Params:
         rows = len(params["table_0"])
-        if extend == "resize" and isinstance(extent, Tracer):
+        if resizes and isinstance(extent, Tracer):
             if method != "bicubic" or antialias:
                 rule = "extend='resize' needs a length known when traced, or method='bicubic' without antialiasing"
                 raise ValueError(f"{rule}, got {method!r} and antialias={antialias}")
             return {**params, "cell": jnp.minimum(1.0, rows / extent.astype(jnp.float32))}
-        sizes = _sizes(extent, dims.axes, rows, extend == "resize")
+        sizes = _sizes(extent, dims.axes, rows, resizes)
         sizes = [(n,) for n in sizes] if factorized else [sizes]
         resized = {
             f"table_{i}": resize_grid(params[f"table_{i}"], to, method=method, antialias=antialias)
@@ -84,7 +85,7 @@ def learned(
     return Encoding(init=init, adapt=adapt, embed=embed)
 
 
-def _table_size(dims: Dims, method: str, antialias: bool, factorized: bool, extend: str) -> tuple[int, ...]:
+def _table_size(dims: Dims, method: str, antialias: bool, factorized: bool, resizes: bool) -> tuple[int, ...]:
     """Return the trained extent as a tuple, all options checked."""
     if dims.extent is None:
         raise ValueError("a table needs the trained extent, got dims.extent=None")
@@ -94,13 +95,12 @@ def _table_size(dims: Dims, method: str, antialias: bool, factorized: bool, exte
     if factorized and (dims.axes == 1 or dims.width % dims.axes):
         rule = "more than one axis, and a width that they divide"
         raise ValueError(f"learned(factorized=True) needs {rule}, got axes={dims.axes}, width={dims.width}")
-    check_choice("extend", extend, ("none", "resize"))
-    if extend == "resize" and dims.axes > 1:
+    if resizes and dims.axes > 1:
         raise ValueError(f"extend='resize' is for one axis: grids are always resampled, got axes={dims.axes}")
     return dims.extent if isinstance(dims.extent, tuple) else (dims.extent,)
 
 
-def _sizes(extent: Extent, axes: int, rows: int, resize: bool) -> tuple[int, ...]:
+def _sizes(extent: Extent, axes: int, rows: int, resizes: bool) -> tuple[int, ...]:
     """Return the size that the table must have for an extent."""
     if axes > 1:
         if not isinstance(extent, tuple) or len(extent) != axes or min(extent) < 1:
@@ -110,6 +110,6 @@ def _sizes(extent: Extent, axes: int, rows: int, resize: bool) -> tuple[int, ...
         return (rows,)
     if isinstance(extent, tuple) or extent < 1:
         raise ValueError(f"extent must be a positive length, got {extent!r}")
-    if extent > rows and not resize:
+    if extent > rows and not resizes:
         raise ValueError(f"a learned table must be as long as the sequence, got a table of {rows} for length {extent}")
     return (max(int(extent), rows),)

@@ -6,11 +6,12 @@ Reference:
 """
 
 from pejax._encoding import Dims, Encoding
-from pejax._tokens import encoding_factory
+from pejax._encodings.factory import encoding_factory
+from pejax._extensions.extension import Extension
 
 
-@encoding_factory
-def none(dims: Dims) -> Encoding:
+@encoding_factory()
+def none(dims: Dims, *, extend: Extension | None = None) -> Encoding:
     """Make the encoding that does nothing: attention without a mask is then equivariant to permutations of tokens."""
-    del dims
+    del dims, extend  # the decorator applies extensions
     return Encoding(shift_invariant=True)

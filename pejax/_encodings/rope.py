@@ -14,11 +14,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from pejax._encoding import Dims, Encoding, Extent, Params
-from pejax._extensions.compose import read_extension
+from pejax._encodings.factory import encoding_factory
+from pejax._extensions.extension import Extension
+from pejax._extensions.frequencies import extend_frequencies
 from pejax._ops.checks import check_choice, check_position_type
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
-from pejax._tokens import encoding_factory
+from pejax.extensions import ROTARY
 
 
 def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | None = None) -> Float[np.ndarray, " F"]:
@@ -77,14 +79,14 @@ def pairing_permutation(
     return order
 
 
-@encoding_factory
+@encoding_factory(*ROTARY)
 def rope(
     dims: Dims,
     *,
     base: float = 10000.0,
     rotary_dim: int | None = None,
     pairing: str = "interleaved",
-    extend: str = "none",
+    extend: Extension | None = None,
 ) -> Encoding:
     """Make RoPE for these dims: pair i of every head turns by position · base^(-2i/rotary_dim).
 
@@ -96,8 +98,8 @@ def rope(
         base: of the geometric progression.
         rotary_dim: channels that turn. None = head_dim.
         pairing: "interleaved" (RoFormer) or "half" (Llama's public weights).
-        extend: an extension beyond the trained length, "yarn(factor=8)", or several joined by "+" (`EXTENSIONS`).
-            Without a factor it follows from the length, which then enters through `adapt`.
+        extend: from `pejax.extensions`, such as `yarn(factor=8)`, or several joined by `+`. A factor that is not given
+            follows from the length, through `adapt`.
 
     Raises:
         ValueError: an odd head_dim, a rotary_dim that is odd or outside 2 ... head_dim, a base not above 0, an unknown
@@ -107,7 +109,7 @@ def rope(
     turning = _turning(dims.head_dim, rotary_dim)
     frequencies = geometric_frequencies(turning // 2, base)
     trained = math.prod(dims.extent) if isinstance(dims.extent, tuple) else dims.extent
-    stretch = read_extension(extend, frequencies, base=base, rotary_dim=turning, trained_length=trained)
+    stretch = extend_frequencies(extend, frequencies, base=base, rotary_dim=turning, trained_length=trained)
     fixed = None if stretch.by_length else stretch.extend(frequencies, None)
 
     def adapt(params: Params, extent: Extent) -> Params:

@@ -13,11 +13,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pejax._encoding import Dims, Encoding, Extent, Params
-from pejax._extensions.compose import read_extension
+from pejax._encodings.factory import encoding_factory
+from pejax._extensions.extension import Extension
+from pejax._extensions.frequencies import extend_frequencies
 from pejax._ops.checks import check_choice
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
-from pejax._tokens import encoding_factory
+from pejax.extensions import ROTARY
 
 LAYOUTS = ("concat", "alternate")
 INDEXINGS = ("ij", "xy")
@@ -51,7 +53,7 @@ def rope_axial_frequencies(
     return (blocks if layout == "concat" else blocks.transpose(0, 2, 1)).reshape(axes, head_dim // 2)
 
 
-@encoding_factory
+@encoding_factory(*ROTARY)
 def rope_axial(
     dims: Dims,
     *,
@@ -59,7 +61,7 @@ def rope_axial(
     layout: str = "concat",
     indexing: str = "ij",
     pairing: str = "interleaved",
-    extend: str = "none",
+    extend: Extension | None = None,
 ) -> Encoding:
     """Make axial RoPE for these dims: the pairs are dealt out to the axes, each with its own geometric progression.
 
@@ -69,8 +71,8 @@ def rope_axial(
         layout: "concat" (one axis after the other) or "alternate" (axis by axis).
         indexing: "ij" = the first block belongs to the first axis, the row; "xy" = to the last, the column.
         pairing: "interleaved" or "half".
-        extend: an extension beyond the trained grid, "yarn(factor=2)", or several joined by "+" (`EXTENSIONS`). Without
-            a factor every axis takes its own from the grid, which then enters through `adapt`.
+        extend: from `pejax.extensions`, such as `yarn(factor=2)`, or several joined by `+`. A factor that is not given
+            follows from the grid, axis by axis, through `adapt`.
 
     Raises:
         ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown layout, indexing or pairing,
@@ -81,7 +83,7 @@ def rope_axial(
     frequencies = rope_axial_frequencies(dims.head_dim, axes=dims.axes, base=base, layout=layout)
     frequencies = frequencies if indexing == "ij" else frequencies[::-1]
     per_axis = dims.head_dim // dims.axes
-    stretch = read_extension(extend, frequencies, base=base, rotary_dim=per_axis, trained_length=dims.extent)
+    stretch = extend_frequencies(extend, frequencies, base=base, rotary_dim=per_axis, trained_length=dims.extent)
     fixed = None if stretch.by_length else stretch.extend(frequencies, None)
 
     def adapt(params: Params, extent: Extent) -> Params:

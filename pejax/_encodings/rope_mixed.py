@@ -13,11 +13,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pejax._encoding import Dims, Encoding, Extent, Params
-from pejax._extensions.compose import read_extension
+from pejax._encodings.factory import encoding_factory
+from pejax._extensions.extension import Extension
+from pejax._extensions.frequencies import extend_frequencies
 from pejax._ops.checks import check_choice
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
-from pejax._tokens import encoding_factory
 
 
 def rope_mixed_frequencies(
@@ -61,8 +62,10 @@ def _random_rotation(key: Array, axes: int) -> Float[Array, "A A"]:
     return q.at[:, -1].multiply(jnp.sign(jnp.linalg.det(q)))
 
 
-@encoding_factory
-def rope_mixed(dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", extend: str = "none") -> Encoding:
+@encoding_factory("linear")
+def rope_mixed(
+    dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", extend: Extension | None = None
+) -> Encoding:
     """Make RoPE-Mixed for these dims: frequencies `(K, A, F)` per key head, learned in every layer.
 
     A key head's frequencies serve the H/K query heads that share it. On one axis it is RoPE with learned frequencies.
@@ -71,8 +74,9 @@ def rope_mixed(dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", 
         dims: `kv_heads`, `head_dim` and `axes` give the shape, `extent` the trained length or grid.
         base: of the initial magnitudes.
         pairing: "interleaved" or "half".
-        extend: "linear(factor=2)" divides the learned frequencies, "linear" by what follows from the length or grid on
-            each axis, which then enters through `adapt`. Learned frequencies belong to no pair that others could count.
+        extend: from `pejax.extensions`: `linear()`, which divides the learned frequencies, and what any encoding takes,
+            such as `log_n()`. The other extensions of frequencies need to know which pair is the fastest; here training
+            decides. A factor that is not given follows from the length or grid, through `adapt`.
 
     Raises:
         ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown pairing, or what the
@@ -81,7 +85,7 @@ def rope_mixed(dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", 
     check_choice("pairing", pairing, PAIRINGS)
     sample = np.tile(_magnitudes(dims.head_dim, dims.axes, base), (dims.axes, dims.axes))
     trained, turning = dims.extent, dims.head_dim
-    stretch = read_extension(extend, sample, base=base, rotary_dim=turning, trained_length=trained, names=("linear",))
+    stretch = extend_frequencies(extend, sample, base=base, rotary_dim=turning, trained_length=trained)
 
     def init_layer(key: Array) -> Params:
         return {"frequencies": rope_mixed_frequencies(key, dims.kv_heads, dims.head_dim, axes=dims.axes, base=base)}

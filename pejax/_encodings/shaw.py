@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from pejax._encoding import Dims, Encoding, Params
+from pejax._encodings.factory import encoding_factory
+from pejax._extensions.extension import Extension
 from pejax._ops.clipped_lookup import collect, gather_rows, pick, scatter_rows
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
-from pejax._tokens import encoding_factory
 
 
 def shaw_logits(
@@ -117,8 +118,8 @@ def _between(relative: Float[Array, "T S"], rows: int) -> list[tuple[Int[Array, 
     return [(row, 1.0 - above), (row + 1, above)]
 
 
-@encoding_factory
-def shaw(dims: Dims, *, clip: int = 16, values: bool = True) -> Encoding:
+@encoding_factory()
+def shaw(dims: Dims, *, clip: int = 16, values: bool = True, extend: Extension | None = None) -> Encoding:
     """Make Shaw's encoding for these dims, with tables for each axis in every layer, their terms summed.
 
     The tables are uniform within `sqrt(6 / (2m + 1 + D))` at the start (Glorot), as in tensor2tensor.
@@ -127,6 +128,7 @@ def shaw(dims: Dims, *, clip: int = 16, values: bool = True) -> Encoding:
         dims: D, `axes` and `scale`.
         clip: m, the distance from which on all share a row, in tokens.
         values: whether values have a table too; without it only the logits know positions.
+        extend: from `pejax.extensions`: what any encoding takes, such as `pi()`. The decorator applies it.
 
     Raises:
         ValueError: a clip below 1.

@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Array, Float, Num
 
 from pejax._encoding import Dims, Encoding, Params
+from pejax._encodings.factory import encoding_factory
+from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice, check_positions
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
-from pejax._tokens import encoding_factory
 
 LAYOUTS = ("interleaved", "concat")
 INDEXINGS = ("ij", "xy")
@@ -70,8 +71,15 @@ def _frequencies(width: int, axes: int, base: float) -> Float[np.ndarray, " F"]:
     return geometric_frequencies(width // (2 * axes), base)
 
 
-@encoding_factory
-def sinusoidal(dims: Dims, *, base: float = 10000.0, layout: str = "interleaved", indexing: str = "ij") -> Encoding:
+@encoding_factory()
+def sinusoidal(
+    dims: Dims,
+    *,
+    base: float = 10000.0,
+    layout: str = "interleaved",
+    indexing: str = "ij",
+    extend: Extension | None = None,
+) -> Encoding:
     """Make the sinusoidal encoding for these dims: it is added to the input once, and has no parameters.
 
     Args:
@@ -80,6 +88,7 @@ def sinusoidal(dims: Dims, *, base: float = 10000.0, layout: str = "interleaved"
         layout: "interleaved" or "concat".
         indexing: "ij" = the first channels belong to the first axis, the row; "xy" = to the last, the column (MAE's and
             MoCo v3's public weights, with `layout="concat"`).
+        extend: from `pejax.extensions`: what any encoding takes, such as `pi()`. The decorator applies it.
 
     Raises:
         ValueError: a width that 2·axes does not divide, a base not above 0, or an unknown layout or indexing.

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from pejax._encoding import Dims, Encoding, Params, from_distance, shared_or_per_layer
+from pejax._encodings.factory import encoding_factory
+from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_position_type
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
-from pejax._tokens import encoding_factory
 
 
 def t5_bucket(
@@ -117,8 +118,10 @@ def _look_up(table: Array, relative: Array, axes: int, bidirectional: bool, max_
     return sum_over_axes(term, axes, table, relative)
 
 
-@encoding_factory
-def t5(dims: Dims, *, buckets: int = 32, max_distance: int = 128, share: str = "model") -> Encoding:
+@encoding_factory()
+def t5(
+    dims: Dims, *, buckets: int = 32, max_distance: int = 128, share: str = "model", extend: Extension | None = None
+) -> Encoding:
     """Make T5's bias for these dims: `bias[h, i, j] = table[h, bucket(p_j - p_i)]`, one table per axis, summed.
 
     The table starts normal with standard deviation `width^-0.5`.
@@ -128,6 +131,7 @@ def t5(dims: Dims, *, buckets: int = 32, max_distance: int = 128, share: str = "
         buckets: in all.
         max_distance: from which on all distances share the last bucket, in tokens.
         share: "model": one table for all layers, as T5 has it; "layer": one for each.
+        extend: from `pejax.extensions`: what any encoding takes, such as `pi()`. The decorator applies it.
 
     Raises:
         ValueError: odd or too few buckets, a max_distance within the exact buckets, or an unknown `share`.

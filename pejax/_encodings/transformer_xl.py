@@ -21,9 +21,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Num
 
 from pejax._encoding import Dims, Encoding, Params
+from pejax._encodings.factory import encoding_factory
+from pejax._extensions.extension import Extension
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, sum_over_axes
-from pejax._tokens import encoding_factory
 
 
 def transformer_xl_logits(
@@ -100,8 +101,8 @@ def _bias(
     return sum_over_axes(term, axes, per_axis, q_positions, k_positions) + k @ params["u"]
 
 
-@encoding_factory
-def transformer_xl(dims: Dims, *, base: float = 10000.0) -> Encoding:
+@encoding_factory()
+def transformer_xl(dims: Dims, *, base: float = 10000.0, extend: Extension | None = None) -> Encoding:
     """Make Transformer-XL's encoding for these dims, with u, v and W_r in every layer.
 
     `bias = scale · ((q_i + v_h) · W_h^T r(p_i - p_j) + u_h · k_j)`, the term in r summed over axes, each with its own v
@@ -110,6 +111,7 @@ def transformer_xl(dims: Dims, *, base: float = 10000.0) -> Encoding:
     Args:
         dims: C = `width` channels of the sinusoid, H, D, `axes` and `scale`.
         base: of the frequencies.
+        extend: from `pejax.extensions`: what any encoding takes, such as `pi()`. The decorator applies it.
 
     Raises:
         ValueError: an odd width, or a base that is not positive.

@@ -1,4 +1,4 @@
-"""Position interpolation: positions squeezed into the trained extent, for arrays and for all hooks of an encoding."""
+"""Position interpolation: positions scaled into the trained extent, for arrays and for all hooks of an encoding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,17 +9,18 @@ from jaxtyping import Array, Int, Num
 
 from pejax._encoding import Dims, Encoding, Extent, Params, from_distance
 from pejax._encoding import adapt as adapt_to
+from pejax._extensions.extension import Extension, extension
 from pejax._ops.checks import check_position_type
 
-FACTOR = "squeeze"
-"""The name of the factor among the parameters; absent where nothing is squeezed."""
+FACTOR = "interpolation_factor"
+"""The name of the factor among the parameters; absent where the extent is within the trained one."""
 
 
 def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
     """Return the encoding with every position multiplied by `min(1, L_a / L'_a)`, axis by axis.
 
-    What depends on the length sees at most the trained extent. Masks and windows count tokens as before. A bias that
-    is a function of the distance gets the distance, squeezed: the difference of two squeezed positions is rounded.
+    What depends on the length gets at most the trained extent. Masks and windows count tokens as before. A bias that
+    is a function of the distance gets the scaled distance, because the difference of two scaled positions is rounded.
 
     Args:
         encoding: any. A rotary one does better to scale its frequencies (`extend_linear`).
@@ -37,7 +38,7 @@ def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
         raise ValueError("pi needs the trained length, got dims.extent=None")
 
     def adapt(params: Params, extent: Extent) -> Params:
-        within, factor = _squeezed(trained, extent)
+        within, factor = _within(trained, extent)
         params = adapt_to(encoding, params, within)
         if factor is None:
             return params
@@ -72,7 +73,15 @@ def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
     )
 
 
-def _squeezed(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, Array | None]:
+def pi() -> Extension:
+    """Return position interpolation as an encoding's `extend`, for any encoding with a trained extent.
+
+    Rotary encodings divide their frequencies instead (`linear`), which is the same and exact.
+    """
+    return extension("pi", "encoding", interpolate_encoding, {})
+
+
+def _within(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, Array | None]:
     """Return the extent that the encoding adapts to, and the factor of the positions, None = 1."""
     most, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained, extent))
     if len(most) != len(sizes):
@@ -89,7 +98,7 @@ def _squeezed(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, A
 
 
 def _own(params: Params) -> Params:
-    """Return the encoding's own parameters, so that squeezing twice squeezes once."""
+    """Return the encoding's own parameters: an encoding that is interpolated twice is interpolated once."""
     return {name: value for name, value in params.items() if name != FACTOR}
 
 
@@ -102,7 +111,7 @@ def interpolate_positions(
     trained_length: int | tuple[int, ...],
     length: int | Int[Array, ""] | tuple[int, ...],
 ) -> Num[Array, "..."]:
-    """Squeeze the positions of a longer sequence or larger grid into the trained one (position interpolation).
+    """Scale the positions of a longer sequence or larger grid into the trained one (position interpolation).
 
     `p'_a = p_a · min(1, L_a / L'_a)` on every axis a: what is no longer than the trained length is left as it is.
 
@@ -116,7 +125,7 @@ def interpolate_positions(
 
     Returns:
         Positions in trained tokens or patches, float32 (float64 where they were). The positions themselves where
-        lengths known beforehand leave nothing to squeeze.
+        known lengths are within the trained ones.
 
     Raises:
         ValueError: a length below 1, a grid and a number, or grids and positions of different axes.

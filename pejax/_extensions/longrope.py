@@ -21,6 +21,7 @@ from pejax._extensions.base import (
     stretch_factor,
     together,
 )
+from pejax._extensions.extension import Extension, extension
 
 
 def extend_longrope(
@@ -81,3 +82,26 @@ def extend_longrope(
     else:
         positive("attention_factor", attention_factor)
     return scaled(frequencies, 0.0, divisor), by_channel(attention_factor, unscaled)
+
+
+def longrope(
+    *,
+    long_factors: Sequence[float],
+    short_factors: Sequence[float] | None = None,
+    factor: float | None = None,
+    trained_length: int | tuple[int, ...] | None = None,
+    attention_factor: float | None = None,
+) -> Extension:
+    """Return LongRoPE as an encoding's `extend`: `extend_longrope` of its frequencies.
+
+    Args:
+        long_factors: one number above 0 per pair, the fastest pair first, for lengths beyond the trained one.
+        short_factors: likewise, up to the trained length. None = 1.
+        factor: s, for the attention factor alone. None = it follows from the length at hand.
+        trained_length: L, from 2 tokens, or one length per axis. None = the encoding's `Dims.extent`.
+        attention_factor: what queries and keys are multiplied by. None = `sqrt(1 + ln s / ln L)`.
+    """
+    lists = {"long_factors": long_factors, "short_factors": short_factors}
+    factors = {key: None if one is None else tuple(map(float, one)) for key, one in lists.items()}
+    options = {"factor": factor, "trained_length": trained_length, "attention_factor": attention_factor}
+    return extension("longrope", "frequencies", extend_longrope, factors | options, by_length=True)

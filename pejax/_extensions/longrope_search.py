@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax._extensions.frequencies import extend_linear, extend_ntk, extend_yarn
+from pejax._extensions.linear import extend_linear
+from pejax._extensions.ntk import extend_ntk
+from pejax._extensions.yarn import extend_yarn
 from pejax._ops.phases import geometric_frequencies
 
 REACH = 1.25

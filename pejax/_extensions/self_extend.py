@@ -1,7 +1,7 @@
-"""Self-Extend and ReRoPE: near keys are seen as in training, far ones under a rotation that stays in the trained range.
+"""Self-Extend and ReRoPE: near keys are rotated as in training, far ones by an angle from the trained range.
 
-Which of two rotations a pair gets depends on its distance, so no map of single positions expresses it: attention runs
-once over each range of distances (`Encoding.bands`), and the parts are merged exactly by log-sum-exp.
+Which of two rotations a pair of tokens gets depends on its distance. It is no function of single positions: attention
+runs once for each range of distances (`Encoding.bands`), and the parts are merged exactly by log-sum-exp.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,15 @@ from jaxtyping import Array
 
 from pejax._encoding import Band, Dims, Encoding, Extent, Params
 from pejax._encoding import adapt as adapt_to
+from pejax._extensions.extension import Extension, extension
 
-Turn = Callable[[Params, Array, Array], Array]
+Rotation = Callable[[Params, Array, Array], Array]
 
 
-def self_extend(encoding: Encoding, dims: Dims, *, group: int | None = None, window: int | None = None) -> Encoding:
-    """Return the encoding with the positions of far pairs counted in groups, and nothing to train.
+def group_positions(encoding: Encoding, dims: Dims, *, group: int | None = None, window: int | None = None) -> Encoding:
+    """Return the encoding with the positions of far pairs counted in groups, without training.
 
-    Pairs nearer than W turn as before; others as if the query were at `⌊p/G⌋ + W - ⌊W/G⌋` and the key at `⌊p/G⌋`.
+    Pairs nearer than W are rotated as before; others as if the query were at `⌊p/G⌋ + W - ⌊W/G⌋`, the key at `⌊p/G⌋`.
 
     Args:
         encoding: that rotates.
@@ -34,7 +35,7 @@ def self_extend(encoding: Encoding, dims: Dims, *, group: int | None = None, win
     Reference:
         Jin et al. 2024, "LLM Maybe LongLM" (arXiv 2401.01325), section 3.
     """
-    turn, turn_keys, trained = _rotations("self_extend", encoding, dims)
+    rotate, rotate_keys, trained = _rotations("self_extend", encoding, dims)
     near = max(1, trained // 4) if window is None else window
     if near < 1 or (group is not None and group < 1):
         raise ValueError(f"self_extend's group and window must be at least 1 token, got {group} and {window}")
@@ -53,17 +54,17 @@ def self_extend(encoding: Encoding, dims: Dims, *, group: int | None = None, win
 
     def far(params: Params, x: Array, positions: Array) -> Array:
         grouped = size(params, positions)
-        return turn(params, x, positions // grouped + near - near // grouped)
+        return rotate(params, x, positions // grouped + near - near // grouped)
 
     def far_keys(params: Params, x: Array, positions: Array) -> Array:
-        return turn_keys(params, x, positions // size(params, positions))
+        return rotate_keys(params, x, positions // size(params, positions))
 
-    bands = (Band(0, near, turn, turn_keys), Band(near, None, far, far_keys))
+    bands = (Band(0, near, rotate, rotate_keys), Band(near, None, far, far_keys))
     return encoding._replace(adapt=adapt if group is None else encoding.adapt, bands=bands, shift_invariant=False)
 
 
-def rerope(encoding: Encoding, dims: Dims, *, window: int | None = None) -> Encoding:
-    """Return the encoding with every distance from W on rotated as if it were W, and nothing to train.
+def clip_distances(encoding: Encoding, dims: Dims, *, window: int | None = None) -> Encoding:
+    """Return the encoding with every distance from W on rotated as if it were W, without training.
 
     `(R_q q_i) · (R_k k_j) = q_i · R_{-min(i - j, W)} k_j`
 
@@ -78,28 +79,47 @@ def rerope(encoding: Encoding, dims: Dims, *, window: int | None = None) -> Enco
     Reference:
         Su 2023, "Rectified rotary position embeddings" (github.com/bojone/rerope).
     """
-    turn, turn_keys, trained = _rotations("rerope", encoding, dims)
+    rotate, rotate_keys, trained = _rotations("rerope", encoding, dims)
     near = max(1, trained // 2) if window is None else window
     if near < 1:
         raise ValueError(f"rerope's window must be at least 1 token, got {window}")
 
     def far(params: Params, x: Array, positions: Array) -> Array:
-        return turn(params, x, jnp.full_like(positions, near))
+        return rotate(params, x, jnp.full_like(positions, near))
 
     def far_keys(params: Params, x: Array, positions: Array) -> Array:
-        return turn_keys(params, x, jnp.zeros_like(positions))
+        return rotate_keys(params, x, jnp.zeros_like(positions))
 
-    return encoding._replace(bands=(Band(0, near, turn, turn_keys), Band(near, None, far, far_keys)))
+    return encoding._replace(bands=(Band(0, near, rotate, rotate_keys), Band(near, None, far, far_keys)))
 
 
-def _rotations(name: str, encoding: Encoding, dims: Dims) -> tuple[Turn, Turn, int]:
-    """Return how queries and keys turn, and the trained length, all checked."""
-    turn, turn_keys = encoding.rotate, encoding.rotate_keys or encoding.rotate
-    if turn is None or turn_keys is None:
+def self_extend(*, group: int | None = None, window: int | None = None) -> Extension:
+    """Return Self-Extend as an encoding's `extend`: near distances as in training, far ones counted in groups.
+
+    Args:
+        group: G, tokens per group. None = the smallest that keeps the length at hand in the trained range.
+        window: W, tokens: the nearer ones keep their distances. None = a quarter of the trained length.
+    """
+    return extension("self_extend", "encoding", group_positions, {"group": group, "window": window})
+
+
+def rerope(*, window: int | None = None) -> Extension:
+    """Return ReRoPE as an encoding's `extend`: every distance from W on is rotated as W.
+
+    Args:
+        window: W, tokens. None = half the trained length.
+    """
+    return extension("rerope", "encoding", clip_distances, {"window": window})
+
+
+def _rotations(name: str, encoding: Encoding, dims: Dims) -> tuple[Rotation, Rotation, int]:
+    """Return the rotations of queries and keys and the trained length, all checked."""
+    rotate, rotate_keys = encoding.rotate, encoding.rotate_keys or encoding.rotate
+    if rotate is None or rotate_keys is None:
         raise ValueError(f"{name} needs an encoding that rotates queries and keys, got one that does not")
     if encoding.bands:
         raise ValueError(f"{name} needs an encoding without bands, got one that has {len(encoding.bands)}")
     if not dims.causal or not isinstance(dims.extent, int):
         wanted = "a causal model of sequences with a trained length"
         raise ValueError(f"{name} needs {wanted}, got causal={dims.causal}, extent={dims.extent}")
-    return turn, turn_keys, dims.extent
+    return rotate, rotate_keys, dims.extent

@@ -3,6 +3,7 @@
 logits_ij = scale · t(p_i) · (q_i · k_j) + bias_ij
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -11,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from pejax._encoding import Dims, Encoding, Params
+from pejax._extensions.extension import Extension, extension
 from pejax._ops.checks import check_position_type, check_positions
-from pejax._spec import parse_call
 
 
 def log_n_temperature(positions: Num[Array, "*BT"], trained_length: int) -> Float[Array, "*BT"]:
@@ -61,7 +62,23 @@ def llama4_temperature(
     return scale * jnp.log1p(jnp.floor((_counted(positions) + 1.0) / floor_length)) + 1.0
 
 
-TEMPERATURES: dict[str, Callable[..., Array]] = {"log_n": log_n_temperature, "llama4": llama4_temperature}
+def log_n(*, trained_length: int | None = None) -> Extension:
+    """Return the log-n temperature as an encoding's `extend`: `log_n_temperature` multiplies its queries.
+
+    Args:
+        trained_length: L, from 2 tokens. None = the encoding's `Dims.extent`.
+    """
+    return extension("log_n", "queries", _scale_by_log_n, {"trained_length": trained_length})
+
+
+def llama4(*, floor_length: int = 8192, scale: float = 0.1) -> Extension:
+    """Return Llama 4's temperature as an encoding's `extend`: `llama4_temperature` multiplies its queries.
+
+    Args:
+        floor_length: tokens.
+        scale: of the logarithm.
+    """
+    return extension("llama4", "queries", _scale_by_llama4, {"floor_length": floor_length, "scale": scale})
 
 
 def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> Encoding:
@@ -73,44 +90,46 @@ def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> 
         encoding: any, with or without `rotate`, on one axis.
         temperature: `(*B, T)` positions to what multiplies each query; equal functions are not equal encodings.
     """
-    turn = encoding.rotate or _unrotated
+    rotation = encoding.rotate or _unrotated
 
-    def scaled(turn: Callable[[Params, Array, Array], Array]) -> Callable[[Params, Array, Array], Array]:
+    def scaled(rotation: Callable[[Params, Array, Array], Array]) -> Callable[[Params, Array, Array], Array]:
         def rotate(params: Params, x: Array, positions: Num[Array, "*b T"]) -> Array:
             check_positions(positions.shape, x.shape[:-2], axes=1)
-            rotated = turn(params, x.astype(jnp.float32), positions)
+            rotated = rotation(params, x.astype(jnp.float32), positions)
             return (rotated * temperature(positions)[..., None, None]).astype(x.dtype)
 
         return rotate
 
     return encoding._replace(
-        rotate=scaled(turn),
-        rotate_keys=encoding.rotate_keys or turn,
+        rotate=scaled(rotation),
+        rotate_keys=encoding.rotate_keys or rotation,
         bands=tuple(band._replace(rotate=scaled(band.rotate)) for band in encoding.bands),
         shift_invariant=False,
     )
 
 
-def read_temperature(spec: str, dims: Dims) -> Callable[[Array], Array]:
-    """Read a spec such as "log_n" or "llama4(scale=0.2)"; the trained length is the dims' where the spec has none.
+def _scale_by_log_n(encoding: Encoding, dims: Dims, *, trained_length: int | None = None) -> Encoding:
+    _check_sequence("log_n", dims)
+    trained = dims.extent if trained_length is None else trained_length
+    if not isinstance(trained, int):
+        raise ValueError(f"log_n needs the trained length, got dims.extent={trained}")
+    return _scale_tokens(encoding, functools.partial(log_n_temperature, trained_length=trained))
 
-    Raises:
-        ValueError: an unknown temperature, a malformed spec, more than one axis, or no trained length.
-        TypeError: an argument of another type.
-    """
-    name, options = parse_call(spec, TEMPERATURES, what="a temperature", supplied=("positions",))
+
+def _scale_by_llama4(encoding: Encoding, dims: Dims, *, floor_length: int = 8192, scale: float = 0.1) -> Encoding:
+    _check_sequence("llama4", dims)
+    return _scale_tokens(encoding, functools.partial(llama4_temperature, floor_length=floor_length, scale=scale))
+
+
+def _check_sequence(name: str, dims: Dims) -> None:
     if dims.axes > 1:
         raise ValueError(f"{name} counts tokens of a sequence, got axes={dims.axes}")
-    if name == "log_n":
-        options = {"trained_length": dims.extent, **options}
-        if options["trained_length"] is None:
-            raise ValueError("log_n needs the trained length, got dims.extent=None")
 
-    def temperature(positions: Array) -> Array:
-        return TEMPERATURES[name](positions, **options)
 
+def _scale_tokens(encoding: Encoding, temperature: Callable[[Array], Array]) -> Encoding:
+    """Return `scale_queries`, after trying the temperature once: it refuses its options now rather than later."""
     jax.eval_shape(temperature, jnp.zeros(1, jnp.int32))
-    return temperature
+    return scale_queries(encoding, temperature)
 
 
 def _counted(positions: Num[Array, "*BT"]) -> Float[Array, "*BT"]:

@@ -20,6 +20,7 @@ from pejax._extensions.base import (
     stretch_factor,
     together,
 )
+from pejax._extensions.extension import Extension, extension
 
 
 def extend_yarn(
@@ -95,3 +96,37 @@ def extend_yarn(
 def _yarn_pair(length: Any, turns: float, base: float, rotary_dim: int) -> Any:
     """Return which pair, a fraction, turns so many times in so many tokens."""
     return rotary_dim * np.log(length / (math.tau * turns)) / (2.0 * math.log(base))
+
+
+def yarn(
+    *,
+    factor: float | None = None,
+    trained_length: int | tuple[int, ...] | None = None,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    mscale: float | None = None,
+    mscale_all_dim: float | None = None,
+    attention_factor: float | None = None,
+    truncate: bool = True,
+) -> Extension:
+    """Return YaRN as an encoding's `extend`: `extend_yarn` of its frequencies.
+
+    Args:
+        factor: s, from 1. None = it follows from the length at hand, on each axis.
+        trained_length: L, tokens, or one length per axis. None = the encoding's `Dims.extent`.
+        beta_fast: turns in L tokens from which a pair is left alone.
+        beta_slow: turns up to which a pair is divided by s.
+        mscale: as in `extend_yarn`, like `mscale_all_dim`.
+        mscale_all_dim: likewise.
+        attention_factor: what queries and keys are multiplied by. None = `0.1 ln s + 1`.
+        truncate: round the ends of the blend outwards, to whole pairs.
+
+    Example:
+        >>> import pejax
+        >>> dims = pejax.Dims(heads=8, head_dim=64, extent=4096)
+        >>> long = pejax.encodings.rope(dims, extend=pejax.extensions.yarn(factor=8))
+    """
+    options = {"factor": factor, "trained_length": trained_length, "attention_factor": attention_factor}
+    options |= {"beta_fast": beta_fast, "beta_slow": beta_slow, "truncate": truncate}
+    options |= {"mscale": mscale, "mscale_all_dim": mscale_all_dim}
+    return extension("yarn", "frequencies", extend_yarn, options)

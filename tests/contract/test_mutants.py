@@ -18,11 +18,9 @@ import numpy as np
 import pytest
 from cases import Case
 
-from pejax import _make
-from pejax._encodings import alibi, rope, rope_axial, rope_mixed, sinusoidal, t5
+from pejax._encodings import alibi, factory, rope, rope_axial, rope_mixed, sinusoidal, t5
 from pejax._extensions import base as scaling
-from pejax._extensions import frequencies as extension
-from pejax._extensions import longrope, yarn
+from pejax._extensions import llama3, longrope, ntk, yarn
 from pejax._ops import phases, relative, rotary
 from tests.encodings import test_alibi, test_rotary, test_sinusoidal, test_t5
 from tests.extensions import test_frequencies as test_extension
@@ -295,7 +293,7 @@ MUTANTS = {
     "ntk: exponent over d": (scaling.powered, "max(rotary_dim - 2, 1)", "rotary_dim", EXTENDED),
     "ntk: fast pairs slowed": (scaling.powered, "-2.0 * index", "2.0 * index - rotary_dim", EXTENDED),
     "dynamic ntk: without the one that is taken off": (
-        extension.extend_dynamic_ntk,
+        ntk.extend_dynamic_ntk,
         "speed * (grown - 1.0) + 1.0",
         "speed * grown",
         EXTENDED,
@@ -307,9 +305,9 @@ MUTANTS = {
         EXTENDED,
     ),
     "longrope: attention factor unrooted": (longrope.extend_longrope, "** 0.5", "** 1.0", EXTENDED),
-    "llama3: wavelengths for turns": (extension.extend_llama3, "/ math.tau", "", EXTENDED),
+    "llama3: wavelengths for turns": (llama3.extend_llama3, "/ math.tau", "", EXTENDED),
     "llama3: blended the other way": (
-        extension.extend_llama3,
+        llama3.extend_llama3,
         "(frequencies, keep,",
         "(frequencies, 1 - keep,",
         EXTENDED,
@@ -337,7 +335,7 @@ def mutated(function: FunctionType, old: str, new: str) -> CodeType:
 def forget() -> None:
     """Drop everything that was built or compiled from the code as it was."""
     jax.clear_caches()
-    _make._make.cache_clear()
+    factory._make.cache_clear()
 
 
 @contextmanager

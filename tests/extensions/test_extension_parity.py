@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
+from cases import EXTEND_FREQUENCIES
 from peers import peer
 
 from pejax._encodings.rope import rope_frequencies
-from pejax._extensions.frequencies import EXTENSIONS
 
 pytestmark = pytest.mark.parity
 
@@ -109,7 +109,7 @@ def ours(name: str, length):
         options["factor"] = fields["max_position_embeddings"] / trained
     known = {"base": fields["rope_theta"], "rotary_dim": head_dim, "trained_length": trained, "length": length}
     plain = rope_frequencies(head_dim, base=fields["rope_theta"])
-    return EXTENSIONS[OURS.get(parameters["rope_type"], parameters["rope_type"])](plain, **known, **options)
+    return EXTEND_FREQUENCIES[OURS.get(parameters["rope_type"], parameters["rope_type"])](plain, **known, **options)
 
 
 @pytest.mark.parametrize("name", MODELS)

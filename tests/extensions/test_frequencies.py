@@ -7,14 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import EXTEND_FREQUENCIES
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pejax import alibi_bias, alibi_slopes, interpolate_positions, scale_alibi_slopes
 from pejax._encodings.rope import rope_frequencies
 from pejax._encodings.rope_axial import rope_axial_frequencies
-from pejax._extensions.frequencies import EXTENSIONS, extend_linear, extend_ntk
+from pejax._extensions.linear import extend_linear
 from pejax._extensions.longrope import extend_longrope
+from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
 from pejax._ops.rotary import rope_apply
 
@@ -34,7 +36,7 @@ def lists_of(name: str) -> dict:
 
 def extend(name: str, frequencies=FREQUENCIES, **options):
     """Call an extension of rotary pairs trained on 512 tokens."""
-    return EXTENSIONS[name](frequencies, **{**KNOWN, **lists_of(name), **options})
+    return EXTEND_FREQUENCIES[name](frequencies, **{**KNOWN, **lists_of(name), **options})
 
 
 def yarn_ratio(i, *, dim, base, length, factor, fast=32.0, slow=1.0, truncate=True) -> float:
@@ -76,7 +78,7 @@ def reference(name: str, i: int, *, factor: float, length: int, dim=DIM, base=BA
     return frequency / LISTS["long_factors" if length > trained else "short_factors"][i]
 
 
-@pytest.mark.parametrize("name", EXTENSIONS)
+@pytest.mark.parametrize("name", EXTEND_FREQUENCIES)
 def test_every_pair_is_what_a_loop_in_double_precision_says(name):
     for factor, length in ((1.0, 400), (4.0, 512), (6.5, 513), (40.0, 4000)):
         expected = [reference(name, i, factor=factor, length=length) for i in range(DIM // 2)]
@@ -86,7 +88,7 @@ def test_every_pair_is_what_a_loop_in_double_precision_says(name):
         np.testing.assert_allclose(actual, expected, rtol=3e-7)
 
 
-@pytest.mark.parametrize("name", EXTENSIONS)
+@pytest.mark.parametrize("name", EXTEND_FREQUENCIES)
 def test_a_traced_length_and_a_traced_factor_change_nothing(name):
     """In float32, where what is known beforehand is computed in double precision."""
     whole = extend(name, factor=4.0, length=2000)
@@ -99,7 +101,7 @@ def test_a_traced_length_and_a_traced_factor_change_nothing(name):
     np.testing.assert_allclose(traced, whole[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", EXTENSIONS)
+@pytest.mark.parametrize("name", EXTEND_FREQUENCIES)
 def test_a_factor_of_one_changes_nothing(name):
     flat = dict.fromkeys(LISTS, (1.0,) * (DIM // 2)) if name == "longrope" else {}
     for options in ({"factor": 1.0}, {"length": TRAINED}, {"length": 17}):
@@ -108,7 +110,7 @@ def test_a_factor_of_one_changes_nothing(name):
         assert attention_factor == 1.0
 
 
-@pytest.mark.parametrize("name", EXTENSIONS)
+@pytest.mark.parametrize("name", EXTEND_FREQUENCIES)
 def test_a_factor_left_out_follows_from_the_length(name):
     factor = 1.0 if name == "dynamic_ntk" else 4.0
     np.testing.assert_array_equal(extend(name, length=2048)[0], extend(name, factor=factor, length=2048)[0])
@@ -184,7 +186,7 @@ def test_yarn_of_a_length_below_one_turn_divides_all_but_the_fastest_pair():
 def test_no_pair_is_sped_up_or_slowed_beyond_the_factor_and_slower_pairs_stay_slower(name, pairs, base, factor, length):
     frequencies = rope_frequencies(2 * pairs, base=base)
     options = {"base": base, "rotary_dim": 2 * pairs, "trained_length": length, "factor": factor, "length": 2 * length}
-    extended, attention_factor = EXTENSIONS[name](frequencies, **options)
+    extended, attention_factor = EXTEND_FREQUENCIES[name](frequencies, **options)
     most = factor + 1 if name == "dynamic_ntk" else factor
     assert np.all(extended <= frequencies * (1 + 1e-5))
     assert np.all(extended >= frequencies / most * (1 - 1e-5))
@@ -218,13 +220,13 @@ def test_extensions_compose():
     twice, _ = extend("linear", extend("linear", factor=2.0)[0], factor=4.0)
     np.testing.assert_array_equal(twice, extend("linear", factor=8.0)[0])
     ntk, _ = extend("ntk", factor=2.0)
-    for name in EXTENSIONS:
+    for name in EXTEND_FREQUENCIES:
         both, _ = extend(name, ntk, factor=3.0, length=1500, base_frequencies=FREQUENCIES)
         alone = extend(name, factor=3.0, length=1500)[0] / FREQUENCIES
         np.testing.assert_allclose(both, ntk * alone, rtol=3e-7)
 
 
-@pytest.mark.parametrize("name", EXTENSIONS)
+@pytest.mark.parametrize("name", EXTEND_FREQUENCIES)
 def test_gradients_are_finite_at_zero_frequencies_too(name):
     def total(frequencies, factor, length):
         extended, attention_factor = extend(name, frequencies, factor=factor, length=length)
@@ -238,7 +240,7 @@ def test_gradients_are_finite_at_zero_frequencies_too(name):
     np.testing.assert_allclose(slopes[1], by_factor, rtol=1e-2, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", EXTENSIONS)
+@pytest.mark.parametrize("name", EXTEND_FREQUENCIES)
 def test_channels_that_do_not_turn_are_left_alone(name):
     partial = np.append(FREQUENCIES, np.zeros(4, np.float32))
     frequencies, attention_factor = extend(name, partial, factor=4.0, length=2000)
@@ -251,7 +253,7 @@ def test_channels_that_do_not_turn_are_left_alone(name):
     np.testing.assert_allclose(norms, extend(name, factor=4.0, length=2000)[1], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", EXTENSIONS)
+@pytest.mark.parametrize("name", EXTEND_FREQUENCIES)
 def test_axes_are_extended_each_by_its_own_length(name):
     grid = rope_axial_frequencies(2 * DIM, base=BASE, layout="alternate")
     frequencies, attention_factor = extend(name, grid, trained_length=(512, 256), length=(1024, 1024))
@@ -267,7 +269,7 @@ def test_axes_are_extended_each_by_its_own_length(name):
     [
         *(
             (functools.partial(extend, name, factor=factor), f"factor must be at least 1, got {factor}")
-            for name in EXTENSIONS
+            for name in EXTEND_FREQUENCIES
             for factor in (0.5, 0, -1.0, math.nan, math.inf)
         ),
         (lambda: extend_linear(FREQUENCIES), "factor or length must be given, got None for both"),

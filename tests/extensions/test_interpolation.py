@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pejax import ENCODINGS, Dims, Encoding, adapt, make_encoding
 from pejax._encoding import Band, split_params
 from pejax._extensions.interpolation import interpolate_encoding
-from pejax._extensions.self_extend import rerope, self_extend
+from pejax._extensions.self_extend import clip_distances, group_positions
 from pejax.testing import assert_shift_invariant, shift_deviation
 
 FARTHER = {"causal": 96, "image": (24, 4)}
@@ -137,7 +137,7 @@ def test_a_bias_of_the_distance_is_read_at_the_distance_squeezed_not_at_a_differ
 
 
 def test_squeezing_twice_squeezes_once_and_bands_are_squeezed_too():
-    banded = SEEN._replace(bands=self_extend(make_encoding("rope", ROPE), ROPE, group=2, window=4).bands)
+    banded = SEEN._replace(bands=group_positions(make_encoding("rope", ROPE), ROPE, group=2, window=4).bands)
     once = interpolate_encoding(banded, ROPE)
     twice = interpolate_encoding(once, ROPE)
     positions = jnp.arange(0, 32, 2)
@@ -165,31 +165,31 @@ def test_what_cannot_be_squeezed_is_refused():
 GRID = Dims(heads=2, head_dim=4, axes=2, extent=(4, 4))
 
 
-@pytest.mark.parametrize("recast", [self_extend, rerope])
-def test_what_cannot_be_banded_is_refused_in_one_line(recast):
-    name, rope = recast.__name__, make_encoding("rope", ROPE)
+@pytest.mark.parametrize(("name", "extend"), [("self_extend", group_positions), ("rerope", clip_distances)])
+def test_what_cannot_be_banded_is_refused_in_one_line(name, extend):
+    rope = make_encoding("rope", ROPE)
     with pytest.raises(ValueError, match=f"{name} needs an encoding that rotates queries and keys, got one that does"):
-        recast(make_encoding("alibi", ROPE), ROPE)
+        extend(make_encoding("alibi", ROPE), ROPE)
     with pytest.raises(ValueError, match=f"{name} needs an encoding without bands, got one that has 2"):
-        recast(rerope(rope, ROPE), ROPE)
+        extend(clip_distances(rope, ROPE), ROPE)
     for dims in (GRID, Dims(heads=2, head_dim=4, extent=16), Dims(heads=2, head_dim=4, causal=True)):
         encoding = make_encoding("rope_axial", dims) if dims.extent else rope
         with pytest.raises(ValueError, match=f"{name} needs a causal model .*, got causal={dims.causal}, extent="):
-            recast(encoding, dims)
+            extend(encoding, dims)
     with pytest.raises(ValueError, match=r"window must be at least 1 token, got (None and )?0|and window must be"):
-        recast(rope, ROPE, window=0)
+        extend(rope, ROPE, window=0)
     assert make_encoding("rope", ROPE, f"{name}(window=3)").bands[1].low == 3
 
 
 def test_a_group_is_at_least_one_and_a_window_leaves_room_to_group():
     rope = make_encoding("rope", ROPE)
     with pytest.raises(ValueError, match="group and window must be at least 1 token, got 0 and None"):
-        self_extend(rope, ROPE, group=0)
+        group_positions(rope, ROPE, group=0)
     with pytest.raises(ValueError, match="window must be below the trained length 16, got 16"):
-        self_extend(rope, ROPE, window=16)
-    assert self_extend(rope, ROPE, group=4, window=16).bands[0].high == 16
-    assert [band.low for band in self_extend(rope, ROPE, group=4).bands] == [0, 4]
-    assert [band.low for band in rerope(rope, ROPE).bands] == [0, 8]
+        group_positions(rope, ROPE, window=16)
+    assert group_positions(rope, ROPE, group=4, window=16).bands[0].high == 16
+    assert [band.low for band in group_positions(rope, ROPE, group=4).bands] == [0, 4]
+    assert [band.low for band in clip_distances(rope, ROPE).bands] == [0, 8]
 
 
 TURNS = Encoding(rotate=lambda params, x, positions: positions)
@@ -200,7 +200,7 @@ TURNS = Encoding(rotate=lambda params, x, positions: positions)
 def test_the_group_is_the_smallest_that_keeps_far_distances_in_the_trained_range(trained, length, data):
     window = data.draw(st.integers(1, trained - 1))
     dims = Dims(heads=2, head_dim=4, extent=trained, causal=True)
-    encoding = self_extend(TURNS, dims, window=window)
+    encoding = group_positions(TURNS, dims, window=window)
     far, positions = encoding.bands[1], jnp.arange(400)
 
     def farthest(group: int) -> int:
@@ -219,16 +219,16 @@ def test_the_papers_group_where_it_divides_the_window():
     for window, length in ((4, 28), (4, 52), (8, 24), (8, 40)):
         group = -((window - length) // (16 - window))
         assert window % group == 0
-        assert int(self_extend(TURNS, ROPE, window=window).adapt({}, length)["group"]) == group
+        assert int(group_positions(TURNS, ROPE, window=window).adapt({}, length)["group"]) == group
 
 
 def test_group_one_is_plain_and_far_positions_may_be_fractional():
     rope = make_encoding("rope", ROPE)
-    far = self_extend(rope, ROPE, group=1, window=4).bands[1]
+    far = group_positions(rope, ROPE, group=1, window=4).bands[1]
     x, positions = normal(12, 2, 4), jnp.arange(12)
     for hook in (far.rotate, far.rotate_keys):
         np.testing.assert_array_equal(hook({}, x, positions), rope.rotate({}, x, positions))
-    far = self_extend(TURNS, ROPE, window=4)
+    far = group_positions(TURNS, ROPE, window=4)
     params = far.adapt({}, 28)
     assert int(params["group"]) == 2
     np.testing.assert_array_equal(far.bands[1].rotate(params, X, jnp.asarray([7.5, 9.0])), [3.0 + 2, 4.0 + 2])
@@ -237,18 +237,18 @@ def test_group_one_is_plain_and_far_positions_may_be_fractional():
 
 def test_rerope_sees_no_distance_beyond_its_window():
     positions = jnp.arange(30)
-    near, far = rerope(TURNS, ROPE, window=5).bands
+    near, far = clip_distances(TURNS, ROPE, window=5).bands
     assert (near.low, near.high, far.low, far.high) == (0, 5, 5, None)
     distances = far.rotate({}, X, positions)[:, None] - far.rotate_keys({}, X, positions)[None]
     np.testing.assert_array_equal(distances, np.full((30, 30), 5))
     np.testing.assert_array_equal(near.rotate({}, X, positions), positions)
 
 
-@pytest.mark.parametrize("recast", ["self_extend(window=2)", "rerope", "pi"])
-def test_temperatures_count_tokens_wherever_they_are_named(recast):
-    name = "t5" if recast == "pi" else "rope"
+@pytest.mark.parametrize("extend", ["self_extend(window=2)", "rerope", "pi"])
+def test_temperatures_count_tokens_wherever_they_are_named(extend):
+    name = "t5" if extend == "pi" else "rope"
     dims = Dims(heads=2, head_dim=8, extent=8, causal=True)
-    assert make_encoding(name, dims, f"log_n+{recast}") is make_encoding(name, dims, f"{recast}+log_n")
+    assert make_encoding(name, dims, f"log_n+{extend}") is make_encoding(name, dims, f"{extend}+log_n")
 
 
 def test_the_laws_see_every_band():

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import pejax
 from pejax import Dims, Encoding, TokenPositions, dot_product_attention, make_encoding
 from pejax._attention.core.hooks import attention_hooks
 from pejax._encoding import Params, merge_params
+from pejax.extensions import ROTARY
 from pejax.testing import Probe, draw_probe, queries_and_keys, settle
 
 TOKENS = 11
@@ -23,6 +25,9 @@ DIMS = {
     "image": Dims(heads=4, head_dim=12, kv_heads=2, axes=2, extent=(6, 4)),
     "volume": Dims(heads=2, head_dim=12, width=48, kv_heads=1, axes=3, extent=(3, 4, 2), scale=0.5),
 }
+
+EXTEND_FREQUENCIES = {name: getattr(pejax, f"extend_{name}") for name in ROTARY}
+"""The array function behind every extension of frequencies."""
 
 KINDS = (jnp.int32, jnp.float32)
 """Types of positions; drawn floats fall between the tokens."""

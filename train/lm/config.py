@@ -79,5 +79,5 @@ class Config(SequenceConfig):
         super().validated()
         require_at_least(self, 1, "eval_stride")
         require_at_least(self, 0, "steps", "probe_every", "extent")
-        stretched = self.extend != "none" or parse_spec(self.pe)[1].get("extend", "none") != "none"
-        return dataclasses.replace(self, extent=self.extent if stretched and self.extent else self.length)
+        extended = self.extend != "none" or parse_spec(self.pe).options.get("extend") is not None
+        return dataclasses.replace(self, extent=self.extent if extended and self.extent else self.length)

@@ -78,7 +78,7 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
     name, rope_options = parse_spec(config.pe)
     if name != "rope":
         raise ValueError(f"LongRoPE needs a run with --pe=rope, got {config.pe!r}")
-    if config.extend != "none" or "extend" in rope_options:
+    if config.extend != "none" or rope_options.get("extend") is not None:
         raise ValueError(f"the run must not be extended already, got --pe={config.pe} --extend={config.extend}")
     if not config.length < length <= max(config.lengths):
         rule = f"above the trained {config.length} and at most the longest evaluation length, {max(config.lengths)}"

@@ -1,4 +1,4 @@
-"""The keyword `extend` of the encodings, and the argument of `make_encoding`: what they take, and what comes of it."""
+"""The argument `extend` of the factories and of `make_encoding`: what they take, and what comes of it."""
 
 import inspect
 
@@ -6,13 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import EXTEND_FREQUENCIES
 
-from pejax import ENCODINGS, Dims, adapt, make_encoding
+import pejax
+from pejax import ENCODINGS, EXTENSIONS, Dims, adapt, extensions, make_encoding
 from pejax._encodings.rope import rope_frequencies
 from pejax._encodings.rope_axial import rope_axial_frequencies
-from pejax._extensions.frequencies import EXTENSIONS, extend_ntk
+from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
-from pejax._make import STRETCHED
+from pejax._make import parse_extension
 from pejax._ops.rotary import rope_apply
 
 BASE, TRAINED = 10000.0, 512
@@ -28,7 +30,7 @@ def turned(spec: str, dims: Dims, extend: str, positions, extent=None):
     return encoding.rotate(params, jnp.ones((len(positions), dims.heads, dims.head_dim)), positions)
 
 
-@pytest.mark.parametrize("name", EXTENSIONS)
+@pytest.mark.parametrize("name", EXTEND_FREQUENCIES)
 def test_rope_takes_every_extension(name):
     options = {
         "factor": 4.0,
@@ -38,7 +40,7 @@ def test_rope_takes_every_extension(name):
     positions, x = jnp.asarray([3, 700]), jnp.ones((2, 2, 16))
     known = {"base": BASE, "rotary_dim": 16, "trained_length": TRAINED}
     for length in (100, 2048):
-        frequencies, factor = EXTENSIONS[name](rope_frequencies(16), **known, length=length, **options)
+        frequencies, factor = EXTEND_FREQUENCIES[name](rope_frequencies(16), **known, length=length, **options)
         expected = rope_apply(x, positions, frequencies, attention_factor=factor)
         np.testing.assert_allclose(turned("rope", SEQUENCE, written, positions, length), expected, rtol=1e-5, atol=1e-6)
     follows = make_encoding("rope", SEQUENCE, written).adapt is not None
@@ -110,8 +112,49 @@ def test_equal_arguments_give_the_same_object():
     assert one is not make_encoding("rope", SEQUENCE, "yarn(factor=4)")
 
 
-def test_the_table_of_extensions_names_all_encodings_that_have_the_keyword():
-    assert set(STRETCHED) == {name for name in ENCODINGS if "extend" in inspect.signature(ENCODINGS[name]).parameters}
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_every_factory_takes_an_extension_of_any_encoding(name):
+    dims = SEQUENCE
+    encoding = ENCODINGS[name](dims, extend=extensions.log_n())
+    assert encoding is make_encoding(name, dims, "log_n") is make_encoding(name, dims, extensions.log_n())
+    assert encoding is not ENCODINGS[name](dims)
+    assert encoding.rotate is not None
+    with pytest.raises(TypeError, match=f"{name}: extend must be an extension .* got 'log_n'"):
+        ENCODINGS[name](dims, extend="log_n")
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_a_record_is_its_text_and_the_text_is_the_record(name):
+    options = {"long_factors": [1, 2, 3, 4, 5, 6, 7, 8]} if name == "longrope" else {}
+    record = EXTENSIONS[name](**options)
+    assert parse_extension(str(record)) == record
+    assert hash(parse_extension(str(record))) == hash(record)
+    assert record.terms[0].name == name
+    both = record + extensions.log_n(trained_length=9)
+    assert parse_extension(str(both)) == both != record
+    array = getattr(pejax, f"extend_{name}", None)
+    if array is not None:  # the record offers what the array function does, but what the encoding itself knows
+        known = {"frequencies", "base", "rotary_dim", "length", "base_frequencies"}
+        theirs = {key: arg.default for key, arg in inspect.signature(array).parameters.items() if key not in known}
+        ours = {key: arg.default for key, arg in inspect.signature(EXTENSIONS[name]).parameters.items()}
+        assert set(ours) == set(theirs)
+        assert all(ours[key] == theirs[key] for key in ours if key != "trained_length")
+
+
+def test_a_typed_call_is_the_text():
+    typed = pejax.encodings.rope(SEQUENCE, base=5e5, extend=extensions.yarn(factor=8) + extensions.log_n())
+    assert typed is make_encoding("rope(base=500000)", SEQUENCE, "yarn(factor=8)+log_n")
+    assert typed is make_encoding("rope(base=500000, extend='yarn(factor=8.0) + log_n()')", SEQUENCE)
+
+
+def test_extensions_of_frequencies_and_tables_are_for_factories():
+    rope = make_encoding("rope", SEQUENCE)
+    with pytest.raises(ValueError, match="yarn must be given to the factory of an encoding that has it, got a record"):
+        pejax.extend_encoding(rope, SEQUENCE, extensions.yarn(factor=2))
+    with pytest.raises(TypeError, match=r"rope takes pejax\.Dims first, got int"):
+        pejax.encodings.rope(64)
+    with pytest.raises(TypeError, match="rope: base must be a plain Python value, got "):
+        pejax.encodings.rope(SEQUENCE, base=jnp.float32(100.0))
 
 
 @pytest.mark.parametrize(
@@ -120,12 +163,12 @@ def test_the_table_of_extensions_names_all_encodings_that_have_the_keyword():
         ("t5", "yarn", "t5 has no extension 'yarn'; it takes pi, .*log_n, llama4$"),
         ("alibi", "yarn", "alibi has no extension 'yarn'; it takes slopes, pi, .*log_n, llama4$"),
         ("rope_mixed", "ntk", "rope_mixed has no extension 'ntk'; it takes linear, pi, .*log_n, llama4$"),
-        ("rope", "yarm", "rope has no extension 'yarm'; it takes linear, ntk, "),
+        ("rope", "yarm", "rope: unknown extension 'yarm'; did you mean 'yarn'. Known: linear, ntk, "),
         ("rope", "yarn(factor=0.5)", "rope: extend='yarn.factor=0.5.': factor must be at least 1, got 0.5"),
-        ("rope", "yarn(speed=2)", "yarn takes trained_length, factor, beta_fast, .* got 'speed'"),
-        ("rope", "linear(length=9)", "linear takes trained_length, factor; got 'length'"),
+        ("rope", "yarn(speed=2)", "yarn takes factor, trained_length, beta_fast, .* got 'speed'"),
+        ("rope", "linear(length=9)", "linear takes factor, trained_length; got 'length'"),
         ("rope", "longrope", "longrope needs long_factors, got 'longrope'"),
-        ("rope", "yarn(factor=2", "rope: extend: an extension is written name"),
+        ("rope", "yarn(factor=2", "rope: an extension is written name"),
         ("rope", "yarn(factor=2)-log_n", "an extension is written name"),
         ("rope", "pi(factor=2)", "pi takes no arguments"),
         ("rope(extend='linear')", "ntk", "rope: extend must be given once, got 'linear' and 'ntk'"),

@@ -1,0 +1,80 @@
+"""What the factories of all encodings have in common: extensions, and records that know the model."""
+
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ParamSpec
+
+from pejax._encoding import Dims, Encoding
+from pejax._extensions.apply import extend_encoding
+from pejax._extensions.extension import Extension, Term
+from pejax._extensions.linear import linear
+from pejax._tokens import embedding_tokens
+from pejax.extensions import ANY_ENCODING
+
+Arguments = ParamSpec("Arguments")
+
+
+def encoding_factory(*takes: str) -> Callable[[Callable[Arguments, Encoding]], Callable[Arguments, Encoding]]:
+    """Decorate a factory `make(dims, *, ..., extend=None)`. Equal arguments give the same object.
+
+    `make` receives in `extend` only the extensions that it applies itself, or None. The decorator applies those that
+    work on any encoding. The record knows whether the model is causal, and its `embed` takes `TokenPositions`, too.
+
+    Args:
+        takes: names of the extensions that `make` applies itself.
+    """
+
+    def decorate(make: Callable[Arguments, Encoding]) -> Callable[Arguments, Encoding]:
+        name, signature = make.__name__, inspect.signature(make)
+
+        @functools.wraps(make)
+        def factory(*args: Arguments.args, **options: Arguments.kwargs) -> Encoding:
+            given = signature.bind(*args, **options)
+            given.apply_defaults()
+            _check(name, given.arguments)
+            own, others = _split(name, takes, given.arguments["extend"])
+            return _make(make, tuple({**given.arguments, "extend": own}.items()), others)
+
+        return factory
+
+    return decorate
+
+
+@functools.cache
+def _make(make: Callable[..., Encoding], arguments: tuple[tuple[str, Any], ...], others: Extension | None) -> Encoding:
+    options = dict(arguments)
+    dims = options.pop("dims")
+    if others is not None:
+        return extend_encoding(_make(make, arguments, None), dims, others)
+    return embedding_tokens(make(dims, **options))._replace(causal=dims.causal)
+
+
+def _check(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse dims or an extension of another type, and values that cannot be compared, such as arrays."""
+    dims, extend = arguments["dims"], arguments["extend"]
+    if not isinstance(dims, Dims):
+        raise TypeError(f"{name} takes pejax.Dims first, got {type(dims).__name__}")
+    if not isinstance(extend, Extension | None):
+        rule = "must be an extension such as pejax.extensions.yarn(factor=8) (texts are for make_encoding)"
+        raise TypeError(f"{name}: extend {rule}, got {extend!r}")
+    for key, value in arguments.items():
+        if not isinstance(value, Hashable):
+            raise TypeError(f"{name}: {key} must be a plain Python value, got {type(value).__name__}")
+
+
+def _split(name: str, takes: Sequence[str], extend: Extension | None) -> tuple[Extension | None, Extension | None]:
+    """Return the extensions that the factory applies itself, and those of any encoding; None where there are none."""
+    own: list[Term] = []
+    others: list[Term] = []
+    for term in () if extend is None else extend.terms:
+        if term.name == "pi" and "linear" in takes:
+            own.extend(linear().terms)
+        elif term.name in takes:
+            own.append(term)
+        elif term.name in ANY_ENCODING:
+            others.append(term)
+        else:
+            raise ValueError(f"{name} has no extension {term.name!r}; it takes {', '.join((*takes, *ANY_ENCODING))}")
+    others.sort(key=lambda term: term.target == "queries")
+    return (Extension(tuple(own)) if own else None), (Extension(tuple(others)) if others else None)

@@ -1,0 +1,34 @@
+"""Applies extensions to any encoding."""
+
+from pejax._encoding import Dims, Encoding
+from pejax._extensions.extension import Extension
+from pejax._tokens import embedding_tokens
+
+
+def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encoding:
+    """Return the encoding, for example one of your own, extended beyond its trained length or grid.
+
+    The terms are applied from left to right, but those that multiply queries last: they count tokens, not interpolated
+    or grouped positions. The factories of `pejax.encodings` call this for their argument `extend`.
+
+    Args:
+        encoding: any record.
+        dims: those it was made for; their extent is the trained length or grid.
+        extend: `pi()`, `self_extend()`, `rerope()`, `log_n()` or `llama4()` of `pejax.extensions`, or a sum of them.
+
+    Raises:
+        ValueError: an extension of frequencies, slopes or tables, which only the factory of an encoding can apply, or
+            what an extension refuses.
+
+    Example:
+        >>> import jax.numpy as jnp, pejax
+        >>> dims = pejax.Dims(heads=4, head_dim=16, extent=128)
+        >>> mine = pejax.Encoding(distance_bias=lambda params, relative: -0.1 * jnp.abs(relative), shift_invariant=True)
+        >>> longer = pejax.extend_encoding(mine, dims, pejax.extensions.pi())
+    """
+    for term in sorted(extend.terms, key=lambda term: term.target == "queries"):
+        if term.target not in ("encoding", "queries"):
+            raise ValueError(f"{term.name} must be given to the factory of an encoding that has it, got a record")
+        extended = term.function(encoding, dims, **dict(term.options))
+        encoding = extended if extended.embed is encoding.embed else embedding_tokens(extended)
+    return encoding

@@ -1,0 +1,112 @@
+"""NTK-aware scaling: a higher base, by a fixed factor or by one that follows the length."""
+
+from pejax._extensions.base import (
+    Extended,
+    Factor,
+    Frequencies,
+    Length,
+    known_length,
+    pair_index,
+    powered,
+    stretch_factor,
+    together,
+)
+from pejax._extensions.extension import Extension, extension
+
+
+def extend_ntk(
+    frequencies: Frequencies,
+    *,
+    base: float,
+    rotary_dim: int,
+    trained_length: int | tuple[int, ...] | None = None,
+    factor: Factor | None = None,
+    length: Length | None = None,
+    base_frequencies: Frequencies | None = None,
+) -> Extended:
+    """Raise the base so that the slowest pair is divided by the factor and the fastest is left alone ("NTK-aware").
+
+    `f'_i = f_i · s^(-2i / (d - 2))`, which is base' = base · s^(d / (d - 2))
+
+    Args:
+        frequencies: radians per token.
+        base: of the unscaled frequencies, above 1.
+        rotary_dim: d, channels that turn; D/A on A axes.
+        trained_length: as in `extend_linear`, like `factor` and `length`.
+        factor: s.
+        length: L'.
+        base_frequencies: the unscaled frequencies, where `frequencies` were extended before. None = `frequencies`.
+
+    Returns:
+        The frequencies, float32, and the attention factor 1.
+
+    Raises:
+        ValueError: as `extend_linear`; or a base not above 1, or a rotary_dim that is odd or below 2.
+
+    Reference:
+        bloc97 2023, "NTK-Aware Scaled RoPE"; Peng et al. 2023, "YaRN" (arXiv 2309.00071), section 3.1.
+    """
+    stretch = stretch_factor(frequencies, trained_length, factor, length)
+    index = pair_index(frequencies if base_frequencies is None else base_frequencies, base, rotary_dim)
+    return powered(frequencies, index, stretch, rotary_dim), 1.0
+
+
+def extend_dynamic_ntk(
+    frequencies: Frequencies,
+    *,
+    base: float,
+    rotary_dim: int,
+    trained_length: int | tuple[int, ...] | None,
+    factor: Factor | None = None,
+    length: Length | None = None,
+    base_frequencies: Frequencies | None = None,
+) -> Extended:
+    """Raise the base as the sequence grows beyond the trained length: `extend_ntk` with a factor that follows.
+
+    `f'_i = f_i · a^(-2i / (d - 2)),   a = s · max(L', L) / L - (s - 1)`
+
+    Args:
+        frequencies: as in `extend_ntk`, like `base`, `rotary_dim` and `base_frequencies`.
+        base: above 1.
+        rotary_dim: d.
+        trained_length: L, tokens, or one per axis.
+        factor: s, from 1: how fast the base grows. None = 1, where a is L' / L.
+        length: L', tokens, or one per axis; a number may be traced. None = L.
+        base_frequencies: unscaled.
+
+    Returns:
+        The frequencies, float32, those given up to the trained length; and the attention factor 1.
+
+    Raises:
+        ValueError: as `extend_ntk`.
+
+    Reference:
+        emozilla 2023, "Dynamically Scaled RoPE"; transformers' rope type "dynamic".
+    """
+    speed = stretch_factor(frequencies, trained_length, 1.0 if factor is None else factor, length)
+    trained = known_length("dynamic_ntk", trained_length)
+    grown = stretch_factor(frequencies, trained, None, trained if length is None else length)
+    index = pair_index(frequencies if base_frequencies is None else base_frequencies, base, rotary_dim)
+    _, (speed, grown) = together(speed, grown)
+    return powered(frequencies, index, speed * (grown - 1.0) + 1.0, rotary_dim), 1.0
+
+
+def ntk(*, factor: float | None = None, trained_length: int | tuple[int, ...] | None = None) -> Extension:
+    """Return NTK-aware scaling as an encoding's `extend`: `extend_ntk` of its frequencies.
+
+    Args:
+        factor: s, from 1. None = it follows from the length at hand, on each axis.
+        trained_length: L, tokens, or one length per axis. None = the encoding's `Dims.extent`.
+    """
+    return extension("ntk", "frequencies", extend_ntk, {"factor": factor, "trained_length": trained_length})
+
+
+def dynamic_ntk(*, factor: float | None = None, trained_length: int | tuple[int, ...] | None = None) -> Extension:
+    """Return dynamic NTK scaling as an encoding's `extend`: `extend_dynamic_ntk` of its frequencies.
+
+    Args:
+        factor: s, from 1: how fast the base grows with the length. None = 1.
+        trained_length: L, tokens, or one length per axis. None = the encoding's `Dims.extent`.
+    """
+    options = {"factor": factor, "trained_length": trained_length}
+    return extension("dynamic_ntk", "frequencies", extend_dynamic_ntk, options, by_length=True)

@@ -1,0 +1,37 @@
+"""Flatter ALiBi slopes beyond the trained length."""
+
+import math
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pejax._extensions.extension import Extension, extension
+
+
+def scale_alibi_slopes(
+    slopes: Float[Array, " H"], trained_length: int | Sequence[int], length: int | Array | Sequence[int]
+) -> Float[Array, " H"]:
+    """Flatten ALiBi's slopes beyond the trained length, so that the largest penalty stays that of training.
+
+    `m'_h = m_h · L/L'` when `L' > L`, else `m_h`; on grids L and L' are the diagonals.
+
+    Args:
+        slopes: per token (patch), one per head.
+        trained_length: L, in tokens, or the trained grid.
+        length: L', in tokens (it may be traced), or the grid at hand.
+
+    Returns:
+        The slopes, per token.
+
+    Reference:
+        Al-Khateeb et al. 2023, "Position Interpolation Improves ALiBi Extrapolation" (arXiv 2310.13017), section 3.
+    """
+    size = lambda extent: math.hypot(*extent) if isinstance(extent, Sequence) else extent
+    ratio = jnp.asarray(size(trained_length), jnp.float32) / jnp.asarray(size(length), jnp.float32)
+    return slopes * jnp.minimum(1.0, ratio)
+
+
+def slopes() -> Extension:
+    """Return flatter slopes as the `extend` of `alibi`: `scale_alibi_slopes` by the length or grid at hand."""
+    return extension("slopes", "factory", scale_alibi_slopes, {})
