@@ -16,7 +16,7 @@ class Model(nnx.Module):
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         dims = pejax.Dims(heads=2, head_dim=16, causal=True)
-        t5 = pejax.make_encoding("t5(buckets=16, max_distance=16)", dims)  # from 16 on all distances share a bucket
+        t5 = pejax.encodings.t5(dims, buckets=16, max_distance=16)  # from 16 on all distances share a bucket
         encoding = attention_module(t5, dims, rngs)
         self.embed = nnx.Embed(VOCAB, 32, rngs=rngs)
         self.attend = nnx.MultiHeadAttention(2, 32, decode=False, attention_fn=encoding, rngs=rngs)

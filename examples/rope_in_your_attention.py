@@ -27,7 +27,7 @@ print(f"RoPE, shifted by a million: largest change {jnp.max(jnp.abs(shifted - ro
 
 # The same in one call, and with ALiBi in place of RoPE.
 dims = pejax.Dims(heads=4, head_dim=32, causal=True)
-same = pejax.attend(pejax.make_encoding("rope", dims), q, k, v)
+same = pejax.attend(pejax.encodings.rope(dims), q, k, v)
 print(f"RoPE by attend: largest difference {jnp.max(jnp.abs(same - rotated)):.1e}")
-alibi = pejax.attend(pejax.make_encoding("alibi", dims), q, k, v)
+alibi = pejax.attend(pejax.encodings.alibi(dims), q, k, v)
 print(f"ALiBi by attend: output of shape {alibi.shape}")

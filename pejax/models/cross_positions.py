@@ -13,13 +13,14 @@ What an encoding adds to the input it has added in the encoder and in the decode
 from jaxtyping import Array, Float
 
 from pejax._encoding import Dims, Encoding, Params
+from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
 
 CROSS = ("none", "query_only", "separate", "unified")
 """The policies."""
 
 
-def cross_encoding(policy: str, spec: str, dims: Dims, extend: str = "none") -> Encoding:
+def cross_encoding(policy: str, spec: str, dims: Dims, extend: str | Extension = "none") -> Encoding:
     """Return the record of cross-attention: what is left of an encoding under a policy.
 
     Args:

@@ -19,6 +19,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from pejax._encoding import Dims, Encoding, Extent, channels_per_head
+from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
 from pejax._ops.matmul import product
 from pejax._tokens import TokenPositions
@@ -42,7 +43,7 @@ class DecoderConfig:
         kv_heads: K, key/value heads; None = H.
         hidden: channels inside the MLP; None = 4·C, or 8/3·C in whole multiples of 16 where it is gated.
         pe: the encoding, as `make_encoding` takes it.
-        extend: how the encoding is stretched beyond the trained length, as `make_encoding` takes it.
+        extend: how the encoding is extended beyond the trained length: a record of `pejax.extensions`, or its text.
         style: "llama" or "gpt2".
         qk_norm: RMSNorm of each query and key head.
         soft_cap: of the attention logits; None = none.
@@ -62,7 +63,7 @@ class DecoderConfig:
     kv_heads: int | None = None
     hidden: int | None = None
     pe: str = "rope"
-    extend: str = "none"
+    extend: str | Extension = "none"
     style: str = "llama"
     qk_norm: bool = False
     soft_cap: float | None = None

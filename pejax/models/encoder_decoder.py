@@ -21,6 +21,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from pejax._encoding import Dims, Extent, adapt, channels_per_head
+from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
 from pejax._ops.matmul import product
 from pejax._tokens import TokenPositions
@@ -49,7 +50,7 @@ class EncoderDecoderConfig:
         hidden: channels inside the MLP; None = 4·C, or 8/3·C in whole multiples of 16 where it is gated.
         pe: the encoding, as `make_encoding` takes it.
         decoder_pe: the decoder's; "" = `pe`.
-        extend: how all encodings are stretched beyond the trained lengths, as `make_encoding` takes it.
+        extend: how all encodings are extended beyond the trained lengths: a record of `pejax.extensions`, or its text.
         cross: "none", "query_only", "separate" or "unified".
         cross_pe: the encoding of cross-attention; "" = the decoder's.
         style: "llama" or "gpt2".
@@ -73,7 +74,7 @@ class EncoderDecoderConfig:
     hidden: int | None = None
     pe: str = "rope"
     decoder_pe: str = ""
-    extend: str = "none"
+    extend: str | Extension = "none"
     cross: str = "none"
     cross_pe: str = ""
     style: str = "llama"

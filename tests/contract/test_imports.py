@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "_explain": {"_encoding"},
     "testing": {"_encoding"},
     "_attention": {"_encoding", "_ops", "_tokens"},
-    "models": {"_attention", "_encoding", "_make", "_ops", "_positions", "_tokens"},
+    "models": {"_attention", "_encoding", "_extensions", "_make", "_ops", "_positions", "_tokens"},
 }
 # Within attention: below the calls at its root, the implementations; below those, what they share.
 ATTENTION = {"core": {"core"}, "xla": {"core", "xla"}, "gpu": {"core", "xla", "gpu"}, "tpu": {"core", "xla", "tpu"}}

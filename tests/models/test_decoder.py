@@ -11,7 +11,7 @@ from cases import mostly_slow
 from decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 from flax import nnx
 
-from pejax import Encoding, TokenPositions, attend, attention_fn, explain, make_encoding
+from pejax import Encoding, TokenPositions, attend, attention_fn, explain, extensions, make_encoding
 from pejax.models import Decoder, DecoderConfig
 from pejax.models.attention import Where
 from pejax.models.block import Block
@@ -147,7 +147,7 @@ def test_what_cannot_be_is_refused_in_one_line():
 
 
 def test_calls_that_say_too_little_or_too_much_are_refused():
-    model, here = make(pe="rope", extend="yarn"), TokenPositions(jnp.arange(3))
+    model, here = make(pe="rope", extend=extensions.yarn()), TokenPositions(jnp.arange(3))
     q = jnp.ones((2, 3, 4, 4))
     calling = functools.partial(attend, model.stack.encoding, q, q, q, positions=here)
     raises("depends on the length or grid: extent must be given, got None", calling)
