@@ -35,6 +35,10 @@ def alibi_slopes(heads: int) -> Float[Array, " H"]:
 
     Raises:
         ValueError: fewer than one head.
+
+    Example:
+        >>> alibi_slopes(4).tolist()
+        [0.25, 0.0625, 0.015625, 0.00390625]
     """
     if heads < 1:
         raise ValueError(f"heads must be at least 1, got {heads}")
@@ -53,6 +57,11 @@ def alibi_bias(
             batch `(B, T)`, take one example at a time (`jax.vmap`), or `attention` with `attention_hooks`.
         k_positions: likewise.
         slopes: logits per token, positive.
+
+    Example:
+        >>> positions = jnp.arange(3)
+        >>> alibi_bias(positions, positions, alibi_slopes(1) * 256)[0].tolist()
+        [[-0.0, -1.0, -2.0], [-1.0, -0.0, -1.0], [-2.0, -1.0, -0.0]]
     """
     relative = relative_positions(q_positions, k_positions)
     return jax.vmap(lambda slope: -slope * token_distance(relative, axes_of(q_positions)))(slopes)

@@ -38,6 +38,10 @@ def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | 
 
     Raises:
         ValueError: an odd or non-positive head_dim, a rotary_dim that is odd or outside 2 ... D, or a base not above 0.
+
+    Example:
+        >>> rope_frequencies(4).tolist()  # radians per token
+        [1.0, 0.009999999776482582]
     """
     return geometric_frequencies(_turning(head_dim, rotary_dim) // 2, base)
 

@@ -46,6 +46,11 @@ def t5_bucket(
 
     Raises:
         ValueError: odd or too few buckets, or a max_distance within the exact buckets.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> t5_bucket(jnp.asarray([-200, -16, -1, 0, 1, 16]), bidirectional=True).tolist()
+        [15, 10, 1, 0, 17, 26]
     """
     check_position_type(relative)
     side = _buckets_per_side(bidirectional, buckets, max_distance)

@@ -134,6 +134,10 @@ def interpolate_positions(
     Reference:
         Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
         (arXiv 2306.15595), equation 3.
+
+    Example:
+        >>> interpolate_positions(jnp.arange(8), trained_length=4, length=8).tolist()
+        [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]
     """
     trained, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained_length, length))
     if len(trained) != len(sizes) or isinstance(trained_length, tuple) != isinstance(length, tuple):

@@ -185,6 +185,11 @@ def rope_apply(
 
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 34.
+
+    Example:
+        >>> q = jnp.ones((6, 8, 64))  # tokens, heads, channels
+        >>> rope_apply(q, jnp.arange(6)).shape
+        (6, 8, 64)
     """
     if frequencies is None:
         frequencies = geometric_frequencies(x.shape[-1] // 2, 10000.0)

@@ -1,0 +1,16 @@
+"""The examples in docstrings run, and print what they say."""
+
+import doctest
+import importlib
+
+import pytest
+from test_imports import PEJAX
+
+WITH_EXAMPLES = [module for module, path in PEJAX.items() if ">>>" in path.read_text()]
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_the_examples_of_a_module_run(module):
+    result = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted > 0
+    assert result.failed == 0
