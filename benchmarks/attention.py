@@ -38,7 +38,7 @@ def ours(problem: Problem, encoding: str = "alibi", devices: int = 1) -> Call:
         attend = functools.partial(sharded_attention, causal=True, mesh=mesh, head_axis="heads")
 
     def forward(q: Array, k: Array, v: Array, positions: Array, hooks: dict) -> Array:
-        return attend(q, k, v, positions=positions, hooks=hooks)  # pyright: ignore[reportReturnType]
+        return attend(q, k, v, positions=positions, hooks=hooks)
 
     def both(cotangent: Array, q: Array, k: Array, v: Array, positions: Array, hooks: dict) -> tuple:
         return forward_and_backward(lambda q, k, v: forward(q, k, v, positions, hooks))(cotangent, q, k, v)

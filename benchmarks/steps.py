@@ -107,7 +107,7 @@ def ours(make: Callable[[nnx.Rngs], nnx.Module], batch: tuple[np.ndarray, np.nda
 
     def loss(params: Any, batch: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
         del key
-        logits = split.model(params)(batch["inputs"], execution=execution)  # pyright: ignore[reportCallIssue]
+        logits = split.model(params)(batch["inputs"], execution=execution)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
         return jnp.mean(losses), {"loss": jnp.sum(losses), "count": jnp.float32(losses.size)}
 

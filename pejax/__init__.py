@@ -2,6 +2,8 @@
 
 from importlib.metadata import version
 
+from pejax import encodings as encodings
+from pejax import extensions as extensions
 from pejax._attention.api import attention_weights, dot_product_attention, explain_attention
 from pejax._attention.core.hooks import Hooks, attention_hooks
 from pejax._attention.core.merge import merge_attention

@@ -11,7 +11,7 @@ keys, then attend with `bias` and `relative_values`.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,8 +21,8 @@ from jaxtyping import Array, Float, Num
 from pejax._ops.checks import check_choice
 from pejax._ops.relative import relative_positions
 
-Params: TypeAlias = Mapping[str, Any]
-"""A mapping of arrays: the hooks of attention read `heads` (every leaf leads with H) and `all`; others are private."""
+Params: TypeAlias = dict[str, Any]
+"""A dict of arrays: the hooks of attention read `heads` (every leaf leads with H) and `all`; others are private."""
 
 Extent: TypeAlias = int | Array | tuple[int, ...]
 """The length of a sequence (it may be traced), or the static grid (rows, columns, ...) of an image."""

@@ -160,7 +160,7 @@ class SelfAttention(nnx.Module):
             scale=dims.scale,
             soft_cap=self.soft_cap,
         )
-        return self.out(mixed.reshape(*x.shape[:2], -1)), cache  # pyright: ignore[reportAttributeAccessIssue]
+        return self.out(mixed.reshape(*x.shape[:2], -1)), cache
 
     def _heads(self, x: Array) -> tuple[Array, Array, Array]:
         """Return q `(B, T, H, D)` and k, v `(B, T, K, D)`."""

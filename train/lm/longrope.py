@@ -89,7 +89,7 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
     language = Language(config, corpus.tokenizer.vocab)
     ids = jnp.asarray(unread_windows(corpus, config, length, options.windows))
     _, params = restore_params(config, language, SUMS, folder, make_mesh(1), console)
-    pairs = (rope_options.get("rotary_dim") or language.decoder.dims.head_dim) // 2  # pyright: ignore[reportOperatorIssue]
+    pairs = (rope_options.get("rotary_dim") or language.decoder.dims.head_dim) // 2
     extended = ExtendedDecoder(language, length, pairs, rope_options)
     start = extended.loss(params, ids, jnp.ones(pairs))
     console.print(f"{length} tokens, {len(ids)} windows · all factors 1: loss {float(start):.4f}")

@@ -253,4 +253,4 @@ def compile_step(subject: AbstractStep, mesh: Mesh) -> Compiled:
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows), subject.batch)
     loss = partial(subject.loss, execution=training_execution(mesh, config.remat))
     with jax.set_mesh(mesh):
-        return make_step(loss, steps, shardings, mesh).lower(state, batch).compile()  # pyright: ignore[reportFunctionMemberAccess]
+        return make_step(loss, steps, shardings, mesh).lower(state, batch).compile()

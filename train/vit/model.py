@@ -50,7 +50,7 @@ class Classifier(Split[ViT]):
             layer_scale=config.layer_scale or None,
             **{name: getattr(config, name) for name in config.model_fields if name != "layer_scale"},
             stochastic_depth=config.stochastic_depth,
-            dtype=config.dtype,  # pyright: ignore[reportArgumentType]  # ViTConfig checks it
+            dtype=config.dtype,  # ViTConfig checks it
         )
         super().__init__(lambda rngs: ViT(self.vit, rngs=rngs))
         self.encoding, self.dims = self.prototype.encoding, self.prototype.dims

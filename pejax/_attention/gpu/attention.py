@@ -46,7 +46,7 @@ def gpu_attention(
     """
     static = Static(options, layout, interpret)
     refuse(static, operands)
-    return _attend(static, learned_of(operands), operands)  # pyright: ignore[reportReturnType]
+    return _attend(static, learned_of(operands), operands)
 
 
 def learned_of(operands: Operands) -> Learned:

@@ -48,7 +48,7 @@ def fused_attention(
         jax.eval_shape(functools.partial(_product, static, backend, operands), learned)
     except RuntimeError as error:  # what jax raises where there is no cuDNN
         raise NotImplementedError(str(error)) from error
-    return _attend(static, backend, learned, operands)  # pyright: ignore[reportReturnType]
+    return _attend(static, backend, learned, operands)
 
 
 def _product(static: Static, backend: str, operands: Operands, learned: Learned) -> Array:

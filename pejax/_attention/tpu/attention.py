@@ -81,7 +81,7 @@ def tpu_attention(
     distance = operands.shared.distance_bias
     shared = {} if distance is None else distance.args[0]
     learned = Learned(operands.q, operands.k, operands.v, shared, operands.per_head[2])
-    return _attend(static, learned, operands)  # pyright: ignore[reportReturnType]
+    return _attend(static, learned, operands)
 
 
 def _refuse(options: Options, layout: Layout, operands: Operands) -> None:

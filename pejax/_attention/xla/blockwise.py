@@ -50,7 +50,7 @@ def blockwise_head(
     """Return the output of one head and each row's log-sum-exp, as `dense_head` does."""
     del pairs
     hooks = hooks._replace(distance_bias=None, relative_keys=None)
-    return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, hooks, dropout))  # pyright: ignore[reportReturnType]
+    return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, hooks, dropout))
 
 
 def from_distance_alone(
