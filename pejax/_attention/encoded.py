@@ -44,7 +44,7 @@ def attend(
         v: values.
         params: merged (`init_params`, `merge_params`), not yet adapted. None = none: the encoding learns nothing.
         positions: of the queries, as in `dot_product_attention`. None = 0 ... T-1.
-        k_positions: of the keys. None = `positions`.
+        k_positions: of the keys. None = `positions`, where there are as many keys as queries.
         extent: what the encoding adapts to, where it does: a length or a grid; None = the number of keys where no
             positions are given; lengths `(B,)`, one per example; or `(B, T)`, one per query,
             which then sees all its keys as that length has them (at the cost of rotating the keys for each query).
@@ -65,6 +65,8 @@ def attend(
             query, or what `dot_product_attention` refuses.
     """
     check_embedded(encoding, embedded)
+    if k_positions is None and k.shape[-3:-2] != q.shape[-3:-2]:
+        raise ValueError(f"k_positions must be given where k has another length than q, got {q.shape} and {k.shape}")
     if keys_are_rotated and not caches_rotated_keys(encoding):
         rule = "keys_are_rotated must be False where the rotation depends on the length or on the query"
         raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")

@@ -20,7 +20,7 @@ from pejax import (
     rope_apply,
     rope_frequencies,
 )
-from pejax._extensions.frequencies import extend_yarn
+from pejax._extensions.yarn import extend_yarn
 
 IMPLEMENTATIONS = ("reference", "blockwise")
 unchecked = inspect.unwrap(dot_product_attention)
@@ -223,3 +223,10 @@ def test_rope_says_that_an_extension_returns_two_things():
 def test_a_spec_comes_before_the_dims():
     with pytest.raises(TypeError, match=r"takes a spec and then dims, .* got Dims and str"):
         inspect.unwrap(make_encoding)(Dims(heads=4, head_dim=8), "rope")
+
+
+def test_as_many_positions_as_keys_are_asked_for():
+    rope = make_encoding("rope", Dims(heads=4, head_dim=8, causal=True))
+    for positions in (None, jnp.asarray([5])):
+        with pytest.raises(ValueError, match="k_positions must be given where k has another length than q, got "):
+            attend(rope, Q[:, :1], Q, Q, positions=positions)

@@ -17,7 +17,9 @@ def run(name: str, capsys) -> str:
 
 
 def test_every_example_is_run_here():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"flax_layer", "own_encoding", "rope_in_your_attention"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        *("flax_layer", "longer_context", "own_encoding", "rope_in_your_attention")
+    }
 
 
 def test_rope_in_your_attention(capsys):
@@ -32,6 +34,12 @@ def test_flax_layer(capsys):
     shares = re.findall(r"(\d+) tokens: (\d+) % right", run("flax_layer", capsys))
     assert [length for length, _ in shares] == ["24", "96"]
     assert all(int(share) >= 90 for _, share in shares), shares
+
+
+def test_longer_context(capsys):
+    printed = run("longer_context", capsys)
+    assert "rotated keys can be cached: True" in printed
+    assert float(re.findall(r"differ by at most (\S+)", printed)[0]) < 1e-5
 
 
 def test_own_encoding(capsys):
