@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import jax
 
-from benchmarks import attention, bias, long, memory, mesh, phases, rope, steps
+from benchmarks import attention, bias, compile_time, long, memory, mesh, phases, rope, steps
 from benchmarks.peers_torch import forget
 from benchmarks.report import Case, Part, Settings, keep, path_of, section, write_section
 from benchmarks.timing import Progress
@@ -39,6 +39,7 @@ PARTS: dict[str, Part] = {
     "steps": steps.PART,
     "long": long.PART,
     "mesh": mesh.PART,
+    "compile": compile_time.PART,
 }
 
 RESULTS = pathlib.Path(__file__).parent / "RESULTS.md"
