@@ -51,3 +51,23 @@ class Problem(NamedTuple):
 def direction(backward: bool) -> str:
     """Name what is computed."""
     return "forward and backward" if backward else "forward"
+
+
+class Sizes(NamedTuple):
+    """The sizes of a model that takes training steps: a GPT, or a vision transformer.
+
+    Attributes:
+        layers: L.
+        width: C.
+        heads: H.
+        batch: B.
+        length: T, tokens of the GPT; the side of the images of the ViT, pixels.
+        vocab: V, tokens or classes.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    batch: int
+    length: int
+    vocab: int

@@ -1,26 +1,24 @@
 """The same GPT and vision transformer in torch: pre-norm blocks, SDPA, exact GELU, the same positions, AdamW."""
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from benchmarks.operands import Sizes
 from benchmarks.peers_torch import load
 from benchmarks.timing import Call, Maker
 from pejax import alibi_slopes
 
-if TYPE_CHECKING:
-    from benchmarks.steps import Sizes
-
 Tensor = Any
 
 
-def gpt(sizes: "Sizes", batch: tuple[np.ndarray, np.ndarray], pe: str, dtype: str) -> dict[str, Maker]:
+def gpt(sizes: Sizes, batch: tuple[np.ndarray, np.ndarray], pe: str, dtype: str) -> dict[str, Maker]:
     """Return training steps of the decoder by name."""
     return _ways(lambda: gpt_model(sizes, pe), batch, dtype)
 
 
-def vit(sizes: "Sizes", batch: tuple[np.ndarray, np.ndarray], patch: int, dtype: str) -> dict[str, Maker]:
+def vit(sizes: Sizes, batch: tuple[np.ndarray, np.ndarray], patch: int, dtype: str) -> dict[str, Maker]:
     """Return training steps of the vision transformer by name."""
     return _ways(lambda: vit_model(sizes, patch, batch[0].shape[-1]), batch, dtype)
 
@@ -78,7 +76,7 @@ def _block(width: int, heads: int, causal: bool, bias: Tensor | None) -> Any:
     return Block()
 
 
-def gpt_model(sizes: "Sizes", pe: str) -> Any:
+def gpt_model(sizes: Sizes, pe: str) -> Any:
     """Return the decoder: GPT-2's layers, learned or ALiBi positions."""
     torch = load()
     nn = torch.nn
@@ -104,7 +102,7 @@ def gpt_model(sizes: "Sizes", pe: str) -> Any:
     return Gpt()
 
 
-def vit_model(sizes: "Sizes", patch: int, channels: int) -> Any:
+def vit_model(sizes: Sizes, patch: int, channels: int) -> Any:
     """Return the vision transformer: CLS, a learned table of positions."""
     torch = load()
     nn = torch.nn

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from benchmarks import peers_steps
 from benchmarks.apart import apart
-from benchmarks.operands import DTYPES
+from benchmarks.operands import DTYPES, Sizes
 from benchmarks.report import Case, Column, Part, Settings, column_of
 from benchmarks.timing import Call, Maker, Say, side_by_side
 from pejax.models import Decoder, DecoderConfig, ViT, ViTConfig
@@ -33,26 +33,6 @@ as long again, when all threads had one arena of malloc."""
 IN_A_ROW = 1
 """Steps of a way right before each that is timed: steps follow each other in training. A ViT's in bfloat16 was seen to
 take twice as long after the others' turns as after its own; its temporaries come from the kernel anew."""
-
-
-class Sizes(NamedTuple):
-    """The same for both: GPT-2's layers, learned or ALiBi positions; a ViT with CLS and a learned table.
-
-    Attributes:
-        layers: L.
-        width: C.
-        heads: H.
-        batch: B.
-        length: T, tokens of the GPT; the side of the images of the ViT, pixels.
-        vocab: V, tokens or classes.
-    """
-
-    layers: int
-    width: int
-    heads: int
-    batch: int
-    length: int
-    vocab: int
 
 
 PATCH, CHANNELS = 16, 3
