@@ -20,8 +20,8 @@ def decode_step(cache: tuple[jax.Array, jax.Array], token: tuple[jax.Array, ...]
         jax.lax.dynamic_update_slice_in_dim(kept, new[:, None], position, axis=1)
         for kept, new in zip(cache, (k, v), strict=True)
     )
-    here = {"positions": position[None], "k_positions": jnp.arange(LENGTH)}  # keys after this token are masked
-    out = pejax.attend(rope, q[:, None], keys, values, **here)
+    here, places = position[None], jnp.arange(LENGTH)  # keys after this token are masked
+    out = pejax.attend(rope, q[:, None], keys, values, positions=here, k_positions=places)
     return (keys, values), out[:, 0]
 
 

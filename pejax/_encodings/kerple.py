@@ -55,8 +55,8 @@ def kerple_bias(
 def _kernel(variant: str, d: Float[Array, "*R"], r1: Float[Array, ""], r2: Float[Array, ""]) -> Float[Array, "*R"]:
     if variant == "log":
         return -r1 * jnp.log1p(r2 * d)
-    apart = d > 0
-    return -r1 * jnp.where(apart, jnp.where(apart, d, 1.0) ** r2, 0.0)
+    distinct = d > 0
+    return -r1 * jnp.where(distinct, jnp.where(distinct, d, 1.0) ** r2, 0.0)
 
 
 @encoding_factory()

@@ -35,7 +35,7 @@ def learned(
 
     On one axis the table is `(L, C)`. On A > 1 axes it is the grid `(rows, columns, ..., C)`, the raster-order table
     of ViT, which `adapt` resamples to any other grid. Integer positions read rows, float positions bicubic mixtures of
-    rows: positions squeezed by `interpolate_positions` need no resampling.
+    rows: positions scaled by `interpolate_positions` need no resampling.
 
     Args:
         dims: `extent` gives the size of the table, `width` its channels.

@@ -24,14 +24,14 @@ from pejax.extensions import ROTARY
 
 
 def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | None = None) -> Float[np.ndarray, " F"]:
-    """Return the frequency of each pair of channels that turns: `f_i = base^(-2i/rotary_dim)`, i < rotary_dim/2.
+    """Return the frequency of each pair of rotated channels: `f_i = base^(-2i/rotary_dim)`, i < rotary_dim/2.
 
     `rope_apply` leaves the channels beyond the pairs alone, in either pairing.
 
     Args:
         head_dim: D, even.
         base: the slowest pair has period 2π · base^(1 - 2/rotary_dim) tokens.
-        rotary_dim: channels that turn, even. None = D.
+        rotary_dim: rotated channels, even. None = D.
 
     Returns:
         F = rotary_dim/2 frequencies, radians per token, as a NumPy array: a constant under any trace.
@@ -43,23 +43,23 @@ def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | 
         >>> rope_frequencies(4).tolist()  # radians per token
         [1.0, 0.009999999776482582]
     """
-    return geometric_frequencies(_turning(head_dim, rotary_dim) // 2, base)
+    return geometric_frequencies(_checked_rotary_dim(head_dim, rotary_dim) // 2, base)
 
 
-def _turning(head_dim: int, rotary_dim: int | None) -> int:
-    """Return how many channels turn, checked."""
+def _checked_rotary_dim(head_dim: int, rotary_dim: int | None) -> int:
+    """Return how many channels are rotated, checked."""
     if head_dim < 2 or head_dim % 2:
         raise ValueError(f"head_dim must be even and at least 2, got {head_dim}")
-    turning = head_dim if rotary_dim is None else rotary_dim
-    if turning % 2 or not 2 <= turning <= head_dim:
+    rotated = head_dim if rotary_dim is None else rotary_dim
+    if rotated % 2 or not 2 <= rotated <= head_dim:
         raise ValueError(f"rotary_dim must be even and from 2 to head_dim={head_dim}, got {rotary_dim}")
-    return turning
+    return rotated
 
 
 def pairing_permutation(
     head_dim: int, *, source: str, target: str, rotary_dim: int | None = None
 ) -> Int[np.ndarray, " D"]:
-    """Return the order of channels that turns a head laid out for one pairing into the other.
+    """Return the order of channels that changes a head laid out for one pairing into the other.
 
     `rope(x[..., order], pairing=target) == rope(x, pairing=source)[..., order]`, bit for bit, rope being `rope_apply`
     with the frequencies of `rope_frequencies(head_dim, rotary_dim=rotary_dim)`. Give the same order to
@@ -69,17 +69,17 @@ def pairing_permutation(
         head_dim: D, even.
         source: the pairing that x is laid out for, "interleaved" or "half".
         target: the pairing wanted.
-        rotary_dim: channels that turn, even; those beyond stay where they are. None = D.
+        rotary_dim: rotated channels, even; those beyond stay where they are. None = D.
 
     Raises:
         ValueError: an unknown pairing, an odd head_dim, or a rotary_dim that is odd or outside 2 ... D.
     """
     check_choice("source", source, PAIRINGS)
     check_choice("target", target, PAIRINGS)
-    turning, order = _turning(head_dim, rotary_dim), np.arange(head_dim)
+    rotated, order = _checked_rotary_dim(head_dim, rotary_dim), np.arange(head_dim)
     if source != target:
         split = (-1, 2) if source == "interleaved" else (2, -1)
-        order[:turning] = order[:turning].reshape(split).T.reshape(-1)
+        order[:rotated] = order[:rotated].reshape(split).T.reshape(-1)
     return order
 
 
@@ -92,15 +92,15 @@ def rope(
     pairing: str = "interleaved",
     extend: Extension | None = None,
 ) -> Encoding:
-    """Make RoPE for these dims: pair i of every head turns by position · base^(-2i/rotary_dim).
+    """Make RoPE for these dims: pair i of every head is rotated by position · base^(-2i/rotary_dim).
 
-    The first `rotary_dim` channels of a head turn and the others pass, in either pairing ("half" pairs channel i with
-    rotary_dim/2 + i). On grids the position is the raster index, in row-major order; the grid enters through `adapt`.
+    The first `rotary_dim` channels of a head are rotated and the others stay, in either pairing ("half" pairs channel i
+    with rotary_dim/2 + i). On grids the position is the raster index, row by row; the grid enters through `adapt`.
 
     Args:
         dims: `head_dim` gives the frequencies, `axes` the kind of position, `extent` the trained length.
         base: of the geometric progression.
-        rotary_dim: channels that turn. None = head_dim.
+        rotary_dim: rotated channels. None = head_dim.
         pairing: "interleaved" (RoFormer) or "half" (Llama's public weights).
         extend: from `pejax.extensions`, such as `yarn(factor=8)`, or several joined by `+`. A factor that is not given
             follows from the length, through `adapt`.
@@ -110,11 +110,11 @@ def rope(
             pairing, or what the extension refuses.
     """
     check_choice("pairing", pairing, PAIRINGS)
-    turning = _turning(dims.head_dim, rotary_dim)
-    frequencies = geometric_frequencies(turning // 2, base)
+    rotated = _checked_rotary_dim(dims.head_dim, rotary_dim)
+    frequencies = geometric_frequencies(rotated // 2, base)
     trained = math.prod(dims.extent) if isinstance(dims.extent, tuple) else dims.extent
-    stretch = extend_frequencies(extend, frequencies, base=base, rotary_dim=turning, trained_length=trained)
-    fixed = None if stretch.by_length else stretch.extend(frequencies, None)
+    extension = extend_frequencies(extend, frequencies, base=base, rotary_dim=rotated, trained_length=trained)
+    fixed = None if extension.by_length else extension.extend(frequencies, None)
 
     def adapt(params: Params, extent: Extent) -> Params:
         if dims.axes > 1:
@@ -123,7 +123,7 @@ def rope(
             strides = [_tokens(extent[axis + 1 :]) for axis in range(dims.axes)]
             params = {**params, "strides": jnp.asarray(strides, jnp.int32)}
         if fixed is None:
-            params = {**params, "stretched": jax.tree.map(jnp.float32, stretch.extend(frequencies, _tokens(extent)))}
+            params = {**params, "extended": jax.tree.map(jnp.float32, extension.extend(frequencies, _tokens(extent)))}
         return params
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
@@ -133,7 +133,7 @@ def rope(
                 raise ValueError(f"positions must end in {dims.axes} axes, got shape {positions.shape}")
             kind = jnp.int32 if jnp.issubdtype(positions.dtype, jnp.integer) else jnp.float32
             positions = jnp.sum(positions.astype(kind) * params["strides"].astype(kind), axis=-1)
-        extended, factor = params["stretched"] if fixed is None else fixed
+        extended, factor = params["extended"] if fixed is None else fixed
         return rope_apply(x, positions, extended, pairing=pairing, attention_factor=factor)
 
     return Encoding(adapt=adapt if dims.axes > 1 or fixed is None else None, rotate=rotate, shift_invariant=True)

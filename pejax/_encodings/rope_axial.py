@@ -35,7 +35,7 @@ def rope_axial_frequencies(
     Args:
         head_dim: D, a multiple of 2A.
         axes: A, from 1.
-        base: the slowest pair of an axis turns by base^(1/n - 1) radians per patch.
+        base: the slowest pair of an axis is rotated by base^(1/n - 1) radians per patch.
         layout: "concat" (the first axis first) or "alternate" (axis by axis).
 
     Returns:
@@ -87,14 +87,14 @@ def rope_axial(
     frequencies = rope_axial_frequencies(dims.head_dim, axes=dims.axes, base=base, layout=layout)
     frequencies = frequencies if indexing == "ij" else frequencies[::-1]
     per_axis = dims.head_dim // dims.axes
-    stretch = extend_frequencies(extend, frequencies, base=base, rotary_dim=per_axis, trained_length=dims.extent)
-    fixed = None if stretch.by_length else stretch.extend(frequencies, None)
+    extension = extend_frequencies(extend, frequencies, base=base, rotary_dim=per_axis, trained_length=dims.extent)
+    fixed = None if extension.by_length else extension.extend(frequencies, None)
 
     def adapt(params: Params, extent: Extent) -> Params:
-        return {**params, "stretched": jax.tree.map(jnp.float32, stretch.extend(frequencies, extent))}
+        return {**params, "extended": jax.tree.map(jnp.float32, extension.extend(frequencies, extent))}
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
-        extended, factor = params["stretched"] if fixed is None else fixed
+        extended, factor = params["extended"] if fixed is None else fixed
         return rope_apply(x, positions, extended, pairing=pairing, attention_factor=factor)
 
     return Encoding(adapt=adapt if fixed is None else None, rotate=rotate, shift_invariant=True)

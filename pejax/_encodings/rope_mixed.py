@@ -84,20 +84,20 @@ def rope_mixed(
     """
     check_choice("pairing", pairing, PAIRINGS)
     sample = np.tile(_magnitudes(dims.head_dim, dims.axes, base), (dims.axes, dims.axes))
-    trained, turning = dims.extent, dims.head_dim
-    stretch = extend_frequencies(extend, sample, base=base, rotary_dim=turning, trained_length=trained)
+    trained, rotated = dims.extent, dims.head_dim
+    extension = extend_frequencies(extend, sample, base=base, rotary_dim=rotated, trained_length=trained)
 
     def init_layer(key: Array) -> Params:
         return {"frequencies": rope_mixed_frequencies(key, dims.kv_heads, dims.head_dim, axes=dims.axes, base=base)}
 
     def adapt(params: Params, extent: Extent) -> Params:
-        return {**params, "stretched": stretch.extend(params["frequencies"], extent)[0]}
+        return {**params, "extended": extension.extend(params["frequencies"], extent)[0]}
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         learned = params["frequencies"]
-        extended = params["stretched"] if stretch.by_length else stretch.extend(learned, None)[0]
+        extended = params["extended"] if extension.by_length else extension.extend(learned, None)[0]
         return rope_apply(x, positions, extended, pairing=pairing)
 
     return Encoding(
-        init_layer=init_layer, adapt=adapt if stretch.by_length else None, rotate=rotate, shift_invariant=True
+        init_layer=init_layer, adapt=adapt if extension.by_length else None, rotate=rotate, shift_invariant=True
     )

@@ -1,1 +1,1 @@
-"""Ways to stretch a trained encoding, one per file."""
+"""Ways to extend an encoding beyond what it was trained on, one per file."""

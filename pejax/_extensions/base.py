@@ -59,7 +59,7 @@ def pair_index(frequencies: Frequencies, base: float, rotary_dim: int) -> Any:
     return xp.log(size) * (-0.5 * rotary_dim / math.log(base))
 
 
-def stretch_factor(
+def resolve_factor(
     frequencies: Frequencies, trained_length: int | tuple[int, ...] | None, factor: Any, length: Length | None
 ) -> Any:
     """Return the factor given, or `max(1, length / trained_length)`: `(A, 1)` where the lengths are one per axis.
@@ -125,13 +125,13 @@ def check_factors(name: str, factors: Sequence[float] | Array | np.ndarray, coun
 
 
 def by_channel(factor: Any, frequencies: Frequencies) -> Any:
-    """Return an attention factor as `rope_apply` takes it: one number, or `(F,)` with 1 where no axis turns a channel.
+    """Return an attention factor as `rope_apply` takes it: a number, or `(F,)` with 1 where no axis rotates a channel.
 
-    A factor `(A, 1)`, one per axis, goes to the channels that the axis turns; where several do, their mean.
+    A factor `(A, 1)`, one per axis, goes to the channels that the axis rotates; where several axes do, their mean.
     """
     if not isinstance(frequencies, Tracer) and np.ndim(factor) == 0:
-        turning = (np.asarray(frequencies) != 0).reshape(-1, frequencies.shape[-1]).any(axis=0)
-        if turning.all():
+        rotated = (np.asarray(frequencies) != 0).reshape(-1, frequencies.shape[-1]).any(axis=0)
+        if rotated.all():
             return factor if isinstance(factor, Tracer) else float(factor)
     xp, (factor, unscaled) = together(factor, frequencies)
     turns = (unscaled != 0).astype(unscaled.dtype).reshape(-1, unscaled.shape[-1])

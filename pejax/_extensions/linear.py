@@ -1,6 +1,6 @@
 """Linear scaling: every frequency is divided by one factor."""
 
-from pejax._extensions.base import Extended, Factor, Frequencies, Length, scaled, stretch_factor
+from pejax._extensions.base import Extended, Factor, Frequencies, Length, resolve_factor, scaled
 from pejax._extensions.extension import Extension, extension
 
 
@@ -39,7 +39,7 @@ def extend_linear(
         (arXiv 2306.15595), equation 3.
     """
     del base, rotary_dim, base_frequencies
-    return scaled(frequencies, 0.0, stretch_factor(frequencies, trained_length, factor, length)), 1.0
+    return scaled(frequencies, 0.0, resolve_factor(frequencies, trained_length, factor, length)), 1.0
 
 
 def linear(*, factor: float | None = None, trained_length: int | tuple[int, ...] | None = None) -> Extension:

@@ -9,8 +9,8 @@ from pejax._extensions.base import (
     Length,
     by_axis,
     known_length,
+    resolve_factor,
     scaled,
-    stretch_factor,
     together,
 )
 from pejax._extensions.extension import Extension, extension
@@ -56,12 +56,12 @@ def extend_llama3(
     if not 0 < low_freq_factor < high_freq_factor < math.inf:
         given = f"{high_freq_factor} and {low_freq_factor}"
         raise ValueError(f"high_freq_factor must be above low_freq_factor, both above 0, got {given}")
-    stretch = stretch_factor(frequencies, trained_length, factor, length)
+    resolved = resolve_factor(frequencies, trained_length, factor, length)
     trained = by_axis(known_length("llama3", trained_length))
     xp, (unscaled, trained) = together(frequencies if base_frequencies is None else base_frequencies, trained)
     turns = trained * xp.abs(unscaled) / math.tau
     keep = xp.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0.0, 1.0)
-    return scaled(frequencies, keep, stretch), 1.0
+    return scaled(frequencies, keep, resolved), 1.0
 
 
 def llama3(

@@ -17,8 +17,8 @@ from pejax._extensions.base import (
     log_factor,
     pair_index,
     positive,
+    resolve_factor,
     scaled,
-    stretch_factor,
     together,
 )
 from pejax._extensions.extension import Extension, extension
@@ -54,7 +54,7 @@ def extend_longrope(
         attention_factor: what queries and keys are multiplied by, instead.
 
     Returns:
-        The frequencies, float32, and the attention factor: one number, or `(F,)` where some channels do not turn (1
+        The frequencies, float32, and the attention factor: one number, or `(F,)` where some channels are not rotated (1
         there) or axes differ.
 
     Raises:
@@ -63,7 +63,7 @@ def extend_longrope(
     Reference:
         Ding et al. 2024, "LongRoPE" (arXiv 2402.13753), section 3; transformers' rope type "longrope".
     """
-    stretch = stretch_factor(frequencies, trained_length, factor, length)
+    resolved = resolve_factor(frequencies, trained_length, factor, length)
     trained = by_axis(known_length("longrope", trained_length))
     if np.min(trained) < 2:
         raise ValueError(f"longrope needs a trained length of at least 2, got {trained_length}")
@@ -78,7 +78,7 @@ def extend_longrope(
     xp, (long, short, size, limit) = together(long[place], short[place], size, trained)
     divisor = xp.where(size > limit, long, short)
     if attention_factor is None:
-        attention_factor = (log_factor(stretch, 1.0 / np.log(trained)) + 1.0) ** 0.5
+        attention_factor = (log_factor(resolved, 1.0 / np.log(trained)) + 1.0) ** 0.5
     else:
         positive("attention_factor", attention_factor)
     return scaled(frequencies, 0.0, divisor), by_channel(attention_factor, unscaled)

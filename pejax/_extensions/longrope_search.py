@@ -59,7 +59,7 @@ def search_longrope(
         loss: of d/2 factors, what is to be small at the longer context: the perplexity of a model whose frequencies are
             `extend_longrope(..., long_factors=factors)`. It is traced, and mapped over `chunk` members at a time; NaN
             counts as worst.
-        rotary_dim: d, channels that turn, even.
+        rotary_dim: d, rotated channels, even.
         factor: s, from 1.
         key: of all draws: equal keys give equal results.
         trained_length: L, tokens, for YaRN.

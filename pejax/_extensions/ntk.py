@@ -8,7 +8,7 @@ from pejax._extensions.base import (
     known_length,
     pair_index,
     powered,
-    stretch_factor,
+    resolve_factor,
     together,
 )
 from pejax._extensions.extension import Extension, extension
@@ -31,7 +31,7 @@ def extend_ntk(
     Args:
         frequencies: radians per token.
         base: of the unscaled frequencies, above 1.
-        rotary_dim: d, channels that turn; D/A on A axes.
+        rotary_dim: d, rotated channels; D/A on A axes.
         trained_length: as in `extend_linear`, like `factor` and `length`.
         factor: s.
         length: L'.
@@ -46,9 +46,9 @@ def extend_ntk(
     Reference:
         bloc97 2023, "NTK-Aware Scaled RoPE"; Peng et al. 2023, "YaRN" (arXiv 2309.00071), section 3.1.
     """
-    stretch = stretch_factor(frequencies, trained_length, factor, length)
+    resolved = resolve_factor(frequencies, trained_length, factor, length)
     index = pair_index(frequencies if base_frequencies is None else base_frequencies, base, rotary_dim)
-    return powered(frequencies, index, stretch, rotary_dim), 1.0
+    return powered(frequencies, index, resolved, rotary_dim), 1.0
 
 
 def extend_dynamic_ntk(
@@ -83,9 +83,9 @@ def extend_dynamic_ntk(
     Reference:
         emozilla 2023, "Dynamically Scaled RoPE"; transformers' rope type "dynamic".
     """
-    speed = stretch_factor(frequencies, trained_length, 1.0 if factor is None else factor, length)
+    speed = resolve_factor(frequencies, trained_length, 1.0 if factor is None else factor, length)
     trained = known_length("dynamic_ntk", trained_length)
-    grown = stretch_factor(frequencies, trained, None, trained if length is None else length)
+    grown = resolve_factor(frequencies, trained, None, trained if length is None else length)
     index = pair_index(frequencies if base_frequencies is None else base_frequencies, base, rotary_dim)
     _, (speed, grown) = together(speed, grown)
     return powered(frequencies, index, speed * (grown - 1.0) + 1.0, rotary_dim), 1.0

@@ -16,8 +16,8 @@ from pejax._extensions.base import (
     log_factor,
     pair_index,
     positive,
+    resolve_factor,
     scaled,
-    stretch_factor,
     together,
 )
 from pejax._extensions.extension import Extension, extension
@@ -62,7 +62,7 @@ def extend_yarn(
         truncate: round both ends outwards, to whole pairs.
 
     Returns:
-        The frequencies, float32, and the attention factor: one number, or `(F,)` where some channels do not turn (1
+        The frequencies, float32, and the attention factor: one number, or `(F,)` where some channels are not rotated (1
         there) or axes differ.
 
     Raises:
@@ -74,7 +74,7 @@ def extend_yarn(
     """
     if not 0 < beta_slow < beta_fast < math.inf:
         raise ValueError(f"beta_fast must be above beta_slow, both above 0, got {beta_fast} and {beta_slow}")
-    stretch = stretch_factor(frequencies, trained_length, factor, length)
+    resolved = resolve_factor(frequencies, trained_length, factor, length)
     unscaled = frequencies if base_frequencies is None else base_frequencies
     index = pair_index(unscaled, base, rotary_dim)
     turns = known_length("yarn", trained_length)
@@ -86,11 +86,11 @@ def extend_yarn(
     divided = xp.clip((index - low) / width, 0.0, 1.0)
     if attention_factor is None:
         above, below = (mscale, mscale_all_dim) if mscale and mscale_all_dim else (1.0, 0.0)
-        above, below = (log_factor(stretch, 0.1 * weight) + 1.0 for weight in (above, below))
+        above, below = (log_factor(resolved, 0.1 * weight) + 1.0 for weight in (above, below))
         attention_factor = above / below
     else:
         positive("attention_factor", attention_factor)
-    return scaled(frequencies, 1.0 - divided, stretch), by_channel(attention_factor, unscaled)
+    return scaled(frequencies, 1.0 - divided, resolved), by_channel(attention_factor, unscaled)
 
 
 def _yarn_pair(length: Any, turns: float, base: float, rotary_dim: int) -> Any:

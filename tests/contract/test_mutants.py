@@ -132,7 +132,7 @@ MUTANTS = {
     "rope: exponents to the last": (phases.geometric_frequencies, "/ count", "/ (count - 1)", ROPE),
     "rope: exponent over the whole head": (
         rope.rope,
-        "geometric_frequencies(turning // 2",
+        "geometric_frequencies(rotated // 2",
         "geometric_frequencies(dims.head_dim // 2",
         ROPE,
     ),
@@ -220,7 +220,7 @@ MUTANTS = {
         *(relative.token_distance, "relative.astype(jnp.float32)", "relative.astype(jnp.bfloat16).astype(jnp.float32)"),
         ALIBI,
     ),
-    "alibi: stretch the wrong way": (
+    "alibi: slopes scaled the wrong way": (
         alibi.alibi,
         "trained, extent)}",
         "extent, trained)}",
@@ -268,7 +268,7 @@ MUTANTS = {
     "yarn: turns in radians": (yarn._yarn_pair, "(math.tau * turns)", "turns", YARN),
     "yarn: logarithm of the base halved": (yarn._yarn_pair, "2.0 * math.log(base)", "math.log(base)", YARN),
     "yarn: pairs for channels": (yarn._yarn_pair, "rotary_dim * np.log", "rotary_dim // 2 * np.log", YARN),
-    "yarn: divided twice": (yarn.extend_yarn, "1.0 - divided, stretch)", "1.0 - divided, stretch**2)", YARN),
+    "yarn: divided twice": (yarn.extend_yarn, "1.0 - divided, resolved)", "1.0 - divided, resolved**2)", YARN),
     "yarn: attention twice as sharp": (yarn.extend_yarn, "0.1 * weight", "0.2 * weight", YARN),
     "yarn: logarithm of the factor to another base": (scaling.log_factor, "xp.log(", "xp.log2(", YARN),
     "yarn: square root of the attention factor": (
