@@ -9,19 +9,19 @@ from jax.sharding import AxisType
 from jaxtyping import Array, Float
 
 from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates
+from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import (
     Layout,
     Operands,
-    check_dropout,
     check_hooks,
     check_masked,
-    check_options,
     check_sharding,
     over_heads,
     prepare,
 )
-from pejax._attention.core.reference import Options, dense_weights
+from pejax._attention.core.options import Options, check_options
+from pejax._attention.core.reference import dense_weights
 from pejax._ops.backend import platform
 from pejax._tokens import TokenPositions
 

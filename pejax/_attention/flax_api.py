@@ -7,8 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from pejax._attention.api import run, weights_of
+from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import bound_hooks
-from pejax._attention.core.operands import check_dropout, check_options, check_sharding, prepare
+from pejax._attention.core.operands import check_sharding, prepare
+from pejax._attention.core.options import check_options
 from pejax._encoding import Encoding, Extent, Params, adapt, causality, check_embedded, rotate_keys, rotate_queries
 from pejax._tokens import TokenPositions, as_token_positions, rotary_positions
 

@@ -19,7 +19,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.masks import visible
+from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands, check_arrays, check_partials, one_by_one, prepare
 from pejax._attention.core.reference import nonzero
 from pejax._ops.backend import platform
@@ -154,7 +154,7 @@ def _lines(operands: Operands, layout: Layout, causal: bool) -> tuple[Line, Line
 
     def of_one(*sides: TokenPositions) -> tuple[Line, Line]:
         if causal:  # refuse tokens that have no order
-            visible(*(jax.tree.map(lambda x: x[:1], side) for side in sides), causal=True)
+            check_orders(*sides)
         orders = [
             (side.positions if side.order is None else side.order) if causal else jnp.zeros(len(side.positions), int)
             for side in sides

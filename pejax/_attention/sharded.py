@@ -21,18 +21,10 @@ from jaxtyping import Array, Float
 
 from pejax._attention import ring
 from pejax._attention.api import run
+from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.operands import (
-    Layout,
-    Operands,
-    Origin,
-    check_dropout,
-    check_hooks,
-    check_masked,
-    check_options,
-    prepare,
-)
-from pejax._attention.core.reference import Options
+from pejax._attention.core.operands import Layout, Operands, Origin, check_hooks, check_masked, prepare
+from pejax._attention.core.options import Options, check_options
 from pejax._tokens import TokenPositions
 
 METHODS = {"ring": ring.ring, "gather": ring.gather}

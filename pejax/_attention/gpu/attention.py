@@ -18,8 +18,9 @@ from jaxtyping import Array
 
 from pejax._attention.core.contiguous import aligned
 from pejax._attention.core.elementwise import cut
+from pejax._attention.core.kernel_call import check_tokens
 from pejax._attention.core.operands import Layout, Operands
-from pejax._attention.core.reference import Options
+from pejax._attention.core.options import Options
 from pejax._attention.gpu.call import Call, Learned, Static, Way, position_axes
 from pejax._attention.gpu.kernels import forward
 from pejax._attention.xla import blockwise
@@ -43,6 +44,7 @@ def gpu_attention(
 
     Raises:
         NotImplementedError: what the kernels have no way to do.
+        ValueError: an order is asked for that the tokens do not have.
     """
     static = Static(options, layout, interpret)
     refuse(static, operands)
@@ -61,7 +63,7 @@ def learned_of(operands: Operands) -> Learned:
 
 
 def refuse(static: Static, operands: Operands) -> None:
-    """Raise NotImplementedError for what no way leads to."""
+    """Raise NotImplementedError for what no way leads to, and ValueError for tokens without an order to go by."""
     mesh = jax.sharding.get_abstract_mesh()
     if not static.interpret and mesh.size > 1 and any(kind != AxisType.Manual for kind in mesh.axis_types):
         rule = "use sharded_attention or jax.shard_map"
@@ -85,6 +87,7 @@ def refuse(static: Static, operands: Operands) -> None:
         and len({np.dtype(side.positions.dtype).kind == "f" for side in sides}) > 1
     ):
         raise NotImplementedError("positions of queries and keys must both be integers or both floats")
+    check_tokens(static.options, static.layout, operands)
     _ways(static, operands)
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from pejax._attention.core.contiguous import aligned
 from pejax._attention.core.elementwise import Elementwise
 from pejax._attention.core.operands import Layout, Operands
-from pejax._attention.core.reference import Options
+from pejax._attention.core.options import Options
 from pejax._attention.gpu.bias_gradients import by_diagonals, numbers_by_queries, positions_by_keys
 from pejax._attention.gpu.block_masks import Marks, Tiles, marks, spans, tiles
 from pejax._attention.gpu.kernels import Rows, by_keys, by_queries

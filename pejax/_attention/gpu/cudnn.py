@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from pejax._attention.core.elementwise import slope
 from pejax._attention.core.operands import Layout, Operands
-from pejax._attention.core.reference import Options
+from pejax._attention.core.options import Options
 from pejax._attention.gpu import attention as gpu
 from pejax._attention.gpu.call import Learned, Static, position_axes
 from pejax._attention.gpu.folded import check_fused, fused_product, in_order

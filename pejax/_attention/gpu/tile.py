@@ -13,8 +13,9 @@ from jaxtyping import Array, Float
 
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.elementwise import Elementwise
-from pejax._attention.core.reference import Options
-from pejax._attention.gpu.block_masks import Marks, seen
+from pejax._attention.core.masks import all_of, pair_masks
+from pejax._attention.core.options import Options
+from pejax._attention.gpu.block_masks import Marks
 
 
 class Plan(NamedTuple):
@@ -169,7 +170,9 @@ def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: Marks, k: 
     if (cap := plan.options.soft_cap) is not None:
         bent = jnp.tanh(logits / cap)
         logits, slope = cap * bent, 1 - bent * bent
-    mask = seen(plan.options, q, k) if masked else None
+    both = lambda q, k: None if q is None else (q, k)
+    fields = both(q.order, k.order), both(q.segment_ids, k.segment_ids)
+    mask = all_of(pair_masks(plan.options, *fields)) if masked else None
     logits = logits if mask is None else jnp.where(mask, logits, -jnp.inf)
     if inputs.words is not None:
         keep = _keep(plan, inputs.words, at)

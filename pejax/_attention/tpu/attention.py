@@ -23,15 +23,14 @@ from jaxtyping import Array
 
 from pejax._attention.core.contiguous import aligned
 from pejax._attention.core.elementwise import Elementwise, cut
-from pejax._attention.core.masks import visible
+from pejax._attention.core.kernel_call import check_tokens
 from pejax._attention.core.operands import Layout, Operands
-from pejax._attention.core.reference import Options
+from pejax._attention.core.options import Options
 from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.call import Call, Learned
 from pejax._attention.tpu.kernels import forward, key_gradients, query_gradients
 from pejax._attention.xla import blockwise
 from pejax._ops.remat import kept
-from pejax._tokens import TokenPositions
 
 BLOCK = 512
 """Queries, and keys, of a tile at most: its float32 scores take 1 MiB of vector memory."""
@@ -103,9 +102,7 @@ def _refuse(options: Options, layout: Layout, operands: Operands) -> None:
         raise NotImplementedError(f"q, k and v must be all float32 or bfloat16, got {', '.join(sorted(kinds))}")
     if options.precision not in (None, lax.Precision.DEFAULT, lax.Precision.HIGHEST):
         raise NotImplementedError(f"precision must be DEFAULT or HIGHEST, got {options.precision}")
-    rules = {"causal": options.causal, "window": options.window, "distance_range": options.distance_range}
-    one = _one(operands.q_tokens, layout.q_axes), _one(operands.k_tokens, layout.k_axes)
-    jax.eval_shape(functools.partial(visible, **rules), *one)
+    check_tokens(options, layout, operands)
 
 
 def _refuse_to_be_split() -> None:
@@ -115,12 +112,6 @@ def _refuse_to_be_split() -> None:
     if devices > 1 and (mesh.empty or any(kind != AxisType.Manual for kind in mesh.axis_types)):
         rule = "use sharded_attention, jax.shard_map or a mesh of one device"
         raise NotImplementedError(f"the compiler does not split Mosaic kernels over {devices} devices: {rule}")
-
-
-def _one(tokens: TokenPositions, axes: TokenPositions) -> TokenPositions:
-    """Return the tokens of one example."""
-    fields: list[Any] = [x if x is None or axis is None else x[0] for x, axis in zip(tokens, axes, strict=True)]
-    return TokenPositions(*fields)
 
 
 def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:

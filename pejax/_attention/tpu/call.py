@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int32
 
 from pejax._attention.core.elementwise import Elementwise
 from pejax._attention.core.operands import Layout, Operands
-from pejax._attention.core.reference import Options
+from pejax._attention.core.options import Options
 from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.block_masks import drop_words, fields_of, spans_of
 from pejax._attention.tpu.tile import Plan, diagonal_of

@@ -14,7 +14,8 @@ from jaxtyping import Array, Float
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import Layout, Operands, derived_bias, over_heads
-from pejax._attention.core.reference import Options, Pairs
+from pejax._attention.core.options import Options
+from pejax._attention.core.reference import Pairs
 from pejax._attention.xla.blocks import Terms, block_size, cut_head, cut_row, join, join_gradients, row_means
 from pejax._attention.xla.tiles import backward, forward
 from pejax._encoding import Params

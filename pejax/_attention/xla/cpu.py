@@ -19,7 +19,7 @@ from pejax._attention.core.contiguous import counts_on, first_distance
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import Layout, Operands, bind_hooks
-from pejax._attention.core.reference import Options
+from pejax._attention.core.options import Options
 from pejax._attention.xla.blocks import (
     Head,
     Terms,
