@@ -72,8 +72,8 @@ def sharded_attention(
     what all heads share are summed over the devices, parameters of single heads are split with them, dropout drops the
     same pairs. Axes of the mesh that are not named here do the same work again.
 
-    On several devices of a CPU, a loop that launches programs must wait for a result once in eight launches or so:
-    XLA:CPU hangs where 32 are under way (docs/known-traps.md).
+    On several devices of a CPU, a loop that launches programs must wait for a result once in eight launches or so
+    (docs/known-traps.md).
 
     Args:
         q: rotated queries, as in `dot_product_attention`, like all that follows up to `implementation`.

@@ -15,7 +15,7 @@ from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import CausalHook, Hooks
 from pejax._attention.core.reference import Pairs
 from pejax._encoding import Params, from_distance, split_params
-from pejax._ops.backend import platform
+from pejax._ops.backend import each
 from pejax._ops.pytrees import wide
 from pejax._tokens import TokenPositions, as_token_positions
 
@@ -56,16 +56,14 @@ class Layout(NamedTuple):
 
 
 def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tuple[Array, Array]:
-    """Lift a function of one head to all: `vmap` over the batch and, but for the CPU, over heads.
+    """Lift a function of one head to all: `vmap` over the batch, `each` over heads.
 
-    On CPU the heads take turns, so that one head's scores of the whole batch stay in cache: up to four times faster.
     Tokens that are not batched stay so, and a bias that does not read q and k is evaluated once for the whole batch.
 
     Returns:
         The function's outputs with N, K, G in front.
     """
     q, k, v, shared, per_head, q_tokens, k_tokens, seed, pairs, origin = operands
-    each = one_by_one if platform() == "cpu" else jax.vmap
     n, groups, heads = q.shape[:3]
     batch_id, head_id = jnp.arange(n, dtype=jnp.uint32), jnp.arange(groups * heads, dtype=jnp.uint32)
     batch_id, head_id = batch_id + origin.batch, head_id + origin.head
@@ -94,11 +92,6 @@ def bind_hooks(shared: Hooks, own: tuple[Params, Params, Params, Params]) -> Hoo
     """Return the hooks of one head, given the parameters that it shares and those that are its own."""
     bind = lambda hook, own: None if hook is None else Partial(hook.func, {**hook.args[0], **own})
     return Hooks(*(bind(*pair) for pair in zip(shared, own, strict=True)))
-
-
-def one_by_one(function: Callable) -> Callable:
-    """Lift a function to a leading axis as `jax.vmap` does, one entry after the other."""
-    return lambda *operands: jax.lax.map(lambda operand: function(*operand), operands)
 
 
 def prepare(

@@ -100,7 +100,7 @@ class Scores(NamedTuple):
 
 def dot(plan: Plan, a: Array, b: Array, *, b_transposed: bool = False) -> Array:
     """Return a · b, or a · b^T, in float32."""
-    if plan.interpret:  # XLA on a CPU has no products of narrow types with float32 sums everywhere
+    if plan.interpret:  # where it runs, products of narrow types with float32 sums may be missing
         a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     contract = (((1,), (1 if b_transposed else 0,)), ((), ()))
     return lax.dot_general(a, b, contract, precision=plan.options.precision, preferred_element_type=jnp.float32)
