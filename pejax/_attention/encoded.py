@@ -68,17 +68,15 @@ def attend(
     if keys_are_rotated and not caches_rotated_keys(encoding):
         rule = "keys_are_rotated must be False where the rotation depends on the length or on the query"
         raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")
-    if encoding.adapt is not None and extent is None:
-        if positions is not None:
-            raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
-        extent = k.shape[-3]
+    check_extent(encoding, extent, positions)
+    extent = k.shape[-3] if extent is None else extent
     params = {} if params is None else params
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
     k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions)
     attend = functools.partial(attention, causal=causality(encoding, causal), **options)
-    whole = functools.partial(_attend, encoding, params, keys_are_rotated, attend)
+    whole = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, attend)
     sides = q_tokens, k_tokens
-    if encoding.adapt is None or extent is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
+    if encoding.adapt is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
         unclear = [
             side for side in sides if axes == 1 and side.positions.ndim == 2 and len(set(side.positions.shape)) == 1
         ]
@@ -102,19 +100,25 @@ def caches_rotated_keys(encoding: Encoding) -> bool:
     return not encoding.bands and (encoding.adapt is None or not turns)
 
 
-def _attend(
+def check_extent(encoding: Encoding, extent: Extent | None, positions: Any) -> None:
+    """Raise ValueError where an encoding depends on an extent that neither is given nor follows from the keys."""
+    if encoding.adapt is not None and extent is None and positions is not None:
+        raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
+
+
+def rotate_and_attend(
     encoding: Encoding,
     params: Params,
     keys_are_rotated: bool,
     attend: Callable[..., Any],
-    extent: Extent | None,
+    extent: Extent,
     q: Array,
     k: Array,
     v: Array,
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
 ) -> Array:
-    """Attend with the parameters of one extent."""
+    """Adapt to one extent, rotate and run `attend(q, k, v, positions=, k_positions=, hooks=)`, once per band."""
     settled = adapt(encoding, params, extent)
     run = functools.partial(attend, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, settled))
     q_turn, k_turn = rotary_positions(q_tokens, q.shape[:-2]), rotary_positions(k_tokens, k.shape[:-2])
