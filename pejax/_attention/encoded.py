@@ -74,24 +74,10 @@ def attend(
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
     k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions)
     attend = functools.partial(attention, causal=causality(encoding, causal), **options)
-    whole = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, attend)
-    sides = q_tokens, k_tokens
+    at_extent = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, attend)
     if encoding.adapt is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
-        unclear = [
-            side for side in sides if axes == 1 and side.positions.ndim == 2 and len(set(side.positions.shape)) == 1
-        ]
-        if not unclear:
-            return whole(extent, q, k, v, *sides)
-        sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
-        alone = jax.tree.map(lambda leaf: leaf[:, None], (q, k, v, *sides))
-        return whole(extent, *alone)[:, 0]
-    extent = jnp.asarray(extent)
-    sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
-    if extent.shape == q.shape[:1]:
-        return jax.vmap(whole)(extent, q, k, v, *sides)
-    if extent.shape != q.shape[:2]:
-        raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
-    return jax.vmap(functools.partial(_row_by_row, whole))(extent, q, k, v, *sides)
+        return _at_one_extent(at_extent, extent, axes, q, k, v, q_tokens, k_tokens)
+    return _at_extents(at_extent, jnp.asarray(extent), q, k, v, q_tokens, k_tokens)
 
 
 def caches_rotated_keys(encoding: Encoding) -> bool:
@@ -131,6 +117,43 @@ def rotate_and_attend(
         rotated = turn(settled, q, q_turn), turn_keys(settled, k, k_turn)
         parts.append(run(*rotated, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
     return merge_attention(parts)[0]
+
+
+def _at_one_extent(
+    at_extent: Callable[..., Array],
+    extent: Extent,
+    axes: int | None,
+    q: Array,
+    k: Array,
+    v: Array,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
+) -> Array:
+    """Attend with one extent; positions `(B, T)` with B = T, which could be on T axes, are split by example."""
+    shapes = (side.positions.shape for side in (q_tokens, k_tokens))
+    if axes != 1 or not any(len(shape) == 2 and shape[0] == shape[1] for shape in shapes):
+        return at_extent(extent, q, k, v, q_tokens, k_tokens)
+    sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
+    alone = jax.tree.map(lambda leaf: leaf[:, None], (q, k, v, *sides))
+    return at_extent(extent, *alone)[:, 0]
+
+
+def _at_extents(
+    at_extent: Callable[..., Array],
+    extent: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
+) -> Array:
+    """Attend with one extent per example, or one per query."""
+    sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
+    if extent.shape == q.shape[:1]:
+        return jax.vmap(at_extent)(extent, q, k, v, *sides)
+    if extent.shape != q.shape[:2]:
+        raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
+    return jax.vmap(functools.partial(_row_by_row, at_extent))(extent, q, k, v, *sides)
 
 
 def _row_by_row(

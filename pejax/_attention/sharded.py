@@ -20,11 +20,10 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxtyping import Array, Float
 
 from pejax._attention import ring
-from pejax._attention.api import run
-from pejax._attention.core.dropout import check_dropout
+from pejax._attention.api import checked, run
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.operands import Layout, Operands, Origin, check_hooks, check_masked, prepare
-from pejax._attention.core.options import Options, check_options
+from pejax._attention.core.operands import Layout, Operands, Origin
+from pejax._attention.core.options import Options
 from pejax._tokens import TokenPositions
 
 METHODS = {"ring": ring.ring, "gather": ring.gather}
@@ -110,14 +109,11 @@ def sharded_attention(
         Liu, Zaharia & Abbeel 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context" (arXiv
         2310.01889); for the order of tokens Brandon et al. 2023, "Striped Attention" (arXiv 2311.09431).
     """
-    check_hooks(hooks)
-    check_masked(causal, hooks)
-    options = check_options(q, causal, window, distance_range, scale, soft_cap)
-    seed, rate = check_dropout(dropout)
-    operands, layout = prepare(q, k, v, positions, k_positions, hooks, seed)
+    options, layout, operands = checked(
+        q, k, v, positions, k_positions, hooks, causal, window, distance_range, scale, soft_cap, dropout
+    )
     split = _check_split(mesh, batch_axes, head_axis, sequence_axis, method)
     _check_sizes(split, operands)
-    options = options._replace(dropout_rate=rate)
     if 0 in q.shape or 0 in k.shape:
         output, lse = run(options, layout, operands, implementation, q.shape)
     else:

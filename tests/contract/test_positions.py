@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pejax import TokenPositions, grid_positions, interpolate_positions, segment_positions
-from pejax._attention.core.masks import visible
+from pejax._attention.core.masks import all_of, block_masks, pair_masks, visible
 from pejax._attention.core.options import Options
 
 
@@ -125,6 +125,29 @@ def test_visible_is_the_rule_for_every_pair(causal, window, distance_range, pack
         assert (causal, window, distance_range, packed) == (False, None, None, False)
     else:
         np.testing.assert_array_equal(mask, expected)
+
+
+@pytest.mark.parametrize(("causal", "window", "distance_range", "packed"), OPTIONS)
+def test_blocks_miss_no_pair_and_whole_ones_hide_none(causal, window, distance_range, packed):
+    rng = np.random.default_rng(0)
+    options = Options(1.0, causal, window, distance_range)
+    sides = [rng.integers(-6, 6, (count, 1)) + rng.integers(0, 3, (count, 3)) for count in (40, 50)]
+    sides[0][:2], sides[1][:2] = [[-(2**31)] * 3, [2**31 - 1] * 3], [[2**31 - 1] * 3, [-(2**31)] * 3]
+    orders = jnp.asarray(sides[0], jnp.int32)[:, None], jnp.asarray(sides[1], jnp.int32)[None]
+    ids = [rng.integers(0, 3, (len(side), 1)) + (rng.random(side.shape) < 0.1) for side in sides]
+    segments = (jnp.asarray(ids[0])[:, None], jnp.asarray(ids[1])[None]) if packed else None
+    each = lambda pair: None if pair is None else (pair[0][..., :, None], pair[1][..., None, :])
+    pairs = all_of(pair_masks(options, each(orders), each(segments)))
+    some, whole = (all_of(block_masks(options, orders, segments, whole=whole)) for whole in (False, True))
+    if pairs is None:
+        assert some is None
+        assert whole is None
+        return
+    seen = np.asarray(pairs).reshape(40, 50, 9)
+    assert np.all(np.asarray(some) >= seen.any(-1))
+    assert np.all(np.asarray(whole) <= seen.all(-1))
+    assert np.any(~np.asarray(some)) or window == distance_range is None
+    assert np.any(np.asarray(whole)) == np.any(seen.all(-1))
 
 
 def test_order_is_the_index_and_not_the_positions():
