@@ -9,19 +9,19 @@ from jax.sharding import AxisType
 from jaxtyping import Array, Float
 
 from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates
+from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import (
     Layout,
     Operands,
-    check_dropout,
     check_hooks,
     check_masked,
-    check_options,
     check_sharding,
     over_heads,
     prepare,
 )
-from pejax._attention.core.reference import Options, dense_weights
+from pejax._attention.core.options import Options, check_options
+from pejax._attention.core.reference import dense_weights
 from pejax._ops.backend import platform
 from pejax._tokens import TokenPositions
 
@@ -87,30 +87,18 @@ def dot_product_attention(
     if unknown:
         ways = "masks are causal, window, distance_range and segment_ids; attention_fn takes a mask or bias array"
         raise TypeError(f"dot_product_attention has no argument {', '.join(sorted(unknown))}: {ways}")
-    check_hooks(hooks)
-    options, layout, operands = _prepare(
-        q,
-        k,
-        v,
-        positions=positions,
-        k_positions=k_positions,
-        hooks=hooks,
-        causal=causal,
-        window=window,
-        distance_range=distance_range,
-        scale=scale,
-        soft_cap=soft_cap,
-        dropout=dropout,
+    check_sharding(q=q, k=k, v=v)
+    options, layout, operands = checked(
+        q, k, v, positions, k_positions, hooks, causal, window, distance_range, scale, soft_cap, dropout
     )
     output, lse = run(options, layout, operands, implementation, q.shape)
     return (output, lse) if return_lse else output
 
 
-def _prepare(
+def checked(
     q: Array,
     k: Array,
     v: Array,
-    *,
     positions: TokenPositions | Array | None = None,
     k_positions: TokenPositions | Array | None = None,
     hooks: Hooks = Hooks(),
@@ -121,7 +109,8 @@ def _prepare(
     soft_cap: float | None = None,
     dropout: tuple[Array, float] | None = None,
 ) -> tuple[Options, Layout, Operands]:
-    check_sharding(q=q, k=k, v=v)
+    """Return the arguments of `dot_product_attention` as implementations take them, or raise what it raises."""
+    check_hooks(hooks)
     check_masked(causal, hooks)
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     seed, rate = check_dropout(dropout)
@@ -163,11 +152,10 @@ def attention_weights(
         ValueError: as `dot_product_attention` does.
         TypeError: likewise.
     """
-    check_hooks(hooks)
     check_sharding(q=q, k=k)
-    check_masked(causal, hooks)
-    options = check_options(q, causal, window, distance_range, scale, soft_cap)
-    operands, layout = prepare(q, k, k, positions, k_positions, hooks._replace(relative_values=None), None)
+    options, layout, operands = checked(
+        q, k, k, positions, k_positions, hooks, causal, window, distance_range, scale, soft_cap
+    )
     return weights_of(options, layout, operands, q.shape)
 
 
@@ -215,7 +203,8 @@ def explain_attention(
     lines: list[str] = []
 
     def trace(q: Array, k: Array, v: Array) -> None:
-        options, layout, operands = _prepare(q, k, v, **arguments)
+        check_sharding(q=q, k=k, v=v)
+        options, layout, operands = checked(q, k, v, **arguments)
         names, (t, s) = candidates(operands, implementation), (q.shape[-3], k.shape[-3])
         turns, _ = attempt(options, layout, operands, names)
         lines.append(f"{platform()}: {t:,} queries, {s:,} keys, {q.shape[-2]} heads, {q.dtype}")

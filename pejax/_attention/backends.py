@@ -9,7 +9,8 @@ from jaxtyping import Array
 
 from pejax._attention.core.derivatives import UnknownDerivative, reverse_only
 from pejax._attention.core.operands import HeadFunction, Layout, Operands, over_heads
-from pejax._attention.core.reference import Options, dense_head
+from pejax._attention.core.options import Options
+from pejax._attention.core.reference import dense_head
 from pejax._attention.xla import blockwise, cpu
 from pejax._ops.backend import platform
 

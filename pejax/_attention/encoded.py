@@ -70,32 +70,16 @@ def attend(
     if keys_are_rotated and not caches_rotated_keys(encoding):
         rule = "keys_are_rotated must be False where the rotation depends on the length or on the query"
         raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")
-    if encoding.adapt is not None and extent is None:
-        if positions is not None:
-            raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
-        extent = k.shape[-3]
+    check_extent(encoding, extent, positions)
+    extent = k.shape[-3] if extent is None else extent
     params = {} if params is None else params
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
     k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions)
     attend = functools.partial(attention, causal=causality(encoding, causal), **options)
-    whole = functools.partial(_attend, encoding, params, keys_are_rotated, attend)
-    sides = q_tokens, k_tokens
-    if encoding.adapt is None or extent is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
-        unclear = [
-            side for side in sides if axes == 1 and side.positions.ndim == 2 and len(set(side.positions.shape)) == 1
-        ]
-        if not unclear:
-            return whole(extent, q, k, v, *sides)
-        sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
-        alone = jax.tree.map(lambda leaf: leaf[:, None], (q, k, v, *sides))
-        return whole(extent, *alone)[:, 0]
-    extent = jnp.asarray(extent)
-    sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
-    if extent.shape == q.shape[:1]:
-        return jax.vmap(whole)(extent, q, k, v, *sides)
-    if extent.shape != q.shape[:2]:
-        raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
-    return jax.vmap(functools.partial(_row_by_row, whole))(extent, q, k, v, *sides)
+    at_extent = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, attend)
+    if encoding.adapt is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
+        return _at_one_extent(at_extent, extent, axes, q, k, v, q_tokens, k_tokens)
+    return _at_extents(at_extent, jnp.asarray(extent), q, k, v, q_tokens, k_tokens)
 
 
 def caches_rotated_keys(encoding: Encoding) -> bool:
@@ -104,19 +88,25 @@ def caches_rotated_keys(encoding: Encoding) -> bool:
     return not encoding.bands and (encoding.adapt is None or not turns)
 
 
-def _attend(
+def check_extent(encoding: Encoding, extent: Extent | None, positions: Any) -> None:
+    """Raise ValueError where an encoding depends on an extent that neither is given nor follows from the keys."""
+    if encoding.adapt is not None and extent is None and positions is not None:
+        raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
+
+
+def rotate_and_attend(
     encoding: Encoding,
     params: Params,
     keys_are_rotated: bool,
     attend: Callable[..., Any],
-    extent: Extent | None,
+    extent: Extent,
     q: Array,
     k: Array,
     v: Array,
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
 ) -> Array:
-    """Attend with the parameters of one extent."""
+    """Adapt to one extent, rotate and run `attend(q, k, v, positions=, k_positions=, hooks=)`, once per band."""
     settled = adapt(encoding, params, extent)
     run = functools.partial(attend, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, settled))
     q_turn, k_turn = rotary_positions(q_tokens, q.shape[:-2]), rotary_positions(k_tokens, k.shape[:-2])
@@ -129,6 +119,43 @@ def _attend(
         rotated = turn(settled, q, q_turn), turn_keys(settled, k, k_turn)
         parts.append(run(*rotated, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
     return merge_attention(parts)[0]
+
+
+def _at_one_extent(
+    at_extent: Callable[..., Array],
+    extent: Extent,
+    axes: int | None,
+    q: Array,
+    k: Array,
+    v: Array,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
+) -> Array:
+    """Attend with one extent; positions `(B, T)` with B = T, which could be on T axes, are split by example."""
+    shapes = (side.positions.shape for side in (q_tokens, k_tokens))
+    if axes != 1 or not any(len(shape) == 2 and shape[0] == shape[1] for shape in shapes):
+        return at_extent(extent, q, k, v, q_tokens, k_tokens)
+    sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
+    alone = jax.tree.map(lambda leaf: leaf[:, None], (q, k, v, *sides))
+    return at_extent(extent, *alone)[:, 0]
+
+
+def _at_extents(
+    at_extent: Callable[..., Array],
+    extent: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
+) -> Array:
+    """Attend with one extent per example, or one per query."""
+    sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
+    if extent.shape == q.shape[:1]:
+        return jax.vmap(at_extent)(extent, q, k, v, *sides)
+    if extent.shape != q.shape[:2]:
+        raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
+    return jax.vmap(functools.partial(_row_by_row, at_extent))(extent, q, k, v, *sides)
 
 
 def _row_by_row(

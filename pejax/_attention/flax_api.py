@@ -1,16 +1,19 @@
 """An encoding inside other people's attention layers: a drop-in for `dot_product_attention` of Flax."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from pejax._attention.api import run, weights_of
-from pejax._attention.core.hooks import bound_hooks
-from pejax._attention.core.operands import check_dropout, check_options, check_sharding, prepare
-from pejax._encoding import Encoding, Extent, Params, adapt, causality, check_embedded, rotate_keys, rotate_queries
-from pejax._tokens import TokenPositions, as_token_positions, rotary_positions
+from pejax._attention.core.dropout import check_dropout
+from pejax._attention.core.operands import check_sharding, prepare
+from pejax._attention.core.options import check_options
+from pejax._attention.encoded import check_extent, rotate_and_attend
+from pejax._encoding import Encoding, Extent, Params, causality, check_embedded
+from pejax._tokens import TokenPositions, as_token_positions
 
 
 def attention_fn(
@@ -58,12 +61,30 @@ def attention_fn(
     if encoding.bands:
         raise ValueError(f"attention_fn serves no encoding with bands (use attend), got {len(encoding.bands)}")
     check_embedded(encoding, embedded)
-    causal = causality(encoding, causal)
-    given, own = {} if params is None else params, positions
-    if extent is not None or own is not None:
-        given = adapt(encoding, given, extent)
+    check_extent(encoding, extent, positions)
+    return _Layer(
+        encoding, {} if params is None else params, positions, k_positions, extent,
+        causality(encoding, causal), window, scale, soft_cap, implementation,
+    )  # fmt: skip
 
-    def attend(
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """What `attention_fn` returns; its fields are the arguments."""
+
+    encoding: Encoding
+    params: Params
+    positions: TokenPositions | Array | None
+    k_positions: TokenPositions | Array | None
+    extent: Extent | None
+    causal: bool
+    window: int | None
+    scale: float | None
+    soft_cap: float | None
+    implementation: str | None
+
+    def __call__(
+        self,
         query: Array,
         key: Array,
         value: Array,
@@ -82,6 +103,7 @@ def attention_fn(
         qk_attn_weights_einsum: Callable[..., Array] | None = None,
         attn_weights_value_einsum: Callable[..., Array] | None = None,
     ) -> Array:
+        """Return the output; the arguments are Flax's."""
         del force_fp32_for_softmax  # it always is
         for name, product in (
             ("einsum_dot_general", einsum_dot_general),
@@ -93,23 +115,22 @@ def attention_fn(
         dtype = jnp.result_type(query, key, value) if dtype is None else dtype
         query, key, value = (x.astype(dtype) for x in (query, key, value))
         check_sharding(query=query, key=key, value=value)
-        params = given if extent is not None or own is not None else adapt(encoding, given, key.shape[-3])
-        positions = jnp.arange(query.shape[-3]) if own is None else own
-        q_side = as_token_positions(positions)
-        k_side = q_side if k_positions is None else as_token_positions(k_positions)
-        query = rotate_queries(encoding, params, query, rotary_positions(q_side, query.shape[:-2]))
-        key = rotate_keys(encoding, params, key, rotary_positions(k_side, key.shape[:-2]))
-        hooks = bound_hooks(encoding, params)
-        options = check_options(query, causal or is_causal, window, None, scale, soft_cap)
         dropping = not deterministic and dropout_rate > 0
         if dropping and dropout_rng is None:
             raise ValueError(f"dropout_rng must be given where dropout_rate={dropout_rate} and not deterministic")
         seed, rate = check_dropout((dropout_rng, dropout_rate) if dropping and dropout_rng is not None else None)
+        options = check_options(query, self.causal or is_causal, self.window, None, self.scale, self.soft_cap)
         options = options._replace(dropout_rate=rate, precision=precision)
-        operands, layout = prepare(query, key, value, positions, k_positions, hooks, seed, mask, bias)
-        if module is not None:
-            module.sow("intermediates", "attention_weights", weights_of(options, layout, operands, query.shape))
-        layout = layout._replace(one_dropout=bool(broadcast_dropout))
-        return run(options, layout, operands, implementation, query.shape)[0]
 
-    return attend
+        def attend(q: Array, k: Array, v: Array, **tokens_and_hooks: Any) -> Array:
+            operands, layout = prepare(q, k, v, **tokens_and_hooks, seed=seed, mask=mask, bias_array=bias)
+            if module is not None:
+                module.sow("intermediates", "attention_weights", weights_of(options, layout, operands, q.shape))
+            layout = layout._replace(one_dropout=bool(broadcast_dropout))
+            return run(options, layout, operands, self.implementation, q.shape)[0]
+
+        positions = jnp.arange(query.shape[-3]) if self.positions is None else self.positions
+        tokens = as_token_positions(positions)
+        k_tokens = tokens if self.k_positions is None else as_token_positions(self.k_positions)
+        extent = key.shape[-3] if self.extent is None else self.extent
+        return rotate_and_attend(self.encoding, self.params, False, attend, extent, query, key, value, tokens, k_tokens)

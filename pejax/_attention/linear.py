@@ -19,10 +19,10 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.masks import visible
-from pejax._attention.core.operands import Layout, Operands, check_arrays, check_partials, one_by_one, prepare
+from pejax._attention.core.masks import check_orders
+from pejax._attention.core.operands import Layout, Operands, check_arrays, check_partials, prepare
 from pejax._attention.core.reference import nonzero
-from pejax._ops.backend import platform
+from pejax._ops.backend import each
 from pejax._ops.pytrees import wide
 from pejax._tokens import TokenPositions, as_token_positions
 
@@ -121,7 +121,6 @@ def positive(x: Float[Array, "..."]) -> Float[Array, "..."]:
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def _attend(heads: Head, operands: Operands, layout: Layout, causal: bool, one_side: bool) -> Float[Array, "N K G T D"]:
     """Attend from all queries; `one_side` says that queries and keys are the same tokens."""
-    each = one_by_one if platform() == "cpu" else jax.vmap
     if not causal and operands.q_tokens.segment_ids is None and operands.k_tokens.segment_ids is None:
         return each(each(_see_all))(heads)
     lines = _lines(operands, layout, causal)
@@ -154,7 +153,7 @@ def _lines(operands: Operands, layout: Layout, causal: bool) -> tuple[Line, Line
 
     def of_one(*sides: TokenPositions) -> tuple[Line, Line]:
         if causal:  # refuse tokens that have no order
-            visible(*(jax.tree.map(lambda x: x[:1], side) for side in sides), causal=True)
+            check_orders(*sides)
         orders = [
             (side.positions if side.order is None else side.order) if causal else jnp.zeros(len(side.positions), int)
             for side in sides

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from pejax._attention.api import run
 from pejax._attention.core.merge import merge_attention
 from pejax._attention.core.operands import Layout, Operands
-from pejax._attention.core.reference import Options
+from pejax._attention.core.options import Options
 from pejax._attention.xla.blocks import row_means
 from pejax._ops.pytrees import cotangent_of, own_floats, wide, with_floats, zeros_of
 from pejax._ops.remat import kept

@@ -20,19 +20,10 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxtyping import Array, Float
 
 from pejax._attention import ring
-from pejax._attention.api import run
+from pejax._attention.api import checked, run
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.operands import (
-    Layout,
-    Operands,
-    Origin,
-    check_dropout,
-    check_hooks,
-    check_masked,
-    check_options,
-    prepare,
-)
-from pejax._attention.core.reference import Options
+from pejax._attention.core.operands import Layout, Operands, Origin
+from pejax._attention.core.options import Options
 from pejax._tokens import TokenPositions
 
 METHODS = {"ring": ring.ring, "gather": ring.gather}
@@ -80,8 +71,8 @@ def sharded_attention(
     what all heads share are summed over the devices, parameters of single heads are split with them, dropout drops the
     same pairs. Axes of the mesh that are not named here do the same work again.
 
-    On several devices of a CPU, a loop that launches programs must wait for a result once in eight launches or so:
-    XLA:CPU hangs where 32 are under way (docs/known-traps.md).
+    On several devices of a CPU, a loop that launches programs must wait for a result once in eight launches or so
+    (docs/known-traps.md).
 
     Args:
         q: rotated queries, as in `dot_product_attention`, like all that follows up to `implementation`.
@@ -118,14 +109,11 @@ def sharded_attention(
         Liu, Zaharia & Abbeel 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context" (arXiv
         2310.01889); for the order of tokens Brandon et al. 2023, "Striped Attention" (arXiv 2311.09431).
     """
-    check_hooks(hooks)
-    check_masked(causal, hooks)
-    options = check_options(q, causal, window, distance_range, scale, soft_cap)
-    seed, rate = check_dropout(dropout)
-    operands, layout = prepare(q, k, v, positions, k_positions, hooks, seed)
+    options, layout, operands = checked(
+        q, k, v, positions, k_positions, hooks, causal, window, distance_range, scale, soft_cap, dropout
+    )
     split = _check_split(mesh, batch_axes, head_axis, sequence_axis, method)
     _check_sizes(split, operands)
-    options = options._replace(dropout_rate=rate)
     if 0 in q.shape or 0 in k.shape:
         output, lse = run(options, layout, operands, implementation, q.shape)
     else:

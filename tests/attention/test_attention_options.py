@@ -12,6 +12,7 @@ from jax.tree_util import Partial
 from pejax import Hooks, TokenPositions, attention_weights, dot_product_attention, merge_attention
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.masks import visible
+from pejax._attention.core.options import Options
 from pejax._attention.xla import blockwise
 
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
@@ -49,7 +50,7 @@ def test_a_value_moves_exactly_the_queries_that_see_it(implementation):
         q, k, v, positions=tokens, hooks=TILTED, implementation=implementation, **options
     )
     moves = np.abs(jax.jit(jax.jacobian(run), compiler_options=QUICK)(v)).max((1, 2, 4, 5))
-    np.testing.assert_array_equal(moves > 0, visible(tokens, tokens, **options))
+    np.testing.assert_array_equal(moves > 0, visible(Options(1.0, **options), tokens, tokens))
 
 
 def test_jit_and_vmap_change_nothing():

@@ -15,11 +15,12 @@ from pejax import Dims, Hooks, TokenPositions, adapt, dot_product_attention, mak
 from pejax._attention import backends
 from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._attention.core import elementwise
+from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.elementwise import cut
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.masks import visible
-from pejax._attention.core.operands import check_dropout, check_options, prepare
-from pejax._attention.core.reference import Options
+from pejax._attention.core.operands import prepare
+from pejax._attention.core.options import Options, check_options
 from pejax._attention.gpu import attention as gpu
 from pejax._attention.gpu import bias_gradients
 from pejax._attention.gpu.block_masks import Marks, spans, tiles
@@ -192,7 +193,7 @@ def test_spans_miss_no_pair_and_whole_tiles_hide_none(seed):
     segments = lambda n: jnp.asarray(np.sort(rng.integers(0, 3, n)), jnp.int32) if seed % 3 else None
     sides = [TokenPositions(jnp.zeros(n), order(n), None, segments(n)) for n in (24, 40)]
     options = Options(1.0, bool(seed & 1), [None, 7][seed >> 1 & 1], [None, (3, 12)][seed >> 2 & 1])
-    mask = visible(*sides, causal=options.causal, window=options.window, distance_range=options.distance_range)
+    mask = visible(options, *sides)
     if mask is None:
         mask = jnp.ones((24, 40), bool)
     pairs = np.asarray(mask).reshape(3, 8, 5, 8).transpose(0, 2, 1, 3).reshape(3, 5, 64)

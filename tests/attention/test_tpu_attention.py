@@ -27,7 +27,7 @@ from pejax import (
 from pejax._attention import backends
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.masks import visible
-from pejax._attention.core.reference import Options
+from pejax._attention.core.options import Options
 from pejax._attention.tpu import attention as tpu
 from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.block_masks import spans_of
@@ -193,7 +193,7 @@ def test_every_pair_that_sees_is_in_a_tile_that_is_visited(data):
     )  # fmt: skip
     fields = [{"order": x.order[None], "segment": x.segment_ids[None]} for x in (q, k)]
     by_queries, by_keys = spans_of(Options(1.0, **rules), *fields, (3, 4))
-    tiles = np.asarray(visible(q, k, **rules)).reshape(3, 4, 4, 3).any((1, 3))
+    tiles = np.asarray(visible(Options(1.0, **rules), q, k)).reshape(3, 4, 4, 3).any((1, 3))
     for spans, seen in ((by_queries, tiles), (by_keys, tiles.T)):
         for i, j in np.argwhere(seen):
             assert spans.first[i] <= j <= spans.last[i]

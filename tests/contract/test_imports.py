@@ -4,6 +4,7 @@ import ast
 import importlib
 import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -170,3 +171,13 @@ def test_bits_of_what_may_be_a_constant_are_read_behind_a_barrier():
     """XLA folds the bits of transposed constants wrongly (docs/known-traps.md)."""
     found = {module for module, path in {**PEJAX, **TRAIN}.items() if "bitcast_convert_type" in path.read_text()}
     assert found == READ_BITS_THEMSELVES
+
+
+# The only rooms that speak of how XLA compiles for CPUs, and hold what is written as it is for its sake.
+FORMS_FOR_CPU = ("pejax._ops.", "pejax._attention.xla.")
+
+
+def test_only_operations_and_their_tiles_are_written_for_one_compiler():
+    found = {module for module, path in PEJAX.items() if re.search(r"XLA(:| on (a )?)CPU", path.read_text())}
+    strangers = {module for module in found if not module.startswith(FORMS_FOR_CPU)}
+    assert not strangers, f"XLA:CPU may be spoken of in {' and '.join(FORMS_FOR_CPU)} alone, is in {sorted(strangers)}"

@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 from cases import Case
 
+from pejax._attention.core import masks
 from pejax._encodings import alibi, factory, rope, rope_axial, rope_mixed, sinusoidal, t5
 from pejax._extensions import base as scaling
 from pejax._extensions import llama3, longrope, ntk, yarn
 from pejax._ops import phases, relative, rotary
+from tests.contract import test_positions
 from tests.encodings import test_alibi, test_rotary, test_sinusoidal, test_t5
 from tests.extensions import test_frequencies as test_extension
 from tests.ops import test_phases
@@ -51,6 +53,12 @@ OWN = [alibi_is_its_formula_at_any_distance, t5_reaches_its_last_bucket]
 SHIFT = functools.partial(laws.shift_invariance_is_as_declared, Case("rope", "sequence"))
 NORM = functools.partial(laws.rotation_preserves_norms, Case("rope", "sequence"))
 MIXED_SHIFT = functools.partial(laws.shift_invariance_is_as_declared, Case("rope_mixed", "image"))
+
+PAIRS = [functools.partial(test_positions.test_visible_is_the_rule_for_every_pair, *o) for o in test_positions.OPTIONS]
+BLOCKS = [
+    functools.partial(test_positions.test_blocks_miss_no_pair_and_whole_ones_hide_none, *o)
+    for o in test_positions.OPTIONS
+]
 
 ROPE = [
     test_rotary.test_frequencies_of_one_axis,
@@ -200,6 +208,16 @@ MUTANTS = {
     "alibi: slopes off by one": (alibi.alibi_slopes, "(h + 1)", "(h + 2)", ALIBI),
     "alibi: slopes from zero": (alibi.alibi_slopes, "(h + 1)", "h", ALIBI),
     "alibi: slopes upside down": (alibi.alibi_slopes, "-8.0", "8.0", ALIBI),
+    "masks: a query does not see itself": (masks.pair_masks, "q >= k", "q > k", PAIRS),
+    "masks: padding sees padding": (masks.pair_masks, "(q == k) & (k != 0)", "q == k", PAIRS),
+    "masks: a window one token wider": (masks._distance_masks, "bound(high - 1)", "bound(high)", PAIRS),
+    "masks: a range that begins one token later": (masks._distance_masks, "bound(low - 1)", "bound(low)", PAIRS),
+    "masks: blocks by their first query": (masks.block_masks, "q_high >= k_low", "q_low >= k_low", BLOCKS),
+    "masks: whole blocks by their last query": (masks.block_masks, "q_low >= k_high", "q_high >= k_high", BLOCKS),
+    "masks: blocks by their far ends": (masks.block_masks, "k_low - q_high", "k_high - q_low", BLOCKS),
+    "masks: blocks by one end alone": (masks.block_masks, "_apart(q_high, k_low)", "_apart(q_low, k_low)", BLOCKS),
+    "masks: blocks of the same first segment": (masks.block_masks, "q_low <= k_high", "q_low == k_low", BLOCKS),
+    "masks: whole blocks of two segments": (masks.block_masks, "q_low == q_high, k_low == k_high, ", "", BLOCKS),
     "alibi: any count a power of two": (alibi.alibi_slopes, "2 ** (heads.bit_length() - 1)", "heads", ALIBI),
     "alibi: the other half of the finer slopes": (alibi.alibi_slopes, "[0::2]", "[1::2]", ALIBI),
     "alibi: distance rewarded": (alibi.alibi_bias, "-slope *", "slope *", ALIBI),

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pejax import TokenPositions, grid_positions, interpolate_positions, segment_positions
-from pejax._attention.core.masks import visible
+from pejax._attention.core.masks import all_of, block_masks, pair_masks, visible
+from pejax._attention.core.options import Options
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (5, 1), (4, 7)])
@@ -118,7 +119,7 @@ def test_visible_is_the_rule_for_every_pair(causal, window, distance_range, pack
         [pair_rule(a, b, s, r, **options) for b, r in zip(k, k_segments, strict=True)]
         for a, s in zip(q, q_segments, strict=True)
     ]
-    mask = visible(*tokens, **options)
+    mask = visible(Options(1.0, **options), *tokens)
     if mask is None:
         assert np.all(expected)
         assert (causal, window, distance_range, packed) == (False, None, None, False)
@@ -126,17 +127,40 @@ def test_visible_is_the_rule_for_every_pair(causal, window, distance_range, pack
         np.testing.assert_array_equal(mask, expected)
 
 
+@pytest.mark.parametrize(("causal", "window", "distance_range", "packed"), OPTIONS)
+def test_blocks_miss_no_pair_and_whole_ones_hide_none(causal, window, distance_range, packed):
+    rng = np.random.default_rng(0)
+    options = Options(1.0, causal, window, distance_range)
+    sides = [rng.integers(-6, 6, (count, 1)) + rng.integers(0, 3, (count, 3)) for count in (40, 50)]
+    sides[0][:2], sides[1][:2] = [[-(2**31)] * 3, [2**31 - 1] * 3], [[2**31 - 1] * 3, [-(2**31)] * 3]
+    orders = jnp.asarray(sides[0], jnp.int32)[:, None], jnp.asarray(sides[1], jnp.int32)[None]
+    ids = [rng.integers(0, 3, (len(side), 1)) + (rng.random(side.shape) < 0.1) for side in sides]
+    segments = (jnp.asarray(ids[0])[:, None], jnp.asarray(ids[1])[None]) if packed else None
+    each = lambda pair: None if pair is None else (pair[0][..., :, None], pair[1][..., None, :])
+    pairs = all_of(pair_masks(options, each(orders), each(segments)))
+    some, whole = (all_of(block_masks(options, orders, segments, whole=whole)) for whole in (False, True))
+    if pairs is None:
+        assert some is None
+        assert whole is None
+        return
+    seen = np.asarray(pairs).reshape(40, 50, 9)
+    assert np.all(np.asarray(some) >= seen.any(-1))
+    assert np.all(np.asarray(whole) <= seen.all(-1))
+    assert np.any(~np.asarray(some)) or window == distance_range is None
+    assert np.any(np.asarray(whole)) == np.any(seen.all(-1))
+
+
 def test_order_is_the_index_and_not_the_positions():
     squeezed = TokenPositions(jnp.arange(6) / 4, order=jnp.arange(6))
     on_grid = TokenPositions(grid_positions(2, 3), order=jnp.arange(6))
     plain = TokenPositions(jnp.arange(6))
-    expected = visible(plain, plain, causal=True, window=2)
+    expected = visible(Options(1.0, causal=True, window=2), plain, plain)
     for tokens in (
         squeezed,
         on_grid,
         plain._replace(positions=jnp.arange(6)[::-1], order=jnp.arange(6, dtype=jnp.int8)),
     ):
-        np.testing.assert_array_equal(visible(tokens, tokens, causal=True, window=2), expected)
+        np.testing.assert_array_equal(visible(Options(1.0, causal=True, window=2), tokens, tokens), expected)
 
 
 def test_a_side_without_segments_is_segment_one():
@@ -144,8 +168,10 @@ def test_a_side_without_segments_is_segment_one():
         TokenPositions(jnp.arange(4)),
         TokenPositions(jnp.arange(4), segment_ids=jnp.asarray([0, 1, 2, 1], jnp.int8)),
     )
-    np.testing.assert_array_equal(visible(plain, packed), [[False, True, False, True]] * 4)
-    np.testing.assert_array_equal(visible(packed, plain), [[False] * 4, [True] * 4, [False] * 4, [True] * 4])
+    np.testing.assert_array_equal(visible(Options(1.0), plain, packed), [[False, True, False, True]] * 4)
+    np.testing.assert_array_equal(
+        visible(Options(1.0), packed, plain), [[False] * 4, [True] * 4, [False] * 4, [True] * 4]
+    )
 
 
 @pytest.mark.parametrize("option", [{"causal": True}, {"window": 2}, {"distance_range": (0, 2)}])
@@ -164,11 +190,11 @@ def test_a_side_without_segments_is_segment_one():
 def test_tokens_without_an_order_are_refused(option, tokens, message):
     other = TokenPositions(jnp.arange(3))
     with pytest.raises(ValueError, match=f"^positions .*{message}"):
-        visible(tokens, other, **option)
+        visible(Options(1.0, **option), tokens, other)
     with pytest.raises(ValueError, match=f"k_positions .*{message}"):
-        visible(other, tokens, **option)
+        visible(Options(1.0, **option), other, tokens)
 
 
 def test_unplaced_tokens_need_no_index_where_there_is_no_order():
     tokens = TokenPositions(jnp.arange(3), has_position=jnp.asarray([False, True, True]))
-    assert visible(tokens, tokens) is None
+    assert visible(Options(1.0), tokens, tokens) is None

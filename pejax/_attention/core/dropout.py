@@ -4,8 +4,10 @@ Reference:
     The finaliser's constants: C. Wellons, "hash-prospector" (lowbias32).
 """
 
+import numbers
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
@@ -50,3 +52,17 @@ def finalize(word: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
     word = (word ^ (word >> 16)) * jnp.uint32(0x7FEB352D)
     word = (word ^ (word >> 15)) * jnp.uint32(0x846CA68B)
     return word ^ (word >> 16)
+
+
+def check_dropout(dropout: tuple[Array, float] | None) -> tuple[Array | None, float]:
+    """Return two words drawn from the key, and the rate; no words where nothing is dropped."""
+    if dropout is None:
+        return None, 0.0
+    is_rate = lambda x: isinstance(x, numbers.Real) or jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating)
+    if not (isinstance(dropout, tuple) and len(dropout) == 2 and is_rate(dropout[1])):
+        kinds = [type(x).__name__ for x in dropout] if isinstance(dropout, tuple) else type(dropout).__name__
+        raise TypeError(f"dropout must be (key, rate), the rate a number, got {kinds}")
+    key, rate = dropout
+    if not 0 <= rate < 1:
+        raise ValueError(f"dropout must be (key, rate) with 0 <= rate < 1, got rate={rate}")
+    return (jax.random.bits(key, (2,), jnp.uint32) if rate else None), float(rate)

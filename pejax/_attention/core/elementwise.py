@@ -72,14 +72,7 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
     Raises:
         NotImplementedError: the hook does to distances what is not elementwise, or a parameter has an axis of `COUNT`.
     """
-    relative = jax.ShapeDtypeStruct((COUNT,) if axes == 1 else (COUNT, axes), dtype)
-    closed, shape = jax.make_jaxpr(hook, return_shape=True)(params, relative)
-    if shape.shape != (COUNT,):
-        raise ValueError(f"distance_bias hook must return one number per distance, {(COUNT,)}, got {shape.shape}")
-    if any(COUNT in jnp.shape(leaf) for leaf in jax.tree.leaves((params, closed.consts))):
-        raise NotImplementedError(
-            f"no parameter of the distance_bias hook may have an axis of {COUNT:,}, the size of its trace"
-        )
+    closed = _trace(hook, params, axes, dtype)
     costs: list[bool] = []
 
     def outside(params: Params) -> list[Array]:
@@ -123,6 +116,19 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
     return Elementwise(outside, inside, not any(costs))
 
 
+def _trace(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype: Any) -> ClosedJaxpr:
+    """Trace a hook over `COUNT` distances, which nothing else in it may be as many as."""
+    relative = jax.ShapeDtypeStruct((COUNT,) if axes == 1 else (COUNT, axes), dtype)
+    closed, shape = jax.make_jaxpr(hook, return_shape=True)(params, relative)
+    if shape.shape != (COUNT,):
+        raise ValueError(f"distance_bias hook must return one number per distance, {(COUNT,)}, got {shape.shape}")
+    if any(COUNT in jnp.shape(leaf) for leaf in jax.tree.leaves((params, closed.consts))):
+        raise NotImplementedError(
+            f"no parameter of the distance_bias hook may have an axis of {COUNT:,}, the size of its trace"
+        )
+    return closed
+
+
 def slope(hook: Callable[[Params, Array], Array], params: Params) -> Array:
     """Return the number a with `hook(params, r) = a·r` for every r ≤ 0: a proof by the hook's own operations.
 
@@ -133,7 +139,7 @@ def slope(hook: Callable[[Params, Array], Array], params: Params) -> Array:
     Raises:
         NotImplementedError: the hook does to distances what keeps no line through zero.
     """
-    closed = jax.make_jaxpr(hook)(params, jax.ShapeDtypeStruct((COUNT,), jnp.int32))
+    closed = _trace(hook, params, 1, jnp.int32)
 
     def known(jaxpr: Jaxpr, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         return _bind(jaxpr, equation, [x.value if isinstance(x, _Known) else x for x in values])

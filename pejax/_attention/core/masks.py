@@ -3,115 +3,142 @@
     visible_ij = [q_i - k_j ≥ 0] · [|q_i - k_j| < window] · [lo ≤ |q_i - k_j| < hi] · [s_i = s_j ≠ 0]
 
 with q and k the order (`TokenPositions.order`) of queries and keys and s their segment ids; what is not asked for drops
-out.
+out. `pair_masks` is this rule for every implementation, `block_masks` the same for whole blocks of tokens.
 """
 
 import functools
 import operator
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, UInt
+from jaxtyping import Array, Bool, Int, Shaped
 
+from pejax._attention.core.options import Options
 from pejax._tokens import TokenPositions
 
+Sides: TypeAlias = tuple[Array, Array] | None
+"""One field of the queries and of the keys, in shapes that broadcast; None where nothing reads it."""
 
-def visible(
-    q_tokens: TokenPositions,
-    k_tokens: TokenPositions,
-    *,
-    causal: bool = False,
-    window: int | None = None,
-    distance_range: tuple[int, int] | None = None,
-) -> Bool[Array, "T S"] | None:
+
+def unsigned(distance: Shaped[Any, "..."]) -> Shaped[Any, "..."]:
+    """Return `|q - k|` of signed integers, which may have wrapped, as what it is: exact for any two of their type."""
+    return distance.astype(f"uint{8 * distance.dtype.itemsize}")
+
+
+def pair_masks(
+    options: Options, orders: Sides, segments: Sides, comparable: Callable[[Any], Any] = unsigned
+) -> list[Bool[Array, "..."]]:
+    """Return one mask for each part of the rule: a query sees a key where all are True.
+
+    Args:
+        options: `causal`, `window` and `distance_range`.
+        orders: of queries and keys, signed integers of one type; None unless `options.ordered`.
+        segments: the segment ids of queries and keys, or None.
+        comparable: maps `|q - k|`, which may have wrapped, to numbers that compare as distances do.
+    """
+    masks = []
+    if orders is not None:
+        q, k = orders
+        if options.causal:
+            masks.append(q >= k)
+        if options.measured:
+            apart = comparable(_apart(q, k))
+            masks += _distance_masks(options, apart, apart, q.dtype, comparable)
+    if segments is not None:
+        q, k = segments
+        masks.append((q == k) & (k != 0))
+    return masks
+
+
+def block_masks(options: Options, orders: Sides, segments: Sides, *, whole: bool = False) -> list[Bool[Array, "..."]]:
+    """Return masks that are all True where a block of queries may see something of a block of keys, or all of it.
+
+    They go by the least and the largest order and segment of each block. A block in which something is seen is True in
+    all; one in which nothing is seen may be.
+
+    Args:
+        options: as in `pair_masks`.
+        orders: likewise; the last axis is that of the tokens in a block, the others broadcast.
+        segments: likewise.
+        whole: True only where every query of the block sees every key; one that is not True may be seen whole, too.
+    """
+    masks = []
+    # Tokens of segment 0 neither see nor are seen: what is seen whole has none.
+    counted = (None, None) if segments is None or whole else tuple(ids != 0 for ids in segments)
+    if orders is not None:
+        (q_low, q_high), (k_low, k_high) = map(_ends, orders, counted)
+        if options.causal:
+            masks.append(q_low >= k_high if whole else q_high >= k_low)
+        if options.measured:
+            gap = jnp.where(k_low > q_high, k_low - q_high, 0)
+            nearest = unsigned(jnp.where(q_low > k_high, q_low - k_high, gap))
+            farthest = jnp.maximum(unsigned(_apart(q_low, k_high)), unsigned(_apart(q_high, k_low)))
+            ends = (farthest, nearest) if whole else (nearest, farthest)
+            masks += _distance_masks(options, *ends, q_low.dtype, unsigned)
+    if segments is not None:
+        (q_low, q_high), (k_low, k_high) = map(_ends, segments, counted)
+        if whole:
+            masks += [q_low == q_high, k_low == k_high, q_low == k_low, k_low != 0]
+        else:
+            masks += [q_low <= k_high, k_low <= q_high]
+    return masks
+
+
+def all_of(masks: list[Bool[Array, "..."]]) -> Bool[Array, "..."] | None:
+    """Return where all are True; None where there are none."""
+    return functools.reduce(operator.and_, masks) if masks else None
+
+
+def visible(options: Options, q_tokens: TokenPositions, k_tokens: TokenPositions) -> Bool[Array, "T S"] | None:
     """Return which key each query of one sequence sees, None where nothing hides any.
 
     Order and distance are those of `TokenPositions.order`, not of positions, which may be interpolated or on a grid.
 
     Args:
+        options: `causal` hides keys after the query; `window` keeps `0 ≤ q - k < window` when causal, else
+            `|q - k| < window`; `distance_range` = (lo, hi) keeps `lo ≤ |q - k| < hi`.
         q_tokens: T tokens.
         k_tokens: S tokens. Where one side has no segments, all of it is segment 1.
-        causal: hide keys after the query.
-        window: tokens; keep `0 ≤ q - k < window` when causal, else `|q - k| < window`.
-        distance_range: (lo, hi), tokens; keep `lo ≤ |q - k| < hi`.
 
     Raises:
         ValueError: an order is asked for and there is neither an order nor 1-D integer positions of all tokens.
     """
-    masks = []
-    if causal or window is not None or distance_range is not None:
-        orders = [_order("positions", q_tokens)[:, None], _order("k_positions", k_tokens)[None, :]]
-        q, k = (order.astype(np.result_type(np.int32, *(one.dtype for one in orders))) for order in orders)
-        apart = _distance(q, k)
-        bound = lambda most: apart.dtype.type(min(most, np.iinfo(apart.dtype).max))
-        if causal:
-            masks.append(q >= k)
-        for low, high in ((0, window), distance_range or (0, None)):
-            if low > 0:
-                masks.append(apart > bound(low - 1))
-            if high is not None:
-                masks.append(apart <= bound(high - 1))
-    if q_tokens.segment_ids is not None or k_tokens.segment_ids is not None:
-        q, k = (_segments(tokens) for tokens in (q_tokens, k_tokens))
-        masks.append((q[:, None] == k[None, :]) & (k != 0)[None, :])
-    return functools.reduce(operator.and_, masks) if masks else None
+    return all_of(pair_masks(options, *_fields(options, q_tokens, k_tokens)))
 
 
-def visible_blocks(
-    q_tokens: TokenPositions,
-    k_tokens: TokenPositions,
-    *,
-    causal: bool = False,
-    window: int | None = None,
-    distance_range: tuple[int, int] | None = None,
-) -> Bool[Array, "N M"] | None:
+def visible_blocks(options: Options, q_tokens: TokenPositions, k_tokens: TokenPositions) -> Bool[Array, "N M"] | None:
     """Return which blocks of keys hold a key that some query of each block of queries may see, None where all do.
 
-    True where `visible` is True of any pair, by the least and largest index and segment of each block; it may be True
-    of a block in which nothing is seen.
-
     Args:
+        options: as in `visible`.
         q_tokens: N blocks of tokens, every field `(N, T)`.
         k_tokens: M blocks of tokens, every field `(M, S)`.
-        causal: as in `visible`.
-        window: likewise.
-        distance_range: likewise.
     """
-    masks = []
-    seen = [None if tokens.segment_ids is None else tokens.segment_ids != 0 for tokens in (q_tokens, k_tokens)]
-    if causal or window is not None or distance_range is not None:
-        orders = [jax.vmap(functools.partial(_order, name))(tokens) for name, tokens in
-                  (("positions", q_tokens), ("k_positions", k_tokens))]  # fmt: skip
-        kind = np.result_type(np.int32, *(order.dtype for order in orders))
-        (q_low, q_high), (k_low, k_high) = (_span(x.astype(kind), mask) for x, mask in zip(orders, seen, strict=True))
-        q_low, q_high, k_low, k_high = q_low[:, None], q_high[:, None], k_low[None], k_high[None]
-        if causal:
-            masks.append(k_low <= q_high)
-        nothing = jnp.zeros((), _unsigned(kind))
-        nearest = jnp.where(k_low > q_high, _distance(k_low, q_high), nothing)
-        nearest = jnp.where(q_low > k_high, _distance(q_low, k_high), nearest)
-        farthest = jnp.maximum(_distance(q_low, k_high), _distance(q_high, k_low))
-        bound = lambda most: nothing.dtype.type(min(most, np.iinfo(nothing.dtype).max))
-        for low, high in ((0, window), distance_range or (0, None)):
-            if low > 0:
-                masks.append(farthest > bound(low - 1))
-            if high is not None:
-                masks.append(nearest <= bound(high - 1))
+    return all_of(block_masks(options, *_fields(options, q_tokens, k_tokens, jax.vmap)))
+
+
+def check_orders(q_tokens: TokenPositions, k_tokens: TokenPositions) -> None:
+    """Raise ValueError, as `visible` does, for tokens of one sequence that have no order."""
+    _order("positions", q_tokens)
+    _order("k_positions", k_tokens)
+
+
+def _fields(
+    options: Options, q_tokens: TokenPositions, k_tokens: TokenPositions, lift: Callable = lambda f: f
+) -> tuple[Sides, Sides]:
+    """Return the orders and the segments that the rule reads, the queries' with an axis for the keys and vice versa."""
+    orders, segments = None, None
+    if options.ordered:
+        named = ("positions", q_tokens), ("k_positions", k_tokens)
+        q, k = (lift(functools.partial(_order, name))(tokens) for name, tokens in named)
+        kind = np.result_type(np.int32, q.dtype, k.dtype)
+        orders = q[:, None].astype(kind), k[None].astype(kind)
     if q_tokens.segment_ids is not None or k_tokens.segment_ids is not None:
-        spans = (
-            _span(jax.vmap(_segments)(tokens), mask) for tokens, mask in zip((q_tokens, k_tokens), seen, strict=True)
-        )
-        (q_low, q_high), (k_low, k_high) = spans
-        masks.append((k_low[None] <= q_high[:, None]) & (q_low[:, None] <= k_high[None]))
-    return functools.reduce(operator.and_, masks) if masks else None
-
-
-def _span(x: Int[Array, "N T"], mask: Bool[Array, "N T"] | None) -> tuple[Int[Array, " N"], Int[Array, " N"]]:
-    """Return the least and the largest of each row where `mask` is True: where it never is, the one above the other."""
-    least, most = (x.dtype.type(limit) for limit in (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max))
-    low, high = (x, x) if mask is None else (jnp.where(mask, x, most), jnp.where(mask, x, least))
-    return jnp.min(low, axis=1), jnp.max(high, axis=1)
+        segments = lift(_segments)(q_tokens)[:, None], lift(_segments)(k_tokens)[None]
+    return orders, segments
 
 
 def _order(name: str, tokens: TokenPositions) -> Int[Array, " T"]:
@@ -129,16 +156,33 @@ def _order(name: str, tokens: TokenPositions) -> Int[Array, " T"]:
     return index
 
 
-def _distance(q: Int[Array, "#T #S"], k: Int[Array, "#T #S"]) -> UInt[Array, "T S"]:
-    """Return `|q - k|`, unsigned: exact for any two of their type."""
-    return jnp.where(q >= k, q - k, k - q).astype(_unsigned(q.dtype))
-
-
-def _unsigned(kind: np.dtype) -> np.dtype:
-    return np.dtype(f"uint{8 * kind.itemsize}")
-
-
 def _segments(tokens: TokenPositions) -> Int[Array, " T"]:
     """Return the segments, all 1 where there are none, in 32 bits: ids that fit them stay apart."""
     ids = tokens.segment_ids
     return jnp.ones(len(tokens.positions), jnp.int32) if ids is None else ids.astype(jnp.int32)
+
+
+def _distance_masks(
+    options: Options, nearest: Array, farthest: Array, kind: np.dtype, comparable: Callable[[Any], Any]
+) -> list[Bool[Array, "..."]]:
+    """Return what `window` and `distance_range` ask of distances; that of a pair is its nearest and its farthest."""
+    masks, largest = [], np.iinfo(f"uint{8 * kind.itemsize}")
+    bound = lambda most: comparable(largest.dtype.type(min(most, largest.max)).astype(kind))
+    for low, high in ((0, options.window), options.distance_range or (0, None)):
+        if low > 0:
+            masks.append(farthest > bound(low - 1))
+        if high is not None:
+            masks.append(nearest <= bound(high - 1))
+    return masks
+
+
+def _apart(q: Int[Array, "..."], k: Int[Array, "..."]) -> Int[Array, "..."]:
+    """Return `|q - k|` in their type, which wraps where it does not fit."""
+    return jnp.where(q >= k, q - k, k - q)
+
+
+def _ends(x: Int[Array, "... T"], counted: Bool[Array, "... T"] | None) -> tuple[Int[Array, "..."], Int[Array, "..."]]:
+    """Return the least and the largest of those that count; where none does, the one lies above the other."""
+    least, most = (x.dtype.type(limit) for limit in (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max))
+    low, high = (x, x) if counted is None else (jnp.where(counted, x, most), jnp.where(counted, x, least))
+    return jnp.min(low, axis=-1), jnp.max(high, axis=-1)

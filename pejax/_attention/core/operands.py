@@ -1,7 +1,6 @@
 """The operands of attention: checked once, batch flattened, heads grouped by the key head they share."""
 
 import math
-import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,15 +8,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, UInt32
 
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import CausalHook, Hooks
-from pejax._attention.core.reference import Options, Pairs
+from pejax._attention.core.reference import Pairs
 from pejax._encoding import Params, from_distance, split_params
-from pejax._ops.backend import platform
+from pejax._ops.backend import each
 from pejax._ops.pytrees import wide
 from pejax._tokens import TokenPositions, as_token_positions
 
@@ -58,16 +56,14 @@ class Layout(NamedTuple):
 
 
 def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tuple[Array, Array]:
-    """Lift a function of one head to all: `vmap` over the batch and, but for the CPU, over heads.
+    """Lift a function of one head to all: `vmap` over the batch, `each` over heads.
 
-    On CPU the heads take turns, so that one head's scores of the whole batch stay in cache: up to four times faster.
     Tokens that are not batched stay so, and a bias that does not read q and k is evaluated once for the whole batch.
 
     Returns:
         The function's outputs with N, K, G in front.
     """
     q, k, v, shared, per_head, q_tokens, k_tokens, seed, pairs, origin = operands
-    each = one_by_one if platform() == "cpu" else jax.vmap
     n, groups, heads = q.shape[:3]
     batch_id, head_id = jnp.arange(n, dtype=jnp.uint32), jnp.arange(groups * heads, dtype=jnp.uint32)
     batch_id, head_id = batch_id + origin.batch, head_id + origin.head
@@ -96,11 +92,6 @@ def bind_hooks(shared: Hooks, own: tuple[Params, Params, Params, Params]) -> Hoo
     """Return the hooks of one head, given the parameters that it shares and those that are its own."""
     bind = lambda hook, own: None if hook is None else Partial(hook.func, {**hook.args[0], **own})
     return Hooks(*(bind(*pair) for pair in zip(shared, own, strict=True)))
-
-
-def one_by_one(function: Callable) -> Callable:
-    """Lift a function to a leading axis as `jax.vmap` does, one entry after the other."""
-    return lambda *operands: jax.lax.map(lambda operand: function(*operand), operands)
 
 
 def prepare(
@@ -160,48 +151,6 @@ def derived_bias(bias: Partial | None, distance: Partial | None) -> Partial | No
     if bias is not None or distance is None:
         return bias
     return Partial(_FromDistance(distance.func), *distance.args)
-
-
-def check_options(
-    q: Array,
-    causal: bool,
-    window: int | None,
-    distance_range: tuple[int, int] | None,
-    scale: float | None,
-    soft_cap: float | None,
-) -> Options:
-    """Return the options, or raise ValueError for one out of range and TypeError for one of another kind."""
-    if window is not None:
-        if not isinstance(window, int | np.integer):
-            raise TypeError(f"window must be an int, in tokens, got {window!r}")
-        if window < 1:
-            raise ValueError(f"window must be at least 1 token, got {window}")
-    if distance_range is not None and (len(distance_range) != 2 or not 0 <= distance_range[0] < distance_range[1]):
-        raise ValueError(f"distance_range must be (lo, hi) with 0 <= lo < hi, got {distance_range!r}")
-    if soft_cap is not None and not 0 < soft_cap < math.inf:
-        raise ValueError(f"soft_cap must be positive and finite, got {soft_cap}")
-    if scale is None:
-        scale = float(q.shape[-1] ** -0.5) if q.ndim and q.shape[-1] else 1.0
-    if isinstance(scale, Tracer):
-        raise TypeError(f"scale must be known when traced: multiply q by a learned one, with scale=1.0; got {scale!r}")
-    if not math.isfinite(scale):
-        raise ValueError(f"scale must be finite, got {scale}")
-    limits = None if distance_range is None else (distance_range[0], distance_range[1])
-    return Options(float(scale), bool(causal), window, limits, None if soft_cap is None else float(soft_cap))
-
-
-def check_dropout(dropout: tuple[Array, float] | None) -> tuple[Array | None, float]:
-    """Return two words drawn from the key, and the rate; no words where nothing is dropped."""
-    if dropout is None:
-        return None, 0.0
-    is_rate = lambda x: isinstance(x, numbers.Real) or jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating)
-    if not (isinstance(dropout, tuple) and len(dropout) == 2 and is_rate(dropout[1])):
-        kinds = [type(x).__name__ for x in dropout] if isinstance(dropout, tuple) else type(dropout).__name__
-        raise TypeError(f"dropout must be (key, rate), the rate a number, got {kinds}")
-    key, rate = dropout
-    if not 0 <= rate < 1:
-        raise ValueError(f"dropout must be (key, rate) with 0 <= rate < 1, got rate={rate}")
-    return (jax.random.bits(key, (2,), jnp.uint32) if rate else None), float(rate)
 
 
 def check_arrays(q: Array, k: Array, v: Array) -> None:

@@ -7,7 +7,7 @@ Without `soft_cap` the logits are `scale·q·k + bias`. `bias` and the weights t
 that has an unplaced token. Everything is computed in float32.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,22 +17,11 @@ from jaxtyping import Array, Bool, Float
 from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import visible
+from pejax._attention.core.options import Options
 from pejax._encoding import naming_missing
 from pejax._ops.pytrees import wide
+from pejax._ops.sums import repeated, row_sums
 from pejax._tokens import TokenPositions
-
-
-class Options(NamedTuple):
-    """What is static in a call of attention; hashable."""
-
-    scale: float
-    causal: bool = False
-    window: int | None = None
-    distance_range: tuple[int, int] | None = None
-    soft_cap: float | None = None
-    dropout_rate: float = 0.0
-    precision: Any = None
-    block: int = 0
 
 
 class Pairs(NamedTuple):
@@ -40,13 +29,6 @@ class Pairs(NamedTuple):
 
     mask: Bool[Array, "T S"] | None = None
     bias: Float[Array, "T S"] | None = None
-
-
-def visible_pairs(options: Options, q_tokens: TokenPositions, k_tokens: TokenPositions) -> Bool[Array, "T S"] | None:
-    """Return which key each query sees, None = every one."""
-    return visible(
-        q_tokens, k_tokens, causal=options.causal, window=options.window, distance_range=options.distance_range
-    )
 
 
 def placed_pairs(q_tokens: TokenPositions, k_tokens: TokenPositions) -> Bool[Array, "T S"] | None:
@@ -129,11 +111,8 @@ def softmax(logits: Float[Array, "T S"]) -> tuple[Float[Array, "T S"], Float[Arr
 def _softmax_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     weights, lse = softmax(*primals)
     slopes = weights * tangents[0]
-    # Sums of rows are products with ones, here and transposed: XLA:CPU takes three times longer for a reduction of what
-    # a product gave.
-    ones = jnp.ones((1, weights.shape[-1]), weights.dtype)
-    mean = jnp.matmul(slopes, ones.T, precision="highest")
-    return (weights, lse), (slopes - weights * jnp.matmul(mean, ones, precision="highest"), mean[:, 0])
+    mean = row_sums(slopes)
+    return (weights, lse), (slopes - weights * repeated(mean, weights.shape[-1]), mean[:, 0])
 
 
 def nonzero(total: Float[Array, "*T"]) -> Float[Array, "*T"]:
@@ -156,7 +135,7 @@ def dense_weights(
     pairs: Pairs,
 ) -> tuple[Float[Array, "T S"], Float[Array, " T"]]:
     """Return the weights of one head, before dropout, and each row's log-sum-exp."""
-    mask = visible_pairs(options, q_tokens, k_tokens)
+    mask = visible(options, q_tokens, k_tokens)
     return softmax(tile_logits(options, wide(q), wide(k), hooks, q_tokens, k_tokens, mask, pairs))
 
 

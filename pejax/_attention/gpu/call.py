@@ -8,44 +8,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from pejax._attention.core.contiguous import aligned
-from pejax._attention.core.elementwise import Elementwise
-from pejax._attention.core.operands import Layout, Operands
-from pejax._attention.core.reference import Options
+from pejax._attention.core.kernel_call import Learned, Outputs, Rows, Static, Way, position_axes
+from pejax._attention.core.operands import Operands
 from pejax._attention.gpu.bias_gradients import by_diagonals, numbers_by_queries, positions_by_keys
 from pejax._attention.gpu.block_masks import Marks, Tiles, marks, spans, tiles
-from pejax._attention.gpu.kernels import Rows, by_keys, by_queries
+from pejax._attention.gpu.kernels import by_keys, by_queries, forward
 from pejax._attention.gpu.tile import Inputs, Plan
-from pejax._encoding import Params
-
-
-class Static(NamedTuple):
-    """What is static in a call; hashable."""
-
-    options: Options
-    layout: Layout
-    interpret: bool
-
-
-class Way(NamedTuple):
-    """A way to the bias: "none" has no bias, "tile" computes it, "diagonals" looks it up, "blockwise" leaves Pallas."""
-
-    name: str
-    inside: Elementwise | None = None
-
-
-class Learned(NamedTuple):
-    """What has gradients; positions where a bias reads them and they are floats."""
-
-    q: Float[Array, "N K G T D"]
-    k: Float[Array, "N K S D"]
-    v: Float[Array, "N K S D"]
-    shared: Params
-    per_head: Params
-    q_positions: Array | None
-    k_positions: Array | None
 
 
 class Floats(NamedTuple):
@@ -62,11 +32,23 @@ class Floats(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """One call, by one way."""
+    """One call, by one way, as `kernel_call.Call`."""
 
     static: Static
     way: Way
     operands: Operands
+    shift: Int[Array, ""]
+
+    def forward(self, learned: Learned) -> Outputs:
+        """Return the output and the log-sum-exps."""
+        output, lse = forward(self.plans[0], self._inputs(self.plans[0], self._floats(learned)))
+        n, k, g, t, d = learned.q.shape
+        return output[:, :, :t, :d].reshape(n, k, g, t, d), lse[:, :, :t].reshape(n, k, g, t)
+
+    def gradients(self, learned: Learned, rows: Rows) -> Learned:
+        """Return the gradients of all that is learned."""
+        floats, pull = jax.vjp(self._floats, learned)
+        return pull(self._gradients(floats, self._padded(rows)))[0]
 
     @functools.cached_property
     def plans(self) -> tuple[Plan, Plan]:
@@ -88,7 +70,7 @@ class Call:
             blocks=(q_unit, k_unit),
             counts=(math.ceil(lengths[0] / q_unit), math.ceil(lengths[1] / k_unit)),
             group=q.shape[2],
-            inside=self.way.inside,
+            inside=self.way.bias,
             one_dropout=self.static.layout.one_dropout,
             interpret=self.static.interpret,
         )
@@ -107,7 +89,7 @@ class Call:
         axes = 0 if self.way.name == "none" else position_axes(static.layout, self.operands)
         return marks(static.options, static.layout, self.operands, self.lengths, axes)
 
-    def floats(self, learned: Learned) -> Floats:
+    def _floats(self, learned: Learned) -> Floats:
         """Return what the kernels read of what has gradients."""
         n, k, g, t, d = learned.q.shape
         width = _power(d)
@@ -126,18 +108,17 @@ class Call:
 
     def _bias(self, learned: Learned) -> tuple[tuple[Array, ...], Array | None]:
         """Return the numbers, or the diagonals, of every head."""
-        distance, inside = self.operands.shared.distance_bias, self.way.inside
+        distance, bias = self.operands.shared.distance_bias, self.way.bias
         k, g, t = self.operands.q.shape[1:4]
         if distance is None:
             return (), None
         own = jax.tree.map(lambda x: x.reshape(k * g, *x.shape[2:]), learned.per_head)
         each = lambda f: jax.vmap(lambda own: f({**learned.shared, **own}), axis_size=k * g)(own)
-        if inside is not None and self.way.name == "tile":
-            return tuple(each(lambda params: [jnp.asarray(x) for x in inside.outside(params)])), None
+        if bias is not None:
+            return tuple(each(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
         place = jnp.arange(sum(self.lengths), dtype=jnp.int32) - (self.lengths[0] - 1)
         place = place.clip(1 - t, self.operands.k.shape[2] - 1)  # padding has no distance of its own
-        relative = place + aligned(self.static.layout, self.operands)[1]
-        return (), each(lambda params: distance.func(params, relative).astype(jnp.float32))
+        return (), each(lambda params: distance.func(params, place + self.shift).astype(jnp.float32))
 
     def _positions(self, positions: Array | None, length: int) -> tuple[Array, ...]:
         """Return the float positions of one side, `(N, T)` an axis, padded."""
@@ -148,7 +129,7 @@ class Call:
         rows = (x if x.ndim == 2 else x[None] for x in split)
         return tuple(jnp.pad(x, ((0, 0), (0, length - x.shape[1])), mode="edge") for x in rows)
 
-    def inputs(self, plan: Plan, floats: Floats, tiles_of: str = "queries") -> Inputs:
+    def _inputs(self, plan: Plan, floats: Floats, tiles_of: str = "queries") -> Inputs:
         """Return what a kernel reads, whose programs loop over what the tiles of "queries", "keys", "diagonals" see."""
         operands, (q_marks, k_marks) = self.operands, self.marks
         seen = tiles(self.static.options, q_marks, k_marks, plan.blocks)
@@ -175,19 +156,19 @@ class Call:
             spans=None if seen is None else spans(seen),
         )
 
-    def rows(self, d_output: Array, lse: Array, mean: Array) -> Rows:
+    def _padded(self, rows: Rows) -> Rows:
         """Return what backward knows of the queries, padded."""
-        n, k, g, t, d = d_output.shape
+        n, k, g, t, d = rows.d_output.shape
         extra, width = self.lengths[0] - t, _power(d)
         row = lambda x: jnp.pad(x.reshape(n, k * g, t), ((0, 0), (0, 0), (0, extra)))
-        wide = jnp.pad(d_output.reshape(n, k * g, t, d), ((0, 0), (0, 0), (0, extra), (0, width - d)))
-        return Rows(wide, row(lse), row(mean))
+        wide = jnp.pad(rows.d_output.reshape(n, k * g, t, d), ((0, 0), (0, 0), (0, extra), (0, width - d)))
+        return Rows(wide, row(rows.lse), row(rows.mean))
 
-    def gradients(self, floats: Floats, rows: Rows) -> Floats:
-        """Return the gradients of all that has any."""
+    def _gradients(self, floats: Floats, rows: Rows) -> Floats:
+        """Return the gradients of what the kernels read."""
         _, plan = self.plans
-        by_query = self.inputs(plan, floats)
-        by_key = self.inputs(plan, floats, "keys")
+        by_query = self._inputs(plan, floats)
+        by_key = self._inputs(plan, floats, "keys")
         d_k, d_v = by_keys(plan, by_key, rows)
         numbers, diagonals, q_positions, k_positions = (), None, (), ()
         if floats.numbers or floats.q_positions:
@@ -197,7 +178,7 @@ class Call:
         if floats.diagonals is not None:
             side = min(plan.blocks)
             square = plan.with_blocks((side, side))
-            diagonals = by_diagonals(square, self.inputs(square, floats, "diagonals"), rows)
+            diagonals = by_diagonals(square, self._inputs(square, floats, "diagonals"), rows)
         return Floats(
             q=by_queries(plan, by_query, rows),
             k=d_k,
@@ -210,12 +191,6 @@ class Call:
 
 
 _LEAST = (32, 16), (32, 16)
-
-
-def position_axes(layout: Layout, operands: Operands) -> int:
-    """Return A."""
-    positions = operands.q_tokens.positions
-    return positions.shape[-1] if positions.ndim == (2 if layout.q_axes.positions is None else 3) else 1
 
 
 def _summed(found: tuple[Array, ...], given: tuple[Array, ...]) -> tuple[Array, ...]:

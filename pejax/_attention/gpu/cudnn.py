@@ -15,10 +15,10 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jaxtyping import Array
 
 from pejax._attention.core.elementwise import slope
+from pejax._attention.core.kernel_call import Learned, Static, attend, gradients, learned_of, position_axes
 from pejax._attention.core.operands import Layout, Operands
-from pejax._attention.core.reference import Options
-from pejax._attention.gpu import attention as gpu
-from pejax._attention.gpu.call import Learned, Static, position_axes
+from pejax._attention.core.options import Options
+from pejax._attention.gpu.attention import KERNELS, refuse
 from pejax._attention.gpu.folded import check_fused, fused_product, in_order
 
 
@@ -42,8 +42,8 @@ def fused_attention(
     """
     static = Static(options, layout, interpret)
     check_fused(options, operands, position_axes(layout, operands))
-    gpu.refuse(static, operands)
-    learned = gpu.learned_of(operands)
+    refuse(static, operands)
+    learned = learned_of(operands)
     try:
         jax.eval_shape(functools.partial(_product, static, backend, operands), learned)
     except RuntimeError as error:  # what jax raises where there is no cuDNN
@@ -72,7 +72,7 @@ def _choose(static: Static, operands: Operands, fused: Any, kernels: Any) -> Any
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(static: Static, backend: str, learned: Learned, operands: Operands) -> tuple[Array, Array]:
-    outputs = functools.partial(gpu.attend, static, learned, operands)
+    outputs = functools.partial(attend, KERNELS, static, learned, operands)
     product = functools.partial(_product, static, backend, operands, learned)
     return _choose(static, operands, product, lambda: outputs()[0]), outputs()[1]
 
@@ -93,10 +93,12 @@ def _attend_forward(static: Static, backend: str, learned: Any, operands: Any) -
     shapes = jax.eval_shape(fused)[2]
 
     def kernels() -> tuple[Array, Array, list[Array]]:
-        return *gpu.attend(static, learned, operands), [jnp.zeros(x.shape, x.dtype) for x in shapes]
+        return *attend(KERNELS, static, learned, operands), [jnp.zeros(x.shape, x.dtype) for x in shapes]
 
     output, lse_of_kernels, leaves = _choose(static, operands, fused, kernels)
-    lse = gpu.attend(static, learned, operands)[1]  # apart from the choice, so that it is dropped where nobody reads it
+    lse = attend(KERNELS, static, learned, operands)[
+        1
+    ]  # apart from the choice, so that it is dropped where nobody reads it
     return (output, lse), (learned, operands, output, lse, lse_of_kernels, jax.tree.unflatten(trees[-1], leaves))
 
 
@@ -107,7 +109,7 @@ def _attend_backward(static: Static, backend: str, saved: tuple, cotangents: tup
         jnp.zeros_like(like) if isinstance(x, SymbolicZero) else x
         for x, like in zip(cotangents, (output, lse), strict=True)
     )
-    by_kernels = lambda lse: gpu.gradients(static, learned, operands, (output, lse), (d_output, d_lse))
+    by_kernels = lambda lse: gradients(KERNELS, static, learned, operands, (output, lse), (d_output, d_lse))
     found = by_kernels(lse)
     if not isinstance(cotangents[1], SymbolicZero):
         return found, None

@@ -20,7 +20,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Num
 
 from pejax._attention.core.operands import Layout, Operands
-from pejax._attention.core.reference import Options
+from pejax._attention.core.options import Options
 from pejax._tokens import TokenPositions
 
 PARTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))

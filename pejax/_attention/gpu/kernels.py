@@ -14,21 +14,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
+from pejax._attention.core.kernel_call import Rows
 from pejax._attention.gpu.tile import Inputs, Place, Plan, dot, scores, scores_gradient, tile_marks
-
-
-class Rows(NamedTuple):
-    """What backward knows of each query.
-
-    Attributes:
-        d_output: gradient of the output, in the queries' type.
-        lse: log-sum-exp, 0 where it is -inf.
-        mean: Σ_d d_output·output - d_lse.
-    """
-
-    d_output: Float[Array, "N H T D"]
-    lse: Float[Array, "N H T"]
-    mean: Float[Array, "N H T"]
 
 
 def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *operands: Any, name: str) -> Any:

@@ -13,8 +13,9 @@ from jaxtyping import Array, Float
 
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.elementwise import Elementwise
-from pejax._attention.core.reference import Options
-from pejax._attention.gpu.block_masks import Marks, seen
+from pejax._attention.core.masks import all_of, pair_masks
+from pejax._attention.core.options import Options
+from pejax._attention.gpu.block_masks import Marks
 
 
 class Plan(NamedTuple):
@@ -99,7 +100,7 @@ class Scores(NamedTuple):
 
 def dot(plan: Plan, a: Array, b: Array, *, b_transposed: bool = False) -> Array:
     """Return a · b, or a · b^T, in float32."""
-    if plan.interpret:  # XLA on a CPU has no products of narrow types with float32 sums everywhere
+    if plan.interpret:  # where it runs, products of narrow types with float32 sums may be missing
         a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     contract = (((1,), (1 if b_transposed else 0,)), ((), ()))
     return lax.dot_general(a, b, contract, precision=plan.options.precision, preferred_element_type=jnp.float32)
@@ -169,7 +170,9 @@ def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: Marks, k: 
     if (cap := plan.options.soft_cap) is not None:
         bent = jnp.tanh(logits / cap)
         logits, slope = cap * bent, 1 - bent * bent
-    mask = seen(plan.options, q, k) if masked else None
+    both = lambda q, k: None if q is None else (q, k)
+    fields = both(q.order, k.order), both(q.segment_ids, k.segment_ids)
+    mask = all_of(pair_masks(plan.options, *fields)) if masked else None
     logits = logits if mask is None else jnp.where(mask, logits, -jnp.inf)
     if inputs.words is not None:
         keep = _keep(plan, inputs.words, at)

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.dropout import finalize
-from pejax._attention.core.reference import Options
+from pejax._attention.core.masks import pair_masks
+from pejax._attention.core.options import Options
 
 LANES = 128
 """Numbers in a row of a vector register: blocks are multiples of it."""
@@ -107,7 +109,8 @@ def tile_logits(plan: Plan, refs: Refs, at: Place) -> tuple[Float[Array, "S T"],
     if options.soft_cap is not None:
         share = jnp.tanh(logits / options.soft_cap)
         logits, slope = options.soft_cap * share, 1.0 - share * share
-    for allowed in _visible(plan, refs):
+    fields = (_field(plan, refs, name) if name in plan.fields else None for name in ("order", "segment"))
+    for allowed in pair_masks(options, *fields, comparable=_signed):
         logits = jnp.where(allowed, logits, -jnp.inf)
     return logits, slope
 
@@ -164,34 +167,9 @@ def product(options: Options, a: Array, b: Array, contract: tuple[int, int]) -> 
     )
 
 
-def _visible(plan: Plan, refs: Refs) -> list[Bool[Array, "S T"]]:
-    """Return what `positions.visible` says of the tile, one mask a rule."""
-    causal, window, limits = plan.options.causal, plan.options.window, plan.options.distance_range
-    masks = []
-    if "order" in plan.fields:
-        q, k = _field(plan, refs, "order")
-        if causal:
-            masks.append(q >= k)
-        apart = jnp.where(q >= k, q - k, k - q)
-        for low, high in ((0, window), limits or (0, None)):
-            if low > 0:
-                masks.append(unsigned(apart) > bound(low - 1))
-            if high is not None:
-                masks.append(unsigned(apart) <= bound(high - 1))
-    if "segment" in plan.fields:
-        q, k = _field(plan, refs, "segment")
-        masks.append((q == k) & (k != 0))
-    return masks
-
-
-def unsigned(x: Int[Array, "..."]) -> Int[Array, "..."]:
-    """Move unsigned 32 bits to signed ones of the same order: distances of any two int32 are exact in the former."""
-    return x ^ jnp.int32(-(2**31))
-
-
-def bound(most: int) -> Array:
-    """Return a largest distance in the numbers of `unsigned`."""
-    return jnp.int32(min(most, 2**32 - 1) - 2**31)
+def _signed(distance: Any) -> Any:
+    """Return numbers that compare, as Mosaic compares int32, as distances do: those of any two int32 wrap there."""
+    return distance ^ np.int32(-(2**31))
 
 
 def _field(plan: Plan, refs: Refs, name: str) -> tuple[Int[Array, "1 T"], Int[Array, "S 1"]]:

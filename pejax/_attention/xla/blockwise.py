@@ -8,16 +8,14 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
-from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.operands import Layout, Operands, derived_bias, over_heads
-from pejax._attention.core.reference import Options, Pairs
+from pejax._attention.core.options import Options
+from pejax._attention.core.reference import Pairs
 from pejax._attention.xla.blocks import Terms, block_size, cut_head, cut_row, join, join_gradients, row_means
 from pejax._attention.xla.tiles import backward, forward
-from pejax._encoding import Params
 from pejax._ops.pytrees import cotangent_of
 from pejax._ops.remat import kept
 from pejax._tokens import TokenPositions
@@ -51,30 +49,6 @@ def blockwise_head(
     del pairs
     hooks = hooks._replace(distance_bias=None, relative_keys=None)
     return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, hooks, dropout))
-
-
-def from_distance_alone(
-    options: Options,
-    layout: Layout,
-    operands: Operands,
-    arrays: tuple[Array, Array, Array],
-    params: tuple[Params, Params],
-) -> tuple[Array, Array]:
-    """Attend with the bias that the distance_bias hook gives, where a kernel has no way of its own to it.
-
-    Args:
-        options: `block` of the kernel.
-        layout: of the operands.
-        operands: the rest of them.
-        arrays: q, k, v.
-        params: of the distance_bias hook, those of all heads and those of each.
-    """
-    distance, (shared, per_head) = operands.shared.distance_bias, params
-    bias = derived_bias(None, None if distance is None else Partial(distance.func, shared))
-    q, k, v = arrays
-    operands = operands._replace(q=q, k=k, v=v, shared=Hooks(bias, None), per_head=(per_head, {}, {}, {}))
-    options = options._replace(block=min(options.block or BLOCK, BLOCK))
-    return over_heads(functools.partial(blockwise_head, options), operands, layout)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

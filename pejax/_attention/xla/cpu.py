@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.contiguous import counts_on, first_distance
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import Layout, Operands, bind_hooks
-from pejax._attention.core.reference import Options
+from pejax._attention.core.options import Options
 from pejax._attention.xla.blocks import (
     Head,
     Terms,
@@ -33,9 +33,10 @@ from pejax._attention.xla.blocks import (
     terms_of,
     terms_of_vectors,
 )
+from pejax._attention.xla.heads import Place, key_place, parameters_at, places, put_head, take_head
 from pejax._attention.xla.relative_keys import HeadVectors, vectors_of, vectors_pay
 from pejax._attention.xla.tiles import backward, forward
-from pejax._ops.bfloat16 import as_bits, as_kept, from_bits
+from pejax._ops.bfloat16 import as_bits, from_bits
 from pejax._ops.pytrees import Floats, cotangent_of, floats_of, wide, with_floats, zeros_of
 from pejax._ops.remat import kept
 from pejax._tokens import TokenPositions
@@ -122,43 +123,20 @@ def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arr
     return lax.cond(jnp.all(steady), without_hook, with_hook, operands, *arrays)
 
 
-class _Place(NamedTuple):
-    """Which query head of which batch entry."""
-
-    batch: Int[Array, ""]
-    head: Int[Array, ""]
-
-
-def _places(operands: Operands) -> tuple[int, Callable[[Array], _Place]]:
-    """Return how many heads there are over the batch, and the way from their number to their place."""
-    n, _, heads, _ = operands.q.shape
-    return n * heads, lambda i: _Place(i // heads, i % heads)
-
-
-def _group(operands: Operands, place: _Place) -> _Place:
-    """Return the place of the key head that a query head reads."""
-    return place._replace(head=place.head // (operands.q.shape[2] // operands.k.shape[2]))
-
-
-def _own(operands: Operands, place: _Place) -> tuple[Array, Array]:
-    """Return where a head's own parameters are."""
-    return divmod(place.head, operands.q.shape[2] // operands.k.shape[2])
-
-
 def _forward(
     options: Options, layout: Layout, operands: Operands, first: Int[Array, " N"] | None, *, exact: bool = False
 ) -> tuple[Float[Array, "N T H D"], Float[Array, "N T H"]]:
     """Return the output, in the type of q or `exact` in at least 32 bits, and each row's log-sum-exp."""
     t, s = operands.q.shape[1], operands.k.shape[1]
     sizes = block_size(options.block, t), block_size(options.block, s)
-    count, place_of = _places(operands)
+    count, place_of = places(operands)
     vectors, _ = vectors_of(operands, first, sizes)
     operands = _by_bits(operands)
 
     def head(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         place = place_of(i)
         output, lse = forward(options, _head(layout, operands, first, vectors, sizes, place)[0])
-        return _put(carry[0], place, join(output, t)), _put(carry[1], place, join(lse, t))
+        return put_head(carry[0], place, join(output, t)), put_head(carry[1], place, join(lse, t))
 
     kind = wide(from_bits(operands.q)).dtype
     start = jnp.zeros_like(operands.q, dtype=kind if exact else None), jnp.zeros(operands.q.shape[:-1], kind)
@@ -190,7 +168,7 @@ def _backward(
 ) -> _Totals:
     (t, heads), (s, groups) = operands.q.shape[1:3], operands.k.shape[1:3]
     sizes = block_size(min(options.block, BACKWARD), t), block_size(options.block, s)
-    count, place_of = _places(operands)
+    count, place_of = places(operands)
     vectors, pull_vectors = vectors_of(operands, first, sizes)
     # Of all heads at once: in the loop, XLA:CPU would make it one operation with the product dov, and a slow one.
     mean = row_means(output, d_output, d_lse)
@@ -199,15 +177,15 @@ def _backward(
     def head(i: Array, carry: tuple[_Totals, Any]) -> tuple[_Totals, Any]:
         (totals, d_vectors), place = carry, place_of(i)
         tiles, pull = _head(layout, operands, first, vectors, sizes, place)
-        row = cut_row(tiles, *(_take(x, place) for x in (d_output, lse, mean)))
+        row = cut_row(tiles, *(take_head(x, place) for x in (d_output, lse, mean)))
         part = backward(options, tiles, row)
         (d_q, *d_q_tokens), (d_k, d_v, *d_k_tokens) = join_gradients(part, t, s)
         d_shared, d_own, d_head, q_more, k_more = pull((part.hooks, part.line, part.vectors))
-        keys, own = _group(operands, place), _own(operands, place)
+        keys, own = key_place(operands, place), parameters_at(operands, place)
         totals = _Totals(
-            q=_put(totals.q, place, d_q + q_more),
-            k=_put(totals.k, keys, wide(_take(totals.k, keys)) + d_k + k_more),
-            v=_put(totals.v, keys, wide(_take(totals.v, keys)) + d_v),
+            q=put_head(totals.q, place, d_q + q_more),
+            k=put_head(totals.k, keys, wide(take_head(totals.k, keys)) + d_k + k_more),
+            v=put_head(totals.v, keys, wide(take_head(totals.v, keys)) + d_v),
             shared=_sum(totals.shared, d_shared),
             per_head=[x.at[own].add(y) for x, y in zip(totals.per_head, d_own, strict=True)],
             q_tokens=_add_tokens(totals.q_tokens, d_q_tokens, layout.q_axes, place),
@@ -235,7 +213,7 @@ def _backward(
 
 
 def _by_bits(operands: Operands) -> Operands:
-    """Return the operands, their heads as they are kept, and as `_take` reads them."""
+    """Return the operands, their heads as they are kept, and as `take_head` reads them."""
     return operands._replace(q=as_bits(operands.q), k=as_bits(operands.k), v=as_bits(operands.v))
 
 
@@ -245,20 +223,23 @@ def _head(
     first: Int[Array, " N"] | None,
     vectors: HeadVectors | None,
     sizes: tuple[int, int],
-    place: _Place,
+    place: Place,
 ) -> tuple[Head, Callable[[tuple[Floats, Array | None, Vectors | None]], tuple[Floats, Floats, Any, Array, Array]]]:
     """Cut one head into tiles, and return the way back from the gradients of its terms.
 
     It leads to the parameters that heads share, to the head's own, to its vectors, and to q and k as these meet them.
     """
-    q, (k, v) = _take(operands.q, place), (_take(x, _group(operands, place)) for x in (operands.k, operands.v))
+    q, (k, v) = (
+        take_head(operands.q, place),
+        (take_head(x, key_place(operands, place)) for x in (operands.k, operands.v)),
+    )
     q_tokens, k_tokens = (
         tokens._replace(**{name: x[place.batch] for name, x in tokens._asdict().items() if getattr(axes, name) == 0})
         for tokens, axes in ((operands.q_tokens, layout.q_axes), (operands.k_tokens, layout.k_axes))
     )
     dropout = _dropout(layout, operands, place)
     tiles = cut_head(sizes, q, k, v, q_tokens, k_tokens, Terms(Hooks(None, None)), dropout)
-    own = jax.tree.map(lambda leaf: leaf[_own(operands, place)], operands.per_head)
+    own = jax.tree.map(lambda leaf: leaf[parameters_at(operands, place)], operands.per_head)
     start = None if first is None else first[place.batch] + 1 - tiles.queries.ids.size
     length = tiles.queries.ids.size + tiles.keys.ids.size - 1
 
@@ -283,7 +264,7 @@ def _sum(totals: Floats, parts: Floats) -> Floats:
     return [x + y for x, y in zip(totals, parts, strict=True)]
 
 
-def _dropout(layout: Layout, operands: Operands, place: _Place) -> Dropout | None:
+def _dropout(layout: Layout, operands: Operands, place: Place) -> Dropout | None:
     """Return what tells this head's drops from another's."""
     if operands.seed is None:
         return None
@@ -293,23 +274,7 @@ def _dropout(layout: Layout, operands: Operands, place: _Place) -> Dropout | Non
     return Dropout(operands.seed, batch, head, origin.query, origin.key)
 
 
-def _take(x: Shaped[Array, "N T H *D"], place: _Place) -> Float[Array, "T *D"]:
-    """Return `x[batch, :, head]`, x given `as_bits`."""
-    sizes = (1, x.shape[1], 1, *x.shape[3:])
-    return from_bits(lax.dynamic_slice(x, _corner(x, place), sizes).reshape(x.shape[1], *x.shape[3:]))
-
-
-def _put(x: Shaped[Array, "N T H *D"], place: _Place, part: Float[Array, "T *D"]) -> Shaped[Array, "N T H *D"]:
-    """Write what `_take` reads."""
-    part = as_kept(part, x).reshape(1, x.shape[1], 1, *x.shape[3:])
-    return lax.dynamic_update_slice(x, part, _corner(x, place))
-
-
-def _corner(x: Array, place: _Place) -> tuple[Array | int, ...]:
-    return (place.batch, 0, place.head, *([0] * (x.ndim - 3)))
-
-
-def _add_tokens(totals: Floats, parts: Floats, axes: TokenPositions, place: _Place) -> Floats:
+def _add_tokens(totals: Floats, parts: Floats, axes: TokenPositions, place: Place) -> Floats:
     """Add one head's gradient of the positions, which are the only floats of tokens."""
     add = lambda x, y: x + y if axes.positions is None else x.at[place.batch].add(y)
     return [add(*pair) for pair in zip(totals, parts, strict=True)]

@@ -29,8 +29,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.masks import visible_blocks
-from pejax._attention.core.reference import Options, checked, log_sum, nonzero, placed_pairs, visible_pairs
+from pejax._attention.core.masks import visible, visible_blocks
+from pejax._attention.core.options import Options
+from pejax._attention.core.reference import checked, log_sum, nonzero, placed_pairs
 from pejax._attention.xla.blocks import Gradients, Head, Keys, Queries, Row, Vectors
 from pejax._attention.xla.relative_keys import STRIP, against_vectors, through_vectors
 from pejax._ops.bfloat16 import as_bits, from_bits, rounded
@@ -41,7 +42,7 @@ from pejax._ops.toeplitz import add_slice, diagonal_sums, toeplitz
 def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[Array, "N T"]]:
     """Return the output of one head, in float32, and each row's log-sum-exp."""
     queries, keys, terms, dropout = head
-    runs = _runs(visible_blocks(queries.tokens, keys.tokens, **_masking(options)), len(queries.q), len(keys.k))
+    runs = _runs(visible_blocks(options, queries.tokens, keys.tokens), len(queries.q), len(keys.k))
 
     def block(operands: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         c, first, end = operands
@@ -59,7 +60,7 @@ def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[
                 logits = logits + _inline_bias(query, key, terms.hooks)
             if options.soft_cap is not None:
                 logits = options.soft_cap * jnp.tanh(logits / options.soft_cap)
-            logits = _where(visible_pairs(options, query.tokens, key.tokens), logits, -jnp.inf)
+            logits = _where(visible(options, query.tokens, key.tokens), logits, -jnp.inf)
             new = jnp.maximum(top, jnp.max(logits, axis=1))
             shift = jnp.where(jnp.isneginf(new), 0.0, new)
             weights, shrink = jnp.exp(logits - shift[:, None]), jnp.exp(top - shift)
@@ -79,7 +80,7 @@ def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[
 def backward(options: Options, head: Head, rows: Row) -> Gradients:
     """Return the gradients of one head's floats."""
     queries, keys, terms, _ = head
-    seen = visible_blocks(queries.tokens, keys.tokens, **_masking(options))
+    seen = visible_blocks(options, queries.tokens, keys.tokens)
     runs = _runs(None if seen is None else seen.T, len(keys.k), len(queries.q))
     transposed = _transposed(queries.q), _transposed(rows.d_output)
     vectors_transposed = (
@@ -120,7 +121,7 @@ def _tile_gradients(
 ) -> Gradients:
     """Return one tile's part."""
     (q_transposed, d_output_transposed), hooks = transposed, head.terms.hooks
-    placed, mask = placed_pairs(query.tokens, key.tokens), visible_pairs(options, query.tokens, key.tokens)
+    placed, mask = placed_pairs(query.tokens, key.tokens), visible(options, query.tokens, key.tokens)
     through, pull = (zeros_of(query), zeros_of(key), zeros_of(hooks)), None
     logits = _scaled(options, query.q)(key.k)
     if any(x is not None for x in head.terms[1:]):
@@ -204,10 +205,6 @@ def _values(weights: Float[Array, "T S"], query: Queries, key: Keys, hooks: Hook
     like = jax.ShapeDtypeStruct(query.q.shape, weights.dtype)
     operands = weights, query.tokens.positions, key.tokens.positions
     return checked(hooks.relative_values, operands, "relative_values", "(T, D)", like)  # pyright: ignore[reportArgumentType]
-
-
-def _masking(options: Options) -> dict[str, Any]:
-    return {"causal": options.causal, "window": options.window, "distance_range": options.distance_range}
 
 
 def _runs(seen: Bool[Array, "N M"] | None, count: int, others: int) -> tuple[Int[Array, " N"], Int[Array, " N"]]:

@@ -1,0 +1,256 @@
+"""One call of hand-written kernels, whatever the device: what they refuse, how the bias gets into a tile, gradients.
+
+A bias `distance(p_j - p_i)` gets into a tile in one of two ways:
+
+    tile        arithmetic of single elements is done where it is used, from any positions on any axes.
+    diagonals   anything else, a table say, is evaluated once per distance, O(T + S) numbers per head, from which every
+                tile is cut. That holds where `p_j - p_i = j - i + shift` for every two placed tokens of one segment:
+                a sequence, packed sequences, queries that follow cached keys.
+
+Which positions allow diagonals is known when they are: for others the other way, or attention without kernels, is taken
+in the same program.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AxisType
+from jaxtyping import Array, Float, Int
+
+from pejax._attention.core.contiguous import aligned
+from pejax._attention.core.elementwise import Elementwise, cut
+from pejax._attention.core.masks import check_orders
+from pejax._attention.core.operands import Layout, Operands
+from pejax._attention.core.options import Options
+from pejax._encoding import Params
+from pejax._ops.remat import kept
+from pejax._tokens import TokenPositions
+
+Outputs: TypeAlias = tuple[Float[Array, "N K G T D"], Float[Array, "N K G T"]]
+"""The output in q's type, and the log-sum-exps."""
+
+
+class Static(NamedTuple):
+    """What is static in a call; hashable. `interpret`: run in Pallas's interpreter, which any platform has."""
+
+    options: Options
+    layout: Layout
+    interpret: bool
+
+
+class Learned(NamedTuple):
+    """What has gradients; positions where a bias reads them and they are floats."""
+
+    q: Float[Array, "N K G T D"]
+    k: Float[Array, "N K S D"]
+    v: Float[Array, "N K S D"]
+    shared: Params
+    per_head: Params
+    q_positions: Array | None
+    k_positions: Array | None
+
+
+class Way(NamedTuple):
+    """A way to the bias: "none" has no bias, "tile" computes it, "diagonals" looks it up, "blockwise" has no kernel."""
+
+    name: str
+    bias: Elementwise | None = None
+
+
+class Rows(NamedTuple):
+    """What backward knows of each query.
+
+    Attributes:
+        d_output: gradient of the output, in the queries' type.
+        lse: log-sum-exp, 0 where it is -inf.
+        mean: Σ_d d_output·output - d_lse.
+    """
+
+    d_output: Float[Array, "*N T D"]
+    lse: Float[Array, "*N T"]
+    mean: Float[Array, "*N T"]
+
+
+class Call(Protocol):
+    """One call of the kernels of a device, by one way."""
+
+    def forward(self, learned: Learned) -> Outputs:
+        """Return the outputs."""
+        ...
+
+    def gradients(self, learned: Learned, rows: Rows) -> Learned:
+        """Return the gradients of all that is learned."""
+        ...
+
+
+class Kernels(NamedTuple):
+    """The kernels of a device; hashable.
+
+    Attributes:
+        ways: `(static, operands) -> ways`: one, or one for positions that allow diagonals and one for others.
+        call: `(static, way, operands, shift) -> call`, with `k_j - q_i = j - i + shift` where the way is "diagonals".
+        blockwise: `(static, operands, learned) -> outputs`, differentiable, without kernels.
+    """
+
+    ways: Callable[[Static, Operands], tuple[Way, ...]]
+    call: Callable[[Static, Way, Operands, Int[Array, ""]], Call]
+    blockwise: Callable[[Static, Operands, Learned], Outputs]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def attention(kernels: Kernels, static: Static, learned: Learned, operands: Operands) -> Outputs:
+    """Attend, with the gradients of `learned`: what `learned_of` finds in the operands."""
+    return attend(kernels, static, learned, operands)
+
+
+def _attention_forward(
+    kernels: Kernels, static: Static, learned: Learned, operands: Operands
+) -> tuple[Outputs, tuple[Learned, Operands, Outputs]]:
+    outputs = kept(attend(kernels, static, learned, operands))
+    return outputs, (learned, operands, outputs)
+
+
+def _attention_backward(kernels: Kernels, static: Static, saved: tuple, cotangents: Outputs) -> tuple[Learned, None]:
+    learned, operands, outputs = saved
+    return gradients(kernels, static, learned, operands, outputs, cotangents), None
+
+
+attention.defvjp(_attention_forward, _attention_backward)
+
+
+def attend(kernels: Kernels, static: Static, learned: Learned, operands: Operands) -> Outputs:
+    """Return output and log-sum-exps; nothing else may differentiate it than `gradients`."""
+
+    def by(way: Way, shift: Array) -> Outputs:
+        if way.name == "blockwise":
+            return kernels.blockwise(static, operands, learned)
+        return kernels.call(static, way, operands, shift).forward(learned)
+
+    return _choose(kernels, static, operands, by)
+
+
+def gradients(
+    kernels: Kernels, static: Static, learned: Learned, operands: Operands, outputs: Outputs, cotangents: Outputs
+) -> Learned:
+    """Return the gradients of `attend`, given what it returned and the gradients of that."""
+    (output, lse), (d_output, d_lse) = outputs, cotangents
+    mean = jnp.sum(d_output.astype(jnp.float32) * output.astype(jnp.float32), axis=-1) - d_lse
+    rows = Rows(d_output, jnp.where(jnp.isneginf(lse), 0.0, lse), mean)
+
+    def by(way: Way, shift: Array) -> Learned:
+        if way.name == "blockwise":
+            return jax.vjp(functools.partial(kernels.blockwise, static, operands), learned)[1](cotangents)[0]
+        return kernels.call(static, way, operands, shift).gradients(learned, rows)
+
+    return _choose(kernels, static, operands, by)
+
+
+def _choose(kernels: Kernels, static: Static, operands: Operands, by: Callable[[Way, Array], Any]) -> Any:
+    """Take the one way, or the one that the positions allow."""
+    ways = kernels.ways(static, operands)
+    if len(ways) == 1:
+        return by(ways[0], jnp.int32(0))
+    holds, shift = aligned(static.layout, operands)
+    return lax.cond(holds, *(functools.partial(by, way) for way in ways), shift)
+
+
+def ways_to_bias(
+    static: Static, operands: Operands, *, diagonals: bool, most_numbers: int | None = None
+) -> tuple[Way, ...]:
+    """Return the ways to the bias, for `Kernels.ways`.
+
+    Args:
+        static: of the call.
+        operands: likewise.
+        diagonals: whether the kernels can look up a bias of these operands by diagonals, if the positions allow it.
+        most_numbers: that a tile can read of the parameters; None = any number.
+
+    Raises:
+        NotImplementedError: there is no way.
+    """
+    distance = operands.shared.distance_bias
+    if distance is None:
+        return (Way("none"),)
+    kind = operands.q_tokens.positions.dtype
+    kind = jnp.int32 if jnp.issubdtype(kind, jnp.integer) else kind
+    own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head[2])
+    params = {**distance.args[0], **own}
+    try:
+        bias = cut(distance.func, params, position_axes(static.layout, operands), kind)
+        if most_numbers is not None and len(jax.eval_shape(bias.outside, params)) > most_numbers:
+            raise NotImplementedError(f"a bias that reads more than {most_numbers} numbers")
+    except NotImplementedError:
+        if not diagonals:
+            raise
+        return Way("diagonals"), Way("blockwise")
+    tile = Way("tile", bias)
+    return (tile,) if bias.cheap or not diagonals else (Way("diagonals"), tile)
+
+
+def position_axes(layout: Layout, operands: Operands) -> int:
+    """Return A."""
+    positions = operands.q_tokens.positions
+    return positions.shape[-1] if positions.ndim == (2 if layout.q_axes.positions is None else 3) else 1
+
+
+def learned_of(operands: Operands) -> Learned:
+    """Return what has gradients."""
+    distance = operands.shared.distance_bias
+    moving = [
+        side.positions if distance is not None and jnp.issubdtype(side.positions.dtype, jnp.floating) else None
+        for side in (operands.q_tokens, operands.k_tokens)
+    ]
+    shared = {} if distance is None else distance.args[0]
+    return Learned(operands.q, operands.k, operands.v, shared, operands.per_head[2], *moving)
+
+
+def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
+    """Raise NotImplementedError for what no kernels do, and ValueError for tokens without an order to go by.
+
+    Args:
+        static: of the call.
+        operands: likewise.
+        types: of q, k and v, that the kernels multiply.
+    """
+    if any(x is not None for x in operands.pairs):
+        raise NotImplementedError("a mask or bias array is the size of the scores")
+    if operands.shared.relative_values is not None:
+        raise NotImplementedError("relative_values need a product of their own for every tile")
+    if operands.shared.bias is not None and operands.shared.distance_bias is None:
+        raise NotImplementedError("a bias that is not a function of the distance")
+    kinds = sorted({str(x.dtype) for x in (operands.q, operands.k, operands.v)})
+    if len(kinds) > 1 or kinds[0] not in types:
+        rule = f"q, k and v must be all {', '.join(types[:-1])} or {types[-1]}"
+        raise NotImplementedError(f"{rule}, got {', '.join(kinds)}")
+    sides = operands.q_tokens, operands.k_tokens
+    if any(leaf.dtype.itemsize > 4 for side in sides for leaf in jax.tree.leaves(side)):
+        raise NotImplementedError("positions, order and segment_ids must have 32 bits")
+    if static.options.ordered:
+        jax.eval_shape(check_orders, *map(_one, sides, (static.layout.q_axes, static.layout.k_axes)))
+
+
+def _one(tokens: TokenPositions, axes: TokenPositions) -> TokenPositions:
+    """Return the shapes of the tokens of one example."""
+    fields: list[Any] = [
+        None if x is None else jax.ShapeDtypeStruct(x.shape if axis is None else x.shape[1:], x.dtype)
+        for x, axis in zip(tokens, axes, strict=True)
+    ]
+    return TokenPositions(*fields)
+
+
+def refuse_splitting(kind: str, devices: int) -> None:
+    """Raise NotImplementedError where the compiler would have to split kernels over devices, which it cannot.
+
+    Args:
+        kind: of kernels.
+        devices: over which arrays may be split where no mesh is in use.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    devices = devices if mesh.empty else mesh.size
+    if devices > 1 and (mesh.empty or any(axis != AxisType.Manual for axis in mesh.axis_types)):
+        rule = "use sharded_attention, jax.shard_map or a mesh of one device"
+        raise NotImplementedError(f"the compiler does not split {kind} kernels over {devices} devices: {rule}")
