@@ -76,6 +76,8 @@ def attend(
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
     k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions)
     attend = functools.partial(attention, causal=causality(encoding, causal), **options)
+    if positions is None and k_positions is None:
+        attend = functools.partial(_in_order, attend)
     at_extent = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, attend)
     if encoding.adapt is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
         return _at_one_extent(at_extent, extent, axes, q, k, v, q_tokens, k_tokens)
@@ -119,6 +121,11 @@ def rotate_and_attend(
         rotated = turn(settled, q, q_turn), turn_keys(settled, k, k_turn)
         parts.append(run(*rotated, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
     return merge_attention(parts)[0]
+
+
+def _in_order(attend: Callable[..., Any], q: Array, k: Array, v: Array, **options: Any) -> Any:
+    """Attend without naming the positions: attention that knows them to be 0 ... T-1 compiles faster."""
+    return attend(q, k, v, **{key: value for key, value in options.items() if key not in ("positions", "k_positions")})
 
 
 def _at_one_extent(

@@ -3,14 +3,15 @@
 import functools
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
+from cases import mostly_slow, normal
 from jax.tree_util import Partial
 
-from pejax import Hooks, TokenPositions, dot_product_attention
+from pejax import ENCODINGS, Dims, Hooks, TokenPositions, attend, dot_product_attention, init_params, make_encoding
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.xla import blockwise, cpu
 
@@ -248,3 +249,22 @@ def test_both_implementations_are_the_float64_loops_in_value_and_every_gradient(
             values.append(loss(np, oracle(case, *moved, tokens, keep)))
         slope = (values[0] - values[1]) / 2e-5
         np.testing.assert_allclose((np.asarray(gradient, np.float64) * direction).sum(), slope, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("name", mostly_slow(ENCODINGS, ("alibi", "rope", "shaw", "transformer_xl")))
+def test_positions_that_are_not_given_are_those_of_a_sequence(name, implementation):
+    dims = Dims(heads=4, head_dim=8, kv_heads=2, extent=40, causal=True)
+    encoding = make_encoding(name, dims)
+    params = init_params(encoding, jax.random.key(0))
+    q, k, v = (normal(2, 40, heads, 8, seed=seed) for seed, heads in enumerate((4, 2, 2)))
+
+    def loss(positions, params, q, k, v):
+        given = {} if positions is None else {"positions": positions}
+        out = attend(encoding, q, k, v, params=params, extent=40, embedded=True, implementation=implementation, **given)
+        return jnp.sum(jnp.sin(3.0 * out))
+
+    grad = jax.value_and_grad(loss, argnums=(1, 2, 3, 4))
+    default = jax.jit(functools.partial(grad, None))(params, q, k, v)
+    given = jax.jit(grad)(jnp.arange(40), params, q, k, v)
+    chex.assert_trees_all_close(default, given, rtol=1e-4, atol=1e-5)

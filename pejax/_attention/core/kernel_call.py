@@ -152,7 +152,7 @@ def gradients(
 def _choose(kernels: Kernels, static: Static, operands: Operands, by: Callable[[Way, Array], Any]) -> Any:
     """Take the one way, or the one that the positions allow."""
     ways = kernels.ways(static, operands)
-    if len(ways) == 1:
+    if len(ways) == 1 or static.layout.in_order:
         return by(ways[0], jnp.int32(0))
     holds, shift = aligned(static.layout, operands)
     return lax.cond(holds, *(functools.partial(by, way) for way in ways), shift)

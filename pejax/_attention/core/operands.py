@@ -48,11 +48,19 @@ class Operands(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What is static about the operands; hashable."""
+    """What is static about the operands; hashable.
+
+    Attributes:
+        q_axes: the axes of the batch in the queries' `TokenPositions`, None where a field has none.
+        k_axes: likewise for the keys.
+        one_dropout: whether all heads of all examples have the same dropout.
+        in_order: whether the positions were not given: queries and keys are the same tokens, at 0 ... T-1.
+    """
 
     q_axes: TokenPositions
     k_axes: TokenPositions
     one_dropout: bool = False
+    in_order: bool = False
 
 
 def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tuple[Array, Array]:
@@ -113,6 +121,7 @@ def prepare(
     if k_positions is None and keys != length:
         shapes = f"T={length}, S={keys} of q (*B, T, H, D) = {q.shape} and k (*B, S, K, D) = {k.shape}"
         raise ValueError(f"k_positions must be given where k has another length than q, got {shapes}")
+    in_order = positions is None and k_positions is None
     positions = jnp.arange(length) if positions is None else positions
     q_side, q_axes = check_tokens("positions", positions, tuple(batch), length)
     k_side, k_axes = check_tokens("k_positions", positions if k_positions is None else k_positions, tuple(batch), keys)
@@ -133,7 +142,7 @@ def prepare(
         seed=seed,
         pairs=Pairs(mask=pair("mask", mask), bias=pair("bias", bias_array)),
     )
-    return operands, Layout(q_axes, k_axes)
+    return operands, Layout(q_axes, k_axes, in_order=in_order)
 
 
 @dataclass(frozen=True)

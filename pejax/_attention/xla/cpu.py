@@ -114,6 +114,8 @@ def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arr
     by_vectors = vectors_pay(operands)
     if not (operands.shared.distance_bias is not None or by_vectors) or not all(map(counts_on, sides, batched)):
         return run(operands, None, *arrays)
+    if layout.in_order:  # one of two branches need not be compiled
+        return run(operands, jnp.zeros(len(operands.q), jnp.int32), *arrays)
     axes = (layout.q_axes, layout.k_axes)
     first, steady = jax.vmap(first_distance, axes, axis_size=len(operands.q))(*sides)
     if by_vectors:  # they are those of the whole batch
