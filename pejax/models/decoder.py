@@ -18,12 +18,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax._encoding import Dims, Encoding, Extent, channels_per_head
+from pejax._encoding import Dims, Encoding, Extent
 from pejax._make import make_encoding
 from pejax._ops.matmul import product
 from pejax._tokens import TokenPositions
 from pejax.models.execution import Execution
-from pejax.models.layers import LLAMA, Style, linear
+from pejax.models.layers import LLAMA, Style, channels_per_head, linear
 from pejax.models.transformer import Cache, Embedding, Stack, sequence_tokens
 
 STYLES = {"llama": LLAMA, "gpt2": Style()}

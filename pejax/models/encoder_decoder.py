@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax._encoding import Dims, Extent, adapt, channels_per_head
+from pejax._encoding import Dims, Extent, adapt
 from pejax._make import make_encoding
 from pejax._ops.matmul import product
 from pejax._tokens import TokenPositions
@@ -28,7 +28,7 @@ from pejax.models.attention import KeysValues, LayerCache, Memory
 from pejax.models.cross_positions import CROSS, cross_encoding
 from pejax.models.decoder import STYLES, hidden_channels
 from pejax.models.execution import Execution
-from pejax.models.layers import Style, linear
+from pejax.models.layers import Style, channels_per_head, linear
 from pejax.models.sharding import position_variables
 from pejax.models.transformer import Cache, Embedding, Stack, sequence_tokens
 

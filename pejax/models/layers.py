@@ -49,6 +49,21 @@ class Style:
 LLAMA = Style(norm="rms", gated=True, bias=False)
 
 
+def channels_per_head(width: int, heads: int) -> int:
+    """Return D = C / H of a model whose width is split evenly among its heads.
+
+    Args:
+        width: C, channels.
+        heads: H.
+
+    Raises:
+        ValueError: a count below 1, or a width that is not a multiple of heads.
+    """
+    if heads < 1 or width < 1 or width % heads:
+        raise ValueError(f"width must be a multiple of heads, got width={width}, heads={heads}")
+    return width // heads
+
+
 def uniform_by_fan_in(fan_in: int) -> Initializer:
     """Return the initialiser U(-fan_in^-½, fan_in^-½), for a kernel and for its bias.
 

@@ -17,14 +17,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key, Num
 
-from pejax._encoding import Dims, Extent, Params, adapt, channels_per_head, merge_params
+from pejax._encoding import Dims, Extent, Params, adapt, merge_params
 from pejax._make import make_encoding
 from pejax._positions import grid_positions
 from pejax._tokens import TokenPositions
 from pejax.models.attention import Where
 from pejax.models.block import Layers
 from pejax.models.execution import Execution
-from pejax.models.layers import LayerNorm, linear
+from pejax.models.layers import LayerNorm, channels_per_head, linear
 from pejax.models.sharding import named, position_variables
 
 TOKEN_STD = 0.02

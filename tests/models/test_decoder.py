@@ -126,7 +126,7 @@ def test_an_encoding_of_ones_own_takes_the_place_of_the_named_one():
 
 def test_bands_are_told_and_refused_where_they_cannot_be_served():
     banded = make_encoding("rope", DecoderConfig(**TINY).dims, "rerope")
-    assert "bands: turns them in another way in each range of distances" in explain(banded)
+    assert "bands: rotates differently for each range of distances" in explain(banded)
     raises("attention_fn serves no encoding with bands", lambda: attention_fn(banded, {}, positions=jnp.arange(3)))
 
 
