@@ -1,4 +1,4 @@
-"""Train a Flax NNX attention layer with a learned encoding, then read longer input: python examples/flax_layer.py"""
+"""Train a Flax NNX attention layer with T5's bias, then run it on longer input: python examples/flax_layer.py"""
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,11 @@ VOCAB, BACK = 8, 3
 
 
 class Model(nnx.Module):
-    """Say which token stood three places before: only the encoding can tell where that is."""
+    """Predict the token three positions back, which attention can find by its encoding alone."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         dims = pejax.Dims(heads=2, head_dim=16, causal=True)
-        t5 = pejax.encodings.t5(dims, buckets=16, max_distance=16)  # from 16 on all distances share a bucket
+        t5 = pejax.encodings.t5(dims, buckets=16, max_distance=16)  # distances of 16 and more share a bucket
         encoding = attention_module(t5, dims, rngs)
         self.embed = nnx.Embed(VOCAB, 32, rngs=rngs)
         self.attend = nnx.MultiHeadAttention(2, 32, decode=False, attention_fn=encoding, rngs=rngs)
@@ -44,7 +44,7 @@ for step, key in enumerate(jax.random.split(jax.random.key(0), 150)):
     if step % 50 == 0:
         print(f"step {step}: loss {loss:.3f}")
 
-for length in (24, 96):  # the trained length, and four times as long
+for length in (24, 96):  # the trained length, and four times that length
     tokens = jax.random.randint(jax.random.key(1), (16, length), 0, VOCAB)
-    right = jnp.mean(jnp.argmax(model(tokens)[:, BACK:], axis=-1) == tokens[:, :-BACK])
-    print(f"{length} tokens: {100 * right:.0f} % right")
+    accuracy = jnp.mean(jnp.argmax(model(tokens)[:, BACK:], axis=-1) == tokens[:, :-BACK])
+    print(f"{length} tokens: accuracy {100 * accuracy:.0f} %")

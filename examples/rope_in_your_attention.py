@@ -1,4 +1,4 @@
-"""RoPE in an attention function of your own, and ALiBi by one call: python examples/rope_in_your_attention.py"""
+"""RoPE in your own attention function, and ALiBi in one call: python examples/rope_in_your_attention.py"""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pejax
 
 
 def my_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """Attend causally, with arrays of shape (batch, tokens, heads, head dim)."""
+    """Causal attention on arrays of shape (batch, tokens, heads, head dim)."""
     logits = jnp.einsum("bthd,bshd->bhts", q, k) * q.shape[-1] ** -0.5
     mask = jnp.tri(q.shape[1], k.shape[1], dtype=bool)
     weights = jax.nn.softmax(jnp.where(mask, logits, -jnp.inf))
@@ -16,11 +16,11 @@ def my_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 16, 4, 32))
 
-# RoPE: rotate queries and keys, and leave the rest of the attention as it is.
+# RoPE: rotate queries and keys; the rest of the attention is unchanged.
 positions = jnp.arange(16)
 rotated = my_attention(pejax.rope_apply(q, positions), pejax.rope_apply(k, positions), v)
 
-# Only distances matter: the same tokens a million positions later give the same output.
+# Only distances matter: a million added to all positions gives the same output.
 later = positions + 1_000_000
 shifted = my_attention(pejax.rope_apply(q, later), pejax.rope_apply(k, later), v)
 print(f"RoPE, shifted by a million: largest change {jnp.max(jnp.abs(shifted - rotated)):.1e}")

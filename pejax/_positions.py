@@ -1,4 +1,4 @@
-"""Positions of grids and of packed sequences."""
+"""Positions of the patches of a grid, and of the tokens of packed sequences."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def grid_positions(height: int, width: int, *, indexing: str = "ij") -> Int[Arra
         T = height · width positions, in patches.
 
     Raises:
-        ValueError: a side below 1, or another indexing.
+        ValueError: a side below 1, or an unknown indexing.
     """
     check_choice("indexing", indexing, ("ij", "xy"))
     if min(height, width) < 1:
@@ -30,33 +30,33 @@ def grid_positions(height: int, width: int, *, indexing: str = "ij") -> Int[Arra
 
 
 def segment_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
-    """Return the position of each token in its own segment: how many earlier tokens have the same id.
+    """Return the position of each token in its own segment: the number of earlier tokens with the same id.
 
-    For sequences packed one after the other they restart at 0 with each; padding in between, or the tokens of two
-    segments taking turns, change nothing. That no sequence sees another is said by `TokenPositions.segment_ids` alone:
-    `packed_tokens` says both.
+    In sequences packed one after the other, positions restart at 0 in each. Padding between them and segments whose
+    tokens alternate give the same positions. This does not mask attention between segments:
+    `TokenPositions.segment_ids` does, and `packed_positions` returns both.
 
     Args:
-        segment_ids: any integers; padding, 0, counts as a segment like any other.
+        segment_ids: any integers; 0, the padding, is counted as a segment too.
 
     Returns:
         int32, in tokens.
     """
 
-    def one(ids: Int[Array, " T"]) -> Int[Array, " T"]:
+    def one_sequence(ids: Int[Array, " T"]) -> Int[Array, " T"]:
         by_segment = jnp.argsort(ids, stable=True)
         ordered, rank = ids[by_segment], jnp.arange(len(ids), dtype=jnp.int32)
         starts = jnp.where(ordered != jnp.roll(ordered, 1), rank, 0)
         return jnp.zeros_like(rank).at[by_segment].set(rank - jax.lax.cummax(starts))
 
-    return jnp.vectorize(one, signature="(t)->(t)")(segment_ids)
+    return jnp.vectorize(one_sequence, signature="(t)->(t)")(segment_ids)
 
 
 def packed_positions(segment_ids: Int[Array, "*B T"]) -> TokenPositions:
-    """Return sequences packed one after the other as tokens: positions restart with each, and none sees another.
+    """Return the `TokenPositions` of packed sequences: positions restart in each, and none attends to another.
 
     Args:
-        segment_ids: which sequence each token belongs to; 0 = padding, which nothing sees, at position 0.
+        segment_ids: the sequence that each token belongs to; 0 = padding, at position 0, which no token attends to.
     """
     order = jnp.broadcast_to(jnp.arange(segment_ids.shape[-1], dtype=jnp.int32), segment_ids.shape)
     positions = jnp.where(segment_ids != 0, segment_positions(segment_ids), 0)

@@ -1,4 +1,4 @@
-"""The implementations of attention, which of them a platform prefers, and what each says when it cannot."""
+"""The implementations of attention, the order in which each platform tries them, and why one was skipped."""
 
 import functools
 from collections.abc import Callable
@@ -17,11 +17,12 @@ from pejax._ops.backend import platform
 Implementation: TypeAlias = Callable[[Options, Layout, Operands], tuple[Array, Array]]
 """`(options, layout, operands) -> (output N K G T D, log-sum-exp N K G T)`, differentiable; traced under `jax.jit`.
 
-What it cannot do it says when traced, by `NotImplementedError(reason)`.
+It raises `NotImplementedError(reason)` when traced with operands or options that it does not support.
 """
 
 
 def _by_head(head: HeadFunction) -> Implementation:
+    """Return the implementation that runs `head` for every head."""
     return lambda options, layout, operands: over_heads(functools.partial(head, options), operands, layout)
 
 
@@ -35,7 +36,7 @@ def _cpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
     return cpu.cpu_attention(options._replace(block=cpu.block()), layout, operands)
 
 
-# Kernels are imported where they are asked for: Pallas takes longer to import than all of this package.
+# Kernels are imported on first use, because Pallas takes longer to import than all of this package.
 
 
 def _tpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
@@ -67,11 +68,11 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 
 
 class Preference(NamedTuple):
-    """What a platform tries.
+    """The order in which a platform tries the implementations.
 
     Attributes:
-        short: scores of one head, T·S, up to which the dense reference comes first.
-        kernels: what comes first beyond, in order; the dense reference comes last.
+        short: the largest T·S of one head for which the dense reference is tried first.
+        kernels: the implementations to try, in order; for larger T·S the dense reference is tried last.
     """
 
     short: int
@@ -83,18 +84,26 @@ PREFERENCES = {
     "gpu": Preference(2**15, ("cudnn", "gpu", "blockwise")),
     "tpu": Preference(2**15, ("tpu", "blockwise")),
 }
-"""The end of the dense reference comes from CPU, forward and backward on one core; those of GPU and TPU are guesses."""
+"""`short` was measured on CPU, forward and backward on one core; for GPU and TPU it is a guess."""
 
 
 class Attempt(NamedTuple):
-    """One implementation's turn: why it could not, or None for the one that ran."""
+    """An implementation that was tried, and why it was skipped; None for the one that ran."""
 
     name: str
     reason: str | None
 
 
 def candidates(operands: Operands, implementation: str | None) -> tuple[str, ...]:
-    """Return the names to try, in order: the one given, or all that this platform has for this size."""
+    """Return the names of the implementations to try, in order.
+
+    Args:
+        operands: of the call, whose size decides.
+        implementation: the only one to try; None = all that the platform prefers.
+
+    Raises:
+        ValueError: an unknown implementation.
+    """
     if implementation is not None:
         if implementation not in IMPLEMENTATIONS:
             raise ValueError(f"implementation must be None or one of {(*IMPLEMENTATIONS,)}, got {implementation!r}")
@@ -107,21 +116,26 @@ def candidates(operands: Operands, implementation: str | None) -> tuple[str, ...
 def attempt(
     options: Options, layout: Layout, operands: Operands, names: tuple[str, ...]
 ) -> tuple[list[Attempt], tuple[Array, Array] | None]:
-    """Try each in turn until one can; return every turn taken, and the outputs of the last if it could."""
-    turns: list[Attempt] = []
+    """Try the implementations in order until one runs.
+
+    Returns:
+        Every attempt, and the outputs of the last one; None if no implementation supports the call.
+    """
+    attempts: list[Attempt] = []
     for name in names:
         try:
             outputs = _run(options, layout, name, operands)
         except UnknownDerivative:
             raise
         except NotImplementedError as error:
-            turns.append(Attempt(name, str(error)))
+            attempts.append(Attempt(name, str(error)))
         else:
-            return [*turns, Attempt(name, None)], outputs
-    return turns, None
+            return [*attempts, Attempt(name, None)], outputs
+    return attempts, None
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _run(options: Options, layout: Layout, name: str, operands: Operands) -> tuple[Array, Array]:
+    """Run one implementation; all but the reference have reverse-mode derivatives only."""
     operands = operands if name == "reference" else reverse_only(name, operands)
     return IMPLEMENTATIONS[name](options, layout, operands)

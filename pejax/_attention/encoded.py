@@ -1,4 +1,4 @@
-"""Attention with an encoding: rotate, then attend with its hooks; once per band where it has bands."""
+"""`attend`: attention with any encoding. It rotates queries and keys, then attends with the encoding's hooks."""
 
 import functools
 import sys
@@ -39,30 +39,30 @@ def attend(
 
     Args:
         encoding: the record.
-        q: not rotated; tokens before heads, `(*B, T, H, D)`, as everywhere: `(*B, H, T, D)` is not noticed where T = H.
-        k: not rotated.
+        q: queries, not rotated, with tokens before heads. `(*B, H, T, D)` cannot be detected if T = H.
+        k: keys, not rotated, likewise.
         v: values.
-        params: merged (`init_params`, `merge_params`), not yet adapted. None = none: the encoding learns nothing.
+        params: merged (`init_params`, `merge_params`), not yet adapted. None = the encoding has no parameters.
         positions: of the queries, as in `dot_product_attention`. None = 0 ... T-1.
-        k_positions: of the keys. None = `positions`, where there are as many keys as queries.
-        extent: what the encoding adapts to, where it does: a length or a grid; None = the number of keys where no
-            positions are given; lengths `(B,)`, one per example; or `(B, T)`, one per query,
-            which then sees all its keys as that length has them (at the cost of rotating the keys for each query).
-        axes: A, of the positions. None = as their shape says, which for as many sequences as tokens it may not.
-        keys_are_rotated: the keys come from a cache that holds them rotated; only where `caches_rotated_keys` says that
-            this can be.
-        embedded: says that `encoding.embed`, which belongs to the input of the model, was applied there.
-        causal: keys after the query are not seen. None = as the encoding was made (`Dims.causal`).
+        k_positions: of the keys. None = `positions`, if there are as many keys as queries.
+        extent: what the encoding adapts to, if it depends on that: a length or a grid; lengths `(B,)`, one per example;
+            or lengths `(B, T)`, one per query, which then rotates all keys again for each query. None = the number of
+            keys, allowed only if no positions are given.
+        axes: A, number of position axes. None = by the shape of the positions, which is ambiguous for `(T, T)`: one
+            axis and T sequences, or T axes.
+        keys_are_rotated: whether the keys come from a cache of rotated keys; see `caches_rotated_keys`.
+        embedded: whether `encoding.embed` was applied to the input of the model.
+        causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`).
         attention: `dot_product_attention`, or `sharded_attention` with its mesh and axes, which takes one extent for
             all examples.
         **options: `window`, `scale`, `soft_cap`, `dropout`, `implementation` of `dot_product_attention`.
 
-    A token without a position (`has_position`) is not rotated, whatever `positions` holds for it.
+    A token without a position (`has_position`) is not rotated, whatever `positions` contains for it.
 
     Raises:
-        ValueError: no extent where the encoding depends on it, an encoding that embeds and `embedded` is False, one
-            made for a causal model and `causal` is False, rotated keys where the rotation depends on the length or the
-            query, or what `dot_product_attention` refuses.
+        ValueError: no extent for an encoding that depends on it, an encoding that embeds and `embedded` is False, one
+            made for a causal model and `causal` is False, rotated keys if the rotation depends on the length or the
+            query, or arguments that `dot_product_attention` refuses.
     """
     check_embedded(encoding, embedded)
     if k_positions is None and k.shape[-3:-2] != q.shape[-3:-2]:
@@ -85,9 +85,13 @@ def attend(
 
 
 def caches_rotated_keys(encoding: Encoding) -> bool:
-    """Return whether a cache may hold keys rotated: a key's rotation depends on no length and on no query."""
-    turns = encoding.rotate is not None or encoding.rotate_keys is not None
-    return not encoding.bands and (encoding.adapt is None or not turns)
+    """Return whether a cache may hold rotated keys: the rotation of a key depends neither on length nor on the query.
+
+    Args:
+        encoding: the record.
+    """
+    rotates = encoding.rotate is not None or encoding.rotate_keys is not None
+    return not encoding.bands and (encoding.adapt is None or not rotates)
 
 
 def check_extent(encoding: Encoding, extent: Extent | None, positions: Any) -> None:
@@ -109,16 +113,16 @@ def rotate_and_attend(
     k_tokens: TokenPositions,
 ) -> Array:
     """Adapt to one extent, rotate and run `attend(q, k, v, positions=, k_positions=, hooks=)`, once per band."""
-    settled = adapt(encoding, params, extent)
-    run = functools.partial(attend, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, settled))
-    q_turn, k_turn = rotary_positions(q_tokens, q.shape[:-2]), rotary_positions(k_tokens, k.shape[:-2])
+    adapted = adapt(encoding, params, extent)
+    run = functools.partial(attend, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, adapted))
+    q_positions, k_positions = rotary_positions(q_tokens, q.shape[:-2]), rotary_positions(k_tokens, k.shape[:-2])
     if not encoding.bands:
-        q = rotate_queries(encoding, settled, q, q_turn)
-        k = k if keys_are_rotated else rotate_keys(encoding, settled, k, k_turn)
+        q = rotate_queries(encoding, adapted, q, q_positions)
+        k = k if keys_are_rotated else rotate_keys(encoding, adapted, k, k_positions)
         return run(q, k, v)
     parts = []
-    for low, high, turn, turn_keys in encoding.bands:
-        rotated = turn(settled, q, q_turn), turn_keys(settled, k, k_turn)
+    for low, high, rotate_band, rotate_band_keys in encoding.bands:
+        rotated = rotate_band(adapted, q, q_positions), rotate_band_keys(adapted, k, k_positions)
         parts.append(run(*rotated, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
     return merge_attention(parts)[0]
 
@@ -162,26 +166,26 @@ def _at_extents(
         return jax.vmap(at_extent)(extent, q, k, v, *sides)
     if extent.shape != q.shape[:2]:
         raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
-    return jax.vmap(functools.partial(_row_by_row, at_extent))(extent, q, k, v, *sides)
+    return jax.vmap(functools.partial(_query_by_query, at_extent))(extent, q, k, v, *sides)
 
 
-def _row_by_row(
+def _query_by_query(
     attend: Any, extent: Array, q: Array, k: Array, v: Array, q_tokens: TokenPositions, k_tokens: TokenPositions
 ) -> Array:
-    """Attend one query of a sequence at a time, each with its own extent."""
+    """Attend from one query of a sequence at a time, each with its own extent."""
 
-    def row(operands: tuple[Array, Array, TokenPositions]) -> Array:
+    def one_query(operands: tuple[Array, Array, TokenPositions]) -> Array:
         extent, q, tokens = operands
         return attend(extent, q[None], k, v, jax.tree.map(lambda leaf: leaf[None], tokens), k_tokens)[0]
 
-    return jax.lax.map(row, (extent, q, q_tokens))
+    return jax.lax.map(one_query, (extent, q, q_tokens))
 
 
 def _batched(tokens: TokenPositions, batch: int, length: int) -> TokenPositions:
-    """Return tokens whose every field leads with the batch."""
+    """Return tokens with a batch axis in every field."""
 
-    def widen(leaf: Array) -> Array:
-        lead = leaf.ndim > 1 and leaf.shape[:2] == (batch, length)
-        return leaf if lead else jnp.broadcast_to(leaf, (batch, *leaf.shape))
+    def with_batch(leaf: Array) -> Array:
+        has_batch = leaf.ndim > 1 and leaf.shape[:2] == (batch, length)
+        return leaf if has_batch else jnp.broadcast_to(leaf, (batch, *leaf.shape))
 
-    return jax.tree.map(widen, tokens)
+    return jax.tree.map(with_batch, tokens)

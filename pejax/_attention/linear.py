@@ -1,11 +1,11 @@
-"""Linear attention with rotated features: a sum over keys that is kept as a state, so no pair is ever computed twice.
+"""Linear attention with rotated features (RoFormer): time and memory linear in the length.
 
     o_i = Σ_j (R_i φ(q_i))·(R_j φ(k_j)) v_j / Σ_j φ(q_i)·φ(k_j),   φ(x) = elu(x) + 1
 
-Without a mask `Σ_j R_j φ(k_j) v_jᵀ` serves every query. Where queries see their own segment, or keys up to their own,
-the tokens come in order of segment and index; a scan over chunks of them keeps the sum so far and forgets it where a
-segment ends, and within a chunk the pairs are computed as they are. Backward computes each chunk again: only the state
-at the start of each is kept, which for chunks of D tokens or more is no larger than the keys.
+Without a mask, the sum `Σ_j R_j φ(k_j) v_jᵀ` is the same for all queries. With a causal mask or segments, the tokens
+are sorted by segment and order, and a scan over chunks carries the sum over earlier keys of the same segment; inside a
+chunk, all pairs are computed. The backward pass computes each chunk again. Only the sums at the start of each chunk are
+saved, which for chunks of D tokens or more are no larger than the keys.
 """
 
 import functools
@@ -27,11 +27,11 @@ from pejax._ops.pytrees import wide
 from pejax._tokens import TokenPositions, as_token_positions
 
 CHUNK = 64
-"""Tokens of a chunk, or as many as a head has channels if those are more."""
+"""Tokens per chunk; D tokens if the head dimension D is larger."""
 
 
 class Head(NamedTuple):
-    """The features of one key head and of the G query heads that read it."""
+    """The features φ of one key head and of its G query heads, plain and rotated, and the values."""
 
     q: Float[Array, "G T D"]
     k: Float[Array, "S D"]
@@ -40,12 +40,12 @@ class Head(NamedTuple):
     v: Float[Array, "S D"]
 
 
-class Line(NamedTuple):
-    """Tokens sorted by (segment, order), each key before the queries that see it.
+class SortKeys(NamedTuple):
+    """The sort keys of tokens: segment, then order.
 
     Attributes:
-        segments: never falling, but for 0 in between: tokens that neither see nor are seen.
-        order: never falling within a segment; a query sees the keys of its segment up to its own.
+        segments: segment ids; 0 = padding, which is masked.
+        order: order within the segment; a causal query sees the keys of its segment up to its own order.
     """
 
     segments: UInt32[Array, "*B T"]
@@ -69,25 +69,25 @@ def linear_attention(
     rotation is in the numerator alone, so that the denominator stays positive; the weights may be negative, and do not
     sum to 1. A query that sees no key gives zeros. The arithmetic is float32.
 
-    Tokens that do not come by segment and order are put in line first, which costs a sort, and twice the work.
+    Tokens that are not sorted by segment and order are sorted first, which takes a sort and doubles the work.
 
     Args:
         q: queries, not rotated.
         k: keys, not rotated; H must be a multiple of K, and query head h attends to key head `h // (H/K)`.
         v: values.
         positions: of the queries, as in `dot_product_attention`. None = 0 ... T-1.
-        k_positions: those of the keys. None = `positions`.
-        rotate: `Partial(encoding.rotate, params)`, applied to the features φ; None = no position. What it multiplies by
-            besides turning (an attention factor, a temperature) multiplies the output.
-        rotate_keys: the same for keys, where the encoding has one. None = `rotate`.
-        causal: keys after the query, by `TokenPositions.order`, are not seen.
+        k_positions: of the keys. None = `positions`.
+        rotate: `Partial(encoding.rotate, params)`, applied to the features φ; None = no position. If it also scales (by
+            an attention factor or a temperature), the output is scaled too.
+        rotate_keys: the same for keys, if the encoding has `rotate_keys`. None = `rotate`.
+        causal: whether keys after the query, by `TokenPositions.order`, are masked.
 
     Returns:
         The output in q's type.
 
     Raises:
-        ValueError: shapes that do not agree, or no order under `causal`.
-        TypeError: an operand of another kind.
+        ValueError: shapes that do not match, or tokens without an order under `causal`.
+        TypeError: an operand that is not an array, or `rotate` that is not a `Partial`.
 
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 19; for φ and the running sum Katharopoulos et al. 2020,
@@ -96,7 +96,7 @@ def linear_attention(
     check_partials(rotate=rotate, rotate_keys=rotate_keys)
     check_arrays(q, k, v)
     positions = jnp.arange(q.shape[-3]) if positions is None else positions
-    one_side = k_positions is None or k_positions is positions
+    same_tokens = k_positions is None or k_positions is positions
     features = positive(wide(q)), positive(wide(k))
     prepared = lambda q, k: prepare(q, k, v, positions, k_positions, Hooks(), None)
     plain, layout = prepared(*features)
@@ -109,120 +109,129 @@ def linear_attention(
     rotated, _ = prepared(
         *(x if hook is None else hook(x, at) for hook, x, at in zip(hooks, features, sides, strict=True))
     )
-    output = _attend(Head(plain.q, plain.k, rotated.q, rotated.k, plain.v), plain, layout, causal, one_side)
+    output = _attend(Head(plain.q, plain.k, rotated.q, rotated.k, plain.v), plain, layout, causal, same_tokens)
     return jnp.moveaxis(output, 3, 1).reshape(q.shape).astype(q.dtype)
 
 
 def positive(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Return `elu(x) + 1`, to full precision where it is small."""
+    """Return `elu(x) + 1`, with full relative precision where it is close to 0."""
     return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x)))
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _attend(heads: Head, operands: Operands, layout: Layout, causal: bool, one_side: bool) -> Float[Array, "N K G T D"]:
-    """Attend from all queries; `one_side` says that queries and keys are the same tokens."""
+def _attend(
+    heads: Head, operands: Operands, layout: Layout, causal: bool, same_tokens: bool
+) -> Float[Array, "N K G T D"]:
+    """Attend from all queries of all heads; `same_tokens`: whether queries and keys are the same tokens."""
     if not causal and operands.q_tokens.segment_ids is None and operands.k_tokens.segment_ids is None:
-        return each(each(_see_all))(heads)
-    lines = _lines(operands, layout, causal)
+        return each(each(_unmasked))(heads)
+    sort_keys = _sort_keys(operands, layout, causal)
 
-    def stand(heads: Head, line: Line) -> Array:
-        return each(jax.checkpoint(lambda head: _scan(head, line)))(heads)
+    def sorted_tokens(heads: Head, order: SortKeys) -> Array:
+        return each(jax.checkpoint(lambda head: _scan(head, order)))(heads)
 
-    def align(heads: Head, lines: tuple[Line, Line]) -> Array:
-        place, line = _merged(*lines)
-        return each(jax.checkpoint(lambda head: _aligned(head, place, line)))(heads)
+    def any_tokens(heads: Head, sort_keys: tuple[SortKeys, SortKeys]) -> Array:
+        permutation, order = _merge_sorted(*sort_keys)
+        return each(jax.checkpoint(lambda head: _scan_merged(head, permutation, order)))(heads)
 
-    if not (causal and one_side):
-        return each(align)(heads, lines)
-    in_line = jnp.all(jax.vmap(_stands)(lines[0]))
-    return lax.cond(in_line, lambda: each(stand)(heads, lines[0]), lambda: each(align)(heads, lines))
+    if not (causal and same_tokens):
+        return each(any_tokens)(heads, sort_keys)
+    are_sorted = jnp.all(jax.vmap(_is_sorted)(sort_keys[0]))
+    return lax.cond(
+        are_sorted, lambda: each(sorted_tokens)(heads, sort_keys[0]), lambda: each(any_tokens)(heads, sort_keys)
+    )
 
 
-def _see_all(head: Head) -> Float[Array, "G T D"]:
+def _unmasked(head: Head) -> Float[Array, "G T D"]:
+    """Attend from all queries of one key head to all keys."""
     state, total = head.rotated_k.T @ wide(head.v), jnp.sum(head.k, axis=0)
     return _rows(head.rotated_q, state) / nonzero(_rows(head.q, total))[..., None]
 
 
 def _rows(x: Float[Array, "G T D"], y: Float[Array, "D *E"]) -> Float[Array, "G T *E"]:
-    """Multiply all rows by a matrix or a vector, in one product of two dimensions."""
+    """Multiply all rows by a matrix or a vector, in one two-dimensional matmul."""
     return (x.reshape(-1, x.shape[-1]) @ y).reshape(*x.shape[:-1], *y.shape[1:])
 
 
-def _lines(operands: Operands, layout: Layout, causal: bool) -> tuple[Line, Line]:
-    """Return the lines of queries and keys, `(N, T)` and `(N, S)`, as the tokens come."""
+def _sort_keys(operands: Operands, layout: Layout, causal: bool) -> tuple[SortKeys, SortKeys]:
+    """Return the sort keys of queries `(N, T)` and of keys `(N, S)`, in the order of the operands."""
 
-    def of_one(*sides: TokenPositions) -> tuple[Line, Line]:
-        if causal:  # refuse tokens that have no order
+    def of_entry(*sides: TokenPositions) -> tuple[SortKeys, SortKeys]:
+        if causal:  # raises if the tokens have no order
             check_orders(*sides)
         orders = [
             (side.positions if side.order is None else side.order) if causal else jnp.zeros(len(side.positions), int)
             for side in sides
         ]
         kind = np.result_type(np.int32, *(order.dtype for order in orders))
-        q_line, k_line = (Line(_segments(side), order.astype(kind)) for side, order in zip(sides, orders, strict=True))
-        return q_line, k_line
+        of_q, of_k = (SortKeys(_segments(side), order.astype(kind)) for side, order in zip(sides, orders, strict=True))
+        return of_q, of_k
 
     sides, axes = (operands.q_tokens, operands.k_tokens), (layout.q_axes, layout.k_axes)
     if any(axis is not None for side in axes for axis in side):
-        return jax.vmap(of_one, axes)(*sides)
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (len(operands.q), *x.shape)), of_one(*sides))
+        return jax.vmap(of_entry, axes)(*sides)
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (len(operands.q), *x.shape)), of_entry(*sides))
 
 
 def _segments(tokens: TokenPositions) -> UInt32[Array, " T"]:
-    """Return the segments as numbers of which 0 is the least, all 1 where there are none."""
+    """Return the segment ids as unsigned integers, of which 0 is the smallest; all 1 if there are none."""
     if tokens.segment_ids is None:
         return jnp.ones(len(tokens.positions), jnp.uint32)
     return tokens.segment_ids.astype(jnp.int32).astype(jnp.uint32)
 
 
-def _stands(line: Line) -> Bool[Array, ""]:
-    """Return whether tokens that are queries and keys at once stand in line as they come."""
-    segments, order = line
+def _is_sorted(sort_keys: SortKeys) -> Bool[Array, ""]:
+    """Return whether tokens that are both queries and keys are already sorted, apart from padding in between."""
+    segments, order = sort_keys
     before = lax.cummax(segments)[:-1]
     follows = (segments[1:] == segments[:-1]) & (order[1:] > order[:-1])
     return jnp.all(follows | (segments[1:] > before) | (segments[1:] == 0))
 
 
-def _merged(q_line: Line, k_line: Line) -> tuple[Int[Array, " N"], Line]:
-    """Put queries and keys in one line; return which of `[*queries, *keys]` stands where, and the line."""
-    segments, order = (jnp.concatenate(pair) for pair in zip(q_line, k_line, strict=True))
-    is_query = jnp.arange(len(order)) < len(q_line.order)
-    place = jnp.lexsort((is_query, order, segments))
-    return place, Line(segments[place], order[place])
+def _merge_sorted(q_keys: SortKeys, k_keys: SortKeys) -> tuple[Int[Array, " N"], SortKeys]:
+    """Sort queries and keys together, with each key before the queries that see it.
+
+    Returns:
+        The indices into `[*queries, *keys]` in sorted order, and the sorted sort keys.
+    """
+    segments, order = (jnp.concatenate(pair) for pair in zip(q_keys, k_keys, strict=True))
+    is_query = jnp.arange(len(order)) < len(q_keys.order)
+    permutation = jnp.lexsort((is_query, order, segments))
+    return permutation, SortKeys(segments[permutation], order[permutation])
 
 
-def _aligned(head: Head, place: Int[Array, " N"], line: Line) -> Float[Array, "G T D"]:
-    """Scan queries and keys that stand in one line: a query has no key there, a key no query."""
-    t, count = head.q.shape[1], len(place)
-    key_place = jnp.where(place < t, count, place - t)
-    queries = lambda x: jnp.take(x, place, axis=1, mode="fill", fill_value=0)
-    keys = lambda x: jnp.take(x, key_place, axis=0, mode="fill", fill_value=0)
-    both = Head(queries(head.q), keys(head.k), queries(head.rotated_q), keys(head.rotated_k), keys(head.v))
-    return _scan(both, line)[:, jnp.argsort(place)[:t]]
+def _scan_merged(head: Head, permutation: Int[Array, " N"], sort_keys: SortKeys) -> Float[Array, "G T D"]:
+    """Scan the merged sequence of queries and keys: each row is a query or a key, and its other half is zero."""
+    t, count = head.q.shape[1], len(permutation)
+    key_index = jnp.where(permutation < t, count, permutation - t)
+    queries = lambda x: jnp.take(x, permutation, axis=1, mode="fill", fill_value=0)
+    keys = lambda x: jnp.take(x, key_index, axis=0, mode="fill", fill_value=0)
+    merged = Head(queries(head.q), keys(head.k), queries(head.rotated_q), keys(head.rotated_k), keys(head.v))
+    return _scan(merged, sort_keys)[:, jnp.argsort(permutation)[:t]]
 
 
-def _scan(head: Head, line: Line) -> Float[Array, "G T D"]:
-    """Attend from queries that stand in line to the keys that stand in the same places or before."""
+def _scan(head: Head, sort_keys: SortKeys) -> Float[Array, "G T D"]:
+    """Attend from sorted queries to the keys of their segment, at the same index or before, by a scan over chunks."""
     length, dim = head.k.shape
     size = min(max(CHUNK, dim), length)
 
-    def cut(x: Array, axis: int) -> Array:
+    def to_chunks(x: Array, axis: int) -> Array:
         padded = jnp.pad(x, [(0, -length % size if i == axis else 0) for i in range(x.ndim)])
         return jnp.moveaxis(padded.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :]), axis, 0)
 
-    chunks = Head(cut(head.q, 1), cut(head.k, 0), cut(head.rotated_q, 1), cut(head.rotated_k, 0), cut(head.v, 0))
+    chunks = Head(*(to_chunks(x, axis) for x, axis in zip(head, (1, 0, 1, 0, 0), strict=True)))
     empty = State(jnp.zeros((dim, dim), head.k.dtype), jnp.zeros(dim, head.k.dtype), jnp.uint32(0))
-    _, outputs = lax.scan(jax.checkpoint(_step), empty, (chunks, Line(*(cut(x, 0) for x in line))))
+    _, outputs = lax.scan(jax.checkpoint(_step), empty, (chunks, SortKeys(*(to_chunks(x, 0) for x in sort_keys))))
     return jnp.moveaxis(outputs, 0, 1).reshape(len(head.q), -1, dim)[:, :length]
 
 
 class State(NamedTuple):
-    """What a chunk knows of the keys before it.
+    """The carry of the scan: sums over the earlier keys of the last segment.
 
     Attributes:
-        products: the sum of k v^T over those of the last segment.
-        features: the sum of k over the same.
-        segment: the last one.
+        products: the sum of k v^T, with k rotated.
+        features: the sum of k, not rotated.
+        segment: id of that segment.
     """
 
     products: Float[Array, "D D"]
@@ -230,18 +239,18 @@ class State(NamedTuple):
     segment: UInt32[Array, ""]
 
 
-def _step(state: State, chunk: tuple[Head, Line]) -> tuple[State, Float[Array, "G C D"]]:
+def _step(state: State, chunk: tuple[Head, SortKeys]) -> tuple[State, Float[Array, "G C D"]]:
     """Return the state after a chunk, and the output of its queries."""
     (q, k, rotated_q, rotated_k, v), (segments, order) = chunk
-    v, seen = wide(v), segments != 0
-    sees = (segments[:, None] == segments) & seen & (order[:, None] >= order)
-    goes_on = segments == state.segment
-    pairs, turned_pairs = (jnp.where(sees, _rows(*x), 0) for x in ((q, k.T), (rotated_q, rotated_k.T)))
-    sums = _rows(turned_pairs, v) + jnp.where(goes_on[:, None], _rows(rotated_q, state.products), 0)
-    totals = jnp.sum(pairs, axis=-1) + jnp.where(goes_on, _rows(q, state.features), 0)
+    v, not_padding = wide(v), segments != 0
+    visible_pairs = (segments[:, None] == segments) & not_padding & (order[:, None] >= order)
+    continues = segments == state.segment
+    pairs, rotated_pairs = (jnp.where(visible_pairs, _rows(*x), 0) for x in ((q, k.T), (rotated_q, rotated_k.T)))
+    sums = _rows(rotated_pairs, v) + jnp.where(continues[:, None], _rows(rotated_q, state.products), 0)
+    totals = jnp.sum(pairs, axis=-1) + jnp.where(continues, _rows(q, state.features), 0)
     last = jnp.maximum(state.segment, jnp.max(segments))
-    stays = (seen & (segments == last))[:, None]
-    kept = lambda x: jnp.where(state.segment == last, x, 0)
-    products = kept(state.products) + jnp.where(stays, rotated_k, 0).T @ v
-    features = kept(state.features) + jnp.sum(jnp.where(stays, k, 0), axis=0)
+    in_last = (not_padding & (segments == last))[:, None]
+    if_continued = lambda x: jnp.where(state.segment == last, x, 0)
+    products = if_continued(state.products) + jnp.where(in_last, rotated_k, 0).T @ v
+    features = if_continued(state.features) + jnp.sum(jnp.where(in_last, k, 0), axis=0)
     return State(products, features, last), sums / nonzero(totals)[..., None]

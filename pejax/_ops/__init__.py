@@ -1,1 +1,1 @@
-"""Functions from arrays to arrays that know nothing of encodings, attention or models."""
+"""Array functions that do not depend on encodings, attention or models."""

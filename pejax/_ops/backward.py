@@ -1,12 +1,12 @@
-"""Functions with a backward pass of their own that forward mode and second derivatives know too.
+"""Custom backward passes that also support forward mode and higher derivatives.
 
-`jax.custom_vjp` gives a function a faster backward pass and takes all other derivatives away. Here the tangent map N of
-the plain function is part of a linear system, whose solution and whose transposed solution are given:
+`jax.custom_vjp` gives a function a faster backward pass, but then forward mode and second derivatives fail. Here the
+derivative N of the plain function is written as a linear system, with a given solution and a given transposed solution:
 
-    (I - N) x = b    x = (I + N) b    as N N = 0: it leads from the inputs' part of b to the outputs' part of x
+    (I - N) x = b    x = (I + N) b    because N N = 0: N maps the part of b for the inputs to that for the outputs
 
-Reverse mode transposes the solution, and so runs the faster backward pass; whatever else JAX wants to know of N it
-finds by differentiating the plain function.
+Reverse mode transposes the solution, and so runs the faster backward pass. For all other derivatives JAX differentiates
+the plain function.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,12 +21,13 @@ from jaxtyping import Array, Float
 def with_backward(
     run: Callable[..., Array], plain: Callable[..., Array], backward: Callable[..., Any]
 ) -> Callable[..., Array]:
-    """Return `run`, with every derivative.
+    """Return a function that computes `run`, with the backward pass `backward` and all other derivatives of `plain`.
 
     Args:
-        run: `(*operands) -> array`, as fast as can be; need not be differentiable.
-        plain: the same, of what JAX differentiates.
-        backward: `(operands, d_output)` to a tree with a gradient for each float of the operands, in their order.
+        run: `(*operands) -> array`, fast; need not be differentiable.
+        plain: the same function, written in operations that JAX can differentiate.
+        backward: `(operands, d_output) -> gradients`, a pytree with one gradient per floating point leaf of the
+            operands, in their order.
     """
 
     @jax.custom_jvp
@@ -35,15 +36,16 @@ def with_backward(
 
     @function.defjvp
     def _(operands: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
-        return function(*operands), _push(plain, backward, operands, tangents)
+        return function(*operands), _tangent(plain, backward, operands, tangents)
 
     return function
 
 
 def _value(run: Callable[..., Array], plain: Callable[..., Array], operands: Any) -> Array:
-    """Return `run(*operands)`, whose derivative is that of `plain` where JAX forgets the rule for it.
+    """Return `run(*operands)`, in a form that has the derivative of `plain` even where JAX drops the custom rule.
 
-    It does in a loop that is differentiated twice. The system has 1 and the output: (1, y - plain) = (1, 0).
+    JAX drops it in a loop that is differentiated twice. The unknowns of the linear system are 1 and the output y:
+    (1, y - plain(*operands)) = (1, 0).
     """
     output = jax.eval_shape(plain, *operands)
     after_one = lambda y: lax.pad(y.reshape(-1), jnp.zeros((), y.dtype), [(1, 0, 0)])
@@ -56,41 +58,43 @@ def _value(run: Callable[..., Array], plain: Callable[..., Array], operands: Any
     return solution[1:].reshape(output.shape)
 
 
-def _push(plain: Callable[..., Array], backward: Callable[..., Any], operands: Any, tangents: Any) -> Array:
-    """Return the tangent of `plain`, so that its transpose is `backward`."""
+def _tangent(plain: Callable[..., Array], backward: Callable[..., Any], operands: Any, tangents: Any) -> Array:
+    """Return the tangent of `plain`, as a linear solution whose transpose is `backward`."""
     leaves, tree = jax.tree.flatten(operands)
-    places = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    floats = [leaves[i] for i in places]
+    indices = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    floats = [leaves[i] for i in indices]
 
     def of_floats(*floats: Array) -> Array:
-        given = dict(zip(places, floats, strict=True))
-        return plain(*tree.unflatten([given.get(i, leaf) for i, leaf in enumerate(leaves)]))
+        replaced = dict(zip(indices, floats, strict=True))
+        return plain(*tree.unflatten([replaced.get(i, leaf) for i, leaf in enumerate(leaves)]))
 
     output = jax.eval_shape(of_floats, *floats)
     push = lambda x: jax.jvp(of_floats, floats, _split(x, floats))[1].reshape(-1)
     pull = lambda y: _join(jax.tree.leaves(backward(operands, y.reshape(output.shape))), output.dtype)
     all_tangents = jax.tree.leaves(tangents)
-    b, zero = _join([all_tangents[i] for i in places], output.dtype), jnp.zeros((), output.dtype)
-    into, out = lambda x: x[: b.size], lambda x: x[b.size :]
-    at_inputs = lambda part: lax.pad(part, zero, [(0, output.size, 0)])
-    at_outputs = lambda part: lax.pad(part, zero, [(b.size, 0, 0)])
+    b, zero = _join([all_tangents[i] for i in indices], output.dtype), jnp.zeros((), output.dtype)
+    # the unknowns are one vector: first the inputs' part, then the outputs'
+    inputs_of, outputs_of = lambda x: x[: b.size], lambda x: x[b.size :]
+    as_inputs = lambda part: lax.pad(part, zero, [(0, output.size, 0)])
+    as_outputs = lambda part: lax.pad(part, zero, [(b.size, 0, 0)])
     solution = lax.custom_linear_solve(
-        lambda x: x - at_outputs(push(into(x))),
-        at_inputs(b),
-        solve=lambda _, b: b + at_outputs(push(into(b))),
-        transpose_solve=lambda _, c: c + at_inputs(pull(out(c))),
+        lambda x: x - as_outputs(push(inputs_of(x))),
+        as_inputs(b),
+        solve=lambda _, b: b + as_outputs(push(inputs_of(b))),
+        transpose_solve=lambda _, c: c + as_inputs(pull(outputs_of(c))),
     )
-    return out(solution).reshape(output.shape)
+    return outputs_of(solution).reshape(output.shape)
 
 
 def _join(parts: Sequence[Array], dtype: Any) -> Float[Array, " N"]:
+    """Return the elements of all arrays as one vector."""
     return jnp.concatenate([x.astype(dtype).reshape(-1) for x in parts])
 
 
-def _split(whole: Float[Array, " N"], like: Sequence[Array]) -> list[Array]:
-    """Undo `_join` of arrays like these."""
+def _split(joined: Float[Array, " N"], like: Sequence[Array]) -> list[Array]:
+    """Undo `_join`: return arrays of the shapes and types of those in `like`."""
     ends = [0]
     for x in like:
         ends.append(ends[-1] + x.size)
     parts = zip(like, ends[:-1], ends[1:], strict=True)
-    return [whole[start:end].reshape(x.shape).astype(x.dtype) for x, start, end in parts]
+    return [joined[start:end].reshape(x.shape).astype(x.dtype) for x, start, end in parts]

@@ -1,7 +1,7 @@
-"""bfloat16 by its bits, for arrays that are kept, or read and written slice by slice, and for rounding.
+"""bfloat16 arrays stored as their bits, uint16, and rounding to bfloat16: both avoid slow paths of XLA:CPU.
 
-XLA:CPU slices float32 in place of bfloat16: it would convert the whole array for every slice it reads or writes. And
-its own conversion to bfloat16 slows down the loop it is part of: one with an exponential took 1.6 times as long.
+XLA:CPU slices float32, not bfloat16: it converts all of a bfloat16 array to float32 for every slice that it reads or
+writes. Its conversion to bfloat16 also slows the loop that contains it: one with an exponential by a factor of 1.6.
 """
 
 import jax.numpy as jnp
@@ -13,22 +13,22 @@ from pejax._ops.bitcast import bitcast
 
 
 def as_bits(x: Shaped[Array, "*B"]) -> Shaped[Array, "*B"]:
-    """Return bfloat16 as uint16, all else as it is."""
+    """Return the bits of bfloat16 as uint16, any other type unchanged."""
     return bitcast(x, jnp.uint16) if x.dtype == jnp.bfloat16 else x
 
 
 def from_bits(x: Shaped[Array, "*B"]) -> Float[Array, "*B"]:
-    """Undo `as_bits` of floats."""
+    """Undo `as_bits` for floats: return uint16 as bfloat16, any other type unchanged."""
     return lax.bitcast_convert_type(x, jnp.bfloat16) if x.dtype == jnp.uint16 else x
 
 
-def as_kept(x: Float[Array, "*B"], like: Shaped[Array, "*C"]) -> Shaped[Array, "*B"]:
-    """Return x as what `as_bits` made `like` of: in its type, or by the bits of it."""
+def as_stored(x: Float[Array, "*B"], like: Shaped[Array, "*C"]) -> Shaped[Array, "*B"]:
+    """Return x in the storage type of `like`: as the bits of bfloat16 if that is uint16, else cast to its type."""
     return as_bits(x.astype(jnp.bfloat16)) if like.dtype == jnp.uint16 else x.astype(like.dtype)
 
 
 def rounded(x: Float[Array, "*B"], dtype: DTypeLike) -> Float[Array, "*B"]:
-    """Return what `x.astype(dtype)` does, float32 to bfloat16 by integers: half a unit more, ties to even, cut off."""
+    """Return `x.astype(dtype)`; from float32 to bfloat16 it rounds half to even by integer arithmetic."""
     if x.dtype != jnp.float32 or dtype != jnp.bfloat16:
         return x.astype(dtype)
     bits = lax.bitcast_convert_type(x, jnp.uint32)

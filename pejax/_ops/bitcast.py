@@ -1,4 +1,4 @@
-"""The bits of an array as another type."""
+"""A bitcast that is safe for arrays that XLA may fold as constants."""
 
 from jax import lax
 from jax.typing import DTypeLike
@@ -6,9 +6,9 @@ from jaxtyping import Array, Shaped
 
 
 def bitcast(x: Shaped[Array, "..."], dtype: DTypeLike) -> Shaped[Array, "..."]:
-    """Return the bits of x as another type, where x may be a constant of the compiled program, transposed.
+    """Return the bits of x as another type, also if x is a transposed constant of the compiled program.
 
-    XLA folds the bits of such a constant in the order that they have in memory, for whatever order the result is to
-    have (docs/known-traps.md). What is behind a barrier is not folded.
+    XLA folds the bitcast of such a constant in the order of its elements in memory and ignores the transpose
+    (docs/known-traps.md). The barrier prevents that folding.
     """
     return lax.bitcast_convert_type(lax.optimization_barrier(x), dtype)

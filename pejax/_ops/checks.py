@@ -1,4 +1,4 @@
-"""Checks of what users give."""
+"""Checks of arguments: positions and choices from a list."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +6,7 @@ from jaxtyping import Array, Shaped
 
 
 def check_position_type(positions: Shaped[Array | np.ndarray, "..."]) -> None:
-    """Refuse positions that are no numbers, and floats that do not hold every position: it would be another one.
+    """Refuse positions that are not numbers, and floats of 16 bits, which would round positions to other ones.
 
     Raises:
         TypeError: neither integers nor floats of at least 32 bits.
@@ -16,18 +16,24 @@ def check_position_type(positions: Shaped[Array | np.ndarray, "..."]) -> None:
     if not (narrow or jnp.issubdtype(kind, jnp.integer) or jnp.issubdtype(kind, jnp.floating)):
         raise TypeError(f"positions must be integers or floats, got {kind}")
     if narrow:
-        most = 2 ** (jnp.finfo(kind).nmant + 1)
-        raise TypeError(f"positions must be integers or float32, got {kind}, which is exact only up to {most:,}")
+        largest = 2 ** (jnp.finfo(kind).nmant + 1)
+        raise TypeError(f"positions must be integers or float32, got {kind}, which is exact only up to {largest:,}")
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is not one of the choices."""
+    """Raise ValueError for a value that is not one of the choices; `name` is the argument in the message."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def check_positions(positions: tuple[int, ...], tokens: tuple[int, ...], axes: int) -> None:
-    """Refuse a shape that is neither the tokens' own `(*B, T)` nor `(T,)`, followed by A where A > 1."""
+    """Raise ValueError for positions of a wrong shape: it must be `(*B, T)` or `(T,)`, followed by A if A > 1.
+
+    Args:
+        positions: their shape.
+        tokens: `(*B, T)`, the shape of the tokens.
+        axes: A, number of position axes.
+    """
     trailing = (axes,) if axes > 1 else ()
     allowed = (tokens[-1:] + trailing, tokens + trailing)
     if positions not in allowed:

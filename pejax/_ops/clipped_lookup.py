@@ -1,10 +1,10 @@
-"""Reads and sums the rows of a table by clipped relative position, fast where positions count on by one.
+"""Lookup and summation by clipped relative position, with a fast form for CPUs at consecutive positions.
 
     pick      out[i, j] = scores[i, clip(k_j - q_i) + m]           clip: to -m ... m
     collect   out[i, r] = Σ_j weights[i, j] · [clip(k_j - q_i) + m = r]
 
-Each is the other's transpose. On CPUs, where each such pick is slow, pairs beyond the clip share two columns, and the
-others are read a row at a time where positions count on by one.
+Each is the transpose of the other. Lookups of single elements are slow on CPUs. There, all pairs at or beyond the clip
+read one of two columns, and at consecutive positions the other pairs of a query are read as one slice.
 """
 
 import functools
@@ -20,7 +20,10 @@ from pejax._ops.backward import with_backward
 from pejax._ops.relative import relative_positions
 
 STRIP = 32
-"""Queries of a strip, whose pairs closer than the clip are picked together."""
+"""Queries per strip, whose pairs closer than the clip are read together."""
+
+GENERAL, ALL_BEFORE, ALL_AFTER, CONSECUTIVE = range(4)
+"""Forms of lookup: any positions; every key at least m before, or after, every query; consecutive positions."""
 
 
 def gather_rows(scores: Float[Array, "T R"], rows: Int[Array, "T S"]) -> Float[Array, "T S"]:
@@ -33,10 +36,10 @@ def scatter_rows(weights: Float[Array, "T S"], rows: Int[Array, "T S"], count: i
     return jax.vmap(lambda rows, weights: jnp.zeros(count, jnp.float32).at[rows].add(weights))(rows, weights)
 
 
-def _pick_any(
+def _pick_general(
     scores: Float[Array, "T R"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
 ) -> Float[Array, "T S"]:
-    """Return `scores[i, clip(p_j - p_i) + m]`, wherever the positions are."""
+    """Return `scores[i, clip(k_j - q_i) + m]` at any positions."""
     return gather_rows(scores, _rows(q_positions, k_positions, scores.shape[1]))
 
 
@@ -44,38 +47,38 @@ def _pick_any(
 def _pick_fast(
     scores: Float[Array, "T R"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
 ) -> Float[Array, "T S"]:
-    """Return the same, on a CPU by what the positions are."""
+    """Return the same; on a CPU by the fastest form for these positions."""
     rows = scores.shape[1]
     m = (rows - 1) // 2
-    anywhere = lambda scores: _pick_any(scores, q_positions, k_positions)
+    general = lambda scores: _pick_general(scores, q_positions, k_positions)
 
     def one_row(row: int) -> Callable[[Array], Array]:
         return lambda scores: jnp.broadcast_to(scores[:, row, None], (len(scores), len(k_positions)))
 
-    def counting(scores: Array) -> Array:
-        height, width, count, place = _strips(q_positions, k_positions, m)
-        ends = lambda column: jnp.broadcast_to(column, (len(scores), width))
-        lines = jnp.concatenate([ends(scores[:, :1]), scores, ends(scores[:, -1:])], axis=1)
+    def consecutive(scores: Array) -> Array:
+        height, width, count, corner_of = _strips(q_positions, k_positions, m)
+        repeated = lambda column: jnp.broadcast_to(column, (len(scores), width))
+        padded = jnp.concatenate([repeated(scores[:, :1]), scores, repeated(scores[:, -1:])], axis=1)
 
         def strip(i: Array, total: Array) -> Array:
-            top, left, corner = place(i)
-            first = jnp.clip(corner + m + width - jnp.arange(height, dtype=jnp.int32), 0, rows + width)
-            near = lax.dynamic_slice_in_dim(lines, top, height)
-            near = jax.vmap(lambda line, first: lax.dynamic_slice_in_dim(line, first, width))(near, first)
+            top, left, distance = corner_of(i)
+            first = jnp.clip(distance + m + width - jnp.arange(height, dtype=jnp.int32), 0, rows + width)
+            near = lax.dynamic_slice_in_dim(padded, top, height)
+            near = jax.vmap(lambda row, first: lax.dynamic_slice_in_dim(row, first, width))(near, first)
             return lax.dynamic_update_slice(total, near, (top, left))
 
         far = jnp.where(relative_positions(q_positions, k_positions) < 0, scores[:, :1], scores[:, -1:])
         return lax.fori_loop(0, count, strip, far)
 
-    cases = (anywhere, one_row(0), one_row(-1), counting)
-    by_case = functools.partial(lax.switch, _case(q_positions, k_positions, m), cases)
-    return lax.platform_dependent(scores, cpu=by_case, default=anywhere)
+    forms = (general, one_row(0), one_row(-1), consecutive)
+    fastest = functools.partial(lax.switch, _fastest_form(q_positions, k_positions, m), forms)
+    return lax.platform_dependent(scores, cpu=fastest, default=general)
 
 
-def _collect_any(
+def _collect_general(
     rows: int, weights: Float[Array, "T S"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
 ) -> Float[Array, "T R"]:
-    """Return what `collect` does, wherever the positions are."""
+    """Return the sums of `collect` at any positions."""
     return scatter_rows(weights, _rows(q_positions, k_positions, rows), rows)
 
 
@@ -83,46 +86,53 @@ def _collect_any(
 def _collect_fast(
     rows: int, weights: Float[Array, "T S"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
 ) -> Float[Array, "T R"]:
-    """Return the same, on a CPU by what the positions are."""
+    """Return the same; on a CPU by the fastest form for these positions."""
     m = (rows - 1) // 2
-    anywhere = lambda weights: _collect_any(rows, weights, q_positions, k_positions)
+    general = lambda weights: _collect_general(rows, weights, q_positions, k_positions)
 
     def one_row(row: int) -> Callable[[Array], Array]:
         return lambda weights: jnp.zeros((len(weights), rows), jnp.float32).at[:, row].set(jnp.sum(weights, axis=1))
 
-    def counting(weights: Array) -> Array:
-        height, width, count, place = _strips(q_positions, k_positions, m)
+    def consecutive(weights: Array) -> Array:
+        height, width, count, corner_of = _strips(q_positions, k_positions, m)
 
         def strip(i: Array, total: Array) -> Array:
-            top, left, corner = place(i)
-            first = jnp.clip(jnp.arange(height, dtype=jnp.int32) - corner - m + rows, 0, width + rows)
+            top, left, distance = corner_of(i)
+            first = jnp.clip(jnp.arange(height, dtype=jnp.int32) - distance - m + rows, 0, width + rows)
             near = jnp.pad(lax.dynamic_slice(weights, (top, left), (height, width)), ((0, 0), (rows, rows)))
-            near = jax.vmap(lambda line, first: lax.dynamic_slice_in_dim(line, first, rows))(near, first)
+            near = jax.vmap(lambda row, first: lax.dynamic_slice_in_dim(row, first, rows))(near, first)
             return lax.dynamic_update_slice_in_dim(total, near, top, 0)
 
-        between = lax.fori_loop(0, count, strip, jnp.zeros((len(weights), rows), jnp.float32))
+        inner = lax.fori_loop(0, count, strip, jnp.zeros((len(weights), rows), jnp.float32))
         relative = relative_positions(q_positions, k_positions)
         ends = [jnp.sum(jnp.where(far, weights, 0.0), axis=1)[:, None] for far in (relative <= -m, relative >= m)]
-        return jnp.concatenate([ends[0], between[:, 1:-1], ends[1]], axis=1)
+        return jnp.concatenate([ends[0], inner[:, 1:-1], ends[1]], axis=1)
 
-    cases = (anywhere, one_row(0), one_row(-1), counting)
-    by_case = functools.partial(lax.switch, _case(q_positions, k_positions, m), cases)
-    return lax.platform_dependent(weights, cpu=by_case, default=anywhere)
+    forms = (general, one_row(0), one_row(-1), consecutive)
+    fastest = functools.partial(lax.switch, _fastest_form(q_positions, k_positions, m), forms)
+    return lax.platform_dependent(weights, cpu=fastest, default=general)
 
 
 pick = with_backward(
-    _pick_fast, _pick_any, lambda operands, d_output: _collect_fast(operands[0].shape[1], d_output, *operands[1:])
+    _pick_fast, _pick_general, lambda operands, d_output: _collect_fast(operands[0].shape[1], d_output, *operands[1:])
 )
 
 
 @functools.cache
 def _collector(rows: int) -> Callable[..., Float[Array, "T R"]]:
-    run, plain = (functools.partial(function, rows) for function in (_collect_fast, _collect_any))
+    """Return `collect` for tables of this many rows, differentiable."""
+    run, plain = (functools.partial(function, rows) for function in (_collect_fast, _collect_general))
     return with_backward(run, plain, lambda operands, d_output: _pick_fast(d_output, *operands[1:]))
 
 
 def collect(rows: int, weights: Float[Array, "T S"], *positions: Int[Array, "..."]) -> Float[Array, "T R"]:
-    """Return the sum of the weights of the pairs that read each row: the transpose of `pick`."""
+    """Return, per query, the sum of the weights of the pairs that read each row of the table: the transpose of `pick`.
+
+    Args:
+        rows: R = 2m + 1, rows of the table.
+        weights: of all pairs.
+        *positions: of the queries, then of the keys.
+    """
     return _collector(rows)(weights, *positions)
 
 
@@ -132,29 +142,30 @@ def _rows(q_positions: Int[Array, " T"], k_positions: Int[Array, " S"], rows: in
     return jnp.clip(relative_positions(q_positions, k_positions), -m, m) + m
 
 
-def _case(q_positions: Int[Array, " T"], k_positions: Int[Array, " S"], m: int) -> Int[Array, ""]:
-    """Return 1 or 2 where every key is m before or after every query at least, 3 where positions count on, else 0."""
+def _fastest_form(q_positions: Int[Array, " T"], k_positions: Int[Array, " S"], m: int) -> Int[Array, ""]:
+    """Return which form of lookup is fastest at these positions."""
     before = relative_positions(jnp.min(q_positions)[None], jnp.max(k_positions)[None])[0, 0] <= -m
     after = relative_positions(jnp.max(q_positions)[None], jnp.min(k_positions)[None])[0, 0] >= m
-    counts = jnp.all(jnp.diff(q_positions) == 1) & jnp.all(jnp.diff(k_positions) == 1)
-    return jnp.select([before, after, counts], [1, 2, 3], 0)
+    consecutive = jnp.all(jnp.diff(q_positions) == 1) & jnp.all(jnp.diff(k_positions) == 1)
+    return jnp.select([before, after, consecutive], [ALL_BEFORE, ALL_AFTER, CONSECUTIVE], GENERAL)
 
 
 def _strips(
     q_positions: Int[Array, " T"], k_positions: Int[Array, " S"], m: int
 ) -> tuple[int, int, int, Callable[[Array], tuple[Array, Array, Array]]]:
-    """Return the height, width and number of windows that hold the pairs closer than the clip, and where each begins.
+    """Return the height, width and number of windows that cover the pairs closer than the clip, and their corners.
 
-    That is a row, a column and the key's position - the query's there, for positions that count on by one.
+    Positions must be consecutive. The last value is a function from the number of a window to its top row, its left
+    column, and key - query at that corner.
     """
     t, s = len(q_positions), len(k_positions)
-    distance = relative_positions(q_positions[:1], k_positions[:1])[0, 0].astype(jnp.int32)
+    offset = relative_positions(q_positions[:1], k_positions[:1])[0, 0].astype(jnp.int32)
     height = min(STRIP, t)
     width = min(height + 2 * m, s)
 
-    def place(i: Array) -> tuple[Array, Array, Array]:
+    def corner_of(i: Array) -> tuple[Array, Array, Array]:
         top = jnp.minimum(i * height, t - height).astype(jnp.int32)
-        left = jnp.clip(top - distance - m, 0, s - width)
-        return top, left, distance + left - top
+        left = jnp.clip(top - offset - m, 0, s - width)
+        return top, left, offset + left - top
 
-    return height, width, math.ceil(t / height), place
+    return height, width, math.ceil(t / height), corner_of

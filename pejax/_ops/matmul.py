@@ -1,11 +1,9 @@
-"""Matrix products of layers, and what their backward pass keeps.
-
-The product of a linear layer, its gradients in the order of axes that a CPU multiplies fastest.
+"""The matmul of a linear layer with fast gradients on CPUs (`product`), and rematerialization (`recompute`).
 
     y = x w        dx = dy wᵀ        dw = xᵀ dy
 
 JAX derives `dw = (dyᵀ x)ᵀ`, for which XLA:CPU copies all of dy. Its matrix kernels are fastest for row-major operands;
-in bfloat16 a transposed operand, or sums of another type than float32, take two to six times longer.
+in bfloat16, a transposed operand or sums of another type than float32 take two to six times longer.
 """
 
 from collections.abc import Callable
@@ -33,8 +31,8 @@ def product(
         kernel: of any type; multiplied in the type of x.
         bias: of any type.
     """
-    found = _sums(x, kernel.astype(x.dtype), (x.ndim - 1,), (0,))
-    return found if bias is None else found + bias.astype(found.dtype)
+    output = _contract(x, kernel.astype(x.dtype), (x.ndim - 1,), (0,))
+    return output if bias is None else output + bias.astype(output.dtype)
 
 
 def _forward(x: Array, kernel: Array, bias: Array | None) -> tuple[Array, tuple[Array, Array, Array | None]]:
@@ -45,7 +43,7 @@ def _backward(saved: tuple[Array, Array, Array | None], cotangent: Array) -> tup
     x, kernel, bias = from_bits(saved[0]), *saved[1:]
     d_bias = None if bias is None else jnp.sum(cotangent, tuple(range(x.ndim - 1))).astype(bias.dtype)
     cotangent = cotangent.astype(x.dtype)
-    d_x = _sums(cotangent, kernel.astype(x.dtype), (x.ndim - 1,), (1,))
+    d_x = _contract(cotangent, kernel.astype(x.dtype), (x.ndim - 1,), (1,))
     return d_x.astype(x.dtype), _kernel_gradient(x, cotangent).astype(kernel.dtype), d_bias
 
 
@@ -53,11 +51,11 @@ product.defvjp(_forward, _backward)
 
 
 def recompute(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return the function, but of its arguments alone is kept what its gradient needs: it is computed twice.
+    """Rematerialize a function: save only its arguments, and compute it again in the backward pass.
 
     Args:
-        function: of float arrays or None, cheap beside reading and writing what it computes on the way. A `product` at
-            its end is computed once: no gradient needs what it gave.
+        function: of float arrays or None. Use it where computing is cheaper than reading and writing intermediate
+            results. A final `product` is not computed again, because no gradient needs its output.
     """
     run = jax.custom_vjp(function)
 
@@ -71,63 +69,74 @@ def recompute(function: Callable[..., Array]) -> Callable[..., Array]:
     return run
 
 
-def _sums(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]) -> Array:
+def _contract(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]) -> Array:
+    """Return the product of a and b, summed over these axes in at least 32 bits."""
     kind = jnp.float32 if a.dtype.itemsize < 4 else a.dtype
     return lax.dot_general(a, b, ((a_axes, b_axes), ((), ())), preferred_element_type=kind)
 
 
 def _kernel_gradient(x: Float[Array, "*B C"], cotangent: Float[Array, "*B N"]) -> Float[Array, "C N"]:
-    """Return `xᵀ dy`, on a CPU as `(dyᵀ x)ᵀ` where dy is the narrower: it multiplies `aᵀ b` faster with a narrow a."""
+    """Return `xᵀ dy`. On a CPU as `(dyᵀ x)ᵀ` if dy is narrower than x: `aᵀ b` is faster there with a narrow a."""
     if platform() == "cpu" and x.shape[-1] > cotangent.shape[-1]:
         transposed = _over_rows(cotangent, x)
-        return lax.optimization_barrier(transposed).T  # or XLA folds it into the product, and copies x
+        # without the barrier XLA folds the transpose into the matmul, and copies x
+        return lax.optimization_barrier(transposed).T
     return _over_rows(x, cotangent)
 
 
 def _over_rows(a: Float[Array, "*B C"], b: Float[Array, "*B N"]) -> Float[Array, "C N"]:
-    """Return `aᵀ b`. On a CPU, `aᵀ` is laid out in memory first: of bfloat16, a transposed view has no float32 sums."""
+    """Return `aᵀ b`, summed over rows.
+
+    On a CPU, `aᵀ` is laid out in memory first: a transposed view of bfloat16 would not be summed in float32.
+    """
     transposed, axes = jnp.moveaxis(a, -1, 0), (tuple(range(1, a.ndim)), tuple(range(a.ndim - 1)))
-    if platform() == "cpu" and _alone():
+    if platform() == "cpu" and _is_unsharded():
         transposed = _row_major(transposed)
     elif platform() == "cpu" and a.dtype == jnp.bfloat16:
-        transposed = _row_major_of_each(transposed)
-    return _sums(transposed, b, *axes)
+        transposed = _row_major_per_device(transposed)
+    return _contract(transposed, b, *axes)
 
 
-def _alone() -> bool:
-    """Say whether no array here is split over devices: there is one, or `shard_map` gave each its part."""
+def _is_unsharded() -> bool:
+    """Return whether no array is sharded here: there is one device, or this runs inside `shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()
     return jax.device_count() == 1 or (not mesh.empty and set(mesh.manual_axes) == set(mesh.axis_names))
 
 
 def _row_major(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
+    """Return x, laid out in memory in the order of its axes."""
     return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
 
 @jax.custom_batching.custom_vmap
-def _row_major_of_each(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
-    """Lay out what is split over devices on each of them; a plain constraint would gather it."""
-    return _split_row_major(x)
+def _row_major_per_device(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
+    """Return a sharded array, each shard laid out in memory in the order of its axes.
+
+    `with_layout_constraint` alone would gather the array from all devices.
+    """
+    return _sharded_row_major(x)
 
 
-@_row_major_of_each.def_vmap
+@_row_major_per_device.def_vmap
 def _row_major_of_batch(size: int, batched: list[bool], x: Float[Array, "N *B"]) -> tuple[Float[Array, "N *B"], bool]:
-    del size, batched  # there is one argument, and without a batch there is no call
-    return _row_major_of_each(x), True
+    del size, batched  # the one argument is batched, or this rule would not be called
+    return _row_major_per_device(x), True
 
 
-_split_row_major = custom_partitioning(_row_major)
+_sharded_row_major = custom_partitioning(_row_major)
 
 
-def _where_it_is(mesh: Any, shapes: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
+def _keep_sharding(mesh: Any, shapes: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
+    """Return the partition rule: output and computation have the sharding of the operand."""
     del result
     return mesh, _row_major, shapes[0].sharding, (shapes[0].sharding,)
 
 
 def _same_axes(mesh: Any, operands: list[Any], results: list[Any]) -> str:
+    """Return the sharding rule: the output has the axes of the operand."""
     del mesh, results
     names = " ".join(f"a{i}" for i in range(len(operands[0].shape)))
     return f"{names} -> {names}"
 
 
-_split_row_major.def_partition(partition=_where_it_is, sharding_rule=_same_axes)
+_sharded_row_major.def_partition(partition=_keep_sharding, sharding_rule=_same_axes)

@@ -1,7 +1,7 @@
-"""Exact phases: the mathematics that sinusoidal and rotary encodings share.
+"""Exact phases: cosines and sines of position · frequency for sinusoidal and rotary encodings, at any position.
 
-An angle is position · frequency, needed modulo one turn. A float32 product is 0.02 rad off at position 10^6 and 0.4 rad
-at 2^24, so angles are kept in turns, as integers:
+An angle is position · frequency, needed modulo one turn (2π). A float32 product is 0.02 rad off at position 10^6 and
+0.4 rad at 2^24, so angles are held in turns, as integers:
 
     phase = round(2^32 · position · frequency / 2π) mod 2^32
 
@@ -44,19 +44,23 @@ def geometric_frequencies(count: int, base: float) -> Float[np.ndarray, " F"]:
 
 
 def exact_cos_sin(
-    positions: Num[Array | np.ndarray, "..."], frequencies: Float[Array | np.ndarray, "*KA F"], *, apart: bool = False
+    positions: Num[Array | np.ndarray, "..."],
+    frequencies: Float[Array | np.ndarray, "*KA F"],
+    *,
+    materialize: bool = False,
 ) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:
     """Return the cosine and sine of `sum_a positions_a · frequencies_a`, exact to float32 rounding at any position.
 
-    The frequencies as float32 numbers are the truth: product, sum over axes and reduction modulo a turn are exact to
-    2^-31 turns an axis, rising to 2^-25 for integers near 2^31. The results are within 4e-7 on one axis, without
+    The frequencies are taken as exact float32 numbers: product, sum over axes and reduction modulo a turn are exact to
+    2^-31 turns per axis, rising to 2^-25 for integers near 2^31. The results are within 4e-7 on one axis, without
     `jax_enable_x64`, for frequencies of any magnitude, and exactly 1 and 0 at position 0. Both arguments get gradients.
 
     Args:
         positions: `(*B, T)`, or `(*B, T, A)` where the frequencies have A > 1 axes; integers of any width, or floats,
             read as float32 (float64 as a sum of two), in tokens or patches.
         frequencies: `(F,)`, `(A, F)` or `(K, A, F)`, radians per token or patch, cast to float32.
-        apart: whether a CPU computes them by themselves: fused with what takes them, they are computed at every use.
+        materialize: whether a CPU stores the results once. Otherwise XLA may fuse the computation into every consumer,
+            and repeat it there.
 
     Returns:
         cos and sin in float32, `(*B, T, F)`, or `(*B, T, K, F)` for `(K, A, F)`. A position or a frequency that is not
@@ -72,7 +76,7 @@ def exact_cos_sin(
     if axes > 1 and positions.shape[-1:] != (axes,):
         raise ValueError(f"positions must end in {axes} axes as the frequencies have, got shape {positions.shape}")
     by_axis = frequencies[None] if frequencies.ndim == 1 else jnp.moveaxis(frequencies, -2, 0)
-    return _cos_sin(positions if axes > 1 else positions[..., None], by_axis, apart)
+    return _cos_sin(positions if axes > 1 else positions[..., None], by_axis, materialize)
 
 
 def position_axes(frequencies: Float[Array | np.ndarray, "*KA F"]) -> int:
@@ -83,7 +87,7 @@ def position_axes(frequencies: Float[Array | np.ndarray, "*KA F"]) -> int:
         TypeError: a tuple.
     """
     if isinstance(frequencies, tuple):
-        rule = "an array; extensions return (frequencies, attention_factor), to be passed one by one"
+        rule = "an array; extensions return (frequencies, attention_factor), to be passed as two arguments"
         raise TypeError(f"frequencies must be {rule}, got a tuple of {len(frequencies)}")
     if not 1 <= frequencies.ndim <= 3:
         raise ValueError(f"frequencies must be (F,), (A, F) or (K, A, F), got shape {frequencies.shape}")
@@ -93,17 +97,18 @@ def position_axes(frequencies: Float[Array | np.ndarray, "*KA F"]) -> int:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 @functools.partial(jax.jit, static_argnums=2)
 def _cos_sin(
-    positions: Num[Array, "*BT A"], frequencies: Float[Array, "A *K F"], apart: bool
+    positions: Num[Array, "*BT A"], frequencies: Float[Array, "A *K F"], materialize: bool
 ) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:
-    if not apart:
+    """Return cos and sin of `sum_a positions_a · frequencies_a`, with a float32 derivative."""
+    if not materialize:
         return _fused_cos_sin(positions, frequencies)
     return jax.lax.platform_dependent(positions, frequencies, cpu=_in_halves, default=_fused_cos_sin)
 
 
 @_cos_sin.defjvp
-def _cos_sin_jvp(apart: bool, primals: tuple, tangents: tuple) -> tuple:
+def _cos_sin_jvp(materialize: bool, primals: tuple, tangents: tuple) -> tuple:
     positions, frequencies = primals
-    cos, sin = _cos_sin(positions, frequencies, apart)
+    cos, sin = _cos_sin(positions, frequencies, materialize)
     angle = _angle(positions, tangents[1])
     if jnp.issubdtype(positions.dtype, jnp.floating):
         angle = angle + _angle(tangents[0], frequencies)
@@ -113,18 +118,19 @@ def _cos_sin_jvp(apart: bool, primals: tuple, tangents: tuple) -> tuple:
 def _in_halves(
     positions: Num[Array, "*BT A"], frequencies: Float[Array, "A *K F"]
 ) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:
-    """Go through the tokens in a loop of two turns, across which XLA:CPU fuses nothing."""
+    """Compute the tables in a loop over two halves of the tokens, because XLA:CPU does not fuse across a loop."""
     tokens = positions.shape[:-1]
     rows = positions.reshape(math.prod(tokens), positions.shape[-1])
     halves = jnp.pad(rows, [(0, len(rows) % 2), (0, 0)]).reshape(2, -1, rows.shape[1])
     tables = jax.lax.map(lambda half: _fused_cos_sin(half, frequencies), halves)
-    whole = lambda table: table.reshape(-1, *table.shape[2:])[: len(rows)].reshape(*tokens, *table.shape[2:])
-    return whole(tables[0]), whole(tables[1])
+    join = lambda table: table.reshape(-1, *table.shape[2:])[: len(rows)].reshape(*tokens, *table.shape[2:])
+    return join(tables[0]), join(tables[1])
 
 
 def _fused_cos_sin(
     positions: Num[Array, "*BT A"], frequencies: Float[Array, "A *K F"]
 ) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:
+    """Return the tables in operations that XLA may fuse; NaN where a position or a frequency is not finite."""
     radians = jnp.where(jnp.isfinite(frequencies).all(axis=0), jnp.float32(math.tau / 2**32), jnp.float32(np.nan))
     if jnp.issubdtype(positions.dtype, jnp.floating):
         finite = jnp.isfinite(positions).all(axis=-1)
@@ -134,13 +140,13 @@ def _fused_cos_sin(
 
 
 def _angle(positions: Num[Array, "*BT A"], frequencies: Float[Array, "A *K F"]) -> Float[Array, "*BTK F"]:
-    """Return `sum_a positions_a · frequencies_a` in plain float32: good enough for a derivative."""
-    one = lambda position: jnp.tensordot(position, frequencies, 1, precision="highest")
-    return _lift(one, positions.ndim - 1)(positions.astype(jnp.float32))
+    """Return `sum_a positions_a · frequencies_a` in plain float32, which is accurate enough for a derivative."""
+    of_token = lambda position: jnp.tensordot(position, frequencies, 1, precision="highest")
+    return _lift(of_token, positions.ndim - 1)(positions.astype(jnp.float32))
 
 
 def _lift(function: Callable, ndim: int) -> Callable:
-    """Map a function of scalars over all `ndim` dimensions of its arguments."""
+    """Return the function mapped over `ndim` leading dimensions of all its arguments."""
     for _ in range(ndim):
         function = jax.vmap(function)
     return function
@@ -155,13 +161,13 @@ def _phase(positions: Num[Array, "*BT"], frequencies: Float[Array, "*K F"]) -> I
             total = total + _lift(lambda d, high=high, low=low: _wrap(d, high, low), digit.ndim)(digit)
         else:
             high, low = jax.vmap(lambda power: _turns(frequencies, power))(8 * jnp.array(_ROWS, jnp.int32))
-            place = row - jnp.int32(_ROWS.start)
-            total = total + _lift(lambda d, r, high=high, low=low: _wrap(d, high[r], low[r]), digit.ndim)(digit, place)
+            index = row - jnp.int32(_ROWS.start)
+            total = total + _lift(lambda d, r, high=high, low=low: _wrap(d, high[r], low[r]), digit.ndim)(digit, index)
     return total
 
 
 def _wrap(digit: Int32[Array, ""], high: Int32[Array, "*K F"], low: Float[Array, "*K F"]) -> Int32[Array, "*K F"]:
-    """Return `digit · (high + low)` modulo 2^32; |low| ≤ 1/2, so its product needs no wrapping and no more bits."""
+    """Return `digit · (high + low)` modulo 2^32. As |low| ≤ 1/2, the product with low fits and float32 is enough."""
     return digit * high + (digit.astype(jnp.float32) * low).astype(jnp.int32)
 
 
@@ -193,8 +199,8 @@ def _turns(frequencies: Float[Array, "*N"], power: Int32[Array, ""]) -> tuple[In
     """Return `2^32 · frequency · 2^power / 2π` modulo 2^32 as an integer and a float32 remainder within 1/2."""
     sign, mantissa, exponent = _float_parts(frequencies)
     start = exponent + power + _LEAD
-    place = jax.vmap(lambda i: (start >> 5) + i)(jnp.arange(4, dtype=jnp.int32))
-    words = jnp.asarray(_EXPANSION).at[place].get(mode="promise_in_bounds")
+    indices = jax.vmap(lambda i: (start >> 5) + i)(jnp.arange(4, dtype=jnp.int32))
+    words = jnp.asarray(_EXPANSION).at[indices].get(mode="promise_in_bounds")
     shift, mantissa = (start & 31).astype(jnp.uint32), mantissa.astype(jnp.uint32)
     window = (words[:-1] << shift) | ((words[1:] >> 1) >> (31 - shift))
     lower, upper = mantissa * window, _high_product(mantissa, window)
@@ -214,7 +220,7 @@ def _high_product(a: UInt32[Array, "*N"], b: UInt32[Array, "M *N"]) -> UInt32[Ar
 
 
 def _half_turn(phase: Int32[Array, "*N"], radians: Float[Array, "*M"]) -> tuple[Float[Array, "*N"], Float[Array, "*N"]]:
-    """Return cosine and sine of `phase` 2^-32 turns; `radians` is 2π/2^32, or NaN where the answer is to be NaN.
+    """Return cosine and sine of an angle of `phase` · 2^-32 turns; `radians` is 2π/2^32, or NaN for a NaN result.
 
     Both are exact at phase 0. Beyond a quarter turn, cos x = -cos(half a turn - x) and sin x = sin(half a turn - x).
     """
@@ -226,5 +232,6 @@ def _half_turn(phase: Int32[Array, "*N"], radians: Float[Array, "*M"]) -> tuple[
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Float[Array, "*N"]) -> Float[Array, "*N"]:
+    """Return `Σ_n coefficients[n] · x^n`, by Horner's method."""
     descending = [jnp.float32(coefficient) for coefficient in coefficients[::-1]]
     return functools.reduce(lambda total, coefficient: total * x + coefficient, descending)

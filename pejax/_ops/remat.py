@@ -1,16 +1,19 @@
-"""Checkpoint name of activations worth saving under rematerialization: matmul outputs and attention."""
+"""The checkpoint name of activations worth saving under rematerialization: outputs of matmuls and attention."""
 
 from typing import TypeVar
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-KEPT = "pejax.product"
-"""The name: `jax.checkpoint_policies.save_only_these_names(KEPT)`."""
+REMAT_NAME = "pejax.product"
+"""The name, for `jax.checkpoint_policies.save_only_these_names(REMAT_NAME)`."""
 
 Tree = TypeVar("Tree")
 
 
-def kept(outputs: Tree) -> Tree:
-    """Return arrays, named."""
-    return jax.tree.map(lambda x: checkpoint_name(x, KEPT), outputs)
+def name_for_remat(outputs: Tree) -> Tree:
+    """Return a pytree of arrays, each tagged with `REMAT_NAME`."""
+    return jax.tree.map(lambda x: checkpoint_name(x, REMAT_NAME), outputs)
+
+
+kept = name_for_remat  # the name that `_attention/gpu` and `_attention/tpu` import

@@ -1,8 +1,9 @@
-"""Learned tables at other lengths and grids: resampling a whole table, and reading one between its rows.
+"""Learned tables at other lengths and grids: resampling a table, and interpolating between its rows.
 
-    table'_n = Σ_m W_nm table_m,    Σ_m W_nm = 1,    one matrix W an axis
+    table'_n = Σ_m W_nm table_m,    Σ_m W_nm = 1,    one matrix W per axis
 
-W samples a kernel around the centre `c_n = (n + 1/2)·N/N' - 1/2`, or `c_n = n·(N - 1)/(N' - 1)` where corners align.
+Row n of W samples a kernel around the center `c_n = (n + 1/2)·N/N' - 1/2`, or `c_n = n·(N - 1)/(N' - 1)` for the method
+"align_corners".
 
 Reference:
     Keys 1981, "Cubic Convolution Interpolation for Digital Image Processing", equation 15 with a free parameter.
@@ -22,9 +23,11 @@ from pejax._ops.checks import check_choice, check_position_type
 
 METHODS = ("bicubic", "bilinear", "align_corners")
 
-Apart: TypeAlias = Float[Array | np.ndarray, "..."]
-_SHARP = -0.75  # the kernel's slope at distance 1: torch's value without antialiasing,
-_SOFT = -0.5  # and with it
+Distance: TypeAlias = Float[Array | np.ndarray, "..."]
+"""Distance from a kernel's center, in rows."""
+
+_SHARP = -0.75  # slope of the bicubic kernel at distance 1: torch's value without antialiasing
+_SOFT = -0.5  # torch's value with antialiasing
 
 
 def resize_embedding(
@@ -36,25 +39,26 @@ def resize_embedding(
     antialias: bool = False,
     prefix: int = 0,
 ) -> Float[Array, "*B M C"]:
-    """Resample a learned table to another length or grid, in float32; rows of prefix tokens are kept as they are.
+    """Resample a learned table to another length or grid, in float32; rows of prefix tokens are unchanged.
 
-    "bicubic" and "bilinear" put the samples at the centres of cells, "align_corners" is bilinear with the first and
-    last rows in place. An axis that keeps its size is not touched.
+    "bicubic" and "bilinear" place samples at the centers of cells; "align_corners" is bilinear and maps the first and
+    last rows to themselves. An axis that keeps its size is unchanged.
 
     Args:
         table: N = prefix + the product of `old_grid`, in raster order.
         old_grid: L, or (rows, columns, ...).
         new_grid: likewise.
         method: "bicubic", "bilinear" or "align_corners".
-        antialias: widen the kernel by N/N' on axes that shrink; bicubic then has slope -0.5 for -0.75 on every axis.
-        prefix: rows of tokens without a position (CLS, registers), which come first.
+        antialias: whether the kernel is widened by N/N' on axes that shrink; the bicubic slope is then -0.5 in place of
+            -0.75, on every axis.
+        prefix: number of rows of tokens without a position (CLS, registers), which come first.
 
     Returns:
         M = prefix + the product of `new_grid` rows, in the dtype of `table`.
 
     Raises:
-        ValueError: a table of another size, grids below 1 or of different axes, an unknown method, or antialiasing
-            where corners align.
+        ValueError: a table of another size, grids below 1 or with different numbers of axes, an unknown method, or
+            antialiasing with "align_corners".
     """
     table = jnp.asarray(table)
     old, new = (grid if isinstance(grid, tuple) else (grid,) for grid in (old_grid, new_grid))
@@ -74,7 +78,14 @@ def resize_embedding(
 def resize_grid(
     grid: Float[Array, "..."], size: tuple[int, ...], *, method: str = "bicubic", antialias: bool = False
 ) -> Float[Array, "..."]:
-    """Resample `(..., *old, C)` to `(..., *size, C)`: what `resize_embedding` does to a table that is still a grid."""
+    """Resample a grid `(..., *old, C)` to `(..., *size, C)`, as `resize_embedding` does for a flattened table.
+
+    Args:
+        grid: the table, with one dimension per axis of the grid.
+        size: the new grid, in rows per axis.
+        method: "bicubic", "bilinear" or "align_corners".
+        antialias: as in `resize_embedding`.
+    """
     check_choice("method", method, METHODS)
     if antialias and method == "align_corners":
         raise ValueError("antialias must be False where method='align_corners', got True")
@@ -88,22 +99,22 @@ def resize_grid(
 
 
 def lookup_embedding(table: Float[Array, "*grid C"], positions: Num[Array | np.ndarray, "..."]) -> Float[Array, "..."]:
-    """Return the rows of a table at integer positions, and bicubic mixtures of rows at float positions.
+    """Return the rows of a table at integer positions, and bicubic interpolations of rows at float positions.
 
-    `row(p) = Σ_o w(p - ⌊p⌋ - o) · table[⌊p⌋ + o]` on every axis, with o = -1 ... 2 and w the bicubic kernel. At whole
-    numbers it is the row itself. The end rows are repeated beyond the ends, for less than one row. Reading a table at
-    the centres `c_n` is `resize_embedding` without antialiasing.
+    `row(p) = Σ_o w(p - ⌊p⌋ - o) · table[⌊p⌋ + o]` on every axis, with o = -1 ... 2 and w the bicubic kernel. At a float
+    position without a fraction it is the row itself. Positions may lie beyond the end rows by less than one row, where
+    the end rows are repeated. Reading a table at the centers `c_n` equals `resize_embedding` without antialiasing.
 
     Args:
         table: `(L, C)`, or `(rows, columns, ..., C)` on A > 1 axes.
         positions: `(*B, T)`, or `(*B, T, A)`; in rows, from 0.
 
     Returns:
-        `(*B, T, C)`, in the dtype of the table. Positions known only at run time that lie outside, a whole row or more
-        from the end rows, give NaN.
+        `(*B, T, C)`, in the dtype of the table. Traced positions that lie outside the table, one row or more beyond the
+        end rows, give NaN.
 
     Raises:
-        ValueError: positions outside the table, where they are known; positions without the table's axes.
+        ValueError: positions outside the table that are not traced, or positions without the table's axes.
         TypeError: positions that are neither integers nor floats of at least 32 bits.
     """
     size = table.shape[:-1]
@@ -119,74 +130,75 @@ def lookup_embedding(table: Float[Array, "*grid C"], positions: Num[Array | np.n
 
 @jax.jit
 def _rows(table: Float[Array, "*grid C"], positions: Num[Array, "*BT A"]) -> Float[Array, "*BT C"]:
-    """Return the rows at the positions, NaN at those outside."""
+    """Return the rows at the positions, NaN at positions outside the table."""
     points = positions.reshape(-1, positions.shape[-1]).astype(_wide(positions.dtype))
     inside = (points > -1) & (points < jnp.asarray(table.shape[:-1], points.dtype))
     inside = inside.all(axis=-1, keepdims=True)
     points = jnp.where(inside, points, 0)
-    whole = jnp.issubdtype(points.dtype, jnp.integer)
-    rows = table[tuple(points.T)] if whole else jax.vmap(lambda point: _between(table, point))(points)
+    is_integer = jnp.issubdtype(points.dtype, jnp.integer)
+    rows = table[tuple(points.T)] if is_integer else jax.vmap(lambda point: _interpolate(table, point))(points)
     rows = jnp.where(inside, rows, jnp.nan).astype(table.dtype)
     return rows.reshape(*positions.shape[:-1], table.shape[-1])
 
 
 def _require_inside(positions: Num[np.ndarray, "... A"], size: tuple[int, ...]) -> None:
+    """Raise ValueError for a position outside a table of this size."""
     outside = ~((positions > -1) & (positions < np.asarray(size))).all(axis=-1)
     if outside.any():
-        where = size[0] if len(size) == 1 else size
-        raise ValueError(f"positions must lie inside a table of size {where}, got {positions[outside][0].tolist()}")
+        shown = size[0] if len(size) == 1 else size
+        raise ValueError(f"positions must lie inside a table of size {shown}, got {positions[outside][0].tolist()}")
 
 
-def _between(table: Float[Array, "*grid C"], point: Float[Array, " A"]) -> Float[Array, " C"]:
-    """Return the bicubic mixture of 4^A rows at one point."""
+def _interpolate(table: Float[Array, "*grid C"], point: Float[Array, " A"]) -> Float[Array, " C"]:
+    """Return the bicubic interpolation of 4^A rows at one point."""
     first = jnp.floor(point)
-    past = point - first
-    kernel = ((_outer, past + 1), (_inner, past), (_inner, 1 - past), (_outer, 2 - past))
-    weights = jnp.stack([piece(apart, _SHARP) for piece, apart in kernel])
+    fraction = point - first
+    kernel = ((_outer, fraction + 1), (_inner, fraction), (_inner, 1 - fraction), (_outer, 2 - fraction))
+    weights = jnp.stack([piece(distance, _SHARP) for piece, distance in kernel])
     last = jnp.asarray(table.shape[:-1], jnp.int32) - 1
-    taps = [jnp.clip(first.astype(jnp.int32) + offset, 0, last) for offset in range(-1, 3)]
-    patch = table[jnp.ix_(*jnp.stack(taps, axis=-1))].astype(_wide(table.dtype))
-    for axis in weights.T.astype(patch.dtype):
-        patch = jnp.tensordot(axis, patch, axes=1, precision=jax.lax.Precision.HIGHEST)
+    indices = [jnp.clip(first.astype(jnp.int32) + offset, 0, last) for offset in range(-1, 3)]
+    patch = table[jnp.ix_(*jnp.stack(indices, axis=-1))].astype(_wide(table.dtype))
+    for axis_weights in weights.T.astype(patch.dtype):
+        patch = jnp.tensordot(axis_weights, patch, axes=1, precision=jax.lax.Precision.HIGHEST)
     return patch
 
 
 def _weights(old: int, new: int, method: str, antialias: bool) -> Float[np.ndarray, "{new} {old}"]:
-    """Return W, float64: the kernel around each centre, what falls beyond the ends given to the end rows.
+    """Return W in float64: in each row the kernel around one center, with weights summing to 1.
 
-    With antialiasing it is left out instead, as in torch.
+    Kernel values beyond the ends are added to the end rows; with antialiasing they are dropped, as in torch.
     """
     if method == "align_corners":
-        centres = np.linspace(0.0, old - 1.0, new)
+        centers = np.linspace(0.0, old - 1.0, new)
     else:
-        centres = (np.arange(new) + 0.5) * (old / new) - 0.5
-    margin, slope, stretch = (0, _SOFT, max(old / new, 1.0)) if antialias else (2, _SHARP, 1.0)
+        centers = (np.arange(new) + 0.5) * (old / new) - 0.5
+    margin, slope, widening = (0, _SOFT, max(old / new, 1.0)) if antialias else (2, _SHARP, 1.0)
     rows = np.arange(-margin, old + margin)
-    apart = np.abs(centres[:, None] - rows) / stretch
-    kernel = _cubic(apart, slope) if method == "bicubic" else np.maximum(1.0 - apart, 0.0)
+    distance = np.abs(centers[:, None] - rows) / widening
+    kernel = _cubic(distance, slope) if method == "bicubic" else np.maximum(1.0 - distance, 0.0)
     weights = kernel[:, margin : margin + old]
     weights[:, 0] += kernel[:, :margin].sum(axis=1)
     weights[:, -1] += kernel[:, margin + old :].sum(axis=1)
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def _cubic(apart: Float[np.ndarray, "*N"], slope: float) -> Float[np.ndarray, "*N"]:
-    """Return the bicubic kernel: 1 at 0, 0 at every other whole number, and `slope` its derivative at 1."""
-    return np.where(apart < 1, _inner(apart, slope), np.where(apart < 2, _outer(apart, slope), 0.0))
+def _cubic(distance: Float[np.ndarray, "*N"], slope: float) -> Float[np.ndarray, "*N"]:
+    """Return the bicubic kernel: 1 at distance 0, 0 at every other integer, with the derivative `slope` at 1."""
+    return np.where(distance < 1, _inner(distance, slope), np.where(distance < 2, _outer(distance, slope), 0.0))
 
 
-def _inner(apart: Apart, slope: float) -> Apart:
-    """Return `(a + 2)x³ - (a + 3)x² + 1`, the kernel for 0 ≤ x ≤ 1."""
-    return ((slope + 2) * apart - (slope + 3)) * apart * apart + 1
+def _inner(distance: Distance, slope: float) -> Distance:
+    """Return `(a + 2)x³ - (a + 3)x² + 1`, the kernel with slope a at distance x for 0 ≤ x ≤ 1."""
+    return ((slope + 2) * distance - (slope + 3)) * distance * distance + 1
 
 
-def _outer(apart: Apart, slope: float) -> Apart:
-    """Return `ax³ - 5ax² + 8ax - 4a`, the kernel for 1 ≤ x ≤ 2."""
-    return ((slope * apart - 5 * slope) * apart + 8 * slope) * apart - 4 * slope
+def _outer(distance: Distance, slope: float) -> Distance:
+    """Return `ax³ - 5ax² + 8ax - 4a`, the kernel with slope a at distance x for 1 ≤ x ≤ 2."""
+    return ((slope * distance - 5 * slope) * distance + 8 * slope) * distance - 4 * slope
 
 
 def _wide(dtype: np.dtype) -> type:
-    """Return the 32-bit type of integers or floats, the 64-bit one for those of 64 bits."""
+    """Return the integer or floating type to compute in: of 64 bits for 64-bit types, else of 32 bits."""
     if jnp.issubdtype(dtype, jnp.integer):
         return jnp.int64 if dtype.itemsize == 8 else jnp.int32
     return jnp.float64 if dtype.itemsize == 8 else jnp.float32

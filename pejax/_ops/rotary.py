@@ -1,4 +1,4 @@
-"""Rotates pairs of channels by the position, for all rotary encodings.
+"""Rotation of pairs of channels by position, for all rotary encodings.
 
     (x1, x2) -> (x1 cos θ - x2 sin θ, x1 sin θ + x2 cos θ),   θ = sum_a positions_a · frequencies_a
 
@@ -32,7 +32,8 @@ def rotate_pairs(
         x: queries or keys; head h takes row h // (H/K) of cos and sin.
         cos: K divides H, 1 where all heads share it; `(T, K, F)` broadcasts over the batch.
         sin: likewise.
-        pairing: "interleaved": channels 2i and 2i+1 are pair i; "half": channels i and F+i. Channels from 2F on stay.
+        pairing: "interleaved": channels 2i and 2i+1 are pair i; "half": channels i and F+i. Channels from 2F on are
+            unchanged.
 
     Returns:
         The rotated array in x's dtype, computed in float32.
@@ -45,8 +46,8 @@ def rotate_pairs(
     groups = cos.shape[-2]
     grouped = x.reshape(*tokens, groups, heads // groups, channels)
     cos, sin = cos[..., None, :], sin[..., None, :]
-    turn = _turn_pairs if pairing == "interleaved" else _turn_halves
-    return turn(grouped, cos, sin).reshape(x.shape)
+    rotate = _rotate_interleaved if pairing == "interleaved" else _rotate_halves
+    return rotate(grouped, cos, sin).reshape(x.shape)
 
 
 def _rotated(
@@ -55,90 +56,96 @@ def _rotated(
     cos: Float[Array, "*btKG F"],
     sin: Float[Array, "*btKG F"],
 ) -> tuple[Float[Array, "*BTKG F"], Float[Array, "*BTKG F"]]:
+    """Return the first and second channels of all pairs, rotated."""
     return first * cos - second * sin, second * cos + first * sin
 
 
 def _with_table_gradients(axis: int) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
-    """Make a decorator: on a CPU, gradients of cos and sin are sums over the batch in the form XLA is quickest at.
+    """Return a decorator of rotations that makes the gradients of cos and sin fast on CPUs.
 
-    For the sum over the first axis of what it multiplies, XLA:CPU takes up to 30 times longer than for a product with
-    ones, which is what the transpose of another product with ones is: that of the tables and the batch's.
+    These gradients are sums over the batch. XLA:CPU takes up to 30 times longer to sum a product over its first axis
+    than to multiply it by a vector of ones. So the tables are broadcast to the batch as a product with ones, whose
+    transpose is again a product with ones.
 
     Args:
-        axis: of the two channels of a pair, -1 or -2, once the channels that turn are an array of pairs.
+        axis: the axis of the two channels of a pair, -1 or -2, in the array of pairs that is rotated.
     """
 
-    def turn_batch(x: Array, *tables: Array) -> Array:
+    def rotate_batch(x: Array, *tables: Array) -> Array:
         batch, tokens, count = x.shape[: -tables[0].ndim], x.shape[-tables[0].ndim : -1], tables[0].shape[-1]
         ones = jnp.ones(batch, tables[0].dtype)
-        for_one = (jnp.broadcast_to(table, (*tokens, count)) for table in tables)
-        cos, sin = (jnp.tensordot(ones, table, 0, precision="highest") for table in for_one)
+        per_token = (jnp.broadcast_to(table, (*tokens, count)) for table in tables)
+        cos, sin = (jnp.tensordot(ones, table, 0, precision="highest") for table in per_token)
         pairs = x.reshape(*x.shape[:-1], *((count, 2) if axis == -1 else (2, count)))
         swapped = jax.lax.rev(pairs, (pairs.ndim + axis,))
-        # stacked: broadcast over the two, as in `_by_swapping`, their gradients would be slow sums once more
+        # stacked, not broadcast over the pair as in `_by_swapping`, whose gradients would again be slow sums
         return (pairs * jnp.stack([cos, cos], axis) + swapped * jnp.stack([-sin, sin], axis)).reshape(x.shape)
 
-    def decorate(turn: Callable[..., Array]) -> Callable[..., Array]:
-        turning: Any = jax.custom_jvp(turn)
+    def decorate(rotate: Callable[..., Array]) -> Callable[..., Array]:
+        with_rule: Any = jax.custom_jvp(rotate)
 
-        @functools.partial(turning.defjvp, symbolic_zeros=True)
+        @functools.partial(with_rule.defjvp, symbolic_zeros=True)
         def jvp(primals: tuple[Array, Array, Array], tangents: tuple[Any, Any, Any]) -> tuple[Array, Array]:
             (x, *tables), (d_x, *d_tables) = primals, tangents
-            change = jnp.zeros_like(x) if _is_zero(d_x) else turning(d_x, *tables)
+            change = jnp.zeros_like(x) if _is_zero(d_x) else with_rule(d_x, *tables)
             if not all(map(_is_zero, d_tables)):
                 d_tables = [jnp.zeros(t.shape, t.dtype) if _is_zero(t) else t for t in d_tables]
                 count = 2 * d_tables[0].shape[-1]
                 wide = x[..., :count].astype(jnp.float32)
-                rotated = jax.lax.platform_dependent(wide, *d_tables, cpu=turn_batch, default=turn).astype(x.dtype)
+                rotated = jax.lax.platform_dependent(wide, *d_tables, cpu=rotate_batch, default=rotate).astype(x.dtype)
                 change += jnp.pad(rotated, [(0, 0)] * (x.ndim - 1) + [(0, x.shape[-1] - count)])
-            return turn(*primals), change
+            return rotate(*primals), change
 
-        return turning
+        return with_rule
 
     return decorate
 
 
 def _is_zero(tangent: Any) -> bool:
+    """Return whether JAX knows a tangent to be zero, as that of an argument that is not differentiated."""
     return isinstance(tangent, SymbolicZero)
 
 
 @_with_table_gradients(axis=-2)
-def _turn_halves(
+def _rotate_halves(
     x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG D"]:
+    """Rotate channels i and F+i."""
     count, channels = cos.shape[-1], x.shape[-1]
     wide = x if x.dtype.itemsize > 4 else x.astype(jnp.float32)
     first, second = (wide[..., start : start + count].astype(jnp.float32) for start in (0, count))
     channel = jnp.arange(channels)
 
-    def at(start: int, rotated: Float[Array, "*BTKG F"]) -> Float[Array, "*BTKG D"]:
-        room = [(0, 0, 0)] * (x.ndim - 1) + [(start, channels - start - count, 0)]
-        return jax.lax.pad(rotated.astype(wide.dtype), jnp.zeros((), wide.dtype), room)
+    def padded(start: int, rotated: Float[Array, "*BTKG F"]) -> Float[Array, "*BTKG D"]:
+        padding = [(0, 0, 0)] * (x.ndim - 1) + [(start, channels - start - count, 0)]
+        return jax.lax.pad(rotated.astype(wide.dtype), jnp.zeros((), wide.dtype), padding)
 
-    # selects, not a concatenation: of that, XLA:CPU makes a loop over the whole array for each part
+    # selects, not a concatenation, for which XLA:CPU would loop over the full array once per part
     first, second = _rotated(first, second, cos, sin)
-    out = jnp.where(channel < count, at(0, first), at(count, second))
+    out = jnp.where(channel < count, padded(0, first), padded(count, second))
     return (out if 2 * count == channels else jnp.where(channel < 2 * count, out, wide)).astype(x.dtype)
 
 
 @_with_table_gradients(axis=-1)
-def _turn_pairs(
+def _rotate_interleaved(
     x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG D"]:
+    """Rotate channels 2i and 2i+1."""
     count = cos.shape[-1]
-    turning, passing = x[..., : 2 * count], x[..., 2 * count :]
-    pairs = turning.astype(jnp.float32).reshape(*x.shape[:-1], count, 2)
+    rotating, unchanged = x[..., : 2 * count], x[..., 2 * count :]
+    pairs = rotating.astype(jnp.float32).reshape(*x.shape[:-1], count, 2)
     if x.dtype.itemsize < 4:
         out = _by_parts(pairs, cos, sin)
-    else:  # from 32 bits on, which CPUs read in any order without a loop for each part
+    else:  # 32 bits and more, which CPUs read in any order without one loop per channel of the pair
         out = jax.lax.platform_dependent(pairs, cos, sin, cpu=_by_swapping, default=_by_parts)
-    return jnp.concatenate([out.reshape(turning.shape).astype(x.dtype), passing], axis=-1)
+    return jnp.concatenate([out.reshape(rotating.shape).astype(x.dtype), unchanged], axis=-1)
 
 
 def _by_parts(
     pairs: Float[Array, "*BTKG F 2"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG F 2"]:
-    # split, not indexing: the gradient is then one concatenation and no sum of padded parts
+    """Rotate pairs by computing first and second channels separately."""
+    # split, not indexing: its gradient is one concatenation instead of a sum of padded parts
     first, second = (part[..., 0] for part in jax.lax.split(pairs, (1, 1), pairs.ndim - 1))
     return jnp.stack(_rotated(first, second, cos, sin), -1)
 
@@ -146,7 +153,7 @@ def _by_parts(
 def _by_swapping(
     pairs: Float[Array, "*BTKG F 2"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG F 2"]:
-    """Return `(x1, x2) cos + (-x2, x1) sin`, one loop on a CPU."""
+    """Rotate pairs as `(x1, x2) cos + (-x2, x1) sin`, which is a single loop on a CPU."""
     signs = jnp.asarray([-1.0, 1.0], jnp.float32)
     return pairs * cos[..., None] + jax.lax.rev(pairs, (pairs.ndim - 1,)) * (sin[..., None] * signs)
 
@@ -164,16 +171,16 @@ def rope_apply(
     `x'_i = attention_factor · R(sum_a positions_a · frequencies_{a,i}) x_i`, R(θ) = [[cos θ, -sin θ], [sin θ, cos θ]]
 
     Args:
-        x: queries or keys, any float dtype; the angles never see it, those of bfloat16 are no worse. Tokens come before
-            heads: `(*B, H, T, D)` is not noticed where T = H, and would be rotated along the heads.
+        x: queries or keys of any float dtype, which does not affect the precision of the angles. Tokens come before
+            heads. `(*B, H, T, D)` cannot be detected if T = H, and would be rotated along the heads.
         positions: `(T,)` or `(*B, T)`, with A > 1 axes `(T, A)` or `(*B, T, A)`; integer or float, tokens or patches;
             arrays or lists.
         frequencies: `(F,)`, `(A, F)`, or `(K, A, F)` per key head, each serving H/K consecutive heads of x; radians per
-            token or patch. F ≤ D/2; channels from 2F on are left alone. None = RoFormer's
-            `10000^(-2i/D)`, on one axis. They are rounded to float32, and the angles are exact for that: against a
-            formula in float64 an angle is off by up to 2^-25 of itself, 2e-3 at position 100,000.
+            token or patch. F ≤ D/2; channels from 2F on are unchanged. None = RoFormer's `10000^(-2i/D)`, on one axis.
+            Frequencies are rounded to float32, and the angles are exact for the rounded numbers: compared with float64
+            frequencies an angle has a relative error of up to 2^-25, which is 2e-3 rad at position 100,000.
         pairing: "interleaved" (channels 2i, 2i+1) or "half" (channels i, F+i).
-        attention_factor: multiplies cos and sin, one number or `(F,)`.
+        attention_factor: factor of cos and sin, one number or `(F,)`.
 
     Returns:
         The rotated array, in x's shape and dtype, computed in float32.
@@ -199,13 +206,14 @@ def rope_apply(
     factor = jnp.asarray(attention_factor, jnp.float32)
     if factor.shape not in ((), frequencies.shape[-1:]):
         raise ValueError(f"attention_factor must be a number or {frequencies.shape[-1:]}, got shape {factor.shape}")
-    cos, sin = exact_cos_sin(positions, frequencies, apart=True)
+    cos, sin = exact_cos_sin(positions, frequencies, materialize=True)
     if frequencies.ndim < 3:
         cos, sin = cos[..., None, :], sin[..., None, :]
     return rotate_pairs(x, *(cos * factor, sin * factor), pairing=pairing)
 
 
 def _check_rope(x: tuple[int, ...], positions: tuple[int, ...], frequencies: tuple[int, ...], axes: int) -> None:
+    """Raise ValueError for shapes of x, positions and frequencies that do not fit together."""
     if len(x) < 3 or x[-1] % 2:
         raise ValueError(f"x must be (*B, T, H, D) with an even head_dim D, got shape {x}")
     if 2 * frequencies[-1] > x[-1]:

@@ -1,6 +1,6 @@
-"""Attention layers that take position from an `Encoding` record: to oneself, with a cache, and to an encoder.
+"""Self-attention, with a cache for decoding, and cross-attention, with position from an `Encoding` record.
 
-Nothing here asks which encoding it is: what it rotates and adds is up to `attend`.
+The layers are the same for every encoding: `attend` does what the record says.
 """
 
 import functools
@@ -21,15 +21,15 @@ from pejax.models.layers import RMSNorm, Style, linear
 from pejax.models.sharding import position_variables
 
 
-class Memory(NamedTuple):
-    """What cross-attention looks at.
+class CrossContext(NamedTuple):
+    """The inputs of cross-attention that are the same in all layers.
 
     Attributes:
-        states: `(B, S, C)` of the encoder; None where keys and values are cached.
-        shared: the parameters that all cross-attention layers share.
-        positions: where the queries are, in the cross-attention's own numbering.
-        k_positions: where the states are.
-        extent: what the encoding adapts to.
+        states: the encoder's output `(B, S, C)`; None where the keys and values are cached.
+        shared: the encoding's parameters that all cross-attention layers share.
+        positions: those of the queries, as the policy of cross-attention numbers them.
+        k_positions: those of the states.
+        extent: the length, or lengths, that the encoding adapts to.
     """
 
     states: Float[Array, "B S C"] | None
@@ -39,80 +39,87 @@ class Memory(NamedTuple):
     extent: Extent
 
 
-class Where(NamedTuple):
-    """What all layers know of the positions.
+class LayerContext(NamedTuple):
+    """The inputs of a layer that are the same in all layers.
 
     Attributes:
-        shared: the model's own parameters of the encoding.
-        tokens: of the queries, and of the keys where there is no cache.
-        extent: the length or grid, or lengths as `attend` takes them.
-        start: the slot of the cache that the first of these tokens is written to.
-        cached: what the slots of the cache hold, these tokens included.
-        memory: what cross-attention looks at.
-        execution: over which devices the layers are computed, and what twice.
+        shared: the encoding's parameters that all layers share.
+        tokens: positions of the queries, and of the keys where there is no cache.
+        extent: the length or grid, or lengths, as `attend` takes them.
+        cache_start: the slot of the cache that the first of these tokens is written to.
+        cache_tokens: positions of the tokens in the slots of the cache, these tokens included.
+        cross_context: the inputs of cross-attention; None = there is none.
+        execution: device mesh, sharding and rematerialization.
     """
 
     shared: Params
     tokens: TokenPositions
     extent: Extent
-    start: Int[Array, ""] | None = None
-    cached: TokenPositions | None = None
-    memory: Memory | None = None
+    cache_start: Int[Array, ""] | None = None
+    cache_tokens: TokenPositions | None = None
+    cross_context: CrossContext | None = None
     execution: Execution = Execution()
 
 
-def batch_axes(where: Where, axes: int) -> Any:
-    """Return which axis of each array is the batch's, -1 = all examples share it, as a prefix of the tree.
+def batch_axes(context: LayerContext, axes: int) -> Any:
+    """Return the batch axis of each array in a context, as a prefix of its tree; -1 = all examples share the array.
 
     Args:
-        where: without a cache.
-        axes: A, of the positions; those of cross-attention have one.
+        context: without a cache.
+        axes: A, number of position axes; in cross-attention it is 1.
     """
-    memory = where.memory
-    if memory is not None:
-        sides = [_token_axes(tokens, 1) for tokens in (memory.positions, memory.k_positions)]
-        memory = memory._replace(states=0, shared=-1, positions=sides[0], k_positions=sides[1])
-        memory = memory._replace(extent=_extent_axis(memory.extent))
-    tokens = _token_axes(where.tokens, axes)
-    return Where(-1, tokens, _extent_axis(where.extent), memory=memory, execution=-1)  # pyright: ignore[reportArgumentType]
+    cross = context.cross_context
+    if cross is not None:
+        sides = [_token_axes(tokens, 1) for tokens in (cross.positions, cross.k_positions)]
+        cross = cross._replace(states=0, shared=-1, positions=sides[0], k_positions=sides[1])
+        cross = cross._replace(extent=_extent_axis(cross.extent))
+    tokens = _token_axes(context.tokens, axes)
+    return LayerContext(-1, tokens, _extent_axis(context.extent), cross_context=cross, execution=-1)  # pyright: ignore[reportArgumentType]
 
 
 def _token_axes(tokens: TokenPositions, axes: int) -> Any:
+    """Return the batch axis of each field of `TokenPositions`; -1 = it has no batch axis, None = no such field."""
     ranks = (1 + (axes > 1), 1, 1, 1)
-    known = (None if x is None else 0 if x.ndim > rank else -1 for x, rank in zip(tokens, ranks, strict=True))
-    return TokenPositions(*known)  # pyright: ignore[reportArgumentType]
+    found = (None if x is None else 0 if x.ndim > rank else -1 for x, rank in zip(tokens, ranks, strict=True))
+    return TokenPositions(*found)  # pyright: ignore[reportArgumentType]
 
 
 def _extent_axis(extent: Extent) -> int:
+    """Return the batch axis of an extent: 0 for one length per example, else -1."""
     return -1 if isinstance(extent, tuple) or jnp.ndim(extent) == 0 else 0
 
 
 class KeysValues(NamedTuple):
-    """Keys and values, of one layer or, with a leading L, of all."""
+    """Keys and values of one layer, or of all layers with a leading axis L."""
 
     k: Float[Array, "*L B S K D"]
     v: Float[Array, "*L B S K D"]
 
 
 class LayerCache(NamedTuple):
-    """What a layer keeps between the steps of decoding."""
+    """The keys and values that a layer stores between the steps of decoding.
+
+    Attributes:
+        own: of self-attention, in the slots of the cache.
+        cross: of cross-attention, which do not change; None = there is none.
+    """
 
     own: KeysValues
     cross: KeysValues | None = None
 
 
 class SelfAttention(nnx.Module):
-    """Multi-head self-attention, keys and values shared by H/K query heads, position from an `Encoding`.
+    """Multi-head self-attention with position from an `Encoding`; H/K query heads share each key head (GQA).
 
-    The columns of `qkv` are grouped by key head: for each, its H/K queries, its key and its value, D columns each. One
-    product makes all three, and splitting the columns over devices keeps whole groups together.
+    The columns of `qkv` are grouped by key head: its H/K query heads, its key and its value, D columns each. One
+    matmul computes all three, and a tensor-parallel split of the columns does not cut through a group.
 
     Args:
         dims: C, H, K, D and the scale of the logits.
         encoding: made for these dims.
         style: bias, QK-norm and soft cap.
         dtype: of the computation; parameters are float32.
-        rngs: draws the parameters, positions included.
+        rngs: draws the parameters, the encoding's included.
     """
 
     def __init__(
@@ -128,39 +135,39 @@ class SelfAttention(nnx.Module):
         self.position = nnx.data(position_variables(encoding.init_layer(rngs.params())))
 
     def __call__(
-        self, x: Float[Array, "B T C"], where: Where, cache: KeysValues | None = None
+        self, x: Float[Array, "B T C"], context: LayerContext, cache: KeysValues | None = None
     ) -> tuple[Float[Array, "B T C"], KeysValues | None]:
-        """Return the output, and the cache with these tokens written to it where there is one."""
+        """Return the output, and the cache with these tokens written to it, or None without a cache."""
         dims, encoding = self.dims, self.encoding
-        params = merge_params(where.shared, nnx.as_pure(self.position))
+        params = merge_params(context.shared, nnx.as_pure(self.position))
         q, k, v = self._heads(x)
         q = q if self.norm_q is None else self.norm_q(q)
         k = k if self.norm_k is None else self.norm_k(k)
         rotated = cache is not None and caches_rotated_keys(encoding)
         if rotated:
-            k = rotate_keys(encoding, params, k, rotary_positions(where.tokens, k.shape[:-2]))
-        if cache is not None and where.start is not None:
-            write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=where.start, axis=1)
+            k = rotate_keys(encoding, params, k, rotary_positions(context.tokens, k.shape[:-2]))
+        if cache is not None and context.cache_start is not None:
+            write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=context.cache_start, axis=1)
             cache = KeysValues(write(cache.k, k.astype(cache.k.dtype)), write(cache.v, v.astype(cache.v.dtype)))
             k, v = cache
-        mixed = attend(
+        output = attend(
             encoding,
             q,
             k,
             v,
             params=params,
-            positions=where.tokens,
-            k_positions=where.tokens if cache is None else where.cached,
-            extent=where.extent,
+            positions=context.tokens,
+            k_positions=context.tokens if cache is None else context.cache_tokens,
+            extent=context.extent,
             axes=dims.axes,
             keys_are_rotated=rotated,
             embedded=True,
-            attention=where.execution.attention,
+            attention=context.execution.attention,
             causal=dims.causal,
             scale=dims.scale,
             soft_cap=self.soft_cap,
         )
-        return self.out(mixed.reshape(*x.shape[:2], -1)), cache
+        return self.out(output.reshape(*x.shape[:2], -1)), cache
 
     def _heads(self, x: Array) -> tuple[Array, Array, Array]:
         """Return q `(B, T, H, D)` and k, v `(B, T, K, D)`."""
@@ -173,14 +180,14 @@ class SelfAttention(nnx.Module):
 
 
 class CrossAttention(nnx.Module):
-    """Multi-head attention from a sequence to the states of an encoder, position from an `Encoding` of its own.
+    """Multi-head attention from a sequence to the states of an encoder, with an `Encoding` of its own.
 
     Args:
         dims: C, H, K, D and the scale of the logits.
         encoding: made for these dims.
         style: bias and soft cap.
         dtype: of the computation; parameters are float32.
-        rngs: draws the parameters, positions included.
+        rngs: draws the parameters, the encoding's included.
     """
 
     def __init__(
@@ -195,28 +202,28 @@ class CrossAttention(nnx.Module):
         self.position = nnx.data(position_variables(encoding.init_layer(rngs.params())))
 
     def keys_values(self, states: Float[Array, "B S C"]) -> KeysValues:
-        """Return the keys and values of the encoder's states: the same for every step of decoding."""
+        """Return the keys and values of the encoder's states, which are the same for every step of decoding."""
         dims = self.dims
         pairs = self.kv(states).reshape(*states.shape[:2], dims.kv_heads, 2, dims.head_dim)
         return KeysValues(pairs[..., 0, :], pairs[..., 1, :])
 
     def __call__(
-        self, x: Float[Array, "B T C"], memory: Memory, seen: KeysValues, execution: Execution = Execution()
+        self, x: Float[Array, "B T C"], context: CrossContext, keys: KeysValues, execution: Execution = Execution()
     ) -> Float[Array, "B T C"]:
-        """Return the output of attention from x to what `keys_values` made."""
+        """Return the output of attention from x to the keys and values that `keys_values` returned."""
         dims = self.dims
-        mixed = attend(
+        output = attend(
             self.encoding,
             self.q(x).reshape(*x.shape[:2], dims.heads, dims.head_dim),
-            *seen,
-            params=merge_params(memory.shared, nnx.as_pure(self.position)),
-            positions=memory.positions,
-            k_positions=memory.k_positions,
-            extent=memory.extent,
+            *keys,
+            params=merge_params(context.shared, nnx.as_pure(self.position)),
+            positions=context.positions,
+            k_positions=context.k_positions,
+            extent=context.extent,
             axes=dims.axes,
             embedded=True,
             attention=execution.attention,
             scale=dims.scale,
             soft_cap=self.soft_cap,
         )
-        return self.out(mixed.reshape(*x.shape[:2], -1))
+        return self.out(output.reshape(*x.shape[:2], -1))

@@ -1,7 +1,7 @@
-"""The layers of a pre-norm transformer, applied in turn by one scan.
+"""A pre-norm transformer layer (`Block`), and L of them applied by one scan (`Layers`).
 
 x <- x + scale_1 · attention(norm(x))
-x <- x + cross_attention(norm(x))         in a decoder that looks at an encoder
+x <- x + cross_attention(norm(x))         only in the decoder of an encoder-decoder
 x <- x + scale_2 · mlp(norm(x))
 """
 
@@ -14,19 +14,24 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Key
 
 from pejax._encoding import Dims, Encoding
-from pejax.models.attention import CrossAttention, LayerCache, SelfAttention, Where, batch_axes
+from pejax.models.attention import CrossAttention, LayerCache, LayerContext, SelfAttention, batch_axes
 from pejax.models.execution import Execution
 from pejax.models.layers import Mlp, Style, make_norm
 from pejax.models.sharding import named
 
 BRANCHES = 2
-"""Branches of a layer that stochastic depth drops: attention and the MLP."""
+"""Number of branches of a layer that stochastic depth drops: attention and the MLP."""
 
 
 def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> Float[Array, "L 2 B"]:
-    """Return what each branch of each layer is multiplied by (stochastic depth), example by example.
+    """Return the factors of stochastic depth, per layer, branch and example.
 
-    0 for a share `rate` of the examples, 1/(1 - rate) for the others.
+    A factor is 0 with probability `rate`, else 1/(1 - rate).
+
+    Args:
+        key: draws them.
+        rates: the probability of each layer.
+        batch: B, number of examples.
 
     Reference:
         Huang et al. 2016, "Deep Networks with Stochastic Depth" (arXiv 1603.09382), section 3; the factor is applied
@@ -41,15 +46,15 @@ def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> 
 
 
 class Block(nnx.Module):
-    """A pre-norm transformer layer; each branch may be scaled per channel and dropped per example.
+    """A pre-norm transformer layer whose branches may be scaled per channel and dropped per example.
 
     Args:
         dims: C, H, K, D and the scale of the logits.
         encoding: made for these dims.
         hidden: channels inside the MLP.
         style: norm, MLP and biases.
-        cross: dims and encoding of attention to an encoder; None = there is none.
-        layer_scale: initial factor of every channel of a branch; None = no factor.
+        cross: dims and encoding of cross-attention; None = no cross-attention.
+        layer_scale: initial factor of every channel of a branch (LayerScale); None = no factor.
         dtype: of the computation; parameters are float32.
         rngs: draws the parameters.
 
@@ -82,16 +87,16 @@ class Block(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T C"],
-        where: Where,
+        context: LayerContext,
         cache: LayerCache | None = None,
         factors: Float[Array, "2 B"] | None = None,
     ) -> tuple[Float[Array, "B T C"], LayerCache | None]:
         """Return the states after this layer, and its cache with these tokens written to it.
 
         Args:
-            x: states before it.
-            where: of the tokens.
-            cache: of this layer; None = none.
+            x: states before this layer.
+            context: what all layers share: positions, the encoding's parameters, execution.
+            cache: of this layer; None = no cache.
             factors: of both branches, from `drop_factors`; None = 1.
         """
 
@@ -99,26 +104,26 @@ class Block(nnx.Module):
             branch = branch if scale is None else branch * scale[...].astype(branch.dtype)
             return x + (branch if factors is None else branch * factors[number, :, None, None].astype(branch.dtype))
 
-        mixed, own = self.attention(self.norm_attention(x), where, None if cache is None else cache.own)
-        x = add(x, mixed, self.scale_attention, 0)
-        seen = None
+        attended, own = self.attention(self.norm_attention(x), context, None if cache is None else cache.own)
+        x = add(x, attended, self.scale_attention, 0)
+        cross_keys = None
         if self.cross is not None and self.norm_cross is not None:
-            if where.memory is None:
-                raise ValueError("a layer with cross-attention needs the states of an encoder, got memory=None")
-            states = where.memory.states
-            seen = self.cross.keys_values(states) if states is not None else cache.cross  # pyright: ignore[reportOptionalMemberAccess]
-            x = x + self.cross(self.norm_cross(x), where.memory, seen, where.execution)  # pyright: ignore[reportArgumentType]
+            if context.cross_context is None:
+                raise ValueError("a layer with cross-attention needs the states of an encoder, got cross_context=None")
+            states = context.cross_context.states
+            cross_keys = self.cross.keys_values(states) if states is not None else cache.cross  # pyright: ignore[reportOptionalMemberAccess]
+            x = x + self.cross(self.norm_cross(x), context.cross_context, cross_keys, context.execution)  # pyright: ignore[reportArgumentType]
         x = add(x, self.mlp(self.norm_mlp(x)), self.scale_mlp, 1)
-        return x, None if own is None else LayerCache(own, seen)
+        return x, None if own is None else LayerCache(own, cross_keys)
 
 
 class Layers(nnx.Module):
-    """L blocks applied in turn by one `scan`: parameters are stacked on L, the program does not grow with depth.
+    """L blocks applied by one `scan`: parameters are stacked on L, so the program does not grow with depth.
 
     Args:
         layers: L.
         stochastic_depth: rate of the last layer; layer l of 0 ... L-1 has `stochastic_depth · l / (L - 1)`.
-        rngs: draws the parameters, each layer from keys of its own.
+        rngs: draws the parameters, each layer's from its own keys.
         **block: the arguments of `Block`.
     """
 
@@ -135,35 +140,37 @@ class Layers(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T C"],
-        where: Where,
+        context: LayerContext,
         cache: LayerCache | None = None,
         *,
         key: Key[Array, ""] | None = None,
     ) -> tuple[Float[Array, "B T C"], LayerCache | None]:
-        """Apply the blocks.
+        """Apply the blocks in order.
 
         Args:
-            x: states before the first.
-            where: of the tokens.
-            cache: of all layers, stacked on L; None = none.
-            key: draws what stochastic depth drops; None drops nothing.
+            x: states before the first block.
+            context: what all layers share.
+            cache: of all layers, stacked on L; None = no cache.
+            key: draws the branches that stochastic depth drops; None drops nothing.
 
         Returns:
-            The states after the last, and the caches.
+            The states after the last block, and the caches, stacked on L.
         """
         static, params = nnx.split(self.blocks)
         factors = None if key is None else drop_factors(key, jnp.asarray(self.rates, jnp.float32), x.shape[0])
 
-        def apply(execution: Execution, where: Where, x: Array, layers: Any) -> tuple[Array, LayerCache | None]:
+        def apply(
+            execution: Execution, context: LayerContext, x: Array, layers: Any
+        ) -> tuple[Array, LayerCache | None]:
             def step(x: Array, layer: Any) -> tuple[Array, LayerCache | None]:
                 params, cache, factors = layer
-                x, cache = nnx.merge(static, params)(x, where._replace(execution=execution), cache, factors)
-                return execution.place(x), cache
+                x, cache = nnx.merge(static, params)(x, context._replace(execution=execution), cache, factors)
+                return execution.shard_states(x), cache
 
             return execution.scan(step, x, layers)
 
-        if cache is not None or not where.execution.local:
-            return apply(where.execution, where, x, (params, cache, factors))
-        alone = lambda execution, operands: apply(execution, *operands)[0]
-        axes = batch_axes(where, self.blocks.attention.dims.axes), 0, (-1, None, None if factors is None else 2)
-        return where.execution.by_share(alone, (where, x, (params, None, factors)), axes), None
+        if cache is not None or not context.execution.local:
+            return apply(context.execution, context, x, (params, cache, factors))
+        local = lambda execution, operands: apply(execution, *operands)[0]
+        axes = batch_axes(context, self.blocks.attention.dims.axes), 0, (-1, None, None if factors is None else 2)
+        return context.execution.per_shard(local, (context, x, (params, None, factors)), axes), None

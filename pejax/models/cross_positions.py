@@ -1,13 +1,11 @@
-"""Position policies of cross-attention, where queries and keys come from two sequences.
+"""Position policies of cross-attention: how positions in the target relate to positions in the source.
 
-Somebody has to say what positions in the one have to do with positions in the other:
+    none         cross-attention has no positions
+    query_only   queries are rotated by their position in the target, keys are not rotated
+    separate     both sequences count from 0: target token t has the same position as source token t
+    unified      the target continues the source: its token t is at t + n, n the length of that example's source
 
-    none         nothing: content alone
-    query_only   queries turn by their position in the target, keys not at all
-    separate     both sequences count from 0: target token t stands where source token t does
-    unified      the target goes on where the source ends: t + n, n the length of that example's own source
-
-What an encoding adds to the input it has added in the encoder and in the decoder, and not here again.
+`embed` is not part of cross-attention: encoder and decoder have already applied theirs to their inputs.
 """
 
 from jaxtyping import Array, Float
@@ -21,7 +19,7 @@ CROSS = ("none", "query_only", "separate", "unified")
 
 
 def cross_encoding(policy: str, spec: str, dims: Dims, extend: str | Extension = "none") -> Encoding:
-    """Return the record of cross-attention: what is left of an encoding under a policy.
+    """Return the encoding of cross-attention under a policy: the named encoding without the hooks that do not apply.
 
     Args:
         policy: one of `CROSS`.
@@ -30,8 +28,8 @@ def cross_encoding(policy: str, spec: str, dims: Dims, extend: str | Extension =
         extend: as `make_encoding` takes it.
 
     Raises:
-        ValueError: an unknown policy, "query_only" for an encoding that does not rotate or does more than that, or
-            what the encoding refuses.
+        ValueError: an unknown policy, "query_only" for an encoding that does anything but rotate, or options that
+            `make_encoding` refuses.
     """
     if policy not in CROSS:
         raise ValueError(f"cross must be one of {', '.join(CROSS)}, got {policy!r}")
@@ -42,13 +40,13 @@ def cross_encoding(policy: str, spec: str, dims: Dims, extend: str | Extension =
     if policy == "query_only":
         if encoding.rotate is None or pairwise:
             raise ValueError(f"cross='query_only' needs an encoding that rotates and does nothing else, got {spec!r}")
-        return encoding._replace(embed=None, rotate_keys=as_they_are, shift_invariant=False)
+        return encoding._replace(embed=None, rotate_keys=unrotated, shift_invariant=False)
     if encoding.rotate is None and not pairwise:
         return Encoding(shift_invariant=True)
     return encoding._replace(embed=None)
 
 
-def as_they_are(params: Params, x: Float[Array, "*B S K D"], positions: Array) -> Float[Array, "*B S K D"]:
-    """Return keys that are not rotated."""
+def unrotated(params: Params, x: Float[Array, "*B S K D"], positions: Array) -> Float[Array, "*B S K D"]:
+    """Return the keys unchanged: a `rotate_keys` hook that does nothing."""
     del params, positions
     return x

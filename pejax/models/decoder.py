@@ -1,9 +1,9 @@
-"""A decoder-only language model in which position enters through an `Encoding` record and nowhere else.
+"""A decoder-only language model whose positions enter through an `Encoding` record and nowhere else.
 
     x = table[ids]  ->  embed  ->  L pre-norm blocks, causal  ->  norm  ->  head
 
-Llama's layers (RMSNorm, SwiGLU, no biases) by default, GPT-2's (LayerNorm, GELU, biases) by `style="gpt2"`. Model and
-initialisation are the same for every encoding.
+The layers are Llama's (RMSNorm, SwiGLU, no biases) by default, GPT-2's (LayerNorm, GELU, biases) with `style="gpt2"`.
+Model and initialization are the same for every encoding.
 
 Reference:
     Touvron et al. 2023, "Llama 2" (arXiv 2307.09288), section 2.2; Radford et al. 2019, "Language Models are
@@ -18,13 +18,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax._encoding import Dims, Encoding, Extent, channels_per_head
+from pejax._encoding import Dims, Encoding, Extent
 from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
 from pejax._ops.matmul import product
 from pejax._tokens import TokenPositions
 from pejax.models.execution import Execution
-from pejax.models.layers import LLAMA, Style, linear
+from pejax.models.layers import LLAMA, Style, channels_per_head, linear
 from pejax.models.transformer import Cache, Embedding, Stack, sequence_tokens
 
 STYLES = {"llama": LLAMA, "gpt2": Style()}
@@ -32,27 +32,27 @@ STYLES = {"llama": LLAMA, "gpt2": Style()}
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """What a `Decoder` is made from.
+    """The settings of a `Decoder`.
 
     Args:
-        vocab: V, number of tokens.
+        vocab: V, size of the vocabulary.
         length: trained context, tokens.
         width: C, channels of the residual stream.
         layers: L.
         heads: H.
         kv_heads: K, key/value heads; None = H.
-        hidden: channels inside the MLP; None = 4·C, or 8/3·C in whole multiples of 16 where it is gated.
-        pe: the encoding, as `make_encoding` takes it.
-        extend: how the encoding is extended beyond the trained length: a record of `pejax.extensions`, or its text.
+        hidden: channels inside the MLP; None = 4·C, or 8/3·C rounded up to a multiple of 16 if the MLP is gated.
+        pe: spec of the encoding, as in `make_encoding`.
+        extend: extension of the encoding beyond the trained length, a record of `pejax.extensions` or its text.
         style: "llama" or "gpt2".
-        qk_norm: RMSNorm of each query and key head.
-        soft_cap: of the attention logits; None = none.
-        tied: the head is the table of the input.
-        causal: keys after the query are not seen.
+        qk_norm: whether each query and key head is normalized (RMSNorm).
+        soft_cap: cap c of the attention logits, `c · tanh(logits / c)`; None = no cap.
+        tied: whether the head is the embedding table.
+        causal: whether keys after the query are masked.
         dtype: of the computation, "float32" or "bfloat16"; parameters and logits are float32.
 
     Raises:
-        ValueError: a count below 1, an unknown style or dtype.
+        ValueError: a count below 1, or an unknown style or dtype.
     """
 
     vocab: int = 256
@@ -85,7 +85,7 @@ class DecoderConfig:
 
     @property
     def dims(self) -> Dims:
-        """What the encoding may know of this model."""
+        """The sizes of this model that the encoding may depend on."""
         return Dims(
             self.heads,
             channels_per_head(self.width, self.heads),
@@ -96,13 +96,13 @@ class DecoderConfig:
 
     @property
     def layer_style(self) -> Style:
-        """Which layers the model is made of."""
+        """The kind of layers the model is made of."""
         base = STYLES[self.style]
         return Style(base.norm, base.gated, base.bias, self.qk_norm, self.soft_cap)
 
 
 def hidden_channels(width: int, style: Style, hidden: int | None) -> int:
-    """Return the channels inside an MLP: as asked for, or 4·C, or 8/3·C in multiples of 16 where it is gated."""
+    """Return the channels inside an MLP: `hidden`, or 4·C, or 8/3·C rounded up to a multiple of 16 if it is gated."""
     if hidden is not None:
         return hidden
     return 16 * math.ceil(width / 6) if style.gated else 4 * width
@@ -112,16 +112,16 @@ class Decoder(nnx.Module):
     """A decoder-only transformer.
 
     Attributes:
-        config: what it was made from.
-        stack: its layers; `stack.encoding` is the record, `stack.dims` what it knows of the model.
+        config: its settings.
+        stack: its layers; `stack.encoding` is the encoding, `stack.dims` the dims it was made for.
 
     Args:
-        config: what to make.
-        encoding: one's own, made for `config.dims`, in place of the one that `config.pe` names.
+        config: the settings.
+        encoding: your own, made for `config.dims`, in place of the one that `config.pe` names.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
-        ValueError: what the encoding refuses.
+        ValueError: settings that the encoding refuses.
     """
 
     def __init__(self, config: DecoderConfig, encoding: Encoding | None = None, *, rngs: nnx.Rngs) -> None:
@@ -150,17 +150,18 @@ class Decoder(nnx.Module):
         extent: Extent | None = None,
         execution: Execution = Execution(),
     ) -> Float[Array, "B T V"]:
-        """Return the logits of the token after each.
+        """Return, for every token, the logits of the token after it.
 
         Args:
-            ids: tokens, from 0 to V-1.
-            segment_ids: documents packed one after the other; positions restart in each; 0 = padding.
-            tokens: where the tokens are, in place of `segments`; None = 0 ... T-1, or as the segments say.
+            ids: token ids, from 0 to V-1.
+            segment_ids: the document that each token belongs to, for documents packed one after the other; positions
+                restart in each; 0 = padding.
+            tokens: positions of the tokens, in place of `segment_ids`; None = 0 ... T-1, restarting in each segment.
             extent: the length that the encoding adapts to; None = T.
-            execution: over which devices this is computed, and what twice.
+            execution: device mesh, sharding and rematerialization.
 
         Raises:
-            ValueError: both `segments` and `tokens`, or an encoding that cannot serve this length.
+            ValueError: both `segment_ids` and `tokens`, or an encoding that does not support this length.
         """
         return self.logits(self.states(ids, segment_ids=segment_ids, tokens=tokens, extent=extent, execution=execution))
 
@@ -173,7 +174,7 @@ class Decoder(nnx.Module):
         extent: Extent | None = None,
         execution: Execution = Execution(),
     ) -> Float[Array, "B T C"]:
-        """Return the normed states after the last layer, which `logits` takes; arguments as those of a call."""
+        """Return the normalized states after the last layer, the input of `logits`; arguments as in `__call__`."""
         if tokens is None:
             tokens = sequence_tokens(ids, segment_ids)
         elif segment_ids is not None:
@@ -185,23 +186,23 @@ class Decoder(nnx.Module):
     def cached(
         self, ids: Int[Array, "B T"], cache: Cache, *, tokens: TokenPositions, extent: Extent
     ) -> tuple[Float[Array, "B T V"], Cache]:
-        """Return the logits of the token after each, and the cache with these tokens in it.
+        """Return, for every token, the logits of the token after it, and the cache with these tokens added.
 
         Args:
-            ids: tokens that follow those in the cache.
-            cache: from `stack.empty_cache`, or from here.
-            tokens: where these tokens are, with segments where the cache holds several or padding.
-            extent: as in `attend`.
+            ids: ids of the tokens that follow those in the cache.
+            cache: from `stack.empty_cache`, or from the previous call.
+            tokens: positions of these tokens, with segment ids if the cache holds padding or several segments.
+            extent: the length or lengths that the encoding adapts to, as in `attend`.
         """
         x, cache = self.stack(self.embedding(ids, self.config.dtype), tokens, extent, cache=cache)  # pyright: ignore[reportAssignmentType]
         return self.logits(x), cache
 
     def logits(self, x: Float[Array, "B T C"]) -> Float[Array, "B T V"]:
-        """Return the logits of normed states, in float32."""
-        found = product(x, self.columns())
-        chex.assert_shape(found, (*x.shape[:2], self.config.vocab))
-        return found
+        """Return the logits of normalized states, in float32."""
+        logits = product(x, self.columns())
+        chex.assert_shape(logits, (*x.shape[:2], self.config.vocab))
+        return logits
 
     def columns(self) -> Float[Array, "C V"]:
-        """Return what normed states are multiplied by: the head, or the table of the input."""
+        """Return the matrix from normalized states to logits: that of the head, or the embedding table transposed."""
         return self.embedding.table[...].T if self.head is None else self.head.kernel[...]

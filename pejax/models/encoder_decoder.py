@@ -1,14 +1,14 @@
-"""An encoder-decoder transformer in which position enters through `Encoding` records and nowhere else.
+"""An encoder-decoder transformer whose positions enter through `Encoding` records and nowhere else.
 
-    encoder   x = table[source]  ->  embed  ->  L pre-norm blocks, every token sees every other  ->  norm
-    decoder   y = table[target]  ->  embed  ->  L pre-norm blocks, causal, each looks at x too  ->  norm  ->  head
+    encoder   x = table[source]  ->  embed  ->  L pre-norm blocks, bidirectional  ->  norm
+    decoder   y = table[target]  ->  embed  ->  L pre-norm blocks, causal, with cross-attention to x  ->  norm  ->  head
 
-Encoder, decoder and cross-attention have a record each, with parameters of their own; `pejax.models.cross_positions`
-says what positions mean between two sequences. An encoding that is added to the input is so in encoder and decoder.
+Encoder, decoder and cross-attention each have their own encoding; `pejax.models.cross_positions` relates positions in
+the target to those in the source. An encoding that embeds is applied to the inputs of both encoder and decoder.
 
 Reference:
     Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762), section 3.1; Raffel et al. 2020, "Exploring
-    the Limits of Transfer Learning" (arXiv 1910.10683), section 2.1, whose cross-attention knows no positions.
+    the Limits of Transfer Learning" (arXiv 1910.10683), section 2.1, whose cross-attention has no positions.
 """
 
 from dataclasses import dataclass
@@ -20,26 +20,26 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax._encoding import Dims, Extent, adapt, channels_per_head
+from pejax._encoding import Dims, Extent, adapt
 from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
 from pejax._ops.matmul import product
 from pejax._tokens import TokenPositions
-from pejax.models.attention import KeysValues, LayerCache, Memory
+from pejax.models.attention import CrossContext, KeysValues, LayerCache
 from pejax.models.cross_positions import CROSS, cross_encoding
 from pejax.models.decoder import STYLES, hidden_channels
 from pejax.models.execution import Execution
-from pejax.models.layers import Style, linear
+from pejax.models.layers import Style, channels_per_head, linear
 from pejax.models.sharding import position_variables
 from pejax.models.transformer import Cache, Embedding, Stack, sequence_tokens
 
 
 @dataclass(frozen=True)
 class EncoderDecoderConfig:
-    """What an `EncoderDecoder` is made from.
+    """The settings of an `EncoderDecoder`.
 
     Args:
-        vocab: V, number of tokens, of both sides.
+        vocab: V, size of the vocabulary that source and target share.
         source_length: trained length of sources, tokens.
         target_length: trained length of targets, tokens.
         width: C, channels of the residual stream.
@@ -47,20 +47,20 @@ class EncoderDecoderConfig:
         decoder_layers: L of the decoder.
         heads: H.
         kv_heads: K, key/value heads; None = H.
-        hidden: channels inside the MLP; None = 4·C, or 8/3·C in whole multiples of 16 where it is gated.
-        pe: the encoding, as `make_encoding` takes it.
-        decoder_pe: the decoder's; "" = `pe`.
-        extend: how all encodings are extended beyond the trained lengths: a record of `pejax.extensions`, or its text.
-        cross: "none", "query_only", "separate" or "unified".
-        cross_pe: the encoding of cross-attention; "" = the decoder's.
+        hidden: channels inside the MLP; None = 4·C, or 8/3·C rounded up to a multiple of 16 if the MLP is gated.
+        pe: spec of the encoder's encoding, as in `make_encoding`.
+        decoder_pe: spec of the decoder's; "" = `pe`.
+        extend: extension of all encodings beyond the trained lengths, a record of `pejax.extensions` or its text.
+        cross: position policy of cross-attention: "none", "query_only", "separate" or "unified".
+        cross_pe: spec of the encoding of cross-attention; "" = the decoder's.
         style: "llama" or "gpt2".
-        qk_norm: RMSNorm of each query and key head in self-attention.
-        soft_cap: of the attention logits; None = none.
-        tied: the head is the table of the input.
+        qk_norm: whether each query and key head is normalized (RMSNorm) in self-attention.
+        soft_cap: cap c of the attention logits, `c · tanh(logits / c)`; None = no cap.
+        tied: whether the head is the embedding table.
         dtype: of the computation, "float32" or "bfloat16"; parameters and logits are float32.
 
     Raises:
-        ValueError: a count below 1, an unknown policy, style or dtype.
+        ValueError: a count below 1, or an unknown policy, style or dtype.
     """
 
     vocab: int = 64
@@ -96,19 +96,19 @@ class EncoderDecoderConfig:
 
     @property
     def encoder_dims(self) -> Dims:
-        """What the encoder's encoding may know."""
+        """The sizes that the encoder's encoding may depend on."""
         return self._dims(self.source_length)
 
     @property
     def decoder_dims(self) -> Dims:
-        """What the decoder's encoding may know."""
+        """The sizes that the decoder's encoding may depend on."""
         return self._dims(self.target_length, causal=True)
 
     @property
     def cross_dims(self) -> Dims:
-        """What the encoding of cross-attention may know: no mask, and the range of positions that it meets."""
-        beyond = self.target_length if self.cross == "unified" else 0
-        return self._dims(self.source_length + beyond)
+        """The sizes that the encoding of cross-attention may depend on; its extent covers all positions that occur."""
+        continued = self.target_length if self.cross == "unified" else 0
+        return self._dims(self.source_length + continued)
 
     def _dims(self, extent: int, *, causal: bool = False) -> Dims:
         head_dim = channels_per_head(self.width, self.heads)
@@ -116,18 +116,18 @@ class EncoderDecoderConfig:
 
     @property
     def layer_style(self) -> Style:
-        """Which layers the model is made of."""
+        """The kind of layers the model is made of."""
         base = STYLES[self.style]
         return Style(base.norm, base.gated, base.bias, self.qk_norm, self.soft_cap)
 
 
-class Encoded(NamedTuple):
-    """What the decoder looks at.
+class EncoderOutput(NamedTuple):
+    """The output of the encoder.
 
     Attributes:
-        states: of the encoder.
-        tokens: where the source tokens are.
-        extent: the length, or lengths, of the source.
+        states: normalized states after its last layer.
+        tokens: positions of the source tokens.
+        extent: the length of the source, or one length per example.
     """
 
     states: Float[Array, "B S C"]
@@ -136,21 +136,21 @@ class Encoded(NamedTuple):
 
 
 class EncoderDecoder(nnx.Module):
-    """An encoder-decoder transformer, one table of token vectors for both sides.
+    """An encoder-decoder transformer; encoder and decoder share one embedding table.
 
     Attributes:
-        config: what it was made from.
-        encoder: its layers; `encoder.encoding` is the record, `encoder.dims` what it knows of the model.
+        config: its settings.
+        encoder: its layers; `encoder.encoding` is the encoding, `encoder.dims` the dims it was made for.
         decoder: likewise.
-        cross: the record of cross-attention.
-        position: its parameters that all layers share.
+        cross: the encoding of cross-attention.
+        position: the parameters of `cross` that all layers share.
 
     Args:
-        config: what to make.
+        config: the settings.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
-        ValueError: what the encodings refuse.
+        ValueError: settings that the encodings refuse.
     """
 
     def __init__(self, config: EncoderDecoderConfig, *, rngs: nnx.Rngs) -> None:
@@ -194,27 +194,28 @@ class EncoderDecoder(nnx.Module):
         target_extent: Extent | None = None,
         execution: Execution = Execution(),
     ) -> Float[Array, "B T V"]:
-        """Return the logits of the target token after each.
+        """Return, for every target token, the logits of the token after it.
 
         Args:
-            source: tokens, from 0 to V-1.
-            target: tokens, the first of which starts the answer.
-            source_segments: examples packed one after the other, with the same numbers in the target; 0 = padding.
+            source: token ids, from 0 to V-1.
+            target: token ids; the first is the start token.
+            source_segments: the example that each token belongs to, for examples packed one after the other; the target
+                uses the same numbers; 0 = padding.
             target_segments: likewise.
-            source_extent: the length, or lengths `(B,)`, that encodings adapt to; None = the tokens of each source that
-                are no padding.
+            source_extent: the length, or lengths `(B,)`, that encodings adapt to; None = the number of tokens of each
+                source, without padding.
             target_extent: likewise, of the target.
-            execution: over which devices this is computed, and what twice.
+            execution: device mesh, sharding and rematerialization.
 
         Raises:
-            ValueError: segments of another shape, or an encoding that cannot serve a length, padding included.
+            ValueError: segments of another shape, or an encoding that does not support the length with its padding.
         """
         encoded = self.encode(source, source_segments, extent=source_extent, execution=execution)
         tokens = sequence_tokens(target, target_segments)
         extent = self._own_extent(self.decoder, tokens, target.shape[1]) if target_extent is None else target_extent
         x = self.embedding(target, self.config.dtype, execution)
-        memory = self.memory(encoded, tokens, extent)
-        x, _ = self.decoder(x, tokens, extent, memory=memory, execution=execution)
+        cross = self.cross_context(encoded, tokens, extent)
+        x, _ = self.decoder(x, tokens, extent, cross_context=cross, execution=execution)
         return self.logits(x)
 
     def encode(
@@ -224,72 +225,73 @@ class EncoderDecoder(nnx.Module):
         *,
         extent: Extent | None = None,
         execution: Execution = Execution(),
-    ) -> Encoded:
-        """Return what the decoder looks at; the arguments are those of the call."""
+    ) -> EncoderOutput:
+        """Return the output of the encoder; arguments as those of the source in `__call__`."""
         tokens = sequence_tokens(source, segment_ids)
         extent = self._own_extent(self.encoder, tokens, source.shape[1]) if extent is None else extent
         x = self.embedding(source, self.config.dtype, execution)
         states, _ = self.encoder(x, tokens, extent, execution=execution)
-        return Encoded(states, tokens, extent)
+        return EncoderOutput(states, tokens, extent)
 
     def _own_extent(self, stack: Stack, tokens: TokenPositions, length: int) -> Extent:
-        """Return the length that encodings adapt to: of each example without its padding, where there may be any."""
-        if tokens.segment_ids is None or not any(one.adapt for one in (stack.encoding, self.cross)):
+        """Return the length that encodings adapt to: one per example, without padding, if segment ids are given."""
+        if tokens.segment_ids is None or not any(encoding.adapt for encoding in (stack.encoding, self.cross)):
             return length
         adapted = lambda params: adapt(stack.encoding, params, length)
-        jax.eval_shape(adapted, stack.embed_params())  # refuses what it cannot serve
+        jax.eval_shape(adapted, stack.embed_params())  # raises if the encoding does not support this length
         return jnp.maximum(jnp.sum((tokens.segment_ids != 0).astype(jnp.int32), axis=1), 1)
 
-    def memory(self, encoded: Encoded, tokens: TokenPositions, extent: Extent) -> Memory:
-        """Return what cross-attention looks at, in the numbering of the policy.
+    def cross_context(self, encoded: EncoderOutput, tokens: TokenPositions, extent: Extent) -> CrossContext:
+        """Return the inputs of cross-attention, with positions as the policy numbers them.
 
         Args:
-            encoded: the source.
-            tokens: of the target.
-            extent: of the target.
+            encoded: the encoder's output.
+            tokens: positions of the target tokens.
+            extent: the length or lengths of the target.
         """
-        queries, reach = tokens, encoded.extent
+        queries, total = tokens, encoded.extent
         if self.config.cross == "unified":
             queries = tokens._replace(positions=tokens.positions + source_lengths(encoded, tokens))
-            reach = reach + extent  # pyright: ignore[reportOperatorIssue]  # lengths, of sequences
-        return Memory(encoded.states, nnx.as_pure(self.position), queries, encoded.tokens, reach)
+            total = total + extent  # pyright: ignore[reportOperatorIssue]  # lengths of sequences, never grids
+        return CrossContext(encoded.states, nnx.as_pure(self.position), queries, encoded.tokens, total)
 
-    def empty_cache(self, encoded: Encoded, slots: int) -> Cache:
-        """Return the decoder's cache: the keys and values of the source, and `slots` empty places for the target."""
+    def empty_cache(self, encoded: EncoderOutput, slots: int) -> Cache:
+        """Return the decoder's cache: the keys and values of the source, and `slots` empty slots for the target."""
         cache = self.decoder.empty_cache(encoded.states.shape[0], slots)
         static, params = nnx.split(self.decoder.layers.blocks)
 
-        def seen(params: Any) -> KeysValues:
+        def source_keys(params: Any) -> KeysValues:
             return nnx.merge(static, params).cross.keys_values(encoded.states)  # pyright: ignore[reportOptionalMemberAccess]
 
-        return cache._replace(layers=LayerCache(cache.layers.own, jax.vmap(seen)(params)))
+        return cache._replace(layers=LayerCache(cache.layers.own, jax.vmap(source_keys)(params)))
 
     def cached(
-        self, ids: Int[Array, "B T"], cache: Cache, encoded: Encoded, *, tokens: TokenPositions, extent: Extent
+        self, ids: Int[Array, "B T"], cache: Cache, encoded: EncoderOutput, *, tokens: TokenPositions, extent: Extent
     ) -> tuple[Float[Array, "B T V"], Cache]:
-        """Return the logits of the target token after each, and the cache with these tokens in it.
+        """Return, for every target token, the logits of the token after it, and the cache with these tokens added.
 
         Args:
-            ids: target tokens that follow those in the cache.
-            cache: from `empty_cache`, or from here.
-            encoded: the source.
-            tokens: where these tokens are.
-            extent: the length, or lengths `(B,)`, of the whole target: the same for every step.
+            ids: ids of the target tokens that follow those in the cache.
+            cache: from `empty_cache`, or from the previous call.
+            encoded: the encoder's output.
+            tokens: positions of these tokens.
+            extent: the final length, or lengths `(B,)`, of the target; the same in every step.
         """
-        memory = self.memory(encoded, tokens, extent)._replace(states=None)
-        x, cache = self.decoder(self.embedding(ids, self.config.dtype), tokens, extent, cache=cache, memory=memory)  # pyright: ignore[reportAssignmentType]
+        cross = self.cross_context(encoded, tokens, extent)._replace(states=None)
+        x = self.embedding(ids, self.config.dtype)
+        x, cache = self.decoder(x, tokens, extent, cache=cache, cross_context=cross)  # pyright: ignore[reportAssignmentType]
         return self.logits(x), cache
 
     def logits(self, x: Float[Array, "B T C"]) -> Float[Array, "B T V"]:
-        """Return the logits of the decoder's normed states, in float32."""
+        """Return the logits of the decoder's normalized states, in float32."""
         kernel = self.embedding.table[...].T if self.head is None else self.head.kernel[...]
-        found = product(x, kernel)
-        chex.assert_shape(found, (*x.shape[:2], self.config.vocab))
-        return found
+        logits = product(x, kernel)
+        chex.assert_shape(logits, (*x.shape[:2], self.config.vocab))
+        return logits
 
 
-def source_lengths(encoded: Encoded, tokens: TokenPositions) -> int | Int[Array, "B T"]:
-    """Return how many source tokens there are in the segment of each target token."""
+def source_lengths(encoded: EncoderOutput, tokens: TokenPositions) -> int | Int[Array, "B T"]:
+    """Return the number of source tokens in the segment of each target token."""
     sources, targets = encoded.tokens.segment_ids, tokens.segment_ids
     if sources is None and targets is None:
         return encoded.states.shape[1]

@@ -1,13 +1,13 @@
-"""Generation with a cache of keys and values, right for every encoding.
+"""Generation by a decoder with a KV cache, correct for every encoding.
 
-An encoding whose parameters depend on the length (`Encoding.adapt`) changes them while the text grows. Two policies say
-what that means for the tokens already there:
+The parameters of some encodings depend on the length (`Encoding.adapt`), which grows with every generated token. Two
+policies decide which parameters the earlier tokens get:
 
-    stepwise    query i takes the parameters of length i + 1, for itself and for all the keys it sees
-    recompute   every token is as the full forward pass over the present length has it
+    stepwise    query i and all keys that it sees get the parameters of length i + 1
+    recompute   all tokens get the parameters of the current length, as in a forward pass over the text so far
 
-`stepwise` costs a rotation of the cached keys per step, `recompute` a forward pass over the whole text whenever the
-parameters change. Where they do not change over the lengths at hand, the two agree and cost nothing.
+`stepwise` rotates the cached keys again in every step. `recompute` runs a forward pass over the text so far whenever
+the parameters change. If they do not change over the lengths of one generation, the policies agree and cost nothing.
 """
 
 import functools
@@ -25,6 +25,8 @@ from pejax.models.sampling import Sampling, check_sampling, sample
 from pejax.models.transformer import Cache, sequence_tokens
 
 POLICIES = ("stepwise", "recompute")
+LENGTH_INDEPENDENT = "length_independent"
+"""In place of a policy, where the parameters are the same at all lengths of one generation."""
 
 
 def generate(
@@ -39,24 +41,24 @@ def generate(
     stop: int | None = None,
     return_logits: bool = False,
 ) -> Int[Array, "B N"] | tuple[Int[Array, "B N"], Float[Array, "B N V"]]:
-    """Return the `count` tokens that follow each prompt.
+    """Generate the `count` tokens that follow each prompt.
 
     Args:
-        model: causal.
-        prompts: tokens; shorter ones are padded on the left.
-        count: N, tokens to generate.
-        segment_ids: 0 = padding; other values are documents packed one after the other, of which the last is continued,
-            from position 0 of its own. None = all of a row is one document.
+        model: a causal decoder.
+        prompts: token ids; shorter prompts are padded on the left.
+        count: N, number of tokens to generate.
+        segment_ids: 0 = padding; other values number documents packed one after the other, each with positions from 0,
+            of which the last is continued. None = each row is one document.
         sampling: greedy by default.
-        key: draws the tokens; needed where the temperature is above 0.
+        key: draws the tokens; required if the temperature is above 0.
         policy: "stepwise" or "recompute", for encodings whose parameters depend on the length.
-        stop: a token after which a row is filled with it.
+        stop: id of the stop token; the rest of a row after it is filled with it. None = no stop token.
         return_logits: also return the logits that each token was drawn from.
 
     Raises:
-        ValueError: a count below 1, an unknown policy, a prompt that does not end in a token, an id outside the
-            vocabulary, a sampling out of range, no key where one is needed, or an encoding that cannot serve the length
-            (a learned table that is too short).
+        ValueError: a count below 1, an unknown policy, a prompt that ends in padding, an id outside the vocabulary,
+            sampling settings out of range, a missing key, or an encoding that does not support the length (such as a
+            learned table that is too short).
     """
     config, encoding = model.config, model.stack.encoding
     if not config.causal:
@@ -74,45 +76,46 @@ def generate(
         raise ValueError(f"segment_ids must have the prompts' shape, {prompts.shape}, and end in a token, not in 0")
     tokens = sequence_tokens(prompts, segment_ids)
     longest = max(int(tokens.positions.max()) + 1, int(tokens.positions[:, -1].max()) + count)
-    adapt(encoding, model.stack.embed_params(), longest)  # refuses what it cannot serve
-    steady = bool(is_length_independent(encoding, model.stack.embed_params(), longest))
+    adapt(encoding, model.stack.embed_params(), longest)  # raises if the encoding does not support this length
+    if bool(is_length_independent(encoding, model.stack.embed_params(), longest)):
+        policy = LENGTH_INDEPENDENT
     static, params = nnx.split(model)
-    way = "steady" if steady else policy
     key = jax.random.key(0) if key is None else key
-    found, logits = _generate(static, params, prompts, tokens, key, count, sampling, way, stop, return_logits)
-    return (found, logits) if return_logits else found
+    generated, logits = _generate(static, params, prompts, tokens, key, count, sampling, policy, stop, return_logits)
+    return (generated, logits) if return_logits else generated
 
 
 def check_ids(ids: Int[Array, "B T"], vocab: int) -> None:
-    """Raise ValueError for a token outside of the vocabulary."""
-    least, most = int(ids.min()), int(ids.max())
-    if least < 0 or most >= vocab:
-        raise ValueError(f"tokens must be from 0 to {vocab - 1}, got {least if least < 0 else most}")
+    """Raise ValueError for a token id outside the vocabulary."""
+    smallest, largest = int(ids.min()), int(ids.max())
+    if smallest < 0 or largest >= vocab:
+        raise ValueError(f"tokens must be from 0 to {vocab - 1}, got {smallest if smallest < 0 else largest}")
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def is_length_independent(encoding: Encoding, params: Params, longest: int | Array) -> Bool[Array, ""]:
-    """Return whether the parameters are the same at every length from 1 to `longest`."""
+    """Return whether the encoding's parameters are the same at every length from 1 to `longest`."""
     if encoding.adapt is None:
         return jnp.ones((), bool)
     first = adapt(encoding, params, jnp.ones((), jnp.int32))
-    same = lambda length, so_far: so_far & _same(adapt(encoding, params, length), first)
+    same = lambda length, so_far: so_far & _trees_equal(adapt(encoding, params, length), first)
     return jax.lax.fori_loop(2, longest + 1, same, jnp.ones((), bool))
 
 
-def _same(a: Any, b: Any) -> Array:
+def _trees_equal(a: Any, b: Any) -> Array:
+    """Return whether all arrays of two pytrees of the same structure are equal."""
     equal = jax.tree.leaves(jax.tree.map(lambda x, y: jnp.array_equal(x, y), a, b))
     return functools.reduce(jnp.logical_and, equal, jnp.ones((), bool))
 
 
 class _Text(NamedTuple):
-    """What generation carries from token to token.
+    """The carry of the scan over generated tokens.
 
     Attributes:
-        cache: of all tokens but the newest.
-        ids: of all slots.
-        new: the newest token.
-        done: whether it ended the text.
+        cache: keys and values of all tokens except the newest.
+        ids: token ids of all slots.
+        new: the newest token of each row.
+        done: whether a row has generated the stop token.
     """
 
     cache: Cache
@@ -130,58 +133,59 @@ def _generate(
     key: Array,
     count: int,
     sampling: Sampling,
-    way: str,
+    policy: str,
     stop: int | None,
     return_logits: bool,
 ) -> tuple[Int[Array, "B N"], Float[Array, "B N V"] | None]:
+    """Return the generated tokens and their logits; arguments as in `generate`, or policy = `LENGTH_INDEPENDENT`."""
     model: Decoder = nnx.merge(static, params)
     batch, length = prompts.shape
     slots = length + count - 1
-    grow = lambda array, mode: jnp.pad(array, ((0, 0), (0, slots - length)), mode=mode)
-    last, segment_ids = tokens.positions[:, -1], grow(tokens.segment_ids, "edge")
-    beyond = last[:, None] + 1 + jnp.arange(slots - length)
-    where = TokenPositions(jnp.concatenate([tokens.positions, beyond], axis=1), segment_ids=segment_ids)
-    first, *keys = jax.random.split(key, count)
+    pad_slots = lambda array, mode: jnp.pad(array, ((0, 0), (0, slots - length)), mode=mode)
+    last, segment_ids = tokens.positions[:, -1], pad_slots(tokens.segment_ids, "edge")
+    later = last[:, None] + 1 + jnp.arange(slots - length)
+    positions = jnp.concatenate([tokens.positions, later], axis=1)
+    first_key, *keys = jax.random.split(key, count)
 
-    extent = {"steady": 1, "stepwise": tokens.positions + 1, "recompute": last + 1}[way]
+    extent = {LENGTH_INDEPENDENT: 1, "stepwise": tokens.positions + 1, "recompute": last + 1}[policy]
     cache = model.stack.empty_cache(batch, slots)
     logits, cache = model.cached(prompts, cache, tokens=tokens, extent=extent)
-    new = sample(first, logits[:, -1], sampling)
-    seen = lambda logits: logits[:, -1] if return_logits else None
+    new = sample(first_key, logits[:, -1], sampling)
+    last_logits = lambda logits: logits[:, -1] if return_logits else None
 
-    def step(text: _Text, at: tuple[Array, Array]) -> tuple[_Text, tuple[Array, Array | None]]:
-        key, slot = at
+    def step(text: _Text, key_and_slot: tuple[Array, Array]) -> tuple[_Text, tuple[Array, Array | None]]:
+        key, slot = key_and_slot
         ids = jax.lax.dynamic_update_slice_in_dim(text.ids, text.new[:, None], slot, axis=1)
         position = last + 1 + slot - length
-        place = TokenPositions(position[:, None], segment_ids=segment_ids[:, -1:])
-        extent = 1 if way == "steady" else position + 1
-        follow = lambda: model.cached(text.new[:, None], text.cache, tokens=place, extent=extent)
+        token = TokenPositions(position[:, None], segment_ids=segment_ids[:, -1:])
+        extent = 1 if policy == LENGTH_INDEPENDENT else position + 1
+        append = lambda: model.cached(text.new[:, None], text.cache, tokens=token, extent=extent)
 
-        def again() -> tuple[Array, Cache]:
+        def recompute() -> tuple[Array, Cache]:
             keep = lambda array: jnp.where(jnp.arange(slots) <= slot, array, 0)
-            filled = TokenPositions(keep(where.positions), segment_ids=keep(segment_ids))
+            filled = TokenPositions(keep(positions), segment_ids=keep(segment_ids))
             empty = text.cache._replace(used=jnp.zeros((), jnp.int32))
             logits, cache = model.cached(ids, empty, tokens=filled, extent=extent)
             return logits[:, slot][:, None], cache._replace(used=slot + 1)
 
-        changed = way == "recompute" and _changed(model, position + 1)
-        logits, cache = follow() if changed is False else jax.lax.cond(changed, again, follow)
+        changed = policy == "recompute" and _params_changed(model, position + 1)
+        logits, cache = append() if changed is False else jax.lax.cond(changed, recompute, append)
         new = sample(key, logits[:, -1], sampling)
         done = text.done if stop is None else text.done | (text.new == stop)
         new = new if stop is None else jnp.where(done, stop, new)
-        return _Text(cache, ids, new, done), (new, seen(logits))
+        return _Text(cache, ids, new, done), (new, last_logits(logits))
 
-    text = _Text(cache, grow(prompts, "constant"), new, jnp.zeros(batch, bool))
-    out = jax.tree.map(lambda leaf: leaf[:, None], (new, seen(logits)))
+    text = _Text(cache, pad_slots(prompts, "constant"), new, jnp.zeros(batch, bool))
+    first = jax.tree.map(lambda leaf: leaf[:, None], (new, last_logits(logits)))
     if count == 1:
-        return out
+        return first
     steps = jnp.stack(keys), jnp.arange(length, slots, dtype=jnp.int32)
     _, following = jax.lax.scan(step, text, steps)
-    return jax.tree.map(lambda one, many: jnp.concatenate([one, jnp.moveaxis(many, 0, 1)], axis=1), out, following)
+    return jax.tree.map(lambda one, many: jnp.concatenate([one, jnp.moveaxis(many, 0, 1)], axis=1), first, following)
 
 
-def _changed(model: Decoder, extent: Int[Array, " B"]) -> Array:
-    """Return whether any example's parameters are not those of the token before."""
+def _params_changed(model: Decoder, extent: Int[Array, " B"]) -> Array:
+    """Return whether the parameters of any example differ from those one token earlier."""
     encoding, params = model.stack.encoding, model.stack.embed_params()
-    changed = lambda length: ~_same(adapt(encoding, params, length), adapt(encoding, params, length - 1))
+    changed = lambda length: ~_trees_equal(adapt(encoding, params, length), adapt(encoding, params, length - 1))
     return jnp.any(jax.vmap(changed)(extent))

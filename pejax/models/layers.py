@@ -1,4 +1,4 @@
-"""Parts of transformer layers: linear maps, norms, MLPs. Parameters are float32, their axes named."""
+"""The parts of transformer layers: linear layers, norms and MLPs. Parameters are float32, with logical axis names."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from pejax._ops.matmul import product, recompute
-from pejax._ops.remat import kept
+from pejax._ops.remat import name_for_remat
 from pejax._ops.sums import without_leading_ones
 from pejax.models.sharding import named
 
 Initializer = Callable[..., Array]
 
 EPSILON = 1e-6
-"""Of every norm."""
+"""Added to the variance, or mean square, in every norm."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """Which layers a transformer is made of. The default is ViT's and GPT-2's, `LLAMA` is Llama's.
+    """The kind of layers of a transformer. The default is that of ViT and GPT-2; `LLAMA` is that of Llama.
 
     Args:
         norm: "layer" (LayerNorm) or "rms" (RMSNorm).
-        gated: SwiGLU in place of GELU.
-        bias: linear maps have a bias.
-        qk_norm: RMSNorm over the channels of each query and key head, before rotation.
-        soft_cap: of the attention logits; None = none.
+        gated: whether the MLP is SwiGLU instead of GELU.
+        bias: whether linear layers have a bias.
+        qk_norm: whether each query and key head is normalized over its channels (RMSNorm), before rotation.
+        soft_cap: cap c of the attention logits, `c · tanh(logits / c)`; None = no cap.
 
     Raises:
         ValueError: an unknown norm.
@@ -50,8 +50,23 @@ class Style:
 LLAMA = Style(norm="rms", gated=True, bias=False)
 
 
+def channels_per_head(width: int, heads: int) -> int:
+    """Return D = C / H of a model whose width is split evenly among its heads.
+
+    Args:
+        width: C, channels.
+        heads: H.
+
+    Raises:
+        ValueError: a count below 1, or a width that is not a multiple of heads.
+    """
+    if heads < 1 or width < 1 or width % heads:
+        raise ValueError(f"width must be a multiple of heads, got width={width}, heads={heads}")
+    return width // heads
+
+
 def uniform_by_fan_in(fan_in: int) -> Initializer:
-    """Return the initialiser U(-fan_in^-½, fan_in^-½), for a kernel and for its bias.
+    """Return the initializer U(-fan_in^-½, fan_in^-½), for a kernel and for its bias.
 
     PyTorch's default for linear layers: Kaiming uniform with a = √5, that is √(6 / ((1 + a²) · fan_in)) = fan_in^-½.
     """
@@ -75,7 +90,18 @@ def linear(
     kernel_init: Initializer | None = None,
     bias_init: Initializer | None = None,
 ) -> "Linear":
-    """Make `x @ kernel + bias` with float32 parameters, logical axis names, and PyTorch's initialisation by default."""
+    """Make a linear layer with float32 parameters, logical axis names, and PyTorch's initialization by default.
+
+    Args:
+        inputs: input channels.
+        outputs: output channels.
+        axes: logical names of the kernel's axes; None = no name.
+        dtype: of the computation.
+        rngs: draws the parameters.
+        bias: whether the layer has a bias.
+        kernel_init: initializer of the kernel; None = `uniform_by_fan_in`.
+        bias_init: initializer of the bias; None = `uniform_by_fan_in`.
+    """
     default = uniform_by_fan_in(inputs)
     return Linear(
         inputs,
@@ -92,20 +118,20 @@ def linear(
 
 
 class Linear(nnx.Linear):
-    """`x @ kernel + bias` by `product`, in the type of the computation."""
+    """A linear layer, `x @ kernel + bias`, whose matmul is `product`; the output has the type of the computation."""
 
     def __call__(self, inputs: Float[Array, "*B C"]) -> Float[Array, "*B N"]:
         x = inputs.astype(self.dtype)
-        return kept(product(x, self.kernel[...], self._own_bias()).astype(x.dtype))
+        return name_for_remat(product(x, self.kernel[...], self._own_bias()).astype(x.dtype))
 
     def of(self, function: Callable[..., Array], *inputs: Float[Array, "*B C"]) -> Float[Array, "*B N"]:
-        """Return `function(*inputs) @ kernel + bias`; the backward pass computes the function of the inputs again."""
+        """Return `function(*inputs) @ kernel + bias`; the backward pass recomputes `function(*inputs)`."""
 
         def run(kernel: Array, bias: Array | None, *inputs: Array) -> Array:
             return product(function(*inputs), kernel, bias)
 
         inputs = tuple(x.astype(self.dtype) for x in inputs)
-        return kept(recompute(run)(self.kernel[...], self._own_bias(), *inputs).astype(inputs[0].dtype))
+        return name_for_remat(recompute(run)(self.kernel[...], self._own_bias(), *inputs).astype(inputs[0].dtype))
 
     def _own_bias(self) -> Array | None:
         return None if self.bias is None else self.bias[...]
@@ -125,9 +151,9 @@ class LayerNorm(nnx.Module):
 @recompute
 def _layer_norm(x: Float[Array, "*B C"], scale: Float[Array, " C"], bias: Float[Array, " C"]) -> Float[Array, "*B C"]:
     wide = x.astype(jnp.float32)
-    centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-    factor = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + EPSILON)
-    return (centred * factor * scale + bias).astype(x.dtype)
+    centered = wide - jnp.mean(wide, axis=-1, keepdims=True)
+    factor = jax.lax.rsqrt(jnp.mean(jnp.square(centered), axis=-1, keepdims=True) + EPSILON)
+    return (centered * factor * scale + bias).astype(x.dtype)
 
 
 class RMSNorm(nnx.Module):
@@ -156,13 +182,13 @@ def _rms_norm(x: Float[Array, "*B C"], scale: Float[Array, " C"]) -> Float[Array
 
 
 def make_norm(style: Style, width: int) -> LayerNorm | RMSNorm:
-    """Make the norm of a style."""
+    """Make the norm layer of a style."""
     return LayerNorm(width) if style.norm == "layer" else RMSNorm(width)
 
 
 @recompute
 def gelu(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-    """Return `x · (1 + erf(x / √2)) / 2`, in float32 inside; by the complement `erfc` it would take twice as long."""
+    """Return `x · (1 + erf(x / √2)) / 2`, computed in float32 by `erf`: by `erfc` it would take twice as long."""
     wide = x.astype(jnp.float32)
     return (0.5 * wide * (1.0 + jax.lax.erf(wide * 0.5**0.5))).astype(x.dtype)
 
@@ -173,20 +199,27 @@ def _gated(gate: Float[Array, "*B C"], x: Float[Array, "*B C"]) -> Float[Array, 
 
 
 class Mlp(nnx.Module):
-    """`gelu(x @ up + b) @ down + b`, the Gaussian error function exact; gated: `(silu(x @ gate) · (x @ up)) @ down`.
+    """`gelu(x @ up + b) @ down + b`, with the exact GELU; gated: `(silu(x @ gate) · (x @ up)) @ down`.
+
+    Args:
+        width: C, channels of input and output.
+        hidden: channels inside.
+        style: whether it is gated and has biases.
+        dtype: of the computation; parameters are float32.
+        rngs: draws the parameters.
 
     Reference:
         Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 6: SwiGLU.
     """
 
     def __init__(self, width: int, hidden: int, *, style: Style = Style(), dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        grow = lambda: linear(width, hidden, ("embed", "mlp"), dtype=dtype, rngs=rngs, bias=style.bias)
-        self.up = grow()
-        self.gate = grow() if style.gated else None
+        to_hidden = lambda: linear(width, hidden, ("embed", "mlp"), dtype=dtype, rngs=rngs, bias=style.bias)
+        self.up = to_hidden()
+        self.gate = to_hidden() if style.gated else None
         self.down = linear(hidden, width, ("mlp", "embed"), dtype=dtype, rngs=rngs, bias=style.bias)
 
     def __call__(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
         function, *hidden = (gelu, self.up(x)) if self.gate is None else (_gated, self.gate(x), self.up(x))
         if isinstance(self.down, Linear):
             return self.down.of(function, *hidden)
-        return self.down(function(*hidden))  # a layer that somebody put in its place, such as `nnx.LoRA`
+        return self.down(function(*hidden))  # another layer put in its place, such as `nnx.LoRA`

@@ -1,4 +1,4 @@
-"""An encoding as a module, the `attention_fn` of `flax.nnx.MultiHeadAttention`: its parameters train with the model."""
+"""An encoding as a module for `flax.nnx.MultiHeadAttention(attention_fn=...)`, trained with the model."""
 
 import contextlib
 import math
@@ -20,9 +20,8 @@ from pejax.models.sharding import position_variables
 class PositionalAttention(nnx.Module):
     """Attention with an encoding, called as Flax calls `dot_product_attention`; made by `attention_module`.
 
-    Tokens are where they seem to be: 0 ... T-1 on one axis, the patches of the trained grid in raster order on two.
-    Anything else (prefix tokens, packing, another grid, cross-attention, a step of cached decoding) is said around the
-    call:
+    By default positions are 0 ... T-1 on one axis, and those of the trained grid in raster order on two. For anything
+    else (prefix tokens, packing, another grid, cross-attention, a step of cached decoding), give them around the call:
 
         with layer.attention_fn.at(step_position, cache_positions, extent=length):
             y = layer(x, decode=True)
@@ -30,17 +29,17 @@ class PositionalAttention(nnx.Module):
     Attributes:
         encoding: the record.
         dims: those it was made for.
-        position: its parameters, `{"shared": of init, "layer": of init_layer}`.
+        position: its parameters: `{"shared": those of init, "layer": those of init_layer}`.
     """
 
     def __init__(
         self, encoding: Encoding, dims: Dims, rngs: nnx.Rngs, *, shared: "PositionalAttention | None", embedded: bool
     ) -> None:
         self.encoding, self.dims, self.embedded = encoding, dims, embedded
-        common = position_variables(encoding.init(rngs.params())) if shared is None else shared.position["shared"]
-        self.position = nnx.data({"shared": common, "layer": position_variables(encoding.init_layer(rngs.params()))})
+        of_model = position_variables(encoding.init(rngs.params())) if shared is None else shared.position["shared"]
+        self.position = nnx.data({"shared": of_model, "layer": position_variables(encoding.init_layer(rngs.params()))})
         self._bound = nnx.data(None)
-        self._params()  # a name that init and init_layer both use is an error now, not at the first call
+        self._params()  # raises now, not at the first call, if init and init_layer share a parameter name
 
     @contextlib.contextmanager
     def at(
@@ -50,16 +49,16 @@ class PositionalAttention(nnx.Module):
         *,
         extent: Extent | None = None,
     ) -> Iterator[None]:
-        """Say where the tokens of all calls inside the `with` block are.
+        """Set the positions of the tokens for all calls inside the `with` block.
 
         Args:
-            positions: of the queries, or their `TokenPositions`.
-            k_positions: of the keys; of the whole cache when decoding with one. None = `positions`.
-            extent: the length or grid the encoding adapts to. None = the trained grid; of a sequence, the number of
-                keys, or where one query looks at a cache, which is longer than what it holds, its position + 1.
+            positions: of the queries; an array or `TokenPositions`.
+            k_positions: of the keys; when decoding with a cache, of all its slots. None = `positions`.
+            extent: the length or grid that the encoding adapts to. None = the trained grid; for a sequence the number
+                of keys, or if a single query attends to a cache, whose length says nothing, its position + 1.
 
-        The block must hold the trace: a function of `jax.jit` that was traced before, outside of it or for other
-        tokens, does not look here again. `nnx.jit` does.
+        The function must be traced inside the block. A function of `jax.jit` that was already traced, outside the
+        block or with other positions, keeps those of its trace; `nnx.jit` traces again.
         """
         before = self._bound
         self._bound = nnx.data((positions, k_positions, extent))
@@ -87,20 +86,20 @@ class PositionalAttention(nnx.Module):
         """Return the output of attention; the arguments are those of `flax.nnx.dot_product_attention`.
 
         Raises:
-            ValueError: heads other than the dims', or tokens whose positions cannot be inferred and were not given.
+            ValueError: heads that differ from those of `dims`, or positions that were not given and have no default.
         """
         dims = self.dims
         if (query.shape[-2:], key.shape[-2]) != ((dims.heads, dims.head_dim), dims.kv_heads):
             wanted = f"heads={dims.heads}, kv_heads={dims.kv_heads}, head_dim={dims.head_dim}"
             raise ValueError(f"query and key must have {wanted} as in dims, got {query.shape} and {key.shape}")
         queries, keys = query.shape[-3], key.shape[-3]
-        q_tokens, k_tokens, extent = self._bound or (self._infer(queries, keys), None, None)
+        q_tokens, k_tokens, extent = self._bound or (self._default_positions(queries, keys), None, None)
         attend = attention_fn(
             self.encoding,
             self._params(),
             positions=q_tokens,
             k_positions=k_tokens,
-            extent=self._extent(queries, keys, as_token_positions(q_tokens)) if extent is None else extent,
+            extent=self._default_extent(queries, keys, as_token_positions(q_tokens)) if extent is None else extent,
             embedded=self.embedded,
             causal=dims.causal or None,
             scale=dims.scale,
@@ -122,17 +121,18 @@ class PositionalAttention(nnx.Module):
         )
 
     def _params(self) -> Params:
+        """Return the merged parameters of the encoding, before `adapt`."""
         parts = nnx.as_pure(self.position)
         return merge_params(parts["shared"], parts["layer"])
 
-    def _extent(self, queries: int, keys: int, q_tokens: TokenPositions) -> Extent | None:
-        """Return what `adapt` adapts to when nobody said: how far a step has come, the number of keys, or the grid."""
+    def _default_extent(self, queries: int, keys: int, q_tokens: TokenPositions) -> Extent | None:
+        """Return the default extent: the trained grid, the number of keys, or in a decoding step its position + 1."""
         if self.dims.axes > 1:
             return self.dims.extent
         return jnp.max(q_tokens.positions).astype(jnp.int32) + 1 if queries == 1 < keys else keys
 
-    def _infer(self, queries: int, keys: int) -> Num[Array, "T *A"]:
-        """Return the positions of tokens nobody placed: in order from 0, or the trained grid's."""
+    def _default_positions(self, queries: int, keys: int) -> Num[Array, "T *A"]:
+        """Return the default positions: 0 ... T-1, or those of the trained grid."""
         if queries != keys:
             rule = "positions of queries and keys of different lengths (cross-attention, cached decoding) must be given"
             raise ValueError(f"{rule}: use `with attention_fn.at(q, k)`, got {queries} queries and {keys} keys")
@@ -153,22 +153,22 @@ def attention_module(
     shared: PositionalAttention | None = None,
     embedded: bool = False,
 ) -> PositionalAttention:
-    """Make the module that `nnx.MultiHeadAttention(attention_fn=...)` calls; the encoding's parameters are its own.
+    """Make a module for `nnx.MultiHeadAttention(attention_fn=...)` that holds the encoding's parameters.
 
         dims = Dims(heads=4, head_dim=16)
         layer = nnx.MultiHeadAttention(
             4, 64, decode=False, rngs=rngs, attention_fn=attention_module(make_encoding("t5", dims), dims, rngs)
         )
 
-    Masks, dropout and causal calls are Flax's own; `dims.causal` adds the causal mask to every call.
+    Masks, dropout and `is_causal` work as in Flax; `dims.causal` adds the causal mask to every call.
 
     Args:
         encoding: the record.
-        dims: those it was made for; heads and head_dim are the layer's.
+        dims: those it was made for; heads and head_dim must be those of the layer.
         rngs: draws the parameters from its `params` stream.
-        shared: the module of the model's first layer, whose `init` parameters this one uses too (T5: one table for
-            all layers). None = parameters of its own.
-        embedded: says that `encoding.embed` is applied to the input of the model.
+        shared: the module of the model's first layer, with which this one shares the `init` parameters (T5 has one
+            table for all layers). None = its own parameters.
+        embedded: whether `encoding.embed` is applied to the input of the model.
 
     Raises:
         ValueError: the encoding embeds and `embedded` is False.

@@ -1,4 +1,4 @@
-"""How the next token is drawn from logits."""
+"""Sampling of the next token from logits: temperature, top k and top p."""
 
 import math
 from typing import NamedTuple
@@ -8,16 +8,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 MIN_TEMPERATURE = 1e-6
-"""The lowest temperature but 0: logits divided by it are still finite."""
+"""The lowest temperature above 0; logits divided by it are still finite."""
 
 
 class Sampling(NamedTuple):
-    """How a token is drawn from logits.
+    """The settings of sampling.
 
     Attributes:
-        temperature: divides the logits; 0 takes the largest.
-        top_k: only the k largest are drawn from; 0 = all.
-        top_p: only the fewest largest whose probabilities reach p; 1 = all.
+        temperature: divides the logits; 0 = greedy, the token with the largest logit.
+        top_k: draw from the k most probable tokens only; 0 = from all.
+        top_p: draw from the smallest set of most probable tokens whose probabilities sum to at least p; 1 = from all.
     """
 
     temperature: float = 0.0
@@ -26,7 +26,7 @@ class Sampling(NamedTuple):
 
 
 def check_sampling(sampling: Sampling, vocab: int) -> None:
-    """Raise ValueError for a setting out of range."""
+    """Raise ValueError for a setting out of range, given the size of the vocabulary."""
     if sampling.temperature != 0 and not MIN_TEMPERATURE <= sampling.temperature < math.inf:
         raise ValueError(f"temperature must be 0, or finite and at least {MIN_TEMPERATURE}, got {sampling.temperature}")
     if not 0 <= sampling.top_k <= vocab:
@@ -36,7 +36,12 @@ def check_sampling(sampling: Sampling, vocab: int) -> None:
 
 
 def sample(key: Key[Array, ""], logits: Float[Array, "B V"], sampling: Sampling) -> Int[Array, " B"]:
-    """Draw one token an example: divide by the temperature, keep the top k, then of these the top p, then draw.
+    """Draw one token per example: divide by the temperature, keep the top k, then of these the top p, then draw.
+
+    Args:
+        key: draws the tokens.
+        logits: of the next token.
+        sampling: the settings, in range.
 
     Reference:
         Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration" (arXiv 1904.09751), section 3.1: top p.

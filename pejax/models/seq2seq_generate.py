@@ -1,8 +1,8 @@
-"""Generation with an encoder-decoder: the source is encoded once, then tokens are generated one by one.
+"""Generation by an encoder-decoder: the source is encoded once, then tokens are generated one by one.
 
-What every layer of the decoder remembers: its own keys and values, token by token, and those of the source, which do
-not change. The length of the answer is fixed beforehand, and all encodings adapt to that length from the first token
-on; so the answer is the one that the whole decoder gives without a cache.
+The cache of every decoder layer holds its own keys and values, which grow by one token per step, and those of the
+source, which do not change. The length of the answer is fixed in advance, and all encodings adapt to that length from
+the first token on, so the answer is the same as that of the decoder without a cache.
 """
 
 import functools
@@ -31,21 +31,21 @@ def generate_answers(
     key: Key[Array, ""] | None = None,
     stop: int | None = None,
 ) -> Int[Array, "B N"]:
-    """Return the first `count` tokens of the answer to each source.
+    """Generate the first `count` tokens of the answer to each source.
 
     Args:
         model: an encoder-decoder.
-        source: tokens.
-        source_segments: 1, and 0 for padding; None = no padding.
-        count: N, tokens to generate; also the length of the target that encodings adapt to.
-        start: the token before the answer.
+        source: token ids.
+        source_segments: 1 for tokens, 0 for padding; None = no padding.
+        count: N, number of tokens to generate; also the target length that encodings adapt to.
+        start: id of the start token, which comes before the answer.
         sampling: greedy by default.
-        key: draws the tokens; needed where the temperature is above 0.
-        stop: a token after which a row is filled with it.
+        key: draws the tokens; required if the temperature is above 0.
+        stop: id of the stop token; the rest of a row after it is filled with it. None = no stop token.
 
     Raises:
-        ValueError: a count below 1, a token outside of the vocabulary, segments other than 0 and 1, a sampling out of
-            range, no key where one is needed, or an encoding that cannot serve the lengths.
+        ValueError: a count below 1, an id outside the vocabulary, segments other than 0 and 1, sampling settings out
+            of range, a missing key, or an encoding that does not support the lengths.
     """
     vocab = model.config.vocab
     if count < 1:
@@ -56,7 +56,7 @@ def generate_answers(
     check_ids(source, vocab)
     check_ids(jnp.full((1, 1), start, jnp.int32), vocab)
     if source_segments is not None and bool(((source_segments < 0) | (source_segments > 1)).any()):
-        raise ValueError(f"source_segments must be 0 or 1: one source for an answer, got {int(source_segments.max())}")
+        raise ValueError(f"source_segments must be 0 or 1: one source per answer, got {int(source_segments.max())}")
     static, params = nnx.split(model)
     keys = jax.random.split(jax.random.key(0) if key is None else key, count)
     return _answer(static, params, source, source_segments, keys, start, sampling, stop)
@@ -73,19 +73,22 @@ def _answer(
     sampling: Sampling,
     stop: int | None,
 ) -> Int[Array, "B N"]:
+    """Return the generated tokens; `keys` holds one random key per token."""
     model: EncoderDecoder = nnx.merge(static, params)
     encoded = model.encode(source, segment_ids)
     batch, count = len(source), len(keys)
 
-    def step(text: tuple[Cache, Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Cache, Array, Array], Array]:
-        (cache, new, done), (key, position) = text, at
-        here = TokenPositions(jnp.broadcast_to(position, (batch, 1)))
-        logits, cache = model.cached(new[:, None], cache, encoded, tokens=here, extent=count)
+    def step(
+        carry: tuple[Cache, Array, Array], inputs: tuple[Array, Array]
+    ) -> tuple[tuple[Cache, Array, Array], Array]:
+        (cache, new, done), (key, position) = carry, inputs
+        token = TokenPositions(jnp.broadcast_to(position, (batch, 1)))
+        logits, cache = model.cached(new[:, None], cache, encoded, tokens=token, extent=count)
         new = sample(key, logits[:, -1], sampling)
         if stop is not None:
             new = jnp.where(done, stop, new)
             done = done | (new == stop)
         return (cache, new, done), new
 
-    begin = model.empty_cache(encoded, count), jnp.full(batch, start, jnp.int32), jnp.zeros(batch, bool)
-    return jax.lax.scan(step, begin, (keys, jnp.arange(count, dtype=jnp.int32)))[1].T
+    initial = model.empty_cache(encoded, count), jnp.full(batch, start, jnp.int32), jnp.zeros(batch, bool)
+    return jax.lax.scan(step, initial, (keys, jnp.arange(count, dtype=jnp.int32)))[1].T

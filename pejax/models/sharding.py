@@ -1,13 +1,13 @@
-"""Logical names for the axes of parameters, and the way from names to `PartitionSpec`s.
+"""Logical names of parameter axes, and their translation to `PartitionSpec`s.
 
-A parameter carries its names as plain metadata, which nothing reads until `partition_specs` is asked, so a model is
-built, traced and trained with no mesh in sight. A trainer that has a mesh says which of its axes each name is split
-over, and gives the specs to `jax.jit`:
+The names are metadata of the parameter that only `partition_specs` reads, so a model is built, traced and trained
+without a mesh. A trainer with a mesh maps each name to the mesh axis that it is split over, and passes the specs to
+`jax.jit`:
 
     specs = partition_specs(nnx.state(model, nnx.Param), {"mlp": "tensor", "heads": "tensor", "embed": "fsdp"})
 
-Names used: layers (L, where layers are stacked), embed (C), heads (H, or columns grouped by key head), mlp, pixels,
-tokens, classes.
+The names are: layers (L, if layers are stacked), embed (C), heads (H, or columns grouped by key head), mlp, vocab,
+pixels, tokens, classes.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ from jax.sharding import PartitionSpec
 from pejax._encoding import Params
 
 Rules: TypeAlias = Mapping[str, str | tuple[str, ...] | None]
-"""Logical name -> mesh axis or axes; a name that is absent is not split."""
+"""Logical name -> mesh axis or axes; an axis whose name is absent is not split."""
 
 LOGICAL_AXES = "logical_axes"
-"""The metadata of a parameter that holds one name, or None, per axis."""
+"""Key of the metadata of a parameter that holds one name, or None, per axis."""
 
 
 def named(*axes: str | None) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def named(*axes: str | None) -> dict[str, Any]:
 
 
 def position_variables(params: Params) -> Any:
-    """Wrap what `init` or `init_layer` drew: each array an `nnx.Param`, the leading axis of `heads` named so."""
+    """Return an encoding's parameters with every array wrapped in `nnx.Param`; the head axis is named "heads"."""
 
     def wrap(path: tuple, leaf: jax.Array) -> nnx.Param:
         per_head = path[0] == jax.tree_util.DictKey("heads")
@@ -43,7 +43,7 @@ def position_variables(params: Params) -> Any:
 
 
 def logical_axes(variable: nnx.Variable) -> tuple[str | None, ...]:
-    """Return one name per axis of a parameter: "layers" in front where layers were stacked, None where unnamed."""
+    """Return one name per axis of a parameter: "layers" first if layers are stacked, None for an unnamed axis."""
     names = variable.get_metadata().get(LOGICAL_AXES, (None,) * variable.ndim)
     return ("layers",) * (variable.ndim - len(names)) + tuple(names)
 
@@ -51,14 +51,14 @@ def logical_axes(variable: nnx.Variable) -> tuple[str | None, ...]:
 def partition_specs(variables: Any, rules: Rules) -> Any:
     """Return the pytree of `PartitionSpec`s of a model's parameters: `spec[axis] = rules[name of the axis]`.
 
-    A mesh axis splits one axis of a parameter at most: the first that asks for it.
+    A mesh axis splits at most one axis of a parameter: the first whose name maps to it.
 
     Args:
-        variables: a module's state, arrays or shapes: `nnx.state(model, nnx.Param)`, a part of `nnx.split`.
-        rules: which mesh axis each name is split over.
+        variables: a module's state, of arrays or shapes: `nnx.state(model, nnx.Param)`, or what `nnx.split` returned.
+        rules: the mesh axis or axes that each name is split over.
 
     Returns:
-        The same tree with a spec in each variable, a prefix for `in_shardings` once turned into `NamedSharding`s.
+        The same tree with a spec in each variable; converted to `NamedSharding`s, it is a prefix for `in_shardings`.
     """
 
     def spec(variable: nnx.Variable) -> nnx.Variable:

@@ -1,8 +1,8 @@
-"""A vision transformer in which position enters through an `Encoding` record and nowhere else.
+"""A vision transformer whose positions enter through an `Encoding` record and nowhere else.
 
     x = patches @ W + b  ->  embed  ->  [cls, registers, x]  ->  L pre-norm blocks  ->  norm  ->  pool  ->  head
 
-Model, initialisation and number of tokens are the same for every encoding.
+Model, initialization and number of tokens are the same for every encoding.
 
 Reference:
     Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.1.
@@ -17,45 +17,45 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key, Num
 
-from pejax._encoding import Dims, Extent, Params, adapt, channels_per_head, merge_params
+from pejax._encoding import Dims, Extent, Params, adapt, merge_params
 from pejax._make import make_encoding
 from pejax._positions import grid_positions
 from pejax._tokens import TokenPositions
-from pejax.models.attention import Where
+from pejax.models.attention import LayerContext
 from pejax.models.block import Layers
 from pejax.models.execution import Execution
-from pejax.models.layers import LayerNorm, linear
+from pejax.models.layers import LayerNorm, channels_per_head, linear
 from pejax.models.sharding import named, position_variables
 
 TOKEN_STD = 0.02
-"""Standard deviation of the CLS and register tokens at the start."""
+"""Standard deviation of the initial CLS and register tokens."""
 
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """What a `ViT` is made from.
+    """The settings of a `ViT`.
 
     Args:
         image_size: side, or (height, width), of the training images, pixels.
         patch: side of a patch, pixels.
-        channels: of the images.
-        classes: number of logits.
+        channels: number of image channels.
+        classes: number of classes, and of logits.
         width: C, channels of the residual stream.
         layers: L.
         heads: H.
         kv_heads: K, key/value heads; None = H.
-        mlp_ratio: channels inside the MLP, in widths.
-        pe: the encoding, as `make_encoding` takes it.
+        mlp_ratio: channels inside the MLP, as a multiple of C.
+        pe: spec of the encoding, as in `make_encoding`.
         pool: what the head reads: "cls", a learned token, or "mean", the average of the patches.
-        registers: learned tokens without position that no head reads.
+        registers: number of learned tokens without position that the head does not read.
         layer_scale: initial factor of each residual branch; None = no factor.
-        stochastic_depth: share of examples that skip the branches of the last layer while training, growing linearly
-            from 0 in the first; 0 = none.
+        stochastic_depth: probability that an example skips a branch of the last layer in training; it grows linearly
+            with depth from 0 in the first layer. 0 = no stochastic depth.
         dtype: of the computation, "float32" or "bfloat16"; parameters and logits are float32.
 
     Raises:
-        ValueError: a count below 1, an image that is not a whole number of patches, an unknown pool or dtype, a rate
-            outside [0, 1).
+        ValueError: a count below 1, an image whose sides are not multiples of the patch, an unknown pool or dtype, or
+            a rate outside [0, 1).
     """
 
     image_size: int | tuple[int, int] = 28
@@ -102,7 +102,7 @@ class ViTConfig:
 
     @property
     def dims(self) -> Dims:
-        """What the encoding may know of this model."""
+        """The sizes of this model that the encoding may depend on."""
         return Dims(
             self.heads, channels_per_head(self.width, self.heads), kv_heads=self.kv_heads, axes=2, extent=self.grid
         )
@@ -120,20 +120,20 @@ def patch_grid(image: tuple[int, int], patch: int) -> tuple[int, int]:
 
 
 def images_to_patches(images: Float[Array, "B height width channels"], patch: int) -> Float[Array, "B T pixels"]:
-    """Cut images into patches, in raster order; inside a patch row, column, channel.
+    """Cut images into patches, in raster order; the numbers of a patch are ordered by row, column, channel.
 
     Args:
-        images: sides a multiple of the patch.
-        patch: its side, pixels.
+        images: sides must be multiples of the patch.
+        patch: side of a patch, pixels.
     """
     batch, height, width, channels = images.shape
     rows, columns = patch_grid((height, width), patch)
-    cut = images.reshape(batch, rows, patch, columns, patch, channels).swapaxes(2, 3)
-    return cut.reshape(batch, rows * columns, patch * patch * channels)
+    patches = images.reshape(batch, rows, patch, columns, patch, channels).swapaxes(2, 3)
+    return patches.reshape(batch, rows * columns, patch * patch * channels)
 
 
-def _tokens(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param:
-    """Draw learned tokens `(count, C)`."""
+def _learned_tokens(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param:
+    """Draw the initial vectors `(count, C)` of learned tokens."""
     return nnx.Param(TOKEN_STD * jax.random.normal(rngs.params(), (count, width)), **named("tokens", "embed"))
 
 
@@ -141,25 +141,25 @@ class ViT(nnx.Module):
     """A vision transformer.
 
     Attributes:
-        config: what it was made from.
-        dims: what its encoding knows of it.
+        config: its settings.
+        dims: those its encoding was made for.
         encoding: the record.
-        position: the encoding's parameters that all layers share; those of the layers are in `layers`, stacked on L,
+        position: the encoding's parameters that all layers share; those of each layer are in `layers`, stacked on L,
             under the same name.
 
     Args:
-        config: what to make.
+        config: the settings.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
-        ValueError: what the encoding refuses.
+        ValueError: settings that the encoding refuses.
     """
 
     def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs) -> None:
         self.config, self.dims = config, config.dims
         self.encoding = make_encoding(config.pe, self.dims)
-        self.cls = _tokens(1, config.width, rngs) if config.pool == "cls" else None
-        self.registers = _tokens(config.registers, config.width, rngs) if config.registers else None
+        self.cls = _learned_tokens(1, config.width, rngs) if config.pool == "cls" else None
+        self.registers = _learned_tokens(config.registers, config.width, rngs) if config.registers else None
         self.patch = linear(
             config.patch**2 * config.channels,
             config.width,
@@ -191,11 +191,11 @@ class ViT(nnx.Module):
             kernel_init=zeros,
             bias_init=zeros,
         )
-        self._embed_params()  # a name that init and init_layer both use is an error now, not at the first call
+        self._embed_params()  # raises now, not at the first call, if init and init_layer share a parameter name
 
     @property
     def prefix(self) -> int:
-        """Number of tokens before the patches, which have no position: CLS, then registers."""
+        """The number of tokens before the patches, which have no position: CLS, then registers."""
         return (self.config.pool == "cls") + self.config.registers
 
     def __call__(
@@ -208,19 +208,19 @@ class ViT(nnx.Module):
         key: Key[Array, ""] | None = None,
         execution: Execution = Execution(),
     ) -> Float[Array, "B classes"]:
-        """Return the logits of a batch of images of any size that is a whole number of patches.
+        """Return the logits of a batch of images of any size whose sides are multiples of the patch.
 
         Args:
             images: floating point, channels last.
-            positions: (row, column) of each patch in raster order, patches; None = those of the image's own grid.
-            extent: (rows, columns) that the encoding adapts to; None = the image's own grid.
-            train: whether branches are dropped, where the config says so.
-            key: draws them; needed only then.
-            execution: over which devices this is computed, and what twice.
+            positions: (row, column) of each patch in raster order, in patches; None = those of the image's own grid.
+            extent: (rows, columns) that the encoding adapts to, in patches; None = the image's own grid.
+            train: whether stochastic depth drops branches, if `config.stochastic_depth` is above 0.
+            key: draws the branches to drop; required in that case only.
+            execution: device mesh, sharding and rematerialization.
 
         Raises:
-            ValueError: an image of other channels or not a whole number of patches, positions of another shape, a key
-                that is missing.
+            ValueError: images with another number of channels or sides that are not multiples of the patch, positions
+                of another shape, or a missing key.
         """
         batch, height, width, channels = images.shape
         grid = patch_grid((height, width), self.config.patch)
@@ -241,30 +241,30 @@ class ViT(nnx.Module):
             x = self.encoding.embed(params, x, positions)
         x, tokens = self._with_prefix(x, positions)
         chex.assert_shape(x, (batch, self.prefix + patches, self.config.width))
-        where = Where(nnx.as_pure(self.position), tokens, extent, execution=execution)
-        x, _ = self.layers(execution.place(x), where, key=key if dropping else None)
+        context = LayerContext(nnx.as_pure(self.position), tokens, extent, execution=execution)
+        x, _ = self.layers(execution.shard_states(x), context, key=key if dropping else None)
         logits = self.head(self._pool(x))
         chex.assert_shape(logits, (batch, self.config.classes))
         return logits
 
     def _embed_params(self) -> Params:
-        """Return what `embed` reads, before `adapt`: the model's parameters and the first layer's."""
+        """Return the parameters that `embed` reads, before `adapt`: those of the model and of the first layer."""
         first = jax.tree.map(lambda leaf: leaf[0], nnx.as_pure(self.layers.blocks.attention.position))
         return merge_params(nnx.as_pure(self.position), first)
 
     def _with_prefix(self, x: Float[Array, "B P C"], positions: Array) -> tuple[Float[Array, "B T C"], TokenPositions]:
-        """Put CLS and registers before the patches: at position 0, and not placed."""
+        """Return the patches with CLS and registers before them, and the positions: the new tokens have none."""
         if not self.prefix:
             return x, TokenPositions(positions)
         learned = jnp.concatenate([tokens[...] for tokens in (self.cls, self.registers) if tokens is not None])
         prefix = jnp.broadcast_to(learned.astype(x.dtype), (x.shape[0], self.prefix, x.shape[-1]))
         origin = jnp.zeros((*positions.shape[:-2], self.prefix, 2), positions.dtype)
-        placed = jnp.arange(self.prefix + x.shape[1]) >= self.prefix
-        tokens = TokenPositions(jnp.concatenate([origin, positions], axis=-2), has_position=placed)
+        has_position = jnp.arange(self.prefix + x.shape[1]) >= self.prefix
+        tokens = TokenPositions(jnp.concatenate([origin, positions], axis=-2), has_position=has_position)
         return jnp.concatenate([prefix, x], axis=1), tokens
 
     def _pool(self, x: Float[Array, "B T C"]) -> Float[Array, "B C"]:
-        """Return the normalised CLS token, or the mean of the normalised patches, in float32."""
+        """Return the normalized CLS token, or the mean of the normalized patches, in float32."""
         if self.cls is not None:
             return self.norm(x[:, 0].astype(jnp.float32))
         return jnp.mean(self.norm(x[:, self.prefix :].astype(jnp.float32)), axis=1)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import pejax
 from pejax import ENCODINGS, Dims, Encoding, TokenPositions, adapt, explain, make_encoding
 from pejax._attention.core.hooks import attention_hooks
-from pejax._encoding import from_distance, merge_params, split_params, stack_layers
+from pejax._encoding import from_distance, merge_params, split_params
 from pejax._make import parse_spec
+from pejax._params import stack_layers
 from pejax._tokens import as_token_positions
 
 DIMS = Dims(heads=4, head_dim=8)
@@ -247,7 +248,7 @@ def test_explain_names_the_hooks_the_parameters_the_cost_and_the_law():
     ]
     assert "changes no logit" in text
     nothing = explain(Encoding(shift_invariant=True), DIMS)
-    assert nothing.splitlines()[0].startswith("nothing")
+    assert nothing.splitlines()[0].startswith("no hooks")
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
@@ -256,7 +257,7 @@ def test_explain_counts_what_init_draws(name):
     encoding = make_encoding(name, dims)
     sizes = [sum(leaf.size for leaf in jax.tree.leaves(init(jax.random.key(0)))) for init in encoding[:2]]
     text = explain(encoding, dims)
-    assert f"parameters: {sizes[0]:,} in the model, {sizes[1]:,} in each layer" in text
+    assert f"parameters: {sizes[0]:,} per model, {sizes[1]:,} per layer" in text
     computing = [
         encoding.embed,
         encoding.rotate,
@@ -270,7 +271,7 @@ def test_explain_counts_what_init_draws(name):
 def test_explain_counts_the_operations_of_a_hook():
     dims = Dims(heads=2, head_dim=3)
     double = Encoding(embed=lambda params, x, positions: x + x)
-    assert "cost: embed 6 flops a token" in explain(double, dims)
+    assert "cost: embed 6 flops per token" in explain(double, dims)
 
 
 # Names

@@ -31,7 +31,7 @@ def test_rope_in_your_attention(capsys):
 
 
 def test_flax_layer(capsys):
-    shares = re.findall(r"(\d+) tokens: (\d+) % right", run("flax_layer", capsys))
+    shares = re.findall(r"(\d+) tokens: accuracy (\d+) %", run("flax_layer", capsys))
     assert [length for length, _ in shares] == ["24", "96"]
     assert all(int(share) >= 90 for _, share in shares), shares
 

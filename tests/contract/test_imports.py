@@ -18,7 +18,8 @@ CORE = {"jax", "jaxlib", "numpy", "jaxtyping", "chex"}
 MAY_IMPORT = {
     "_ops": set(),
     "_spec": set(),
-    "_encoding": {"_ops"},
+    "_params": set(),
+    "_encoding": {"_ops", "_params"},
     "_tokens": {"_encoding", "_ops"},
     "_positions": {"_ops", "_tokens"},
     "_extensions": {"_encoding", "_ops", "_tokens"},
@@ -27,7 +28,8 @@ MAY_IMPORT = {
     "encodings": {"_encoding", "_encodings"},
     "_make": {"_encoding", "_extensions", "_spec", "encodings", "extensions"},
     "_explain": {"_encoding"},
-    "testing": {"_encoding"},
+    "_probe": {"_encoding"},
+    "testing": {"_encoding", "_probe"},
     "_attention": {"_encoding", "_ops", "_tokens"},
     "models": {"_attention", "_encoding", "_extensions", "_make", "_ops", "_positions", "_tokens"},
 }

@@ -112,7 +112,7 @@ EXTENDED = [
 SINUSOIDAL = [functools.partial(test_sinusoidal.test_channels_are_where_the_layout_says, "interleaved")]
 
 PLAIN_PRODUCT = (
-    "return _cos_sin(positions if axes > 1 else positions[..., None], by_axis, apart)",
+    "return _cos_sin(positions if axes > 1 else positions[..., None], by_axis, materialize)",
     "angle = _angle(positions if axes > 1 else positions[..., None], by_axis); return jnp.cos(angle), jnp.sin(angle)",
 )
 

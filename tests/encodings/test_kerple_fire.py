@@ -214,7 +214,7 @@ PLACES = {
 @pytest.mark.parametrize("causal", [True, False])
 def test_blocks_of_pairs_add_up_to_the_network_pair_by_pair(monkeypatch, kind, causal, places):
     """Values and every gradient, with blocks that do not divide the lengths, a unit without a knot and one at 0."""
-    monkeypatch.setattr(relu_network, "SIDE", 8)
+    monkeypatch.setattr(relu_network, "BLOCK", 8)
     rng = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(rng.uniform(-1, 1, shape), jnp.float32)
     units = relu_network.Units(draw(16).at[0].set(0.0), draw(16).at[1].set(0.0), draw(16))

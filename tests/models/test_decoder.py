@@ -13,7 +13,7 @@ from flax import nnx
 
 from pejax import Encoding, TokenPositions, attend, attention_fn, explain, extensions, make_encoding
 from pejax.models import Decoder, DecoderConfig
-from pejax.models.attention import Where
+from pejax.models.attention import LayerContext
 from pejax.models.block import Block
 from pejax.models.layers import RMSNorm, Style
 from pejax.models.transformer import sequence_tokens
@@ -126,7 +126,7 @@ def test_an_encoding_of_ones_own_takes_the_place_of_the_named_one():
 
 def test_bands_are_told_and_refused_where_they_cannot_be_served():
     banded = make_encoding("rope", DecoderConfig(**TINY).dims, "rerope")
-    assert "bands: turns them in another way in each range of distances" in explain(banded)
+    assert "bands: rotates differently for each range of distances" in explain(banded)
     raises("attention_fn serves no encoding with bands", lambda: attention_fn(banded, {}, positions=jnp.arange(3)))
 
 
@@ -159,8 +159,8 @@ def test_calls_that_say_too_little_or_too_much_are_refused():
     raises("tokens must be (B, T), both at least 1, got (1, 0)", lambda: model(jnp.zeros((1, 0), jnp.int32)))
     raises("norm must be 'layer' or 'rms', got 'batch'", lambda: Style(norm="batch"))
     crossed = make_block(cross=(model.stack.dims, Encoding()))
-    where = Where({}, here, 3)
-    raises("needs the states of an encoder, got memory=None", lambda: crossed(jnp.ones((1, 3, 16)), where))
+    where = LayerContext({}, here, 3)
+    raises("needs the states of an encoder, got cross_context=None", lambda: crossed(jnp.ones((1, 3, 16)), where))
 
 
 def make_block(**options) -> Block:

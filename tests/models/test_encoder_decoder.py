@@ -12,7 +12,7 @@ from flax import nnx
 from pejax import ENCODINGS, Dims, TokenPositions
 from pejax.models import EncoderDecoder, EncoderDecoderConfig, generate_answers
 from pejax.models.cross_positions import CROSS, cross_encoding
-from pejax.models.encoder_decoder import Encoded
+from pejax.models.encoder_decoder import EncoderOutput
 from pejax.models.sampling import Sampling
 
 TINY = {
@@ -179,8 +179,8 @@ def test_one_layer_is_what_the_policy_says(pe, cross):
     lengths = (2, 3)
     segments = jnp.asarray([[1, 1, 0], [1, 1, 1]], jnp.int32)
     states, x = jnp.asarray(K_IN, jnp.float32), jnp.asarray(Q_IN, jnp.float32)
-    encoded = Encoded(states, TokenPositions(jnp.arange(3, dtype=jnp.int32), segment_ids=segments), 3)
-    memory = model.memory(encoded, TokenPositions(jnp.arange(3, dtype=jnp.int32)), 3)
+    encoded = EncoderOutput(states, TokenPositions(jnp.arange(3, dtype=jnp.int32), segment_ids=segments), 3)
+    memory = model.cross_context(encoded, TokenPositions(jnp.arange(3, dtype=jnp.int32)), 3)
     found = layer(x, memory, layer.keys_values(states))
     np.testing.assert_allclose(found, oracle(layer, K_IN, Q_IN, lengths, pe, cross), rtol=1e-5, atol=1e-5)
 

@@ -13,8 +13,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from peers import peer
 
 from pejax import ENCODINGS, make_encoding
-from pejax._encoding import stack_layers
 from pejax._extensions.interpolation import interpolate_positions
+from pejax._params import stack_layers
 from pejax._positions import grid_positions
 from pejax.models import ViT, ViTConfig, logical_axes, partition_specs
 from pejax.models import block as block_module

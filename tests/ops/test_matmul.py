@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pejax._attention.api import dot_product_attention
-from pejax._ops.bfloat16 import as_bits, as_kept, from_bits
+from pejax._ops.bfloat16 import as_bits, as_stored, from_bits
 from pejax._ops.matmul import product, recompute
 from pejax.models.layers import LayerNorm, Mlp, RMSNorm, Style, gelu, linear
 
@@ -217,7 +217,7 @@ def test_slices_of_bfloat16_are_moved_by_their_bits(moved):
     def run(x, part, i):
         if moved == "read":
             return from_bits(jax.lax.dynamic_slice_in_dim(as_bits(x), i, 1))
-        return from_bits(jax.lax.dynamic_update_slice_in_dim(as_bits(x), as_kept(part, as_bits(x)), i, 0))
+        return from_bits(jax.lax.dynamic_update_slice_in_dim(as_bits(x), as_stored(part, as_bits(x)), i, 0))
 
     compiled = jax.jit(run).lower(x, part, 3).compile()
     assert "f32[" not in compiled.as_text().replace("bf16[", "")

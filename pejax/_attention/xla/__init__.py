@@ -1,1 +1,1 @@
-"""Attention in tiles, written in XLA operations: for any device, and a faster form for CPUs."""
+"""Attention in tiles, written in XLA operations: one implementation for any device, and a faster one for CPUs."""

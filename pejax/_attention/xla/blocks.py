@@ -1,51 +1,60 @@
-"""One head cut into blocks."""
+"""One attention head split into blocks of queries and keys, and the records that hold the blocks."""
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, UInt32
 
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.reference import checked
+from pejax._ops.bfloat16 import as_bits, from_bits
 from pejax._ops.pytrees import Floats, wide
 from pejax._tokens import TokenPositions
 
 
-class Vectors(NamedTuple):
-    """The bias `met_i · transposed[:, distance] + row_j` of one head.
+class RelativeKeys(NamedTuple):
+    """The relative-key bias of one head, `(q_i + v) · a[k_j - q_i] + u · k_j`, in blocks.
 
     Attributes:
-        met: blocks of `q + v`.
-        transposed: a column for each distance, `STRIP - 1` before that of `1 - T` first; T and S padded.
-        row: blocks of `u · k`.
+        queries: blocks of `q + v`.
+        a_transposed: one column of a per distance; the first is `STRIP - 1` before the distance `1 - T`, with T and S
+            padded to full blocks.
+        key_bias: blocks of `u · k`.
     """
 
-    met: Float[Array, "N T D"]
-    transposed: Float[Array, "D R"]
-    row: Float[Array, "N S"]
+    queries: Float[Array, "N T D"]
+    a_transposed: Float[Array, "D R"]
+    key_bias: Float[Array, "N S"]
 
 
 class Terms(NamedTuple):
-    """What position adds to one head.
+    """What the encoding adds to the attention of one head.
 
     Attributes:
-        hooks: the bias, unless there is a line or there are vectors, and the values.
-        line: the bias of each distance, that of `1 - T` first, T and S padded; None = it is not of that kind.
-        vectors: None = the bias is not of that kind either.
+        hooks: the `bias`, unless one of the next two fields replaces it, and the `relative_values`.
+        diagonals: the bias per distance, from `1 - T` on, with T and S padded to full blocks; None = not available.
+        relative_keys: the bias by relative keys; None = not available.
     """
 
     hooks: Hooks
-    line: Float[Array, " R"] | None = None
-    vectors: Vectors | None = None
+    diagonals: Float[Array, " R"] | None = None
+    relative_keys: RelativeKeys | None = None
 
 
 class Queries(NamedTuple):
-    """Blocks of queries, or one of them without the letter N."""
+    """N blocks of queries, or one block without the axis N.
+
+    Attributes:
+        q: the queries.
+        tokens: their positions.
+        ids: their index in the sequence, from which dropout is drawn.
+    """
 
     q: Float[Array, "N T D"]
     tokens: TokenPositions
@@ -53,7 +62,7 @@ class Queries(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Blocks of keys, or one of them without the letter N."""
+    """N blocks of keys and values, or one block without the axis N; fields as in `Queries`."""
 
     k: Float[Array, "N S D"]
     v: Float[Array, "N S D"]
@@ -62,7 +71,7 @@ class Keys(NamedTuple):
 
 
 class Head(NamedTuple):
-    """One head, cut into blocks."""
+    """One head, split into blocks."""
 
     queries: Queries
     keys: Keys
@@ -70,13 +79,13 @@ class Head(NamedTuple):
     dropout: Dropout | None
 
 
-class Row(NamedTuple):
-    """What the backward pass knows of blocks of queries, or of one of them without the letter N.
+class Residuals(NamedTuple):
+    """What the backward pass needs about N blocks of queries, or one block without the axis N.
 
     Attributes:
         d_output: cotangent of the output.
-        lse: log-sum-exp, 0 where nothing is seen.
-        mean: `Σ_d do_id o_id - dlse_i`.
+        lse: log-sum-exp of each row, 0 for a query that sees no key.
+        mean: `Σ_d do_id o_id - dlse_i` (`row_means`).
     """
 
     d_output: Float[Array, "N T D"]
@@ -85,7 +94,11 @@ class Row(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients of one head's blocks, k and v transposed; of the floats in `Queries`, `Keys`, `Hooks` by the hooks."""
+    """Gradients of the blocks of one head; those of k and v are transposed.
+
+    `queries`, `keys` and `hooks` are the gradients through the hooks, of the floating point leaves of `Queries`, `Keys`
+    and `Hooks`.
+    """
 
     q: Float[Array, "N T D"]
     k: Float[Array, "N D S"]
@@ -93,30 +106,30 @@ class Gradients(NamedTuple):
     queries: Floats
     keys: Floats
     hooks: Floats
-    line: Float[Array, " R"] | None
-    vectors: Vectors | None
+    diagonals: Float[Array, " R"] | None
+    relative_keys: RelativeKeys | None
 
 
-def block_size(most: int, length: int) -> int:
-    """Return the size of the fewest equal blocks of `most` at most, a multiple of 8 where there are several."""
-    count = math.ceil(length / most)
+def block_size(largest: int, length: int) -> int:
+    """Return the size of the fewest equal blocks no larger than `largest`; a multiple of 8 if there are several."""
+    count = math.ceil(length / largest)
     return length if count == 1 else math.ceil(length / count / 8) * 8
 
 
-def cut(size: int, x: Array) -> Array:
-    """Cut the first axis into blocks, padded by zeros: tokens of segment 0, which see nothing and are not seen."""
+def to_blocks(size: int, x: Array) -> Array:
+    """Split the first axis into blocks, padded with zeros, which for segment ids mean tokens that are masked."""
     padding = [(0, -len(x) % size)] + [(0, 0)] * (x.ndim - 1)
     return jnp.pad(x, padding).reshape(-1, size, *x.shape[1:])
 
 
-def cut_tokens(size: int, tokens: TokenPositions, length: int) -> TokenPositions:
-    """Cut tokens, with segments where there is padding to tell apart."""
+def tokens_to_blocks(size: int, tokens: TokenPositions, length: int) -> TokenPositions:
+    """Split tokens into blocks, with segment ids if there is padding that must be masked."""
     if tokens.segment_ids is None and length % size:
         tokens = tokens._replace(segment_ids=jnp.ones(length, jnp.int32))
-    return jax.tree.map(functools.partial(cut, size), tokens)
+    return jax.tree.map(functools.partial(to_blocks, size), tokens)
 
 
-def cut_head(
+def head_to_blocks(
     sizes: tuple[int, int],
     q: Float[Array, "T D"],
     k: Float[Array, "S D"],
@@ -126,67 +139,95 @@ def cut_head(
     terms: Terms,
     dropout: Dropout | None,
 ) -> Head:
-    """Cut one head into blocks of so many queries and so many keys; the products are of bfloat16 if all arrays are."""
+    """Split one head into blocks of `sizes[0]` queries and `sizes[1]` keys.
+
+    The matmuls have bfloat16 operands if q, k and v are all bfloat16, else operands of at least 32 bits.
+    """
     if any(x.dtype != jnp.bfloat16 for x in (q, k, v)):
         q, k, v = (x.astype(jnp.result_type(*map(wide, (q, k, v)))) for x in (q, k, v))
-    rows, columns = (functools.partial(cut, size) for size in sizes)
+    rows, columns = (functools.partial(to_blocks, size) for size in sizes)
     q_ids, k_ids = (jnp.arange(len(x), dtype=jnp.uint32) for x in (q, k))
-    queries = Queries(rows(q), cut_tokens(sizes[0], q_tokens, len(q)), rows(q_ids))
-    keys = Keys(columns(k), columns(v), cut_tokens(sizes[1], k_tokens, len(k)), columns(k_ids))
+    queries = Queries(rows(q), tokens_to_blocks(sizes[0], q_tokens, len(q)), rows(q_ids))
+    keys = Keys(columns(k), columns(v), tokens_to_blocks(sizes[1], k_tokens, len(k)), columns(k_ids))
     return Head(queries, keys, terms, dropout)
 
 
 def row_means(
     output: Float[Array, "*B D"], d_output: Float[Array, "*B D"], d_lse: Float[Array, "*B"]
 ) -> Float[Array, "*B"]:
-    """Return `Σ_d do_id o_id - dlse_i`."""
-    # A product of vectors: XLA:CPU's sum over the last axis takes up to ten times longer where the first has one entry.
+    """Return `Σ_d do_id o_id - dlse_i`, which the gradient of the softmax subtracts from row i."""
+    # As a product of vectors, because XLA:CPU sums over the last axis up to ten times slower if the first has size 1.
     return jnp.einsum("...d,...d->...", wide(output), wide(d_output), precision="highest") - wide(d_lse)
 
 
-def cut_row(head: Head, d_output: Float[Array, "T D"], lse: Float[Array, " T"], mean: Float[Array, " T"]) -> Row:
-    """Cut what the backward pass knows of the queries of one head."""
-    row = Row(d_output.astype(head.keys.v.dtype), jnp.where(jnp.isneginf(lse), 0.0, lse), mean)
-    return jax.tree.map(functools.partial(cut, head.queries.ids.shape[1]), row)
+def residuals_to_blocks(
+    head: Head, d_output: Float[Array, "T D"], lse: Float[Array, " T"], mean: Float[Array, " T"]
+) -> Residuals:
+    """Split what the backward pass needs about the queries of one head into the blocks of `head`."""
+    residuals = Residuals(d_output.astype(head.keys.v.dtype), jnp.where(jnp.isneginf(lse), 0.0, lse), mean)
+    return jax.tree.map(functools.partial(to_blocks, head.queries.ids.shape[1]), residuals)
 
 
-def join(blocks: Float[Array, "N T *D"], length: int) -> Float[Array, "L *D"]:
-    """Undo `cut`."""
+def from_blocks(blocks: Float[Array, "N T *D"], length: int) -> Float[Array, "L *D"]:
+    """Undo `to_blocks`: join the blocks and drop the padding beyond `length`."""
     return blocks.reshape(-1, *blocks.shape[2:])[:length]
 
 
-def join_gradients(part: Gradients, t: int, s: int) -> tuple[Floats, Floats]:
-    """Return the gradients of the floats in `Queries` and in `Keys`, in one piece each."""
-    through_q, *d_q_tokens = (join(x, t) for x in part.queries)
-    through_k, through_v, *d_k_tokens = (join(x, s) for x in part.keys)
-    d_k, d_v = (join(x.swapaxes(1, 2), s) for x in (part.k, part.v))
-    return [join(part.q, t) + through_q, *d_q_tokens], [d_k + through_k, d_v + through_v, *d_k_tokens]
+def block_at(tree: Any, i: Int[Array, ""]) -> Any:
+    """Return block i of every leaf."""
+
+    def block(leaf: Array) -> Array:
+        if len(leaf) == 1:
+            return leaf[0]
+        found = lax.dynamic_index_in_dim(as_bits(leaf), i, 0, keepdims=False)
+        return from_bits(found) if leaf.dtype == jnp.bfloat16 else found
+
+    return jax.tree.map(block, tree)
 
 
-def terms_of(hooks: Hooks, start: Int[Array, ""] | None, length: int, dtype: DTypeLike) -> Terms:
-    """Return the terms of one head: with a line of `length` distances from `start` on, or the hooks alone.
+def add_to_block(i: Int[Array, ""], total: Array, part: Array) -> Array:
+    """Return `total` with `part` added to block i."""
+    if len(total) == 1:
+        return total + part[None]
+    return lax.dynamic_update_index_in_dim(total, block_at(total, i) + part, i, 0)
 
-    The line has the type of the logits it is added to.
+
+def gradients_from_blocks(part: Gradients, t: int, s: int) -> tuple[Floats, Floats]:
+    """Return the gradients of the floating point leaves of `Queries` and of `Keys`, with their blocks joined."""
+    through_q, *d_q_tokens = (from_blocks(x, t) for x in part.queries)
+    through_k, through_v, *d_k_tokens = (from_blocks(x, s) for x in part.keys)
+    d_k, d_v = (from_blocks(x.swapaxes(1, 2), s) for x in (part.k, part.v))
+    return [from_blocks(part.q, t) + through_q, *d_q_tokens], [d_k + through_k, d_v + through_v, *d_k_tokens]
+
+
+def terms_from_hooks(hooks: Hooks, start: Int[Array, ""] | None, length: int, dtype: DTypeLike) -> Terms:
+    """Return the terms of one head, with the distance bias evaluated once per diagonal if `start` is known.
+
+    Args:
+        hooks: of this head.
+        start: the smallest distance, if positions are consecutive; None = keep the `bias` hook.
+        length: number of distances.
+        dtype: of the logits that the bias is added to.
     """
     if start is None or hooks.distance_bias is None:
         return Terms(hooks._replace(distance_bias=None, relative_keys=None))
     relative = start + jnp.arange(length, dtype=start.dtype)
     like = jax.ShapeDtypeStruct((length,), dtype)
-    line = checked(hooks.distance_bias, (relative,), "distance_bias", "(R,)", like)
-    return Terms(Hooks(None, hooks.relative_values), line)
+    diagonals = checked(hooks.distance_bias, (relative,), "distance_bias", "(R,)", like)
+    return Terms(Hooks(None, hooks.relative_values), diagonals)
 
 
-def terms_of_vectors(
+def terms_from_relative_keys(
     hooks: Hooks,
     sizes: tuple[int, int],
-    vectors: tuple[Float[Array, "D R"], Float[Array, " D"], Float[Array, " D"]],
+    relative_keys: tuple[Float[Array, "D R"], Float[Array, " D"], Float[Array, " D"]],
     q: Float[Array, "T D"],
     k: Float[Array, "S D"],
 ) -> Terms:
-    """Return the terms of one head, the bias by its vectors: those transposed, v and u."""
-    transposed, v, u = vectors
+    """Return the terms of one head, with its bias by relative keys: a transposed, v and u."""
+    a_transposed, v, u = relative_keys
     return Terms(
         Hooks(None, hooks.relative_values),
         None,
-        Vectors(cut(sizes[0], wide(q) + v), transposed, cut(sizes[1], wide(k) @ u)),
+        RelativeKeys(to_blocks(sizes[0], wide(q) + v), a_transposed, to_blocks(sizes[1], wide(k) @ u)),
     )

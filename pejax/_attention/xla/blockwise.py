@@ -1,7 +1,7 @@
-"""Attention in tiles for any device: one head as in `tiles`, lifted over heads by the caller.
+"""Attention in tiles for any device: one head at a time, by the loops of `tiles`.
 
-Memory is linear in the length, forward and backward, for any bias. Kept for the backward pass are the operands, the
-output and the log-sum-exps.
+Memory is linear in the length, forward and backward, for any bias. The operands, the output and the log-sum-exps are
+saved for the backward pass.
 """
 
 import functools
@@ -14,17 +14,27 @@ from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.options import Options
 from pejax._attention.core.reference import Pairs
-from pejax._attention.xla.blocks import Terms, block_size, cut_head, cut_row, join, join_gradients, row_means
+from pejax._attention.xla.blocks import (
+    Terms,
+    block_size,
+    from_blocks,
+    gradients_from_blocks,
+    head_to_blocks,
+    residuals_to_blocks,
+    row_means,
+)
 from pejax._attention.xla.tiles import backward, forward
 from pejax._ops.pytrees import cotangent_of
-from pejax._ops.remat import kept
+from pejax._ops.remat import name_for_remat
 from pejax._tokens import TokenPositions
 
 BLOCK = 512
-"""Queries, and keys, of a tile at most: its float32 scores take 1 MiB."""
+"""Maximum number of queries, and of keys, per tile, whose float32 logits take 1 MiB."""
 
 
 class _Arrays(NamedTuple):
+    """The operands of one head that may have gradients."""
+
     q: Float[Array, "T D"]
     q_tokens: TokenPositions
     k: Float[Array, "S D"]
@@ -45,7 +55,7 @@ def blockwise_head(
     dropout: Dropout | None,
     pairs: Pairs,
 ) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
-    """Return the output of one head and each row's log-sum-exp, as `dense_head` does."""
+    """Return the output of one head and the log-sum-exp of each row, as `dense_head` does."""
     del pairs
     hooks = hooks._replace(distance_bias=None, relative_keys=None)
     return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, hooks, dropout))
@@ -53,34 +63,36 @@ def blockwise_head(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(options: Options, arrays: _Arrays) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
+    """Return the output in q's type and the log-sum-exp of each row."""
     output, lse = _exact(options, arrays)
     return output.astype(arrays.q.dtype), lse
 
 
 def _exact(options: Options, arrays: _Arrays) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
-    """Return the output in at least 32 bits, and each row's log-sum-exp."""
-    output, lse = (join(x, len(arrays.q)) for x in forward(options, _head(options, arrays)))
+    """Return the output in at least 32 bits, and the log-sum-exp of each row."""
+    output, lse = (from_blocks(x, len(arrays.q)) for x in forward(options, _head(options, arrays)))
     return output, lse
 
 
 def _head(options: Options, arrays: _Arrays) -> Any:
+    """Split the head into blocks."""
     q, q_tokens, k, v, k_tokens, hooks, dropout = arrays
     sizes = block_size(options.block, len(q)), block_size(options.block, len(k))
-    return cut_head(sizes, q, k, v, q_tokens, k_tokens, Terms(hooks), dropout)
+    return head_to_blocks(sizes, q, k, v, q_tokens, k_tokens, Terms(hooks), dropout)
 
 
 def _attend_forward(options: Options, arrays: _Arrays) -> tuple[Any, Any]:
-    output, lse = kept(_exact(options, arrays))
+    output, lse = name_for_remat(_exact(options, arrays))
     rounded = output.astype(arrays.q.dtype)
-    # The gradient of what a bias learns adds up over rows what the mean of a row is off: it wants the output unrounded.
+    # Gradients of a bias's parameters sum the errors of the row means over all rows, so they need the unrounded output.
     return (rounded, lse), (arrays, rounded if arrays.hooks.bias is None else output, lse)
 
 
 def _attend_backward(options: Options, saved: Any, cotangents: tuple[Array, Array]) -> tuple[_Arrays]:
     arrays, output, lse = saved
     head = _head(options, arrays)
-    part = backward(options, head, cut_row(head, cotangents[0], lse, row_means(output, *cotangents)))
-    d_queries, d_keys = join_gradients(part, len(arrays.q), len(arrays.k))
+    part = backward(options, head, residuals_to_blocks(head, cotangents[0], lse, row_means(output, *cotangents)))
+    d_queries, d_keys = gradients_from_blocks(part, len(arrays.q), len(arrays.k))
     return (cotangent_of(arrays, [*d_queries, *d_keys, *part.hooks]),)
 
 

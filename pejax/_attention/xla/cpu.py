@@ -1,7 +1,7 @@
-"""Attention head by head, each in tiles: what XLA:CPU does fastest, in memory that grows with the length alone.
+"""Attention for CPUs: head by head, each in tiles, in memory linear in the length.
 
-Heads are read from and written to the arrays where they are, one at a time, so that no array is copied whole. Kept for
-the backward pass are the operands, the output and the log-sum-exps.
+Heads are read from and written to the operands one at a time, so no operand is transposed or copied. The operands, the
+output and the log-sum-exps are saved for the backward pass.
 """
 
 import functools
@@ -22,40 +22,48 @@ from pejax._attention.core.operands import Layout, Operands, bind_hooks
 from pejax._attention.core.options import Options
 from pejax._attention.xla.blocks import (
     Head,
+    RelativeKeys,
     Terms,
-    Vectors,
     block_size,
-    cut_head,
-    cut_row,
-    join,
-    join_gradients,
+    from_blocks,
+    gradients_from_blocks,
+    head_to_blocks,
+    residuals_to_blocks,
     row_means,
-    terms_of,
-    terms_of_vectors,
+    terms_from_hooks,
+    terms_from_relative_keys,
 )
-from pejax._attention.xla.heads import Place, key_place, parameters_at, places, put_head, take_head
-from pejax._attention.xla.relative_keys import HeadVectors, vectors_of, vectors_pay
+from pejax._attention.xla.heads import (
+    HeadIndex,
+    add_positions,
+    head_indices,
+    key_head,
+    operands_as_bits,
+    param_index,
+    put_head,
+    take_head,
+)
+from pejax._attention.xla.relative_keys import HeadRelativeKeys, relative_keys_of_heads, relative_keys_pay
 from pejax._attention.xla.tiles import backward, forward
 from pejax._ops.bfloat16 import as_bits, from_bits
 from pejax._ops.pytrees import Floats, cotangent_of, floats_of, wide, with_floats, zeros_of
-from pejax._ops.remat import kept
-from pejax._tokens import TokenPositions
+from pejax._ops.remat import name_for_remat
 
 BLOCK = 512
-"""Queries and keys of a tile at most, where several cores share the operations of a device."""
+"""Maximum number of queries, and of keys, per tile if a device uses several cores."""
 
-ALONE = 256
-"""The same where each device has a core: a tile that stays in its cache."""
+CORE_BLOCK = 256
+"""The same if every device has one core: such a tile stays in the cache of the core."""
 
 BACKWARD = 256
-"""Queries of a tile in the backward pass at most."""
+"""Maximum number of queries per tile in the backward pass."""
 
 
 def block() -> int:
-    """Return how many queries and keys a tile has at most, given how many devices compute at the same time."""
+    """Return the maximum number of queries, and of keys, per tile, given the number of devices that run at once."""
     mesh = jax.sharding.get_abstract_mesh()
     devices = math.prod(mesh.shape[axis] for axis in mesh.manual_axes)
-    return min(BLOCK, ALONE) if devices >= cores() else BLOCK
+    return min(BLOCK, CORE_BLOCK) if devices >= cores() else BLOCK
 
 
 def cores() -> int:
@@ -64,10 +72,10 @@ def cores() -> int:
 
 
 def cpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
-    """Attend in tiles, one head after the other.
+    """Return the output `(N, K, G, T, D)` and the log-sum-exp `(N, K, G, T)`, computed one head after the other.
 
-    The rest of this module has the arrays as the caller had them, q `(N, T, H, D)`, k and v `(N, S, K, D)`: heads
-    brought to the front would be copies.
+    The rest of this module has the operands by token, as the caller gave them: q `(N, T, H, D)`, k and v
+    `(N, S, K, D)`. Moving the heads to the front would copy them.
     """
     if any(x is not None for x in operands.pairs):
         raise NotImplementedError("a mask or bias array is the size of the scores: only the reference takes one")
@@ -84,14 +92,15 @@ def cpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    """Return the output `(N, T, H, D)` in q's type, and the log-sum-exp `(N, T, H)`."""
     return _choose(_forward, options, layout, operands)
 
 
 def _attend_forward(options: Options, layout: Layout, operands: Operands) -> tuple[Any, Any]:
-    # The gradient of what a bias learns adds up over rows what the mean of a row is off: it wants the output unrounded.
+    # Gradients of a bias's parameters sum the errors of the row means over all rows, so they need the unrounded output.
     exact = operands.shared.bias is not None
-    output, lse = kept(_choose(functools.partial(_forward, exact=exact), options, layout, operands))
-    return (output.astype(operands.q.dtype), lse), (_by_bits(operands), as_bits(output), lse)
+    output, lse = name_for_remat(_choose(functools.partial(_forward, exact=exact), options, layout, operands))
+    return (output.astype(operands.q.dtype), lse), (operands_as_bits(operands), as_bits(output), lse)
 
 
 def _attend_backward(options: Options, layout: Layout, saved: Any, cotangents: tuple[Array, Array]) -> tuple[Any]:
@@ -105,40 +114,52 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arrays: Array) -> Any:
-    """Run with a line of biases, or with vectors, where the bias allows it and the positions do, else with the hook."""
-    # Where queries and keys are the same tokens, XLA:CPU would read one slice along rows and along columns, and not
-    # vectorise the loop that does.
+    """Run with per-diagonal biases or relative keys if positions are consecutive, else with the `bias` hook.
+
+    Args:
+        run: `(options, layout, operands, first, *arrays)`, where `first` is the distance of the first pair in each
+            batch entry, or None = positions are not consecutive.
+        options: of the attention.
+        layout: of the operands.
+        operands: by token.
+        *arrays: further arguments of `run`.
+    """
+    # If queries and keys are the same tokens, XLA:CPU would read one array along both rows and columns, in a loop that
+    # it does not vectorize. The barrier makes them two arrays.
     operands = operands._replace(k_tokens=lax.optimization_barrier(operands.k_tokens))
     run, sides = functools.partial(run, options, layout), (operands.q_tokens, operands.k_tokens)
     batched = [axes.positions is not None for axes in (layout.q_axes, layout.k_axes)]
-    by_vectors = vectors_pay(operands)
-    if not (operands.shared.distance_bias is not None or by_vectors) or not all(map(counts_on, sides, batched)):
+    use_relative_keys = relative_keys_pay(operands)
+    if not (operands.shared.distance_bias is not None or use_relative_keys) or not all(map(counts_on, sides, batched)):
         return run(operands, None, *arrays)
     if layout.in_order:  # one of two branches need not be compiled
         return run(operands, jnp.zeros(len(operands.q), jnp.int32), *arrays)
     axes = (layout.q_axes, layout.k_axes)
-    first, steady = jax.vmap(first_distance, axes, axis_size=len(operands.q))(*sides)
-    if by_vectors:  # they are those of the whole batch
-        steady &= first == first[0]
-    without_hook = lambda operands, *arrays: run(operands, first, *arrays)
-    with_hook = lambda operands, *arrays: run(operands, None, *arrays)
-    return lax.cond(jnp.all(steady), without_hook, with_hook, operands, *arrays)
+    first, consecutive_batches = jax.vmap(first_distance, axes, axis_size=len(operands.q))(*sides)
+    if use_relative_keys:  # computed once for all batch entries
+        consecutive_batches &= first == first[0]
+    consecutive = lambda operands, *arrays: run(operands, first, *arrays)
+    general = lambda operands, *arrays: run(operands, None, *arrays)
+    return lax.cond(jnp.all(consecutive_batches), consecutive, general, operands, *arrays)
 
 
 def _forward(
     options: Options, layout: Layout, operands: Operands, first: Int[Array, " N"] | None, *, exact: bool = False
 ) -> tuple[Float[Array, "N T H D"], Float[Array, "N T H"]]:
-    """Return the output, in the type of q or `exact` in at least 32 bits, and each row's log-sum-exp."""
+    """Return the output, in q's type or if `exact` in at least 32 bits, and the log-sum-exp of each row.
+
+    `first` is as in `_choose`.
+    """
     t, s = operands.q.shape[1], operands.k.shape[1]
     sizes = block_size(options.block, t), block_size(options.block, s)
-    count, place_of = places(operands)
-    vectors, _ = vectors_of(operands, first, sizes)
-    operands = _by_bits(operands)
+    count, index_of = head_indices(operands)
+    relative_keys, _ = relative_keys_of_heads(operands, first, sizes)
+    operands = operands_as_bits(operands)
 
     def head(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        place = place_of(i)
-        output, lse = forward(options, _head(layout, operands, first, vectors, sizes, place)[0])
-        return put_head(carry[0], place, join(output, t)), put_head(carry[1], place, join(lse, t))
+        index = index_of(i)
+        output, lse = forward(options, _head(layout, operands, first, relative_keys, sizes, index)[0])
+        return put_head(carry[0], index, from_blocks(output, t)), put_head(carry[1], index, from_blocks(lse, t))
 
     kind = wide(from_bits(operands.q)).dtype
     start = jnp.zeros_like(operands.q, dtype=kind if exact else None), jnp.zeros(operands.q.shape[:-1], kind)
@@ -147,7 +168,7 @@ def _forward(
 
 
 class _Totals(NamedTuple):
-    """Gradients of the floats of `Operands`, in the order of its leaves."""
+    """Gradients of the floating point leaves of `Operands`, in the order of its leaves."""
 
     q: Float[Array, "N T H D"]
     k: Float[Array, "N S K D"]
@@ -168,43 +189,44 @@ def _backward(
     d_output: Float[Array, "N T H D"],
     d_lse: Float[Array, "N T H"],
 ) -> _Totals:
+    """Return the gradients of the operands, by the cotangents of output and log-sum-exp; `first` as in `_choose`."""
     (t, heads), (s, groups) = operands.q.shape[1:3], operands.k.shape[1:3]
     sizes = block_size(min(options.block, BACKWARD), t), block_size(options.block, s)
-    count, place_of = places(operands)
-    vectors, pull_vectors = vectors_of(operands, first, sizes)
-    # Of all heads at once: in the loop, XLA:CPU would make it one operation with the product dov, and a slow one.
+    count, index_of = head_indices(operands)
+    relative_keys, pull_relative = relative_keys_of_heads(operands, first, sizes)
+    # For all heads at once: in the loop, XLA:CPU would fuse it with the matmul of d_output and v into a slow operation.
     mean = row_means(output, d_output, d_lse)
-    operands, d_output = _by_bits(operands), as_bits(d_output)
+    operands, d_output = operands_as_bits(operands), as_bits(d_output)
 
     def head(i: Array, carry: tuple[_Totals, Any]) -> tuple[_Totals, Any]:
-        (totals, d_vectors), place = carry, place_of(i)
-        tiles, pull = _head(layout, operands, first, vectors, sizes, place)
-        row = cut_row(tiles, *(take_head(x, place) for x in (d_output, lse, mean)))
-        part = backward(options, tiles, row)
-        (d_q, *d_q_tokens), (d_k, d_v, *d_k_tokens) = join_gradients(part, t, s)
-        d_shared, d_own, d_head, q_more, k_more = pull((part.hooks, part.line, part.vectors))
-        keys, own = key_place(operands, place), parameters_at(operands, place)
+        (totals, d_relative), index = carry, index_of(i)
+        blocks, pull = _head(layout, operands, first, relative_keys, sizes, index)
+        residuals = residuals_to_blocks(blocks, *(take_head(x, index) for x in (d_output, lse, mean)))
+        part = backward(options, blocks, residuals)
+        (d_q, *d_q_tokens), (d_k, d_v, *d_k_tokens) = gradients_from_blocks(part, t, s)
+        d_shared, d_own, d_head, d_q_terms, d_k_terms = pull((part.hooks, part.diagonals, part.relative_keys))
+        keys, own = key_head(operands, index), param_index(operands, index)
         totals = _Totals(
-            q=put_head(totals.q, place, d_q + q_more),
-            k=put_head(totals.k, keys, wide(take_head(totals.k, keys)) + d_k + k_more),
+            q=put_head(totals.q, index, d_q + d_q_terms),
+            k=put_head(totals.k, keys, wide(take_head(totals.k, keys)) + d_k + d_k_terms),
             v=put_head(totals.v, keys, wide(take_head(totals.v, keys)) + d_v),
             shared=_sum(totals.shared, d_shared),
             per_head=[x.at[own].add(y) for x, y in zip(totals.per_head, d_own, strict=True)],
-            q_tokens=_add_tokens(totals.q_tokens, d_q_tokens, layout.q_axes, place),
-            k_tokens=_add_tokens(totals.k_tokens, d_k_tokens, layout.k_axes, place),
+            q_tokens=add_positions(totals.q_tokens, d_q_tokens, layout.q_axes, index),
+            k_tokens=add_positions(totals.k_tokens, d_k_tokens, layout.k_axes, index),
         )
-        return totals, jax.tree.map(lambda x, y: x.at[place.head].add(y), d_vectors, d_head)
+        return totals, jax.tree.map(lambda x, y: x.at[index.head].add(y), d_relative, d_head)
 
-    # Several query heads add to the gradient of one key head: that sum is kept in float32.
+    # If several query heads add to the gradient of one key head, that sum is in float32.
     exact = lambda x: x if heads == groups else wide(from_bits(x))
-    nothing = _Totals(
+    zeros = _Totals(
         q=jnp.zeros_like(operands.q),
         k=jnp.zeros_like(exact(operands.k)),
         v=jnp.zeros_like(exact(operands.v)),
         **{name: zeros_of(getattr(operands, name)) for name in ("shared", "per_head", "q_tokens", "k_tokens")},
     )
-    totals, d_vectors = lax.fori_loop(0, count, head, (nothing, jax.tree.map(jnp.zeros_like, vectors)))
-    d_shared, d_per_head = pull_vectors(d_vectors)
+    totals, d_relative = lax.fori_loop(0, count, head, (zeros, jax.tree.map(jnp.zeros_like, relative_keys)))
+    d_shared, d_per_head = pull_relative(d_relative)
     return _Totals(
         *map(from_bits, totals[:3]),
         shared=_sum(totals.shared, d_shared),
@@ -214,69 +236,61 @@ def _backward(
     )
 
 
-def _by_bits(operands: Operands) -> Operands:
-    """Return the operands, their heads as they are kept, and as `take_head` reads them."""
-    return operands._replace(q=as_bits(operands.q), k=as_bits(operands.k), v=as_bits(operands.v))
-
-
 def _head(
     layout: Layout,
     operands: Operands,
     first: Int[Array, " N"] | None,
-    vectors: HeadVectors | None,
+    relative_keys: HeadRelativeKeys | None,
     sizes: tuple[int, int],
-    place: Place,
-) -> tuple[Head, Callable[[tuple[Floats, Array | None, Vectors | None]], tuple[Floats, Floats, Any, Array, Array]]]:
-    """Cut one head into tiles, and return the way back from the gradients of its terms.
+    index: HeadIndex,
+) -> tuple[
+    Head, Callable[[tuple[Floats, Array | None, RelativeKeys | None]], tuple[Floats, Floats, Any, Array, Array]]
+]:
+    """Return one head, split into blocks, and the VJP of its terms.
 
-    It leads to the parameters that heads share, to the head's own, to its vectors, and to q and k as these meet them.
+    The VJP takes the gradients of the hooks' floating point leaves, of the diagonals and of the relative keys. It
+    returns those of the parameters that heads share, of the head's own parameters, of the head's relative keys, and of
+    q and k through these.
     """
-    q, (k, v) = (
-        take_head(operands.q, place),
-        (take_head(x, key_place(operands, place)) for x in (operands.k, operands.v)),
-    )
+    q = take_head(operands.q, index)
+    k, v = (take_head(x, key_head(operands, index)) for x in (operands.k, operands.v))
     q_tokens, k_tokens = (
-        tokens._replace(**{name: x[place.batch] for name, x in tokens._asdict().items() if getattr(axes, name) == 0})
+        tokens._replace(**{name: x[index.batch] for name, x in tokens._asdict().items() if getattr(axes, name) == 0})
         for tokens, axes in ((operands.q_tokens, layout.q_axes), (operands.k_tokens, layout.k_axes))
     )
-    dropout = _dropout(layout, operands, place)
-    tiles = cut_head(sizes, q, k, v, q_tokens, k_tokens, Terms(Hooks(None, None)), dropout)
-    own = jax.tree.map(lambda leaf: leaf[parameters_at(operands, place)], operands.per_head)
-    start = None if first is None else first[place.batch] + 1 - tiles.queries.ids.size
-    length = tiles.queries.ids.size + tiles.keys.ids.size - 1
+    dropout = _dropout(layout, operands, index)
+    blocks = head_to_blocks(sizes, q, k, v, q_tokens, k_tokens, Terms(Hooks(None, None)), dropout)
+    own = jax.tree.map(lambda leaf: leaf[param_index(operands, index)], operands.per_head)
+    start = None if first is None else first[index.batch] + 1 - blocks.queries.ids.size
+    length = blocks.queries.ids.size + blocks.keys.ids.size - 1
 
-    def bound(shared_floats: Floats, own_floats: Floats, vectors: HeadVectors | None, q: Array, k: Array) -> Terms:
-        hooks = bind_hooks(with_floats(operands.shared, shared_floats), with_floats(own, own_floats))
-        if vectors is None:
-            return terms_of(hooks, start, length, wide(tiles.queries.q).dtype)
-        return terms_of_vectors(hooks, sizes, vectors, q, k)
+    def terms_of(shared: Floats, of_head: Floats, relative: HeadRelativeKeys | None, q: Array, k: Array) -> Terms:
+        hooks = bind_hooks(with_floats(operands.shared, shared), with_floats(own, of_head))
+        if relative is None:
+            return terms_from_hooks(hooks, start, length, wide(blocks.queries.q).dtype)
+        return terms_from_relative_keys(hooks, sizes, relative, q, k)
 
-    def floats(*parts: Any) -> tuple[Floats, Array | None, Vectors | None]:
-        hooks, line, vectors = bound(*parts)
-        return floats_of(hooks), line, vectors
+    def floats(*parts: Any) -> tuple[Floats, Array | None, RelativeKeys | None]:
+        hooks, diagonals, relative = terms_of(*parts)
+        return floats_of(hooks), diagonals, relative
 
-    of_head = jax.tree.map(lambda x: x[place.head], vectors)
-    parts = floats_of(operands.shared), floats_of(own), of_head, wide(q), wide(k)
-    (hook_floats, line, cut_vectors), pull = jax.vjp(floats, *parts)
-    terms = Terms(with_floats(bound(*parts).hooks, hook_floats), line, cut_vectors)
-    return tiles._replace(terms=terms), pull
+    relative = jax.tree.map(lambda x: x[index.head], relative_keys)
+    parts = floats_of(operands.shared), floats_of(own), relative, wide(q), wide(k)
+    (hook_floats, diagonals, relative_blocks), pull = jax.vjp(floats, *parts)
+    terms = Terms(with_floats(terms_of(*parts).hooks, hook_floats), diagonals, relative_blocks)
+    return blocks._replace(terms=terms), pull
 
 
 def _sum(totals: Floats, parts: Floats) -> Floats:
+    """Return the sums of corresponding arrays."""
     return [x + y for x, y in zip(totals, parts, strict=True)]
 
 
-def _dropout(layout: Layout, operands: Operands, place: Place) -> Dropout | None:
-    """Return what tells this head's drops from another's."""
+def _dropout(layout: Layout, operands: Operands, index: HeadIndex) -> Dropout | None:
+    """Return the dropout of one head; None without dropout."""
     if operands.seed is None:
         return None
     origin = operands.origin
-    batch, head = (x.astype(jnp.uint32) for x in place)
+    batch, head = (x.astype(jnp.uint32) for x in index)
     batch, head = (0 * batch, 0 * head) if layout.one_dropout else (batch + origin.batch, head + origin.head)
     return Dropout(operands.seed, batch, head, origin.query, origin.key)
-
-
-def _add_tokens(totals: Floats, parts: Floats, axes: TokenPositions, place: Place) -> Floats:
-    """Add one head's gradient of the positions, which are the only floats of tokens."""
-    add = lambda x, y: x + y if axes.positions is None else x.at[place.batch].add(y)
-    return [add(*pair) for pair in zip(totals, parts, strict=True)]

@@ -1,9 +1,10 @@
-"""Relative-key biases `(q_i + v)·a[k_j - q_i] + u·k_j` at consecutive positions.
+"""Relative-key biases at consecutive positions, as in Shaw et al. and Transformer-XL.
 
     bias_ij = (q_i + v) · a[k_j - q_i] + u · k_j
 
-A strip of queries meets the vectors of all its distances in one product, of which each row keeps a run of its own. That
-is the relative shift of Transformer-XL, strip by strip: no product is much wider than a tile.
+A strip of queries is multiplied by the vectors a of all distances that occur in the strip, in one matmul. Row i of the
+product then keeps the slice of distances that belongs to query i. That is Transformer-XL's relative shift, strip by
+strip, so that no product is much wider than a tile.
 """
 
 from collections.abc import Callable
@@ -20,55 +21,64 @@ from pejax._encoding import naming_missing
 from pejax._ops.pytrees import Floats, floats_of, wide, with_floats
 
 STRIP = 64
-"""Queries that meet the same vectors in one product."""
+"""Queries per strip, which are multiplied by the vectors of all its distances in one matmul."""
 
 
-class HeadVectors(NamedTuple):
-    """What `Encoding.relative_keys` gives for every head, or for one of them without the letter H; a transposed."""
+class HeadRelativeKeys(NamedTuple):
+    """What `Encoding.relative_keys` returns, a transposed, for all heads, or for one head without the axis H."""
 
-    transposed: Float[Array, "H D R"]
+    a_transposed: Float[Array, "H D R"]
     v: Float[Array, "H D"]
     u: Float[Array, "H D"]
 
 
-def vectors_pay(operands: Operands) -> bool:
-    """Say whether there are vectors, and pairs enough for them: they cost T + S projections, each of some D pairs.
+def relative_keys_pay(operands: Operands) -> bool:
+    """Return whether the hook `relative_keys` is given, and faster than the `bias` hook.
 
-    The operands are as `cpu_attention` has them.
+    It needs a vector for each of T + S distances, whose computation costs about as much as D pairs per distance.
+
+    Args:
+        operands: by token, as in `cpu`: q `(N, T, H, D)`, k `(N, S, K, D)`.
     """
     (t, _, d), s = operands.q.shape[1:], operands.k.shape[1]
     return operands.shared.relative_keys is not None and operands.shared.distance_bias is None and t * s >= (t + s) * d
 
 
-def vectors_of(
+def relative_keys_of_heads(
     operands: Operands, first: Int[Array, " N"] | None, sizes: tuple[int, int]
-) -> tuple[HeadVectors | None, Callable[[HeadVectors | None], tuple[Floats, Floats]]]:
-    """Return the vectors of all heads, and the way back to the floats of `shared` and of `per_head`.
+) -> tuple[HeadRelativeKeys | None, Callable[[HeadRelativeKeys | None], tuple[Floats, Floats]]]:
+    """Return the relative keys of all heads, and their VJP to the floating point leaves of the hooks' parameters.
 
-    None where they do not pay, or without `first`: the distance of the first pair, one for the whole batch.
+    Args:
+        operands: by token, as in `cpu`.
+        first: distance of the first pair, the same in the whole batch; None = positions are not consecutive.
+        sizes: queries and keys per block.
+
+    Returns:
+        None, if `relative_keys` do not pay or there is no `first`; and `(gradients) -> (those of shared, of per_head)`.
     """
     (_, t, heads, d), (s, groups) = operands.q.shape, operands.k.shape[1:3]
     before = t + -t % sizes[0] + STRIP - 2
     length = before + 2 + s + -s % sizes[1]
     kind = jnp.result_type(*map(wide, operands[:3]))
 
-    def found(shared_floats: Floats, own_floats: Floats) -> HeadVectors | None:
-        if first is None or not vectors_pay(operands):
+    def of_params(shared_floats: Floats, own_floats: Floats) -> HeadRelativeKeys | None:
+        if first is None or not relative_keys_pay(operands):
             return None
         relative = first[0] - before + jnp.arange(length, dtype=first.dtype)
         shared, own = with_floats(operands.shared, shared_floats), with_floats(operands.per_head, own_floats)
-        each = jax.vmap(
+        of_group = jax.vmap(
             lambda own: _checked(bind_hooks(shared, own).relative_keys, relative, d), axis_size=heads // groups
         )
-        parts = jax.vmap(each, axis_size=groups)(own)
+        parts = jax.vmap(of_group, axis_size=groups)(own)
         a, v, u = (x.reshape(heads, *x.shape[2:]).astype(kind) for x in parts)
-        return HeadVectors(a.swapaxes(1, 2), v, u)
+        return HeadRelativeKeys(a.swapaxes(1, 2), v, u)
 
-    return jax.vjp(found, floats_of(operands.shared), floats_of(operands.per_head))
+    return jax.vjp(of_params, floats_of(operands.shared), floats_of(operands.per_head))
 
 
 def _checked(hook: Partial | None, relative: Int[Array, " R"], d: int) -> tuple[Array, ...]:
-    """Call the hook and require the shapes of its parts."""
+    """Return what the hook returns for these distances; raise ValueError for parts of another shape."""
     with naming_missing("relative_keys hook", hook.args[0]):  # pyright: ignore[reportOptionalMemberAccess]
         parts = hook(relative)  # pyright: ignore[reportOptionalCall]
     shapes = ((len(relative), d), (d,), (d,))
@@ -77,50 +87,51 @@ def _checked(hook: Partial | None, relative: Int[Array, " R"], d: int) -> tuple[
     return parts
 
 
-def against_vectors(
-    met: Float[Array, "T D"], transposed: Float[Array, "D R"], start: Int[Array, ""], columns: int
+def relative_logits(
+    queries: Float[Array, "T D"], a_transposed: Float[Array, "D R"], start: Int[Array, ""], columns: int
 ) -> Float[Array, "T S"]:
-    """Return the tile `met_i · transposed[:, STRIP - 1 + start + j - i]`, i a row and j a column."""
-    strips = jnp.pad(met, ((0, -len(met) % STRIP), (0, 0))).reshape(-1, STRIP, met.shape[1])
+    """Return the tile with `queries_i · a_transposed[:, STRIP - 1 + start + j - i]` in row i and column j."""
+    strips = jnp.pad(queries, ((0, -len(queries) % STRIP), (0, 0))).reshape(-1, STRIP, queries.shape[1])
     width = columns + STRIP
 
     def strip(operands: tuple[Int[Array, ""], Float[Array, "B D"]]) -> Float[Array, "B S"]:
         i, rows = operands
-        product = rows @ lax.dynamic_slice_in_dim(transposed, start - i * STRIP, width, 1)
+        product = rows @ lax.dynamic_slice_in_dim(a_transposed, start - i * STRIP, width, 1)
+        # Reading rows of `width` numbers as rows of `width - 1` shifts each row by one more: row i starts i earlier.
         skewed = product.reshape(-1)[STRIP - 1 : -1].reshape(STRIP, width - 1)
         return skewed[:, :columns]
 
     tile = lax.map(strip, (jnp.arange(len(strips), dtype=jnp.int32), strips))
-    return tile.reshape(-1, columns)[: len(met)]
+    return tile.reshape(-1, columns)[: len(queries)]
 
 
-def through_vectors(
+def relative_logits_backward(
     d_tile: Float[Array, "T S"],
-    met_transposed: Float[Array, "D T"],
-    vectors: Float[Array, "R D"],
+    queries_transposed: Float[Array, "D T"],
+    a: Float[Array, "R D"],
     start: Int[Array, ""],
 ) -> tuple[Float[Array, "T D"], Float[Array, "D W"]]:
-    """Return the gradients of `met` and of the run of `transposed` that the tile reads.
+    """Return the gradients of `queries`, and of the slice of `a_transposed` that the tile reads.
 
-    The run begins where the last strip reads first. Rows are skewed back as they are read: XLA:CPU takes twice as long
-    where they are padded and reshaped instead.
+    The slice begins at the first column that the last strip reads. Rows are skewed back by slices as they are read:
+    padding and reshaping them would take XLA:CPU twice as long.
     """
     (t, columns), width = d_tile.shape, d_tile.shape[1] + STRIP
-    more, count = -t % STRIP, -(-t // STRIP)
-    padded = jnp.pad(d_tile, ((0, more), (STRIP - 1, STRIP))).reshape(count, STRIP, -1)
+    padding, count = -t % STRIP, -(-t // STRIP)
+    padded = jnp.pad(d_tile, ((0, padding), (STRIP - 1, STRIP))).reshape(count, STRIP, -1)
     skew = jax.vmap(lambda row, i: lax.dynamic_slice_in_dim(row, i, width))
     strips = jax.vmap(skew, (0, None))(padded, jnp.arange(STRIP, dtype=jnp.int32))
-    by_strip = jnp.pad(met_transposed, ((0, 0), (0, more)))
+    padded_queries = jnp.pad(queries_transposed, ((0, 0), (0, padding)))
 
     def strip(total: Array, operands: tuple[Int[Array, ""], Array]) -> tuple[Array, Array]:
         i, d_product = operands
-        place = (count - 1 - i) * STRIP
-        first = start - (count - 1) * STRIP + place
-        d_rows = d_product @ lax.dynamic_slice_in_dim(vectors, first, width)
-        part = lax.dynamic_slice_in_dim(by_strip, i * STRIP, STRIP, 1) @ d_product
-        old = lax.dynamic_slice_in_dim(total, place, width, 1)
-        return lax.dynamic_update_slice_in_dim(total, old + part, place, 1), d_rows
+        column = (count - 1 - i) * STRIP
+        first = start - (count - 1) * STRIP + column
+        d_rows = d_product @ lax.dynamic_slice_in_dim(a, first, width)
+        part = lax.dynamic_slice_in_dim(padded_queries, i * STRIP, STRIP, 1) @ d_product
+        old = lax.dynamic_slice_in_dim(total, column, width, 1)
+        return lax.dynamic_update_slice_in_dim(total, old + part, column, 1), d_rows
 
-    run = jnp.zeros((len(met_transposed), columns + count * STRIP), met_transposed.dtype)
-    run, d_met = lax.scan(strip, run, (jnp.arange(count, dtype=jnp.int32), strips))
-    return d_met.reshape(-1, d_met.shape[-1])[:t], run
+    d_a = jnp.zeros((len(queries_transposed), columns + count * STRIP), queries_transposed.dtype)
+    d_a, d_queries = lax.scan(strip, d_a, (jnp.arange(count, dtype=jnp.int32), strips))
+    return d_queries.reshape(-1, d_queries.shape[-1])[:t], d_a

@@ -1,0 +1,68 @@
+"""Parameters of encodings: their types, and functions that merge and check them."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import jax
+from jaxtyping import Array
+
+Params: TypeAlias = dict[str, Any]
+"""A dict of arrays by name, or of dicts of them.
+
+Attention's hooks read two entries: `heads`, whose leaves all have the leading axis H, and `all`, which the heads share.
+Any other entry is read by `embed`, `rotate` and `adapt` alone.
+"""
+
+Extent: TypeAlias = int | Array | tuple[int, ...]
+"""The length of a sequence, which may be traced, or the static grid (rows, columns, ...) of an image, in tokens."""
+
+
+def no_params(key: Array) -> Params:
+    """Return no parameters: the default `init` and `init_layer` of an encoding."""
+    del key
+    return {}
+
+
+def merge_params(shared: Params, layer: Params) -> Params:
+    """Merge the model's and one layer's parameters: `{**shared, **layer}`, their `heads` and `all` merged too.
+
+    Args:
+        shared: what `Encoding.init` returned.
+        layer: what `Encoding.init_layer` returned.
+
+    Raises:
+        ValueError: both hold the same name.
+    """
+    merged = dict(shared)
+    for name, value in layer.items():
+        if name not in merged:
+            merged[name] = value
+        elif name in ("heads", "all"):
+            merged[name] = merge_params(merged[name], value)
+        else:
+            raise ValueError(f"init and init_layer must not share a parameter name, both have {name!r}")
+    return merged
+
+
+def stack_layers(init_layer: Callable[[Array], Params], key: Array, layers: int) -> Params:
+    """Draw the parameters of `layers` layers, each from its own key, stacked on a leading axis L."""
+    return jax.vmap(init_layer)(jax.random.split(key, layers))
+
+
+@contextlib.contextmanager
+def naming_missing(reader: str, params: Params) -> Iterator[None]:
+    """Raise a ValueError that explains a missing parameter, in place of the hook's KeyError.
+
+    Args:
+        reader: the hook that runs inside the `with` block, as the message names it.
+        params: what the hook receives.
+    """
+    try:
+        yield
+    except KeyError as error:
+        name = error.args[0] if error.args else None
+        if name in params:
+            raise
+        rule = "they must be this encoding's, in 'heads' or 'all', and adapted (pejax.adapt) to the length"
+        raise ValueError(f"{reader} reads {name!r}, which its parameters lack, got {sorted(params)}: {rule}") from error
