@@ -27,12 +27,14 @@ def _by_head(head: HeadFunction) -> Implementation:
 
 
 def _blockwise(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    """Attend in tiles, on any device."""
     if any(x is not None for x in operands.pairs):
         raise NotImplementedError("a mask or bias array is the size of the scores: only the reference takes one")
     return _by_head(blockwise.blockwise_head)(options._replace(block=blockwise.BLOCK), layout, operands)
 
 
 def _cpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    """Attend in tiles, head by head, as CPUs do it fastest."""
     return cpu.cpu_attention(options._replace(block=cpu.block()), layout, operands)
 
 
@@ -40,18 +42,21 @@ def _cpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
 
 
 def _tpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    """Attend by the Pallas kernels for TPUs."""
     from pejax._attention.tpu import attention as tpu
 
     return tpu.tpu_attention(options, layout, operands, interpret=platform() != "tpu")
 
 
 def _gpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    """Attend by the Pallas kernels for GPUs."""
     from pejax._attention.gpu import attention as gpu
 
     return gpu.gpu_attention(options, layout, operands, interpret=platform() != "gpu")
 
 
 def _cudnn(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    """Attend by cuDNN."""
     from pejax._attention.gpu import cudnn
 
     return cudnn.fused_attention(options, layout, operands, interpret=platform() != "gpu")

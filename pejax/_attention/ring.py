@@ -92,11 +92,13 @@ def ring(share: Share, operands: Operands) -> Part:
 
 
 def _forward(share: Share, operands: Operands) -> tuple[Part, tuple[Operands, Part]]:
+    """Return the outputs, and what the backward pass needs."""
     outputs: Any = name_for_remat(ring(share, operands))
     return outputs, (operands, outputs)
 
 
 def _backward(share: Share, saved: tuple[Operands, Part], cotangents: Part) -> tuple[Operands]:
+    """Return the gradients of the operands, from a second pass around the ring."""
     operands, (output, lse) = saved
     queries, keys = _split_keys(operands)
     d_output, d_lse = (wide(x) for x in cotangents)

@@ -36,10 +36,12 @@ def product(
 
 
 def _forward(x: Array, kernel: Array, bias: Array | None) -> tuple[Array, tuple[Array, Array, Array | None]]:
+    """Return the output, and x, kernel and bias for the backward pass."""
     return product(x, kernel, bias), (as_bits(x), kernel, bias)
 
 
 def _backward(saved: tuple[Array, Array, Array | None], cotangent: Array) -> tuple[Array, Array, Array | None]:
+    """Return the gradients of x, kernel and bias."""
     x, kernel, bias = from_bits(saved[0]), *saved[1:]
     d_bias = None if bias is None else jnp.sum(cotangent, tuple(range(x.ndim - 1))).astype(bias.dtype)
     cotangent = cotangent.astype(x.dtype)
@@ -119,6 +121,7 @@ def _row_major_per_device(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
 
 @_row_major_per_device.def_vmap
 def _row_major_of_batch(size: int, batched: list[bool], x: Float[Array, "N *B"]) -> tuple[Float[Array, "N *B"], bool]:
+    """Batching rule: lay out the batched array, whose batch axis comes first."""
     del size, batched  # the one argument is batched, or this rule would not be called
     return _row_major_per_device(x), True
 

@@ -107,6 +107,7 @@ def _cos_sin(
 
 @_cos_sin.defjvp
 def _cos_sin_jvp(materialize: bool, primals: tuple, tangents: tuple) -> tuple:
+    """Return cos, sin and their tangents, by the angle's tangent in float32."""
     positions, frequencies = primals
     cos, sin = _cos_sin(positions, frequencies, materialize)
     angle = _angle(positions, tangents[1])

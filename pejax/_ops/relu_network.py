@@ -141,8 +141,8 @@ def _blocks_backward(
             return sums.at[k].add(active), slopes + jnp.where(on, units.w[k] * units.a[k], 0.0)
 
         sums = sums + in_block.on[index][:, None] * sums_of(dy)
-        initial = sums, jnp.full_like(x, slope[index])
-        sums, slopes = lax.fori_loop(in_block.first[index], in_block.end[index], add_unit, initial)
+        first, end = in_block.first[index], in_block.end[index]
+        sums, slopes = lax.fori_loop(first, end, add_unit, (sums, jnp.full_like(x, slope[index])))
         d_x = dy * slopes
         d_query, d_key, d_c_of_block = _logs_backward(query, key, c, diagonal, start, d_x * smaller)
         d_inverses = _smaller_backward(query.inverse, key.inverse, d_x * logs)

@@ -111,6 +111,7 @@ class EncoderDecoderConfig:
         return self._dims(self.source_length + continued)
 
     def _dims(self, extent: int, *, causal: bool = False) -> Dims:
+        """Return the dims of one of the model's three encodings."""
         head_dim = channels_per_head(self.width, self.heads)
         return Dims(self.heads, head_dim, kv_heads=self.kv_heads, extent=extent, causal=causal)
 
@@ -158,12 +159,8 @@ class EncoderDecoder(nnx.Module):
         spec = config.decoder_pe or config.pe
         self.cross = cross_encoding(config.cross, config.cross_pe or spec, config.cross_dims, config.extend)
         self.embedding = Embedding(config.vocab, config.width, rngs=rngs)
-        layers = {
-            "hidden": hidden_channels(config.width, style, config.hidden),
-            "style": style,
-            "dtype": config.dtype,
-            "rngs": rngs,
-        }
+        hidden = hidden_channels(config.width, style, config.hidden)
+        layers = {"hidden": hidden, "style": style, "dtype": config.dtype, "rngs": rngs}
         self.encoder = Stack(
             config.encoder_dims,
             make_encoding(config.pe, config.encoder_dims, config.extend),

@@ -134,6 +134,7 @@ class Linear(nnx.Linear):
         return name_for_remat(recompute(run)(self.kernel[...], self._own_bias(), *inputs).astype(inputs[0].dtype))
 
     def _own_bias(self) -> Array | None:
+        """Return the bias as an array; None without a bias."""
         return None if self.bias is None else self.bias[...]
 
 
@@ -150,6 +151,7 @@ class LayerNorm(nnx.Module):
 
 @recompute
 def _layer_norm(x: Float[Array, "*B C"], scale: Float[Array, " C"], bias: Float[Array, " C"]) -> Float[Array, "*B C"]:
+    """Return LayerNorm of x over channels."""
     wide = x.astype(jnp.float32)
     centered = wide - jnp.mean(wide, axis=-1, keepdims=True)
     factor = jax.lax.rsqrt(jnp.mean(jnp.square(centered), axis=-1, keepdims=True) + EPSILON)
@@ -176,6 +178,7 @@ class RMSNorm(nnx.Module):
 
 @recompute
 def _rms_norm(x: Float[Array, "*B C"], scale: Float[Array, " C"]) -> Float[Array, "*B C"]:
+    """Return RMSNorm of x over channels."""
     wide = x.astype(jnp.float32)
     factor = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + EPSILON)
     return (wide * factor * scale).astype(x.dtype)
@@ -195,6 +198,7 @@ def gelu(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
 
 @recompute
 def _gated(gate: Float[Array, "*B C"], x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
+    """Return `silu(gate) · x`."""
     return nnx.silu(gate) * x
 
 

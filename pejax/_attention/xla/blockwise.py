@@ -82,6 +82,7 @@ def _head(options: Options, arrays: _Arrays) -> Any:
 
 
 def _attend_forward(options: Options, arrays: _Arrays) -> tuple[Any, Any]:
+    """Return the outputs, and what the backward pass needs."""
     output, lse = name_for_remat(_exact(options, arrays))
     rounded = output.astype(arrays.q.dtype)
     # Gradients of a bias's parameters sum the errors of the row means over all rows, so they need the unrounded output.
@@ -89,6 +90,7 @@ def _attend_forward(options: Options, arrays: _Arrays) -> tuple[Any, Any]:
 
 
 def _attend_backward(options: Options, saved: Any, cotangents: tuple[Array, Array]) -> tuple[_Arrays]:
+    """Return the gradients of the operands."""
     arrays, output, lse = saved
     head = _head(options, arrays)
     part = backward(options, head, residuals_to_blocks(head, cotangents[0], lse, row_means(output, *cotangents)))

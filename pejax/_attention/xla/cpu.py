@@ -97,6 +97,7 @@ def _attend(options: Options, layout: Layout, operands: Operands) -> tuple[Array
 
 
 def _attend_forward(options: Options, layout: Layout, operands: Operands) -> tuple[Any, Any]:
+    """Return the outputs, and what the backward pass needs."""
     # Gradients of a bias's parameters sum the errors of the row means over all rows, so they need the unrounded output.
     exact = operands.shared.bias is not None
     output, lse = name_for_remat(_choose(functools.partial(_forward, exact=exact), options, layout, operands))
@@ -104,6 +105,7 @@ def _attend_forward(options: Options, layout: Layout, operands: Operands) -> tup
 
 
 def _attend_backward(options: Options, layout: Layout, saved: Any, cotangents: tuple[Array, Array]) -> tuple[Any]:
+    """Return the gradients of the operands."""
     operands, output, lse = saved
     operands = operands._replace(q=from_bits(operands.q), k=from_bits(operands.k), v=from_bits(operands.v))
     totals = _choose(_backward, options, layout, operands, from_bits(output), lse, *cotangents)
