@@ -36,8 +36,7 @@ from pejax._extensions.yarn import extend_yarn
 from pejax._make import make_encoding
 from pejax._ops.resize import lookup_embedding, resize_embedding
 from pejax._ops.rotary import rope_apply
-from pejax._positions import grid_positions, packed_positions, segment_positions
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions, grid_positions, packed_positions, segment_positions
 from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS
 

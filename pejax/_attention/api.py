@@ -23,7 +23,7 @@ from pejax._attention.core.operands import (
 from pejax._attention.core.options import Options, check_options
 from pejax._attention.core.reference import dense_weights
 from pejax._ops.backend import platform
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 
 
 def dot_product_attention(

@@ -13,7 +13,7 @@ from pejax._attention.api import dot_product_attention
 from pejax._attention.core.hooks import bound_hooks
 from pejax._attention.core.merge import merge_attention
 from pejax._encoding import Encoding, Extent, Params, adapt, causality, check_embedded, rotate_keys, rotate_queries
-from pejax._tokens import TokenPositions, as_token_positions, rotary_positions
+from pejax._positions import TokenPositions, as_token_positions, rotary_positions
 
 
 def attend(

@@ -13,7 +13,7 @@ from pejax._attention.core.operands import check_sharding, prepare
 from pejax._attention.core.options import check_options
 from pejax._attention.encoded import check_extent, rotate_and_attend
 from pejax._encoding import Encoding, Extent, Params, causality, check_embedded
-from pejax._tokens import TokenPositions, as_token_positions
+from pejax._positions import TokenPositions, as_token_positions
 
 
 def attention_fn(

@@ -24,7 +24,7 @@ from pejax._attention.core.operands import Layout, Operands, check_arrays, check
 from pejax._attention.core.reference import nonzero
 from pejax._ops.backend import each
 from pejax._ops.pytrees import wide
-from pejax._tokens import TokenPositions, as_token_positions
+from pejax._positions import TokenPositions, as_token_positions
 
 CHUNK = 64
 """Tokens per chunk; D tokens if the head dimension D is larger."""

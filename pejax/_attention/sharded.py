@@ -24,7 +24,7 @@ from pejax._attention.api import checked, run
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import Layout, Operands, Origin
 from pejax._attention.core.options import Options
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 
 METHODS = {"ring": ring.ring, "gather": ring.gather}
 

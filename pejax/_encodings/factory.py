@@ -9,7 +9,7 @@ from pejax._encoding import Dims, Encoding
 from pejax._extensions.apply import extend_encoding
 from pejax._extensions.extension import Extension, Term
 from pejax._extensions.linear import linear
-from pejax._tokens import embedding_tokens
+from pejax._positions import embedding_tokens
 from pejax.extensions import ANY_ENCODING
 
 Arguments = ParamSpec("Arguments")

@@ -2,7 +2,7 @@
 
 from pejax._encoding import Dims, Encoding
 from pejax._extensions.extension import Extension
-from pejax._tokens import embedding_tokens
+from pejax._positions import embedding_tokens
 
 
 def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encoding:

@@ -14,6 +14,3 @@ Tree = TypeVar("Tree")
 def name_for_remat(outputs: Tree) -> Tree:
     """Return a pytree of arrays, each tagged with `REMAT_NAME`."""
     return jax.tree.map(lambda x: checkpoint_name(x, REMAT_NAME), outputs)
-
-
-kept = name_for_remat  # the name that `_attention/gpu` and `_attention/tpu` import

@@ -22,7 +22,7 @@ from pejax._encoding import Dims, Encoding, Extent
 from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
 from pejax._ops.matmul import product
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 from pejax.models.execution import Execution
 from pejax.models.layers import LLAMA, Style, channels_per_head, linear
 from pejax.models.transformer import Cache, Embedding, Stack, sequence_tokens

@@ -24,7 +24,7 @@ from pejax._encoding import Dims, Extent, adapt
 from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
 from pejax._ops.matmul import product
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 from pejax.models.attention import CrossContext, KeysValues, LayerCache
 from pejax.models.cross_positions import CROSS, cross_encoding
 from pejax.models.decoder import STYLES, hidden_channels

@@ -19,7 +19,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pejax._encoding import Encoding, Params, adapt
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 from pejax.models.decoder import Decoder
 from pejax.models.sampling import Sampling, check_sampling, sample
 from pejax.models.transformer import Cache, sequence_tokens

@@ -12,8 +12,7 @@ from jaxtyping import Array, Bool, Float, Num
 
 from pejax._attention.flax_api import attention_fn
 from pejax._encoding import Dims, Encoding, Extent, Params, check_embedded, merge_params
-from pejax._positions import grid_positions
-from pejax._tokens import TokenPositions, as_token_positions
+from pejax._positions import TokenPositions, as_token_positions, grid_positions
 from pejax.models.sharding import position_variables
 
 

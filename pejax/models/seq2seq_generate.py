@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Int, Key
 
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 from pejax.models.encoder_decoder import EncoderDecoder
 from pejax.models.generation import check_ids
 from pejax.models.sampling import Sampling, check_sampling, sample

@@ -11,8 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from pejax._encoding import Dims, Encoding, Extent, Params, adapt, merge_params
-from pejax._positions import segment_positions
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions, segment_positions
 from pejax.models.attention import CrossContext, KeysValues, LayerCache, LayerContext
 from pejax.models.block import Layers
 from pejax.models.execution import Execution

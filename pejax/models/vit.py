@@ -19,8 +19,7 @@ from jaxtyping import Array, Float, Key, Num
 
 from pejax._encoding import Dims, Extent, Params, adapt, merge_params
 from pejax._make import make_encoding
-from pejax._positions import grid_positions
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions, grid_positions
 from pejax.models.attention import LayerContext
 from pejax.models.block import Layers
 from pejax.models.execution import Execution

@@ -17,7 +17,7 @@ from pejax._attention.core.hooks import attention_hooks
 from pejax._encoding import from_distance, merge_params, split_params
 from pejax._make import parse_spec
 from pejax._params import stack_layers
-from pejax._tokens import as_token_positions
+from pejax._positions import as_token_positions
 
 DIMS = Dims(heads=4, head_dim=8)
 README = pathlib.Path(__file__).parents[2] / "README.md"

@@ -17,21 +17,19 @@ CORE = {"jax", "jaxlib", "numpy", "jaxtyping", "chex"}
 # The rooms of the library, a folder or a module at the root, and what each may import of the library beside itself.
 MAY_IMPORT = {
     "_ops": set(),
-    "_spec": set(),
     "_params": set(),
     "_encoding": {"_ops", "_params"},
-    "_tokens": {"_encoding", "_ops"},
-    "_positions": {"_ops", "_tokens"},
-    "_extensions": {"_encoding", "_ops", "_tokens"},
+    "_positions": {"_encoding", "_ops"},
+    "_extensions": {"_encoding", "_ops", "_positions"},
     "extensions": {"_extensions"},
-    "_encodings": {"_encoding", "_extensions", "_ops", "_tokens", "extensions"},
+    "_encodings": {"_encoding", "_extensions", "_ops", "_positions", "extensions"},
     "encodings": {"_encoding", "_encodings"},
-    "_make": {"_encoding", "_extensions", "_spec", "encodings", "extensions"},
+    "_make": {"_encoding", "_extensions", "encodings", "extensions"},
     "_explain": {"_encoding"},
     "_probe": {"_encoding"},
     "testing": {"_encoding", "_probe"},
-    "_attention": {"_encoding", "_ops", "_tokens"},
-    "models": {"_attention", "_encoding", "_extensions", "_make", "_ops", "_positions", "_tokens"},
+    "_attention": {"_encoding", "_ops", "_positions"},
+    "models": {"_attention", "_encoding", "_extensions", "_make", "_ops", "_positions"},
 }
 # Within attention: below the calls at its root, the implementations; below those, what they share.
 ATTENTION = {"core": {"core"}, "xla": {"core", "xla"}, "gpu": {"core", "xla", "gpu"}, "tpu": {"core", "xla", "tpu"}}

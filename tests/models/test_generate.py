@@ -11,7 +11,7 @@ from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
 from flax import nnx
 
 from pejax._encoding import merge_params
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 from pejax.models import Decoder, Sampling, generate
 from pejax.models.sampling import sample
 

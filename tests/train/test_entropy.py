@@ -8,7 +8,7 @@ from decoders import FAST
 from flax import nnx
 
 from pejax import attention_weights
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 from pejax.models import Execution
 from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig

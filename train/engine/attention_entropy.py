@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pejax import attention_weights, dot_product_attention
-from pejax._tokens import TokenPositions, as_token_positions
+from pejax._positions import TokenPositions, as_token_positions
 from pejax.models import Execution
 
 QUERIES = 64

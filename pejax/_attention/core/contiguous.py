@@ -6,7 +6,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from pejax._attention.core.operands import Layout, Operands
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 
 
 def counts_on(tokens: TokenPositions, batched: bool) -> bool:

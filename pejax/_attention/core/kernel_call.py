@@ -27,8 +27,8 @@ from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._encoding import Params
-from pejax._ops.remat import kept
-from pejax._tokens import TokenPositions
+from pejax._ops.remat import name_for_remat
+from pejax._positions import TokenPositions
 
 Outputs: TypeAlias = tuple[Float[Array, "N K G T D"], Float[Array, "N K G T"]]
 """The output in q's type, and the log-sum-exps."""
@@ -110,7 +110,7 @@ def attention(kernels: Kernels, static: Static, learned: Learned, operands: Oper
 def _attention_forward(
     kernels: Kernels, static: Static, learned: Learned, operands: Operands
 ) -> tuple[Outputs, tuple[Learned, Operands, Outputs]]:
-    outputs = kept(attend(kernels, static, learned, operands))
+    outputs = name_for_remat(attend(kernels, static, learned, operands))
     return outputs, (learned, operands, outputs)
 
 

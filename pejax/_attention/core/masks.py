@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Shaped
 
 from pejax._attention.core.options import Options
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 
 Sides: TypeAlias = tuple[Array, Array] | None
 """One field of the queries and of the keys, in shapes that broadcast; None where nothing reads it."""

@@ -17,7 +17,7 @@ from pejax._attention.core.reference import Pairs
 from pejax._encoding import Params, from_distance, split_params
 from pejax._ops.backend import each
 from pejax._ops.pytrees import wide
-from pejax._tokens import TokenPositions, as_token_positions
+from pejax._positions import TokenPositions, as_token_positions
 
 HeadFunction = Callable[..., tuple[Array, Array]]
 """`(q TD, k SD, v SD, hooks, q_tokens, k_tokens, dropout, pairs) -> (output TD, log-sum-exp T)`, for one head."""

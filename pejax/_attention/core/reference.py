@@ -21,7 +21,7 @@ from pejax._attention.core.options import Options
 from pejax._encoding import naming_missing
 from pejax._ops.pytrees import wide
 from pejax._ops.sums import repeated, row_sums
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 
 
 class Pairs(NamedTuple):

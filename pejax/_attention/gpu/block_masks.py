@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Int, Num
 from pejax._attention.core.masks import Sides, all_of, block_masks
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 
 
 class Marks(NamedTuple):

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Num
 
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 
 PARTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))
 """Which part of the slope meets which part of the position."""

@@ -13,7 +13,7 @@ from pejax._attention.core.masks import Sides, block_masks
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.tpu.kernels import Spans
-from pejax._tokens import TokenPositions
+from pejax._positions import TokenPositions
 
 Fields: TypeAlias = dict[str, Int32[Array, "M _"]]
 """What masks and biases read of the tokens of one side, over the M examples whose tokens differ: N or 1.
