@@ -1,5 +1,7 @@
 """Pictures of longer contexts: positions squeezed, the bounds behind it, and logits beyond and between trained ones."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,24 +162,35 @@ def plot_decay_bounds(
     return figure
 
 
-def fitted_logits(
-    head_dim: int, base: float, trained_length: int, points: int, seed: int, at: np.ndarray
-) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"], Float[np.ndarray, " R"]]:
-    """Return random logits at some trained distances, and a logit function of RoPE through them, read at `at`.
+class Fit(NamedTuple):
+    """Random logits at some trained distances, and a logit function of RoPE through them.
 
-    Every `a(s) = q·R_s k` is a sum of cosines and sines of `s f_j` with D coefficients.
+    Every `a(s) = R_s q · k` is a sum of cosines and sines of `s f_j` with D coefficients.
     """
+
+    where: Float[np.ndarray, " P"]
+    wanted: Float[np.ndarray, " P"]
+    frequencies: Float[np.ndarray, " F"]
+    coefficients: Float[np.ndarray, " D"]
+
+    def logits(self, distances: np.ndarray) -> Float[np.ndarray, " R"]:
+        """Return the function at these distances, tokens."""
+        return _waves(distances, self.frequencies) @ self.coefficients
+
+
+def _waves(distances: np.ndarray, frequencies: np.ndarray) -> Float[np.ndarray, "R D"]:
+    """Return cosines and sines, in float64: the coefficients are so large that float32 would show."""
+    angles = np.asarray(distances, np.float64)[:, None] * frequencies
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def fitted_logits(head_dim: int, base: float, trained_length: int, points: int, seed: int) -> Fit:
+    """Fit a logit function to random logits in -1 ... 1, by least squares."""
     draw = np.random.default_rng(seed)
     where = np.sort(draw.choice(trained_length, points, replace=False)).astype(np.float64)
     wanted = draw.uniform(-1.0, 1.0, points)
     frequencies = rope_frequencies(head_dim, base=base).astype(np.float64)
-
-    def waves(s: np.ndarray) -> np.ndarray:  # float64: the coefficients are so large that float32 would show
-        angles = s[:, None] * frequencies
-        return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
-
-    coefficients = np.linalg.lstsq(waves(where), wanted, rcond=1e-6)[0]
-    return where, wanted, waves(np.asarray(at, np.float64)) @ coefficients
+    return Fit(where, wanted, frequencies, np.linalg.lstsq(_waves(where, frequencies), wanted, rcond=1e-6)[0])
 
 
 def plot_logit_extrapolation(
@@ -191,9 +204,9 @@ def plot_logit_extrapolation(
 ) -> Figure:
     """Draw a logit as a function of the distance that behaves in training: beyond the trained length, and in between.
 
-    `a(s) = Σ_j (α_j cos(s f_j) + β_j sin(s f_j))`, the form of every `q·R_s k`, is fitted to random logits in -1 ... 1
-    at trained distances (least squares). Beyond them it leaves that range far behind, and between them it does not. It
-    shows what the form allows: the slow pairs get large coefficients that cancel in training and not beyond it.
+    `a(s) = Σ_j (α_j cos(s f_j) + β_j sin(s f_j))`, the form of every `R_s q · k`, is fitted by least squares to random
+    logits in -1 ... 1 at trained distances. Beyond them it leaves that range far behind, and between them it does not.
+    It shows what the form allows: slow pairs get large coefficients that cancel in training and not beyond it.
 
     Args:
         head_dim: D, even.
@@ -217,24 +230,24 @@ def plot_logit_extrapolation(
     check_count(picture, trained_length=trained_length)
     if not 1 <= points <= trained_length:
         refuse(picture, f"points must be from 1 to trained_length={trained_length}", points)
+    fit = fitted_logits(head_dim, base, trained_length, points, seed)
     within, beyond = np.arange(trained_length), np.arange(2 * trained_length)
     near = trained_length // 2 + np.arange(0, 8, 0.02)
     figure, panels = new_figure(colors, 1, 3, panel=(4.2, 3.6))
     titles = ("fitted within the trained length", "extrapolated to twice the length", "interpolated between tokens")
     for axes, at, title in zip(panels[0], (within, beyond, near), titles, strict=True):
-        where, wanted, found = fitted_logits(head_dim, base, trained_length, points, seed, at)
+        found = fit.logits(at)
         axes.plot(at, found, color=colors.lines[0], linewidth=1.2, label="logit a(s)")
         axes.set(title=title, xlabel="distance s, tokens")
         if at is within:
-            axes.plot(where, wanted, "o", markersize=3.5, color=colors.lines[1], label="given logits")
+            axes.plot(fit.where, fit.wanted, "o", markersize=3.5, color=colors.lines[1], label="given logits")
         if at is beyond:
             mark_trained(axes, colors, trained_length - 1, label=f"trained length, {trained_length} tokens")
             text = f"largest beyond it: {np.max(np.abs(found[trained_length:])):.3g}"
             axes.annotate(text, (0.04, 0.04), xycoords="axes fraction", fontsize=8, color=colors.ink)
         if at is near:
             whole = np.arange(0, 8, 1.0) + near[0]
-            marks = fitted_logits(head_dim, base, trained_length, points, seed, whole)[2]
-            axes.plot(whole, marks, "o", markersize=4, color=colors.lines[2], label="whole distances")
+            axes.plot(whole, fit.logits(whole), "o", markersize=4, color=colors.lines[2], label="whole distances")
         low, high = axes.get_ylim()
         axes.set_ylim(top=high + 0.3 * (high - low))  # room for the legend
         grid(axes, colors)

@@ -56,7 +56,7 @@ def plot_plane_waves(
         Heo et al. 2024 (arXiv 2403.13298), section 3.2 and figure 2.
 
     Example:
-        >>> dims = pejax.Dims(heads=2, head_dim=32, axes=2, extent=(14, 14))
+        >>> dims = pejax.Dims(heads=2, head_dim=16, axes=2, extent=(8, 8))
         >>> both = {"axial": pejax.encodings.rope_axial(dims), "mixed": pejax.encodings.rope_mixed(dims)}
         >>> figure = pejax.visualize.plot_plane_waves(both, dims)
     """
@@ -172,7 +172,7 @@ def plot_learned_frequencies(
 ) -> Figure:
     """Draw learned frequencies before and after training, one panel per head.
 
-    On two axes each pair is a point `(f_row, f_column)`, with an arrow to where training moved it. Its wave runs in
+    On two axes each pair is a point `(f_row, f_column)`, with a line to where training moved it. Its wave runs in
     this direction. On one axis `f_i` is drawn against the pair.
 
     Args:
@@ -202,19 +202,19 @@ def plot_learned_frequencies(
     if axes_count > 2:
         refuse(picture, "axes must be 1 or 2", axes_count)
     shown = chosen(picture, "heads", heads, len(before), 4)
-    figure, panels = new_figure(
-        colors, 1, len(shown), panel=(3.4, 3.5), title="frequencies before and after training", sharex=True, sharey=True
-    )
+    title = "frequencies before and after training"
+    figure, panels = new_figure(colors, 1, len(shown), panel=(3.4, 3.8), title=title)
     old, new = colors.lines[1], colors.lines[0]
     for axes, head in zip(panels[0], shown, strict=True):
         if axes_count == 2:
-            moved = after[head] - before[head]
-            arrows = {"angles": "xy", "scale_units": "xy", "scale": 1.0, "width": 0.004}
-            axes.quiver(*before[head][::-1], *moved[::-1], color=colors.faint, **arrows)
+            axes.plot(
+                *np.stack([before[head], after[head]])[:, ::-1].transpose(1, 0, 2), color=colors.faint, linewidth=0.8
+            )
             axes.plot(*before[head][::-1], "o", markersize=4, color=old, label="before")
             axes.plot(*after[head][::-1], "^", markersize=4, color=new, label="after")
             reach = 1.1 * float(max(np.max(np.abs(before)), np.max(np.abs(after))))
-            axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="radians per column")
+            axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="radians per column")
+            axes.set_box_aspect(1)
         else:
             axes.plot(before[head, 0], "o", markersize=4, color=old, label="before")
             axes.plot(after[head, 0], "^", markersize=4, color=new, label="after")
@@ -222,5 +222,6 @@ def plot_learned_frequencies(
         axes.set_title(f"head {head}")
         grid(axes, colors)
     panels[0, 0].set_ylabel("radians per row" if axes_count == 2 else "radians per token")
-    legend(panels[0, 0], colors, loc="upper left")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    legend(figure, colors, handles=handles, labels=labels, loc="outside lower center", ncols=2)
     return figure

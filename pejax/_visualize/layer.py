@@ -1,5 +1,6 @@
 """What pictures read: one layer with random tokens and projections, run by the library's own functions."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -114,6 +115,12 @@ def settled(encoding: Encoding, params: Params | None, extent: Extent) -> Params
     return adapt(encoding, init_params(encoding, jax.random.key(0)) if params is None else params, extent)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def applied(hook: Callable[..., Any], *operands: Any) -> Any:
+    """Call a hook as one program; one operation after the other, each would be compiled by itself."""
+    return hook(*operands)
+
+
 def make_layer(
     encoding: Encoding,
     dims: Dims,
@@ -138,7 +145,7 @@ def make_layer(
     params, positions = settled(encoding, params, extent), positions_of(extent)
     keys = jax.random.split(jax.random.key(seed), 3)
     x = jax.random.normal(keys[0], (len(positions), dims.width), jnp.float32) if x is None else x
-    x = x if encoding.embed is None else encoding.embed(params, x, positions)
+    x = x if encoding.embed is None else applied(encoding.embed, params, x, positions)
     if not project:
         q = k = x.reshape(len(positions), dims.heads, -1)
         return Layer(x, q, k, positions, params)
@@ -151,6 +158,11 @@ def make_layer(
 
 def turned(encoding: Encoding, layer: Layer) -> tuple[Float[Array, "T H D"], Float[Array, "T H D"]]:
     """Return queries and keys as the encoding rotates them, if it does."""
+    return _turned(encoding, layer)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _turned(encoding: Encoding, layer: Layer) -> tuple[Float[Array, "T H D"], Float[Array, "T H D"]]:
     return (
         rotate_queries(encoding, layer.params, layer.q, layer.positions),
         rotate_keys(encoding, layer.params, layer.k, layer.positions),
@@ -172,25 +184,11 @@ def bias_of(encoding: Encoding, layer: Layer) -> Float[Array, "H T S"]:
     return head_by_head(hook, layer.params, q, k, layer.positions)
 
 
-@jax.jit
-def _lift(hook: Any, params: Params, q: Array, k: Array, positions: Array) -> Array:
+@functools.partial(jax.jit, static_argnums=0)
+def _lift(hook: Callable[..., Array], params: Params, q: Array, k: Array, positions: Array) -> Array:
     shared, heads = split_params(params)
-    one = lambda heads, q, k: hook.function({**shared, **heads}, q, k, positions, positions)
+    one = lambda heads, q, k: hook({**shared, **heads}, q, k, positions, positions)
     return jax.vmap(one, in_axes=(0, 1, 1))(heads, q, k)
-
-
-@jax.tree_util.register_static
-class _Static:
-    """A hook as an argument of jit, known again by identity."""
-
-    def __init__(self, function: Callable[..., Array]) -> None:
-        self.function = function
-
-    def __hash__(self) -> int:
-        return hash(self.function)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and self.function == other.function
 
 
 def head_by_head(
@@ -198,7 +196,7 @@ def head_by_head(
 ) -> Float[Array, "H T S"]:
     """Return a `bias` hook of all heads, called for one at a time as attention does."""
     read = {name: params[name] for name in ("all", "heads") if name in params}
-    return _lift(_Static(hook), read, q, k, positions)
+    return _lift(hook, read, q, k, positions)
 
 
 def weights_of(encoding: Encoding, dims: Dims, layer: Layer) -> Float[Array, "H T S"]:

@@ -13,6 +13,7 @@ from pejax._encodings.sinusoidal import sinusoidal_embedding
 from pejax._ops.rotary import rope_apply
 from pejax._visualize.animation import Animation
 from pejax._visualize.layer import (
+    applied,
     check_axes,
     check_count,
     check_hooks,
@@ -373,7 +374,7 @@ def plot_rotary_steps(
     draws = jax.random.normal(jax.random.key(seed), (len(known), dims.heads, dims.head_dim), jnp.float32)
     before: Array = draws[np.array([known[word] for word in words])]
     at = np.arange(len(words))
-    after = np.asarray(rotate(params, before, jnp.asarray(at)))[:, head]
+    after = np.asarray(applied(rotate, params, before, jnp.asarray(at)))[:, head]
     x = np.asarray(before)[:, head]
     pairs = planes_of(picture, encoding, dims, params)
     (shown,) = chosen(picture, "pair", [pair], len(pairs), 1)

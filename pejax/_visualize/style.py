@@ -117,9 +117,10 @@ def new_figure(
     """
     require("matplotlib")
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     size = (columns * panel[0], rows * panel[1] + (0.4 if title else 0.0))
-    figure = Figure(figsize=size, layout="constrained", facecolor=theme.paper)
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08), facecolor=theme.paper)
     panels = figure.subplots(rows, columns, squeeze=False, **subplots)
     for axes in panels.flat:
         dress(axes, theme)

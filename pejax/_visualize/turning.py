@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pejax._encoding import Dims, Encoding, Params
-from pejax._visualize.layer import check_hooks, refuse
+from pejax._visualize.layer import applied, check_hooks, refuse
 
 POWERS = range(-4, 15)
 """Positions 2^power at which angles are measured: each one unwraps the next."""
@@ -55,7 +55,7 @@ def _turn(encoding: Encoding, dims: Dims, params: Params, vectors: Array, positi
     x = jnp.broadcast_to(vectors[None, :, None], (count, many, heads, vectors.shape[-1]))
     at = jnp.asarray(positions if dims.axes > 1 else positions[:, 0])
     at = jnp.repeat(at.astype(jnp.int32) if at.dtype.kind in "iu" else at.astype(jnp.float32), many, axis=0)
-    return np.asarray(rotate(params, x.reshape(count * many, heads, -1), at)).reshape(x.shape)
+    return np.asarray(applied(rotate, params, x.reshape(count * many, heads, -1), at)).reshape(x.shape)
 
 
 def measured_frequencies(picture: str, encoding: Encoding, dims: Dims, params: Params) -> Float[np.ndarray, "H A F"]:
