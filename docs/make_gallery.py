@@ -48,7 +48,7 @@ SECTIONS: dict[str, list[Item]] = {
              "The sinusoid is added: every word is moved along the same path."),
         Item("animate_token_points", "rope", "token_points", "RoPE turns every word around the origin: its length stays."),
         Item("animate_token_points", "alibi", "token_points",
-             "ALiBi leaves the tokens alone. What attention puts out for them moves, by little in so short a sequence."),
+             "ALiBi leaves the tokens alone. What attention puts out for them moves: near words count for more."),
         Item("plot_token_points", "", "",
              "The same as a page that you can turn with the mouse: `figure.write_html(\"points.html\")`."),
     ],

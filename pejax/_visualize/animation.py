@@ -64,9 +64,12 @@ class Animation(NamedTuple):
         """
         path = Path(path)
         if path.suffix == ".gif":
+            require("PIL")
+            from PIL import Image
+
             frames = [one.convert("RGB") for one in self._images(dpi)]
-            palette = frames[-1].quantize(colors, dither=0)
-            images = [one.quantize(palette=palette, dither=0) for one in frames]
+            palette = _palette(frames, colors)
+            images = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in frames]
             images[0].save(path, save_all=True, append_images=images[1:], duration=self.interval, loop=0, optimize=True)
         elif path.suffix == ".html":
             path.write_text(self._page(dpi) if self.html is None else self.html())
@@ -88,13 +91,17 @@ class Animation(NamedTuple):
         return images
 
     def _page(self, dpi: int) -> str:
+        require("PIL")
+        from matplotlib.colors import to_hex
+        from PIL import Image
+
         frames = []
         for image in self._images(dpi):
             file = io.BytesIO()
-            image.convert("RGB").quantize(128, dither=0).save(file, "png", optimize=True)
+            image.convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+                file, "png", optimize=True
+            )
             frames.append(f'"{base64.b64encode(file.getvalue()).decode()}"')
-        from matplotlib.colors import to_hex
-
         paper = to_hex(self.figure.get_facecolor())
         light = sum(int(paper[i : i + 2], 16) for i in (1, 3, 5)) > 3 * 128
         return PAGE.format(
@@ -105,3 +112,11 @@ class Animation(NamedTuple):
             frames=",".join(frames),
             interval=self.interval,
         )
+
+
+def _palette(frames: list[Any], colors: int) -> Any:
+    """Return an image whose palette covers the first and the last frame: thin lines keep their colors."""
+    from PIL import Image
+
+    both = np.concatenate([np.asarray(frames[0]), np.asarray(frames[-1])])
+    return Image.fromarray(both).quantize(colors, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)

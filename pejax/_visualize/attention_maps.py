@@ -481,6 +481,8 @@ def plot_visited_tiles(
 
     shades = matplotlib.colormaps[colors.sequential]([0.0, 0.45, 0.9])
     names = ("tile skipped", "tile visited, pair masked", "pair seen")
-    handles = [Patch(facecolor=shade, label=name) for shade, name in zip(shades, names, strict=True)]
+    handles = [
+        Patch(facecolor=shade, edgecolor=colors.faint, label=name) for shade, name in zip(shades, names, strict=True)
+    ]
     legend(figure, colors, handles=handles, loc="outside lower center", ncols=3)
     return figure

@@ -79,11 +79,12 @@ def _representation(
 ) -> Float[Array, "T D"]:
     """Return the first head's queries, or what attention makes of the tokens where the encoding acts on logits."""
     x = x if encoding.embed is None else encoding.embed(params, x, positions)
-    q = x.reshape(len(x), dims.heads, dims.head_dim)
+    parts = x.reshape(len(x), dims.heads, dims.head_dim)
     if acts:
-        return rotate_queries(encoding, params, q, positions)[:, 0]
-    layer = Layer(x, q, q, positions, params)
-    return weights_of(encoding, dims, layer)[0] @ q[:, 0]
+        return rotate_queries(encoding, params, parts, positions)[:, 0]
+    kernels = jax.random.normal(jax.random.key(0), (2, dims.heads, dims.head_dim, dims.head_dim), jnp.float32)
+    q, k = dims.head_dim**-0.5 * jnp.einsum("thd,nhde->nthe", parts, kernels)
+    return weights_of(encoding, dims, Layer(x, q, k, positions, params))[0] @ parts[:, 0]
 
 
 WORDS = ("dog", "bites", "man") * 5
