@@ -116,7 +116,7 @@ SECTIONS: dict[str, list[Item]] = {
         Item("plot_extrapolation", "", "extrapolation",
              "Copies of one word at four times the trained length. Only position tells them apart."),
         Item("plot_attention_entropy", "", "attention_entropy",
-             "How spread attention is, with eight heads. ALiBi and KERPLE come last on average because their steep heads stay local; their gentlest ones are as spread as the rest (right)."),
+             "How spread attention is, with eight heads. At 256 tokens ALiBi and KERPLE are the least spread on average, because their steep heads stay local; their gentlest ones are as spread as the rest (right)."),
         Item("plot_attention_entropy", "", "attention_entropy_of_one_head",
              "With a single head, as in a comparison that is often repeated: there ALiBi's slope is its gentlest, 2^-8,"
              " its entropy is as high as RoPE's, and the sinusoid's is the lowest. The comparison concluded the opposite."),

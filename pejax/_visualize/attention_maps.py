@@ -335,7 +335,7 @@ def plot_logits_by_distance(
     title = titled(name, "logit between two copies of a word")
     axes.set(xlabel="distance, tokens", ylabel="logit", title=title)
     grid(axes, colors)
-    legend(figure, colors, loc="outside lower center", ncols=4)
+    legend(figure, colors, loc="outside lower center", ncols=2)
     return figure
 
 
