@@ -37,6 +37,7 @@ from pejax._visualize.style import (
     line_style,
     mark_trained,
     new_figure,
+    signs_of,
     theme_of,
     titled,
 )
@@ -103,12 +104,13 @@ def _maps(
     shared = {"sharex": True, "sharey": True}
     figure, panels = new_figure(colors, rows, columns, panel=(2.7, 2.7), title=title, **shared)
     tops = [float(np.nanmax(np.abs(one))) for one in matrices.values()]
+    signs = None if alone else signs_of(list(matrices.values()))
     top, rooted = max(tops), signed and not alone and min(tops) < max(tops) / 8
     unit = "position, tokens" if dims.axes == 1 else "patch, raster order"
     image = None
     for axes, (heading, matrix) in zip(panels.flat, matrices.items(), strict=False):
         own = None if alone else top
-        image = heat_map(axes, matrix, colors, signed=signed, top=own, rooted=rooted, aspect="equal")
+        image = heat_map(axes, matrix, colors, signed=signed, top=own, signs=signs, rooted=rooted, aspect="equal")
         trained = trained_length(dims)
         if trained is not None and trained < len(matrix):
             mark_trained(axes, colors, trained - 0.5, also_y=True)
@@ -308,10 +310,11 @@ def plot_grid_bias(
     shown = chosen(picture, "heads", heads, dims.heads, 4)
     bias = np.asarray(bias_of(encoding, make_layer(encoding, dims, params, extent, seed=seed)))
     of_patch = bias[:, row * columns + column].reshape(-1, rows, columns)
+    signs = signs_of([of_patch[head] for head in shown])
     title = titled(name, f"bias of the query at row {row}, column {column}")
     figure, panels = new_figure(colors, 1, len(shown), panel=(3.0, 2.9), title=title, sharey=True)
     for axes, head in zip(panels[0], shown, strict=True):
-        image = heat_map(axes, of_patch[head], colors, signed=True, aspect="equal")
+        image = heat_map(axes, of_patch[head], colors, signed=True, signs=signs, aspect="equal")
         axes.plot(
             column, row, "s", markersize=7, markerfacecolor="none", markeredgecolor=colors.mark, markeredgewidth=1.8
         )

@@ -148,6 +148,13 @@ def grid(axes: Axes, theme: Theme) -> None:
     axes.set_axisbelow(True)
 
 
+def signs_of(matrices: Sequence[Any]) -> tuple[int, int]:
+    """Return which signs the finite numbers of all matrices have: (-1, 1), or 0 for one that none has."""
+    known = np.concatenate([np.asarray(one, np.float64).ravel() for one in matrices])
+    known = known[np.isfinite(known)]
+    return -int(np.any(known < 0)), int(np.any(known > 0))
+
+
 def heat_map(
     axes: Axes,
     numbers: Any,
@@ -155,19 +162,20 @@ def heat_map(
     *,
     signed: bool,
     top: float | None = None,
+    signs: tuple[int, int] | None = None,
     rooted: bool = False,
     **options: Any,
 ) -> Any:
     """Draw a matrix in colors; what is not finite is drawn in the faint color.
 
-    Numbers with a sign that all have the same one get the sequential colors, 0 the brightest.
-
     Args:
         axes: to draw on.
         numbers: rows from the top down.
         theme: gives the color maps.
-        signed: whether 0 is in the middle of the colors.
+        signed: whether numbers may be negative; False = they are from 0 on.
         top: the number at the end of the colors. None = the largest magnitude.
+        signs: of `signs_of`, of all matrices that are drawn alike. One sign alone gets the sequential colors. None =
+            both where `top` is given, else those of this matrix.
         rooted: whether colors follow `|number|^0.4`, so that small numbers are told apart, too.
         **options: of `imshow`.
     """
@@ -178,15 +186,13 @@ def heat_map(
     known = numbers[np.isfinite(numbers)]
     largest = float(np.max(np.abs(known), initial=0.0)) if top is None else top
     largest = largest or 1.0
-    low, high, name = -largest, largest, theme.diverging
-    if not signed or (known.size and known.min() >= 0 and top is None):
-        low, name = 0.0, theme.sequential
-    elif known.size and known.max() <= 0 and known.min() < 0:
-        high, name = 0.0, theme.sequential
+    below, above = (0, 1) if not signed else signs or ((-1, 1) if top is not None else signs_of([known]))
+    below, above = (-1, 1) if below == above == 0 else (below, above)
+    name = theme.diverging if below and above else theme.sequential
     colors = matplotlib.colormaps[name].with_extremes(bad=theme.faint)
     options = {"aspect": "auto", "interpolation": "nearest", **options}
     root = lambda x, power: np.sign(x) * np.abs(x) ** power
-    scale = (lambda x: root(x, 0.4), lambda x: root(x, 2.5))
+    scale, low, high = (lambda x: root(x, 0.4), lambda x: root(x, 2.5)), below * largest, above * largest
     limits = {"norm": FuncNorm(scale, low, high)} if rooted else {"vmin": low, "vmax": high}
     return axes.imshow(np.where(np.isfinite(numbers), numbers, np.nan), cmap=colors, **limits, **options)
 

@@ -395,3 +395,14 @@ def test_every_encoding_and_extension_is_in_the_history():
         assert all(known[parent] <= (method.year, method.month) for parent in method.parents), method.name
         if "arXiv" in method.source:
             assert method.source.split("arXiv ")[1][:4] == f"{method.year % 100}{method.month:02d}"
+
+
+@pytest.mark.parametrize("name", ["alibi", "fire", "t5"])
+def test_panels_that_share_a_scale_share_their_colors(name):
+    figure = visualize.plot_bias(pejax.make_encoding(name, DIMS), DIMS, length=6)
+    drawn = [image for axes in figure.axes for image in axes.get_images()]
+    assert len({(image.get_cmap().name, image.get_clim()) for image in drawn}) == 1
+    low, high = drawn[0].get_clim()
+    numbers = np.array(images(figure))
+    assert low <= np.nanmin(numbers)
+    assert np.nanmax(numbers) <= high
