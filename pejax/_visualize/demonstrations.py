@@ -30,7 +30,7 @@ def found_long_factors(head_dim: int, base: float, trained_length: int, factor: 
     def loss(factors: Float[Array, " n"]) -> Float[Array, ""]:
         stretched = frequencies / factors
         kept = jnp.mean((kernel(near, stretched) - kernel(near, frequencies)) ** 2)
-        seen = jnp.mean((kernel(far * factor, stretched) - kernel(far, frequencies)) ** 2)
+        seen = jnp.mean((kernel(far.astype(jnp.float32) * factor, stretched) - kernel(far, frequencies)) ** 2)
         return kept + seen
 
     options = {"trained_length": trained_length, "base": base, "generations": 12, "key": jax.random.key(0)}
