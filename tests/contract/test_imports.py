@@ -30,6 +30,11 @@ MAY_IMPORT = {
     "testing": {"_encoding", "_probe"},
     "_attention": {"_encoding", "_ops", "_positions"},
     "models": {"_attention", "_encoding", "_extensions", "_make", "_ops", "_positions"},
+    "_visualize": {
+        *("_attention", "_encoding", "_encodings", "_extensions", "_make", "_ops", "_positions"),
+        *("encodings", "extensions"),
+    },
+    "visualize": {"_visualize"},
 }
 # Within attention: below the calls at its root, the implementations; below those, what they share.
 ATTENTION = {"core": {"core"}, "xla": {"core", "xla"}, "gpu": {"core", "xla", "gpu"}, "tpu": {"core", "xla", "tpu"}}
@@ -48,6 +53,7 @@ TRAIN_MAY_IMPORT = {
 }
 TRAIN_ONLY = {"optax", "orbax", "grain", "tensorflow_datasets", "PIL", "tensorboardX", "rich", "simple_parsing"}
 PEERS = {"torch", "transformers", "timm"}
+DRAWING = {"matplotlib", "plotly", "PIL"}
 
 
 def modules(folder: str) -> dict[str, pathlib.Path]:
@@ -114,9 +120,17 @@ def test_no_public_name_hides_a_module(module):
 
 @pytest.mark.parametrize("module", PEJAX)
 def test_the_library_imports_little_from_outside(module):
-    allowed = CORE | set(sys.stdlib_module_names) | {"pejax"} | ({"flax"} if part(module) == "models" else set())
+    extra = {"models": {"flax"}, "_visualize": DRAWING}.get(part(module), set())
+    allowed = CORE | set(sys.stdlib_module_names) | {"pejax"} | extra
     strangers = {name for name in imported(PEJAX[module], module) if name.split(".")[0] not in allowed}
     assert not strangers, f"{module} imports {sorted(strangers)}"
+
+
+@pytest.mark.parametrize("name", ["pejax", "pejax.visualize"])
+def test_drawing_packages_are_imported_when_a_picture_is_drawn(name):
+    script = f"import {name}, sys; print([one for one in {sorted(DRAWING)} if one in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("module", [name for name in TRAIN if part(name)])

@@ -1,0 +1,201 @@
+"""Draw every picture of docs/gallery.md and write the page: `python docs/make_gallery.py [NAME ...]`.
+
+Without names all pictures are drawn. They are those that `python -m pejax.visualize` writes, at the size of the page.
+"""
+
+# ruff: noqa: E501 (captions)
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+DOCS = Path(__file__).parent
+FIGURES = DOCS / "figures" / "gallery"
+COLORS = 200
+"""Of a committed image; more are not told apart and take more room."""
+
+
+class Item(NamedTuple):
+    """A picture of the page.
+
+    Attributes:
+        function: that draws it.
+        spec: of the encoding, "" = all of them.
+        picture: its name in the command.
+        caption: what is to be seen.
+    """
+
+    function: str
+    spec: str
+    picture: str
+    caption: str
+
+    @property
+    def file(self) -> str:
+        """The name of the image."""
+        ending = "gif" if self.function.startswith("animate") else "png"
+        return f"{self.spec or 'all'}_{self.picture}.{ending}"
+
+
+SECTIONS: dict[str, list[Item]] = {
+    "Why position at all": [
+        Item("plot_word_order", "", "word_order",
+             "What attention puts out for each word of a sentence, and of the same words in reverse. Without an encoding (`none`) nothing changes but rounding. Without a causal mask ALiBi changes nothing either: reversed, all distances stay. The others tell who bites."),
+        Item("animate_token_points", "none", "token_points",
+             "Tokens as points. Positions are multiplied by t from 0 to 1. Equal words are one point, and `none` never"
+             " moves them apart."),
+        Item("animate_token_points", "sinusoidal", "token_points",
+             "The sinusoid is added: every word is moved along the same path."),
+        Item("animate_token_points", "rope", "token_points", "RoPE turns every word around the origin: its length stays."),
+        Item("animate_token_points", "alibi", "token_points",
+             "ALiBi leaves the tokens alone. What attention puts out for them moves: near words count for more."),
+        Item("plot_token_points", "", "",
+             "The same as a page that you can turn with the mouse: `figure.write_html(\"points.html\")`."),
+    ],
+    "Added to the input": [
+        Item("plot_embedding", "sinusoidal", "embedding",
+             "The sinusoid: fast waves in the first channels, slow ones in the last. The line is the trained length."),
+        Item("plot_embedding_curves", "sinusoidal", "embedding_curves",
+             "Single channels of it. Beyond a quarter of them a wave is longer than the sequence."),
+        Item("plot_position_similarity", "sinusoidal", "position_similarity",
+             "The cosine of every two positions, at 512 channels. It depends on the distance alone, and it falls much"
+             " more slowly than often said: 0.74 at 5 tokens, 0.68 at 10, 0.54 at 40."),
+        Item("plot_embedding", "learned", "embedding", "A learned table before training: noise, and no row beyond its end."),
+    ],
+    "Rotations": [
+        Item("plot_needle", "rope", "needle", "A needle that every position turns by a right angle."),
+        Item("animate_needle", "rope", "needle_animation",
+             "A query and a key at a fixed distance, moving along the sequence. Turned (RoPE), their product stays."
+             " Pushed (a sinusoid added), it does not."),
+        Item("plot_rotation", "rope", "rotation", "Pairs of channels turn at their own speed, radians per token."),
+        Item("animate_rotation", "rope", "rotation_animation", "The same as hands of clocks."),
+        Item("plot_rotary_steps", "rope", "rotary_steps",
+             "How a query gets its position: it is cut into pairs, and each one is turned by position times frequency."
+             " Both words \"the\" have the same query until then."),
+        Item("plot_rotation_angles", "rope", "rotation_angles",
+             "All angles and their cosines. Beyond the trained length the slow pairs reach angles never seen before."),
+        Item("plot_logits_by_distance", "rope", "logits_by_distance",
+             "The logit between two copies of a word against their distance. RoPE has no decay built in: the mean falls,"
+             " rises again, and single words differ."),
+    ],
+    "Biases": [
+        Item("plot_slopes", "alibi", "slopes",
+             "ALiBi's slopes. Head 0 is the steepest where the number of heads is a power of two; 12 heads continue with"
+             " every second slope of 16."),
+        Item("plot_bias", "alibi", "bias", "ALiBi's bias of each head. Colors follow a root, so that gentle slopes show."),
+        Item("plot_bias_curves", "alibi", "bias_curves", "The same against the distance, beyond the trained length."),
+        Item("plot_logit_terms", "alibi", "logit_terms", "Products of queries and keys, plus the bias, and the softmax."),
+        Item("plot_attention_weights", "alibi", "attention_weights", "The weights of each head: steep ones stay local."),
+        Item("plot_slopes", "alibi", "scaled_slopes", "Slopes scaled for a context four times as long."),
+        Item("plot_grid_bias", "alibi", "grid_bias", "ALiBi on an image: the Euclidean distance to one patch."),
+        Item("plot_logit_terms", "alibi", "logit_terms_on_a_grid", "The terms on an image: its bias is symmetric."),
+        Item("plot_t5_buckets", "t5", "t5_buckets",
+             "T5's buckets. Bidirectional, keys before the query have 0 to 15 and keys after it 17 to 31."),
+        Item("plot_bias_curves", "kerple", "bias_curves", "KERPLE before training: a logarithm of the distance."),
+        Item("plot_shaw_table", "shaw", "shaw_table", "Shaw's table: beyond the clip all keys share a row."),
+        Item("plot_transformer_xl_terms", "transformer_xl", "transformer_xl_terms",
+             "The four terms of Transformer-XL. In the last two any query is asked, so their rows are alike, or shifted."),
+    ],
+    "Frequencies": [
+        Item("plot_plane_waves", "rope_mixed", "plane_waves",
+             "Pairs of channels as waves over an image. Axial ones run along an axis, mixed ones in any direction."),
+        Item("plot_learned_frequencies", "rope_mixed", "learned_frequencies",
+             "Mixed frequencies before and after a small training: each head attends to the patch at its own offset."),
+    ],
+    "Longer contexts": [
+        Item("plot_interpolated_positions", "rope", "interpolated_positions",
+             "Position interpolation: 4096 tokens between the positions of 2048."),
+        Item("plot_wavelengths", "rope", "wavelengths",
+             "Wavelengths against the trained length. Position interpolation divides all frequencies, NTK and YaRN spare"
+             " the fast ones. LongRoPE's factors are found by a search, here for a small stand-in of a model's loss."),
+        Item("plot_logit_extrapolation", "rope", "logit_extrapolation",
+             "A logit that is well-behaved in training can be anything beyond it, and still lies within it in between."),
+        Item("plot_decay_bounds", "rope", "decay_bounds",
+             "RoFormer's bound falls, but it is far above the products, which do not. The bound of the error of"
+             " interpolation is a thousand times smaller."),
+        Item("plot_extrapolation", "", "extrapolation",
+             "Copies of one word at four times the trained length. Only position tells them apart."),
+        Item("plot_attention_entropy", "", "attention_entropy",
+             "How spread attention is, with eight heads. At 256 tokens ALiBi and KERPLE are the least spread on average, because their steep heads stay local; their gentlest ones are as spread as the rest (right)."),
+        Item("plot_attention_entropy", "", "attention_entropy_of_one_head",
+             "With a single head, as in a comparison that is often repeated: there ALiBi's slope is its gentlest, 2^-8,"
+             " its entropy is as high as RoPE's, and the sinusoid's is the lowest. The comparison concluded the opposite."),
+    ],
+    "Attention": [
+        Item("plot_visited_tiles", "", "visited_tiles", "Which tiles of attention are visited under each mask."),
+    ],
+    "History": [
+        Item("plot_timeline", "", "timeline", "Methods by the date of their first version. RoPE came before ALiBi."),
+        Item("plot_family_tree", "", "family_tree", "Which method came from which."),
+    ],
+}  # fmt: skip
+
+INTRODUCTION = """# Gallery
+
+Every picture of [`pejax.visualize`](reference/visualize.md), computed by the functions of the library. This command
+writes all that suit one encoding:
+
+```bash
+pip install -e ".[visualize]" && python -m pejax.visualize alibi --out=figures/
+```
+
+From Python, each is one function. It takes an encoding and the dims it was made for:
+
+```python
+import pejax
+import pejax.visualize
+
+dims = pejax.Dims(heads=8, head_dim=64, causal=True)
+figure = pejax.visualize.plot_bias(pejax.encodings.alibi(dims), dims, length=32, theme="dark")
+```
+
+Parameters that are learned are the initial ones unless you pass yours. `python docs/make_gallery.py` draws this page
+anew.
+"""
+
+
+def page() -> str:
+    """Return the text of the page."""
+    parts = [INTRODUCTION]
+    for section, items in SECTIONS.items():
+        parts.append(f"## {section}\n")
+        for item in items:
+            of = f", `{item.spec}`" if item.spec else ""
+            parts.append(f"**`{item.function}`**{of}. {item.caption}\n")
+            if item.picture:
+                parts.append(f"![{item.picture.replace('_', ' ')}](figures/gallery/{item.file})\n")
+    return "\n".join(parts)
+
+
+def draw(item: Item) -> Path:
+    """Draw one picture into its file."""
+    from PIL import Image
+
+    from pejax._visualize.command import PICTURES, TOGETHER, subject_of
+
+    table = {picture.name: picture for picture in (PICTURES if item.spec else TOGETHER)}
+    made = table[item.picture].draw(subject_of(item.spec) if item.spec else None, "light")
+    path = FIGURES / item.file
+    if path.suffix == ".gif":
+        made.save(path, dpi=64, colors=48)
+    else:
+        made.savefig(path, dpi=96)
+        with Image.open(path) as image:
+            small = image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+        small.save(path, optimize=True)
+    return path
+
+
+def main() -> None:
+    """Draw the pictures named, or all, and write the page."""
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    (DOCS / "gallery.md").write_text(page())
+    for items in SECTIONS.values():
+        for item in items:
+            if item.picture and (not sys.argv[1:] or item.file in sys.argv[1:]):
+                path = draw(item)
+                print(f"{path.relative_to(DOCS)}: {path.stat().st_size:,} bytes", flush=True)
+
+
+if __name__ == "__main__":
+    main()

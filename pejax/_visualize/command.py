@@ -1,0 +1,296 @@
+"""`python -m pejax.visualize NAME --out=FOLDER`: all pictures that suit an encoding, written as files."""
+
+import argparse
+import difflib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from pejax._encoding import Dims, Encoding
+from pejax._encodings.rope import rope_frequencies
+from pejax._make import make_encoding, parse_spec
+from pejax._visualize import attention_maps, bias, extensions, frequencies, history, points, rotation, sinusoidal
+from pejax._visualize.animation import Animation
+from pejax._visualize.demonstrations import found_long_factors, trained_frequencies
+from pejax._visualize.style import THEMES, require
+from pejax.encodings import ENCODINGS
+
+SEQUENCE = Dims(heads=8, head_dim=32, extent=32, causal=True)
+BOTH_SIDES = Dims(heads=8, head_dim=32, extent=32)
+GRID = Dims(heads=4, head_dim=32, axes=2, extent=(14, 14))
+SMALL_GRID = Dims(heads=4, head_dim=32, axes=2, extent=(5, 5))
+WIDE = Dims(heads=8, head_dim=64, extent=64)
+
+
+class Subject(NamedTuple):
+    """An encoding as the command draws it: made for a sequence, causal and not, for a wider model and for a grid."""
+
+    spec: str
+    sequence: Encoding
+    both_sides: Encoding
+    wide: Encoding
+    on_grid: Encoding
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+        return parse_spec(self.spec)[0]
+
+    def longer(self, dims: Dims) -> Encoding:
+        """Return the encoding as it reads sequences beyond the trained length: a table must be resized."""
+        extended = self.name == "learned" and "extend" not in parse_spec(self.spec)[1]
+        return make_encoding(self.spec, dims, "resize" if extended else "none")
+
+    def compared(self, dims: Dims) -> dict[str, Encoding]:
+        """Return the encoding with `none` beside it."""
+        others = {} if self.name == "none" else {"none": make_encoding("none", dims)}
+        return {**others, self.spec: self.longer(dims)}
+
+
+def subject_of(spec: str) -> Subject:
+    """Make the encoding for all dims.
+
+    Raises:
+        ValueError: what `make_encoding` refuses.
+        TypeError: likewise.
+    """
+    return Subject(spec, *(make_encoding(spec, dims) for dims in (SEQUENCE, BOTH_SIDES, WIDE, GRID)))
+
+
+class Picture(NamedTuple):
+    """A picture of an encoding.
+
+    Attributes:
+        name: of the file.
+        suits: whether the encoding has what it shows.
+        draw: `(subject, theme) -> figure or animation`.
+    """
+
+    name: str
+    suits: Callable[[Subject], bool]
+    draw: Callable[[Subject, str], Any]
+
+
+def _embeds(one: Subject) -> bool:
+    return one.sequence.embed is not None
+
+
+def _rotates(one: Subject) -> bool:
+    return one.sequence.rotate is not None
+
+
+def _biased(one: Subject) -> bool:
+    return one.sequence.bias is not None or one.sequence.distance_bias is not None
+
+
+def _named(*names: str) -> Callable[[Subject], bool]:
+    return lambda one: one.name in names
+
+
+def _always(one: Subject) -> bool:
+    return True
+
+
+def _of_positions(one: Subject) -> bool:
+    """Whether the bias reads no queries."""
+    return _biased(one) and one.sequence.relative_keys is None and one.sequence.relative_values is None
+
+
+def _length(one: Subject, dims: Dims) -> int | None:
+    """Return a length beyond the trained one, where there is no table that ends there."""
+    return None if one.name == "learned" or not isinstance(dims.extent, int) else 3 * dims.extent // 2
+
+
+def _wavelengths(one: Subject, theme: str) -> Any:
+    base = float(str(parse_spec(one.spec)[1].get("base", 10000.0)))
+    found = found_long_factors(128, base, 4096, 8.0)
+    return frequencies.plot_wavelengths(
+        rope_frequencies(128, base=base), base=base, trained_length=4096, factor=8.0, long_factors=found, theme=theme
+    )
+
+
+def _learned_frequencies(one: Subject, theme: str) -> Any:
+    del one
+    dims = Dims(heads=4, head_dim=32, axes=2, extent=(8, 8))
+    return frequencies.plot_learned_frequencies(*trained_frequencies(dims), theme=theme)
+
+
+def _plane_waves(one: Subject, theme: str) -> Any:
+    others = {"rope_axial": make_encoding("rope_axial", GRID), "rope_mixed": make_encoding("rope_mixed", GRID)}
+    return frequencies.plot_plane_waves({**others, one.spec: one.on_grid}, GRID, theme=theme)
+
+
+PICTURES = (
+    Picture("embedding", _embeds, lambda one, theme: sinusoidal.plot_embedding(
+        one.wide, WIDE, length=_length(one, WIDE), name=one.spec, theme=theme)),
+    Picture("embedding_curves", _embeds, lambda one, theme: sinusoidal.plot_embedding_curves(
+        one.wide, WIDE, length=_length(one, WIDE), name=one.spec, theme=theme)),
+    Picture("position_similarity", _embeds, lambda one, theme: sinusoidal.plot_position_similarity(
+        one.wide, WIDE, name=one.spec, theme=theme)),
+    Picture("needle", _named("rope"), lambda one, theme: rotation.plot_needle(theme=theme)),
+    Picture("needle_animation", _named("rope"), lambda one, theme: rotation.animate_needle(theme=theme)),
+    Picture("rotation", _rotates, lambda one, theme: rotation.plot_rotation(
+        one.sequence, SEQUENCE, name=one.spec, theme=theme)),
+    Picture("rotation_animation", _rotates, lambda one, theme: rotation.animate_rotation(
+        one.sequence, SEQUENCE, name=one.spec, theme=theme)),
+    Picture("rotary_steps", _rotates, lambda one, theme: rotation.plot_rotary_steps(
+        one.sequence, SEQUENCE, name=one.spec, theme=theme)),
+    Picture("rotation_angles", _rotates, lambda one, theme: rotation.plot_rotation_angles(
+        one.wide, WIDE, length=2 * 64, name=one.spec, theme=theme)),
+    Picture("plane_waves", _rotates, _plane_waves),
+    Picture("learned_frequencies", _named("rope_mixed"), _learned_frequencies),
+    Picture("wavelengths", _named("rope"), _wavelengths),
+    Picture("interpolated_positions", _named("rope"), lambda one, theme: extensions.plot_interpolated_positions(
+        theme=theme)),
+    Picture("decay_bounds", _named("rope"), lambda one, theme: extensions.plot_decay_bounds(theme=theme)),
+    Picture("logit_extrapolation", _named("rope"), lambda one, theme: extensions.plot_logit_extrapolation(theme=theme)),
+    Picture("bias", _biased, lambda one, theme: bias.plot_bias(one.sequence, SEQUENCE, name=one.spec, theme=theme)),
+    Picture("bias_curves", _of_positions, lambda one, theme: bias.plot_bias_curves(
+        one.sequence, SEQUENCE, name=one.spec, theme=theme)),
+    Picture("grid_bias", _biased, lambda one, theme: bias.plot_grid_bias(
+        one.on_grid, GRID, patch=(4, 9), name=one.spec, theme=theme)),
+    Picture("slopes", _named("alibi"), lambda one, theme: bias.plot_slopes(theme=theme)),
+    Picture("scaled_slopes", _named("alibi"), lambda one, theme: bias.plot_slopes(
+        heads=(8,), trained_length=512, length=2048, theme=theme)),
+    Picture("t5_buckets", _named("t5"), lambda one, theme: bias.plot_t5_buckets(theme=theme)),
+    Picture("transformer_xl_terms", _named("transformer_xl"), lambda one, theme: bias.plot_transformer_xl_terms(
+        one.sequence, SEQUENCE, name=one.spec, theme=theme)),
+    Picture("shaw_table", _named("shaw"), lambda one, theme: bias.plot_shaw_table(
+        one.wide, WIDE, name=one.spec, theme=theme)),
+    Picture("logit_terms", _biased, lambda one, theme: bias.plot_logit_terms(
+        one.sequence, SEQUENCE, length=16, head=2, name=one.spec, theme=theme)),
+    Picture("logit_terms_on_a_grid", _biased, lambda one, theme: bias.plot_logit_terms(
+        make_encoding(one.spec, SMALL_GRID), SMALL_GRID, name=f"{one.spec}, 5 x 5 patches", theme=theme)),
+    Picture("logits_by_distance", _always, lambda one, theme: attention_maps.plot_logits_by_distance(
+        one.longer(WIDE), WIDE, name=one.spec, theme=theme)),
+    Picture("attention_weights", _always, lambda one, theme: attention_maps.plot_attention_weights(
+        one.sequence, SEQUENCE, name=one.spec, theme=theme)),
+    Picture("extrapolation", _always, lambda one, theme: attention_maps.plot_extrapolation(
+        one.compared(SEQUENCE), SEQUENCE, theme=theme)),
+    Picture("attention_entropy", _always, lambda one, theme: attention_maps.plot_attention_entropy(
+        one.compared(BOTH_SIDES), BOTH_SIDES, theme=theme)),
+    Picture("word_order", _always, lambda one, theme: attention_maps.plot_word_order(
+        {"none": make_encoding("none", BOTH_SIDES), one.spec: one.both_sides}, BOTH_SIDES, theme=theme)),
+    Picture("token_points", _always, lambda one, theme: points.animate_token_points(
+        one.both_sides, BOTH_SIDES, name=one.spec, theme=theme)),
+)  # fmt: skip
+"""The pictures of one encoding, in the order in which they are written."""
+
+
+def _everything(dims: Dims) -> dict[str, Encoding]:
+    return {name: subject_of(name).longer(dims) for name in ENCODINGS}
+
+
+ONE_HEAD = Dims(heads=1, head_dim=32, extent=16)
+TOGETHER = (
+    Picture("timeline", _always, lambda one, theme: history.plot_timeline(theme=theme)),
+    Picture("family_tree", _always, lambda one, theme: history.plot_family_tree(theme=theme)),
+    Picture("visited_tiles", _always, lambda one, theme: attention_maps.plot_visited_tiles(theme=theme)),
+    Picture("extrapolation", _always, lambda one, theme: attention_maps.plot_extrapolation(
+        _everything(SEQUENCE), SEQUENCE, theme=theme)),
+    Picture("attention_entropy", _always, lambda one, theme: attention_maps.plot_attention_entropy(
+        _everything(BOTH_SIDES), BOTH_SIDES, theme=theme)),
+    Picture("attention_entropy_of_one_head", _always, lambda one, theme: attention_maps.plot_attention_entropy(
+        _everything(ONE_HEAD), ONE_HEAD, lengths=(8, 16, 32, 64, 128), draws=20, theme=theme)),
+    Picture("word_order", _always, lambda one, theme: attention_maps.plot_word_order(
+        {name: make_encoding(name, BOTH_SIDES) for name in ("none", "alibi", "sinusoidal", "rope", "t5")},
+        BOTH_SIDES, theme=theme)),
+)  # fmt: skip
+"""The pictures of all encodings together."""
+
+
+def write(made: Any, path: Path, kind: str) -> Iterator[Path]:
+    """Write a figure as one file of this kind, an animation as GIF and HTML, and give each path."""
+    if isinstance(made, Animation):
+        for suffix in (".gif", ".html"):
+            yield made.save(path.with_suffix(suffix))
+    else:
+        path = path.with_suffix(f".{kind}")
+        made.savefig(path, dpi=120)
+        yield path
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        refuse(message)
+
+
+def refuse(message: str) -> NoReturn:
+    """Print one line and exit with status 2."""
+    print(f"pejax.visualize: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write all pictures that suit one encoding, or every one, and print each file that was written.
+
+        python -m pejax.visualize alibi --out=figures/
+
+    Files are `OUT/NAME/PICTURE.png`; animations are GIF and HTML; pictures of all encodings together go to `OUT/all/`.
+    What cannot be drawn is refused in one line, with exit status 2.
+
+    Args:
+        arguments: of the command line. None = those of the process.
+
+    Raises:
+        SystemExit: with status 2, an argument is refused or a package of the extra is not installed.
+    """
+    parser = _Parser(prog="python -m pejax.visualize", description="Write all pictures that suit an encoding.")
+    parser.add_argument("encoding", help='a name, or a spec such as "rope(base=500000)", or all')
+    parser.add_argument("--out", default="figures", help="the folder (default: figures)")
+    parser.add_argument("--theme", default="light", help=f"{' or '.join(THEMES)} (default: light)")
+    parser.add_argument("--format", default="png", help="png, svg or pdf, of still pictures (default: png)")
+    parser.add_argument("--only", default="", help="names of pictures, joined by commas (default: all that suit)")
+    given = parser.parse_args(arguments)
+    if given.theme not in THEMES:
+        refuse(f"--theme must be one of {', '.join(THEMES)}, got {given.theme!r}")
+    if given.format not in ("png", "svg", "pdf"):
+        refuse(f"--format must be one of png, svg, pdf, got {given.format!r}")
+    try:
+        for package in ("matplotlib", "plotly", "PIL"):
+            require(package)
+        work = list(_work(given.encoding, given.only))
+        folder = Path(given.out)
+        folder.mkdir(parents=True, exist_ok=True)
+    except (ValueError, TypeError, ImportError, OSError) as refusal:
+        refuse(str(refusal))
+    began = time.perf_counter()
+    files = 0
+    for i, (name, picture, subject) in enumerate(work, 1):
+        (folder / name).mkdir(exist_ok=True)
+        for path in write(picture.draw(subject, given.theme), folder / name / picture.name, given.format):
+            files += 1
+            print(f"[{i}/{len(work)}] {path}", flush=True)
+    print(f"{files} files in {time.perf_counter() - began:.0f} s")
+
+
+def _work(spec: str, only: str) -> Iterator[tuple[str, Picture, Any]]:
+    """Give the folder, the picture and the subject of everything to be drawn.
+
+    Raises:
+        ValueError: an unknown encoding or picture, or one that does not suit.
+        TypeError: an argument of another type in the spec.
+    """
+    known = sorted({picture.name for picture in (*PICTURES, *TOGETHER)})
+    wanted = [name.strip() for name in only.split(",") if name.strip()]
+    for name in wanted:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise ValueError(f"unknown picture {name!r}; did you mean {near!r}? Known: {', '.join(known)}")
+    if spec != "all" and re.fullmatch(r"\w+", spec) and spec not in ENCODINGS:
+        near = difflib.get_close_matches(spec, [*ENCODINGS, "all"], n=1, cutoff=0.0)[0]
+        raise ValueError(f"unknown encoding {spec!r}; did you mean {near!r}? Known: {', '.join(ENCODINGS)}, all")
+    found = []
+    for one in ENCODINGS if spec == "all" else [spec]:
+        subject = subject_of(one)
+        folder = re.sub(r"\W+", "_", one).strip("_")
+        found += [(folder, picture, subject) for picture in PICTURES if picture.suits(subject)]
+    if spec == "all":
+        found += [("all", picture, None) for picture in TOGETHER]
+    kept = [item for item in found if not wanted or item[1].name in wanted]
+    if not kept:
+        raise ValueError(f"{spec} has no picture {only!r}; it has {', '.join(item[1].name for item in found)}")
+    return iter(kept)

@@ -1,0 +1,228 @@
+"""Pictures of frequencies: plane waves over an image, wavelengths before and after extensions, effects of training."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from pejax._encoding import Dims, Encoding, Params
+from pejax._extensions.linear import extend_linear
+from pejax._extensions.longrope import extend_longrope
+from pejax._extensions.ntk import extend_ntk
+from pejax._extensions.yarn import extend_yarn
+from pejax._visualize.layer import check_axes, check_count, check_encodings, check_hooks, extent_of, refuse, settled
+from pejax._visualize.style import (
+    Figure,
+    chosen,
+    color_bar,
+    grid,
+    heat_map,
+    legend,
+    line_style,
+    mark_trained,
+    new_figure,
+    theme_of,
+)
+from pejax._visualize.turning import measured_frequencies, unit_vectors
+
+
+def plot_plane_waves(
+    encodings: Mapping[str, Encoding],
+    dims: Dims,
+    params: Mapping[str, Params] | None = None,
+    *,
+    pairs: Sequence[int] | None = None,
+    head: int = 0,
+    theme: str = "light",
+) -> Figure:
+    """Draw pairs of channels of rotary encodings as waves over the image, one row of panels per encoding.
+
+    `cos(row · f_row + column · f_column)` for every patch. An axial pair has one of the two frequencies and varies
+    along one axis. A mixed pair has both, and its wave runs in any direction.
+
+    Args:
+        encodings: that rotate, by name.
+        dims: they were made for, on two axes; their `extent` is the grid.
+        params: of each encoding, by name, not yet adapted. None, or a name that is not there = the initial ones.
+        pairs: those drawn. None = five, spread over all.
+        head: whose pairs.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: no encoding or one that rotates nothing, other than two axes, no grid, a pair or head that is not
+            there, or an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Heo et al. 2024 (arXiv 2403.13298), section 3.2 and figure 2.
+
+    Example:
+        >>> dims = pejax.Dims(heads=2, head_dim=16, axes=2, extent=(8, 8))
+        >>> both = {"axial": pejax.encodings.rope_axial(dims), "mixed": pejax.encodings.rope_mixed(dims)}
+        >>> figure = pejax.visualize.plot_plane_waves(both, dims)
+    """
+    picture, colors = "plot_plane_waves", theme_of("plot_plane_waves", theme)
+    check_encodings(picture, encodings)
+    check_axes(picture, dims, 2)
+    for encoding in encodings.values():
+        check_hooks(picture, encoding, "rotate")
+    extent = extent_of(picture, dims, None)
+    assert isinstance(extent, tuple)  # two axes
+    chosen(picture, "head", [head], dims.heads, 1)
+    waves, found = {}, {}
+    for name, encoding in encodings.items():
+        own = settled(encoding, None if params is None else params.get(name), extent)
+        positions = np.array(list(np.ndindex(*extent)))
+        cosines = unit_vectors(picture, encoding, dims, own, positions)[:, head, :, 0]
+        waves[name] = cosines.reshape(*extent, -1)
+        found[name] = measured_frequencies(picture, encoding, dims, own)[head]
+    shown = chosen(picture, "pairs", pairs, min(wave.shape[-1] for wave in waves.values()), 5)
+    figure, panels = new_figure(colors, len(waves), len(shown), panel=(2.4, 2.6), sharex=True, sharey=True)
+    image = None
+    for row, (name, wave) in zip(panels, waves.items(), strict=True):
+        for axes, pair in zip(row, shown, strict=True):
+            image = heat_map(axes, wave[..., pair], colors, signed=True, top=1.0, aspect="equal")
+            vertical, horizontal = found[name][:, pair]
+            axes.set_title(f"{name}, pair {pair}\n({vertical:.2g}, {horizontal:.2g})", fontsize=9)
+        row[0].set_ylabel("row, patches")
+    for axes in panels[-1]:
+        axes.set_xlabel("column, patches")
+    title = "cosine of each pair over the image; (radians per row, radians per column)"
+    figure.suptitle(title, color=colors.ink, fontsize=11)
+    color_bar(figure, image, list(panels.flat), colors, "cosine", shrink=0.7)
+    return figure
+
+
+def plot_wavelengths(
+    frequencies: Float[Array | np.ndarray, " F"],
+    *,
+    base: float,
+    trained_length: int,
+    factor: float,
+    long_factors: Sequence[float] | Float[Array | np.ndarray, " F"] | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Draw the wavelength of each pair against the trained length, before and after extensions to a longer context.
+
+    `λ_i = 2π / f_i` tokens. Pairs above the line of the trained length never made a whole turn in training: these are
+    the ones that a longer context takes to angles that were never seen.
+
+    Args:
+        frequencies: of `rope_frequencies`, radians per token, all channels turning.
+        base: of the frequencies.
+        trained_length: L, tokens.
+        factor: s, of the longer context: L' = s · L.
+        long_factors: of LongRoPE, one per pair (`search_longrope`). None = it is left out.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: frequencies that are not `(F,)` above 0, what an extension refuses, or an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Peng et al. 2023, "YaRN" (arXiv 2309.00071), section 3; Ding et al. 2024, "LongRoPE" (arXiv 2402.13753).
+
+    Example:
+        >>> figure = pejax.visualize.plot_wavelengths(
+        ...     pejax.rope_frequencies(128), base=10000.0, trained_length=4096, factor=8.0
+        ... )
+    """
+    picture, colors = "plot_wavelengths", theme_of("plot_wavelengths", theme)
+    frequencies = np.asarray(frequencies, np.float32)
+    if frequencies.ndim != 1 or not len(frequencies) or not np.all(frequencies > 0):
+        refuse(picture, "frequencies must be (F,), all above 0", f"shape {frequencies.shape}")
+    check_count(picture, trained_length=trained_length)
+    known = {"base": base, "rotary_dim": 2 * len(frequencies), "trained_length": trained_length, "factor": factor}
+    extended = {
+        "trained": frequencies,
+        "position interpolation": extend_linear(frequencies, **known)[0],
+        "NTK": extend_ntk(frequencies, **known)[0],
+        "YaRN": extend_yarn(frequencies, **known)[0],
+    }
+    length = int(factor * trained_length)
+    if long_factors is not None:
+        longrope = extend_longrope(
+            frequencies, **known, length=max(length, trained_length + 1), long_factors=long_factors
+        )
+        extended["LongRoPE"] = longrope[0]
+    figure, panels = new_figure(
+        colors, 1, 2, panel=(5.4, 4.0), title=f"extended from {trained_length} to {length} tokens"
+    )
+    left, right = panels[0]
+    for i, (name, found) in enumerate(extended.items()):
+        found, style = np.asarray(found, np.float64), line_style(colors, i)
+        left.plot(2 * np.pi / found, label=name, linewidth=1.6, **style)
+        right.plot(frequencies / found, linewidth=1.6, **style)
+    mark_trained(left, colors, trained_length, horizontal=True, label=f"trained length, {trained_length} tokens")
+    left.axhline(length, color=colors.faint, linestyle=":", label=f"longer context, {length} tokens")
+    left.set_yscale("log")
+    left.set(xlabel="pair of channels", ylabel="wavelength, tokens", title="wavelength 2π / f")
+    right.set(xlabel="pair of channels", ylabel="frequency divided by", title="by how much each frequency is divided")
+    for axes in (left, right):
+        grid(axes, colors)
+    legend(left, colors)
+    return figure
+
+
+def plot_learned_frequencies(
+    before: Float[Array | np.ndarray, "..."],
+    after: Float[Array | np.ndarray, "..."],
+    *,
+    heads: Sequence[int] | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Draw learned frequencies before and after training, one panel per head.
+
+    On two axes each pair is a point `(f_row, f_column)`, with a line to where training moved it. Its wave runs in
+    this direction. On one axis `f_i` is drawn against the pair.
+
+    Args:
+        before: `(H, A, F)`, `params["frequencies"]` of `rope_mixed` at the start, on one or two axes, radians per token
+            or patch.
+        after: `(H, A, F)`, the same, trained.
+        heads: those drawn. None = at most four.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: arrays of different shapes, other than `(H, A, F)` with A = 1 or 2, a head that is not there, or an
+            unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Heo et al. 2024 (arXiv 2403.13298), section 3.2.
+
+    Example:
+        >>> before = pejax.rope_mixed_frequencies(jax.random.key(0), heads=2, head_dim=16)
+        >>> figure = pejax.visualize.plot_learned_frequencies(before, 1.5 * before)
+    """
+    picture, colors = "plot_learned_frequencies", theme_of("plot_learned_frequencies", theme)
+    before, after = np.asarray(before), np.asarray(after)
+    if before.shape != after.shape or before.ndim != 3 or not before.size:
+        refuse(picture, "before and after must be (H, A, F) alike", f"{before.shape} and {after.shape}")
+    axes_count = before.shape[1]
+    if axes_count > 2:
+        refuse(picture, "axes must be 1 or 2", axes_count)
+    shown = chosen(picture, "heads", heads, len(before), 4)
+    title = "frequencies before and after training"
+    figure, panels = new_figure(colors, 1, len(shown), panel=(3.4, 3.8), title=title)
+    old, new = colors.lines[1], colors.lines[0]
+    for axes, head in zip(panels[0], shown, strict=True):
+        if axes_count == 2:
+            axes.plot(
+                *np.stack([before[head], after[head]])[:, ::-1].transpose(1, 0, 2), color=colors.faint, linewidth=0.8
+            )
+            axes.plot(*before[head][::-1], "o", markersize=4, color=old, label="before")
+            axes.plot(*after[head][::-1], "^", markersize=4, color=new, label="after")
+            reach = 1.1 * float(max(np.max(np.abs(before)), np.max(np.abs(after))))
+            axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="radians per column")
+            axes.set_box_aspect(1)
+        else:
+            axes.plot(before[head, 0], "o", markersize=4, color=old, label="before")
+            axes.plot(after[head, 0], "^", markersize=4, color=new, label="after")
+            axes.set_xlabel("pair of channels")
+        axes.set_title(f"head {head}")
+        grid(axes, colors)
+    panels[0, 0].set_ylabel("radians per row" if axes_count == 2 else "radians per token")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    legend(figure, colors, handles=handles, labels=labels, loc="outside lower center", ncols=2)
+    return figure

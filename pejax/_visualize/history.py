@@ -1,0 +1,172 @@
+"""When the methods appeared, and which came from which."""
+
+from typing import NamedTuple
+
+from pejax._visualize.style import Figure, grid, legend, new_figure, theme_of
+
+
+class Method(NamedTuple):
+    """One published method.
+
+    Attributes:
+        name: as it is called.
+        year: of the first version.
+        month: likewise.
+        acts: on what.
+        source: authors, and where.
+        parents: names of the methods that it builds on, the nearest first.
+        here: its name in this library, "" = it is not there.
+    """
+
+    name: str
+    year: int
+    month: int
+    acts: str
+    source: str
+    parents: tuple[str, ...] = ()
+    here: str = ""
+
+
+KINDS = ("input", "logits", "queries and keys", "frequencies, positions or slopes", "nothing")
+
+# The date is that of the first arXiv version, which its number gives; elsewhere of the post.
+METHODS = (
+    Method("learned table", 2017, 5, "input", "Gehring et al., arXiv 1705.03122", (), "learned"),
+    Method("sinusoid", 2017, 6, "input", "Vaswani et al., arXiv 1706.03762", (), "sinusoidal"),
+    Method("Shaw", 2018, 3, "logits", "Shaw et al., arXiv 1803.02155", ("learned table",), "shaw"),
+    Method("Transformer-XL", 2019, 1, "logits", "Dai et al., arXiv 1901.02860", ("Shaw", "sinusoid"), "transformer_xl"),
+    Method("T5 bias", 2019, 10, "logits", "Raffel et al., arXiv 1910.10683", ("Shaw",), "t5"),
+    Method("table of a grid", 2020, 10, "input", "Dosovitskiy et al., arXiv 2010.11929", ("learned table",), "learned"),
+    Method("RoPE", 2021, 4, "queries and keys", "Su et al., arXiv 2104.09864", ("sinusoid",), "rope"),
+    Method("ALiBi", 2021, 8, "logits", "Press et al., arXiv 2108.12409", ("T5 bias",), "alibi"),
+    Method("log-n scaling", 2021, 12, "queries and keys", "Su, kexue.fm 8823", (), "log_n"),
+    Method("KERPLE", 2022, 5, "logits", "Chi et al., arXiv 2205.09921", ("ALiBi",), "kerple"),
+    Method("xPos", 2022, 12, "queries and keys", "Sun et al., arXiv 2212.10554", ("RoPE",)),
+    Method("NoPE", 2023, 5, "nothing", "Kazemnejad et al., arXiv 2305.19466", (), "none"),
+    Method("position interpolation", 2023, 6, KINDS[3], "Chen et al., arXiv 2306.15595", ("RoPE",), "linear"),
+    Method("NTK-aware", 2023, 6, KINDS[3], "bloc97, reddit.com", ("position interpolation",), "ntk"),
+    Method("dynamic NTK", 2023, 7, KINDS[3], "emozilla, reddit.com", ("NTK-aware",), "dynamic_ntk"),
+    Method("ReRoPE", 2023, 8, "queries and keys", "Su, kexue.fm 9708", ("RoPE",), "rerope"),
+    Method("YaRN", 2023, 9, KINDS[3], "Peng et al., arXiv 2309.00071", ("NTK-aware", "log-n scaling"), "yarn"),
+    Method("FIRE", 2023, 10, "logits", "Li et al., arXiv 2310.04418", ("KERPLE",), "fire"),
+    Method("slope scaling", 2023, 10, KINDS[3], "Al-Khateeb et al., arXiv 2310.13017",
+           ("ALiBi", "position interpolation"), "slopes"),
+    Method("ALiBi on images", 2023, 11, "logits", "Fuller et al., arXiv 2311.00566", ("ALiBi",), "alibi"),
+    Method("Self-Extend", 2024, 1, "queries and keys", "Jin et al., arXiv 2401.01325", ("ReRoPE",), "self_extend"),
+    Method("LongRoPE", 2024, 2, KINDS[3], "Ding et al., arXiv 2402.13753", ("YaRN",), "longrope"),
+    Method("axial RoPE for ViT", 2024, 3, "queries and keys", "Heo et al., arXiv 2403.13298", ("RoPE",), "rope_axial"),
+    Method("RoPE-Mixed", 2024, 3, "queries and keys", "Heo et al., arXiv 2403.13298",
+           ("axial RoPE for ViT",), "rope_mixed"),
+    Method("Llama 3.1", 2024, 7, KINDS[3], "Grattafiori et al., arXiv 2407.21783", ("YaRN",), "llama3"),
+    Method("Llama 4 scaling", 2025, 4, "queries and keys", "Meta, llama.com", ("log-n scaling",), "llama4"),
+    Method("DroPE", 2025, 12, "nothing", "arXiv 2512.12167", ("NoPE", "RoPE")),
+)  # fmt: skip
+
+
+def plot_timeline(*, theme: str = "light") -> Figure:
+    """Draw when each method appeared, by the date of its first version, and on what it acts.
+
+    Learned tables came before the sinusoid, by a month; Shaw's relative positions in 2018; T5's bias in 2019; RoPE in
+    April 2021, four months before ALiBi.
+
+    Args:
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        The papers named in the picture; the month is that of their arXiv number.
+
+    Example:
+        >>> figure = pejax.visualize.plot_timeline()
+    """
+    colors = theme_of("plot_timeline", theme)
+    ordered = sorted(METHODS, key=lambda method: (method.year, method.month))
+    figure, panels = new_figure(colors, panel=(9.0, 0.28 * len(ordered) + 1.0))
+    axes = panels[0, 0]
+    markers: dict[str, str] = dict(zip(KINDS, ("o", "s", "D", "^", "X"), strict=True))
+    begin = min(method.year for method in ordered)
+    for row, method in enumerate(ordered):
+        at, kind = method.year + (method.month - 0.5) / 12, KINDS.index(method.acts)
+        axes.plot([begin, at], [row, row], color=colors.faint, linewidth=0.6, zorder=0)
+        axes.plot(at, row, markers[method.acts], markersize=6, color=colors.lines[kind])
+        text = f"{method.year}-{method.month:02d}  {method.source}"
+        late = at > 2022.3
+        where = {"xytext": (-8 if late else 8, 0), "textcoords": "offset points", "ha": "right" if late else "left"}
+        box = {"facecolor": colors.paper, "edgecolor": "none", "pad": 0.6}
+        axes.annotate(text, (at, row), va="center", fontsize=8, color=colors.ink, bbox=box, **where)
+    for kind, color in zip(KINDS, colors.lines, strict=False):
+        axes.plot([], [], markers[kind], color=color, label=kind)
+    axes.set_yticks(range(len(ordered)), [method.name for method in ordered])
+    axes.invert_yaxis()
+    axes.set(xlabel="year of the first version", title="methods by date", xlim=(begin, 2026.4))
+    axes.set_xticks(range(begin, 2027))
+    grid(axes, colors)
+    legend(axes, colors, loc="upper right", title="acts on", title_fontsize=8)
+    axes.get_legend().get_title().set_color(colors.ink)
+    return figure
+
+
+def _in_tree_order() -> list[tuple[Method, int]]:
+    """Return the methods with the depth of each, every one below its nearest parent."""
+
+    def below(parent: str | None, depth: int) -> list[tuple[Method, int]]:
+        found = []
+        for method in METHODS:
+            if (method.parents[0] if method.parents else None) == parent:
+                found += [(method, depth), *below(method.name, depth + 1)]
+        return found
+
+    return below(None, 0)
+
+
+def plot_family_tree(*, theme: str = "light") -> Figure:
+    """Draw which method came from which: a line from each to its nearest parent, a dotted one from a second parent.
+
+    Args:
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        What the papers named in `plot_timeline` say they build on or compare with.
+
+    Example:
+        >>> figure = pejax.visualize.plot_family_tree()
+    """
+    colors = theme_of("plot_family_tree", theme)
+    ordered = _in_tree_order()
+    place = {method.name: (depth, row) for row, (method, depth) in enumerate(ordered)}
+    figure, panels = new_figure(colors, panel=(8.6, 0.29 * len(ordered) + 0.8))
+    axes = panels[0, 0]
+    for method, depth in ordered:
+        row, kind = place[method.name][1], KINDS.index(method.acts)
+        for i, parent in enumerate(method.parents):
+            x, y = place[parent]
+            if i == 0:
+                axes.plot([x, x, depth], [y, row, row], color=colors.faint, linewidth=1.2, zorder=0)
+            else:
+                bend = {"arrowstyle": "-", "linestyle": ":", "color": colors.lines[kind], "linewidth": 1.2, "zorder": 0}
+                bend["connectionstyle"] = "arc3,rad=-0.25"
+                axes.annotate("", xy=(depth, row), xytext=(x, y), arrowprops=bend)
+        axes.plot(depth, row, "o", markersize=7, color=colors.lines[kind])
+        label = f"{method.name}, {method.year}" + (f"  ({method.here})" if method.here else "")
+        box = {"facecolor": colors.paper, "edgecolor": "none", "pad": 0.4, "alpha": 0.8}
+        axes.annotate(
+            label, (depth, row), xytext=(9, 0), textcoords="offset points", va="center", fontsize=8.5, color=colors.ink,
+            bbox=box,
+        )  # fmt: skip
+    for kind, color in zip(KINDS, colors.lines, strict=False):
+        axes.plot([], [], "o", color=color, label=kind)
+    axes.set(
+        xlim=(-0.3, max(depth for _, depth in ordered) + 1.9), title="which method came from which; (its name here)"
+    )
+    axes.set_ylim(len(ordered) - 0.3, -0.7)
+    axes.set_axis_off()
+    legend(axes, colors, loc="upper right", title="acts on", title_fontsize=8)
+    axes.get_legend().get_title().set_color(colors.ink)
+    return figure

@@ -1,0 +1,266 @@
+"""Tokens as points in three dimensions, moved by an encoding: a plotly figure that can be turned, and an animation."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pejax._encoding import Dims, Encoding, Params, rotate_queries
+from pejax._visualize.animation import Animation
+from pejax._visualize.layer import (
+    Layer,
+    check_axes,
+    check_count,
+    check_width,
+    refuse,
+    settled,
+    trained_length,
+    weights_of,
+)
+from pejax._visualize.style import Theme, require, theme_of, titled
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as PlotlyFigure
+else:
+    PlotlyFigure = Any
+
+
+class Moved(NamedTuple):
+    """Points on their way from no position to their own.
+
+    Attributes:
+        points: of every frame, in three principal directions.
+        shares: t of every frame, by which the positions are multiplied.
+        words: which word each token is.
+        what: the points are.
+    """
+
+    points: Float[np.ndarray, "N T 3"]
+    shares: Float[np.ndarray, " N"]
+    words: Sequence[str]
+    what: str
+
+
+def moved_points(
+    picture: str,
+    encoding: Encoding,
+    dims: Dims,
+    params: Params | None,
+    words: Sequence[str],
+    frames: int,
+    seed: int,
+) -> Moved:
+    """Return the tokens of a sentence as points, with their positions multiplied by 0 ... 1."""
+    check_axes(picture, dims, 1)
+    check_count(picture, frames=frames)
+    if len(words) < 4:
+        refuse(picture, "words must be at least four, for three directions", len(words))
+    check_width(picture, dims)
+    params = settled(encoding, params, max(len(words), trained_length(dims) or 1))
+    known = {word: i for i, word in enumerate(dict.fromkeys(words))}
+    draws = jax.random.normal(jax.random.key(seed), (len(known), dims.width), jnp.float32)
+    x: Array = draws[np.array([known[word] for word in words])]
+    shares = np.linspace(0.0, 1.0, frames)
+    acts = encoding.embed is not None or encoding.rotate is not None
+    position = jnp.arange(len(words), dtype=jnp.float32)
+    found = [_representation(encoding, dims, params, x, position * float(share), acts) for share in shares]
+    points = np.stack([np.asarray(one, np.float64) for one in found])
+    flat = points.reshape(-1, points.shape[-1])
+    directions = np.linalg.svd(flat - flat.mean(axis=0), full_matrices=False)[2][:3]
+    what = "queries of the first head" if acts else "attention outputs of the first head"
+    return Moved((points - flat.mean(axis=0)) @ directions.T, shares, words, what)
+
+
+def _representation(
+    encoding: Encoding, dims: Dims, params: Params, x: Array, positions: Array, acts: bool
+) -> Float[Array, "T D"]:
+    """Return the first head's queries, or what attention makes of the tokens where the encoding acts on logits."""
+    x = x if encoding.embed is None else encoding.embed(params, x, positions)
+    parts = x.reshape(len(x), dims.heads, dims.head_dim)
+    if acts:
+        return rotate_queries(encoding, params, parts, positions)[:, 0]
+    kernels = jax.random.normal(jax.random.key(0), (2, dims.heads, dims.head_dim, dims.head_dim), jnp.float32)
+    q, k = dims.head_dim**-0.5 * jnp.einsum("thd,nhde->nthe", parts, kernels)
+    return weights_of(encoding, dims, Layer(x, q, k, positions, params))[0] @ parts[:, 0]
+
+
+WORDS = ("dog", "bites", "man") * 5
+
+
+def plot_token_points(
+    encoding: Encoding,
+    dims: Dims,
+    params: Params | None = None,
+    *,
+    words: Sequence[str] = WORDS,
+    frames: int = 21,
+    seed: int = 0,
+    name: str | None = None,
+    theme: str = "light",
+) -> PlotlyFigure:
+    """Draw tokens as points in three dimensions and how an encoding moves them; turn it with the mouse, slide t.
+
+    Positions are multiplied by t from 0 to 1. At t = 0 equal words are one point. An encoding of the input, or a rotary
+    one, moves the queries apart. One of the logits moves what attention puts out. `none` moves nothing.
+
+    Args:
+        encoding: any.
+        dims: it was made for, on one axis, with width = heads · head_dim.
+        params: its parameters, not yet adapted. None = the initial ones.
+        words: of the sequence, at least four; equal words are equal tokens.
+        frames: steps of t.
+        seed: of the tokens.
+        name: of the encoding, for the title.
+        theme: "light" or "dark".
+
+    Returns:
+        A plotly figure with frames and a slider; `write_html(path)` saves a page that works without a network.
+
+    Raises:
+        ValueError: more than one axis, fewer than four words, no frame, another width, or an unknown theme.
+        ImportError: plotly is not installed.
+
+    Reference:
+        The three directions are the principal ones of all frames (Pearson 1901).
+
+    Example:
+        >>> dims = pejax.Dims(heads=1, head_dim=16, extent=16)
+        >>> figure = pejax.visualize.plot_token_points(pejax.encodings.rope(dims), dims, frames=3)
+    """
+    picture, colors = "plot_token_points", theme_of("plot_token_points", theme)
+    moved = moved_points(picture, encoding, dims, params, words, frames, seed)
+    return _plotly_figure(moved, colors, titled(name, moved.what))
+
+
+def _plotly_figure(moved: Moved, colors: Theme, title: str) -> PlotlyFigure:
+    """Return the points with a slider over t."""
+    require("plotly")
+    import plotly.graph_objects as go
+
+    def clouds(points: np.ndarray) -> list[Any]:
+        traces = []
+        for i, word in enumerate(dict.fromkeys(moved.words)):
+            own = [k for k, one in enumerate(moved.words) if one == word]
+            x, y, z = points[own].T
+            marker = {"size": 6, "color": colors.lines[i % len(colors.lines)]}
+            places = [str(k) for k in own]
+            style = {"mode": "markers+text", "text": places, "textfont": {"size": 11, "color": colors.ink}}
+            traces.append(go.Scatter3d(x=x, y=y, z=z, name=word, marker=marker, **style))
+        return traces
+
+    low, high = moved.points.min(axis=(0, 1)), moved.points.max(axis=(0, 1))
+    margin = 0.1 * float(np.max(high - low)) + 1e-6
+    sides = {
+        f"{letter}axis": {
+            "range": [float(low[i] - margin), float(high[i] + margin)],
+            "title": f"direction {i}",
+            "color": colors.ink,
+            "backgroundcolor": colors.paper,
+            "gridcolor": colors.faint,
+        }
+        for i, letter in enumerate("xyz")
+    }
+    labels = [f"{share:.2f}" for share in moved.shares]
+    frames = [go.Frame(data=clouds(p), name=label) for p, label in zip(moved.points, labels, strict=True)]
+    at_once = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}}
+    steps = [{"method": "animate", "label": label, "args": [[label], at_once]} for label in labels]
+    play = {"method": "animate", "label": "play", "args": [None, {"frame": {"duration": 120, "redraw": True}}]}
+    figure = go.Figure(data=clouds(moved.points[0]), frames=frames)
+    figure.update_layout(
+        title=f"{title}; the number is the position, tokens",
+        paper_bgcolor=colors.paper,
+        font={"color": colors.ink},
+        scene=sides,
+        sliders=[{"steps": steps, "currentvalue": {"prefix": "positions multiplied by "}}],
+        updatemenus=[{"type": "buttons", "buttons": [play], "font": {"color": "#1a1a1a"}}],
+    )
+    return figure
+
+
+def animate_token_points(
+    encoding: Encoding,
+    dims: Dims,
+    params: Params | None = None,
+    *,
+    words: Sequence[str] = WORDS,
+    frames: int = 24,
+    seed: int = 0,
+    name: str | None = None,
+    theme: str = "light",
+) -> Animation:
+    """Animate what `plot_token_points` draws: tokens as points in three dimensions, moved to their positions.
+
+    Positions are multiplied by t from 0 to 1 while the view turns. Saved as HTML it is the plotly figure.
+
+    Args:
+        encoding: any.
+        dims: it was made for, on one axis, with width = heads · head_dim.
+        params: its parameters, not yet adapted. None = the initial ones.
+        words: of the sequence, at least four; equal words are equal tokens.
+        frames: steps of t.
+        seed: of the tokens.
+        name: of the encoding, for the title.
+        theme: "light" or "dark".
+
+    Returns:
+        The animation, saved by `save("name.gif")` or `save("name.html")`.
+
+    Raises:
+        ValueError: as `plot_token_points`.
+        ImportError: matplotlib, or for HTML plotly, is not installed.
+
+    Reference:
+        The three directions are the principal ones of all frames (Pearson 1901).
+
+    Example:
+        >>> dims = pejax.Dims(heads=1, head_dim=16, extent=16)
+        >>> animation = pejax.visualize.animate_token_points(pejax.encodings.rope(dims), dims, frames=3)
+    """
+    picture, colors = "animate_token_points", theme_of("animate_token_points", theme)
+    require("matplotlib")
+    from matplotlib.figure import Figure
+
+    moved = moved_points(picture, encoding, dims, params, words, frames, seed)
+    figure = Figure(figsize=(5.4, 4.8), facecolor=colors.paper)
+    axes: Any = figure.add_axes((0.0, 0.02, 0.98, 0.86), projection="3d")
+    low, high = moved.points.min(axis=(0, 1)), moved.points.max(axis=(0, 1))
+    margin = 0.08 * float(np.max(high - low)) + 1e-6
+    hold = max(1, frames // 6)
+
+    def draw(i: int) -> None:
+        at = min(i, frames - 1)
+        axes.clear()
+        axes.set_facecolor(colors.paper)
+        for side, axis in enumerate((axes.xaxis, axes.yaxis, axes.zaxis)):
+            axis.set_pane_color((0, 0, 0, 0))
+            axis.label.set_color(colors.ink)
+            axis.set_tick_params(colors=colors.ink, labelsize=7)
+            axis.set_label_text(f"direction {side}", fontsize=8)
+        for color, word in zip(colors.lines * 9, dict.fromkeys(moved.words), strict=False):
+            own = [k for k, one in enumerate(moved.words) if one == word]
+            for k in own:
+                axes.plot(*moved.points[: at + 1, k].T, color=color, alpha=0.35, linewidth=0.8)
+            axes.scatter(*moved.points[at, own].T, color=color, s=28, label=word, depthshade=False)
+            for k in own:
+                axes.text(*moved.points[at, k], f" {k}", fontsize=7, color=colors.ink)
+        axes.set(
+            xlim=(low[0] - margin, high[0] + margin),
+            ylim=(low[1] - margin, high[1] + margin),
+            zlim=(low[2] - margin, high[2] + margin),
+        )
+        axes.view_init(elev=22, azim=-60 + 60 * i / (frames + hold))
+        title = f"{titled(name, moved.what)}\npositions (the numbers, tokens) multiplied by {moved.shares[at]:.2f}"
+        figure.suptitle(title, color=colors.ink, fontsize=10)
+        legend = axes.legend(loc="upper left", fontsize=8, frameon=False, labelcolor=colors.ink)
+        legend.set_title("word", prop={"size": 8})
+        legend.get_title().set_color(colors.ink)
+
+    def page() -> str:
+        whole = _plotly_figure(moved, colors, titled(name, moved.what))
+        return str(whole.to_html(include_plotlyjs=True, full_html=True))
+
+    draw(0)
+    return Animation(figure, draw, frames + hold, 110, titled(name, moved.what), page)

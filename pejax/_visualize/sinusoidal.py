@@ -1,0 +1,195 @@
+"""Pictures of what an encoding adds to the input: as a heat map, as curves, and how alike positions are."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from pejax._encoding import Dims, Encoding, Params
+from pejax._visualize.layer import LENGTH, check_axes, check_count, check_hooks, settled, trained_length
+from pejax._visualize.style import (
+    Figure,
+    chosen,
+    color_bar,
+    grid,
+    heat_map,
+    legend,
+    line_style,
+    mark_trained,
+    new_figure,
+    theme_of,
+    titled,
+)
+
+
+def added_table(
+    picture: str, encoding: Encoding, dims: Dims, params: Params | None, length: int | None
+) -> Float[np.ndarray, "T C"]:
+    """Return what `embed` adds at positions 0 ... T-1: what it makes of tokens that are 0."""
+    check_hooks(picture, encoding, "embed")
+    check_axes(picture, dims, 1)
+    if length is not None:
+        check_count(picture, length=length)
+    length = length or trained_length(dims) or 2 * LENGTH
+    embed = encoding.embed
+    assert embed is not None  # checked above
+    zeros = jnp.zeros((length, dims.width), jnp.float32)
+    return np.asarray(embed(settled(encoding, params, length), zeros, jnp.arange(length)))
+
+
+def _beyond(dims: Dims, length: int) -> float | None:
+    """Return where the trained positions end, if the picture goes beyond them."""
+    trained = trained_length(dims)
+    return None if trained is None or trained >= length else trained - 0.5
+
+
+def plot_embedding(
+    encoding: Encoding,
+    dims: Dims,
+    params: Params | None = None,
+    *,
+    length: int | None = None,
+    name: str | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Draw what an encoding adds to the input as a heat map: one row per position, one column per channel.
+
+    `E[p, c] = embed(0)[p, c]`, for the sinusoid `sin` and `cos` of `p · base^(-2i/C)` in turn
+
+    Args:
+        encoding: that embeds, as `sinusoidal` and `learned` do.
+        dims: it was made for, on one axis.
+        params: its parameters, not yet adapted. None = the initial ones.
+        length: T, tokens. None = the trained length. The end of the trained positions is marked.
+        name: of the encoding, for the title.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: an encoding that embeds nothing, more than one axis, a length below 1 or beyond a learned table, or
+            an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762), section 3.5.
+
+    Example:
+        >>> dims = pejax.Dims(heads=4, head_dim=16, extent=64)
+        >>> figure = pejax.visualize.plot_embedding(pejax.encodings.sinusoidal(dims), dims, length=96)
+    """
+    colors = theme_of("plot_embedding", theme)
+    table = added_table("plot_embedding", encoding, dims, params, length)
+    figure, panels = new_figure(colors, panel=(6.4, 4.2))
+    axes = panels[0, 0]
+    image = heat_map(axes, table, colors, signed=True)
+    beyond = _beyond(dims, len(table))
+    mark_trained(axes, colors, beyond, horizontal=True, label=f"trained length, {trained_length(dims)} tokens")
+    if beyond is not None:
+        legend(axes, colors, loc="lower right")
+    axes.set(xlabel="channel", ylabel="position, tokens", title=titled(name, "what is added to the input"))
+    color_bar(figure, image, axes, colors, "added to the input")
+    return figure
+
+
+def plot_embedding_curves(
+    encoding: Encoding,
+    dims: Dims,
+    params: Params | None = None,
+    *,
+    length: int | None = None,
+    channels: Sequence[int] | None = None,
+    name: str | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Draw what an encoding adds to single channels against the position, one panel per channel.
+
+    `p ↦ E[p, c]` as in `plot_embedding`; a sinusoid's channels 2i and 2i + 1 share the wavelength `2π · base^(2i/C)`.
+
+    Args:
+        encoding: that embeds.
+        dims: it was made for, on one axis.
+        params: its parameters, not yet adapted. None = the initial ones.
+        length: T, tokens. None = the trained length.
+        channels: those drawn. None = five, more of the first ones.
+        name: of the encoding, for the title.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: as `plot_embedding`, or a channel that is not there.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762), section 3.5.
+
+    Example:
+        >>> dims = pejax.Dims(heads=4, head_dim=16, extent=64)
+        >>> figure = pejax.visualize.plot_embedding_curves(pejax.encodings.sinusoidal(dims), dims, channels=[0, 16, 62])
+    """
+    colors = theme_of("plot_embedding_curves", theme)
+    table = added_table("plot_embedding_curves", encoding, dims, params, length)
+    width = table.shape[1]
+    few = sorted({0, width // 8, width // 4, width // 2, width - 1}) if channels is None else channels
+    shown = chosen("plot_embedding_curves", "channels", few, width, 5)
+    figure, panels = new_figure(
+        colors, len(shown), panel=(6.8, 1.25), title=titled(name, "channels by position"), sharex=True, sharey=True
+    )
+    for i, (axes, channel) in enumerate(zip(panels[:, 0], shown, strict=True)):
+        axes.plot(np.arange(len(table)), table[:, channel], linewidth=1.4, **line_style(colors, i))
+        axes.set_ylabel(f"channel {channel}")
+        grid(axes, colors)
+        mark_trained(axes, colors, _beyond(dims, len(table)))
+    panels[-1, 0].set_xlabel("position, tokens")
+    return figure
+
+
+def plot_position_similarity(
+    encoding: Encoding,
+    dims: Dims,
+    params: Params | None = None,
+    *,
+    length: int | None = None,
+    name: str | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Draw how alike positions are: the cosine of what is added to every two of them, and from three of them on.
+
+    `cos(p, p') = E_p · E_p' / (|E_p| |E_p'|)`; for the sinusoid it is the mean over pairs i of `cos((p' - p) f_i)`: a
+    function of the distance alone, that falls quickly, then slowly, and not monotonically.
+
+    Args:
+        encoding: that embeds.
+        dims: it was made for, on one axis.
+        params: its parameters, not yet adapted. None = the initial ones.
+        length: T, tokens. None = the trained length.
+        name: of the encoding, for the title.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: as `plot_embedding`.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Wang & Chen 2020, "What Do Position Embeddings Learn?" (arXiv 2010.04903), figure 1.
+
+    Example:
+        >>> dims = pejax.Dims(heads=8, head_dim=64, extent=50)
+        >>> figure = pejax.visualize.plot_position_similarity(pejax.encodings.sinusoidal(dims), dims)
+    """
+    colors = theme_of("plot_position_similarity", theme)
+    table = added_table("plot_position_similarity", encoding, dims, params, length).astype(np.float64)
+    unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-30)
+    cosines = unit @ unit.T
+    figure, panels = new_figure(colors, 1, 2, panel=(4.8, 3.8), title=titled(name, "how alike positions are"))
+    left, right = panels[0]
+    image = heat_map(left, cosines, colors, signed=True, top=1.0, aspect="equal")
+    mark_trained(left, colors, _beyond(dims, len(table)), also_y=True)
+    left.set(xlabel="position, tokens", ylabel="position, tokens", title="cosine of every two positions")
+    color_bar(figure, image, left, colors, "cosine")
+    for i, start in enumerate(sorted({0, len(table) // 2, len(table) - 1})):
+        right.plot(
+            np.arange(len(table)) - start, cosines[start], label=f"from position {start}", **line_style(colors, i)
+        )
+    right.set(xlabel="distance to the other position, tokens", ylabel="cosine", title="cosine by distance")
+    grid(right, colors)
+    legend(right, colors)
+    return figure

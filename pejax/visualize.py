@@ -1,0 +1,85 @@
+"""Pictures of encodings, computed by the library's own functions: one function per picture.
+
+    dims = pejax.Dims(heads=8, head_dim=64, causal=True)
+    figure = pejax.visualize.plot_bias(pejax.encodings.alibi(dims), dims, length=32)
+    figure.savefig("alibi.png")
+
+The extra `pejax[visualize]` brings matplotlib, plotly and Pillow. Nothing of it is loaded before a picture is drawn, no
+display is needed, and pyplot's state is left alone. `python -m pejax.visualize alibi --out=figures/` writes all
+pictures that suit one encoding.
+"""
+
+from pejax._visualize.animation import Animation
+from pejax._visualize.attention_maps import (
+    plot_attention_entropy,
+    plot_attention_weights,
+    plot_extrapolation,
+    plot_logits_by_distance,
+    plot_visited_tiles,
+    plot_word_order,
+)
+from pejax._visualize.bias import (
+    plot_bias,
+    plot_bias_curves,
+    plot_grid_bias,
+    plot_logit_terms,
+    plot_shaw_table,
+    plot_slopes,
+    plot_t5_buckets,
+    plot_transformer_xl_terms,
+)
+from pejax._visualize.command import main
+from pejax._visualize.extensions import plot_decay_bounds, plot_interpolated_positions, plot_logit_extrapolation
+from pejax._visualize.frequencies import plot_learned_frequencies, plot_plane_waves, plot_wavelengths
+from pejax._visualize.history import plot_family_tree, plot_timeline
+from pejax._visualize.points import animate_token_points, plot_token_points
+from pejax._visualize.rotation import (
+    animate_needle,
+    animate_rotation,
+    plot_needle,
+    plot_rotary_steps,
+    plot_rotation,
+    plot_rotation_angles,
+)
+from pejax._visualize.sinusoidal import plot_embedding, plot_embedding_curves, plot_position_similarity
+
+__all__ = [
+    "Animation",
+    "animate_needle",
+    "animate_rotation",
+    "animate_token_points",
+    "main",
+    "plot_attention_entropy",
+    "plot_attention_weights",
+    "plot_bias",
+    "plot_bias_curves",
+    "plot_decay_bounds",
+    "plot_embedding",
+    "plot_embedding_curves",
+    "plot_extrapolation",
+    "plot_family_tree",
+    "plot_grid_bias",
+    "plot_interpolated_positions",
+    "plot_learned_frequencies",
+    "plot_logit_extrapolation",
+    "plot_logit_terms",
+    "plot_logits_by_distance",
+    "plot_needle",
+    "plot_plane_waves",
+    "plot_position_similarity",
+    "plot_rotary_steps",
+    "plot_rotation",
+    "plot_rotation_angles",
+    "plot_shaw_table",
+    "plot_slopes",
+    "plot_t5_buckets",
+    "plot_timeline",
+    "plot_token_points",
+    "plot_transformer_xl_terms",
+    "plot_visited_tiles",
+    "plot_wavelengths",
+    "plot_word_order",
+]
+
+if __name__ == "__main__":
+    main()

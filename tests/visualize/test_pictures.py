@@ -1,0 +1,409 @@
+"""Every picture: its example runs, its numbers are those of the library's functions, and it leaves pyplot alone."""
+
+import doctest
+import inspect
+import runpy
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import pejax
+from pejax import visualize
+from pejax._visualize import attention_maps, command
+from pejax._visualize.layer import make_layer, weights_of
+from pejax._visualize.turning import measured_frequencies
+from pejax.visualize import Animation
+
+DRAWING = [name for name in visualize.__all__ if name.startswith(("plot_", "animate_"))]
+DIMS = pejax.Dims(heads=2, head_dim=8, extent=8, causal=True)
+BOTH_SIDES = pejax.Dims(heads=2, head_dim=8, extent=8)
+GRID = pejax.Dims(heads=2, head_dim=8, axes=2, extent=(3, 4))
+
+
+def images(figure):
+    """Return the numbers of every heat map of a figure, panel by panel, without its color bars."""
+    return [np.ma.filled(image.get_array(), np.nan) for axes in figure.axes for image in axes.get_images()]
+
+
+def lines(axes):
+    """Return the curves of a panel by their labels."""
+    return {line.get_label(): line.get_xydata() for line in axes.get_lines()}
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_the_example_of_a_picture_runs(name):
+    """It ends in a figure or an animation with something in every panel."""
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(visualize, name)))
+    space = {"pejax": pejax, "jax": jax}
+    for example in examples:
+        exec(example.source, space)
+    made = space.get("figure", space.get("animation"))
+    if isinstance(made, Animation):
+        made.draw(made.frames - 1)
+        made = made.figure
+    if isinstance(made, Figure):
+        assert all(axes.has_data() or not axes.axison for axes in made.axes)
+        made.draw_without_rendering()
+    else:
+        assert len(made.data) > 0
+        assert len(made.frames) == 3
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_the_docstring_of_a_picture_says_all(name):
+    text = inspect.getdoc(getattr(visualize, name))
+    for section in ("Args:", "Raises:", "Reference:", "Example:"):
+        assert f"\n{section}" in text, section
+    for argument in inspect.signature(getattr(visualize, name)).parameters:
+        assert f"\n    {argument}: " in text, argument
+
+
+def test_pyplot_is_left_alone():
+    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+    assert "pyplot" not in inspect.getsource(command)
+
+
+@pytest.mark.parametrize("name", ["plot_timeline", "plot_needle", "plot_visited_tiles"])
+def test_a_dark_picture_has_light_ink_on_dark_paper(name):
+    figure = getattr(visualize, name)(theme="dark")
+    paper = np.mean(figure.get_facecolor()[:3])
+    for axes in figure.axes:
+        ink = np.mean(matplotlib_color(axes.title.get_color()))
+        assert ink - paper > 0.6
+        assert np.mean(axes.get_facecolor()[:3]) == paper
+
+
+def matplotlib_color(color):
+    """Return red, green and blue."""
+    from matplotlib.colors import to_rgb
+
+    return to_rgb(color)
+
+
+# Every picture that suits an encoding, as the command draws it, small
+
+
+SUITED = [
+    (name, picture.name) for name in pejax.ENCODINGS for picture in command.PICTURES
+    if picture.suits(command.subject_of(name))
+]  # fmt: skip
+LIGHT = {"needle", "rotation", "rotary_steps", "bias", "slopes", "embedding", "grid_bias", "timeline"}
+ONCE = {"alibi", "rope", "learned"}
+
+
+def test_every_encoding_has_pictures_of_what_it_does():
+    for name in pejax.ENCODINGS:
+        own = {picture for one, picture in SUITED if one == name}
+        encoding = pejax.make_encoding(name, DIMS)
+        assert ("bias" in own) == (encoding.bias is not None)
+        assert ("rotation" in own) == (encoding.rotate is not None)
+        assert ("embedding" in own) == (encoding.embed is not None)
+        assert {"attention_weights", "extrapolation", "attention_entropy", "token_points"} <= own
+
+
+@pytest.mark.parametrize(
+    ("name", "picture"),
+    [pytest.param(*pair, marks=() if pair[0] in ONCE and pair[1] in LIGHT else pytest.mark.slow) for pair in SUITED],
+)
+def test_a_picture_of_the_command_is_drawn(name, picture):
+    (one,) = [one for one in command.PICTURES if one.name == picture]
+    made = one.draw(command.subject_of(name), "light")
+    made = made.figure if isinstance(made, Animation) else made
+    assert all(axes.has_data() or not axes.axison for axes in made.axes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("picture", [picture.name for picture in command.TOGETHER])
+def test_a_picture_of_all_encodings_is_drawn(picture):
+    (one,) = [one for one in command.TOGETHER if one.name == picture]
+    assert all(axes.has_data() or not axes.axison for axes in one.draw(None, "dark").axes)
+
+
+# Numbers
+
+
+def test_embedding_is_the_sinusoid():
+    figure = visualize.plot_embedding(pejax.encodings.sinusoidal(DIMS), DIMS, length=12)
+    np.testing.assert_allclose(images(figure)[0], pejax.sinusoidal_embedding(jnp.arange(12), 16), atol=1e-7)
+    curves = visualize.plot_embedding_curves(pejax.encodings.sinusoidal(DIMS), DIMS, length=12, channels=[0, 3])
+    wanted = np.asarray(pejax.sinusoidal_embedding(jnp.arange(12), 16))
+    for axes, channel in zip(curves.axes, (0, 3), strict=True):
+        np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), wanted[:, channel], atol=1e-7)
+
+
+def test_similarity_is_the_one_that_was_computed():
+    """At 512 channels from position 0: .741, .679, .616, .535 at 5, 10, 20, 40."""
+    dims = pejax.Dims(heads=8, head_dim=64, extent=50)
+    figure = visualize.plot_position_similarity(pejax.encodings.sinusoidal(dims), dims)
+    np.testing.assert_allclose(images(figure)[0][0, [0, 5, 10, 20, 40]], [1, 0.741, 0.679, 0.616, 0.535], atol=6e-4)
+
+
+def test_a_right_angle_walks_the_needle_around():
+    figure = visualize.plot_needle(positions=4)
+    tips = figure.axes[0].get_lines()[-1].get_xydata()
+    np.testing.assert_allclose(tips, [[1, 0], [0, 1], [-1, 0], [0, -1]], atol=1e-6)
+
+
+def test_products_of_turned_needles_stay_and_of_pushed_ones_do_not():
+    animation = visualize.animate_needle(positions=20)
+    animation.draw(19)
+    turned, pushed = (lines(animation.figure.axes[2])[name][:, 1] for name in ("rotated (RoPE)", "pushed (sinusoid)"))
+    np.testing.assert_allclose(turned, turned[0], atol=1e-6)
+    assert np.ptp(pushed) > 1
+
+
+@pytest.mark.parametrize("spec", ["rope", "rope(pairing='half')", "rope(rotary_dim=4)", "rope_axial", "rope_mixed"])
+def test_frequencies_are_measured_on_the_encoding(spec):
+    encoding = pejax.make_encoding(spec, DIMS)
+    params = pejax.init_params(encoding, jax.random.key(0))
+    wanted = {
+        "rope_axial": pejax.rope_axial_frequencies(8, axes=1)[0],
+        "rope_mixed": params.get("frequencies", np.zeros((2, 1, 4)))[0, 0],
+        "rope(rotary_dim=4)": pejax.rope_frequencies(8, rotary_dim=4),
+    }.get(spec, pejax.rope_frequencies(8))
+    found = measured_frequencies("test", encoding, DIMS, params)
+    np.testing.assert_allclose(found[0, 0], wanted, rtol=1e-5)
+
+
+def test_angles_and_cosines_are_those_of_the_frequencies():
+    figure = visualize.plot_rotation_angles(pejax.encodings.rope(DIMS), DIMS, length=20)
+    angles, cosines = images(figure)
+    wanted = np.arange(20)[:, None] * pejax.rope_frequencies(8)
+    np.testing.assert_allclose(angles, wanted, rtol=1e-5)
+    np.testing.assert_allclose(cosines, np.cos(wanted), atol=1e-5)
+
+
+def test_rotary_steps_show_rotated_queries():
+    figure = visualize.plot_rotary_steps(pejax.encodings.rope(DIMS), DIMS, words=("a", "b", "a"))
+    before, angles, after = images(figure)
+    wanted = pejax.rope_apply(jnp.asarray(before, jnp.float32)[:, None], jnp.arange(3))[:, 0]
+    np.testing.assert_allclose(after, wanted, atol=1e-5)
+    np.testing.assert_allclose(before[0], before[2])
+    np.testing.assert_allclose(angles, np.arange(3)[:, None] * pejax.rope_frequencies(8), rtol=1e-4)
+
+
+def test_plane_waves_are_cosines_of_the_frequencies():
+    axial = pejax.encodings.rope_axial(GRID)
+    figure = visualize.plot_plane_waves({"axial": axial}, GRID, pairs=[0, 3])
+    frequencies = pejax.rope_axial_frequencies(8)
+    for wave, pair in zip(images(figure), (0, 3), strict=True):
+        rows, columns = np.indices((3, 4))
+        np.testing.assert_allclose(
+            wave, np.cos(rows * frequencies[0, pair] + columns * frequencies[1, pair]), atol=1e-5
+        )
+
+
+def test_bias_is_alibis_and_hides_keys_after_the_query():
+    figure = visualize.plot_bias(pejax.encodings.alibi(DIMS), DIMS, length=6)
+    wanted = np.array(pejax.alibi_bias(jnp.arange(6), jnp.arange(6), pejax.alibi_slopes(2)))
+    wanted[:, ~np.tri(6, dtype=bool)] = np.nan
+    np.testing.assert_allclose(images(figure), wanted)
+
+
+def test_bias_curves_and_slopes_are_alibis():
+    figure = visualize.plot_bias_curves(pejax.encodings.alibi(DIMS), DIMS, length=10)
+    drawn = lines(figure.axes[0])
+    for head, slope in enumerate(np.asarray(pejax.alibi_slopes(2))):
+        np.testing.assert_allclose(drawn[f"head {head}"][:, 1], -slope * np.arange(10))
+    slopes = visualize.plot_slopes(heads=(12,), trained_length=4, length=8)
+    plain, scaled = slopes.axes[0].get_lines()
+    np.testing.assert_allclose(plain.get_ydata(), pejax.alibi_slopes(12))
+    np.testing.assert_allclose(scaled.get_ydata(), pejax.alibi_slopes(12) / 2)
+
+
+def test_bias_curves_of_both_sides_are_those_of_the_table():
+    encoding = pejax.encodings.t5(BOTH_SIDES)
+    params = pejax.init_params(encoding, jax.random.key(1))
+    figure = visualize.plot_bias_curves(encoding, BOTH_SIDES, params, length=5, heads=[1])
+    buckets = pejax.t5_bucket(jnp.arange(-4, 5), bidirectional=True)
+    wanted = np.stack([np.arange(-4, 5), params["heads"]["table"][1][buckets]], axis=1)
+    np.testing.assert_allclose(lines(figure.axes[0])["head 1"], wanted, rtol=1e-6)
+
+
+def test_bias_on_a_grid_is_euclidean():
+    figure = visualize.plot_grid_bias(pejax.encodings.alibi(GRID), GRID, patch=(1, 2), heads=[0])
+    rows, columns = np.indices((3, 4))
+    slope = float(pejax.alibi_slopes(2)[0])
+    np.testing.assert_allclose(images(figure)[0], -slope * np.hypot(rows - 1, columns - 2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["alibi", "shaw", "rope", "transformer_xl"])
+def test_logits_are_products_and_bias_and_their_softmax_the_weights(name):
+    figure = visualize.plot_logit_terms(pejax.make_encoding(name, DIMS), DIMS, length=5, head=1)
+    products, bias, logits, weights = (np.nan_to_num(one, nan=-np.inf) for one in images(figure))
+    np.testing.assert_allclose(np.tril(products + bias), np.tril(logits), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(jax.nn.softmax(logits, axis=-1), np.maximum(weights, 0), atol=1e-5)
+    assert (np.abs(np.tril(bias)).max() > 0) == (name != "rope")
+
+
+def test_four_terms_of_transformer_xl_add_up():
+    encoding = pejax.encodings.transformer_xl(DIMS)
+    terms = images(visualize.plot_transformer_xl_terms(encoding, DIMS, length=5, head=1))
+    logits = images(visualize.plot_logit_terms(encoding, DIMS, length=5, head=1))[2]
+    np.testing.assert_allclose(np.sum(terms, axis=0), logits, atol=1e-5)
+    assert np.nanmax(np.abs(np.diff(terms[2], axis=0))) < 1e-5  # no query in u·k
+    for diagonal in range(5):  # no content in v·Wr
+        assert np.ptp(np.diag(terms[3], -diagonal)) < 1e-5
+
+
+def test_t5_buckets_are_official():
+    """0 → 0, -1 → 1, -8 → 8, ≤ -128 → 15, +1 → 17, +8 → 24, ≥ +128 → 31."""
+    figure = visualize.plot_t5_buckets()
+    drawn = [dict(line.get_xydata()) for line in figure.axes[0].get_lines()[:2]]
+    both = {**drawn[0], **drawn[1]}
+    wanted = {0: 0, -1: 1, -8: 8, -16: 10, -128: 15, -160: 15, 1: 17, 8: 24, 64: 30, 128: 31}
+    assert {at: both[at] for at in wanted} == wanted
+
+
+def test_shaws_table_is_clipped():
+    figure = visualize.plot_shaw_table(pejax.encodings.shaw(BOTH_SIDES, clip=2), BOTH_SIDES, length=7)
+    at = np.arange(7)
+    np.testing.assert_array_equal(images(figure)[0], np.clip(at - at[:, None], -2, 2) + 2)
+
+
+def test_wavelengths_are_those_of_the_extensions():
+    frequencies = pejax.rope_frequencies(16)
+    known = {"base": 10000.0, "trained_length": 64, "factor": 4.0}
+    figure = visualize.plot_wavelengths(frequencies, **known, long_factors=np.linspace(1, 4, 8))
+    drawn = lines(figure.axes[0])
+    for name, extend in (("NTK", pejax.extend_ntk), ("YaRN", pejax.extend_yarn), ("trained", None)):
+        found = frequencies if extend is None else extend(frequencies, rotary_dim=16, **known)[0]
+        np.testing.assert_allclose(drawn[name][:, 1], 2 * np.pi / found, rtol=1e-5)
+    np.testing.assert_allclose(drawn["LongRoPE"][:, 1], 2 * np.pi / frequencies * np.linspace(1, 4, 8), rtol=1e-5)
+
+
+def test_interpolated_positions_stay_in_the_trained_range():
+    figure = visualize.plot_interpolated_positions(trained_length=64, length=128, wavelength=90.0)
+    drawn = lines(figure.axes[2])["in the trained range"]
+    np.testing.assert_allclose(drawn[:, 0], pejax.interpolate_positions(jnp.arange(0, 128, 2), 64, 128))
+    np.testing.assert_allclose(drawn[:, 1], np.cos(2 * np.pi * drawn[:, 0] / 90), atol=1e-5)
+
+
+def test_bounds_hold_and_the_product_does_not_decay():
+    right = visualize.plot_decay_bounds(head_dim=64, trained_length=64).axes[1]
+    drawn = lines(right)
+    assert np.all(drawn["|q·k|, one draw"][:, 1] <= drawn["bound of the product (RoFormer)"][:, 1])
+    bound = drawn["bound of the interpolation error (PI)"][0, 1]
+    assert 0 < drawn["interpolation error"][:, 1].max() <= bound
+    assert np.any(np.diff(drawn["|q·k|, one draw"][:, 1]) > 0)
+    draws = jax.random.normal(jax.random.key(0), (2, 32, 2), jnp.float32).reshape(2, 1, 1, 64)
+    at = [pejax.rope_apply(draws[0], jnp.array([9])), pejax.rope_apply(draws[1], jnp.array([0]))]
+    product = dict(drawn["|q·k|, one draw"])[9.0]
+    np.testing.assert_allclose(product, abs(float(jnp.sum(at[0] * at[1]))), rtol=1e-4)
+
+
+def test_logits_explode_beyond_the_trained_length_and_not_within():
+    figure = visualize.plot_logit_extrapolation()
+    within, beyond, between = (lines(axes)["logit a(s)"][:, 1] for axes in figure.axes)
+    assert np.abs(within).max() < 3
+    assert np.abs(between).max() < 3
+    assert np.abs(beyond).max() > 50
+
+
+def test_ropes_logits_are_not_monotone():
+    dims = pejax.Dims(heads=1, head_dim=64, extent=50)
+    figure = visualize.plot_logits_by_distance(pejax.encodings.rope(dims), dims, draws=8)
+    mean = lines(figure.axes[0])["mean of 8 words"][:, 1]
+    assert mean[0] == mean.max()
+    assert np.diff(mean).max() > 0.2
+    words = [jax.random.normal(jax.random.key(seed), (64,), jnp.float32) for seed in range(8)]
+    turn = lambda word, at: pejax.rope_apply(word[None, None], jnp.array([at]))
+    wanted = np.mean([float(jnp.sum(turn(word, 0) * turn(word, 7))) / 8 for word in words])
+    np.testing.assert_allclose(mean[7], wanted, rtol=1e-4)
+
+
+def test_entropy_of_sinusoids_is_the_lowest_of_one_head():
+    """The opposite of what one source concludes from the same comparison, with ALiBi's single head."""
+    dims = pejax.Dims(heads=1, head_dim=32, extent=16)
+    found = {
+        name: attention_maps.entropies(pejax.make_encoding(name, dims), dims, None, 128, draws=6).mean()
+        for name in ("sinusoidal", "rope", "alibi")
+    }
+    assert found["sinusoidal"] < found["rope"] - 0.2
+    assert found["sinusoidal"] < found["alibi"] - 0.2
+    assert abs(found["rope"] - 4.37) < 0.06
+    assert abs(found["alibi"] - 4.37) < 0.06
+
+
+def test_weights_are_those_of_attend():
+    """`attend` with the values e_j gives the weights."""
+    for spec, extend in (("alibi", "none"), ("rope", "self_extend(group=2, window=3)")):
+        encoding = pejax.make_encoding(spec, DIMS, extend)
+        layer = make_layer(encoding, DIMS, None, 8)
+        values = jnp.broadcast_to(jnp.eye(8, dtype=jnp.float32)[:, None], (8, 2, 8))
+        params = pejax.init_params(encoding, jax.random.key(0))
+        wanted = pejax.attend(encoding, layer.q, layer.k, values, params=params, extent=8)
+        np.testing.assert_allclose(weights_of(encoding, DIMS, layer), wanted.transpose(1, 0, 2), atol=2e-6)
+
+
+def test_without_position_word_order_is_lost():
+    encodings = {name: pejax.make_encoding(name, BOTH_SIDES) for name in ("none", "rope", "t5")}
+    figure = visualize.plot_word_order(encodings, BOTH_SIDES)
+    difference = [np.abs(one).max() for one in images(figure)[2::3]]
+    assert difference[0] < 1e-5
+    assert min(difference[1:]) > 1e-2
+
+
+def test_tiles_visited_hold_all_pairs_that_are_seen():
+    figure = visualize.plot_visited_tiles(length=16, block=4, window=5, segments=(5, 7))
+    causal = images(figure)[1]
+    np.testing.assert_array_equal(causal > 0.8, np.tri(16, dtype=bool))
+    for numbers in images(figure):
+        tiles = numbers.reshape(4, 4, 4, 4).max(axis=(1, 3)) > 0.4
+        assert f"{tiles.sum()} of 16" in " ".join(axes.get_title() for axes in figure.axes)
+
+
+def test_learned_frequencies_are_the_ones_given():
+    before = np.asarray(pejax.rope_mixed_frequencies(jax.random.key(0), 2, 8))
+    figure = visualize.plot_learned_frequencies(before, 2 * before)
+    np.testing.assert_allclose(lines(figure.axes[1])["after"].T[::-1], 2 * before[1])
+
+
+@pytest.mark.parametrize("name", ["none", "sinusoidal", "rope", "alibi"])
+def test_token_points_move_as_the_encoding_moves_them(name):
+    encoding = pejax.make_encoding(name, BOTH_SIDES)
+    figure = visualize.plot_token_points(encoding, BOTH_SIDES, words=("a", "b") * 4, frames=2)
+    clouds = [[np.stack([one.x, one.y, one.z], axis=1) for one in frame.data] for frame in figure.frames]
+    assert all(np.ptp(cloud, axis=0).max() < 1e-5 for cloud in clouds[0])  # equal words are one point
+    moved = max(np.abs(end - start).max() for start, end in zip(*clouds, strict=True))
+    assert moved < 1e-5 if name == "none" else moved > 1e-3
+
+
+def test_the_gallery_shows_every_picture_as_it_is_written():
+    root = Path(__file__).parents[2]
+    made = runpy.run_path(str(root / "docs" / "make_gallery.py"))
+    assert made["page"]() == (root / "docs" / "gallery.md").read_text(), "run: python docs/make_gallery.py"
+    items = [item for section in made["SECTIONS"].values() for item in section]
+    assert {item.function for item in items} == set(DRAWING)
+    files = {item.file for item in items if item.picture}
+    assert files == {path.name for path in made["FIGURES"].iterdir()}
+    assert sum((made["FIGURES"] / name).stat().st_size for name in files) < 4e6
+
+
+def test_every_encoding_and_extension_is_in_the_history():
+    from pejax._visualize.history import METHODS
+
+    names = {method.here for method in METHODS}
+    elsewhere = {"pi", "resize"}  # position interpolation is there as linear, resizing as the table of a grid
+    assert {*pejax.ENCODINGS, *pejax.EXTENSIONS} - elsewhere <= names
+    known = {method.name: (method.year, method.month) for method in METHODS}
+    for method in METHODS:
+        assert all(known[parent] <= (method.year, method.month) for parent in method.parents), method.name
+        if "arXiv" in method.source:
+            assert method.source.split("arXiv ")[1][:4] == f"{method.year % 100}{method.month:02d}"
+
+
+@pytest.mark.parametrize("name", ["alibi", "fire", "t5"])
+def test_panels_that_share_a_scale_share_their_colors(name):
+    figure = visualize.plot_bias(pejax.make_encoding(name, DIMS), DIMS, length=6)
+    drawn = [image for axes in figure.axes for image in axes.get_images()]
+    assert len({(image.get_cmap().name, image.get_clim()) for image in drawn}) == 1
+    low, high = drawn[0].get_clim()
+    numbers = np.array(images(figure))
+    assert low <= np.nanmin(numbers)
+    assert np.nanmax(numbers) <= high
