@@ -9,39 +9,22 @@ display is needed, and pyplot's state is left alone. `python -m pejax.visualize 
 pictures that suit one encoding.
 """
 
+from pejax._visualize.angles import plot_rotation_angles
 from pejax._visualize.animation import Animation
-from pejax._visualize.attention_maps import (
-    plot_attention_entropy,
-    plot_attention_weights,
-    plot_extrapolation,
-    plot_logits_by_distance,
-    plot_visited_tiles,
-    plot_word_order,
-)
-from pejax._visualize.bias import (
-    plot_bias,
-    plot_bias_curves,
-    plot_grid_bias,
-    plot_logit_terms,
-    plot_shaw_table,
-    plot_slopes,
-    plot_t5_buckets,
-    plot_transformer_xl_terms,
-)
+from pejax._visualize.attention_by_distance import plot_attention_entropy, plot_logits_by_distance
+from pejax._visualize.attention_maps import plot_attention_weights, plot_extrapolation
+from pejax._visualize.attention_masks import plot_visited_tiles, plot_word_order
+from pejax._visualize.bias import plot_bias, plot_bias_curves, plot_grid_bias
+from pejax._visualize.bias_terms import plot_logit_terms, plot_shaw_table, plot_t5_buckets, plot_transformer_xl_terms
 from pejax._visualize.command import main
 from pejax._visualize.extensions import plot_decay_bounds, plot_interpolated_positions, plot_logit_extrapolation
 from pejax._visualize.frequencies import plot_learned_frequencies, plot_plane_waves, plot_wavelengths
 from pejax._visualize.history import plot_family_tree, plot_timeline
+from pejax._visualize.needle import animate_needle, plot_needle
 from pejax._visualize.points import animate_token_points, plot_token_points
-from pejax._visualize.rotation import (
-    animate_needle,
-    animate_rotation,
-    plot_needle,
-    plot_rotary_steps,
-    plot_rotation,
-    plot_rotation_angles,
-)
+from pejax._visualize.rotation import animate_rotation, plot_rotary_steps, plot_rotation
 from pejax._visualize.sinusoidal import plot_embedding, plot_embedding_curves, plot_position_similarity
+from pejax._visualize.slopes import plot_slopes
 
 __all__ = [
     "Animation",

@@ -12,7 +12,22 @@ from typing import Any, NamedTuple, NoReturn
 from pejax._encoding import Dims, Encoding
 from pejax._encodings.rope import rope_frequencies
 from pejax._make import make_encoding, parse_spec
-from pejax._visualize import attention_maps, bias, extensions, frequencies, history, points, rotation, sinusoidal
+from pejax._visualize import (
+    angles,
+    attention_by_distance,
+    attention_maps,
+    attention_masks,
+    bias,
+    bias_terms,
+    extensions,
+    frequencies,
+    history,
+    needle,
+    points,
+    rotation,
+    sinusoidal,
+    slopes,
+)
 from pejax._visualize.animation import Animation
 from pejax._visualize.demonstrations import found_long_factors, trained_frequencies
 from pejax._visualize.style import THEMES, require
@@ -130,15 +145,15 @@ PICTURES = (
         one.wide, WIDE, length=_length(one, WIDE), name=one.spec, theme=theme)),
     Picture("position_similarity", _embeds, lambda one, theme: sinusoidal.plot_position_similarity(
         one.wide, WIDE, name=one.spec, theme=theme)),
-    Picture("needle", _named("rope"), lambda one, theme: rotation.plot_needle(theme=theme)),
-    Picture("needle_animation", _named("rope"), lambda one, theme: rotation.animate_needle(theme=theme)),
+    Picture("needle", _named("rope"), lambda one, theme: needle.plot_needle(theme=theme)),
+    Picture("needle_animation", _named("rope"), lambda one, theme: needle.animate_needle(theme=theme)),
     Picture("rotation", _rotates, lambda one, theme: rotation.plot_rotation(
         one.sequence, SEQUENCE, name=one.spec, theme=theme)),
     Picture("rotation_animation", _rotates, lambda one, theme: rotation.animate_rotation(
         one.sequence, SEQUENCE, name=one.spec, theme=theme)),
     Picture("rotary_steps", _rotates, lambda one, theme: rotation.plot_rotary_steps(
         one.sequence, SEQUENCE, name=one.spec, theme=theme)),
-    Picture("rotation_angles", _rotates, lambda one, theme: rotation.plot_rotation_angles(
+    Picture("rotation_angles", _rotates, lambda one, theme: angles.plot_rotation_angles(
         one.wide, WIDE, length=2 * 64, name=one.spec, theme=theme)),
     Picture("plane_waves", _rotates, _plane_waves),
     Picture("learned_frequencies", _named("rope_mixed"), _learned_frequencies),
@@ -152,27 +167,27 @@ PICTURES = (
         one.sequence, SEQUENCE, name=one.spec, theme=theme)),
     Picture("grid_bias", _biased, lambda one, theme: bias.plot_grid_bias(
         one.on_grid, GRID, patch=(4, 9), name=one.spec, theme=theme)),
-    Picture("slopes", _named("alibi"), lambda one, theme: bias.plot_slopes(theme=theme)),
-    Picture("scaled_slopes", _named("alibi"), lambda one, theme: bias.plot_slopes(
+    Picture("slopes", _named("alibi"), lambda one, theme: slopes.plot_slopes(theme=theme)),
+    Picture("scaled_slopes", _named("alibi"), lambda one, theme: slopes.plot_slopes(
         heads=(8,), trained_length=512, length=2048, theme=theme)),
-    Picture("t5_buckets", _named("t5"), lambda one, theme: bias.plot_t5_buckets(theme=theme)),
-    Picture("transformer_xl_terms", _named("transformer_xl"), lambda one, theme: bias.plot_transformer_xl_terms(
+    Picture("t5_buckets", _named("t5"), lambda one, theme: bias_terms.plot_t5_buckets(theme=theme)),
+    Picture("transformer_xl_terms", _named("transformer_xl"), lambda one, theme: bias_terms.plot_transformer_xl_terms(
         one.sequence, SEQUENCE, name=one.spec, theme=theme)),
-    Picture("shaw_table", _named("shaw"), lambda one, theme: bias.plot_shaw_table(
+    Picture("shaw_table", _named("shaw"), lambda one, theme: bias_terms.plot_shaw_table(
         one.wide, WIDE, name=one.spec, theme=theme)),
-    Picture("logit_terms", _biased, lambda one, theme: bias.plot_logit_terms(
+    Picture("logit_terms", _biased, lambda one, theme: bias_terms.plot_logit_terms(
         one.sequence, SEQUENCE, length=16, head=2, name=one.spec, theme=theme)),
-    Picture("logit_terms_on_a_grid", _biased, lambda one, theme: bias.plot_logit_terms(
+    Picture("logit_terms_on_a_grid", _biased, lambda one, theme: bias_terms.plot_logit_terms(
         make_encoding(one.spec, SMALL_GRID), SMALL_GRID, name=f"{one.spec}, 5 x 5 patches", theme=theme)),
-    Picture("logits_by_distance", _always, lambda one, theme: attention_maps.plot_logits_by_distance(
+    Picture("logits_by_distance", _always, lambda one, theme: attention_by_distance.plot_logits_by_distance(
         one.longer(WIDE), WIDE, name=one.spec, theme=theme)),
     Picture("attention_weights", _always, lambda one, theme: attention_maps.plot_attention_weights(
         one.sequence, SEQUENCE, name=one.spec, theme=theme)),
     Picture("extrapolation", _always, lambda one, theme: attention_maps.plot_extrapolation(
         one.compared(SEQUENCE), SEQUENCE, theme=theme)),
-    Picture("attention_entropy", _always, lambda one, theme: attention_maps.plot_attention_entropy(
+    Picture("attention_entropy", _always, lambda one, theme: attention_by_distance.plot_attention_entropy(
         one.compared(BOTH_SIDES), BOTH_SIDES, theme=theme)),
-    Picture("word_order", _always, lambda one, theme: attention_maps.plot_word_order(
+    Picture("word_order", _always, lambda one, theme: attention_masks.plot_word_order(
         {"none": make_encoding("none", BOTH_SIDES), one.spec: one.both_sides}, BOTH_SIDES, theme=theme)),
     Picture("token_points", _always, lambda one, theme: points.animate_token_points(
         one.both_sides, BOTH_SIDES, name=one.spec, theme=theme)),
@@ -188,14 +203,14 @@ ONE_HEAD = Dims(heads=1, head_dim=32, extent=16)
 TOGETHER = (
     Picture("timeline", _always, lambda one, theme: history.plot_timeline(theme=theme)),
     Picture("family_tree", _always, lambda one, theme: history.plot_family_tree(theme=theme)),
-    Picture("visited_tiles", _always, lambda one, theme: attention_maps.plot_visited_tiles(theme=theme)),
+    Picture("visited_tiles", _always, lambda one, theme: attention_masks.plot_visited_tiles(theme=theme)),
     Picture("extrapolation", _always, lambda one, theme: attention_maps.plot_extrapolation(
         _everything(SEQUENCE), SEQUENCE, theme=theme)),
-    Picture("attention_entropy", _always, lambda one, theme: attention_maps.plot_attention_entropy(
+    Picture("attention_entropy", _always, lambda one, theme: attention_by_distance.plot_attention_entropy(
         _everything(BOTH_SIDES), BOTH_SIDES, theme=theme)),
-    Picture("attention_entropy_of_one_head", _always, lambda one, theme: attention_maps.plot_attention_entropy(
+    Picture("attention_entropy_of_one_head", _always, lambda one, theme: attention_by_distance.plot_attention_entropy(
         _everything(ONE_HEAD), ONE_HEAD, lengths=(8, 16, 32, 64, 128), draws=20, theme=theme)),
-    Picture("word_order", _always, lambda one, theme: attention_maps.plot_word_order(
+    Picture("word_order", _always, lambda one, theme: attention_masks.plot_word_order(
         {name: make_encoding(name, BOTH_SIDES) for name in ("none", "alibi", "sinusoidal", "rope", "t5")},
         BOTH_SIDES, theme=theme)),
 )  # fmt: skip

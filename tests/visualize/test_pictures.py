@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 import pejax
 from pejax import visualize
-from pejax._visualize import attention_maps, command
+from pejax._visualize import attention_by_distance, command
 from pejax._visualize.layer import make_layer, weights_of
 from pejax._visualize.turning import measured_frequencies
 from pejax.visualize import Animation
@@ -321,7 +321,7 @@ def test_entropy_of_sinusoids_is_the_lowest_of_one_head():
     """The opposite of what one source concludes from the same comparison, with ALiBi's single head."""
     dims = pejax.Dims(heads=1, head_dim=32, extent=16)
     found = {
-        name: attention_maps.entropies(pejax.make_encoding(name, dims), dims, None, 128, draws=6).mean()
+        name: attention_by_distance.entropies(pejax.make_encoding(name, dims), dims, None, 128, draws=6).mean()
         for name in ("sinusoidal", "rope", "alibi")
     }
     assert found["sinusoidal"] < found["rope"] - 0.2

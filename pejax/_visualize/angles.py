@@ -1,0 +1,86 @@
+"""A picture of the angles of rotary encodings, by position and pair."""
+
+import numpy as np
+
+from pejax._encoding import Dims, Encoding, Params
+from pejax._visualize.layer import (
+    check_axes,
+    check_hooks,
+    extent_of,
+    settled,
+    trained_length,
+)
+from pejax._visualize.style import (
+    Figure,
+    chosen,
+    color_bar,
+    heat_map,
+    mark_trained,
+    new_figure,
+    theme_of,
+    titled,
+)
+from pejax._visualize.turning import measured_frequencies, unit_vectors
+
+
+def plot_rotation_angles(
+    encoding: Encoding,
+    dims: Dims,
+    params: Params | None = None,
+    *,
+    length: int | None = None,
+    head: int = 0,
+    name: str | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Draw the angles of a rotary encoding by position and pair, and their cosines.
+
+    `angle[p, i] = p · f_i`, `cos(angle[p, i])`: what a pair of query and key at distance p is multiplied by.
+
+    Args:
+        encoding: that rotates.
+        dims: it was made for, on one axis.
+        params: its parameters, not yet adapted. None = the initial ones.
+        length: T, tokens. None = the trained length. The end of the trained positions is marked.
+        head: whose pairs.
+        name: of the encoding, for the title.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: an encoding that rotates nothing, more than one axis, a length below 1, a head that is not there, or
+            an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 15.
+
+    Example:
+        >>> dims = pejax.Dims(heads=2, head_dim=16, extent=32)
+        >>> figure = pejax.visualize.plot_rotation_angles(pejax.encodings.rope(dims), dims, length=64)
+    """
+    picture, colors = "plot_rotation_angles", theme_of("plot_rotation_angles", theme)
+    check_hooks(picture, encoding, "rotate")
+    check_axes(picture, dims, 1)
+    chosen(picture, "head", [head], dims.heads, 1)
+    extent = extent_of(picture, dims, length)
+    assert isinstance(extent, int)  # one axis
+    params = settled(encoding, params, extent)
+    at = np.arange(extent)
+    angles = at[:, None] * measured_frequencies(picture, encoding, dims, params)[head, 0]
+    cosines = unit_vectors(picture, encoding, dims, params, at[:, None])[:, head, :, 0]
+    figure, panels = new_figure(colors, 1, 2, panel=(4.8, 3.9), title=titled(name, "rotation by position and pair"))
+    trained = trained_length(dims)
+    for axes, matrix, label, signed in (
+        (panels[0, 0], angles, "angle, radians", bool(np.any(angles < 0))),
+        (panels[0, 1], cosines, "cosine of the angle", True),
+    ):
+        image = heat_map(axes, matrix, colors, signed=signed)
+        if trained is not None and trained < extent:
+            mark_trained(axes, colors, trained - 0.5, horizontal=True)
+            axes.annotate(
+                f"trained: {trained} tokens", (0.03, trained - 0.5), xycoords=("axes fraction", "data"), fontsize=8,
+                va="bottom", color=colors.ink, bbox={"facecolor": colors.paper, "edgecolor": "none", "pad": 1},
+            )  # fmt: skip
+        axes.set(xlabel="pair of channels", ylabel="position, tokens", title=label.partition(",")[0])
+        color_bar(figure, image, axes, colors, label)
+    return figure

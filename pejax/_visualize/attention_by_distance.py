@@ -1,0 +1,200 @@
+"""Pictures of attention over lengths and distances: entropy, and products of queries and keys."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from pejax._encoding import Dims, Encoding, Params
+from pejax._visualize.attention_maps import _copies
+from pejax._visualize.layer import (
+    bias_of,
+    check_axes,
+    check_count,
+    check_encodings,
+    check_width,
+    extent_of,
+    make_layer,
+    products_of,
+    refuse,
+    trained_length,
+    weights_of,
+)
+from pejax._visualize.style import (
+    Figure,
+    grid,
+    legend,
+    line_style,
+    mark_trained,
+    new_figure,
+    theme_of,
+    titled,
+)
+
+
+def entropies(
+    encoding: Encoding, dims: Dims, params: Params | None, length: int, draws: int
+) -> Float[np.ndarray, "N H"]:
+    """Return the mean entropy of a row of weights, in nats, for each draw of tokens and projections and each head."""
+    found = []
+    for seed in range(draws):
+        weights = weights_of(encoding, dims, make_layer(encoding, dims, params, length, seed=seed))
+        found.append(-jnp.sum(jax.scipy.special.xlogy(weights, weights), axis=-1).mean(axis=-1))
+    return np.asarray(found)
+
+
+def plot_attention_entropy(
+    encodings: Mapping[str, Encoding],
+    dims: Dims,
+    params: Mapping[str, Params] | None = None,
+    *,
+    lengths: Sequence[int] = (8, 16, 32, 64, 128, 256),
+    draws: int = 4,
+    theme: str = "light",
+) -> Figure:
+    """Draw how spread attention is against the length: the entropy of its weights, for several encodings.
+
+    `H = -Σ_j w_ij ln w_ij`, nats, the mean over queries, draws and heads. A second panel has each head of the encodings
+    whose heads differ. It is `ln T` for uniform weights over T keys (causal: the mean of `ln(i + 1)`).
+
+    Args:
+        encodings: by name.
+        dims: they were made for, on one axis.
+        params: of each encoding, by name, not yet adapted. None, or a name that is not there = the initial ones.
+        lengths: T, tokens, at least two of them.
+        draws: of tokens and projections.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: no encoding, more than one axis, fewer than two lengths or one below 1, no draw, an encoding that
+            refuses a length, or an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Su 2021, https://kexue.fm/archives/8823, whose log-n scaling keeps this entropy from growing.
+
+    Example:
+        >>> dims = pejax.Dims(heads=2, head_dim=16)
+        >>> both = {"alibi": pejax.encodings.alibi(dims), "rope": pejax.encodings.rope(dims)}
+        >>> figure = pejax.visualize.plot_attention_entropy(both, dims, lengths=(8, 16), draws=1)
+    """
+    picture, colors = "plot_attention_entropy", theme_of("plot_attention_entropy", theme)
+    check_encodings(picture, encodings)
+    check_axes(picture, dims, 1)
+    check_count(picture, draws=draws, **{f"lengths[{i}]": length for i, length in enumerate(lengths)})
+    if len(lengths) < 2:
+        refuse(picture, "lengths must be at least two", tuple(lengths))
+    lengths = sorted(lengths)
+    found = {
+        name: np.stack([entropies(one, dims, (params or {}).get(name), length, draws) for length in lengths])
+        for name, one in encodings.items()
+    }
+    apart = {name: values.mean(axis=1) for name, values in found.items()}
+    apart = {name: heads for name, heads in apart.items() if np.ptp(heads[-1]) > 0.5}
+    figure, panels = new_figure(colors, 1, 2 if apart else 1, panel=(5.8, 4.4), sharey=True)
+    left = panels[0, 0]
+    rows = [np.log(np.arange(1, n + 1)).mean() if dims.causal else np.log(n) for n in lengths]
+    for i, (name, values) in enumerate(found.items()):
+        mean = values.mean(axis=(1, 2))
+        size = max(3.0, 9.0 - i)  # of curves that coincide, all are seen
+        style = {"marker": "os^Dv"[i % 5], "markersize": size, **line_style(colors, i)}
+        left.plot(lengths, mean, label=name, linewidth=1.5, **style)
+    left.set_title("mean over heads" if dims.heads > 1 else "one head")
+    for name, heads in apart.items():
+        style = line_style(colors, list(found).index(name))
+        panels[0, 1].plot(lengths, heads, linewidth=1.0, **style)
+        panels[0, 1].plot([], [], label=f"{name}, each head", **style)
+        panels[0, 1].set_title("encodings whose heads differ by more than 0.5 nats")
+    for axes in panels.flat:
+        axes.plot(lengths, rows, color=colors.faint, linewidth=3, zorder=0, label="uniform weights")
+        if isinstance(dims.extent, int) and lengths[0] < dims.extent < lengths[-1]:
+            mark_trained(axes, colors, dims.extent, label=f"trained length, {dims.extent} tokens")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [str(length) for length in lengths])
+        axes.set_xlabel("length, tokens")
+        grid(axes, colors)
+    handles, labels = left.get_legend_handles_labels()
+    legend(figure, colors, handles=handles, labels=labels, loc="outside right upper")
+    if apart:
+        named = dict(zip(*panels[0, 1].get_legend_handles_labels()[::-1], strict=True))
+        own = [f"{name}, each head" for name in apart]
+        legend(panels[0, 1], colors, handles=[named[label] for label in own], labels=own, loc="upper left")
+    left.set_ylabel("attention entropy, nats")
+    return figure
+
+
+def logits_by_distance(
+    encoding: Encoding, dims: Dims, params: Params | None, length: int, draws: int
+) -> Float[np.ndarray, "N H R"]:
+    """Return the logits of the last of `length` equal words for all of them, at distances 0, 1, ... before it."""
+    found = []
+    for seed in range(draws):
+        layer = _copies(encoding, dims, params, length, seed)
+        logits = products_of(encoding, dims, layer) + bias_of(encoding, layer)
+        found.append(np.asarray(logits)[:, -1, ::-1])
+    return np.stack(found)
+
+
+def plot_logits_by_distance(
+    encoding: Encoding,
+    dims: Dims,
+    params: Params | None = None,
+    *,
+    length: int | None = None,
+    draws: int = 32,
+    name: str | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Draw the logit between two copies of one word against their distance: the mean over words, its spread, one word.
+
+    `scale · q·k + bias` with `q = k` but for the position. RoPE's mean, `scale · |q|² · mean_i cos(d f_i)`, falls and
+    rises again: it is no decay, and single words differ from it.
+
+    Args:
+        encoding: any that does not rotate in bands.
+        dims: it was made for, on one axis, with width = heads · head_dim.
+        params: its parameters, not yet adapted. None = the initial ones.
+        length: distances up to length - 1, tokens. None = twice the trained length.
+        draws: words, normal; all heads of each are used.
+        name: of the encoding, for the title.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: an encoding in bands, more than one axis, another width, a length or draws below 1, or an unknown
+            theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Su et al. 2021 (arXiv 2104.09864), section 3.4.3, on a bound that decays; the product itself does not.
+
+    Example:
+        >>> dims = pejax.Dims(heads=1, head_dim=64, extent=32)
+        >>> figure = pejax.visualize.plot_logits_by_distance(pejax.encodings.rope(dims), dims, draws=4)
+    """
+    picture, colors = "plot_logits_by_distance", theme_of("plot_logits_by_distance", theme)
+    check_axes(picture, dims, 1)
+    check_count(picture, draws=draws)
+    if encoding.bands:
+        refuse(picture, "the encoding must rotate all pairs alike", f"{len(encoding.bands)} bands")
+    check_width(picture, dims)
+    trained = trained_length(dims)
+    extent = extent_of(picture, dims, length if length is not None or trained is None else 2 * trained)
+    assert isinstance(extent, int)  # one axis
+    logits = logits_by_distance(encoding, dims, params, extent, draws)
+    flat = logits.reshape(-1, extent)
+    mean, deviation = flat.mean(axis=0), flat.std(axis=0)
+    figure, panels = new_figure(colors, panel=(6.6, 4.0))
+    axes, at = panels[0, 0], np.arange(extent)
+    axes.fill_between(at, mean - deviation, mean + deviation, color=colors.lines[0], alpha=0.25, linewidth=0,
+                      label="one standard deviation (words, heads)")  # fmt: skip
+    axes.plot(at, flat[0], color=colors.lines[1], linewidth=1.0, label="one word")
+    axes.plot(at, mean, color=colors.lines[0], linewidth=1.8, label=f"mean of {len(flat)} words")
+    if trained is not None and trained < extent:
+        mark_trained(axes, colors, trained - 1, label=f"trained length, {trained} tokens")
+    title = titled(name, "logit between two copies of a word")
+    axes.set(xlabel="distance, tokens", ylabel="logit", title=title)
+    grid(axes, colors)
+    legend(figure, colors, loc="outside lower center", ncols=2)
+    return figure

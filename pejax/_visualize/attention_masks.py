@@ -1,0 +1,182 @@
+"""Pictures of what attention skips or cannot tell apart: tiles under masks, and the order of words."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from pejax._attention.core.masks import visible, visible_blocks
+from pejax._attention.core.options import Options
+from pejax._encoding import Dims, Encoding, Params
+from pejax._positions import TokenPositions
+from pejax._visualize.layer import (
+    check_axes,
+    check_count,
+    check_encodings,
+    make_layer,
+    positions_of,
+    refuse,
+    weights_of,
+)
+from pejax._visualize.style import (
+    Figure,
+    color_bar,
+    heat_map,
+    legend,
+    new_figure,
+    theme_of,
+)
+
+
+def plot_word_order(
+    encodings: Mapping[str, Encoding],
+    dims: Dims,
+    params: Mapping[str, Params] | None = None,
+    *,
+    sentence: Sequence[str] = ("dog", "bites", "man"),
+    seed: int = 0,
+    theme: str = "light",
+) -> Figure:
+    """Draw what attention makes of each word of a sentence, and of the same words in reverse.
+
+    Without position `attend(P x) = P attend(x)` for every permutation P: "dog bites man" and "man bites dog" give every
+    word the same output. So does a bias of `|distance|` alone (ALiBi, KERPLE) where no mask is causal: it knows who is
+    near, and not who comes first. Other encodings tell the two apart.
+
+    Args:
+        encodings: by name; the first panel is `none` of the mapping if you put it there.
+        dims: they were made for, on one axis, without a causal mask (which by itself tells positions apart).
+        params: of each encoding, by name, not yet adapted. None, or a name that is not there = the initial ones.
+        sentence: at least two words.
+        seed: of words and projections.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: no encoding, more than one axis, a causal model, fewer than two words, a word that is there twice,
+            or an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Kazemnejad et al. 2023 (arXiv 2305.19466), on what remains without an encoding.
+
+    Example:
+        >>> dims = pejax.Dims(heads=2, head_dim=8, extent=8)
+        >>> both = {"none": pejax.encodings.none(dims), "rope": pejax.encodings.rope(dims)}
+        >>> figure = pejax.visualize.plot_word_order(both, dims)
+    """
+    picture, colors = "plot_word_order", theme_of("plot_word_order", theme)
+    check_encodings(picture, encodings)
+    check_axes(picture, dims, 1)
+    if dims.causal:
+        refuse(picture, "dims.causal must be False: a causal mask tells positions apart by itself", True)
+    if len(sentence) < 2 or len(set(sentence)) < len(sentence):
+        refuse(picture, "sentence must be at least two different words", tuple(sentence))
+    words = jax.random.normal(jax.random.key(seed), (len(sentence), dims.width), jnp.float32)
+    figure, panels = new_figure(
+        colors, len(encodings), 3, panel=(3.5, 1.3 + 0.22 * len(sentence)), title="attention output of each word"
+    )
+    rows = list(sentence)
+    for row, (name, encoding) in zip(panels, encodings.items(), strict=True):
+        own = (params or {}).get(name)
+        forward, backward = (_outputs(encoding, dims, own, x) for x in (words, words[::-1]))
+        backward = backward[::-1]
+        top = float(np.max(np.abs([forward, backward])))
+        parts = {" ".join(sentence): forward, " ".join(reversed(sentence)): backward, "difference": backward - forward}
+        for axes, (label, matrix) in zip(row, parts.items(), strict=True):
+            image = heat_map(axes, matrix, colors, signed=True, top=top)
+            axes.set_yticks(range(len(rows)), rows)
+            axes.set_title(label)
+        row[0].set_ylabel(name, fontsize=11)
+        row[2].set_title(f"difference: at most {np.max(np.abs(backward - forward)):.2g}")
+        color_bar(figure, image, list(row), colors, "output", pad=0.01)
+    for axes in panels[-1]:
+        axes.set_xlabel("channel of the first head")
+    return figure
+
+
+def _outputs(encoding: Encoding, dims: Dims, params: Params | None, words: Array) -> np.ndarray:
+    """Return the output of the first head: the words' own first channels as values, weighted."""
+    layer = make_layer(encoding, dims, params, len(words), x=words)
+    return np.asarray(weights_of(encoding, dims, layer)[0] @ layer.x[:, : dims.head_dim])
+
+
+def plot_visited_tiles(
+    *,
+    length: int = 64,
+    block: int = 8,
+    window: int = 12,
+    segments: Sequence[int] = (20, 30, 10),
+    theme: str = "light",
+) -> Figure:
+    """Draw which pairs each mask shows, and which tiles of attention are visited for them.
+
+    A tile of `block × block` pairs is visited unless the least and largest order and segment of its tokens say that no
+    pair in it is seen. The rest is neither computed nor read.
+
+    Args:
+        length: T, tokens.
+        block: side of a tile, tokens.
+        window: of the masks with a window, tokens.
+        segments: lengths of packed sequences; what is left of T is padding.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: a length, block or window below 1, a length that is no multiple of the block, segments that do not
+            fit, or an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Dao et al. 2022, "FlashAttention" (arXiv 2205.14135), section 3.
+
+    Example:
+        >>> figure = pejax.visualize.plot_visited_tiles(length=32, segments=(12, 16))
+    """
+    picture, colors = "plot_visited_tiles", theme_of("plot_visited_tiles", theme)
+    check_count(picture, length=length, block=block, window=window)
+    if length % block:
+        refuse(picture, f"length must be a multiple of block={block}", length)
+    if not segments or min(segments) < 1 or sum(segments) > length:
+        refuse(picture, f"segments must be lengths of at least 1 that fit into {length} tokens", tuple(segments))
+    numbers = np.repeat(np.arange(1, len(segments) + 1), segments)
+    packed = jnp.asarray(np.pad(numbers, (0, length - len(numbers))), jnp.int32)
+    plain, order = TokenPositions(positions_of(length)), jnp.arange(length, dtype=jnp.int32)
+    masks: dict[str, tuple[TokenPositions, Options]] = {
+        "no mask": (plain, Options(1.0)),
+        "causal": (plain, Options(1.0, causal=True)),
+        f"window of {window}": (plain, Options(1.0, window=window)),
+        f"causal, window of {window}": (plain, Options(1.0, causal=True, window=window)),
+        "packed sequences, causal": (TokenPositions(order, order, segment_ids=packed), Options(1.0, causal=True)),
+        f"distances from {window} on": (
+            plain,
+            Options(1.0, causal=True, distance_range=(window, length + 1)),
+        ),
+    }
+    figure, panels = new_figure(colors, 2, 3, panel=(3.2, 3.3), sharex=True, sharey=True)
+    count = length // block
+    for axes, (label, (tokens, options)) in zip(panels.flat, masks.items(), strict=True):
+        cut = jax.tree.map(lambda leaf: leaf.reshape(count, block), tokens)
+        pairs, tiles = visible(options, tokens, tokens), visible_blocks(options, cut, cut)
+        pairs = np.ones((length, length), bool) if pairs is None else np.asarray(pairs)
+        tiles = np.ones((count, count), bool) if tiles is None else np.asarray(tiles)
+        kinds = np.kron(tiles, np.ones((block, block))) * 0.45 + np.where(pairs, 0.45, 0.0)
+        heat_map(axes, kinds, colors, signed=False, top=1.0, aspect="equal")
+        for edge in range(block, length, block):
+            axes.axhline(edge - 0.5, color=colors.paper, linewidth=0.6)
+            axes.axvline(edge - 0.5, color=colors.paper, linewidth=0.6)
+        axes.set_title(f"{label}\n{int(tiles.sum())} of {tiles.size} tiles visited")
+    for axes in panels[-1]:
+        axes.set_xlabel("key, tokens")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("query, tokens")
+    import matplotlib
+    from matplotlib.patches import Patch
+
+    shades = matplotlib.colormaps[colors.sequential]([0.0, 0.45, 0.9])
+    names = ("tile skipped", "tile visited, pair masked", "pair seen")
+    handles = [
+        Patch(facecolor=shade, edgecolor=colors.faint, label=name) for shade, name in zip(shades, names, strict=True)
+    ]
+    legend(figure, colors, handles=handles, loc="outside lower center", ncols=3)
+    return figure

@@ -1,0 +1,265 @@
+"""Pictures of the terms and tables behind a bias: ALiBi on logits, T5, Transformer-XL, Shaw."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from pejax._encoding import Dims, Encoding, Params, pair_bias, split_params
+from pejax._encodings.shaw import shaw_logits
+from pejax._encodings.t5 import t5_bucket
+from pejax._visualize.bias import _maps
+from pejax._visualize.layer import (
+    bias_of,
+    check_axes,
+    check_count,
+    check_hooks,
+    extent_of,
+    head_by_head,
+    make_layer,
+    products_of,
+    refuse,
+    seen_only,
+    settled,
+    turned,
+    weights_of,
+)
+from pejax._visualize.style import (
+    Figure,
+    chosen,
+    color_bar,
+    grid,
+    heat_map,
+    legend,
+    line_style,
+    mark_trained,
+    new_figure,
+    theme_of,
+    titled,
+)
+
+
+def plot_logit_terms(
+    encoding: Encoding,
+    dims: Dims,
+    params: Params | None = None,
+    *,
+    length: int | None = None,
+    head: int = 0,
+    seed: int = 0,
+    name: str | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Draw how the weights of one head come about: the product of queries and keys, the bias, their sum, its softmax.
+
+    `w = softmax(scale · q·k + bias)`
+
+    Args:
+        encoding: any; without a bias that panel is 0 throughout.
+        dims: it was made for. A grid is drawn in raster order.
+        params: its parameters, not yet adapted. None = the initial ones.
+        length: T, tokens. None = the trained length, or the grid.
+        head: which one.
+        seed: of tokens and projections.
+        name: of the encoding, for the title.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: a length below 1, a head that is not there, an encoding in bands, or an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Press et al. 2022 (arXiv 2108.12409), figure 3; Fuller et al. 2023 (arXiv 2311.00566), section 3.2.
+
+    Example:
+        >>> dims = pejax.Dims(heads=8, head_dim=64, causal=True)
+        >>> figure = pejax.visualize.plot_logit_terms(pejax.encodings.alibi(dims), dims, length=12, head=2)
+    """
+    picture, colors = "plot_logit_terms", theme_of("plot_logit_terms", theme)
+    if encoding.bands:
+        refuse(picture, "the encoding must rotate all pairs alike", f"{len(encoding.bands)} bands")
+    extent = extent_of(picture, dims, length)
+    chosen(picture, "head", [head], dims.heads, 1)
+    layer = make_layer(encoding, dims, params, extent, seed=seed)
+    products, bias = products_of(encoding, dims, layer)[head], bias_of(encoding, layer)[head]
+    unit = "position, tokens" if dims.axes == 1 else "patch, raster order"
+    title = titled(name, f"head {head}: logits = scale · q·k + bias")
+    figure, panels = new_figure(colors, 1, 4, panel=(3.4, 3.2), title=title, sharey=True)
+    parts = {"scale · q·k": products, "bias": bias, "logits": products + bias}
+    for axes, (label, matrix) in zip(panels[0], parts.items(), strict=False):
+        image = heat_map(axes, seen_only(encoding, matrix), colors, signed=True, aspect="equal")
+        color_bar(figure, image, axes, colors, label, shrink=0.75)
+        axes.set(title=label, xlabel=f"key {unit}")
+    weights = seen_only(encoding, weights_of(encoding, dims, layer)[head])
+    image = heat_map(panels[0, 3], weights, colors, signed=False, aspect="equal")
+    color_bar(figure, image, panels[0, 3], colors, "weight", shrink=0.75)
+    panels[0, 3].set(title="weights", xlabel=f"key {unit}")
+    panels[0, 0].set_ylabel(f"query {unit}")
+    return figure
+
+
+def plot_t5_buckets(
+    *, buckets: int = 32, max_distance: int = 128, reach: int | None = None, theme: str = "light"
+) -> Figure:
+    """Draw T5's buckets against the distance, with keys on both sides of the query and with keys before it alone.
+
+    Bidirectional: `bucket(0) = 0`, keys before the query count from 1, keys after it from `buckets/2 + 1`. Exact up to
+    a quarter of the buckets (half, where causal), then logarithmic; from `max_distance` on all share the last one.
+
+    Args:
+        buckets: in all, even.
+        max_distance: tokens.
+        reach: distances drawn, tokens. None = 1.25 · max_distance.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: what `t5_bucket` refuses, a reach below 1, or an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Raffel et al. 2020 (arXiv 1910.10683), section 2.1.
+
+    Example:
+        >>> figure = pejax.visualize.plot_t5_buckets()
+    """
+    picture, colors = "plot_t5_buckets", theme_of("plot_t5_buckets", theme)
+    reach = int(1.25 * max_distance) if reach is None else reach
+    check_count(picture, reach=reach)
+    figure, panels = new_figure(colors, 1, 2, panel=(5.2, 3.8), title="T5: bucket of each distance", sharey=True)
+    relative = np.arange(-reach, reach + 1)
+    for axes, both in zip(panels[0], (True, False), strict=True):
+        kept = relative if both else relative[relative <= 0]
+        sides = (kept[kept <= 0], kept[kept > 0])
+        for i, side in enumerate(sides[: 1 + both]):
+            bucket = t5_bucket(jnp.asarray(side), bidirectional=both, buckets=buckets, max_distance=max_distance)
+            label = ("keys before the query, and itself", "keys after the query")[i]
+            axes.plot(
+                side, np.asarray(bucket), drawstyle="steps-mid", linewidth=1.5, label=label, **line_style(colors, i)
+            )
+        for i, edge in enumerate((-max_distance, max_distance)[: 1 + both]):
+            mark_trained(axes, colors, edge, label="" if i else f"max_distance, {max_distance} tokens")
+        axes.set(title="bidirectional" if both else "causal", xlabel="key - query, tokens")
+        grid(axes, colors)
+        legend(axes, colors, loc="upper right" if not both else "best")
+    panels[0, 0].set_ylabel("bucket")
+    return figure
+
+
+def plot_transformer_xl_terms(
+    encoding: Encoding,
+    dims: Dims,
+    params: Params | None = None,
+    *,
+    length: int | None = None,
+    head: int = 0,
+    seed: int = 0,
+    name: str | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Draw the four terms of Transformer-XL's logits, each measured on the encoding itself.
+
+    `logit = scale · (q_i · k_j + q_i · W r(i - j) + u · k_j + v · W r(i - j))`, in this order; r is a fixed sinusoid
+
+    Args:
+        encoding: `transformer_xl`, on one axis.
+        dims: it was made for.
+        params: its parameters, not yet adapted. None = the initial ones.
+        length: T, tokens. None = the trained length.
+        head: which one.
+        seed: of tokens and projections.
+        name: of the encoding, for the title.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: another encoding, more than one axis, a length below 1, a head that is not there, an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Dai et al. 2019, "Transformer-XL" (arXiv 1901.02860), section 3.3.
+
+    Example:
+        >>> dims = pejax.Dims(heads=4, head_dim=16, causal=True)
+        >>> figure = pejax.visualize.plot_transformer_xl_terms(pejax.encodings.transformer_xl(dims), dims, length=24)
+    """
+    picture, colors = "plot_transformer_xl_terms", theme_of("plot_transformer_xl_terms", theme)
+    check_axes(picture, dims, 1)
+    check_hooks(picture, encoding, "relative_keys")
+    extent = extent_of(picture, dims, length)
+    chosen(picture, "head", [head], dims.heads, 1)
+    layer = make_layer(encoding, dims, params, extent, seed=seed)
+    q, k = turned(encoding, layer)
+    hook, none = pair_bias(encoding), jnp.zeros_like(q)
+    assert hook is not None  # relative_keys comes with a bias
+    at = lambda q, k: head_by_head(hook, layer.params, q, k, layer.positions)[head]
+    position = at(none, none)
+    terms = {
+        "content, content\nscale · q·k": products_of(encoding, dims, layer)[head],
+        "content, position\nscale · q·Wr": at(q, none) - position,
+        "any query, content\nscale · u·k": at(none, k) - position,
+        "any query, position\nscale · v·Wr": position,
+    }
+    matrices = {label: seen_only(encoding, term) for label, term in terms.items()}
+    return _maps(
+        matrices, colors, dims, titled(name, f"head {head}: four terms"), "part of the logit", signed=True, alone=True
+    )
+
+
+def plot_shaw_table(
+    encoding: Encoding,
+    dims: Dims,
+    params: Params | None = None,
+    *,
+    length: int | None = None,
+    name: str | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Draw which row of Shaw's table each pair of tokens reads, and the table.
+
+    `row[i, j] = clip(j - i, -m, m) + m`: beyond m tokens all share the first or the last of the 2m + 1 rows
+
+    Args:
+        encoding: `shaw`, on one axis.
+        dims: it was made for.
+        params: its parameters, not yet adapted. None = the initial ones.
+        length: T, tokens. None = the trained length.
+        name: of the encoding, for the title.
+        theme: "light" or "dark".
+
+    Raises:
+        ValueError: an encoding without such a table, more than one axis, a length below 1, or an unknown theme.
+        ImportError: matplotlib is not installed.
+
+    Reference:
+        Shaw et al. 2018 (arXiv 1803.02155), equations 3 to 5.
+
+    Example:
+        >>> dims = pejax.Dims(heads=4, head_dim=16)
+        >>> figure = pejax.visualize.plot_shaw_table(pejax.encodings.shaw(dims, clip=8), dims, length=32)
+    """
+    picture, colors = "plot_shaw_table", theme_of("plot_shaw_table", theme)
+    check_axes(picture, dims, 1)
+    extent = extent_of(picture, dims, length)
+    assert isinstance(extent, int)  # one axis
+    shared, _ = split_params(settled(encoding, params, extent))
+    if "key_table" not in shared:
+        refuse(picture, "the encoding must have a key_table, as shaw has", sorted(shared) or "no shared parameters")
+    table = np.asarray(shared["key_table"])
+    clip = (len(table) - 1) // 2
+    # queries of one channel that is 1 meet a table whose rows are their own number
+    at, numbers = jnp.arange(extent), jnp.arange(len(table), dtype=jnp.float32)[:, None]
+    rows = np.asarray(shaw_logits(jnp.ones((extent, 1, 1), jnp.float32), at, at, numbers, scale=1.0))[0]
+    figure, panels = new_figure(colors, 1, 3, panel=(4.2, 3.6), title=titled(name, "the clipped table"))
+    image = heat_map(panels[0, 0], rows, colors, signed=False, aspect="equal")
+    color_bar(figure, image, panels[0, 0], colors, "row of the table", shrink=0.85)
+    panels[0, 0].set(title="row that each pair reads", xlabel="key position, tokens", ylabel="query position, tokens")
+    middle = extent // 2
+    panels[0, 1].plot(np.arange(extent) - middle, rows[middle], drawstyle="steps-mid", **line_style(colors, 0))
+    for i, edge in enumerate((-clip, clip)):
+        mark_trained(panels[0, 1], colors, edge, label="" if i else f"clip, {clip} tokens")
+    panels[0, 1].set(title=f"of the query at {middle}", xlabel="key - query, tokens", ylabel="row of the table")
+    grid(panels[0, 1], colors)
+    legend(panels[0, 1], colors)
+    image = heat_map(
+        panels[0, 2], table, colors, signed=True, extent=(-0.5, table.shape[1] - 0.5, clip + 0.5, -clip - 0.5)
+    )
+    color_bar(figure, image, panels[0, 2], colors, "added to the key", shrink=0.85)
+    panels[0, 2].set(title="the table of keys", xlabel="channel", ylabel="key - query, tokens")
+    return figure
