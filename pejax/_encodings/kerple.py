@@ -72,8 +72,8 @@ def kerple(dims: Dims, *, variant: str = "log", share: str = "model", extend: Ex
     """Make KERPLE for these dims: `bias = -r1_h · log(1 + r2_h · d)`, or `-r1_h · d^r2_h`, d Euclidean where axes > 1.
 
     Initial values are uniform: r1 in (0, 2) and r2 in (0, 1) for "log", r1 in (0, 1) and r2 in (0, 2) for "power". The
-    bias clips both to at least 0.01, and the exponent to at most 2. Gradients ignore the clipping (straight-through), so
-    that no head gets stuck at a bound.
+    bias clips both to at least 0.01, and the exponent to at most 2. Gradients ignore the clipping (straight-through),
+    so that no head gets stuck at a bound.
 
     Args:
         dims: H and `axes`.

@@ -76,8 +76,7 @@ def rope_axial(
         dims: `head_dim` and `axes` determine the frequencies, `extent` is the trained grid.
         base: base of the geometric progressions.
         layout: "concat" or "alternate", as in `rope_axial_frequencies`.
-        indexing: "ij" = the pairs of the first axis rotate by the row; "xy" = they rotate by the last position axis, the
-            column.
+        indexing: "ij" = the first pairs rotate by the first position axis, the row; "xy" = by the last, the column.
         pairing: "interleaved" or "half".
         extend: an extension of `pejax.extensions`, such as `yarn(factor=2)`, or several joined by `+`. An extension
             without a factor takes it from the grid that `adapt` is given, axis by axis. None = no extension.

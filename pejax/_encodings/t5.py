@@ -35,8 +35,8 @@ def t5_bucket(
     n = max(-relative, 0). The edges of the buckets are computed once, exactly, so that no logarithm is rounded.
 
     Args:
-        relative: key - query, in tokens. Fractional distances use the same formula, rounded down; less than one token on
-            either side is bucket 0.
+        relative: key - query, in tokens. Fractional distances use the same formula, rounded down; less than one token
+            on either side is bucket 0.
         bidirectional: whether keys after the query have buckets of their own.
         buckets: total number of buckets; must be even with `bidirectional`.
         max_distance: in tokens; all distances from here on share the last bucket.
