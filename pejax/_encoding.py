@@ -26,7 +26,7 @@ class Band(NamedTuple):
     """A range of distances between query and key, with the rotation for the pairs in it.
 
     Attributes:
-        low: the smallest |query - key| of the range, in tokens, by `TokenPositions.order`.
+        low: the smallest |query - key| of the range, in tokens, measured by `TokenPositions.order`.
         high: the end of the range, exclusive, in tokens. None = no end.
         rotate: `(params, x, positions) -> x` for queries `(*B, T, H, D)`.
         rotate_keys: the same for keys `(*B, S, K, D)`.
@@ -39,7 +39,7 @@ class Band(NamedTuple):
 
 
 class Encoding(NamedTuple):
-    """The hooks by which position enters a transformer. Every hook is optional; None lets the model skip the work.
+    """The hooks by which position enters a transformer. Every hook is optional: None = the model skips that step.
 
     Parameters are a mapping. `bias`, `relative_values`, `distance_bias` and `relative_keys` run for one head at a time.
     They receive `params_h = {**params["all"], **(params["heads"] at index h)}`: the leaves of `params["heads"]` all
@@ -48,25 +48,29 @@ class Encoding(NamedTuple):
     Attributes:
         init: `(key) -> params`, one copy per model (a learned table, T5's shared table).
         init_layer: `(key) -> params`, one copy per attention layer (mixed frequencies; Shaw's tables).
-        constants: `() -> params` that are not trained (ALiBi's slopes). A parameter of the same name replaces them.
-        adapt: `(params, extent) -> params` for this length or grid; changes only what depends on it. Do not call it
-            directly: `pejax.adapt` also adds the constants.
+        constants: `() -> params` that are not trained (ALiBi's slopes). A trained parameter of the same name replaces
+            the constant.
+        adapt: `(params, extent) -> params` for a length or grid; changes only the parameters that depend on it. Do not
+            call it directly: `pejax.adapt` also adds the constants.
         embed: `(params, x, positions) -> x` with x `(*B, T, C)`, once before the first layer.
         rotate: `(params, x, positions) -> x` with x `(*B, T, H, D)`: queries, and keys unless `rotate_keys` is given.
         rotate_keys: the same for keys `(*B, S, K, D)` alone, where they differ from queries.
-        bias: `(params_h, q TD, k SD, q_positions, k_positions) -> TS` for ONE head, float32, added to scaled logits.
-        relative_values: `(params_h, weights TS, q_positions, k_positions) -> TD` for ONE head, linear in the weights.
-        distance_bias: `(params_h, relative R or RA) -> R`: a bias that depends on key - query alone. It replaces
-            `bias`, which need not be given.
-        relative_keys: `(params_h, relative R) -> (a RD, v D, u D)`, on one axis: the parts of a bias
-            `(q_i + v) · a_r + u · k_j` at the distances r. A faster form of `bias`, which must be given as well.
-        shift_invariant: the claim that adding the same offset to all positions changes no logit. The tests check that
-            it holds where it is True and that it fails where it is False.
+        bias: `(params_h, q, k, q_positions, k_positions) -> bias` for ONE head, with q `(T, D)`, k `(S, D)` and the
+            float32 bias `(T, S)`, which is added to the scaled logits.
+        relative_values: `(params_h, weights, q_positions, k_positions) -> values` for ONE head, with attention weights
+            `(T, S)` and values `(T, D)`, which are added to the output; linear in the weights.
+        distance_bias: `(params_h, relative) -> bias` for ONE head, with relative = key - query `(R,)` or `(R, A)` and
+            the bias `(R,)`: a bias that depends on key - query alone. Given this hook, `bias` may be None.
+        relative_keys: `(params_h, relative) -> (a, v, u)` for ONE head and one axis, with relative `(R,)`, a `(R, D)`,
+            v `(D,)` and u `(D,)`: the parts of a bias `(q_i + v) · a_r + u · k_j`, where row r of a belongs to the
+            relative position of i and j. A faster form of `bias`, which must be given as well.
+        shift_invariant: whether adding the same offset to all positions leaves every logit unchanged. The tests check
+            this claim, True or False.
         bands: consecutive ranges of distances from 0 on, each with its own rotation in place of `rotate`, for
             encodings whose rotation depends on the distance of query and key. Attention runs once per range, and the
             outputs are merged by log-sum-exp.
-        causal: made for a model in which keys after the query are masked (`Dims.causal`). Attention without that mask
-            refuses the encoding.
+        causal: whether the encoding was made for a model in which keys after the query are masked (`Dims.causal`).
+            Attention without that mask then refuses the encoding.
     """
 
     init: Callable[[Array], Params] = no_params
@@ -93,14 +97,19 @@ class Dims:
         heads: H, query heads.
         head_dim: D, channels per head.
         width: C, channels of the residual stream. None = H·D.
-        kv_heads: K, key/value heads; H must be a multiple. None = H.
+        kv_heads: K, key/value heads; H must be a multiple of K. None = H.
         axes: A, position axes: 1 for a sequence, 2 for an image.
         extent: the trained length (axes = 1) or grid (axes > 1), in tokens. None = unknown.
-        scale: the factor of q·k. None = head_dim**-0.5.
+        scale: factor that multiplies q·k. None = head_dim**-0.5.
         causal: whether keys after the query are masked, in every attention with an encoding made for these dims.
 
     Raises:
         ValueError: a count below 1, heads that are not a multiple of kv_heads, or an extent that does not match axes.
+
+    Example:
+        >>> dims = Dims(heads=8, head_dim=64, kv_heads=2, extent=2048, causal=True)
+        >>> dims.width, dims.scale
+        (512, 0.125)
     """
 
     heads: int
@@ -144,7 +153,7 @@ class Dims:
 
 
 def init_params(encoding: Encoding, key: Array) -> Params:
-    """Draw an encoding's parameters for one layer: those of `init` and of `init_layer`, merged.
+    """Draw an encoding's parameters for one layer: the results of `init` and `init_layer`, merged.
 
     A model of several layers calls `init` once and `init_layer` once per layer, and merges the two in each layer
     (`merge_params`).
@@ -155,21 +164,34 @@ def init_params(encoding: Encoding, key: Array) -> Params:
 
     Returns:
         A pytree to train with the rest of the model; empty if the encoding learns nothing.
+
+    Example:
+        >>> import pejax
+        >>> t5 = pejax.encodings.t5(pejax.Dims(heads=4, head_dim=16))
+        >>> init_params(t5, jax.random.key(0))["heads"]["table"].shape  # heads, buckets
+        (4, 32)
     """
     shared, layer = jax.random.split(key)
     return merge_params(encoding.init(shared), encoding.init_layer(layer))
 
 
 def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> Params:
-    """Return the parameters as the hooks read them: adapted to this length or grid, with the encoding's constants.
+    """Return the parameters that the hooks take: adapted to a length or grid, with the encoding's constants added.
 
     Args:
         encoding: the record.
-        params: merged (`merge_params`, `init_params`).
-        extent: the length of the sequence or the grid, in tokens; required if the encoding depends on it.
+        params: the merged parameters of the model and one layer (`init_params`, `merge_params`).
+        extent: the length of the sequence, or the grid, in tokens; required if the encoding depends on it.
 
     Raises:
         ValueError: no extent for an encoding that depends on it.
+
+    Example:
+        >>> import pejax
+        >>> learned = pejax.encodings.learned(pejax.Dims(heads=4, head_dim=16, axes=2, extent=(7, 7)))
+        >>> params = init_params(learned, jax.random.key(0))
+        >>> adapt(learned, params, extent=(14, 14))["table_0"].shape  # resized from (7, 7, 64)
+        (14, 14, 64)
     """
     params = with_constants(encoding, params)
     if encoding.adapt is None:
@@ -231,7 +253,14 @@ def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Param
     """Return the `bias` hook that computes `distance(params_h, key - query)` for every pair.
 
     Args:
-        distance: a `distance_bias` hook, `(params_h, relative R or RA) -> R`.
+        distance: a `distance_bias` hook, `(params_h, relative) -> bias` with relative `(R,)` or `(R, A)`, bias `(R,)`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> bias = from_distance(lambda params, relative: -2.0 * jnp.abs(relative.astype(jnp.float32)))
+        >>> q, positions = jnp.ones((3, 8)), jnp.arange(3)
+        >>> bias({}, q, q, positions, positions)[0].tolist()
+        [-0.0, -2.0, -4.0]
     """
 
     def bias(

@@ -29,11 +29,19 @@ def explain(encoding: Encoding, dims: Dims | None = None) -> str:
 
     Args:
         encoding: the record.
-        dims: those it was made for. With them the cost of every hook is counted too, in floating point operations as
-            XLA counts them before fusion, without the rest of the model.
+        dims: the dims that the encoding was made for. If given, the cost of every hook is counted in floating point
+            operations, as XLA counts them before fusion, without the rest of the model. None = the cost in words.
 
     Returns:
         A few lines, each `hook or property: sentence`.
+
+    Example:
+        >>> import pejax
+        >>> print(explain(pejax.encodings.rope(pejax.Dims(heads=8, head_dim=64))))
+        rotate: rotates queries and keys in every layer, before their dot product
+        parameters: 0 per model, 0 per layer
+        cost: grows with the number of tokens
+        shift: adding the same offset to all positions changes no logit
     """
     lines = [f"{name}: {text}" for name, text in SENTENCES.items() if getattr(encoding, name)]
     if encoding.distance_bias is not None:

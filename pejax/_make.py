@@ -1,4 +1,4 @@
-"""Makes an encoding from a text such as "rope(base=500000)": a name, and keyword arguments that are Python literals."""
+"""Makes an encoding from a string such as "rope(base=500000)": a name, and keyword arguments as Python literals."""
 
 import ast
 import difflib
@@ -16,7 +16,7 @@ from pejax.extensions import EXTENSIONS
 
 
 class Spec(NamedTuple):
-    """A text such as "rope(base=500000)", read and checked: `ENCODINGS[name](dims, **options)` makes the encoding.
+    """A string such as "rope(base=500000)", parsed and checked: `ENCODINGS[name](dims, **options)` makes the encoding.
 
     Attributes:
         name: of the encoding.
@@ -30,20 +30,20 @@ class Spec(NamedTuple):
 def make_encoding(spec: str, dims: Dims, extend: str | Extension | None = None) -> Encoding:
     """Make the encoding that `spec` names, extended as `extend` says: for command lines and configuration files.
 
-    The same as the factory of `pejax.encodings`: equal arguments give the same object. Its `embed` takes
-    `TokenPositions` in place of positions, too, and does not change tokens without a position. Made for a causal model,
-    `attend`, `attention_fn` and modules mask keys after the query without being told.
+    The result is that of the factory in `pejax.encodings`: equal arguments give the same object. Its `embed` accepts
+    positions or `TokenPositions`, and leaves tokens without a position unchanged. If `dims.causal` is True, `attend`,
+    `attention_fn` and `attention_module` mask keys after the query by default.
 
     Args:
-        spec: a name of `ENCODINGS`, with keyword arguments where wanted: `"rope"`, `"rope(base=500000)"`.
-        dims: of the model.
-        extend: an extension of `pejax.extensions`, as a record or as a text: "yarn(factor=8)+log_n". None or "none" =
-            none. The spec may hold the text instead: `"rope(extend='yarn')"`.
+        spec: a name in `ENCODINGS`, with or without keyword arguments: `"rope"`, `"rope(base=500000)"`.
+        dims: the sizes of the model.
+        extend: an extension of `pejax.extensions`, as a record or as a string: "yarn(factor=8)+log_n". None or "none" =
+            no extension. The spec may contain the string instead: `"rope(extend='yarn')"`.
 
     Raises:
         ValueError: an unknown name, a malformed spec, an unknown argument, an extension that the encoding does not
-            have, `extend` given twice, or what the factory or an extension refuses.
-        TypeError: an argument of another type.
+            support, `extend` given twice, or a value that the factory or an extension refuses.
+        TypeError: an argument of a wrong type.
 
     Example:
         >>> import pejax
@@ -73,11 +73,11 @@ def parse_spec(spec: str) -> Spec:
 
 
 def parse_extension(text: str) -> Extension | None:
-    """Read the text of an extension: terms joined by "+", as "yarn(factor=8)+log_n". "none" is None.
+    """Parse the string of an extension: terms joined by "+", such as "yarn(factor=8)+log_n". "none" gives None.
 
     Raises:
-        ValueError: a malformed text, an unknown extension or argument, or one that is missing.
-        TypeError: an argument of another type.
+        ValueError: a malformed string, an unknown extension or argument, or a missing argument.
+        TypeError: an argument of a wrong type.
     """
     if text == "none":
         return None

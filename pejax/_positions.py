@@ -1,4 +1,4 @@
-"""Positions: where each token is; the patches of a grid, and packed sequences.
+"""Positions of tokens, of the patches of a grid, and of packed sequences.
 
 Tokens without a position (CLS, registers) are neither rotated nor embedded.
 """
@@ -17,13 +17,20 @@ from pejax._ops.checks import check_choice, check_position_type
 
 
 class TokenPositions(NamedTuple):
-    """Where each token is: one pytree that shards, vmaps, tiles and is cached together.
+    """Positions, order and segments of tokens, in one pytree that is sharded, vmapped, tiled and cached as a whole.
 
     Attributes:
-        positions: `(*B, T)`, or `(*B, T, A)` on A > 1 axes, integer or float, always finite; 0 where there is none.
-        order: `(*B, T)` order for causal masks and windows; None = the positions, where they are 1-D integers.
-        has_position: `(*B, T)`; False = the token has no position (CLS, registers); None = every token has one.
-        segment_ids: `(*B, T)`; 0 = padding; tokens see their own segment only; None = one segment.
+        positions: `(*B, T)` in tokens, or on A > 1 axes `(*B, T, A)` in patches; integer or float, always finite; 0 for
+            tokens without a position.
+        order: `(*B, T)`, the order of the tokens for causal masks and windows, in tokens. None = `positions`; masks
+            and windows then need integer positions on one axis.
+        has_position: `(*B, T)`; False = the token has no position (CLS, registers). None = every token has a position.
+        segment_ids: `(*B, T)`; a token attends only to tokens with its own id; 0 = padding. None = one segment.
+
+    Example:
+        >>> tokens = TokenPositions(jnp.asarray([0, 0, 1, 2]), has_position=jnp.arange(4) > 0)  # CLS, then 3 tokens
+        >>> tokens.has_position.tolist()
+        [False, True, True, True]
     """
 
     positions: Num[Array, "..."]
@@ -72,8 +79,8 @@ def grid_positions(height: int, width: int, *, indexing: str = "ij") -> Int[Arra
     """Return the position of every patch of a grid, in raster order: `p_n = (⌊n / width⌋, n mod width)`.
 
     Args:
-        height: rows, patches.
-        width: columns, patches.
+        height: number of rows, in patches.
+        width: number of columns, in patches.
         indexing: "ij" gives (row, column), "xy" gives (column, row).
 
     Returns:
@@ -81,6 +88,10 @@ def grid_positions(height: int, width: int, *, indexing: str = "ij") -> Int[Arra
 
     Raises:
         ValueError: a side below 1, or an unknown indexing.
+
+    Example:
+        >>> grid_positions(2, 3).tolist()
+        [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
     """
     check_choice("indexing", indexing, ("ij", "xy"))
     if min(height, width) < 1:
@@ -92,12 +103,12 @@ def grid_positions(height: int, width: int, *, indexing: str = "ij") -> Int[Arra
 def segment_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
     """Return the position of each token in its own segment: the number of earlier tokens with the same id.
 
-    In sequences packed one after the other, positions restart at 0 in each. Padding between them and segments whose
-    tokens alternate give the same positions. This does not mask attention between segments:
+    In sequences packed one after the other, positions restart at 0 in each. Other tokens between those of a segment,
+    such as padding, do not change its positions. This function does not mask attention between segments:
     `TokenPositions.segment_ids` does, and `packed_positions` returns both.
 
     Args:
-        segment_ids: any integers; 0, the padding, is counted as a segment too.
+        segment_ids: any integers; 0, the id of padding, is counted like any other segment.
 
     Returns:
         int32, in tokens.
@@ -116,7 +127,12 @@ def packed_positions(segment_ids: Int[Array, "*B T"]) -> TokenPositions:
     """Return the `TokenPositions` of packed sequences: positions restart in each, and none attends to another.
 
     Args:
-        segment_ids: the sequence that each token belongs to; 0 = padding, at position 0, which no token attends to.
+        segment_ids: the sequence that each token belongs to; 0 = padding, which no token attends to and whose position
+            is 0.
+
+    Example:
+        >>> packed_positions(jnp.asarray([1, 1, 1, 2, 2, 0])).positions.tolist()
+        [0, 1, 2, 0, 1, 0]
     """
     order = jnp.broadcast_to(jnp.arange(segment_ids.shape[-1], dtype=jnp.int32), segment_ids.shape)
     positions = jnp.where(segment_ids != 0, segment_positions(segment_ids), 0)

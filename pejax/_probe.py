@@ -20,7 +20,14 @@ compiled: Callable = functools.partial(jax.jit, static_argnames=("encoding", "di
 
 
 class Probe(NamedTuple):
-    """Random token vectors, projections to queries and keys, and positions, on which an encoding is measured."""
+    """Random inputs on which an encoding is measured.
+
+    Attributes:
+        x: token vectors.
+        q_kernel: projection to queries.
+        k_kernel: projection to keys.
+        positions: in tokens or patches.
+    """
 
     x: Float[Array, "T C"]
     q_kernel: Float[Array, "C H D"]
@@ -52,8 +59,8 @@ def settle(encoding: Encoding, params: Params, dims: Dims) -> Params:
 
     Args:
         encoding: the record.
-        params: merged, before `adapt`.
-        dims: those the encoding was made for.
+        params: merged parameters of the model and one layer, not adapted.
+        dims: the dims that the encoding was made for.
     """
     return adapt(encoding, params, extent_of(dims))
 
@@ -64,11 +71,11 @@ def draw_positions(
     """Draw positions uniformly from `[0, reach · extent)` along each axis.
 
     Args:
-        seed: of the draw.
+        seed: of the random numbers.
         dims: `extent` is the trained length or grid, `axes` the number of axes.
-        tokens: T.
-        reach: the end of the range, in trained extents; above 1 it exceeds what training saw.
-        dtype: a float type draws multiples of a quarter token, whose sums are exact.
+        tokens: T, number of tokens.
+        reach: end of the range, in trained extents; above 1, the positions exceed those in training.
+        dtype: of the positions; a float dtype draws multiples of a quarter token, whose sums are exact.
     """
     steps = 4 if jnp.issubdtype(dtype, jnp.floating) else 1
     ends = steps * np.maximum(1, np.floor(reach * np.asarray(extent_of(dims)))).astype(np.int64)
@@ -80,6 +87,9 @@ def draw_probe(seed: int, dims: Dims, *, tokens: int = 12, reach: float = 2.0, d
     """Draw `tokens` tokens, their positions and the projections of one layer.
 
     Args: as in `draw_positions`.
+
+    Returns:
+        Standard normal token vectors `(T, C)`, projections to queries and keys, and positions.
     """
     normal = np.random.default_rng(seed).standard_normal
     draw = lambda scale, *shape: jnp.asarray(scale * normal(shape), jnp.float32)
@@ -118,8 +128,8 @@ def dense_terms(encoding: Encoding, params: Params, dims: Dims, probe: Probe) ->
 
     Args:
         encoding: the record.
-        params: merged, before `adapt`.
-        dims: those the encoding was made for.
+        params: merged parameters of the model and one layer, not adapted.
+        dims: the dims that the encoding was made for.
         probe: the tokens.
     """
     params = settle(encoding, params, dims)

@@ -2,7 +2,7 @@
 
     rope = pejax.encodings.rope(dims, extend=pejax.extensions.yarn(factor=8) + pejax.extensions.log_n())
 
-On a command line the same is a text: `--extend="yarn(factor=8)+log_n"`.
+On a command line, the same extension is a string: `--extend="yarn(factor=8)+log_n"`.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ ROTARY: dict[str, Callable[..., Extension]] = {
     "longrope": longrope,
     "llama3": llama3,
 }
-"""Extensions of fixed rotary frequencies."""
+"""Extensions of rotary frequencies that are fixed, not learned."""
 
 ANY_ENCODING: dict[str, Callable[..., Extension]] = {
     "pi": pi,
@@ -56,7 +56,7 @@ ANY_ENCODING: dict[str, Callable[..., Extension]] = {
     "log_n": log_n,
     "llama4": llama4,
 }
-"""Extensions that work on the record of any encoding; each says what it needs."""
+"""Extensions that work on the record of any encoding; the docstring of each says what the record must have."""
 
 EXTENSIONS: dict[str, Callable[..., Extension]] = {**ROTARY, **ANY_ENCODING, "slopes": slopes, "resize": resize}
 """All extensions by name."""

@@ -1,6 +1,6 @@
-"""Checks of the laws that an encoding must obey, for your own encodings too. Each returns the deviation it measured.
+"""Checks of properties that an encoding must have, also for your own encodings. Each returns the measured deviation.
 
-    shift      logits(p + c) = logits(p)  for one offset c of all positions
+    shift      logits(p + c) = logits(p)  for any offset c added to all positions
     norm       |rotate(x, p)| = |x|
     tile       hook(tile of its arguments) = tile of hook(all of its arguments)
 
@@ -99,10 +99,10 @@ def assert_shift_invariant(
 
     Args:
         encoding: the record; its field `shift_invariant` is not read.
-        params: those of one model and one layer, merged, before `adapt`.
-        dims: those the encoding was made for.
+        params: merged parameters of the model and one layer, not adapted.
+        dims: the dims that the encoding was made for.
         seed: of the random tokens and positions.
-        reach: the positions and their shifted copies stay below `reach` trained extents.
+        reach: upper bound of the positions and of their shifted copies, in trained extents.
         dtype: of the positions.
         tolerance: the largest deviation that passes.
 
@@ -127,7 +127,7 @@ def assert_norm_preserved(
 
     An encoding that rotates nothing passes with 0.
 
-    Args: as in `assert_shift_invariant`; positions are drawn below `reach` trained extents.
+    Args: as in `assert_shift_invariant`; positions are drawn below `reach` trained extents, without an offset.
 
     Raises:
         AssertionError: some norm changes by more, or is not finite.
@@ -164,7 +164,7 @@ def assert_tile_consistent(
     Attention relies on both, as it calls the hooks for one block of queries and keys at a time. If the encoding has
     both `bias` and `distance_bias`, the two are also checked to be equal.
 
-    Args: as in `assert_shift_invariant`; positions are drawn below `reach` trained extents.
+    Args: as in `assert_shift_invariant`; positions are drawn below `reach` trained extents, without an offset.
 
     Returns:
         The largest deviation over heads and hooks, divided by the largest term or by 1; 0 without those hooks.

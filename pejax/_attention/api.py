@@ -49,40 +49,48 @@ def dot_product_attention(
     `o_i = Σ_j w_ij v_j + relative_values(w)_i` with
     `w_i = softmax_j(cap·tanh((scale·q_i·k_j + bias_ij) / cap))` over the keys that i sees; without a `soft_cap`,
     `w_i = softmax_j(scale·q_i·k_j + bias_ij)`. A query that sees no key gives zeros.
-    The arithmetic is float32; the hooks have no part in pairs with a token that has no position. `attend` rotates too.
+    The arithmetic is float32. Hooks do not act on pairs in which a token has no position. This function does not rotate
+    queries and keys; `attend` does.
 
-    Arrays split over a mesh go to `sharded_attention`. Here explicit axes are an error, and with automatic ones "cpu",
-    which takes one head after the other, gathers them: every device then does the work of all.
+    For arrays split over a mesh, use `sharded_attention`. Here, explicit mesh axes raise an error. With automatic axes,
+    the implementation "cpu", a loop over heads, gathers the arrays, and every device computes everything.
 
     Args:
-        q: rotated queries; tokens before heads: `(*B, H, T, D)` is not noticed where T = H.
-        k: rotated keys; H must be a multiple of K, and query head h attends to key head `h // (H/K)`.
+        q: queries, already rotated if the encoding rotates, with tokens before heads. `(*B, H, T, D)` cannot be
+            detected if T = H.
+        k: keys, already rotated; H must be a multiple of K, and query head h attends to key head `h // (H/K)`.
         v: values.
-        positions: of the queries, or their `TokenPositions`; an array is `(T,)`, `(*B, T)`, or on A > 1 axes `(T, A)`,
-            `(*B, T, A)`. Each field is batched over all of *B or not at all. None = 0 ... T-1.
-        k_positions: those of the keys. None = `positions`.
-        hooks: what `attention_hooks` returns; gradients reach their parameters and float positions.
-        causal: keys after the query are not seen. It must be True with hooks made for a causal model.
-        window: w keeps 0 <= i - j < w when causal, |i - j| < w otherwise, in tokens, by `TokenPositions.order`.
-        distance_range: `(lo, hi)` keeps lo <= |i - j| < hi, in tokens, by `TokenPositions.order`.
-        scale: multiplies q·k. None = D**-0.5.
-        soft_cap: in logits; bounds them, bias included, before the mask.
-        dropout: `(key, rate)`: drops that share of the weights, the same pairs in every implementation.
+        positions: positions of the queries as an array, `(T,)` or `(*B, T)`, or on A > 1 axes `(T, A)` or `(*B, T, A)`;
+            or as `TokenPositions`, in which each field is batched over all of *B or not at all. None = 0 ... T-1.
+        k_positions: positions of the keys, likewise. None = `positions`.
+        hooks: from `attention_hooks`. Their parameters and float positions receive gradients.
+        causal: whether keys after the query are masked. Must be True with hooks made for a causal model.
+        window: w, in tokens, keeps keys with 0 <= i - j < w if causal, else |i - j| < w, by `TokenPositions.order`.
+        distance_range: `(lo, hi)`, in tokens, keeps keys with lo <= |i - j| < hi, by `TokenPositions.order`.
+        scale: factor that multiplies q·k. None = D**-0.5.
+        soft_cap: cap of the logits, bias included, in logits; applied before the mask. None = no cap.
+        dropout: `(key, rate)`: drops this fraction of the weights, the same pairs in every implementation.
         return_lse: also return the log-sum-exp of each query's logits, -inf where it sees no key.
-        implementation: "reference" (dense); in tiles, with memory linear in T and S and gradients in reverse mode only,
-            "blockwise" (any device), "cpu", "gpu", "cudnn", "tpu"; None = the fastest that can (`explain_attention`).
-            Elsewhere than on their devices, the kernels of "gpu", "cudnn" and "tpu" are interpreted: right, and slow.
-        **unknown: nothing; an argument that attention does not have is named in the error.
+        implementation: "reference" (dense), or tiled: "blockwise" (any device), "cpu", "gpu", "cudnn" or "tpu". Tiled
+            implementations have memory linear in T and S, and only reverse-mode gradients. On other devices, the
+            kernels of "gpu", "cudnn" and "tpu" run in interpret mode: correct but slow. None = the fastest that
+            supports the arguments (`explain_attention`).
+        **unknown: not accepted; the error names every unknown argument.
 
     Returns:
         The output in q's type; with `return_lse` also the log-sum-exps, `(*B, T, H)` in float32.
 
     Raises:
-        ValueError: shapes that do not agree, an option out of range, an unknown implementation, or arrays split over
+        ValueError: shapes that do not match, an option out of range, an unknown implementation, or arrays split over
             explicit axes of a mesh.
-        TypeError: an operand of another kind.
-        NotImplementedError: the implementation named cannot do this, and why; or a derivative in tiles other than the
-            gradient (`jax.jvp`, gradients of gradients), which "reference" has.
+        TypeError: an argument of a wrong type, or an unknown argument.
+        NotImplementedError: the named implementation does not support these arguments (the message says why), or a
+            derivative of a tiled implementation other than a first reverse-mode gradient, such as `jax.jvp`.
+
+    Example:
+        >>> q, k = jnp.ones((2, 5, 8, 16)), jnp.ones((2, 5, 2, 16))  # 8 query heads, 2 key/value heads
+        >>> dot_product_attention(q, k, k, causal=True).shape
+        (2, 5, 8, 16)
     """
     if unknown:
         ways = "masks are causal, window, distance_range and segment_ids; attention_fn takes a mask or bias array"
@@ -134,22 +142,22 @@ def attention_weights(
     """Return the weights of `dot_product_attention` themselves, in float32 and before dropout, for figures and tests.
 
     Args:
-        q: rotated queries.
-        k: rotated keys.
-        positions: as in `dot_product_attention`, like all that follows.
-        k_positions: None = `positions`.
-        hooks: what `attention_hooks` returns.
-        causal: keys after the query are not seen.
+        q: queries, already rotated if the encoding rotates.
+        k: keys, likewise.
+        positions: positions of the queries; this and all arguments below as in `dot_product_attention`.
+        k_positions: positions of the keys. None = `positions`.
+        hooks: from `attention_hooks`.
+        causal: whether keys after the query are masked.
         window: in tokens.
-        distance_range: in tokens.
-        scale: None = D**-0.5.
+        distance_range: `(lo, hi)`, in tokens.
+        scale: factor that multiplies q·k. None = D**-0.5.
         soft_cap: in logits.
 
     Returns:
-        Rows that sum to 1, or to 0 where a query sees no key.
+        Weights whose rows sum to 1, or to 0 if a query sees no key.
 
     Raises:
-        ValueError: as `dot_product_attention` does.
+        ValueError: as in `dot_product_attention`.
         TypeError: likewise.
     """
     check_sharding(q=q, k=k)
@@ -162,7 +170,7 @@ def attention_weights(
 def run(
     options: Options, layout: Layout, operands: Operands, implementation: str | None, shape: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """Run the implementation named, or the first that can, and bring its outputs to `shape` and `shape[:-1]`."""
+    """Run one implementation, or the first that supports the operands; return outputs of `shape` and `shape[:-1]`."""
     names = candidates(operands, implementation)
     if 0 in operands.q.shape or operands.k.shape[-2] == 0:
         return jnp.zeros(shape, operands.q.dtype), jnp.full(shape[:-1], -jnp.inf, jnp.float32)
@@ -183,21 +191,21 @@ def explain_attention(
 ) -> str:
     """Say which implementation `dot_product_attention` would run for these arguments, and why not the others.
 
-    Nothing is computed: the arrays may be `jax.ShapeDtypeStruct`s. What is decided at run time, such as whether the
-    positions count on by one, is not said.
+    Nothing is computed: the arrays may be `jax.ShapeDtypeStruct`s. Choices made at run time, such as whether the
+    positions are consecutive, are not reported.
 
     Args:
-        q: as in `dot_product_attention`.
-        k: likewise.
-        v: likewise.
-        implementation: likewise.
-        **arguments: all others of `dot_product_attention`.
+        q: queries.
+        k: keys.
+        v: values.
+        implementation: one implementation, or None, as in `dot_product_attention`.
+        **arguments: all other arguments of `dot_product_attention`.
 
     Returns:
-        One line for each implementation, `name: runs`, or why it does not, after a line on the platform and the size.
+        A line with the platform and the sizes, then one line per implementation: `name: runs`, or why it does not run.
 
     Raises:
-        ValueError: as `dot_product_attention` does.
+        ValueError: as in `dot_product_attention`.
         TypeError: likewise.
     """
     lines: list[str] = []

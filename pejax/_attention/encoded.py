@@ -43,13 +43,13 @@ def attend(
         k: keys, not rotated, likewise.
         v: values.
         params: merged (`init_params`, `merge_params`), not yet adapted. None = the encoding has no parameters.
-        positions: of the queries, as in `dot_product_attention`. None = 0 ... T-1.
-        k_positions: of the keys. None = `positions`, if there are as many keys as queries.
-        extent: what the encoding adapts to, if it depends on that: a length or a grid; lengths `(B,)`, one per example;
-            or lengths `(B, T)`, one per query, which then rotates all keys again for each query. None = the number of
-            keys, allowed only if no positions are given.
-        axes: A, number of position axes. None = by the shape of the positions, which is ambiguous for `(T, T)`: one
-            axis and T sequences, or T axes.
+        positions: positions of the queries, as in `dot_product_attention`. None = 0 ... T-1.
+        k_positions: positions of the keys. None = `positions`, allowed only if there are as many keys as queries.
+        extent: the length or grid, in tokens, that the encoding adapts to: one length or grid; lengths `(B,)`, one per
+            example; or lengths `(B, T)`, one per query, for which all keys are rotated again for every query. None =
+            the number of keys; allowed for an encoding that adapts only if no positions are given.
+        axes: A, number of position axes. None = inferred from the shape of the positions. That is ambiguous for
+            `(T, T)`: T sequences on one axis, or one sequence on T axes.
         keys_are_rotated: whether the keys come from a cache of rotated keys; see `caches_rotated_keys`.
         embedded: whether `encoding.embed` was applied to the input of the model.
         causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`).
@@ -60,9 +60,16 @@ def attend(
     A token without a position (`has_position`) is not rotated, whatever `positions` contains for it.
 
     Raises:
-        ValueError: no extent for an encoding that depends on it, an encoding that embeds and `embedded` is False, one
-            made for a causal model and `causal` is False, rotated keys if the rotation depends on the length or the
-            query, or arguments that `dot_product_attention` refuses.
+        ValueError: no extent for an encoding that depends on it; an encoding that embeds while `embedded` is False; an
+            encoding made for a causal model while `causal` is False; `keys_are_rotated` with a rotation that depends on
+            the length or on the query; or arguments that `dot_product_attention` refuses.
+
+    Example:
+        >>> import pejax
+        >>> rope = pejax.encodings.rope(pejax.Dims(heads=8, head_dim=16, causal=True))
+        >>> q = k = v = jnp.ones((2, 5, 8, 16))  # batch, tokens, heads, head dim
+        >>> attend(rope, q, k, v).shape
+        (2, 5, 8, 16)
     """
     check_embedded(encoding, embedded)
     if k_positions is None and k.shape[-3:-2] != q.shape[-3:-2]:
@@ -85,7 +92,7 @@ def attend(
 
 
 def caches_rotated_keys(encoding: Encoding) -> bool:
-    """Return whether a cache may hold rotated keys: the rotation of a key depends neither on length nor on the query.
+    """Return whether a cache may hold rotated keys: a key's rotation depends neither on the length nor on the query.
 
     Args:
         encoding: the record.

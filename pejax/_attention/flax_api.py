@@ -1,4 +1,4 @@
-"""An encoding inside other people's attention layers: a drop-in for `dot_product_attention` of Flax."""
+"""An encoding inside third-party attention layers: a drop-in replacement for `dot_product_attention` of Flax."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,31 +32,40 @@ def attention_fn(
 ) -> Callable[..., Array]:
     """Return `f(query, key, value, ...) -> output`: rotate, then attend, with this encoding and these parameters.
 
-    It takes every argument that Flax passes, and serves plain code and `flax.linen.MultiHeadDotProductAttention`:
-    made inside the function that is differentiated, its parameters train. Flax NNX keeps parameters in modules
-    (`pejax.models.attention_module`). Decoding with a cache binds the positions of each step.
+    f accepts every argument that Flax passes to an `attention_fn`. Use it in plain code, or in
+    `flax.linen.MultiHeadDotProductAttention`. To train `params`, call `attention_fn` inside the function that is
+    differentiated. In Flax NNX, a module holds the parameters instead (`pejax.models.attention_module`). To decode with
+    a cache, call `attention_fn` with the positions of each step.
 
     Args:
         encoding: the record.
-        params: merged (`init_params`), not yet adapted. None = none: the encoding learns nothing.
-        positions: of the queries, as in `dot_product_attention`. None = 0 ... T-1.
-        k_positions: of the keys. None = `positions`.
-        extent: the length or grid that the encoding adapts to, where it does. None = the number of keys where no
-            positions are given.
-        embedded: says that `encoding.embed` was applied to the input of the model.
-        causal: keys after the query are not seen. None = as the encoding was made (`Dims.causal`).
-        window: in tokens.
-        scale: multiplies q·k. None = D**-0.5.
-        soft_cap: in logits.
-        implementation: as in `dot_product_attention`; a mask or bias array needs the reference.
+        params: merged (`init_params`), not yet adapted. None = the encoding has no parameters.
+        positions: positions of the queries, as in `dot_product_attention`. None = 0 ... T-1.
+        k_positions: positions of the keys. None = `positions`.
+        extent: the length or grid, in tokens, that the encoding adapts to. None = the number of keys; allowed for an
+            encoding that adapts only if no positions are given.
+        embedded: whether `encoding.embed` was applied to the input of the model.
+        causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`).
+        window: in tokens, as in `dot_product_attention`.
+        scale: factor that multiplies q·k. None = D**-0.5.
+        soft_cap: cap of the logits. None = no cap.
+        implementation: as in `dot_product_attention`; only "reference" takes a mask or bias array.
 
     Returns:
         `f(query (*B, T, H, D), key (*B, S, K, D), value (*B, S, K, D), bias=None, mask=None, ...)`. `bias` is added to
-        the logits and `mask` (True = seen) joins the mask, both broadcast to `(*B, H, T, S)`.
+        the logits, and keys where `mask` is False are masked as well; both broadcast to `(*B, H, T, S)`.
 
     Raises:
-        ValueError: the encoding embeds and `embedded` is False, it depends on the length or grid and no extent was
-            given, it has bands, or it was made for a causal model and `causal` is False.
+        ValueError: an encoding that embeds while `embedded` is False, that depends on the length or grid while `extent`
+            is None and positions are given, that has bands, or that was made for a causal model while `causal` is
+            False.
+
+    Example:
+        >>> import pejax
+        >>> alibi = pejax.encodings.alibi(pejax.Dims(heads=8, head_dim=16))
+        >>> q = k = v = jnp.ones((2, 5, 8, 16))
+        >>> attention_fn(alibi)(q, k, v).shape
+        (2, 5, 8, 16)
     """
     if encoding.bands:
         raise ValueError(f"attention_fn serves no encoding with bands (use attend), got {len(encoding.bands)}")

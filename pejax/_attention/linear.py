@@ -69,14 +69,14 @@ def linear_attention(
     rotation is in the numerator alone, so that the denominator stays positive; the weights may be negative, and do not
     sum to 1. A query that sees no key gives zeros. The arithmetic is float32.
 
-    Tokens that are not sorted by segment and order are sorted first, which takes a sort and doubles the work.
+    Tokens that are not sorted by segment and order are sorted first, which doubles the work and adds that of a sort.
 
     Args:
         q: queries, not rotated.
         k: keys, not rotated; H must be a multiple of K, and query head h attends to key head `h // (H/K)`.
         v: values.
-        positions: of the queries, as in `dot_product_attention`. None = 0 ... T-1.
-        k_positions: of the keys. None = `positions`.
+        positions: positions of the queries, as in `dot_product_attention`. None = 0 ... T-1.
+        k_positions: positions of the keys. None = `positions`.
         rotate: `Partial(encoding.rotate, params)`, applied to the features φ; None = no position. If it also scales (by
             an attention factor or a temperature), the output is scaled too.
         rotate_keys: the same for keys, if the encoding has `rotate_keys`. None = `rotate`.
@@ -92,6 +92,11 @@ def linear_attention(
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 19; for φ and the running sum Katharopoulos et al. 2020,
         "Transformers are RNNs" (arXiv 2006.16236), sections 3.2 and 3.3.
+
+    Example:
+        >>> q, k = jnp.ones((2, 5, 8, 16)), jnp.ones((2, 5, 2, 16))  # 8 query heads, 2 key/value heads
+        >>> linear_attention(q, k, k, causal=True).shape
+        (2, 5, 8, 16)
     """
     check_partials(rotate=rotate, rotate_keys=rotate_keys)
     check_arrays(q, k, v)

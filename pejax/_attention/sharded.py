@@ -1,12 +1,12 @@
-"""Attention whose batch, heads and sequence are split over a mesh of devices, equal to attention on one.
+"""Attention whose batch, heads and sequence are split over a mesh of devices, with the results of a single device.
 
-Each device has the queries, keys and tokens of its share. Positions, order and segments travel with the tokens and are
-those of the whole, so nothing about an encoding or a mask changes; dropout counts from where the share begins. Over the
-sequence the keys meet the queries in one of two ways:
+Each device holds its shard of queries, keys and values, with their positions, order and segments in the whole sequence.
+So encodings and masks work unchanged, and dropout drops the same pairs. If the sequence is split over n devices, keys
+and values reach the queries of other devices in one of two ways:
 
-    ring     keys, values and their tokens go round the devices; each step attends to one share, and the parts are
-             merged by log-sum-exp. Backward goes round once more, gradients of the keys along with them. Memory O(L/n).
-    gather   every device takes all keys and values, memory O(L), and attends once.
+    ring     keys and values are passed around the devices; each step attends to one shard, and the parts are merged by
+             log-sum-exp. The backward pass passes them around again, with their gradients. Memory O(S/n) per device.
+    gather   every device gathers all keys and values, memory O(S), and attends once.
 """
 
 import functools
@@ -67,43 +67,44 @@ def sharded_attention(
 ) -> Float[Array, "*B T H D"] | tuple[Float[Array, "*B T H D"], Float[Array, "*B T H"]]:
     """Attend as `dot_product_attention` does, with batch, heads and sequence split over the axes of a mesh.
 
-    Output and gradients are those of one device: positions, order and segments are the whole sequence's, gradients of
-    what all heads share are summed over the devices, parameters of single heads are split with them, dropout drops the
-    same pairs. Axes of the mesh that are not named here do the same work again.
+    Outputs and gradients are those of a single device: positions, order and segments are those in the whole sequence,
+    gradients of parameters that all heads share are summed over the devices, per-head parameters are split with the
+    heads, and dropout drops the same pairs. Devices along mesh axes that are not named here repeat the same work.
 
-    On several devices of a CPU, a loop that launches programs must wait for a result once in eight launches or so
+    On several CPU devices, a loop that launches programs must wait for a result about once in eight launches
     (docs/known-traps.md).
 
     Args:
-        q: rotated queries, as in `dot_product_attention`, like all that follows up to `implementation`.
-        k: rotated keys.
+        q: queries, already rotated; this and all arguments up to `implementation` as in `dot_product_attention`.
+        k: keys, already rotated.
         v: values.
-        positions: of the queries; split with them.
-        k_positions: of the keys. None = `positions`.
-        hooks: what `attention_hooks` returns.
-        causal: keys after the query are not seen. Where the sequence is contiguous, the first devices then have the
-            least to do; where device i has tokens i, i + n, i + 2n ..., all have the same (`TokenPositions.order`).
+        positions: positions of the queries, split with the queries.
+        k_positions: positions of the keys. None = `positions`.
+        hooks: from `attention_hooks`.
+        causal: whether keys after the query are masked. If each device holds consecutive tokens, the first devices then
+            have the least work; if device i of n holds tokens i, i + n, i + 2n, ... (`TokenPositions.order`), all have
+            equal work.
         window: in tokens.
-        distance_range: in tokens.
-        scale: None = D**-0.5.
+        distance_range: `(lo, hi)`, in tokens.
+        scale: factor that multiplies q·k. None = D**-0.5.
         soft_cap: in logits.
         dropout: `(key, rate)`.
-        return_lse: also return the log-sum-exps.
-        implementation: of the attention to one share.
-        mesh: None = the one in use (`jax.set_mesh`).
+        return_lse: whether to return the log-sum-exps as well.
+        implementation: of the attention to one shard of keys.
+        mesh: the mesh of devices. None = the mesh set by `jax.set_mesh`.
         batch_axes: the mesh axes that *B, flattened, is split over.
-        head_axis: the mesh axis that H and K are split over.
-        sequence_axis: the mesh axis that T and S are split over.
-        method: "ring" sends keys and values round, memory O(S/n) a device; "gather" gives each device all of them,
-            memory O(S), and does not compute the forward pass again in the backward pass.
+        head_axis: the mesh axis that H and K are split over. None = not split.
+        sequence_axis: the mesh axis that T and S are split over. None = not split.
+        method: "ring" passes keys and values around the devices, memory O(S/n) per device; "gather" gathers all of them
+            on every device, memory O(S), and does not repeat the forward pass in the backward pass.
 
     Returns:
-        As `dot_product_attention`.
+        The outputs of `dot_product_attention`.
 
     Raises:
-        ValueError: no mesh, an axis that it does not have or that is named twice, a size that its axis does not divide,
-            or what `dot_product_attention` refuses.
-        TypeError: an operand of another kind.
+        ValueError: no mesh, an axis that the mesh does not have or that is named twice, a size that is not a multiple
+            of the devices along its axis, or arguments that `dot_product_attention` refuses.
+        TypeError: an argument of a wrong type.
 
     Reference:
         Liu, Zaharia & Abbeel 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context" (arXiv

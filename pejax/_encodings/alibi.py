@@ -53,8 +53,8 @@ def alibi_bias(
     """Return `-m_h · |p_j - p_i|` for every head and pair.
 
     Args:
-        q_positions: in tokens; `(T, A)` in patches takes the Euclidean distance. Two dimensions always mean axes: of a
-            batch `(B, T)`, take one example at a time (`jax.vmap`), or `attention` with `attention_hooks`.
+        q_positions: `(T,)` in tokens, or `(T, A)` in patches, for which the distance is Euclidean. A second dimension
+            is always read as axes: for a batch `(B, T)`, use `jax.vmap`, or `dot_product_attention` with hooks.
         k_positions: likewise.
         slopes: logits per token, positive.
 
@@ -71,17 +71,19 @@ def alibi_bias(
 def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend: Extension | None = None) -> Encoding:
     """Make ALiBi for these dims: `bias[h, i, j] = -slope_scale · m_h · |p_j - p_i|`, Euclidean where axes > 1.
 
-    The slopes are constants, unless the parameters have slopes, `{"heads": {"slope": (H,)}}`: those are used, and have
-    gradients.
+    The slopes are constants by default. If the parameters contain slopes, `{"heads": {"slope": (H,)}}`, these are used
+    instead and receive gradients.
 
     Args:
-        dims: H gives the slopes, `axes` the distance, `extent` the trained length.
-        slope_scale: multiplies every slope; learned ones at the start.
-        learned: one slope per head is a parameter, the same in all layers, and starts at the published one.
-        extend: from `pejax.extensions`: `slopes()`, and what any encoding takes, such as `pi()`.
+        dims: H determines the slopes, `axes` the distance, `extent` is the trained length or grid.
+        slope_scale: factor of every slope, or of its initial value if `learned`.
+        learned: whether the slopes are parameters: one per head, shared by all layers, initialized at the published
+            slopes times `slope_scale`.
+        extend: `slopes()` of `pejax.extensions`, or an extension of any encoding, such as `pi()`. None = no extension.
 
     Raises:
-        ValueError: a `slope_scale` that is not positive, an extension that ALiBi lacks, or `slopes()` without extent.
+        ValueError: a `slope_scale` that is not positive, an extension that ALiBi does not support, or `slopes()` with
+            `dims.extent` None.
     """
     if not slope_scale > 0:
         raise ValueError(f"alibi's slope_scale must be positive, got {slope_scale}")

@@ -3,8 +3,9 @@
     logits[h, i, j] += f_h( log(|c · d| + 1) / (log(|c · n| + 1) + ε) ),   d = p_j - p_i
     f_h(x) = w_h · relu(a x + b) + β_h,   ε = 1e-6
 
-The normaliser is `n = max(p_i, L)` under a causal mask, where d never exceeds p_i. Without one d may exceed it, so that
-`n = max(p_i, p_j, L)` there: |d| <= n for positions from 0 on, which keeps x within [0, 1] as the paper has it.
+L is the threshold in tokens times its learned multiplier. Under a causal mask the normalizer is `n = max(p_i, L)`, and
+|d| never exceeds p_i. Without a causal mask |d| may exceed p_i, so the normalizer is `n = max(p_i, p_j, L)`. Either way
+|d| <= n for positions from 0 on, which keeps x within [0, 1], as in the paper.
 
 Reference:
     Li et al. 2024, "Functional Interpolation for Relative Positions" (arXiv 2310.04418), equation 4 and appendix.
@@ -37,16 +38,22 @@ def fire_bias(
     Args:
         q_positions: in tokens, `(T,)` or `(T, A)`.
         k_positions: likewise.
-        params: `all`: `a` and `b` `(W,)` of the hidden layer, `c` and `multiplier` `()`; `heads`: `w` `(H, W)` and
-            `bias` `(H,)`. On A > 1 axes A comes first in `all`, and after H in `heads`.
+        params: under `all`: `a` and `b` `(W,)` of the hidden layer, `c` and `multiplier` `()`; under `heads`: `w`
+            `(H, W)` and `bias` `(H,)`. On A > 1 axes, arrays in `all` begin with A, and A follows H in `heads`.
         causal: whether keys after the query are masked.
-        threshold: of which L is the `multiplier`, in tokens.
+        threshold: in tokens; L = |multiplier · threshold|.
 
     Returns:
         Logits.
 
     Raises:
-        ValueError: parameters without the axes of the positions.
+        ValueError: parameters that do not have the axes of the positions.
+
+    Example:
+        >>> import pejax
+        >>> params = pejax.encodings.fire(pejax.Dims(heads=4, head_dim=16)).init(jax.random.key(0))
+        >>> fire_bias(jnp.arange(6), jnp.arange(8), params, causal=False).shape
+        (4, 6, 8)
     """
     axes = axes_of(q_positions)
     check_table("fire's c", params["all"]["c"].shape, axes)
@@ -64,8 +71,8 @@ def _bias(
         least = jnp.abs(params["multiplier"] * threshold)
 
         def side(positions: Num[Array, " T"], free: bool = False) -> Side:
-            normaliser = jnp.maximum(positions.astype(jnp.float32), least)
-            inverse = 1.0 / (log_distance(normaliser, params["c"]) + EPSILON)
+            normalizer = jnp.maximum(positions.astype(jnp.float32), least)
+            inverse = 1.0 / (log_distance(normalizer, params["c"]) + EPSILON)
             return Side(positions, jnp.full_like(inverse, jnp.inf) if free else inverse)
 
         units = Units(params["a"], params["b"], params["w"])
@@ -83,21 +90,21 @@ def fire(
     share: str = "model",
     extend: Extension | None = None,
 ) -> Encoding:
-    """Make FIRE for these dims: `bias = f_h(log(|c d| + 1) / (log(|c n| + 1) + ε))`, one network an axis, summed.
+    """Make FIRE for these dims: `bias = f_h(log(|c d| + 1) / (log(|c n| + 1) + ε))`, one network per axis, summed.
 
-    Learned: the network (hidden layer shared by the heads), c from 0.1, and the multiplier of the threshold from 1.
-    Weights and biases start uniform within `fan_in^-0.5`.
+    Learned: the network (the heads share its hidden layer), c, initially 0.1, and the multiplier of the threshold,
+    initially 1. Weights and biases are drawn uniformly between `-fan_in^-0.5` and `fan_in^-0.5`.
 
     Args:
-        dims: `causal` chooses the normaliser: `max(q, L)`, or `max(q, k, L)` without a causal mask.
+        dims: `causal` selects the normalizer: `max(p_i, L)` with a causal mask, else `max(p_i, p_j, L)`.
         hidden: W, hidden units.
-        threshold: L before its multiplier, in tokens; None = 512 as in the paper, or the longest side of the trained
-            extent where that is shorter.
-        share: "model": one network for all layers (the paper's FIRE-S); "layer": one for each (its FIRE).
-        extend: from `pejax.extensions`: what any encoding takes, such as `pi()`. The decorator applies it.
+        threshold: L at the initial multiplier, in tokens. None = 512 as in the paper, or the longest side of the
+            trained extent if that is shorter.
+        share: "model": one network for all layers (FIRE-S in the paper); "layer": one per layer (FIRE in the paper).
+        extend: an extension of `pejax.extensions` that works on any encoding, such as `pi()`. None = no extension.
 
     Raises:
-        ValueError: no hidden unit, a threshold that is not positive, or an unknown `share`.
+        ValueError: `hidden` below 1, a threshold that is not positive, or an unknown `share`.
     """
     if hidden < 1:
         raise ValueError(f"fire's hidden units must be at least 1, got {hidden}")

@@ -1,4 +1,4 @@
-"""KERPLE: a kernel of the distance with two learned, positive numbers per head.
+"""KERPLE: a kernel of the distance with two learned positive parameters per head, r1 and r2.
 
     log:    logits[h, i, j] += -r1_h · log(1 + r2_h · |p_j - p_i|)
     power:  logits[h, i, j] += -r1_h · |p_j - p_i|^r2_h
@@ -38,14 +38,22 @@ def kerple_bias(
     """Return `-r1_h · log(1 + r2_h · d)`, or `-r1_h · d^r2_h`, with `d = |p_j - p_i|`, for every head and pair.
 
     Args:
-        q_positions: in tokens; `(T, A)` in patches takes the Euclidean distance.
+        q_positions: `(T,)` in tokens, or `(T, A)` in patches, for which the distance is Euclidean.
         k_positions: likewise.
-        r1: positive, logits.
+        r1: positive; in logits (log), or logits per token^r2 (power).
         r2: positive; per token (log), or an exponent of at most 2 (power).
         variant: "log" or "power".
 
+    Returns:
+        Logits.
+
     Raises:
         ValueError: an unknown variant.
+
+    Example:
+        >>> positions, ones = jnp.arange(3), jnp.ones(1)
+        >>> kerple_bias(positions, positions, ones, ones, variant="power")[0].tolist()
+        [[-0.0, -1.0, -2.0], [-1.0, -0.0, -1.0], [-2.0, -1.0, -0.0]]
     """
     check_choice("kerple's variant", variant, VARIANTS)
     d = token_distance(relative_positions(q_positions, k_positions), axes_of(q_positions))
@@ -63,14 +71,15 @@ def _kernel(variant: str, d: Float[Array, "*R"], r1: Float[Array, ""], r2: Float
 def kerple(dims: Dims, *, variant: str = "log", share: str = "model", extend: Extension | None = None) -> Encoding:
     """Make KERPLE for these dims: `bias = -r1_h · log(1 + r2_h · d)`, or `-r1_h · d^r2_h`, d Euclidean where axes > 1.
 
-    log: r1 starts uniform on (0, 2), r2 on (0, 1); power: r1 on (0, 1), r2 on (0, 2). Both are read as at least 0.01,
-    the exponent as at most 2; the gradient passes through that bound, so that no head is stuck on it.
+    Initial values are uniform: r1 in (0, 2) and r2 in (0, 1) for "log", r1 in (0, 1) and r2 in (0, 2) for "power". The
+    bias clips both to at least 0.01, and the exponent to at most 2. Gradients ignore the clipping (straight-through),
+    so that no head gets stuck at a bound.
 
     Args:
         dims: H and `axes`.
         variant: "log" or "power".
-        share: "model": one pair of numbers per head for all layers; "layer": one for each.
-        extend: from `pejax.extensions`: what any encoding takes, such as `pi()`. The decorator applies it.
+        share: "model": all layers share one r1 and one r2 per head; "layer": each layer has its own.
+        extend: an extension of `pejax.extensions` that works on any encoding, such as `pi()`. None = no extension.
 
     Raises:
         ValueError: an unknown variant or `share`.

@@ -34,21 +34,24 @@ def learned(
     """Make a learned table for these dims, drawn from a normal distribution of standard deviation 0.02.
 
     On one axis the table is `(L, C)`. On A > 1 axes it is the grid `(rows, columns, ..., C)`, the raster-order table
-    of ViT, which `adapt` resamples to any other grid. Integer positions read rows, float positions bicubic mixtures of
-    rows: positions scaled by `interpolate_positions` need no resampling.
+    of ViT, which `adapt` resamples to any other grid. Integer positions read rows, float positions read bicubic
+    interpolations of rows, so positions from `interpolate_positions` need no resampled table.
 
     Args:
         dims: `extent` gives the size of the table, `width` its channels.
-        method: of resampling: "bicubic", "bilinear" or "align_corners".
-        antialias: filter axes that shrink (`resize_embedding`).
-        factorized: one table per axis, C/A channels each, joined in the order of the axes; for A > 1.
-        extend: from `pejax.extensions`: `resize()` on one axis, and what any encoding takes, such as `pi()`.
+        method: resampling method: "bicubic", "bilinear" or "align_corners".
+        antialias: whether axes that shrink are low-pass filtered (`resize_embedding`).
+        factorized: whether each axis has its own table of C/A channels, concatenated in the order of the axes; for
+            A > 1 only.
+        extend: `resize()` of `pejax.extensions`, on one axis only, or an extension of any encoding, such as `pi()`.
+            None = no extension.
 
     Raises:
-        ValueError: no extent; an unknown method, or antialiasing where corners align; `factorized` on one axis or with
-            a width that A does not divide; an unknown extension, or one on more. `adapt` refuses a sequence longer than
-            the table, an extent of other axes, and a traced length where it cannot resize to one; `embed` refuses
-            positions of other axes or outside the table.
+        ValueError: no extent; an unknown method; `antialias` with "align_corners"; `factorized` on one axis or with a
+            width that A does not divide; an extension that is not supported, or `resize()` on more than one axis.
+            `adapt` refuses a sequence longer than the table (without `resize()`), an extent with another number of
+            axes, and, with `resize()`, a traced length unless the method is "bicubic" without antialiasing. `embed`
+            refuses positions outside the table or with another number of axes.
     """
     resizes = extend is not None
     size = _table_size(dims, method, antialias, factorized, resizes)

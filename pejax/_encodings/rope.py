@@ -26,12 +26,12 @@ from pejax.extensions import ROTARY
 def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | None = None) -> Float[np.ndarray, " F"]:
     """Return the frequency of each pair of rotated channels: `f_i = base^(-2i/rotary_dim)`, i < rotary_dim/2.
 
-    `rope_apply` leaves the channels beyond the pairs alone, in either pairing.
+    `rope_apply` leaves channels from rotary_dim on unchanged, with either pairing.
 
     Args:
         head_dim: D, even.
-        base: the slowest pair has period 2π · base^(1 - 2/rotary_dim) tokens.
-        rotary_dim: rotated channels, even. None = D.
+        base: base of the geometric progression; the slowest pair has a period of 2π · base^(1 - 2/rotary_dim) tokens.
+        rotary_dim: number of rotated channels, even. None = D.
 
     Returns:
         F = rotary_dim/2 frequencies, radians per token, as a NumPy array: a constant under any trace.
@@ -47,7 +47,7 @@ def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | 
 
 
 def _checked_rotary_dim(head_dim: int, rotary_dim: int | None) -> int:
-    """Return how many channels are rotated, checked."""
+    """Return the number of rotated channels, after checking it."""
     if head_dim < 2 or head_dim % 2:
         raise ValueError(f"head_dim must be even and at least 2, got {head_dim}")
     rotated = head_dim if rotary_dim is None else rotary_dim
@@ -59,20 +59,25 @@ def _checked_rotary_dim(head_dim: int, rotary_dim: int | None) -> int:
 def pairing_permutation(
     head_dim: int, *, source: str, target: str, rotary_dim: int | None = None
 ) -> Int[np.ndarray, " D"]:
-    """Return the order of channels that changes a head laid out for one pairing into the other.
+    """Return the permutation of channels that converts a head from one pairing to the other.
 
-    `rope(x[..., order], pairing=target) == rope(x, pairing=source)[..., order]`, bit for bit, rope being `rope_apply`
-    with the frequencies of `rope_frequencies(head_dim, rotary_dim=rotary_dim)`. Give the same order to
-    the channels of every head in W_q and W_k, `w[..., order]` of shape `(C, H, D)`, and the logits stay what they were.
+    `rope(x[..., order], pairing=target) == rope(x, pairing=source)[..., order]`, bit for bit, where `order` is the
+    result and `rope` is `rope_apply` with the frequencies `rope_frequencies(head_dim, rotary_dim=rotary_dim)`. To
+    convert trained weights, permute the channels of every head in W_q and W_k, `(C, H, D)`, by `w[..., order]`: with
+    `pairing=target` the logits are then the same as before.
 
     Args:
         head_dim: D, even.
-        source: the pairing that x is laid out for, "interleaved" or "half".
-        target: the pairing wanted.
-        rotary_dim: rotated channels, even; those beyond stay where they are. None = D.
+        source: the pairing that x has now, "interleaved" or "half".
+        target: the pairing to convert to.
+        rotary_dim: number of rotated channels, even; channels from there on keep their place. None = D.
 
     Raises:
         ValueError: an unknown pairing, an odd head_dim, or a rotary_dim that is odd or outside 2 ... D.
+
+    Example:
+        >>> pairing_permutation(8, source="interleaved", target="half").tolist()
+        [0, 2, 4, 6, 1, 3, 5, 7]
     """
     check_choice("source", source, PAIRINGS)
     check_choice("target", target, PAIRINGS)
@@ -94,20 +99,22 @@ def rope(
 ) -> Encoding:
     """Make RoPE for these dims: pair i of every head is rotated by position · base^(-2i/rotary_dim).
 
-    The first `rotary_dim` channels of a head are rotated and the others stay, in either pairing ("half" pairs channel i
-    with rotary_dim/2 + i). On grids the position is the raster index, row by row; the grid enters through `adapt`.
+    The first `rotary_dim` channels of a head are rotated, the others are unchanged, with either pairing ("half" pairs
+    channel i with rotary_dim/2 + i). On grids the position is the raster index, row by row, of the grid that `adapt`
+    is given.
 
     Args:
-        dims: `head_dim` gives the frequencies, `axes` the kind of position, `extent` the trained length.
-        base: of the geometric progression.
-        rotary_dim: rotated channels. None = head_dim.
+        dims: `head_dim` determines the frequencies, `extent` is the trained length or grid; with `axes` > 1, positions
+            are (row, column, ...).
+        base: base of the geometric progression of frequencies.
+        rotary_dim: number of rotated channels. None = head_dim.
         pairing: "interleaved" (RoFormer) or "half" (Llama's public weights).
-        extend: from `pejax.extensions`, such as `yarn(factor=8)`, or several joined by `+`. A factor that is not given
-            follows from the length, through `adapt`.
+        extend: an extension of `pejax.extensions`, such as `yarn(factor=8)`, or several joined by `+`. An extension
+            without a factor takes it from the length that `adapt` is given. None = no extension.
 
     Raises:
         ValueError: an odd head_dim, a rotary_dim that is odd or outside 2 ... head_dim, a base not above 0, an unknown
-            pairing, or what the extension refuses.
+            pairing, or a value that the extension refuses.
     """
     check_choice("pairing", pairing, PAIRINGS)
     rotated = _checked_rotary_dim(dims.head_dim, rotary_dim)
@@ -140,5 +147,5 @@ def rope(
 
 
 def _tokens(extent: Extent) -> int | Array:
-    """Return the length, of a grid how many tokens it has."""
+    """Return the length, or the number of tokens of a grid."""
     return math.prod(extent) if isinstance(extent, tuple) else extent

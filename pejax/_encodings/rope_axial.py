@@ -1,6 +1,8 @@
 """Axial RoPE: each pair of channels is rotated by the position on one axis of the grid.
 
-    R_p = diag over pairs of the rotation by p_axis(i) · base^(-2·A·j(i)/D)
+    R_p = diag over pairs i of the rotation by p_axis(i) · base^(-2·A·j(i)/D)
+
+with axis(i) the axis of pair i, and j(i) = 0 ... D/(2A) - 1 its index among the pairs of that axis.
 
 Reference:
     Heo et al. 2024, "Rotary Position Embedding for Vision Transformer" (arXiv 2403.13298), section 3.1; its code,
@@ -28,18 +30,19 @@ INDEXINGS = ("ij", "xy")
 def rope_axial_frequencies(
     head_dim: int, *, axes: int = 2, base: float = 100.0, layout: str = "concat"
 ) -> Float[np.ndarray, "A F"]:
-    """Return the frequency of each pair on each axis: one of them is not zero.
+    """Return the frequency of each pair on each axis. A pair has a nonzero frequency on one axis only.
 
-    With n = D/(2A), axis a has frequency base^(-j/n) at pair a·n + j with "concat" and at j·A + a in "alternate".
+    With n = D/(2A), axis a has frequency base^(-j/n) at pair a·n + j for "concat", and at pair j·A + a for "alternate".
 
     Args:
         head_dim: D, a multiple of 2A.
-        axes: A, from 1.
-        base: the slowest pair of an axis is rotated by base^(1/n - 1) radians per patch.
-        layout: "concat" (the first axis first) or "alternate" (axis by axis).
+        axes: A, at least 1.
+        base: base of the geometric progression; the slowest pair of an axis turns by base^(1/n - 1) radians per patch.
+        layout: "concat" (all pairs of the first axis, then all of the second, ...) or "alternate" (consecutive pairs
+            belong to consecutive axes).
 
     Returns:
-        Radians per patch, F = D/2, as a NumPy array: a constant under any trace.
+        Frequencies in radians per patch, F = D/2, as a NumPy array: a constant under any trace.
 
     Raises:
         ValueError: fewer than one axis, a head_dim that 2A does not divide, an unknown layout, or a base not above 0.
@@ -67,20 +70,20 @@ def rope_axial(
     pairing: str = "interleaved",
     extend: Extension | None = None,
 ) -> Encoding:
-    """Make axial RoPE for these dims: the pairs are dealt out to the axes, each with its own geometric progression.
+    """Make axial RoPE for these dims: the pairs are divided among the axes, with one geometric progression per axis.
 
     Args:
-        dims: `head_dim` and `axes` give the frequencies, `extent` the trained grid.
-        base: of the geometric progressions.
-        layout: "concat" (one axis after the other) or "alternate" (axis by axis).
-        indexing: "ij" = the first block belongs to the first axis, the row; "xy" = to the last, the column.
+        dims: `head_dim` and `axes` determine the frequencies, `extent` is the trained grid.
+        base: base of the geometric progressions.
+        layout: "concat" or "alternate", as in `rope_axial_frequencies`.
+        indexing: "ij" = the first pairs rotate by the first position axis, the row; "xy" = by the last, the column.
         pairing: "interleaved" or "half".
-        extend: from `pejax.extensions`, such as `yarn(factor=2)`, or several joined by `+`. A factor that is not given
-            follows from the grid, axis by axis, through `adapt`.
+        extend: an extension of `pejax.extensions`, such as `yarn(factor=2)`, or several joined by `+`. An extension
+            without a factor takes it from the grid that `adapt` is given, axis by axis. None = no extension.
 
     Raises:
         ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown layout, indexing or pairing,
-            or what the extension refuses.
+            or a value that the extension refuses.
     """
     check_choice("indexing", indexing, INDEXINGS)
     check_choice("pairing", pairing, PAIRINGS)

@@ -1,4 +1,4 @@
-"""RoPE-Mixed: every pair of every head is rotated along a learned direction of its own in the grid.
+"""RoPE-Mixed: every pair of every key/value head has its own learned direction in the grid, along which it rotates.
 
     R_p = diag over pairs i of the rotation by sum_a p_a · f_{h,a,i},   f learned
 
@@ -26,18 +26,18 @@ def rope_mixed_frequencies(
 ) -> Float[Array, "H A F"]:
     """Draw initial frequencies: geometric magnitudes along the columns of a random rotation, one rotation per head.
 
-    With n = D/(2A) and Q_h uniform on the rotations of A axes: `f_{h,a,c·n+j} = base^(-j/n) · Q_h[a, c]`. On two axes
+    With n = D/(2A) and Q_h an A × A rotation drawn uniformly: `f_{h,a,c·n+j} = base^(-j/n) · Q_h[a, c]`. On two axes
     the columns are (cos t, sin t) and (cos(t + π/2), sin(t + π/2)) with t uniform; on one axis Q = 1.
 
     Args:
-        key: of the draw.
-        heads: (key) heads.
+        key: a JAX random key.
+        heads: H, the heads that get their own frequencies (`rope_mixed` passes its K key/value heads).
         head_dim: D, a multiple of 2A.
-        axes: A, from 1.
-        base: of the magnitudes.
+        axes: A, at least 1.
+        base: base of the geometric progression of magnitudes.
 
     Returns:
-        Radians per patch, F = D/2.
+        Frequencies in radians per patch, F = D/2.
 
     Raises:
         ValueError: fewer than one head or axis, a head_dim that 2A does not divide, or a base not above 0.
@@ -66,21 +66,23 @@ def _random_rotation(key: Array, axes: int) -> Float[Array, "A A"]:
 def rope_mixed(
     dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", extend: Extension | None = None
 ) -> Encoding:
-    """Make RoPE-Mixed for these dims: frequencies `(K, A, F)` per key head, learned in every layer.
+    """Make RoPE-Mixed for these dims: learned frequencies `(K, A, F)` in every layer, one set per key/value head.
 
-    A key head's frequencies serve the H/K query heads that share it. On one axis it is RoPE with learned frequencies.
+    The H/K query heads that share a key/value head use its frequencies. On one axis, this is RoPE with learned
+    frequencies.
 
     Args:
-        dims: `kv_heads`, `head_dim` and `axes` give the shape, `extent` the trained length or grid.
-        base: of the initial magnitudes.
+        dims: `kv_heads`, `head_dim` and `axes` determine the shape, `extent` is the trained length or grid.
+        base: base of the geometric progression of initial magnitudes.
         pairing: "interleaved" or "half".
-        extend: from `pejax.extensions`: `linear()`, which divides the learned frequencies, and what any encoding takes,
-            such as `log_n()`. The other extensions of frequencies need to know which pair is the fastest; here training
-            decides. A factor that is not given follows from the length or grid, through `adapt`.
+        extend: `linear()` of `pejax.extensions`, which divides the learned frequencies, or an extension of any
+            encoding, such as `log_n()`. The other extensions of frequencies need to know the order of the pairs from
+            fast to slow, which training changes. `linear()` without a factor takes it from the length or grid that
+            `adapt` is given. None = no extension.
 
     Raises:
-        ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown pairing, or what the
-            extension refuses.
+        ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown pairing, or a
+            value that the extension refuses.
     """
     check_choice("pairing", pairing, PAIRINGS)
     sample = np.tile(_magnitudes(dims.head_dim, dims.axes, base), (dims.axes, dims.axes))

@@ -3,8 +3,8 @@
     logits[h, i, j] += scale · q_i · key_table[clip(p_j - p_i)]
     output[h, i]    += Σ_j w_ij · value_table[clip(p_j - p_i)]          clip: to -m ... m
 
-The tables are shared by the heads. q meets the 2m + 1 rows of the table first and the pairs pick from that, so nothing
-is ever T x S x D.
+All heads share the tables. Each query is first multiplied by the 2m + 1 rows of the table, and each pair then looks up
+its product, so that no T × S × D array is made.
 
 Reference:
     Shaw et al. 2018, "Self-Attention with Relative Position Representations" (arXiv 1803.02155), equations 3 to 5;
@@ -39,10 +39,13 @@ def shaw_logits(
         q_positions: in tokens, `(T,)` or `(T, A)`; a fractional difference interpolates linearly between two rows.
         k_positions: likewise.
         key_table: rows for -m ... m, R = 2m + 1.
-        scale: what multiplies q·k; None = D^-0.5.
+        scale: factor that multiplies q·k; None = D^-0.5.
+
+    Returns:
+        Logits.
 
     Raises:
-        ValueError: an even number of rows, fewer than 3, or a table without the axes of the positions.
+        ValueError: an even number of rows, fewer than 3, or a table that does not have the axes of the positions.
     """
     axes = _check_tables(key_table, q_positions)
     scale = float(q.shape[-1] ** -0.5) if scale is None else scale
@@ -58,7 +61,7 @@ def shaw_values(
     """Return `Σ_j w_ij · value_table[clip(p_j - p_i) + m]`, on A > 1 axes the sum of one such term per axis.
 
     Args:
-        weights: of attention.
+        weights: attention weights.
         q_positions: in tokens, `(T,)` or `(T, A)`; a fractional difference interpolates linearly between two rows.
         k_positions: likewise.
         value_table: rows for -m ... m, R = 2m + 1.
@@ -120,15 +123,15 @@ def _between(relative: Float[Array, "T S"], rows: int) -> list[tuple[Int[Array, 
 
 @encoding_factory()
 def shaw(dims: Dims, *, clip: int = 16, values: bool = True, extend: Extension | None = None) -> Encoding:
-    """Make Shaw's encoding for these dims, with tables for each axis in every layer, their terms summed.
+    """Make Shaw's encoding for these dims, with one set of tables per axis in every layer; the axes' terms are summed.
 
-    The tables are uniform within `sqrt(6 / (2m + 1 + D))` at the start (Glorot), as in tensor2tensor.
+    The tables are drawn uniformly between ±`sqrt(6 / (2m + 1 + D))` (Glorot), as in tensor2tensor.
 
     Args:
         dims: D, `axes` and `scale`.
-        clip: m, the distance from which on all share a row, in tokens.
-        values: whether values have a table too; without it only the logits know positions.
-        extend: from `pejax.extensions`: what any encoding takes, such as `pi()`. The decorator applies it.
+        clip: m, in tokens. All keys m or more tokens before the query share a row, and all m or more after it.
+        values: whether values have a table too. False = positions affect only the logits.
+        extend: an extension of `pejax.extensions` that works on any encoding, such as `pi()`. None = no extension.
 
     Raises:
         ValueError: a clip below 1.

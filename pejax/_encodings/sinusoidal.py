@@ -1,4 +1,4 @@
-"""Sinusoidal encoding: a fixed wave of position, added to the input; one block of channels per axis on grids.
+"""Sinusoidal encoding: fixed sines and cosines of the position, added to the input; on grids one block per axis.
 
     PE(p)_{2i} = sin(p · base^(-2i/C)),   PE(p)_{2i+1} = cos(p · base^(-2i/C))
 
@@ -29,24 +29,24 @@ def sinusoidal_embedding(
     base: float = 10000.0,
     layout: str = "interleaved",
 ) -> Float[Array, "*BT C"]:
-    """Return sines and cosines of the position in geometrically spaced frequencies, phases exact at any position.
+    """Return sines and cosines of the positions at geometrically spaced frequencies, with phases exact at any position.
 
     Each axis has c = width/axes channels, in the order of the axes, and frequencies f_i = base^(-2i/c), i < c/2:
-    "interleaved" puts sin(p·f_i) at channel 2i and cos(p·f_i) at 2i+1, "concat" all sines before all cosines. (Code
-    that divides the exponent by c/2 - 1 instead of c/2 has base^(c/(c-2)) for its base: tensor2tensor, big_vision.)
+    "interleaved" puts sin(p·f_i) at channel 2i and cos(p·f_i) at 2i+1, "concat" all sines before all cosines.
+    (tensor2tensor and big_vision divide i by c/2 - 1 instead of c/2: for their frequencies, pass base^(c/(c-2)).)
 
     Args:
         positions: `(*B, T)`, or `(*B, T, A)` where axes = A > 1; integer or float, in tokens or patches.
         width: C, a multiple of 2·axes.
-        axes: A, from 1.
-        base: of the geometric progression.
+        axes: A, at least 1.
+        base: base of the geometric progression of frequencies.
         layout: "interleaved" or "concat".
 
     Returns:
         float32 between -1 and 1.
 
     Raises:
-        ValueError: a width that 2·axes does not divide, fewer than one axis, positions without that many axes, an
+        ValueError: a width that 2·axes does not divide, fewer than one axis, positions with another number of axes, an
             unknown layout, or a base not above 0.
 
     Example:
@@ -87,12 +87,12 @@ def sinusoidal(
     """Make the sinusoidal encoding for these dims: it is added to the input once, and has no parameters.
 
     Args:
-        dims: `width` and `axes` give the channels of each axis.
-        base: of the geometric progression.
-        layout: "interleaved" or "concat".
-        indexing: "ij" = the first channels belong to the first axis, the row; "xy" = to the last, the column (MAE's and
-            MoCo v3's public weights, with `layout="concat"`).
-        extend: from `pejax.extensions`: what any encoding takes, such as `pi()`. The decorator applies it.
+        dims: `width` and `axes` determine the channels of each axis.
+        base: base of the geometric progression of frequencies.
+        layout: "interleaved" or "concat", as in `sinusoidal_embedding`.
+        indexing: "ij" = the first channels encode the first axis, the row; "xy" = they encode the last axis, the column
+            (MAE's and MoCo v3's public weights, with `layout="concat"`).
+        extend: an extension of `pejax.extensions` that works on any encoding, such as `pi()`. None = no extension.
 
     Raises:
         ValueError: a width that 2·axes does not divide, a base not above 0, or an unknown layout or indexing.

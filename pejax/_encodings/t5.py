@@ -1,8 +1,8 @@
-"""T5: a learned bias for each head and bucket of key - query; buckets widen with the distance.
+"""T5: a learned bias for each head and bucket of key - query; buckets get wider with the distance.
 
     logits[h, i, j] += table[h, bucket(p_j - p_i)]
 
-T5 itself does not scale q·k: use it with `scale=1` where its weights are loaded.
+T5 itself does not scale q·k: with T5's public weights, use `scale=1`.
 
 Reference:
     Raffel et al. 2020, "Exploring the Limits of Transfer Learning" (arXiv 1910.10683), section 2.1; code:
@@ -27,25 +27,25 @@ def t5_bucket(
 ) -> Int[Array, "*R"]:
     """Return the bucket of each relative position.
 
-    With N buckets for a side and n the distance, `bucket = n` for `n < N/2`, and beyond that
+    With N buckets per side and n the distance, `bucket = n` for `n < N/2`, and beyond that
 
     `bucket = N/2 + floor(log(n / (N/2)) / log(max_distance / (N/2)) · (N - N/2))`, at most N - 1
 
-    Bidirectional: N is half of the buckets, n = |relative|, and keys after the query count on from N. Causal: N is all
-    of them, n = max(-relative, 0). The edges are computed once, exactly, so no logarithm is rounded.
+    Bidirectional: N = buckets/2, n = |relative|, and N is added for keys after the query. Causal: N = buckets and
+    n = max(-relative, 0). The edges of the buckets are computed once, exactly, so that no logarithm is rounded.
 
     Args:
-        relative: key - query, in tokens. Fractional distances are read by the same formula, rounded down; less than one
-            token on either side is bucket 0.
+        relative: key - query, in tokens. Fractional distances use the same formula, rounded down; less than one token
+            on either side is bucket 0.
         bidirectional: whether keys after the query have buckets of their own.
-        buckets: in all; even if bidirectional.
-        max_distance: from which on all distances share the last bucket, in tokens.
+        buckets: total number of buckets; must be even with `bidirectional`.
+        max_distance: in tokens; all distances from here on share the last bucket.
 
     Returns:
         int32, from 0 to buckets - 1.
 
     Raises:
-        ValueError: odd or too few buckets, or a max_distance within the exact buckets.
+        ValueError: odd or too few buckets, or a max_distance of at most N/2.
 
     Example:
         >>> import jax.numpy as jnp
@@ -102,12 +102,20 @@ def t5_bias(
     Args:
         q_positions: in tokens, `(T,)` or `(T, A)`.
         k_positions: likewise.
-        table: logits; N buckets, as `t5_bucket` counts them.
-        bidirectional: as in `t5_bucket`.
-        max_distance: as in `t5_bucket`.
+        table: logits, `(H, N)` or `(H, A, N)`; here N is the total number of buckets.
+        bidirectional: whether keys after the query have buckets of their own.
+        max_distance: in tokens; all distances from here on share the last bucket.
+
+    Returns:
+        Logits.
 
     Raises:
-        ValueError: as in `t5_bucket`, or a table without the axes of the positions.
+        ValueError: as in `t5_bucket`, or a table that does not have the axes of the positions.
+
+    Example:
+        >>> table = jnp.arange(32.0)[None]  # one head, in which the bias of a bucket is its number
+        >>> t5_bias(jnp.arange(3), jnp.arange(3), table, bidirectional=True)[0].tolist()
+        [[0.0, 17.0, 18.0], [1.0, 0.0, 17.0], [2.0, 1.0, 0.0]]
     """
     axes = axes_of(q_positions)
     check_table("t5's table", table.shape[1:-1], axes)
@@ -129,17 +137,17 @@ def t5(
 ) -> Encoding:
     """Make T5's bias for these dims: `bias[h, i, j] = table[h, bucket(p_j - p_i)]`, one table per axis, summed.
 
-    The table starts normal with standard deviation `width^-0.5`.
+    The table is drawn from a normal distribution of standard deviation `width^-0.5`.
 
     Args:
-        dims: `causal` chooses the buckets of one side or two.
-        buckets: in all.
-        max_distance: from which on all distances share the last bucket, in tokens.
-        share: "model": one table for all layers, as T5 has it; "layer": one for each.
-        extend: from `pejax.extensions`: what any encoding takes, such as `pi()`. The decorator applies it.
+        dims: with `causal`, all buckets are for keys up to the query; else half of them are for keys after it.
+        buckets: total number of buckets.
+        max_distance: in tokens; all distances from here on share the last bucket.
+        share: "model": one table for all layers, as in T5; "layer": one per layer.
+        extend: an extension of `pejax.extensions` that works on any encoding, such as `pi()`. None = no extension.
 
     Raises:
-        ValueError: odd or too few buckets, a max_distance within the exact buckets, or an unknown `share`.
+        ValueError: odd or too few buckets, a max_distance that is too small (`t5_bucket`), or an unknown `share`.
     """
     _buckets_per_side(not dims.causal, buckets, max_distance)
 

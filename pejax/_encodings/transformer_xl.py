@@ -1,10 +1,11 @@
-"""Transformer-XL: queries times a projected sinusoid of the distance, plus two learned vectors in place of the query.
+"""Transformer-XL: queries times a projected sinusoid of the distance, with two learned vectors added to the queries.
 
     logits[h, i, j] += scale · ( (q_i + v_h) · W_h^T r(p_i - p_j) + u_h · k_j ),   r(d) = [sin(d w), cos(d w)]
 
-With scale · q·k that is the paper's sum of four terms. r is fixed: C channels at `w_f = base^(-2f/C)`.
+Together with scale · q·k, this is the paper's sum of four terms. r is fixed and has C channels: the sines, then the
+cosines, of d times the frequencies `w_f = base^(-2f/C)`.
 
-No T x S x C array and no relative shift: with y = W_h (q_i + v_h) = [s, c],
+This needs no T × S × C array and no relative shift: with y = W_h (q_i + v_h) = [s, c],
 
     y · r(p_i - p_j) = (s sin p_i w + c cos p_i w) · cos p_j w + (c sin p_i w - s cos p_i w) · sin p_j w
 
@@ -39,23 +40,26 @@ def transformer_xl_logits(
     scale: float | None = None,
     base: float = 10000.0,
 ) -> Float[Array, "H T S"]:
-    """Return `scale · ((q_i + v_h) · W_h^T r(p_i - p_j) + u_h · k_j)`: what Transformer-XL adds to `scale · q·k`.
+    """Return `scale · ((q_i + v_h) · W_h^T r(p_i - p_j) + u_h · k_j)`, which Transformer-XL adds to `scale · q·k`.
 
-    On A > 1 axes the term in r is the sum of one per axis, each with its own v and W.
+    On A > 1 axes the term in r is a sum over the axes, each with its own v and W.
 
     Args:
         q: queries, unscaled.
         k: keys; query head h reads key head h // (H/K).
         q_positions: in tokens, `(T,)` or `(T, A)`, integer or float.
         k_positions: likewise.
-        u: added to the query where it meets the key.
-        v: added to the query where it meets the sinusoid.
-        w_r: projects the sinusoid, sines first, to a head.
-        scale: what multiplies q·k; None = D^-0.5.
-        base: of the frequencies.
+        u: vector added to the query in its product with the key.
+        v: vector added to the query in its product with the sinusoid.
+        w_r: matrix W_r that projects the C channels of the sinusoid, sines first, to the D channels of a head.
+        scale: factor that multiplies q·k; None = D^-0.5.
+        base: base of the geometric progression of frequencies.
+
+    Returns:
+        Logits.
 
     Raises:
-        ValueError: C odd, H no multiple of K, or parameters without the axes of the positions.
+        ValueError: an odd C, an H that is not a multiple of K, or parameters that lack the axes of the positions.
     """
     axes = axes_of(q_positions)
     check_table("transformer_xl's w_r", w_r.shape[1:-2], axes)
@@ -106,12 +110,12 @@ def transformer_xl(dims: Dims, *, base: float = 10000.0, extend: Extension | Non
     """Make Transformer-XL's encoding for these dims, with u, v and W_r in every layer.
 
     `bias = scale · ((q_i + v_h) · W_h^T r(p_i - p_j) + u_h · k_j)`, the term in r summed over axes, each with its own v
-    and W. All start normal with standard deviation 0.02.
+    and W. All parameters are drawn from a normal distribution of standard deviation 0.02.
 
     Args:
-        dims: C = `width` channels of the sinusoid, H, D, `axes` and `scale`.
-        base: of the frequencies.
-        extend: from `pejax.extensions`: what any encoding takes, such as `pi()`. The decorator applies it.
+        dims: `width` is C, the channels of the sinusoid; H, D, `axes` and `scale` are read as well.
+        base: base of the geometric progression of frequencies.
+        extend: an extension of `pejax.extensions` that works on any encoding, such as `pi()`. None = no extension.
 
     Raises:
         ValueError: an odd width, or a base that is not positive.

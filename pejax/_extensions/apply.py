@@ -8,17 +8,18 @@ from pejax._positions import embedding_tokens
 def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encoding:
     """Return the encoding, for example one of your own, extended beyond its trained length or grid.
 
-    The terms are applied from left to right, but those that multiply queries last: they count tokens, not interpolated
-    or grouped positions. The factories of `pejax.encodings` call this for their argument `extend`.
+    The terms are applied from left to right, except that terms that multiply queries (`log_n`, `llama4`) come last:
+    they count tokens, not interpolated or grouped positions. The factories of `pejax.encodings` call this function for
+    their argument `extend`.
 
     Args:
         encoding: any record.
-        dims: those it was made for; their extent is the trained length or grid.
+        dims: the dims that the encoding was made for; their extent is the trained length or grid.
         extend: `pi()`, `self_extend()`, `rerope()`, `log_n()` or `llama4()` of `pejax.extensions`, or a sum of them.
 
     Raises:
         ValueError: an extension of frequencies, slopes or tables, which only the factory of an encoding can apply, or
-            what an extension refuses.
+            an encoding or dims that an extension refuses.
 
     Example:
         >>> import jax.numpy as jnp, pejax

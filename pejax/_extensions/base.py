@@ -1,13 +1,13 @@
 """Shared by the extensions of frequencies: factors, lengths, the pair that a frequency belongs to.
 
-    f'_i = f_i · ratio(i),   i = -d/2 · log_base(f_i) the pair, d the channels that rotate
+    f'_i = f_i · ratio(i),   i = -d/2 · log_base(f_i) the pair, d the number of rotated channels
 
 Every `extend_X(frequencies, ...)` returns the frequencies and the factor that multiplies cosine and sine of queries and
 keys. Frequencies are `(F,)`, or `(A, F)` on A axes; zeros, of channels that do not rotate, stay zero. Extensions can be
-chained: `base_frequencies` says what `frequencies` were before any of them, and so which pair is which.
+chained: `base_frequencies` are the frequencies before any extension, which identify the pairs.
 
-What is known when the program is built is computed by NumPy in float64 and rounded once; what is traced, by JAX in
-float32. Every helper takes both.
+Values that are not traced are computed by NumPy in float64 and rounded once; traced values by JAX in float32. Every
+helper takes both.
 """
 
 import math

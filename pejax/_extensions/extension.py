@@ -36,7 +36,7 @@ class Term(NamedTuple):
 class Extension:
     """Ways to extend an encoding beyond the length or grid that it was trained on. `+` joins several.
 
-    Extensions are values: they can be compared and hashed, and `str` gives the text that `make_encoding` reads.
+    Extensions are values: they can be compared and hashed, and `str` gives the string that `make_encoding` reads.
 
     Attributes:
         terms: one record per extension, applied from left to right.

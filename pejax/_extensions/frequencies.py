@@ -33,7 +33,7 @@ def extend_frequencies(
 
     Args:
         extension: terms that act on frequencies. None = the frequencies stay as they are. A term without a factor takes
-            it from the length at hand.
+            it from the current length.
         sample: frequencies of the shape that will be extended, on which every term is tried.
         base: of the frequencies.
         rotary_dim: channels that rotate; of one axis where there are several.

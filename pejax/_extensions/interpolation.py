@@ -1,4 +1,4 @@
-"""Position interpolation: positions scaled into the trained extent, for arrays and for all hooks of an encoding."""
+"""Position interpolation: scales positions into the trained extent, for arrays and for all hooks of an encoding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,11 +23,11 @@ def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
     is a function of the distance gets the scaled distance, because the difference of two scaled positions is rounded.
 
     Args:
-        encoding: any. A rotary one does better to scale its frequencies (`extend_linear`).
+        encoding: any. For a rotary encoding, scaling its frequencies (`extend_linear`) is more accurate.
         dims: their extent is L, the trained length or grid.
 
     Raises:
-        ValueError: no trained extent. `adapt` refuses an extent of other axes.
+        ValueError: no trained extent. `adapt` refuses an extent with another number of axes.
 
     Reference:
         Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
@@ -76,7 +76,7 @@ def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
 def pi() -> Extension:
     """Return position interpolation as an encoding's `extend`, for any encoding with a trained extent.
 
-    Rotary encodings divide their frequencies instead (`linear`), which is the same and exact.
+    Rotary encodings divide their frequencies instead (`linear`), which is equivalent and does not round positions.
     """
     return extension("pi", "encoding", interpolate_encoding, {})
 
@@ -113,22 +113,23 @@ def interpolate_positions(
 ) -> Num[Array, "..."]:
     """Scale the positions of a longer sequence or larger grid into the trained one (position interpolation).
 
-    `p'_a = p_a · min(1, L_a / L'_a)` on every axis a: what is no longer than the trained length is left as it is.
+    `p'_a = p_a · min(1, L_a / L'_a)` on every axis a: an axis no longer than in training is unchanged.
 
-    The product rounds: p' is exact to p' · 2^-23, and for powers of two. Rotary encodings do better to scale their
-    frequencies.
+    The result is rounded, with a relative error of up to 2^-23, and exact where L_a / L'_a is a power of two. For
+    rotary encodings, scaling the frequencies (`extend_linear`) is more accurate.
 
     Args:
         positions: `(*B, T)` in tokens; `(*B, T, A)` in patches where the lengths are tuples of A.
-        trained_length: L, or the trained grid.
-        length: L', which may be traced, or the grid at hand.
+        trained_length: L, in tokens, or the trained grid, in patches.
+        length: L', the current length, which may be traced, or the current grid.
 
     Returns:
-        Positions in trained tokens or patches, float32 (float64 where they were). The positions themselves where
-        known lengths are within the trained ones.
+        Positions in trained tokens or patches, in float32, or in float64 if `positions` are. If no length is traced or
+        exceeds the trained one, `positions` unchanged.
 
     Raises:
-        ValueError: a length below 1, a grid and a number, or grids and positions of different axes.
+        ValueError: a length below 1, one length that is a number and another that is a grid, or grids and positions
+            with different numbers of axes.
         TypeError: positions that are neither integers nor floats of at least 32 bits.
 
     Reference:

@@ -19,20 +19,20 @@ def extend_linear(
     `f'_i = f_i / s`
 
     Args:
-        frequencies: radians per token.
-        base: not needed; every extension takes it.
+        frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
+        base: ignored; accepted because other extensions need it.
         rotary_dim: likewise.
-        trained_length: L, tokens, or one length per axis of `(A, F)`. Needed where the factor is to follow from it.
-        factor: s, from 1 (a traced one is not checked). None = max(1, length / trained_length), on each axis.
-        length: L', tokens, or one per axis; a number may be traced.
-        base_frequencies: not needed; every extension takes it.
+        trained_length: L, tokens, or one length per axis. Required if `factor` is None.
+        factor: s, at least 1 (not checked if traced). None = max(1, L' / L), on each axis.
+        length: L', the current length, tokens, or one length per axis; a single length may be traced.
+        base_frequencies: ignored, like `base`.
 
     Returns:
         The frequencies, float32, and the attention factor 1.
 
     Raises:
-        ValueError: a factor below 1, neither factor nor length, no trained length where it is needed, or lengths below
-            1 or of other axes than the frequencies.
+        ValueError: a factor below 1, neither factor nor length, no trained length if it is required, lengths below 1,
+            or another number of lengths than the frequencies have axes.
 
     Reference:
         Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
@@ -43,10 +43,10 @@ def extend_linear(
 
 
 def linear(*, factor: float | None = None, trained_length: int | tuple[int, ...] | None = None) -> Extension:
-    """Return linear scaling as an encoding's `extend`: `extend_linear` of its frequencies.
+    """Return linear scaling as an encoding's `extend`: `extend_linear` for its frequencies.
 
     Args:
-        factor: s, from 1. None = it follows from the length at hand, on each axis.
+        factor: s, at least 1. None = it follows from the current length, on each axis.
         trained_length: L, tokens, or one length per axis. None = the encoding's `Dims.extent`.
     """
     return extension("linear", "frequencies", extend_linear, {"factor": factor, "trained_length": trained_length})

@@ -1,4 +1,4 @@
-"""Llama 3.1's scaling: slow pairs are divided by the factor, fast ones are not."""
+"""Llama 3.1's scaling: the frequencies of slow pairs are divided by the factor, those of fast pairs are not."""
 
 import math
 
@@ -28,26 +28,26 @@ def extend_llama3(
     low_freq_factor: float = 1.0,
     high_freq_factor: float = 4.0,
 ) -> Extended:
-    """Divide slow pairs by the factor, leave fast ones, blend by the turns a pair makes (Llama 3.1).
+    """Divide slow pairs by the factor, keep fast pairs, and blend the pairs in between (Llama 3.1).
 
-    `f'_i = f_i · ((1 - k_i) / s + k_i)`, `k_i = (L·f_i / 2π - low) / (high - low)` kept within 0 ... 1
+    `f'_i = f_i · ((1 - k_i) / s + k_i)`, `k_i = (L·f_i / 2π - low) / (high - low)` clipped to 0 ... 1
 
     Args:
-        frequencies: radians per token.
-        base: not needed; every extension takes it.
+        frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
+        base: ignored; accepted because other extensions need it.
         rotary_dim: likewise.
-        trained_length: L, tokens, or one per axis.
-        factor: s, like `length` as in `extend_linear`; 8 in Llama 3.1, 32 in the small models of Llama 3.2.
-        length: L'.
-        base_frequencies: the unscaled frequencies, where `frequencies` were extended before. None = `frequencies`.
-        low_freq_factor: turns in L tokens up to which a pair is divided.
-        high_freq_factor: turns from which it is left alone.
+        trained_length: L, tokens, or one length per axis.
+        factor: s, at least 1; 8 in Llama 3.1, 32 in the small models of Llama 3.2. None = max(1, L' / L), on each axis.
+        length: L', the current length, tokens, or one length per axis; a single length may be traced.
+        base_frequencies: the unscaled frequencies, if `frequencies` were extended before. None = `frequencies`.
+        low_freq_factor: low, in turns per L tokens; pairs that turn less often are divided by s.
+        high_freq_factor: high, in turns per L tokens; pairs that turn more often are unchanged.
 
     Returns:
         The frequencies, float32, and the attention factor 1.
 
     Raises:
-        ValueError: as `extend_linear`; or `high_freq_factor` not above `low_freq_factor`, or that not above 0.
+        ValueError: as in `extend_linear`; or not 0 < `low_freq_factor` < `high_freq_factor`.
 
     Reference:
         Grattafiori et al. 2024, "The Llama 3 Herd of Models" (arXiv 2407.21783); transformers' rope type "llama3".
@@ -71,13 +71,13 @@ def llama3(
     low_freq_factor: float = 1.0,
     high_freq_factor: float = 4.0,
 ) -> Extension:
-    """Return Llama 3.1's scaling as an encoding's `extend`: `extend_llama3` of its frequencies.
+    """Return Llama 3.1's scaling as an encoding's `extend`: `extend_llama3` for its frequencies.
 
     Args:
-        factor: s, from 1; 8 in Llama 3.1. None = it follows from the length at hand, on each axis.
+        factor: s, at least 1; 8 in Llama 3.1. None = it follows from the current length, on each axis.
         trained_length: L, tokens, or one length per axis. None = the encoding's `Dims.extent`.
-        low_freq_factor: turns in L tokens up to which a pair is divided.
-        high_freq_factor: turns from which it is left alone.
+        low_freq_factor: in turns per L tokens; pairs that turn less often are divided by s.
+        high_freq_factor: in turns per L tokens; pairs that turn more often are unchanged.
     """
     options = {"factor": factor, "trained_length": trained_length}
     options |= {"low_freq_factor": low_freq_factor, "high_freq_factor": high_freq_factor}

@@ -1,4 +1,4 @@
-"""LongRoPE: every pair has a factor of its own, one list up to the trained length and one beyond."""
+"""LongRoPE: every pair has its own factor, from one list up to the trained length and from another beyond it."""
 
 from collections.abc import Sequence
 
@@ -37,28 +37,30 @@ def extend_longrope(
     short_factors: Sequence[float] | Float[Array | np.ndarray, " n"] | None = None,
     attention_factor: float | None = None,
 ) -> Extended:
-    """Divide each pair by a factor of its own, found by search: one list up to the trained length, one beyond.
+    """Divide each pair by its own factor, found by search: one list up to the trained length, another beyond it.
 
-    `f'_i = f_i / λ_i`, λ the long factors where L' > L; queries and keys are multiplied by `sqrt(1 + ln s / ln L)`
+    `f'_i = f_i / λ_i`, λ the long factors if L' > L, else the short ones; queries and keys are multiplied by
+    `sqrt(1 + ln s / ln L)`.
 
     Args:
-        frequencies: as in `extend_ntk`, like `base`, `rotary_dim`, `factor`, `length` and `base_frequencies`.
-        base: above 1.
-        rotary_dim: d.
-        trained_length: L, from 2 tokens, or one per axis.
-        factor: s, for the attention factor alone.
-        length: L'; the short factors hold where it is None.
-        base_frequencies: unscaled.
+        frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
+        base: of the unscaled frequencies, above 1.
+        rotary_dim: d, number of rotated channels; D/A on A axes.
+        trained_length: L, at least 2 tokens, or one length per axis.
+        factor: s, at least 1, for the attention factor only. None = max(1, L' / L), on each axis.
+        length: L', the current length, tokens, or one per axis; a single length may be traced. None = up to L: the
+            short factors apply.
+        base_frequencies: the unscaled frequencies, if `frequencies` were extended before. None = `frequencies`.
         long_factors: d/2 positive numbers, the fastest pair first; an array may be traced (`search_longrope`).
-        short_factors: likewise. None = 1.
-        attention_factor: what queries and keys are multiplied by, instead.
+        short_factors: likewise. None = 1 for every pair.
+        attention_factor: multiplies queries and keys in place of `sqrt(1 + ln s / ln L)`.
 
     Returns:
         The frequencies, float32, and the attention factor: one number, or `(F,)` where some channels are not rotated (1
         there) or axes differ.
 
     Raises:
-        ValueError: as `extend_ntk`; or factors of another count or not positive, or a trained length below 2.
+        ValueError: as in `extend_ntk`; or a list that is not d/2 positive numbers, or a trained length below 2.
 
     Reference:
         Ding et al. 2024, "LongRoPE" (arXiv 2402.13753), section 3; transformers' rope type "longrope".
@@ -92,14 +94,14 @@ def longrope(
     trained_length: int | tuple[int, ...] | None = None,
     attention_factor: float | None = None,
 ) -> Extension:
-    """Return LongRoPE as an encoding's `extend`: `extend_longrope` of its frequencies.
+    """Return LongRoPE as an encoding's `extend`: `extend_longrope` for its frequencies.
 
     Args:
         long_factors: one number above 0 per pair, the fastest pair first, for lengths beyond the trained one.
-        short_factors: likewise, up to the trained length. None = 1.
-        factor: s, for the attention factor alone. None = it follows from the length at hand.
-        trained_length: L, from 2 tokens, or one length per axis. None = the encoding's `Dims.extent`.
-        attention_factor: what queries and keys are multiplied by. None = `sqrt(1 + ln s / ln L)`.
+        short_factors: the same for lengths up to the trained one. None = 1 for every pair.
+        factor: s, at least 1, for the attention factor only. None = it follows from the current length.
+        trained_length: L, at least 2 tokens, or one length per axis. None = the encoding's `Dims.extent`.
+        attention_factor: factor that multiplies queries and keys. None = `sqrt(1 + ln s / ln L)`.
     """
     lists = {"long_factors": long_factors, "short_factors": short_factors}
     factors = {key: None if one is None else tuple(map(float, one)) for key, one in lists.items()}

@@ -14,15 +14,15 @@ from pejax._extensions.yarn import extend_yarn
 from pejax._ops.phases import geometric_frequencies
 
 REACH = 1.25
-"""How far beyond the factor of the whole context a pair's own may go."""
+"""The largest factor of a pair, as a multiple of the factor s of the whole context."""
 
 
 class Found(NamedTuple):
     """The best factors of a search so far.
 
     Attributes:
-        factors: one per pair, the fastest pair first, never falling: `extend_longrope`'s `long_factors`.
-        loss: theirs.
+        factors: the `long_factors` of `extend_longrope`: d/2 numbers, the fastest pair first, in nondecreasing order.
+        loss: the loss of these factors.
     """
 
     factors: Float[Array, " n"]
@@ -46,35 +46,39 @@ def search_longrope(
     chunk: int = 8,
     progress: Callable[[int, Found], None] | None = None,
 ) -> Found:
-    """Search for the factors by which LongRoPE divides each pair's frequency, least loss first.
+    """Search, by evolution, for the factors with the smallest loss by which LongRoPE divides each pair's frequency.
 
-    Every generation the best are kept, and their children join them: a mutant draws some factors anew, each between the
-    nearest that stay, within 1 ... 1.25 s; a crossing takes each factor from one of two parents. Factors never fall
-    from fast to slow pairs, in any member. The best member is therefore never worse than PI, NTK and YaRN, which begin.
+    A member is one list of factors, nondecreasing from the fastest pair to the slowest. The first members are those of
+    PI, NTK and YaRN and mutants of them. Every generation adds children of the best members and keeps the best of all,
+    so the result is never worse than PI, NTK and YaRN. A mutant redraws some factors, each between its nearest
+    unchanged neighbors and within 1 ... 1.25 s; a crossover takes each factor from one of two parents.
 
-    The paper's second unknown, how many first tokens keep the original frequencies, is left out: two rotations by
-    position within one sequence are no map of positions, and the published models (Phi-3) do not use it.
+    The paper also searches for the number of first tokens that keep the original frequencies. That is left out: it
+    needs two sets of frequencies within one sequence, and the published models (Phi-3) do not use it.
 
     Args:
-        loss: of d/2 factors, what is to be small at the longer context: the perplexity of a model whose frequencies are
-            `extend_longrope(..., long_factors=factors)`. It is traced, and mapped over `chunk` members at a time; NaN
-            counts as worst.
-        rotary_dim: d, rotated channels, even.
-        factor: s, from 1.
-        key: of all draws: equal keys give equal results.
+        loss: the function of d/2 factors to minimize, such as the perplexity, at the longer context, of a model with
+            the frequencies `extend_longrope(..., long_factors=factors)`. It is jitted, and vmapped over `chunk`
+            members; NaN ranks last.
+        rotary_dim: d, number of rotated channels, even.
+        factor: s, at least 1.
+        key: a JAX random key; equal keys give equal results.
         trained_length: L, tokens, for YaRN.
-        base: of the frequencies, for NTK and YaRN.
-        generations: after the first.
-        population: members kept, from 3.
-        parents: members that have children.
-        mutations: children of one parent, a generation, from 1.
-        crossovers: children of two.
-        rate: the probability that a mutant draws a factor anew.
-        chunk: members whose loss is computed at once.
-        progress: called with the generation, from 0, and the best so far.
+        base: of the unscaled frequencies, for NTK and YaRN.
+        generations: number of generations after the first, at least 0.
+        population: number of members kept per generation, at least 3.
+        parents: number of best members that children are made from.
+        mutations: mutants per generation, at least 1.
+        crossovers: crossovers per generation.
+        rate: probability that a mutant redraws a factor.
+        chunk: number of members whose losses are computed at once.
+        progress: called as `progress(generation, best)` after each generation, counted from 0.
+
+    Returns:
+        The best factors and their loss.
 
     Raises:
-        ValueError: a count below its least, a rate outside 0 ... 1, or what `extend_yarn` refuses.
+        ValueError: a count that is too small, a rate outside 0 ... 1, or a value that `extend_yarn` refuses.
 
     Reference:
         Ding et al. 2024, "LongRoPE" (arXiv 2402.13753), section 3.2 and algorithm 1.

@@ -1,4 +1,4 @@
-"""NTK-aware scaling: a higher base, by a fixed factor or by one that follows the length."""
+"""NTK-aware scaling: a higher base, raised by a fixed factor or by a factor that follows the length."""
 
 from pejax._extensions.base import (
     Extended,
@@ -24,24 +24,24 @@ def extend_ntk(
     length: Length | None = None,
     base_frequencies: Frequencies | None = None,
 ) -> Extended:
-    """Raise the base so that the slowest pair is divided by the factor and the fastest is left alone ("NTK-aware").
+    """Raise the base so that the slowest pair is divided by the factor and the fastest is unchanged ("NTK-aware").
 
-    `f'_i = f_i · s^(-2i / (d - 2))`, which is base' = base · s^(d / (d - 2))
+    `f'_i = f_i · s^(-2i / (d - 2))`, equivalent to the base `base · s^(d / (d - 2))`
 
     Args:
-        frequencies: radians per token.
+        frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
         base: of the unscaled frequencies, above 1.
-        rotary_dim: d, rotated channels; D/A on A axes.
-        trained_length: as in `extend_linear`, like `factor` and `length`.
-        factor: s.
-        length: L'.
-        base_frequencies: the unscaled frequencies, where `frequencies` were extended before. None = `frequencies`.
+        rotary_dim: d, number of rotated channels; D/A on A axes.
+        trained_length: L, tokens, or one length per axis. Required if `factor` is None.
+        factor: s, at least 1 (not checked if traced). None = max(1, L' / L), on each axis.
+        length: L', the current length, tokens, or one length per axis; a single length may be traced.
+        base_frequencies: the unscaled frequencies, if `frequencies` were extended before. None = `frequencies`.
 
     Returns:
         The frequencies, float32, and the attention factor 1.
 
     Raises:
-        ValueError: as `extend_linear`; or a base not above 1, or a rotary_dim that is odd or below 2.
+        ValueError: as in `extend_linear`; or a base not above 1, or a rotary_dim that is odd or below 2.
 
     Reference:
         bloc97 2023, "NTK-Aware Scaled RoPE"; Peng et al. 2023, "YaRN" (arXiv 2309.00071), section 3.1.
@@ -61,24 +61,24 @@ def extend_dynamic_ntk(
     length: Length | None = None,
     base_frequencies: Frequencies | None = None,
 ) -> Extended:
-    """Raise the base as the sequence grows beyond the trained length: `extend_ntk` with a factor that follows.
+    """Raise the base as the sequence grows beyond the trained length: `extend_ntk` with a factor that grows with it.
 
     `f'_i = f_i · a^(-2i / (d - 2)),   a = s · max(L', L) / L - (s - 1)`
 
     Args:
-        frequencies: as in `extend_ntk`, like `base`, `rotary_dim` and `base_frequencies`.
-        base: above 1.
-        rotary_dim: d.
-        trained_length: L, tokens, or one per axis.
-        factor: s, from 1: how fast the base grows. None = 1, where a is L' / L.
-        length: L', tokens, or one per axis; a number may be traced. None = L.
-        base_frequencies: unscaled.
+        frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
+        base: of the unscaled frequencies, above 1.
+        rotary_dim: d, number of rotated channels; D/A on A axes.
+        trained_length: L, tokens, or one length per axis.
+        factor: s, at least 1: how fast the base grows with the length. None = 1, for which a = max(L', L) / L.
+        length: L', the current length, tokens, or one length per axis; a single length may be traced. None = L.
+        base_frequencies: the unscaled frequencies, if `frequencies` were extended before. None = `frequencies`.
 
     Returns:
-        The frequencies, float32, those given up to the trained length; and the attention factor 1.
+        The frequencies, float32, unchanged up to the trained length, and the attention factor 1.
 
     Raises:
-        ValueError: as `extend_ntk`.
+        ValueError: as in `extend_ntk`.
 
     Reference:
         emozilla 2023, "Dynamically Scaled RoPE"; transformers' rope type "dynamic".
@@ -92,20 +92,20 @@ def extend_dynamic_ntk(
 
 
 def ntk(*, factor: float | None = None, trained_length: int | tuple[int, ...] | None = None) -> Extension:
-    """Return NTK-aware scaling as an encoding's `extend`: `extend_ntk` of its frequencies.
+    """Return NTK-aware scaling as an encoding's `extend`: `extend_ntk` for its frequencies.
 
     Args:
-        factor: s, from 1. None = it follows from the length at hand, on each axis.
+        factor: s, at least 1. None = it follows from the current length, on each axis.
         trained_length: L, tokens, or one length per axis. None = the encoding's `Dims.extent`.
     """
     return extension("ntk", "frequencies", extend_ntk, {"factor": factor, "trained_length": trained_length})
 
 
 def dynamic_ntk(*, factor: float | None = None, trained_length: int | tuple[int, ...] | None = None) -> Extension:
-    """Return dynamic NTK scaling as an encoding's `extend`: `extend_dynamic_ntk` of its frequencies.
+    """Return dynamic NTK scaling as an encoding's `extend`: `extend_dynamic_ntk` for its frequencies.
 
     Args:
-        factor: s, from 1: how fast the base grows with the length. None = 1.
+        factor: s, at least 1: how fast the base grows with the length. None = 1.
         trained_length: L, tokens, or one length per axis. None = the encoding's `Dims.extent`.
     """
     options = {"factor": factor, "trained_length": trained_length}

@@ -1,4 +1,4 @@
-"""A learned table that is resampled for sequences longer than it."""
+"""Resampling of a learned table for sequences longer than the table."""
 
 from pejax._extensions.extension import Extension, extension
 from pejax._ops.resize import resize_grid
@@ -7,7 +7,7 @@ from pejax._ops.resize import resize_grid
 def resize() -> Extension:
     """Return resampling as the `extend` of `learned` on one axis: a longer sequence resamples the table.
 
-    Without it, a sequence longer than the table is refused. On grids the table is always resampled. Where the length is
-    traced, the table is read at the centers of the resampled cells, which is the same.
+    Without this extension, a sequence longer than the table is refused. On grids the table is always resampled. If the
+    length is traced, the table is read at the centers of the resampled cells, which is equivalent.
     """
     return extension("resize", "factory", resize_grid, {})

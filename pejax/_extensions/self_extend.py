@@ -1,7 +1,8 @@
 """Self-Extend and ReRoPE: near keys are rotated as in training, far ones by an angle from the trained range.
 
-Which of two rotations a pair of tokens gets depends on its distance. It is no function of single positions: attention
-runs once for each range of distances (`Encoding.bands`), and the parts are merged exactly by log-sum-exp.
+Which of two rotations applies to a query and a key depends on their distance, so a rotation by position alone cannot
+express it: attention runs once per range of distances (`Encoding.bands`), and the outputs are merged exactly by
+log-sum-exp.
 """
 
 from collections.abc import Callable
@@ -23,9 +24,9 @@ def group_positions(encoding: Encoding, dims: Dims, *, group: int | None = None,
     Pairs nearer than W are rotated as before; others as if the query were at `⌊p/G⌋ + W - ⌊W/G⌋`, the key at `⌊p/G⌋`.
 
     Args:
-        encoding: that rotates.
-        dims: causal, of a sequence; L is their extent.
-        group: G, tokens. None = the smallest that keeps the length at hand in the trained range,
+        encoding: any that rotates queries and keys and has no bands.
+        dims: those of a causal model of sequences; L is their extent.
+        group: G, tokens. None = the smallest that keeps the current length L' in the trained range,
             `⌊(L' - 1)/G⌋ + W - ⌊W/G⌋ < L`: the paper's `⌈(L' - W) / (L - W)⌉` or, where G does not divide W, more.
         window: W, tokens. None = L / 4.
 
@@ -69,8 +70,8 @@ def clip_distances(encoding: Encoding, dims: Dims, *, window: int | None = None)
     `(R_q q_i) · (R_k k_j) = q_i · R_{-min(i - j, W)} k_j`
 
     Args:
-        encoding: that rotates.
-        dims: causal, of a sequence; L is their extent.
+        encoding: any that rotates queries and keys and has no bands.
+        dims: those of a causal model of sequences; L is their extent.
         window: W, tokens. None = L / 2.
 
     Raises:
@@ -97,14 +98,14 @@ def self_extend(*, group: int | None = None, window: int | None = None) -> Exten
     """Return Self-Extend as an encoding's `extend`: near distances as in training, far ones counted in groups.
 
     Args:
-        group: G, tokens per group. None = the smallest that keeps the length at hand in the trained range.
-        window: W, tokens: the nearer ones keep their distances. None = a quarter of the trained length.
+        group: G, tokens per group. None = the smallest that keeps the current length in the trained range.
+        window: W, tokens; pairs nearer than W keep their distances. None = a quarter of the trained length.
     """
     return extension("self_extend", "encoding", group_positions, {"group": group, "window": window})
 
 
 def rerope(*, window: int | None = None) -> Extension:
-    """Return ReRoPE as an encoding's `extend`: every distance from W on is rotated as W.
+    """Return ReRoPE as an encoding's `extend`: every distance of W or more is rotated as if it were W.
 
     Args:
         window: W, tokens. None = half the trained length.

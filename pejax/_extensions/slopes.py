@@ -14,15 +14,15 @@ def scale_alibi_slopes(
 ) -> Float[Array, " H"]:
     """Flatten ALiBi's slopes beyond the trained length, so that the largest penalty stays that of training.
 
-    `m'_h = m_h · L/L'` when `L' > L`, else `m_h`; on grids L and L' are the diagonals.
+    `m'_h = m_h · L/L'` when `L' > L`, else `m_h`; on grids L and L' are the lengths of the diagonals.
 
     Args:
-        slopes: per token (patch), one per head.
+        slopes: one per head, in logits per token (on grids per patch).
         trained_length: L, in tokens, or the trained grid.
-        length: L', in tokens (it may be traced), or the grid at hand.
+        length: L', the current length in tokens, which may be traced, or the current grid.
 
     Returns:
-        The slopes, per token.
+        The slopes, in the same unit.
 
     Reference:
         Al-Khateeb et al. 2023, "Position Interpolation Improves ALiBi Extrapolation" (arXiv 2310.13017), section 3.
@@ -37,5 +37,5 @@ def scale_alibi_slopes(
 
 
 def slopes() -> Extension:
-    """Return flatter slopes as the `extend` of `alibi`: `scale_alibi_slopes` by the length or grid at hand."""
+    """Return flatter slopes as the `extend` of `alibi`: `scale_alibi_slopes` at the current length or grid."""
     return extension("slopes", "factory", scale_alibi_slopes, {})

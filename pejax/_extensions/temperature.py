@@ -17,13 +17,13 @@ from pejax._ops.checks import check_position_type, check_positions
 
 
 def log_n_temperature(positions: Num[Array, "*BT"], trained_length: int) -> Float[Array, "*BT"]:
-    """Return what keeps the entropy of attention over p + 1 keys near that over the trained length.
+    """Return the factor of queries that keeps the entropy of attention over p + 1 keys near that of L keys.
 
     `t(p) = max(1, ln(p + 1) / ln L)`
 
     Args:
-        positions: p, tokens, from 0; below it counts as 0.
-        trained_length: L, tokens, from 2.
+        positions: p, tokens; negative positions count as 0.
+        trained_length: L, tokens, at least 2.
 
     Raises:
         ValueError: a trained length below 2.
@@ -40,20 +40,20 @@ def log_n_temperature(positions: Num[Array, "*BT"], trained_length: int) -> Floa
 def llama4_temperature(
     positions: Num[Array, "*BT"], *, floor_length: int = 8192, scale: float = 0.1
 ) -> Float[Array, "*BT"]:
-    """Return Llama 4's temperature, a step higher after every `floor_length` tokens.
+    """Return Llama 4's factor of queries, which rises by a step after every `floor_length` tokens.
 
     `t(p) = scale · ln(⌊(p + 1) / floor_length⌋ + 1) + 1`
 
     Args:
-        positions: p, tokens, from 0; below it counts as 0.
-        floor_length: tokens.
-        scale: of the logarithm.
+        positions: p, tokens; negative positions count as 0.
+        floor_length: length of a step, in tokens.
+        scale: factor of the logarithm.
 
     Raises:
         ValueError: a floor_length below 1, or a negative scale.
 
     Reference:
-        transformers' `models/llama4/modeling_llama4.py`, where layers without RoPE have it.
+        transformers' `models/llama4/modeling_llama4.py`, where layers without RoPE use it.
     """
     if floor_length < 1:
         raise ValueError(f"floor_length must be at least 1, got {floor_length}")
@@ -66,7 +66,7 @@ def log_n(*, trained_length: int | None = None) -> Extension:
     """Return the log-n temperature as an encoding's `extend`: `log_n_temperature` multiplies its queries.
 
     Args:
-        trained_length: L, from 2 tokens. None = the encoding's `Dims.extent`.
+        trained_length: L, at least 2 tokens. None = the encoding's `Dims.extent`.
     """
     return extension("log_n", "queries", _scale_by_log_n, {"trained_length": trained_length})
 
@@ -75,8 +75,8 @@ def llama4(*, floor_length: int = 8192, scale: float = 0.1) -> Extension:
     """Return Llama 4's temperature as an encoding's `extend`: `llama4_temperature` multiplies its queries.
 
     Args:
-        floor_length: tokens.
-        scale: of the logarithm.
+        floor_length: length of a step, in tokens.
+        scale: factor of the logarithm.
     """
     return extension("llama4", "queries", _scale_by_llama4, {"floor_length": floor_length, "scale": scale})
 
@@ -84,11 +84,12 @@ def llama4(*, floor_length: int = 8192, scale: float = 0.1) -> Extension:
 def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> Encoding:
     """Return the encoding with its queries multiplied by a function of their positions.
 
-    `q'_i = t(p_i) · rotate(q_i, p_i)`; keys, and whatever else the encoding does, stay as they are.
+    `q'_i = t(p_i) · rotate(q_i, p_i)`; keys and all other hooks are unchanged. Two calls, even with the same arguments,
+    return records that do not compare equal.
 
     Args:
-        encoding: any, with or without `rotate`, on one axis.
-        temperature: `(*B, T)` positions to what multiplies each query; equal functions are not equal encodings.
+        encoding: any on one axis, with or without `rotate`.
+        temperature: function t of positions `(*B, T)`; returns the factor of each query, `(*B, T)`.
     """
     rotation = encoding.rotate or _unrotated
 

@@ -1,4 +1,4 @@
-"""YaRN: slow pairs are interpolated, fast ones left alone, and the attention is sharpened."""
+"""YaRN: slow pairs are interpolated, fast pairs are unchanged, and the attention is sharpened."""
 
 import math
 from typing import Any
@@ -39,35 +39,35 @@ def extend_yarn(
     attention_factor: float | None = None,
     truncate: bool = True,
 ) -> Extended:
-    """Divide slow pairs by the factor, leave fast ones, blend linearly in between; sharpen the attention (YaRN).
+    """Divide slow pairs by the factor, keep fast pairs, blend linearly in between; sharpen the attention (YaRN).
 
-    `f'_i = f_i · (r_i / s + 1 - r_i)`, `r_i` rising from 0 to 1 between the pairs that turn `beta_fast` and `beta_slow`
-    times in L tokens: `i(b) = d · ln(L / 2πb) / (2 ln base)`, both ends kept within 0 ... d - 1. Queries and keys are
+    `f'_i = f_i · (r_i / s + 1 - r_i)`, where `r_i` rises linearly from 0 at pair i(beta_fast) to 1 at i(beta_slow).
+    Pair `i(b) = d · ln(L / 2πb) / (2 ln base)`, clipped to 0 ... d - 1, makes b turns in L tokens. Queries and keys are
     multiplied by `0.1 ln s + 1`.
 
     Args:
-        frequencies: as in `extend_ntk`, like `base`, `rotary_dim`, `factor`, `length` and `base_frequencies`.
-        base: above 1.
-        rotary_dim: d.
-        trained_length: L, tokens, or one per axis.
-        factor: s.
-        length: L'.
-        base_frequencies: unscaled.
-        beta_fast: turns from which a pair is left alone.
-        beta_slow: turns up to which a pair is divided.
-        mscale: with `mscale_all_dim`, queries and keys are multiplied by
-            `(0.1 · mscale · ln s + 1) / (0.1 · mscale_all_dim · ln s + 1)`. One alone, or 0, counts as none.
-        mscale_all_dim: likewise.
-        attention_factor: what queries and keys are multiplied by, instead.
-        truncate: round both ends outwards, to whole pairs.
+        frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
+        base: of the unscaled frequencies, above 1.
+        rotary_dim: d, number of rotated channels; D/A on A axes.
+        trained_length: L, tokens, or one length per axis.
+        factor: s, at least 1 (not checked if traced). None = max(1, L' / L), on each axis.
+        length: L', the current length, tokens, or one length per axis; a single length may be traced.
+        base_frequencies: the unscaled frequencies, if `frequencies` were extended before. None = `frequencies`.
+        beta_fast: in turns per L tokens; pairs that turn more often are unchanged.
+        beta_slow: in turns per L tokens; pairs that turn less often are divided by s.
+        mscale: together with `mscale_all_dim`, replaces the factor of queries and keys by
+            `(0.1 · mscale · ln s + 1) / (0.1 · mscale_all_dim · ln s + 1)`. Ignored if either is None or 0.
+        mscale_all_dim: see `mscale`.
+        attention_factor: multiplies queries and keys in place of these factors.
+        truncate: whether i(beta_fast) is rounded down and i(beta_slow) up, to whole pairs.
 
     Returns:
         The frequencies, float32, and the attention factor: one number, or `(F,)` where some channels are not rotated (1
         there) or axes differ.
 
     Raises:
-        ValueError: as `extend_ntk`; or betas or an attention factor that are not positive, or `beta_fast` not above
-            `beta_slow`.
+        ValueError: as in `extend_ntk`; or not 0 < `beta_slow` < `beta_fast`, or an attention factor that is not
+            positive.
 
     Reference:
         Peng et al. 2023, "YaRN" (arXiv 2309.00071), section 3 and appendix A.2; transformers' rope type "yarn".
@@ -109,17 +109,17 @@ def yarn(
     attention_factor: float | None = None,
     truncate: bool = True,
 ) -> Extension:
-    """Return YaRN as an encoding's `extend`: `extend_yarn` of its frequencies.
+    """Return YaRN as an encoding's `extend`: `extend_yarn` for its frequencies.
 
     Args:
-        factor: s, from 1. None = it follows from the length at hand, on each axis.
+        factor: s, at least 1. None = it follows from the current length, on each axis.
         trained_length: L, tokens, or one length per axis. None = the encoding's `Dims.extent`.
-        beta_fast: turns in L tokens from which a pair is left alone.
-        beta_slow: turns up to which a pair is divided by s.
-        mscale: as in `extend_yarn`, like `mscale_all_dim`.
-        mscale_all_dim: likewise.
-        attention_factor: what queries and keys are multiplied by. None = `0.1 ln s + 1`.
-        truncate: round the ends of the blend outwards, to whole pairs.
+        beta_fast: in turns per L tokens; pairs that turn more often are unchanged.
+        beta_slow: in turns per L tokens; pairs that turn less often are divided by s.
+        mscale: together with `mscale_all_dim`, another factor of queries and keys (`extend_yarn`).
+        mscale_all_dim: see `mscale`.
+        attention_factor: factor that multiplies queries and keys. None = `0.1 ln s + 1`, or the one by `mscale`.
+        truncate: whether the ends of the blend are rounded outward to whole pairs.
 
     Example:
         >>> import pejax

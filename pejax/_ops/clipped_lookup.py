@@ -3,8 +3,8 @@
     pick      out[i, j] = scores[i, clip(k_j - q_i) + m]           clip: to -m ... m
     collect   out[i, r] = Σ_j weights[i, j] · [clip(k_j - q_i) + m = r]
 
-Each is the transpose of the other. Lookups of single elements are slow on CPUs. There, all pairs at or beyond the clip
-read one of two columns, and at consecutive positions the other pairs of a query are read as one slice.
+Each is the transpose of the other. Lookups of single elements are slow on CPUs. So on CPUs, all pairs at or beyond the
+clip read one of two columns, and at consecutive positions the other pairs of a query are read as one slice.
 """
 
 import functools

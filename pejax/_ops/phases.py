@@ -6,8 +6,8 @@ An angle is position · frequency, needed modulo one turn (2π). A float32 produ
     phase = round(2^32 · position · frequency / 2π) mod 2^32
 
 The frequency, a float32 m·2^e, becomes a 64-bit fixed-point fraction of a turn: m times a window of the binary
-expansion of 1/2π that starts at 2^-e, whole turns dropped. A position is a sum of int32 · 2^(8·row), exactly; the
-product wraps modulo 2^32 by itself, and so does the sum over axes. Two short polynomials on a half turn finish it.
+expansion of 1/2π that starts at 2^-e, without whole turns. A position is an exact sum of int32 · 2^(8·row). Products
+and sums over axes wrap modulo 2^32 by integer overflow. Two short polynomials on a half turn give sine and cosine.
 """
 
 import functools

@@ -45,9 +45,9 @@ def resize_embedding(
     last rows to themselves. An axis that keeps its size is unchanged.
 
     Args:
-        table: N = prefix + the product of `old_grid`, in raster order.
-        old_grid: L, or (rows, columns, ...).
-        new_grid: likewise.
+        table: N = prefix + the product of `old_grid` rows, in raster order.
+        old_grid: length, or (rows, columns, ...), of the table, in tokens or patches.
+        new_grid: length or grid to resample to.
         method: "bicubic", "bilinear" or "align_corners".
         antialias: whether the kernel is widened by N/N' on axes that shrink; the bicubic slope is then -0.5 in place of
             -0.75, on every axis.
@@ -59,6 +59,11 @@ def resize_embedding(
     Raises:
         ValueError: a table of another size, grids below 1 or with different numbers of axes, an unknown method, or
             antialiasing with "align_corners".
+
+    Example:
+        >>> table = jnp.ones((1 + 14 * 14, 64))  # CLS, then 14 x 14 patches
+        >>> resize_embedding(table, (14, 14), (20, 30), prefix=1).shape
+        (601, 64)
     """
     table = jnp.asarray(table)
     old, new = (grid if isinstance(grid, tuple) else (grid,) for grid in (old_grid, new_grid))
@@ -114,8 +119,13 @@ def lookup_embedding(table: Float[Array, "*grid C"], positions: Num[Array | np.n
         end rows, give NaN.
 
     Raises:
-        ValueError: positions outside the table that are not traced, or positions without the table's axes.
+        ValueError: positions outside the table that are not traced, or positions with another number of axes.
         TypeError: positions that are neither integers nor floats of at least 32 bits.
+
+    Example:
+        >>> table = jnp.asarray([[0.0], [1.0], [2.0], [3.0]])
+        >>> lookup_embedding(table, jnp.asarray([2.0, 1.5])).tolist()
+        [[2.0], [1.5]]
     """
     size = table.shape[:-1]
     known = None if isinstance(positions, Tracer) else np.asarray(positions)

@@ -3,7 +3,7 @@
     none         cross-attention has no positions
     query_only   queries are rotated by their position in the target, keys are not rotated
     separate     both sequences count from 0: target token t has the same position as source token t
-    unified      the target continues the source: its token t is at t + n, n the length of that example's source
+    unified      the target continues the source: target token t is at position t + n, with n the length of its source
 
 `embed` is not part of cross-attention: encoder and decoder have already applied theirs to their inputs.
 """

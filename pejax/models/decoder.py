@@ -43,7 +43,7 @@ class DecoderConfig:
         kv_heads: K, key/value heads; None = H.
         hidden: channels inside the MLP; None = 4·C, or 8/3·C rounded up to a multiple of 16 if the MLP is gated.
         pe: spec of the encoding, as in `make_encoding`.
-        extend: extension of the encoding beyond the trained length, a record of `pejax.extensions` or its text.
+        extend: extension of the encoding beyond the trained length, a record of `pejax.extensions` or its string.
         style: "llama" or "gpt2".
         qk_norm: whether each query and key head is normalized (RMSNorm).
         soft_cap: cap c of the attention logits, `c · tanh(logits / c)`; None = no cap.
@@ -113,11 +113,11 @@ class Decoder(nnx.Module):
 
     Attributes:
         config: its settings.
-        stack: its layers; `stack.encoding` is the encoding, `stack.dims` the dims it was made for.
+        stack: its layers; `stack.encoding` is the encoding, `stack.dims` the dims that the encoding was made for.
 
     Args:
         config: the settings.
-        encoding: your own, made for `config.dims`, in place of the one that `config.pe` names.
+        encoding: an encoding made for `config.dims`, for example your own. None = the encoding that `config.pe` names.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
@@ -157,7 +157,7 @@ class Decoder(nnx.Module):
             segment_ids: the document that each token belongs to, for documents packed one after the other; positions
                 restart in each; 0 = padding.
             tokens: positions of the tokens, in place of `segment_ids`; None = 0 ... T-1, restarting in each segment.
-            extent: the length that the encoding adapts to; None = T.
+            extent: the length, in tokens, that the encoding adapts to; None = T.
             execution: device mesh, sharding and rematerialization.
 
         Raises:

@@ -49,10 +49,10 @@ class EncoderDecoderConfig:
         kv_heads: K, key/value heads; None = H.
         hidden: channels inside the MLP; None = 4·C, or 8/3·C rounded up to a multiple of 16 if the MLP is gated.
         pe: spec of the encoder's encoding, as in `make_encoding`.
-        decoder_pe: spec of the decoder's; "" = `pe`.
-        extend: extension of all encodings beyond the trained lengths, a record of `pejax.extensions` or its text.
+        decoder_pe: spec of the decoder's encoding; "" = `pe`.
+        extend: extension of all encodings beyond the trained lengths, a record of `pejax.extensions` or its string.
         cross: position policy of cross-attention: "none", "query_only", "separate" or "unified".
-        cross_pe: spec of the encoding of cross-attention; "" = the decoder's.
+        cross_pe: spec of the encoding of cross-attention; "" = that of the decoder.
         style: "llama" or "gpt2".
         qk_norm: whether each query and key head is normalized (RMSNorm) in self-attention.
         soft_cap: cap c of the attention logits, `c · tanh(logits / c)`; None = no cap.

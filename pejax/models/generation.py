@@ -7,7 +7,8 @@ policies decide which parameters the earlier tokens get:
     recompute   all tokens get the parameters of the current length, as in a forward pass over the text so far
 
 `stepwise` rotates the cached keys again in every step. `recompute` runs a forward pass over the text so far whenever
-the parameters change. If they do not change over the lengths of one generation, the policies agree and cost nothing.
+the parameters change. If they do not change over the lengths of one generation, both policies give the same result and
+cost nothing extra.
 """
 
 import functools
@@ -47,12 +48,12 @@ def generate(
         model: a causal decoder.
         prompts: token ids; shorter prompts are padded on the left.
         count: N, number of tokens to generate.
-        segment_ids: 0 = padding; other values number documents packed one after the other, each with positions from 0,
-            of which the last is continued. None = each row is one document.
+        segment_ids: 0 = padding; other values number the documents packed into a prompt. Positions start from 0 in each
+            document, and the last document is continued. None = each row is one document.
         sampling: greedy by default.
         key: draws the tokens; required if the temperature is above 0.
         policy: "stepwise" or "recompute", for encodings whose parameters depend on the length.
-        stop: id of the stop token; the rest of a row after it is filled with it. None = no stop token.
+        stop: id of the stop token; after it, the rest of the row is filled with this id. None = no stop token.
         return_logits: also return the logits that each token was drawn from.
 
     Raises:

@@ -19,16 +19,17 @@ from pejax.models.sharding import position_variables
 class PositionalAttention(nnx.Module):
     """Attention with an encoding, called as Flax calls `dot_product_attention`; made by `attention_module`.
 
-    By default positions are 0 ... T-1 on one axis, and those of the trained grid in raster order on two. For anything
-    else (prefix tokens, packing, another grid, cross-attention, a step of cached decoding), give them around the call:
+    By default positions are 0 ... T-1 on one axis, and on two axes those of the trained grid in raster order. In all
+    other cases (prefix tokens, packing, another grid, cross-attention, a step of cached decoding), set the positions
+    around the call:
 
         with layer.attention_fn.at(step_position, cache_positions, extent=length):
             y = layer(x, decode=True)
 
     Attributes:
         encoding: the record.
-        dims: those it was made for.
-        position: its parameters: `{"shared": those of init, "layer": those of init_layer}`.
+        dims: the dims that the encoding was made for.
+        position: the encoding's parameters, `{"shared": from init, "layer": from init_layer}`.
     """
 
     def __init__(
@@ -51,13 +52,14 @@ class PositionalAttention(nnx.Module):
         """Set the positions of the tokens for all calls inside the `with` block.
 
         Args:
-            positions: of the queries; an array or `TokenPositions`.
-            k_positions: of the keys; when decoding with a cache, of all its slots. None = `positions`.
-            extent: the length or grid that the encoding adapts to. None = the trained grid; for a sequence the number
-                of keys, or if a single query attends to a cache, whose length says nothing, its position + 1.
+            positions: positions of the queries, an array or `TokenPositions`.
+            k_positions: positions of the keys; when decoding with a cache, of all slots of the cache. None =
+                `positions`.
+            extent: the length or grid, in tokens, that the encoding adapts to. None = the trained grid; on one axis the
+                number of keys, or, if a single query attends to several keys (a cache), the query's position + 1.
 
-        The function must be traced inside the block. A function of `jax.jit` that was already traced, outside the
-        block or with other positions, keeps those of its trace; `nnx.jit` traces again.
+        The function must be traced inside the block. A `jax.jit` function that was already traced, outside the block or
+        with other positions, keeps the positions of its trace; `nnx.jit` traces again.
         """
         before = self._bound
         self._bound = nnx.data((positions, k_positions, extent))
@@ -163,10 +165,10 @@ def attention_module(
 
     Args:
         encoding: the record.
-        dims: those it was made for; heads and head_dim must be those of the layer.
+        dims: the dims that the encoding was made for; heads and head_dim must be those of the layer.
         rngs: draws the parameters from its `params` stream.
-        shared: the module of the model's first layer, with which this one shares the `init` parameters (T5 has one
-            table for all layers). None = its own parameters.
+        shared: the module of the model's first layer, if all layers share the parameters of `init` (T5 has one table
+            for all layers). None = this module gets its own.
         embedded: whether `encoding.embed` is applied to the input of the model.
 
     Raises:

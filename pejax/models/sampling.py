@@ -12,7 +12,7 @@ MIN_TEMPERATURE = 1e-6
 
 
 class Sampling(NamedTuple):
-    """The settings of sampling.
+    """The settings of sampling, applied in the order of the fields.
 
     Attributes:
         temperature: divides the logits; 0 = greedy, the token with the largest logit.

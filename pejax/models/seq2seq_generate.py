@@ -41,7 +41,7 @@ def generate_answers(
         start: id of the start token, which comes before the answer.
         sampling: greedy by default.
         key: draws the tokens; required if the temperature is above 0.
-        stop: id of the stop token; the rest of a row after it is filled with it. None = no stop token.
+        stop: id of the stop token; after it, the rest of the row is filled with this id. None = no stop token.
 
     Raises:
         ValueError: a count below 1, an id outside the vocabulary, segments other than 0 and 1, sampling settings out

@@ -43,7 +43,11 @@ def position_variables(params: Params) -> Any:
 
 
 def logical_axes(variable: nnx.Variable) -> tuple[str | None, ...]:
-    """Return one name per axis of a parameter: "layers" first if layers are stacked, None for an unnamed axis."""
+    """Return one name per axis of a parameter: "layers" first if layers are stacked, None for an unnamed axis.
+
+    Args:
+        variable: a parameter of a model of `pejax.models`.
+    """
     names = variable.get_metadata().get(LOGICAL_AXES, (None,) * variable.ndim)
     return ("layers",) * (variable.ndim - len(names)) + tuple(names)
 

@@ -141,10 +141,10 @@ class ViT(nnx.Module):
 
     Attributes:
         config: its settings.
-        dims: those its encoding was made for.
+        dims: the dims that the encoding was made for.
         encoding: the record.
-        position: the encoding's parameters that all layers share; those of each layer are in `layers`, stacked on L,
-            under the same name.
+        position: the encoding's parameters that all layers share. The parameters of single layers are in `layers`,
+            stacked on L, under the same name.
 
     Args:
         config: the settings.
@@ -212,7 +212,7 @@ class ViT(nnx.Module):
         Args:
             images: floating point, channels last.
             positions: (row, column) of each patch in raster order, in patches; None = those of the image's own grid.
-            extent: (rows, columns) that the encoding adapts to, in patches; None = the image's own grid.
+            extent: grid (rows, columns), in patches, that the encoding adapts to; None = the image's own grid.
             train: whether stochastic depth drops branches, if `config.stochastic_depth` is above 0.
             key: draws the branches to drop; required in that case only.
             execution: device mesh, sharding and rematerialization.

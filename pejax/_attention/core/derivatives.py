@@ -1,4 +1,4 @@
-"""Functions with first derivatives in reverse mode only, which refuse any other by name."""
+"""Functions with first derivatives in reverse mode only; any other derivative raises an error that names it."""
 
 import functools
 from collections.abc import Callable

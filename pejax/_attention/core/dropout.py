@@ -1,7 +1,7 @@
 """Dropout of attention weights by a counter: every implementation, tile and device drops the same pairs.
 
 Reference:
-    The finaliser's constants: C. Wellons, "hash-prospector" (lowbias32).
+    The finalizer's constants: C. Wellons, "hash-prospector" (lowbias32).
 """
 
 import numbers
@@ -28,7 +28,7 @@ def keep_pairs(
 ) -> Bool[Array, "T S"]:
     """Return the pairs to keep: `hash(seed, batch, head, query, key) >= rate·2³²`.
 
-    The hash is a finalised sum of a word per row and a word per column, so that an element costs one finaliser.
+    The hash is a finalized sum of a word per row and a word per column, so that an element costs one finalizer.
 
     Args:
         dropout: of this head.

@@ -1,8 +1,8 @@
-"""A distance_bias hook cut in two: its work on parameters, done once, and its work on each distance, inside a kernel.
+"""A distance_bias hook split in two: its work on parameters, done once, and its work on each distance, inside a kernel.
 
-A hook `distance(params, relative R or RA) -> R` is traced. Whatever does not depend on `relative` is computed outside,
-by XLA and with XLA's derivatives; what is left must be arithmetic of single elements, a sum or a choice over the axes,
-and then serves a tile of any shape, the axes being so many tiles.
+A hook `distance(params, relative)`, with relative `(R,)` or `(R, A)`, is traced. Whatever does not depend on `relative`
+is computed outside the kernel, by XLA and with XLA's derivatives. The rest must be elementwise arithmetic, or a sum or
+a choice over the axes. It then runs on tiles of any shape, one tile per axis.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""The hooks of an encoding, bound to its parameters: what attention takes of it."""
+"""The hooks of an encoding that attention calls, bound to the encoding's parameters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pejax._encoding import Encoding, Params, check_embedded, with_constants
 
 
 class Hooks(NamedTuple):
-    """What attention takes of an encoding: each `Partial(hook, params)`, or None. Made by `attention_hooks`.
+    """The hooks that attention calls: each is `Partial(hook, params)`, or None. Made by `attention_hooks`.
 
     Attributes:
         bias: as `Encoding.bias`; derived from `distance_bias` where only that is given.
@@ -36,18 +36,19 @@ class CausalHook:
 
 
 def attention_hooks(encoding: Encoding, params: Params, *, rotated: bool = False, embedded: bool = False) -> Hooks:
-    """Return what `dot_product_attention` takes of this encoding and its parameters, as its argument `hooks`.
+    """Return the argument `hooks` of `dot_product_attention` for an encoding and its parameters.
 
-    Those of an encoding made for a causal model (`Dims.causal`) are refused by attention that is not `causal`.
+    Attention refuses the hooks of an encoding made for a causal model (`Dims.causal`) unless its `causal` is True.
 
     Args:
         encoding: the record.
-        params: adapted (`adapt`) where the encoding depends on the length or grid.
-        rotated: says that q and k are rotated as the encoding has it (in bands, for each range of distances).
-        embedded: says that `encoding.embed` is applied to the input of the model.
+        params: merged parameters; adapted (`adapt`) if the encoding depends on the length or grid.
+        rotated: whether the caller rotates q and k by the encoding (with bands, for each range of distances).
+        embedded: whether `encoding.embed` is applied to the input of the model.
 
     Raises:
-        ValueError: the encoding rotates, or embeds, and nothing says that this is done: position would be lost.
+        ValueError: the encoding rotates while `rotated` is False, or embeds while `embedded` is False: positions would
+            be lost.
     """
     if (encoding.rotate or encoding.rotate_keys or encoding.bands) and not rotated:
         raise ValueError(

@@ -1,14 +1,14 @@
-"""One call of hand-written kernels, whatever the device: what they refuse, how the bias gets into a tile, gradients.
+"""One call of hand-written kernels on any device: what they refuse, how the bias gets into a tile, and gradients.
 
 A bias `distance(p_j - p_i)` gets into a tile in one of two ways:
 
-    tile        arithmetic of single elements is done where it is used, from any positions on any axes.
-    diagonals   anything else, a table say, is evaluated once per distance, O(T + S) numbers per head, from which every
-                tile is cut. That holds where `p_j - p_i = j - i + shift` for every two placed tokens of one segment:
-                a sequence, packed sequences, queries that follow cached keys.
+    tile        an elementwise bias is computed inside the kernel, tile by tile, for any positions on any axes.
+    diagonals   any other bias, such as a table, is evaluated once per distance, O(T + S) numbers per head, and every
+                tile is cut from these. This requires `p_j - p_i = j - i + shift` for every two tokens of one segment
+                that have a position: a sequence, packed sequences, queries that follow cached keys.
 
-Which positions allow diagonals is known when they are: for others the other way, or attention without kernels, is taken
-in the same program.
+Whether the positions allow diagonals is known only at run time. For other positions, the same program takes the other
+way, or attention without kernels.
 """
 
 import functools

@@ -2,8 +2,8 @@
 
     visible_ij = [q_i - k_j ≥ 0] · [|q_i - k_j| < window] · [lo ≤ |q_i - k_j| < hi] · [s_i = s_j ≠ 0]
 
-with q and k the order (`TokenPositions.order`) of queries and keys and s their segment ids; what is not asked for drops
-out. `pair_masks` is this rule for every implementation, `block_masks` the same for whole blocks of tokens.
+with q and k the order (`TokenPositions.order`) of queries and keys and s their segment ids. Factors of masks that are
+not in use are left out. `pair_masks` is this rule for every implementation, `block_masks` that for whole blocks.
 """
 
 import functools

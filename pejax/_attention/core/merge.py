@@ -17,14 +17,20 @@ def merge_attention(
     `o = Σ_p exp(lse_p - lse) o_p` with `lse = log Σ_p exp(lse_p)`
 
     Args:
-        parts: `(output, log-sum-exp)` of each part, as `attention(..., return_lse=True)` gives them: shards of the
-            keys, or complementary `distance_range`s.
+        parts: `(output, log-sum-exp)` of each part, as `dot_product_attention(..., return_lse=True)` returns them, for
+            shards of the keys or for complementary `distance_range`s.
 
     Returns:
-        The output, in the first part's type, and its log-sum-exp; zeros and -inf where no part saw a key.
+        The output, in the dtype of the first part, and its log-sum-exp; zeros and -inf where no part saw a key.
 
     Raises:
         ValueError: no parts, or parts of different shapes.
+
+    Example:
+        >>> part = lambda value: (jnp.full((1, 1, 1), value), jnp.zeros((1, 1)))  # output, log-sum-exp
+        >>> output, lse = merge_attention([part(1.0), part(3.0)])  # equal log-sum-exps: the mean
+        >>> output.item()
+        2.0
     """
     if not parts:
         raise ValueError("parts must hold at least one (output, log-sum-exp), got none")

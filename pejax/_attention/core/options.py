@@ -1,4 +1,4 @@
-"""The options of a call of attention, checked."""
+"""The options of one attention call, and their checks."""
 
 import math
 from typing import Any, NamedTuple

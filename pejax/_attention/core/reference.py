@@ -1,10 +1,10 @@
-"""The dense reference: the oracle, and the fastest when short; its formulas are those of every tile of one head.
+"""The dense reference: the oracle of tests, and the fastest for short inputs; tiles of one head use its formulas.
 
     logits_ij = cap·tanh((scale·q_i·k_j + bias_ij) / cap)        -inf where j is not visible to i
     output_i  = Σ_j w_ij v_j + values(w)_i
 
 Without `soft_cap` the logits are `scale·q·k + bias`. `bias` and the weights that `values` reads are zero in every pair
-that has an unplaced token. Everything is computed in float32.
+in which a token has no position. Everything is computed in float32.
 """
 
 from typing import NamedTuple

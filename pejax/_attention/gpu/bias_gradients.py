@@ -1,7 +1,7 @@
-"""The gradients of what a bias reads, on GPUs: kernels of their own, which XLA drops where nobody asks for them.
+"""The gradients of the inputs of a bias, on GPUs: separate kernels, which XLA removes if their results are unused.
 
-A program of `by_diagonals` owns the tiles (I, I + c) of one c: at the same place in each of them key - query is the
-same, so that it adds up whole tiles, and a bias that is one number per diagonal gets its gradient without atomics.
+A program of `by_diagonals` owns the tiles (I, I + c) for one c. Elements at the same place in these tiles have the same
+key - query, so it sums whole tiles, and a bias with one number per diagonal gets its gradient without atomics.
 """
 
 from typing import Any

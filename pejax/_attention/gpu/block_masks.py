@@ -1,4 +1,4 @@
-"""Tokens as the kernels on GPUs read them: padded rows of 32-bit numbers, and which tiles see anything at all."""
+"""Tokens as the GPU kernels read them: padded rows of 32-bit numbers, and which tiles have any visible pair."""
 
 from typing import Any, NamedTuple
 

@@ -1,8 +1,8 @@
-"""Attention by the fused kernels that come with JAX: cuDNN's, for no bias and for a causal one that is linear.
+"""Attention by cuDNN's fused kernels, which come with JAX: without a bias, or with a causal bias that is linear.
 
-Whether the order of the arrays is the order of the tokens is known when the positions are; for other orders our own
-kernels take over. They also find what fused kernels do not give in full: log-sum-exps in float32, and the gradient of
-the bias, which in two folded columns would be a difference of large numbers.
+Whether tokens are in the order of the arrays is known only at run time; for other orders, pejax's own kernels take
+over. They also compute what the fused kernels do not give accurately: log-sum-exps in float32, and the gradient of the
+bias, which in two folded columns would be a difference of large numbers.
 """
 
 import functools

@@ -1,7 +1,7 @@
-"""Fused kernels that know no bias, given one: a bias linear in the distance, folded into two more columns of q and k.
+"""A bias for fused kernels that take none: a bias linear in the distance, folded into extra columns of q and k.
 
-Where no key is after its query, a bias `a·(p_j - p_i)` is `a·p_j` but for a constant of the row, which softmax does not
-see. With a and p written as sums of three bfloat16 parts, their product is
+If no key is after its query, a bias `a·(p_j - p_i)` equals `a·p_j` up to a constant per row, which softmax ignores.
+With a and p written as sums of three bfloat16 parts, their product is
 
     a·p = a1·p1 + a1·p2 + a1·p3 + a2·p1 + a2·p2 + a3·p1
 

@@ -1,7 +1,7 @@
 """One tile of attention inside a Mosaic kernel: S keys down the sublanes, T queries along the lanes.
 
-In this orientation what belongs to a query is a row and broadcasts for nothing, maxima and sums over the keys stay in
-the vector unit, and the gradients of k and v are plain products. What belongs to a key is a column.
+In this orientation, one number per query is a row, which broadcasts at no cost; maxima and sums over keys stay in the
+vector unit; and the gradients of k and v are plain products. One number per key is a column.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Attention in tiles where the kernels of a device have no way of their own to a bias of the distance."""
+"""Attention in tiles for biases of the distance that the kernels of a device cannot compute."""
 
 import functools
 
