@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jaxtyping import Array, Float, Num
 
 from pejax._ops.checks import check_choice
@@ -71,6 +72,7 @@ class Encoding(NamedTuple):
             outputs are merged by log-sum-exp.
         causal: whether the encoding was made for a model in which keys after the query are masked (`Dims.causal`).
             Attention without that mask then refuses the encoding.
+        scale: factor that multiplies q·k in `attend` and `attention_fn` (`Dims.scale`). None = D**-0.5.
     """
 
     init: Callable[[Array], Params] = no_params
@@ -87,6 +89,7 @@ class Encoding(NamedTuple):
     shift_invariant: bool = False
     bands: tuple[Band, ...] = ()
     causal: bool = False
+    scale: float | None = None
 
 
 @dataclass(frozen=True, init=False)
@@ -101,7 +104,8 @@ class Dims:
         axes: A, position axes: 1 for a sequence, 2 for an image.
         extent: the trained length (axes = 1) or grid (axes > 1), in tokens. None = unknown.
         scale: factor that multiplies q·k. None = head_dim**-0.5.
-        causal: whether keys after the query are masked, in every attention with an encoding made for these dims.
+        causal: whether keys after the query are masked. The factories of `pejax.encodings` copy it and `scale` into the
+            record; a record of your own sets `Encoding(causal=True)`.
 
     Raises:
         ValueError: a count below 1, heads that are not a multiple of kv_heads, or an extent that does not match axes.
@@ -137,6 +141,8 @@ class Dims:
         kv_heads = heads if kv_heads is None else kv_heads
         counts = {"heads": heads, "head_dim": head_dim, "width": width, "kv_heads": kv_heads, "axes": axes}
         for name, count in counts.items():
+            if not isinstance(count, int | np.integer):
+                raise TypeError(f"{name} must be an int, got {count!r}")
             if count < 1:
                 raise ValueError(f"{name} must be at least 1, got {count}")
         if heads % kv_heads:
@@ -171,6 +177,7 @@ def init_params(encoding: Encoding, key: Array) -> Params:
         >>> init_params(t5, jax.random.key(0))["heads"]["table"].shape  # heads, buckets
         (4, 32)
     """
+    check_record("init_params", encoding)
     shared, layer = jax.random.split(key)
     return merge_params(encoding.init(shared), encoding.init_layer(layer))
 
@@ -193,6 +200,7 @@ def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> P
         >>> adapt(learned, params, extent=(14, 14))["table_0"].shape  # resized from (7, 7, 64)
         (14, 14, 64)
     """
+    check_record("adapt", encoding)
     params = with_constants(encoding, params)
     if encoding.adapt is None:
         return params
@@ -226,6 +234,13 @@ def pair_bias(encoding: Encoding) -> Callable[[Params, Array, Array, Array, Arra
     if encoding.bias is None and encoding.distance_bias is not None:
         return from_distance(encoding.distance_bias)
     return encoding.bias
+
+
+def check_record(caller: str, encoding: object) -> None:
+    """Raise TypeError for anything but an `Encoding`, such as its name or its factory."""
+    if not isinstance(encoding, Encoding):
+        rule = "takes a pejax.Encoding, such as pejax.encodings.rope(dims) or make_encoding('rope', dims)"
+        raise TypeError(f"{caller} {rule}, got {encoding if isinstance(encoding, str) else type(encoding).__name__!r}")
 
 
 def check_embedded(encoding: Encoding, embedded: bool) -> None:

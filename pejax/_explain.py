@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pejax._encoding import Dims, Encoding, Params, adapt, merge_params, pair_bias, split_params
+from pejax._encoding import Dims, Encoding, Params, adapt, check_record, merge_params, pair_bias, split_params
 
 SENTENCES = {
     "adapt": "some parameters depend on the length or grid",
@@ -43,6 +43,7 @@ def explain(encoding: Encoding, dims: Dims | None = None) -> str:
         cost: grows with the number of tokens
         shift: adding the same offset to all positions changes no logit
     """
+    check_record("explain", encoding)
     lines = [f"{name}: {text}" for name, text in SENTENCES.items() if getattr(encoding, name)]
     if encoding.distance_bias is not None:
         lines.append("distance_bias: the term added to a logit depends on key - query alone")

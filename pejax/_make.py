@@ -63,7 +63,8 @@ def make_encoding(spec: str, dims: Dims, extend: str | Extension | None = None) 
             raise ValueError(f"extend must be given once, got {str(inside)!r} and {str(given)!r}")
         return ENCODINGS[name](dims, **{**options, "extend": inside if given is None else given})
     except ValueError as refusal:
-        raise ValueError(f"{name}: {str(refusal).removeprefix(f'{name}: ')}") from None
+        known = str(refusal).startswith((f"{name}: ", f"{name} "))
+        raise ValueError(str(refusal) if known else f"{name}: {refusal}") from None
 
 
 def parse_spec(spec: str) -> Spec:

@@ -64,5 +64,5 @@ def naming_missing(reader: str, params: Params) -> Iterator[None]:
         name = error.args[0] if error.args else None
         if name in params:
             raise
-        rule = "they must be this encoding's, in 'heads' or 'all', and adapted (pejax.adapt) to the length"
+        rule = "pass params=pejax.init_params(encoding, key); hooks read 'heads' and 'all' of what pejax.adapt returns"
         raise ValueError(f"{reader} reads {name!r}, which its parameters lack, got {sorted(params)}: {rule}") from error

@@ -43,6 +43,8 @@ def as_token_positions(tokens: TokenPositions | Array) -> TokenPositions:
     """Return `TokenPositions`, a plain array being the positions of all tokens, in one segment."""
     tokens = tokens if isinstance(tokens, TokenPositions) else TokenPositions(jnp.asarray(tokens))
     check_position_type(tokens.positions)
+    if jnp.issubdtype(tokens.positions.dtype, jnp.integer) and tokens.positions.dtype.itemsize < 4:
+        return tokens._replace(positions=tokens.positions.astype(jnp.int32))  # differences of 8 or 16 bits can overflow
     return tokens
 
 

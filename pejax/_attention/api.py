@@ -93,8 +93,9 @@ def dot_product_attention(
         (2, 5, 8, 16)
     """
     if unknown:
-        ways = "masks are causal, window, distance_range and segment_ids; attention_fn takes a mask or bias array"
-        raise TypeError(f"dot_product_attention has no argument {', '.join(sorted(unknown))}: {ways}")
+        ways = "masks are causal, window, distance_range and TokenPositions.segment_ids (packed_positions)"
+        names = ", ".join(sorted(unknown))
+        raise TypeError(f"attention has no argument {names}: {ways}; attention_fn takes a mask or bias array")
     check_sharding(q=q, k=k, v=v)
     options, layout, operands = checked(
         q, k, v, positions, k_positions, hooks, causal, window, distance_range, scale, soft_cap, dropout

@@ -12,7 +12,18 @@ from jaxtyping import Array, Float
 from pejax._attention.api import dot_product_attention
 from pejax._attention.core.hooks import bound_hooks
 from pejax._attention.core.merge import merge_attention
-from pejax._encoding import Encoding, Extent, Params, adapt, causality, check_embedded, rotate_keys, rotate_queries
+from pejax._attention.core.operands import check_arrays
+from pejax._encoding import (
+    Encoding,
+    Extent,
+    Params,
+    adapt,
+    causality,
+    check_embedded,
+    check_record,
+    rotate_keys,
+    rotate_queries,
+)
 from pejax._positions import TokenPositions, as_token_positions, rotary_positions
 
 
@@ -71,6 +82,8 @@ def attend(
         >>> attend(rope, q, k, v).shape
         (2, 5, 8, 16)
     """
+    check_record("attend", encoding)
+    check_arrays(q, k, v)
     check_embedded(encoding, embedded)
     if k_positions is None and k.shape[-3:-2] != q.shape[-3:-2]:
         raise ValueError(f"k_positions must be given where k has another length than q, got {q.shape} and {k.shape}")
@@ -82,6 +95,7 @@ def attend(
     params = {} if params is None else params
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
     k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions)
+    options["scale"] = encoding.scale if options.get("scale") is None else options["scale"]
     attend = functools.partial(attention, causal=causality(encoding, causal), **options)
     if positions is None and k_positions is None:
         attend = functools.partial(_in_order, attend)

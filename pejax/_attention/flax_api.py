@@ -12,7 +12,7 @@ from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.operands import check_sharding, prepare
 from pejax._attention.core.options import check_options
 from pejax._attention.encoded import check_extent, rotate_and_attend
-from pejax._encoding import Encoding, Extent, Params, causality, check_embedded
+from pejax._encoding import Encoding, Extent, Params, causality, check_embedded, check_record
 from pejax._positions import TokenPositions, as_token_positions
 
 
@@ -34,8 +34,10 @@ def attention_fn(
 
     f accepts every argument that Flax passes to an `attention_fn`. Use it in plain code, or in
     `flax.linen.MultiHeadDotProductAttention`. To train `params`, call `attention_fn` inside the function that is
-    differentiated. In Flax NNX, a module holds the parameters instead (`pejax.models.attention_module`). To decode with
-    a cache, call `attention_fn` with the positions of each step.
+    differentiated; in a Linen module, draw them by
+    `self.param("position", lambda key: pejax.init_params(encoding, key))`. In Flax NNX, a module holds the parameters
+    instead (`pejax.models.attention_module`). To decode with a cache, call `attention_fn` with the positions of each
+    step.
 
     Args:
         encoding: the record.
@@ -47,7 +49,7 @@ def attention_fn(
         embedded: whether `encoding.embed` was applied to the input of the model.
         causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`).
         window: in tokens, as in `dot_product_attention`.
-        scale: factor that multiplies q·k. None = D**-0.5.
+        scale: factor that multiplies q·k. None = that of the encoding (`Dims.scale`), else D**-0.5.
         soft_cap: cap of the logits. None = no cap.
         implementation: as in `dot_product_attention`; only "reference" takes a mask or bias array.
 
@@ -67,13 +69,14 @@ def attention_fn(
         >>> attention_fn(alibi)(q, k, v).shape
         (2, 5, 8, 16)
     """
+    check_record("attention_fn", encoding)
     if encoding.bands:
         raise ValueError(f"attention_fn serves no encoding with bands (use attend), got {len(encoding.bands)}")
     check_embedded(encoding, embedded)
     check_extent(encoding, extent, positions)
     return _Layer(
         encoding, {} if params is None else params, positions, k_positions, extent,
-        causality(encoding, causal), window, scale, soft_cap, implementation,
+        causality(encoding, causal), window, encoding.scale if scale is None else scale, soft_cap, implementation,
     )  # fmt: skip
 
 

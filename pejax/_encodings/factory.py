@@ -19,7 +19,8 @@ def encoding_factory(*takes: str) -> Callable[[Callable[Arguments, Encoding]], C
     """Decorate a factory `make(dims, *, ..., extend=None)`. Equal arguments give the same object.
 
     `make` receives in `extend` only the extensions that it applies itself, or None. The decorator applies those that
-    work on any encoding. The record knows whether the model is causal, and its `embed` takes `TokenPositions`, too.
+    work on any encoding. The record knows the scale of q·k and whether the model is causal, and its `embed` takes
+    `TokenPositions`, too.
 
     Args:
         takes: names of the extensions that `make` applies itself.
@@ -47,7 +48,8 @@ def _make(make: Callable[..., Encoding], arguments: tuple[tuple[str, Any], ...],
     dims = options.pop("dims")
     if others is not None:
         return extend_encoding(_make(make, arguments, None), dims, others)
-    return embedding_tokens(make(dims, **options))._replace(causal=dims.causal)
+    scale = None if dims.scale == float(dims.head_dim) ** -0.5 else dims.scale
+    return embedding_tokens(make(dims, **options))._replace(causal=dims.causal, scale=scale)
 
 
 def _check(name: str, arguments: Mapping[str, Any]) -> None:
@@ -56,7 +58,7 @@ def _check(name: str, arguments: Mapping[str, Any]) -> None:
     if not isinstance(dims, Dims):
         raise TypeError(f"{name} takes pejax.Dims first, got {type(dims).__name__}")
     if not isinstance(extend, Extension | None):
-        rule = "must be an extension such as pejax.extensions.yarn(factor=8) (texts are for make_encoding)"
+        rule = "must be an extension such as pejax.extensions.yarn(factor=8) (strings are for make_encoding)"
         raise TypeError(f"{name}: extend {rule}, got {extend!r}")
     for key, value in arguments.items():
         if not isinstance(value, Hashable):

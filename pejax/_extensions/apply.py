@@ -1,6 +1,6 @@
 """Applies extensions to any encoding."""
 
-from pejax._encoding import Dims, Encoding
+from pejax._encoding import Dims, Encoding, check_record
 from pejax._extensions.extension import Extension
 from pejax._positions import embedding_tokens
 
@@ -27,9 +27,14 @@ def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encodi
         >>> mine = pejax.Encoding(distance_bias=lambda params, relative: -0.1 * jnp.abs(relative), shift_invariant=True)
         >>> longer = pejax.extend_encoding(mine, dims, pejax.extensions.pi())
     """
+    if not isinstance(extend, Extension):
+        raise TypeError(f"extend must be an extension such as pejax.extensions.pi(), got {extend!r}")
+    check_record("extend_encoding", encoding)
     for term in sorted(extend.terms, key=lambda term: term.target == "queries"):
         if term.target not in ("encoding", "queries"):
-            raise ValueError(f"{term.name} must be given to the factory of an encoding that has it, got a record")
+            raise ValueError(
+                f"{term.name} cannot extend a record: pass it to a factory of pejax.encodings, as extend={term.name}(...)"
+            )
         extended = term.function(encoding, dims, **dict(term.options))
         encoding = extended if extended.embed is encoding.embed else embedding_tokens(extended)
     return encoding

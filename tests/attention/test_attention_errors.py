@@ -4,6 +4,7 @@ import inspect
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from biases import types_unchecked
 from jax.tree_util import Partial
@@ -12,9 +13,16 @@ from pejax import (
     Dims,
     Hooks,
     TokenPositions,
+    adapt,
     attend,
+    attention_fn,
     attention_hooks,
     dot_product_attention,
+    encodings,
+    explain,
+    extend_encoding,
+    extensions,
+    init_params,
     make_encoding,
     merge_attention,
     rope_apply,
@@ -68,12 +76,12 @@ BAD = {
     "mask": (
         {"mask": jnp.ones((6, 5))},
         TypeError,
-        r"no argument mask: .* causal, .*segment_ids; attention_fn",
+        r"no argument mask: .* causal, .*segment_ids .*; attention_fn",
     ),
     "nothing": (
         {"hooks": bias_of("alibi(learned=True)", {})},
         ValueError,
-        r"reads 'slope', which its parameters lack, .* \(pejax.adapt\)",
+        r"reads 'slope', which its parameters lack, .* pejax.adapt",
     ),
     "other": (
         {"hooks": bias_of("t5", {"all": {"a": jnp.ones(2)}})},
@@ -83,7 +91,7 @@ BAD = {
     "private": (
         {"hooks": bias_of("t5", {"table": jnp.ones(2)})},
         ValueError,
-        r"lack, got \[\]: .* in 'heads' or 'all'",
+        r"lack, got \[\]: .* 'heads' and 'all'",
     ),
     "distances": (
         {"hooks": Hooks(distance_bias=Partial(by_axis, {}))},
@@ -230,3 +238,45 @@ def test_as_many_positions_as_keys_are_asked_for():
     for positions in (None, jnp.asarray([5])):
         with pytest.raises(ValueError, match="k_positions must be given where k has another length than q, got "):
             attend(rope, Q[:, :1], Q, Q, positions=positions)
+
+
+@pytest.mark.parametrize("name", ["alibi", "t5", "kerple", "transformer_xl", "fire", "shaw"])
+@pytest.mark.parametrize("kind", [jnp.int8, jnp.int16, jnp.uint8])
+def test_positions_of_few_bits_do_not_overflow(name, kind):
+    info = jnp.iinfo(kind)
+    positions = jnp.arange(info.max - 99, info.max + 1) if kind != jnp.int8 else jnp.arange(-100, 100)
+    dims = Dims(heads=1, head_dim=8)
+    encoding = make_encoding(name, dims)
+    params = init_params(encoding, jax.random.key(0))
+    q = jax.random.normal(jax.random.key(1), (1, len(positions), 1, 8))
+    attended = [attend(encoding, q, q, q, params=params, positions=p) for p in (positions.astype(kind), positions)]
+    np.testing.assert_allclose(*attended, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["reference", None])
+def test_the_scale_of_the_dims_is_that_of_attention(implementation):
+    q = jax.random.normal(jax.random.key(0), (2, 6, 4, 8))
+    for make in (lambda **options: attend(rope, q, q, q, implementation=implementation, **options),
+                 lambda **options: attention_fn(rope, implementation=implementation, **options)(q, q, q)):  # fmt: skip
+        rope = make_encoding("rope", Dims(heads=4, head_dim=8, scale=1.0))
+        of_dims, told = make(), make(scale=0.5)
+        rope = make_encoding("rope", Dims(heads=4, head_dim=8))
+        np.testing.assert_allclose(of_dims, make(scale=1.0), atol=1e-6)
+        np.testing.assert_allclose(told, make(scale=0.5), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda thing: attend(thing, Q, Q, Q),
+        lambda thing: attention_fn(thing),
+        lambda thing: init_params(thing, jax.random.key(0)),
+        lambda thing: adapt(thing, {}),
+        lambda thing: explain(thing),
+        lambda thing: extend_encoding(thing, Dims(heads=4, head_dim=8), extensions.log_n(trained_length=4)),
+    ],
+)
+@pytest.mark.parametrize("thing", ["rope", encodings.rope])
+def test_a_name_or_a_factory_is_no_record(call, thing):
+    with types_unchecked(), pytest.raises(TypeError, match="takes a pejax.Encoding, such as .* got '(rope|function)'"):
+        inspect.unwrap(call)(thing)
