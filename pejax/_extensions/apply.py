@@ -33,7 +33,7 @@ def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encodi
     for term in sorted(extend.terms, key=lambda term: term.target == "queries"):
         if term.target not in ("encoding", "queries"):
             raise ValueError(
-                f"{term.name} cannot extend a record: pass it to a factory of pejax.encodings, as extend={term.name}(...)"
+                f"{term.name} cannot extend a record: pass it to a factory of pejax.encodings as its extend"
             )
         extended = term.function(encoding, dims, **dict(term.options))
         encoding = extended if extended.embed is encoding.embed else embedding_tokens(extended)

@@ -254,15 +254,19 @@ def test_positions_of_few_bits_do_not_overflow(name, kind):
 
 
 @pytest.mark.parametrize("implementation", ["reference", None])
-def test_the_scale_of_the_dims_is_that_of_attention(implementation):
+@pytest.mark.parametrize("through_flax", [False, True])
+def test_the_scale_of_the_dims_is_that_of_attention(implementation, through_flax):
     q = jax.random.normal(jax.random.key(0), (2, 6, 4, 8))
-    for make in (lambda **options: attend(rope, q, q, q, implementation=implementation, **options),
-                 lambda **options: attention_fn(rope, implementation=implementation, **options)(q, q, q)):  # fmt: skip
-        rope = make_encoding("rope", Dims(heads=4, head_dim=8, scale=1.0))
-        of_dims, told = make(), make(scale=0.5)
-        rope = make_encoding("rope", Dims(heads=4, head_dim=8))
-        np.testing.assert_allclose(of_dims, make(scale=1.0), atol=1e-6)
-        np.testing.assert_allclose(told, make(scale=0.5), atol=1e-6)
+
+    def attended(of_dims, **options):
+        rope = make_encoding("rope", Dims(heads=4, head_dim=8, scale=of_dims))
+        if through_flax:
+            return attention_fn(rope, implementation=implementation, **options)(q, q, q)
+        return attend(rope, q, q, q, implementation=implementation, **options)
+
+    np.testing.assert_allclose(attended(1.0), attended(None, scale=1.0), atol=1e-6)
+    np.testing.assert_allclose(attended(1.0, scale=0.5), attended(None, scale=0.5), atol=1e-6)
+    assert not np.allclose(attended(1.0), attended(None), atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -278,5 +282,8 @@ def test_the_scale_of_the_dims_is_that_of_attention(implementation):
 )
 @pytest.mark.parametrize("thing", ["rope", encodings.rope])
 def test_a_name_or_a_factory_is_no_record(call, thing):
-    with types_unchecked(), pytest.raises(TypeError, match="takes a pejax.Encoding, such as .* got '(rope|function)'"):
+    with (
+        types_unchecked(),
+        pytest.raises(TypeError, match=r"takes a pejax\.Encoding, such as .* got '(rope|function)'"),
+    ):
         inspect.unwrap(call)(thing)
