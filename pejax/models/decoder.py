@@ -44,7 +44,7 @@ class DecoderConfig:
         hidden: channels inside the MLP; None = 4·C, or 8/3·C rounded up to a multiple of 16 if the MLP is gated.
         pe: spec of the encoding, as in `make_encoding`.
         extend: extension of the encoding beyond the trained length, a record of `pejax.extensions` or its string.
-        style: "llama" or "gpt2".
+        style: "llama" (RMSNorm, SwiGLU, no biases) or "gpt2" (LayerNorm, GELU, biases).
         qk_norm: whether each query and key head is normalized (RMSNorm).
         soft_cap: cap c of the attention logits, `c · tanh(logits / c)`; None = no cap.
         tied: whether the head is the embedding table.
@@ -109,7 +109,7 @@ def hidden_channels(width: int, style: Style, hidden: int | None) -> int:
 
 
 class Decoder(nnx.Module):
-    """A decoder-only transformer.
+    """A decoder-only transformer. Its head starts at zero unless it is tied: before training, all logits are zero.
 
     Attributes:
         config: its settings.

@@ -53,7 +53,7 @@ class EncoderDecoderConfig:
         extend: extension of all encodings beyond the trained lengths, a record of `pejax.extensions` or its string.
         cross: position policy of cross-attention: "none", "query_only", "separate" or "unified".
         cross_pe: spec of the encoding of cross-attention; "" = that of the decoder.
-        style: "llama" or "gpt2".
+        style: "llama" (RMSNorm, SwiGLU, no biases) or "gpt2" (LayerNorm, GELU, biases).
         qk_norm: whether each query and key head is normalized (RMSNorm) in self-attention.
         soft_cap: cap c of the attention logits, `c · tanh(logits / c)`; None = no cap.
         tied: whether the head is the embedding table.

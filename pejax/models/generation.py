@@ -52,7 +52,9 @@ def generate(
             document, and the last document is continued. None = each row is one document.
         sampling: greedy by default.
         key: draws the tokens; required if the temperature is above 0.
-        policy: "stepwise" or "recompute", for encodings whose parameters depend on the length.
+        policy: what to do when the parameters of the encoding change with the length. "stepwise": the cached states
+            stay as they were computed at their step, which is fast. "recompute": all tokens are computed again at each
+            new length, which equals a full forward pass and is slow.
         stop: id of the stop token; after it, the rest of the row is filled with this id. None = no stop token.
         return_logits: also return the logits that each token was drawn from.
 

@@ -137,7 +137,7 @@ def _learned_tokens(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param:
 
 
 class ViT(nnx.Module):
-    """A vision transformer.
+    """A vision transformer. Its head starts at zero: before training, all logits are zero.
 
     Attributes:
         config: its settings.
