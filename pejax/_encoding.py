@@ -110,7 +110,7 @@ class Dims:
     Raises:
         ValueError: a count below 1, heads that are not a multiple of kv_heads, or an extent that does not match axes.
 
-    Example:
+    Examples:
         >>> dims = Dims(heads=8, head_dim=64, kv_heads=2, extent=2048, causal=True)
         >>> dims.width, dims.scale
         (512, 0.125)
@@ -171,7 +171,7 @@ def init_params(encoding: Encoding, key: Array) -> Params:
     Returns:
         A pytree to train with the rest of the model; empty if the encoding learns nothing.
 
-    Example:
+    Examples:
         >>> import pejax
         >>> t5 = pejax.encodings.t5(pejax.Dims(heads=4, head_dim=16))
         >>> init_params(t5, jax.random.key(0))["heads"]["table"].shape  # heads, buckets
@@ -193,7 +193,7 @@ def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> P
     Raises:
         ValueError: no extent for an encoding that depends on it.
 
-    Example:
+    Examples:
         >>> import pejax
         >>> learned = pejax.encodings.learned(pejax.Dims(heads=4, head_dim=16, axes=2, extent=(7, 7)))
         >>> params = init_params(learned, jax.random.key(0))
@@ -270,7 +270,7 @@ def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Param
     Args:
         distance: a `distance_bias` hook, `(params_h, relative) -> bias` with relative `(R,)` or `(R, A)`, bias `(R,)`.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> bias = from_distance(lambda params, relative: -2.0 * jnp.abs(relative.astype(jnp.float32)))
         >>> q, positions = jnp.ones((3, 8)), jnp.arange(3)

@@ -35,7 +35,7 @@ def explain(encoding: Encoding, dims: Dims | None = None) -> str:
     Returns:
         A few lines, each `hook or property: sentence`.
 
-    Example:
+    Examples:
         >>> import pejax
         >>> print(explain(pejax.encodings.rope(pejax.Dims(heads=8, head_dim=64))))
         rotate: rotates queries and keys in every layer, before their dot product

@@ -45,7 +45,7 @@ def make_encoding(spec: str, dims: Dims, extend: str | Extension | None = None) 
             support, `extend` given twice, or a value that the factory or an extension refuses.
         TypeError: an argument of a wrong type.
 
-    Example:
+    Examples:
         >>> import pejax
         >>> dims = pejax.Dims(heads=8, head_dim=64, extent=2048, causal=True)
         >>> rope = pejax.make_encoding("rope(base=500000)", dims, "yarn(factor=8)")

@@ -27,7 +27,7 @@ class TokenPositions(NamedTuple):
         has_position: `(*B, T)`; False = the token has no position (CLS, registers). None = every token has a position.
         segment_ids: `(*B, T)`; a token attends only to tokens with its own id; 0 = padding. None = one segment.
 
-    Example:
+    Examples:
         >>> tokens = TokenPositions(jnp.asarray([0, 0, 1, 2]), has_position=jnp.arange(4) > 0)  # CLS, then 3 tokens
         >>> tokens.has_position.tolist()
         [False, True, True, True]
@@ -91,7 +91,7 @@ def grid_positions(height: int, width: int, *, indexing: str = "ij") -> Int[Arra
     Raises:
         ValueError: a side below 1, or an unknown indexing.
 
-    Example:
+    Examples:
         >>> grid_positions(2, 3).tolist()
         [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
     """
@@ -132,7 +132,7 @@ def packed_positions(segment_ids: Int[Array, "*B T"]) -> TokenPositions:
         segment_ids: the sequence that each token belongs to; 0 = padding, which no token attends to and whose position
             is 0.
 
-    Example:
+    Examples:
         >>> packed_positions(jnp.asarray([1, 1, 1, 2, 2, 0])).positions.tolist()
         [0, 1, 2, 0, 1, 0]
     """

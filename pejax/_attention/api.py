@@ -87,7 +87,7 @@ def dot_product_attention(
         NotImplementedError: the named implementation does not support these arguments (the message says why), or a
             derivative of a tiled implementation other than a first reverse-mode gradient, such as `jax.jvp`.
 
-    Example:
+    Examples:
         >>> q, k = jnp.ones((2, 5, 8, 16)), jnp.ones((2, 5, 2, 16))  # 8 query heads, 2 key/value heads
         >>> dot_product_attention(q, k, k, causal=True).shape
         (2, 5, 8, 16)

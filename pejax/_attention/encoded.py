@@ -75,7 +75,7 @@ def attend(
             encoding made for a causal model while `causal` is False; `keys_are_rotated` with a rotation that depends on
             the length or on the query; or arguments that `dot_product_attention` refuses.
 
-    Example:
+    Examples:
         >>> import pejax
         >>> rope = pejax.encodings.rope(pejax.Dims(heads=8, head_dim=16, causal=True))
         >>> q = k = v = jnp.ones((2, 5, 8, 16))  # batch, tokens, heads, head dim

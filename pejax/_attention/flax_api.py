@@ -62,7 +62,7 @@ def attention_fn(
             is None and positions are given, that has bands, or that was made for a causal model while `causal` is
             False.
 
-    Example:
+    Examples:
         >>> import pejax
         >>> alibi = pejax.encodings.alibi(pejax.Dims(heads=8, head_dim=16))
         >>> q = k = v = jnp.ones((2, 5, 8, 16))

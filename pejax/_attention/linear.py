@@ -93,7 +93,7 @@ def linear_attention(
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 19; for φ and the running sum Katharopoulos et al. 2020,
         "Transformers are RNNs" (arXiv 2006.16236), sections 3.2 and 3.3.
 
-    Example:
+    Examples:
         >>> q, k = jnp.ones((2, 5, 8, 16)), jnp.ones((2, 5, 2, 16))  # 8 query heads, 2 key/value heads
         >>> linear_attention(q, k, k, causal=True).shape
         (2, 5, 8, 16)

@@ -36,7 +36,7 @@ def alibi_slopes(heads: int) -> Float[Array, " H"]:
     Raises:
         ValueError: fewer than one head.
 
-    Example:
+    Examples:
         >>> alibi_slopes(4).tolist()
         [0.25, 0.0625, 0.015625, 0.00390625]
     """
@@ -58,7 +58,7 @@ def alibi_bias(
         k_positions: likewise.
         slopes: logits per token, positive.
 
-    Example:
+    Examples:
         >>> positions = jnp.arange(3)
         >>> alibi_bias(positions, positions, alibi_slopes(1) * 256)[0].tolist()
         [[-0.0, -1.0, -2.0], [-1.0, -0.0, -1.0], [-2.0, -1.0, -0.0]]

@@ -49,7 +49,7 @@ def fire_bias(
     Raises:
         ValueError: parameters that do not have the axes of the positions.
 
-    Example:
+    Examples:
         >>> import pejax
         >>> params = pejax.encodings.fire(pejax.Dims(heads=4, head_dim=16)).init(jax.random.key(0))
         >>> fire_bias(jnp.arange(6), jnp.arange(8), params, causal=False).shape

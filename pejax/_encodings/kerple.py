@@ -50,7 +50,7 @@ def kerple_bias(
     Raises:
         ValueError: an unknown variant.
 
-    Example:
+    Examples:
         >>> positions, ones = jnp.arange(3), jnp.ones(1)
         >>> kerple_bias(positions, positions, ones, ones, variant="power")[0].tolist()
         [[-0.0, -1.0, -2.0], [-1.0, -0.0, -1.0], [-2.0, -1.0, -0.0]]

@@ -39,7 +39,7 @@ def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | 
     Raises:
         ValueError: an odd or non-positive head_dim, a rotary_dim that is odd or outside 2 ... D, or a base not above 0.
 
-    Example:
+    Examples:
         >>> rope_frequencies(4).tolist()  # radians per token
         [1.0, 0.009999999776482582]
     """
@@ -75,7 +75,7 @@ def pairing_permutation(
     Raises:
         ValueError: an unknown pairing, an odd head_dim, or a rotary_dim that is odd or outside 2 ... D.
 
-    Example:
+    Examples:
         >>> pairing_permutation(8, source="interleaved", target="half").tolist()
         [0, 2, 4, 6, 1, 3, 5, 7]
     """

@@ -47,7 +47,7 @@ def rope_axial_frequencies(
     Raises:
         ValueError: fewer than one axis, a head_dim that 2A does not divide, an unknown layout, or a base not above 0.
 
-    Example:
+    Examples:
         >>> rope_axial_frequencies(8).round(3).tolist()  # two pairs for the row, two for the column
         [[1.0, 0.10000000149011612, 0.0, 0.0], [0.0, 0.0, 1.0, 0.10000000149011612]]
     """

@@ -49,7 +49,7 @@ def sinusoidal_embedding(
         ValueError: a width that 2·axes does not divide, fewer than one axis, positions with another number of axes, an
             unknown layout, or a base not above 0.
 
-    Example:
+    Examples:
         >>> sinusoidal_embedding(jnp.arange(2), 4).round(4).tolist()
         [[0.0, 1.0, 0.0, 1.0], [0.8414999842643738, 0.5403000116348267, 0.009999999776482582, 1.0]]
     """

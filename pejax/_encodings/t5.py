@@ -47,7 +47,7 @@ def t5_bucket(
     Raises:
         ValueError: odd or too few buckets, or a max_distance of at most N/2.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> t5_bucket(jnp.asarray([-200, -16, -1, 0, 1, 16]), bidirectional=True).tolist()
         [15, 10, 1, 0, 17, 26]
@@ -112,7 +112,7 @@ def t5_bias(
     Raises:
         ValueError: as in `t5_bucket`, or a table that does not have the axes of the positions.
 
-    Example:
+    Examples:
         >>> table = jnp.arange(32.0)[None]  # one head, in which the bias of a bucket is its number
         >>> t5_bias(jnp.arange(3), jnp.arange(3), table, bidirectional=True)[0].tolist()
         [[0.0, 17.0, 18.0], [1.0, 0.0, 17.0], [2.0, 1.0, 0.0]]

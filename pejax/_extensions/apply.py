@@ -21,7 +21,7 @@ def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encodi
         ValueError: an extension of frequencies, slopes or tables, which only the factory of an encoding can apply, or
             an encoding or dims that an extension refuses.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, pejax
         >>> dims = pejax.Dims(heads=4, head_dim=16, extent=128)
         >>> mine = pejax.Encoding(distance_bias=lambda params, relative: -0.1 * jnp.abs(relative), shift_invariant=True)

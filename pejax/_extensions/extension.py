@@ -41,7 +41,7 @@ class Extension:
     Attributes:
         terms: one record per extension, applied from left to right.
 
-    Example:
+    Examples:
         >>> from pejax.extensions import log_n, yarn
         >>> yarn(factor=8) + log_n()
         yarn(factor=8)+log_n

@@ -136,7 +136,7 @@ def interpolate_positions(
         Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
         (arXiv 2306.15595), equation 3.
 
-    Example:
+    Examples:
         >>> interpolate_positions(jnp.arange(8), trained_length=4, length=8).tolist()
         [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]
     """

@@ -27,7 +27,7 @@ def scale_alibi_slopes(
     Reference:
         Al-Khateeb et al. 2023, "Position Interpolation Improves ALiBi Extrapolation" (arXiv 2310.13017), section 3.
 
-    Example:
+    Examples:
         >>> scale_alibi_slopes(jnp.asarray([0.5, 0.25]), trained_length=512, length=1024).tolist()
         [0.25, 0.125]
     """

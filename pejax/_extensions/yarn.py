@@ -121,7 +121,7 @@ def yarn(
         attention_factor: factor that multiplies queries and keys. None = `0.1 ln s + 1`, or the one by `mscale`.
         truncate: whether the ends of the blend are rounded outward to whole pairs.
 
-    Example:
+    Examples:
         >>> import pejax
         >>> dims = pejax.Dims(heads=8, head_dim=64, extent=4096)
         >>> long = pejax.encodings.rope(dims, extend=pejax.extensions.yarn(factor=8))

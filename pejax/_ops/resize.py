@@ -60,7 +60,7 @@ def resize_embedding(
         ValueError: a table of another size, grids below 1 or with different numbers of axes, an unknown method, or
             antialiasing with "align_corners".
 
-    Example:
+    Examples:
         >>> table = jnp.ones((1 + 14 * 14, 64))  # CLS, then 14 x 14 patches
         >>> resize_embedding(table, (14, 14), (20, 30), prefix=1).shape
         (601, 64)
@@ -122,7 +122,7 @@ def lookup_embedding(table: Float[Array, "*grid C"], positions: Num[Array | np.n
         ValueError: positions outside the table that are not traced, or positions with another number of axes.
         TypeError: positions that are neither integers nor floats of at least 32 bits.
 
-    Example:
+    Examples:
         >>> table = jnp.asarray([[0.0], [1.0], [2.0], [3.0]])
         >>> lookup_embedding(table, jnp.asarray([2.0, 1.5])).tolist()
         [[2.0], [1.5]]

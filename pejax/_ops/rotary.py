@@ -193,7 +193,7 @@ def rope_apply(
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 34.
 
-    Example:
+    Examples:
         >>> q = jnp.ones((6, 8, 64))  # tokens, heads, channels
         >>> rope_apply(q, jnp.arange(6)).shape
         (6, 8, 64)

@@ -54,7 +54,7 @@ def plot_rotation_angles(
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 15.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=2, head_dim=16, extent=32)
         >>> figure = pejax.visualize.plot_rotation_angles(pejax.encodings.rope(dims), dims, length=64)
     """

@@ -75,7 +75,7 @@ def plot_attention_entropy(
     Reference:
         Su 2021, https://kexue.fm/archives/8823, whose log-n scaling keeps this entropy from growing.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=2, head_dim=16)
         >>> both = {"alibi": pejax.encodings.alibi(dims), "rope": pejax.encodings.rope(dims)}
         >>> figure = pejax.visualize.plot_attention_entropy(both, dims, lengths=(8, 16), draws=1)
@@ -169,7 +169,7 @@ def plot_logits_by_distance(
     Reference:
         Su et al. 2021 (arXiv 2104.09864), section 3.4.3, on a bound that decays; the product itself does not.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=1, head_dim=64, extent=32)
         >>> figure = pejax.visualize.plot_logits_by_distance(pejax.encodings.rope(dims), dims, draws=4)
     """

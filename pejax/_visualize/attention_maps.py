@@ -66,7 +66,7 @@ def plot_attention_weights(
     Reference:
         Vaswani et al. 2017 (arXiv 1706.03762), equation 1.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=4, head_dim=16, causal=True)
         >>> figure = pejax.visualize.plot_attention_weights(pejax.encodings.alibi(dims), dims, length=16)
     """
@@ -111,7 +111,7 @@ def plot_extrapolation(
     Reference:
         Press et al. 2022, "Train Short, Test Long" (arXiv 2108.12409), section 2.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=2, head_dim=16, extent=8, causal=True)
         >>> both = {"alibi": pejax.encodings.alibi(dims), "rope": pejax.encodings.rope(dims)}
         >>> figure = pejax.visualize.plot_extrapolation(both, dims)

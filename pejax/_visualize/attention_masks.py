@@ -61,7 +61,7 @@ def plot_word_order(
     Reference:
         Kazemnejad et al. 2023 (arXiv 2305.19466), on what remains without an encoding.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=2, head_dim=8, extent=8)
         >>> both = {"none": pejax.encodings.none(dims), "rope": pejax.encodings.rope(dims)}
         >>> figure = pejax.visualize.plot_word_order(both, dims)
@@ -130,7 +130,7 @@ def plot_visited_tiles(
     Reference:
         Dao et al. 2022, "FlashAttention" (arXiv 2205.14135), section 3.
 
-    Example:
+    Examples:
         >>> figure = pejax.visualize.plot_visited_tiles(length=32, segments=(12, 16))
     """
     picture, colors = "plot_visited_tiles", theme_of("plot_visited_tiles", theme)

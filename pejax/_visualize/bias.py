@@ -68,7 +68,7 @@ def plot_bias(
     Reference:
         Press et al. 2022, "Train Short, Test Long" (arXiv 2108.12409), figure 3.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=8, head_dim=64, causal=True)
         >>> figure = pejax.visualize.plot_bias(pejax.encodings.alibi(dims), dims, length=24)
     """
@@ -155,7 +155,7 @@ def plot_bias_curves(
     Reference:
         Chi et al. 2022, "KERPLE" (arXiv 2205.09921), section 4.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=8, head_dim=64, extent=32, causal=True)
         >>> figure = pejax.visualize.plot_bias_curves(pejax.encodings.alibi(dims), dims)
     """
@@ -232,7 +232,7 @@ def plot_grid_bias(
     Reference:
         Fuller et al. 2023, "CROMA" (arXiv 2311.00566), section 3.2.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=8, head_dim=64, axes=2, extent=(14, 14))
         >>> figure = pejax.visualize.plot_grid_bias(pejax.encodings.alibi(dims), dims, patch=(3, 9))
     """

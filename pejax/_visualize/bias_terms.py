@@ -69,7 +69,7 @@ def plot_logit_terms(
     Reference:
         Press et al. 2022 (arXiv 2108.12409), figure 3; Fuller et al. 2023 (arXiv 2311.00566), section 3.2.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=8, head_dim=64, causal=True)
         >>> figure = pejax.visualize.plot_logit_terms(pejax.encodings.alibi(dims), dims, length=12, head=2)
     """
@@ -117,7 +117,7 @@ def plot_t5_buckets(
     Reference:
         Raffel et al. 2020 (arXiv 1910.10683), section 2.1.
 
-    Example:
+    Examples:
         >>> figure = pejax.visualize.plot_t5_buckets()
     """
     picture, colors = "plot_t5_buckets", theme_of("plot_t5_buckets", theme)
@@ -175,7 +175,7 @@ def plot_transformer_xl_terms(
     Reference:
         Dai et al. 2019, "Transformer-XL" (arXiv 1901.02860), section 3.3.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=4, head_dim=16, causal=True)
         >>> figure = pejax.visualize.plot_transformer_xl_terms(pejax.encodings.transformer_xl(dims), dims, length=24)
     """
@@ -230,7 +230,7 @@ def plot_shaw_table(
     Reference:
         Shaw et al. 2018 (arXiv 1803.02155), equations 3 to 5.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=4, head_dim=16)
         >>> figure = pejax.visualize.plot_shaw_table(pejax.encodings.shaw(dims, clip=8), dims, length=32)
     """

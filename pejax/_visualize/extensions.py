@@ -40,7 +40,7 @@ def plot_interpolated_positions(
     Reference:
         Chen et al. 2023 (arXiv 2306.15595), figure 1 and equation 3.
 
-    Example:
+    Examples:
         >>> figure = pejax.visualize.plot_interpolated_positions(trained_length=2048, length=4096)
     """
     picture, colors = "plot_interpolated_positions", theme_of("plot_interpolated_positions", theme)
@@ -119,7 +119,7 @@ def plot_decay_bounds(
         is simplified to
         d / (4 ln base).
 
-    Example:
+    Examples:
         >>> figure = pejax.visualize.plot_decay_bounds(head_dim=64, trained_length=64)
     """
     picture, colors = "plot_decay_bounds", theme_of("plot_decay_bounds", theme)
@@ -223,7 +223,7 @@ def plot_logit_extrapolation(
     Reference:
         Chen et al. 2023 (arXiv 2306.15595), figure 2.
 
-    Example:
+    Examples:
         >>> figure = pejax.visualize.plot_logit_extrapolation(trained_length=512, points=200)
     """
     picture, colors = "plot_logit_extrapolation", theme_of("plot_logit_extrapolation", theme)

@@ -56,7 +56,7 @@ def plot_plane_waves(
     Reference:
         Heo et al. 2024 (arXiv 2403.13298), section 3.2 and figure 2.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=2, head_dim=16, axes=2, extent=(8, 8))
         >>> both = {"axial": pejax.encodings.rope_axial(dims), "mixed": pejax.encodings.rope_mixed(dims)}
         >>> figure = pejax.visualize.plot_plane_waves(both, dims)
@@ -122,7 +122,7 @@ def plot_wavelengths(
     Reference:
         Peng et al. 2023, "YaRN" (arXiv 2309.00071), section 3; Ding et al. 2024, "LongRoPE" (arXiv 2402.13753).
 
-    Example:
+    Examples:
         >>> figure = pejax.visualize.plot_wavelengths(
         ...     pejax.rope_frequencies(128), base=10000.0, trained_length=4096, factor=8.0
         ... )
@@ -191,7 +191,7 @@ def plot_learned_frequencies(
     Reference:
         Heo et al. 2024 (arXiv 2403.13298), section 3.2.
 
-    Example:
+    Examples:
         >>> before = pejax.rope_mixed_frequencies(jax.random.key(0), heads=2, head_dim=16)
         >>> figure = pejax.visualize.plot_learned_frequencies(before, 1.5 * before)
     """

@@ -79,7 +79,7 @@ def plot_timeline(*, theme: str = "light") -> Figure:
     Reference:
         The papers named in the picture; the month is that of their arXiv number.
 
-    Example:
+    Examples:
         >>> figure = pejax.visualize.plot_timeline()
     """
     colors = theme_of("plot_timeline", theme)
@@ -135,7 +135,7 @@ def plot_family_tree(*, theme: str = "light") -> Figure:
     Reference:
         What the papers named in `plot_timeline` say they build on or compare with.
 
-    Example:
+    Examples:
         >>> figure = pejax.visualize.plot_family_tree()
     """
     colors = theme_of("plot_family_tree", theme)

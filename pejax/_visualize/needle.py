@@ -48,7 +48,7 @@ def plot_needle(
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), section 3.2.1.
 
-    Example:
+    Examples:
         >>> figure = pejax.visualize.plot_needle(positions=4)
     """
     colors = theme_of("plot_needle", theme)
@@ -106,7 +106,7 @@ def animate_needle(
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 12; Vaswani et al. 2017 (arXiv 1706.03762), section 3.5.
 
-    Example:
+    Examples:
         >>> animation = pejax.visualize.animate_needle(positions=4)
     """
     colors = theme_of("animate_needle", theme)

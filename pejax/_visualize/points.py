@@ -126,7 +126,7 @@ def plot_token_points(
     Reference:
         The three directions are the principal ones of all frames (Pearson 1901).
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=1, head_dim=16, extent=16)
         >>> figure = pejax.visualize.plot_token_points(pejax.encodings.rope(dims), dims, frames=3)
     """
@@ -215,7 +215,7 @@ def animate_token_points(
     Reference:
         The three directions are the principal ones of all frames (Pearson 1901).
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=1, head_dim=16, extent=16)
         >>> animation = pejax.visualize.animate_token_points(pejax.encodings.rope(dims), dims, frames=3)
     """

@@ -89,7 +89,7 @@ def plot_rotation(
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), section 3.2.2.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=2, head_dim=16)
         >>> figure = pejax.visualize.plot_rotation(pejax.encodings.rope(dims), dims)
     """
@@ -167,7 +167,7 @@ def animate_rotation(
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), section 3.2.2.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=2, head_dim=16)
         >>> animation = pejax.visualize.animate_rotation(pejax.encodings.rope(dims), dims, positions=3)
     """
@@ -226,7 +226,7 @@ def plot_rotary_steps(
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), figure 1 and equation 15.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=1, head_dim=8)
         >>> figure = pejax.visualize.plot_rotary_steps(pejax.encodings.rope(dims), dims)
     """

@@ -73,7 +73,7 @@ def plot_embedding(
     Reference:
         Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762), section 3.5.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=4, head_dim=16, extent=64)
         >>> figure = pejax.visualize.plot_embedding(pejax.encodings.sinusoidal(dims), dims, length=96)
     """
@@ -121,7 +121,7 @@ def plot_embedding_curves(
     Reference:
         Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762), section 3.5.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=4, head_dim=16, extent=64)
         >>> figure = pejax.visualize.plot_embedding_curves(pejax.encodings.sinusoidal(dims), dims, channels=[0, 16, 62])
     """
@@ -171,7 +171,7 @@ def plot_position_similarity(
     Reference:
         Wang & Chen 2020, "What Do Position Embeddings Learn?" (arXiv 2010.04903), figure 1.
 
-    Example:
+    Examples:
         >>> dims = pejax.Dims(heads=8, head_dim=64, extent=50)
         >>> figure = pejax.visualize.plot_position_similarity(pejax.encodings.sinusoidal(dims), dims)
     """

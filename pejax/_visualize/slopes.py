@@ -44,7 +44,7 @@ def plot_slopes(
     Reference:
         Press et al. 2022 (arXiv 2108.12409), section 3; Al-Khateeb et al. 2023 (arXiv 2310.13017), section 3.
 
-    Example:
+    Examples:
         >>> figure = pejax.visualize.plot_slopes(heads=(8, 12), trained_length=512, length=2048)
     """
     picture, colors = "plot_slopes", theme_of("plot_slopes", theme)

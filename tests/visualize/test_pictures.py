@@ -57,7 +57,7 @@ def test_the_example_of_a_picture_runs(name):
 @pytest.mark.parametrize("name", DRAWING)
 def test_the_docstring_of_a_picture_says_all(name):
     text = inspect.getdoc(getattr(visualize, name))
-    for section in ("Args:", "Raises:", "Reference:", "Example:"):
+    for section in ("Args:", "Raises:", "Reference:", "Examples:"):
         assert f"\n{section}" in text, section
     for argument in inspect.signature(getattr(visualize, name)).parameters:
         assert f"\n    {argument}: " in text, argument

@@ -26,7 +26,7 @@ def merge_attention(
     Raises:
         ValueError: no parts, or parts of different shapes.
 
-    Example:
+    Examples:
         >>> part = lambda value: (jnp.full((1, 1, 1), value), jnp.zeros((1, 1)))  # output, log-sum-exp
         >>> output, lse = merge_attention([part(1.0), part(3.0)])  # equal log-sum-exps: the mean
         >>> output.item()
