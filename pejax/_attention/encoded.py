@@ -97,10 +97,11 @@ def attend(
     k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions)
     options["scale"] = encoding.scale if options.get("scale") is None else options["scale"]
     attend = functools.partial(attention, causal=causality(encoding, causal), **options)
-    if positions is None and k_positions is None:
+    one_extent = encoding.adapt is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0
+    if one_extent and positions is None and k_positions is None:
         attend = functools.partial(_in_order, attend)
     at_extent = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, attend)
-    if encoding.adapt is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
+    if one_extent:
         return _at_one_extent(at_extent, extent, axes, q, k, v, q_tokens, k_tokens)
     return _at_extents(at_extent, jnp.asarray(extent), q, k, v, q_tokens, k_tokens)
 

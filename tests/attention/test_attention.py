@@ -268,3 +268,13 @@ def test_positions_that_are_not_given_are_those_of_a_sequence(name, implementati
     default = jax.jit(functools.partial(grad, None))(params, q, k, v)
     given = jax.jit(grad)(jnp.arange(40), params, q, k, v)
     chex.assert_trees_all_close(default, given, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 6)])
+def test_positions_are_not_needed_with_an_extent_for_each_example_or_query(shape):
+    yarn = make_encoding("rope", Dims(heads=4, head_dim=8, extent=4, causal=True), "yarn")
+    q, k, v = (normal(2, 6, 4, 8, seed=seed) for seed in range(3))
+    extent = jnp.broadcast_to(jnp.arange(7, 13), (2, 6)) if shape == (2, 6) else jnp.full(shape, 9)
+    default = attend(yarn, q, k, v, extent=extent)
+    given = attend(yarn, q, k, v, extent=extent, positions=jnp.arange(6))
+    np.testing.assert_allclose(default, given, atol=1e-5)
