@@ -1,6 +1,8 @@
 """Positional encodings in JAX, for text and for vision."""
 
+import importlib
 from importlib.metadata import version
+from types import ModuleType
 
 from pejax import encodings as encodings
 from pejax import extensions as extensions
@@ -11,7 +13,8 @@ from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._attention.flax_api import attention_fn
 from pejax._attention.linear import linear_attention
 from pejax._attention.sharded import sharded_attention
-from pejax._encoding import Band, Dims, Encoding, adapt, from_distance, init_params, merge_params
+from pejax._dims import Dims
+from pejax._encoding import Band, Encoding, adapt, from_distance, init_params, merge_params
 from pejax._encodings.alibi import alibi_bias, alibi_slopes
 from pejax._encodings.fire import fire_bias
 from pejax._encodings.kerple import kerple_bias
@@ -100,3 +103,10 @@ __all__ = [
     "t5_bucket",
     "transformer_xl_logits",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import `pejax.models`, `pejax.testing` and `pejax.visualize` when they are first used, as they need extras."""
+    if name in ("models", "testing", "visualize"):
+        return importlib.import_module(f"pejax.{name}")
+    raise AttributeError(f"module 'pejax' has no attribute {name!r}")

@@ -11,13 +11,12 @@ attend with `bias` and `relative_values`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jaxtyping import Array, Float, Num
 
+from pejax._dims import Dims
 from pejax._ops.checks import check_choice
 from pejax._ops.relative import relative_positions
 from pejax._params import Extent, Params, merge_params, naming_missing, no_params
@@ -70,9 +69,8 @@ class Encoding(NamedTuple):
         bands: consecutive ranges of distances from 0 on, each with its own rotation in place of `rotate`, for
             encodings whose rotation depends on the distance of query and key. Attention runs once per range, and the
             outputs are merged by log-sum-exp.
-        causal: whether the encoding was made for a model in which keys after the query are masked (`Dims.causal`).
-            Attention without that mask then refuses the encoding.
-        scale: factor that multiplies q·k in `attend` and `attention_fn` (`Dims.scale`). None = D**-0.5.
+        dims: the dims that the encoding was made for. `attend` and `attention_fn` take their `causal` and `scale` as
+            defaults, and refuse queries of other heads or another head dim. None = any dims, without a causal mask.
     """
 
     init: Callable[[Array], Params] = no_params
@@ -88,74 +86,12 @@ class Encoding(NamedTuple):
     relative_keys: Callable[[Params, Array], tuple[Array, Array, Array]] | None = None
     shift_invariant: bool = False
     bands: tuple[Band, ...] = ()
-    causal: bool = False
-    scale: float | None = None
+    dims: Dims | None = None
 
-
-@dataclass(frozen=True, init=False)
-class Dims:
-    """The sizes of a model that an encoding may depend on. Equal dims have equal hashes.
-
-    Args:
-        heads: H, query heads.
-        head_dim: D, channels per head.
-        width: C, channels of the residual stream. None = H·D.
-        kv_heads: K, key/value heads; H must be a multiple of K. None = H.
-        axes: A, position axes: 1 for a sequence, 2 for an image.
-        extent: the trained length (axes = 1) or grid (axes > 1), in tokens. None = unknown.
-        scale: factor that multiplies q·k. None = head_dim**-0.5.
-        causal: whether keys after the query are masked. The factories of `pejax.encodings` copy it and `scale` into the
-            record; a record of your own sets `Encoding(causal=True)`.
-
-    Raises:
-        ValueError: a count below 1, heads that are not a multiple of kv_heads, or an extent that does not match axes.
-
-    Examples:
-        >>> dims = Dims(heads=8, head_dim=64, kv_heads=2, extent=2048, causal=True)
-        >>> dims.width, dims.scale
-        (512, 0.125)
-    """
-
-    heads: int
-    head_dim: int
-    width: int
-    kv_heads: int
-    axes: int
-    extent: int | tuple[int, ...] | None
-    scale: float
-    causal: bool
-
-    def __init__(
-        self,
-        heads: int,
-        head_dim: int,
-        *,
-        width: int | None = None,
-        kv_heads: int | None = None,
-        axes: int = 1,
-        extent: int | tuple[int, ...] | None = None,
-        scale: float | None = None,
-        causal: bool = False,
-    ) -> None:
-        width = heads * head_dim if width is None else width
-        kv_heads = heads if kv_heads is None else kv_heads
-        counts = {"heads": heads, "head_dim": head_dim, "width": width, "kv_heads": kv_heads, "axes": axes}
-        for name, count in counts.items():
-            if not isinstance(count, int | np.integer):
-                raise TypeError(f"{name} must be an int, got {count!r}")
-            if count < 1:
-                raise ValueError(f"{name} must be at least 1, got {count}")
-        if heads % kv_heads:
-            raise ValueError(f"heads must be a multiple of kv_heads, got heads={heads}, kv_heads={kv_heads}")
-        if extent is not None:
-            sizes = (extent,) if isinstance(extent, int) else tuple(extent)
-            if len(sizes) != axes or min(sizes) < 1 or (axes == 1) != isinstance(extent, int):
-                rule = "a positive int" if axes == 1 else f"a tuple of {axes} positive ints"
-                raise ValueError(f"extent must be {rule} when axes={axes}, got {extent!r}")
-            extent = extent if axes == 1 else sizes
-        scale = float(head_dim) ** -0.5 if scale is None else scale
-        for name, value in {**counts, "extent": extent, "scale": scale, "causal": causal}.items():
-            object.__setattr__(self, name, value)
+    @property
+    def causal(self) -> bool:
+        """Whether the encoding was made for a model in which keys after the query are masked."""
+        return self.dims is not None and self.dims.causal
 
 
 def init_params(encoding: Encoding, key: Array) -> Params:
@@ -241,6 +177,19 @@ def check_record(caller: str, encoding: object) -> None:
     if not isinstance(encoding, Encoding):
         rule = "takes a pejax.Encoding, such as pejax.encodings.rope(dims) or make_encoding('rope', dims)"
         raise TypeError(f"{caller} {rule}, got {encoding if isinstance(encoding, str) else type(encoding).__name__!r}")
+
+
+def check_dims(encoding: Encoding, q: Array) -> None:
+    """Raise ValueError if queries `(*B, T, H, D)` have other heads or another head dim than the encoding's dims."""
+    dims = encoding.dims
+    if dims is not None and q.shape[-2:] != (dims.heads, dims.head_dim):
+        made = f"heads={dims.heads} and head_dim={dims.head_dim}, the dims that the encoding was made for"
+        raise ValueError(f"q must be (*B, T, H, D) with {made}, got shape {q.shape}")
+
+
+def scale_of(encoding: Encoding, scale: float | None) -> float | None:
+    """Return the factor of q·k: `scale`, or where it is None the one in the encoding's dims. None = D**-0.5."""
+    return encoding.dims.scale if scale is None and encoding.dims is not None else scale
 
 
 def check_embedded(encoding: Encoding, embedded: bool) -> None:

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pejax._encoding import Dims, Encoding, Params, adapt, check_record, merge_params, pair_bias, split_params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params, adapt, check_record, merge_params, pair_bias, split_params
 
 SENTENCES = {
     "adapt": "some parameters depend on the length or grid",

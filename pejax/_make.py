@@ -9,7 +9,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pejax._encoding import Dims, Encoding
+from pejax._dims import Dims
+from pejax._encoding import Encoding
 from pejax._extensions.extension import Extension
 from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS

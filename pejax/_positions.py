@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Num
 
 from pejax._encoding import Encoding, Params
-from pejax._ops.checks import check_choice, check_position_type
+from pejax._ops.checks import check_choice, check_ids, check_position_type
 
 
 class TokenPositions(NamedTuple):
@@ -114,7 +114,11 @@ def segment_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
 
     Returns:
         int32, in tokens.
+
+    Raises:
+        TypeError: ids that are not integers.
     """
+    check_ids("segment_ids", segment_ids)
 
     def one_sequence(ids: Int[Array, " T"]) -> Int[Array, " T"]:
         by_segment = jnp.argsort(ids, stable=True)

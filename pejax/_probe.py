@@ -10,7 +10,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from pejax._encoding import Dims, Encoding, Extent, Params, adapt, pair_bias, split_params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Extent, Params, adapt, pair_bias, split_params
 
 DEFAULT_LENGTH = 32
 """Tokens along each axis where the dims have no extent."""

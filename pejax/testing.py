@@ -22,7 +22,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from pejax._encoding import Dims, Encoding, Params, pair_bias, split_params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params, pair_bias, split_params
 from pejax._probe import (
     Probe,
     Terms,

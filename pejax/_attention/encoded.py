@@ -19,10 +19,12 @@ from pejax._encoding import (
     Params,
     adapt,
     causality,
+    check_dims,
     check_embedded,
     check_record,
     rotate_keys,
     rotate_queries,
+    scale_of,
 )
 from pejax._positions import TokenPositions, as_token_positions, rotary_positions
 
@@ -50,7 +52,7 @@ def attend(
 
     Args:
         encoding: the record.
-        q: queries, not rotated, with tokens before heads. `(*B, H, T, D)` cannot be detected if T = H.
+        q: queries, not rotated, with tokens before heads.
         k: keys, not rotated, likewise.
         v: values.
         params: merged (`init_params`, `merge_params`), not yet adapted. None = the encoding has no parameters.
@@ -71,9 +73,10 @@ def attend(
     A token without a position (`has_position`) is not rotated, whatever `positions` contains for it.
 
     Raises:
-        ValueError: no extent for an encoding that depends on it; an encoding that embeds while `embedded` is False; an
-            encoding made for a causal model while `causal` is False; `keys_are_rotated` with a rotation that depends on
-            the length or on the query; or arguments that `dot_product_attention` refuses.
+        ValueError: heads or a head dim other than in the dims of the encoding; no extent for an encoding that depends
+            on it; an encoding that embeds while `embedded` is False; an encoding made for a causal model while `causal`
+            is False; `keys_are_rotated` with a rotation that depends on the length or on the query; or arguments that
+            `dot_product_attention` refuses.
 
     Examples:
         >>> import pejax
@@ -84,6 +87,7 @@ def attend(
     """
     check_record("attend", encoding)
     check_arrays(q, k, v)
+    check_dims(encoding, q)
     check_embedded(encoding, embedded)
     if k_positions is None and k.shape[-3:-2] != q.shape[-3:-2]:
         raise ValueError(f"k_positions must be given where k has another length than q, got {q.shape} and {k.shape}")
@@ -95,7 +99,7 @@ def attend(
     params = {} if params is None else params
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
     k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions)
-    options["scale"] = encoding.scale if options.get("scale") is None else options["scale"]
+    options["scale"] = scale_of(encoding, options.get("scale"))
     attend = functools.partial(attention, causal=causality(encoding, causal), **options)
     one_extent = encoding.adapt is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0
     if one_extent and positions is None and k_positions is None:

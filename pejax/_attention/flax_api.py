@@ -12,7 +12,7 @@ from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.operands import check_sharding, prepare
 from pejax._attention.core.options import check_options
 from pejax._attention.encoded import check_extent, rotate_and_attend
-from pejax._encoding import Encoding, Extent, Params, causality, check_embedded, check_record
+from pejax._encoding import Encoding, Extent, Params, causality, check_dims, check_embedded, check_record, scale_of
 from pejax._positions import TokenPositions, as_token_positions
 
 
@@ -76,7 +76,7 @@ def attention_fn(
     check_extent(encoding, extent, positions)
     return _Layer(
         encoding, {} if params is None else params, positions, k_positions, extent,
-        causality(encoding, causal), window, encoding.scale if scale is None else scale, soft_cap, implementation,
+        causality(encoding, causal), window, scale_of(encoding, scale), soft_cap, implementation,
     )  # fmt: skip
 
 
@@ -126,6 +126,7 @@ class _Layer:
                 raise ValueError(f"{name} must be None: the products are this library's own, got {product!r}")
         dtype = jnp.result_type(query, key, value) if dtype is None else dtype
         query, key, value = (x.astype(dtype) for x in (query, key, value))
+        check_dims(self.encoding, query)
         check_sharding(query=query, key=key, value=value)
         dropping = not deterministic and dropout_rate > 0
         if dropping and dropout_rng is None:

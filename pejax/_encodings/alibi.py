@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from pejax._encoding import Dims, Encoding, Extent, Params, from_distance, no_params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Extent, Params, from_distance, no_params
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.extension import Extension
 from pejax._extensions.slopes import scale_alibi_slopes

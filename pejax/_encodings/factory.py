@@ -5,7 +5,8 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ParamSpec
 
-from pejax._encoding import Dims, Encoding
+from pejax._dims import Dims
+from pejax._encoding import Encoding
 from pejax._extensions.apply import extend_encoding
 from pejax._extensions.extension import Extension, Term
 from pejax._extensions.linear import linear
@@ -19,8 +20,7 @@ def encoding_factory(*takes: str) -> Callable[[Callable[Arguments, Encoding]], C
     """Decorate a factory `make(dims, *, ..., extend=None)`. Equal arguments give the same object.
 
     `make` receives in `extend` only the extensions that it applies itself, or None. The decorator applies those that
-    work on any encoding. The record knows the scale of q·k and whether the model is causal, and its `embed` takes
-    `TokenPositions`, too.
+    work on any encoding. The record knows its dims, and its `embed` takes `TokenPositions`, too.
 
     Args:
         takes: names of the extensions that `make` applies itself.
@@ -48,8 +48,7 @@ def _make(make: Callable[..., Encoding], arguments: tuple[tuple[str, Any], ...],
     dims = options.pop("dims")
     if others is not None:
         return extend_encoding(_make(make, arguments, None), dims, others)
-    scale = None if dims.scale == float(dims.head_dim) ** -0.5 else dims.scale
-    return embedding_tokens(make(dims, **options))._replace(causal=dims.causal, scale=scale)
+    return embedding_tokens(make(dims, **options))._replace(dims=dims)
 
 
 def _check(name: str, arguments: Mapping[str, Any]) -> None:

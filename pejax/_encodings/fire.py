@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from pejax._encoding import Dims, Encoding, Params, shared_or_per_layer
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.extension import Extension
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, sum_over_axes

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array
 
-from pejax._encoding import Dims, Encoding, Extent, Params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice, check_positions

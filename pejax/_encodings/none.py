@@ -5,7 +5,8 @@ Reference:
     (arXiv 2305.19466).
 """
 
-from pejax._encoding import Dims, Encoding
+from pejax._dims import Dims
+from pejax._encoding import Encoding
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.extension import Extension
 

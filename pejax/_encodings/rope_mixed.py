@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax._encoding import Dims, Encoding, Extent, Params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.extension import Extension
 from pejax._extensions.frequencies import extend_frequencies

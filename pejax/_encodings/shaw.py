@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
-from pejax._encoding import Dims, Encoding, Params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.extension import Extension
 from pejax._ops.clipped_lookup import collect, gather_rows, pick, scatter_rows

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num
 
-from pejax._encoding import Dims, Encoding, Params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice, check_positions

@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Num
 
-from pejax._encoding import Dims, Encoding, Params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.extension import Extension
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies

@@ -1,6 +1,7 @@
 """Applies extensions to any encoding."""
 
-from pejax._encoding import Dims, Encoding, check_record
+from pejax._dims import Dims
+from pejax._encoding import Encoding, check_record
 from pejax._extensions.extension import Extension
 from pejax._positions import embedding_tokens
 

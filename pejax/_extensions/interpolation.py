@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Num
 
-from pejax._encoding import Dims, Encoding, Extent, Params, from_distance
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Extent, Params, from_distance
 from pejax._encoding import adapt as adapt_to
 from pejax._extensions.extension import Extension, extension
 from pejax._ops.checks import check_position_type

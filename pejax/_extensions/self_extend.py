@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pejax._encoding import Band, Dims, Encoding, Extent, Params
+from pejax._dims import Dims
+from pejax._encoding import Band, Encoding, Extent, Params
 from pejax._encoding import adapt as adapt_to
 from pejax._extensions.extension import Extension, extension
 

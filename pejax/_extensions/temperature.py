@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from pejax._encoding import Dims, Encoding, Params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params
 from pejax._extensions.extension import Extension, extension
 from pejax._ops.checks import check_position_type, check_positions
 

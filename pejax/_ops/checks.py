@@ -20,6 +20,18 @@ def check_position_type(positions: Shaped[Array | np.ndarray, "..."]) -> None:
         raise TypeError(f"positions must be integers or float32, got {kind}, which is exact only up to {largest:,}")
 
 
+def check_ids(name: str, ids: Shaped[Array | np.ndarray, "..."]) -> None:
+    """Raise TypeError for ids that are not integers; `name` is the argument in the message."""
+    if not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise TypeError(f"{name} must be integers, got {ids.dtype}")
+
+
+def check_floats(name: str, values: Shaped[Array | np.ndarray, "..."]) -> None:
+    """Raise TypeError for an array that is not of a float type; `name` is the argument in the message."""
+    if not jnp.issubdtype(values.dtype, jnp.floating):
+        raise TypeError(f"{name} must be of a float type, got {values.dtype}")
+
+
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raise ValueError for a value that is not one of the choices; `name` is the argument in the message."""
     if value not in choices:

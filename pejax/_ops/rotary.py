@@ -16,7 +16,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, Num
 
-from pejax._ops.checks import check_choice, check_positions
+from pejax._ops.checks import check_choice, check_floats, check_positions
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies, position_axes
 
 PAIRINGS = ("interleaved", "half")
@@ -188,7 +188,7 @@ def rope_apply(
     Raises:
         ValueError: an odd D, more than D/2 frequencies, K that does not divide H, an unknown pairing, or positions or
             an attention factor of another shape.
-        TypeError: positions that are neither integers nor floats of at least 32 bits.
+        TypeError: x that is not of a float type, or positions that are neither integers nor floats of at least 32 bits.
 
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 34.
@@ -202,6 +202,7 @@ def rope_apply(
         frequencies = geometric_frequencies(x.shape[-1] // 2, 10000.0)
     axes = position_axes(frequencies)
     positions = positions if isinstance(positions, jax.Array | np.ndarray) else jnp.asarray(positions)
+    check_floats("x", x)
     _check_rope(x.shape, positions.shape, frequencies.shape, axes)
     factor = jnp.asarray(attention_factor, jnp.float32)
     if factor.shape not in ((), frequencies.shape[-1:]):

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from pejax._encoding import Dims, Encoding, Params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params
 from pejax._visualize.layer import (
     check_axes,
     check_hooks,

@@ -9,7 +9,8 @@ from jaxtyping import Array
 
 from pejax._attention.core.masks import visible, visible_blocks
 from pejax._attention.core.options import Options
-from pejax._encoding import Dims, Encoding, Params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params
 from pejax._positions import TokenPositions
 from pejax._visualize.layer import (
     check_axes,

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from pejax._encoding import Dims, Encoding, Params, pair_bias
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params, pair_bias
 from pejax._visualize.layer import (
     bias_of,
     check_axes,

@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from pejax._encoding import Dims, Encoding, Params, pair_bias, split_params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params, pair_bias, split_params
 from pejax._encodings.shaw import shaw_logits
 from pejax._encodings.t5 import t5_bucket
 from pejax._visualize.bias import _maps

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from pejax._encoding import Dims, Encoding
+from pejax._dims import Dims
+from pejax._encoding import Encoding
 from pejax._encodings.rope import rope_frequencies
 from pejax._make import make_encoding, parse_spec
 from pejax._visualize import (

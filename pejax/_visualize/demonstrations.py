@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax._encoding import Dims
+from pejax._dims import Dims
 from pejax._encodings.rope_mixed import rope_mixed_frequencies
 from pejax._extensions.longrope_search import search_longrope
 from pejax._ops.phases import geometric_frequencies

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax._encoding import Dims, Encoding, Params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params
 from pejax._extensions.linear import extend_linear
 from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.ntk import extend_ntk

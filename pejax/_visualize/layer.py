@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Num
 
 from pejax._attention.api import attention_weights, dot_product_attention
 from pejax._attention.core.hooks import attention_hooks
+from pejax._dims import Dims
 from pejax._encoding import (
-    Dims,
     Encoding,
     Extent,
     Params,

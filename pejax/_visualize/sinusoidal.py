@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from pejax._encoding import Dims, Encoding, Params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params
 from pejax._visualize.layer import LENGTH, check_axes, check_count, check_hooks, settled, trained_length
 from pejax._visualize.style import (
     Figure,

@@ -14,7 +14,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.encoded import attend, caches_rotated_keys
-from pejax._encoding import Dims, Encoding, Extent, Params, merge_params, rotate_keys
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Extent, Params, merge_params, rotate_keys
 from pejax._positions import TokenPositions, rotary_positions
 from pejax.models.execution import Execution
 from pejax.models.layers import RMSNorm, Style, linear

@@ -13,7 +13,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Key
 
-from pejax._encoding import Dims, Encoding
+from pejax._dims import Dims
+from pejax._encoding import Encoding
 from pejax.models.attention import CrossAttention, LayerCache, LayerContext, SelfAttention, batch_axes
 from pejax.models.execution import Execution
 from pejax.models.layers import Mlp, Style, make_norm

@@ -10,7 +10,8 @@
 
 from jaxtyping import Array, Float
 
-from pejax._encoding import Dims, Encoding, Params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params
 from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
 

@@ -18,13 +18,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax._encoding import Dims, Encoding, Extent
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Extent
 from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
 from pejax._ops.matmul import product
 from pejax._positions import TokenPositions
 from pejax.models.execution import Execution
-from pejax.models.layers import LLAMA, Style, channels_per_head, linear
+from pejax.models.layers import LLAMA, Style, channels_per_head, check_spec, linear
 from pejax.models.transformer import Cache, Embedding, Stack, sequence_tokens
 
 STYLES = {"llama": LLAMA, "gpt2": Style()}
@@ -81,6 +82,7 @@ class DecoderConfig:
             raise ValueError(f"style must be one of {', '.join(STYLES)}, got {self.style!r}")
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype must be 'float32' or 'bfloat16', got {self.dtype!r}")
+        check_spec(self.pe)
         _ = self.dims
 
     @property

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax._encoding import Dims, Extent, adapt
+from pejax._dims import Dims
+from pejax._encoding import Extent, adapt
 from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
 from pejax._ops.matmul import product

@@ -50,6 +50,12 @@ class Style:
 LLAMA = Style(norm="rms", gated=True, bias=False)
 
 
+def check_spec(pe: object) -> None:
+    """Raise TypeError if the encoding of a model's settings is not a string, for example if it is a record."""
+    if not isinstance(pe, str):
+        raise TypeError(f"pe must be a string such as 'rope' or 'alibi(learned=True)', got {type(pe).__name__}")
+
+
 def channels_per_head(width: int, heads: int) -> int:
     """Return D = C / H of a model whose width is split evenly among its heads.
 

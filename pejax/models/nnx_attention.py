@@ -11,7 +11,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Num
 
 from pejax._attention.flax_api import attention_fn
-from pejax._encoding import Dims, Encoding, Extent, Params, check_embedded, merge_params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Extent, Params, check_embedded, merge_params
 from pejax._positions import TokenPositions, as_token_positions, grid_positions
 from pejax.models.sharding import position_variables
 
@@ -161,7 +162,9 @@ def attention_module(
             4, 64, decode=False, rngs=rngs, attention_fn=attention_module(make_encoding("t5", dims), dims, rngs)
         )
 
-    Masks, dropout and `is_causal` work as in Flax; `dims.causal` adds the causal mask to every call.
+    In a Linen module, use `pejax.attention_fn` with parameters of `self.param`: Linen does not see the parameters of a
+    module of NNX, and would not train them. Masks, dropout and `is_causal` work as in Flax; `dims.causal` adds the
+    causal mask to every call.
 
     Args:
         encoding: the record.

@@ -10,7 +10,8 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from pejax._encoding import Dims, Encoding, Extent, Params, adapt, merge_params
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Extent, Params, adapt, merge_params
 from pejax._positions import TokenPositions, segment_positions
 from pejax.models.attention import CrossContext, KeysValues, LayerCache, LayerContext
 from pejax.models.block import Layers

@@ -17,13 +17,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key, Num
 
-from pejax._encoding import Dims, Extent, Params, adapt, merge_params
+from pejax._dims import Dims
+from pejax._encoding import Extent, Params, adapt, merge_params
+from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
+from pejax._ops.checks import check_floats
 from pejax._positions import TokenPositions, grid_positions
 from pejax.models.attention import LayerContext
 from pejax.models.block import Layers
 from pejax.models.execution import Execution
-from pejax.models.layers import LayerNorm, channels_per_head, linear
+from pejax.models.layers import LayerNorm, channels_per_head, check_spec, linear
 from pejax.models.sharding import named, position_variables
 
 TOKEN_STD = 0.02
@@ -45,6 +48,7 @@ class ViTConfig:
         kv_heads: K, key/value heads; None = H.
         mlp_ratio: channels inside the MLP, as a multiple of C.
         pe: spec of the encoding, as in `make_encoding`.
+        extend: extension of the encoding beyond the trained grid, a record of `pejax.extensions` or its string.
         pool: what the head reads: "cls", a learned token, or "mean", the average of the patches.
         registers: number of learned tokens without position that the head does not read.
         layer_scale: initial factor of each residual branch; None = no factor.
@@ -67,6 +71,7 @@ class ViTConfig:
     kv_heads: int | None = None
     mlp_ratio: int = 4
     pe: str = "rope_mixed"
+    extend: str | Extension = "none"
     pool: str = "cls"
     registers: int = 0
     layer_scale: float | None = None
@@ -85,6 +90,7 @@ class ViTConfig:
             raise ValueError(f"dtype must be 'float32' or 'bfloat16', got {self.dtype!r}")
         if not 0.0 <= self.stochastic_depth < 1.0:
             raise ValueError(f"stochastic_depth must be in [0, 1), got {self.stochastic_depth}")
+        check_spec(self.pe)
         patch_grid(self.image_hw, self.patch)
         _ = self.dims
 
@@ -156,7 +162,7 @@ class ViT(nnx.Module):
 
     def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs) -> None:
         self.config, self.dims = config, config.dims
-        self.encoding = make_encoding(config.pe, self.dims)
+        self.encoding = make_encoding(config.pe, self.dims, config.extend)
         self.cls = _learned_tokens(1, config.width, rngs) if config.pool == "cls" else None
         self.registers = _learned_tokens(config.registers, config.width, rngs) if config.registers else None
         self.patch = linear(
@@ -220,10 +226,12 @@ class ViT(nnx.Module):
         Raises:
             ValueError: images with another number of channels or sides that are not multiples of the patch, positions
                 of another shape, or a missing key.
+            TypeError: images of an integer type, whose scale the model cannot know.
         """
         batch, height, width, channels = images.shape
         grid = patch_grid((height, width), self.config.patch)
         patches = grid[0] * grid[1]
+        check_floats("images", images)
         if channels != self.config.channels:
             raise ValueError(f"images must have channels={self.config.channels}, got {images.shape}")
         positions = grid_positions(*grid) if positions is None else positions

@@ -1,6 +1,7 @@
 """Bad input to attention: one line that names the thing, the rule and the value."""
 
 import inspect
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,9 @@ from biases import types_unchecked
 from jax.tree_util import Partial
 
 from pejax import (
+    ENCODINGS,
     Dims,
+    Encoding,
     Hooks,
     TokenPositions,
     adapt,
@@ -251,6 +254,26 @@ def test_positions_of_few_bits_do_not_overflow(name, kind):
     q = jax.random.normal(jax.random.key(1), (1, len(positions), 1, 8))
     attended = [attend(encoding, q, q, q, params=params, positions=p) for p in (positions.astype(kind), positions)]
     np.testing.assert_allclose(*attended, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("shape", [(2, 4, 6, 8), (2, 6, 2, 8), (2, 6, 4, 16)], ids=["heads first", "heads", "head dim"])
+def test_queries_of_other_dims_than_the_encodings_are_refused(name, shape):
+    encoding, q = make_encoding(name, Dims(heads=4, head_dim=8, extent=6)), jnp.ones(shape)
+    params, embedded = init_params(encoding, jax.random.key(0)), encoding.embed is not None
+    refused = pytest.raises(ValueError, match=rf"heads=4 and head_dim=8.*, got shape {re.escape(str(shape))}$")
+    with refused:
+        attend(encoding, q, q, q, params=params, embedded=embedded)
+    with refused:
+        attention_fn(encoding, params, embedded=embedded)(q, q, q)
+
+
+def test_a_record_of_ones_own_takes_the_mask_and_the_scale_of_its_dims():
+    dims, q = Dims(heads=4, head_dim=8, scale=1.0, causal=True), jax.random.normal(jax.random.key(0), (2, 6, 4, 8))
+    attended = attend(Encoding(dims=dims), q, q, q)
+    np.testing.assert_array_equal(attended, dot_product_attention(q, q, q, causal=True, scale=1.0))
+    with pytest.raises(ValueError, match=r"Dims\(causal=True\), got False"):
+        attend(Encoding(dims=dims), q, q, q, causal=False)
 
 
 @pytest.mark.parametrize("implementation", ["reference", None])

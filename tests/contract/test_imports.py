@@ -18,20 +18,21 @@ CORE = {"jax", "jaxlib", "numpy", "jaxtyping", "chex"}
 MAY_IMPORT = {
     "_ops": set(),
     "_params": set(),
-    "_encoding": {"_ops", "_params"},
-    "_positions": {"_encoding", "_ops"},
-    "_extensions": {"_encoding", "_ops", "_positions"},
+    "_dims": set(),
+    "_encoding": {"_dims", "_ops", "_params"},
+    "_positions": {"_dims", "_encoding", "_ops"},
+    "_extensions": {"_dims", "_encoding", "_ops", "_positions"},
     "extensions": {"_extensions"},
-    "_encodings": {"_encoding", "_extensions", "_ops", "_positions", "extensions"},
-    "encodings": {"_encoding", "_encodings"},
-    "_make": {"_encoding", "_extensions", "encodings", "extensions"},
-    "_explain": {"_encoding"},
-    "_probe": {"_encoding"},
-    "testing": {"_encoding", "_probe"},
-    "_attention": {"_encoding", "_ops", "_positions"},
-    "models": {"_attention", "_encoding", "_extensions", "_make", "_ops", "_positions"},
+    "_encodings": {"_dims", "_encoding", "_extensions", "_ops", "_positions", "extensions"},
+    "encodings": {"_dims", "_encoding", "_encodings"},
+    "_make": {"_dims", "_encoding", "_extensions", "encodings", "extensions"},
+    "_explain": {"_dims", "_encoding"},
+    "_probe": {"_dims", "_encoding"},
+    "testing": {"_dims", "_encoding", "_probe"},
+    "_attention": {"_dims", "_encoding", "_ops", "_positions"},
+    "models": {"_attention", "_dims", "_encoding", "_extensions", "_make", "_ops", "_positions"},
     "_visualize": {
-        *("_attention", "_encoding", "_encodings", "_extensions", "_make", "_ops", "_positions"),
+        *("_attention", "_dims", "_encoding", "_encodings", "_extensions", "_make", "_ops", "_positions"),
         *("encodings", "extensions"),
     },
     "visualize": {"_visualize"},
@@ -195,3 +196,9 @@ def test_only_operations_and_their_tiles_are_written_for_one_compiler():
     found = {module for module, path in PEJAX.items() if re.search(r"XLA(:| on (a )?)CPU", path.read_text())}
     strangers = {module for module in found if not module.startswith(FORMS_FOR_CPU)}
     assert not strangers, f"XLA:CPU may be spoken of in {' and '.join(FORMS_FOR_CPU)} alone, is in {sorted(strangers)}"
+
+
+def test_modules_that_need_extras_are_imported_when_they_are_used():
+    script = "import pejax; print(pejax.testing.__name__, pejax.visualize.__name__, pejax.models.ViT.__name__)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert run.stdout.split() == ["pejax.testing", "pejax.visualize", "ViT"]

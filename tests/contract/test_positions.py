@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from biases import types_unchecked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pejax import TokenPositions, grid_positions, interpolate_positions, segment_positions
+from pejax import TokenPositions, grid_positions, interpolate_positions, packed_positions, segment_positions
 from pejax._attention.core.masks import all_of, block_masks, pair_masks, visible
 from pejax._attention.core.options import Options
 
@@ -198,3 +199,9 @@ def test_tokens_without_an_order_are_refused(option, tokens, message):
 def test_unplaced_tokens_need_no_index_where_there_is_no_order():
     tokens = TokenPositions(jnp.arange(3), has_position=jnp.asarray([False, True, True]))
     assert visible(Options(1.0), tokens, tokens) is None
+
+
+@pytest.mark.parametrize("positions_of", [segment_positions, packed_positions])
+def test_segments_of_floats_are_refused(positions_of):
+    with types_unchecked(), pytest.raises(TypeError, match="segment_ids must be integers, got float32"):
+        positions_of(jnp.ones(4))

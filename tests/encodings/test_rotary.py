@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from biases import types_unchecked
 from peers import peer
 
 from pejax import (
@@ -330,6 +331,8 @@ def test_bad_rotations_are_named(positions, frequencies, options, message):
 
 
 def test_an_odd_head_and_a_missing_grid_are_named():
+    with types_unchecked(), pytest.raises(TypeError, match="x must be of a float type, got int32"):
+        rope_apply(jnp.ones((6, 4, 8), jnp.int32), jnp.arange(6))
     with pytest.raises(ValueError, match=r"even head_dim D, got shape \(2, 6, 4, 11\)"):
         apply(X[..., :11], np.arange(6, dtype=np.int32), rope_frequencies(8))
     grid = make_encoding("rope", Dims(heads=4, head_dim=12, axes=2))

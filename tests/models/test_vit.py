@@ -7,18 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from biases import types_unchecked
 from cases import mostly_slow
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from peers import peer
 
-from pejax import ENCODINGS, make_encoding
+from pejax import ENCODINGS, Dims, extensions, make_encoding
 from pejax._extensions.interpolation import interpolate_positions
 from pejax._params import stack_layers
 from pejax._positions import grid_positions
 from pejax.models import ViT, ViTConfig, logical_axes, partition_specs
 from pejax.models import block as block_module
 from pejax.models.block import drop_factors
+from pejax.models.layers import check_spec
 from pejax.models.vit import images_to_patches
 
 TINY = {"image_size": 12, "patch": 3, "channels": 2, "classes": 5, "width": 16, "layers": 2, "heads": 2}
@@ -166,6 +168,15 @@ def test_the_grid_comes_from_the_image_and_may_be_overridden():
     np.testing.assert_allclose(default, run(model, images, grid_positions(8, 4), extent=(8, 4)), rtol=1e-5)
     squeezed = interpolate_positions(grid_positions(8, 4), (4, 4), (8, 4))
     assert float(jnp.abs(run(model, images, squeezed, extent=(4, 4)) - default).max()) > 1e-3
+
+
+def test_an_extension_of_the_config_extends_the_encoding():
+    images = draw_images(2, 24, 24)
+    trained = make(pe="rope_axial")
+    extended = make(pe="rope_axial", extend=extensions.pi())
+    interpolated = interpolate_positions(grid_positions(8, 8), (4, 4), (8, 8))
+    np.testing.assert_allclose(extended(images), trained(images, positions=interpolated), atol=1e-5)
+    assert not np.allclose(extended(images), trained(images), atol=1e-4)
 
 
 def test_without_positions_patches_are_a_set():
@@ -381,8 +392,15 @@ def test_an_encoding_that_cannot_be_is_refused():
     raises_one_line(lambda: make(pe="rope_axial", heads=8), "head_dim")
 
 
+def test_a_record_is_no_spec():
+    with pytest.raises(TypeError, match=r"^pe must be a string .*, got Encoding$"):
+        check_spec(make_encoding("rope", Dims(heads=4, head_dim=8)))
+
+
 def test_images_and_positions_that_do_not_fit_are_refused():
     model = make(pe="none")
+    with types_unchecked(), pytest.raises(TypeError, match="images must be of a float type, got uint8"):
+        model(draw_images().astype(jnp.uint8))
     raises_one_line(lambda: model(draw_images(1, 12, 13)), "patch=3", "(12, 13)")
     raises_one_line(lambda: model(draw_images(channels=3)), "channels=2", "(2, 12, 12, 3)")
     raises_one_line(lambda: model(draw_images(), positions=grid_positions(4, 5)), "(16, 2)", "(20, 2)")

@@ -13,7 +13,8 @@ from jaxtyping import Array
 from rich.console import Console
 from rich.table import Table
 
-from pejax._encoding import Dims, Params, merge_params
+from pejax._dims import Dims
+from pejax._encoding import Params, merge_params
 from pejax._make import make_encoding, parse_spec
 from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
 from train.devices.memory import FLOAT, host_memory, require_room
