@@ -196,6 +196,8 @@ def test_only_operations_and_their_tiles_are_written_for_one_compiler():
     found = {module for module, path in PEJAX.items() if re.search(r"XLA(:| on (a )?)CPU", path.read_text())}
     strangers = {module for module in found if not module.startswith(FORMS_FOR_CPU)}
     assert not strangers, f"XLA:CPU may be spoken of in {' and '.join(FORMS_FOR_CPU)} alone, is in {sorted(strangers)}"
+    trainers = {module for module, path in TRAIN.items() if "XLA:CPU" in path.read_text()}
+    assert trainers <= {"train.devices.cpu"}
 
 
 def test_modules_that_need_extras_are_imported_when_they_are_used():

@@ -9,10 +9,10 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from train.devices.cpu import TRAINING_COMPILER
 from train.devices.mesh import make_mesh
 from train.engine import metrics
 from train.engine.config import parse
-from train.engine.loop import CPU_COMPILER
 from train.engine.optimizers import make_optimizer
 from train.engine.update import Recipe, Weights, changed, layer_by_layer
 from train.lm.program import Config
@@ -116,7 +116,9 @@ def compiled_update(split: PartitionSpec):
     weights, grads = (jax.tree.map(lambda x: jax.device_put(x, own(x)), tree) for tree in (weights, weights.params))
     update = partial(by_norm, recipe, jnp.float32(1.0))
     run = lambda weights, grads: layer_by_layer(update, recipe.optimizer, grads, weights, large=1)
-    jitted = jax.jit(run, donate_argnums=0, out_shardings=jax.tree.map(own, weights), compiler_options=CPU_COMPILER)
+    jitted = jax.jit(
+        run, donate_argnums=0, out_shardings=jax.tree.map(own, weights), compiler_options=TRAINING_COMPILER
+    )
     return jitted.lower(weights, grads).compile()
 
 

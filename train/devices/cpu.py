@@ -17,6 +17,18 @@ XLA's operations allocate while they run, and two devices with one arena took up
 ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel*", "vfio/[0-9]*")
 """Device files of NVIDIA and AMD GPUs and of TPUs, below /dev."""
 
+TRAINING_COMPILER = {
+    "xla_cpu_copy_insertion_use_region_analysis": True,
+    "xla_cpu_enable_concurrency_optimized_scheduler": False,
+    "xla_cpu_prefer_vector_width": 512,
+}
+"""Compiler options of XLA:CPU for training. Region analysis avoids a copy of all moments per step: they are updated in
+place, and the parameters' update reads the old ones. The concurrency-optimized scheduler is off: with one core per
+device it made steps 2 to 9 % slower. Vectors of 512 bits instead of 256, where the CPU has them, made a step 1 to 4 %
+faster on an Intel Xeon with AMX."""
+
+EVALUATION_COMPILER: dict[str, str | bool] = {"xla_backend_optimization_level": "1"}
+"""Compiler options of XLA:CPU for evaluation: compilation takes a third less time, and the programs are as fast."""
 
 MOST = 4
 """Maximum number of cores used as devices: each has its own copy of the parameters and moments."""

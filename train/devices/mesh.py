@@ -35,7 +35,7 @@ RULES = {"embed": "fsdp", "heads": "tensor", "mlp": "tensor", "vocab": "tensor",
 """Axis name of a parameter -> axis of the mesh; other axes are not sharded."""
 
 AHEAD = 8
-"""Maximum number of launches of a paced program in flight, far fewer than the 32 that XLA:CPU admits."""
+"""Maximum number of launches of a paced program in flight, far fewer than the 32 that a CPU admits."""
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -112,11 +112,11 @@ def evaluation_execution(mesh: Mesh) -> Execution:
 def paced(program: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     """Return a program that may be launched in a loop: on a CPU, every `AHEAD`th launch waits for its results.
 
-    XLA:CPU runs the parts of a program, one per device, on a pool of threads, one per core or device, and launches
-    later programs from the same threads. With 32 programs in flight on a device, a launch blocks its thread. Blocked
-    launches can so occupy all threads, and a part that the others need for a sum over devices never runs: a deadlock,
-    after which XLA ends the process in a minute. Fewer programs in flight exclude it. So do two threads per device
-    (`PJRT_NPROC`), but XLA splits operations over all threads, and training took 30 % longer.
+    On a CPU, XLA runs the parts of a program, one per device, on a pool of threads, one per core or device, and
+    launches later programs from the same threads. With 32 programs in flight on a device, a launch blocks its thread.
+    Blocked launches can so occupy all threads, and a part that the others need for a sum over devices never runs: a
+    deadlock, after which XLA ends the process in a minute. Fewer programs in flight exclude it. So do two threads per
+    device (`PJRT_NPROC`), but XLA splits operations over all threads, and training took 30 % longer.
 
     Args:
         program: launched from one thread.

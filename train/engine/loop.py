@@ -16,22 +16,13 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 from rich.console import Console
 
+from train.devices.cpu import TRAINING_COMPILER
 from train.devices.hosts import agreed
 from train.devices.mesh import parameter_shardings, replicated, split_batch
 from train.engine import metrics
 from train.engine.checkpoint import Checkpoints
 from train.engine.progress import Report, Unit
 from train.engine.update import Recipe, Weights, changed, layer_by_layer
-
-CPU_COMPILER = {
-    "xla_cpu_copy_insertion_use_region_analysis": True,
-    "xla_cpu_enable_concurrency_optimized_scheduler": False,
-    "xla_cpu_prefer_vector_width": 512,
-}
-"""Compiler options of XLA:CPU. Region analysis avoids a copy of all moments per step: they are updated in place, and
-the parameters' update reads the old ones. The concurrency-optimized scheduler is off: with one core per device it made
-steps 2 to 9 % slower. Vectors of 512 bits instead of 256, where the CPU has them, made a step 1 to 4 % faster on an
-Intel Xeon with AMX."""
 
 Metrics = dict[str, Array]
 Loss = Callable[[Any, Mapping[str, Array], Array], tuple[Array, Metrics]]
@@ -121,7 +112,7 @@ def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callabl
         donate_argnums=0,
         in_shardings=(shardings, split_batch(mesh)),
         out_shardings=shardings,
-        compiler_options=CPU_COMPILER if on_cpu else None,
+        compiler_options=TRAINING_COMPILER if on_cpu else None,
     )
 
 

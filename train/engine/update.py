@@ -1,6 +1,6 @@
 """The optimizer step: update of parameters, moments and average; on a CPU layer by layer.
 
-XLA:CPU computes each of them in a separate pass over its inputs. One layer of one parameter fits the cache, so it is
+A CPU computes each of them in a separate pass over its inputs. One layer of one parameter fits the cache, so it is
 read from memory only once for all passes.
 """
 

@@ -17,6 +17,7 @@ from jaxtyping import Array
 from rich.console import Console
 
 from train.data.images import Dataset, evaluation_batches
+from train.devices.cpu import EVALUATION_COMPILER
 from train.devices.mesh import evaluation_execution, replicated, split_chunks
 from train.engine.progress import Evaluating
 from train.vit.config import evaluation_sizes
@@ -31,9 +32,6 @@ LAUNCHES = 10
 
 VALUES_AT_ONCE = 2**24
 """Maximum number of pixel values per launch; a single chunk may have more."""
-
-CPU_COMPILER: dict[str, str | bool] = {"xla_backend_optimization_level": "1"}
-"""Options of XLA:CPU: compilation takes a third less time, and the programs are as fast."""
 
 
 class Pass(NamedTuple):
@@ -111,7 +109,7 @@ def compiled(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
     lowered = jax.jit(correct, out_shardings=replicated(mesh)).lower(
         params, shape((*lead, *side), jnp.float32), shape(lead, jnp.int32)
     )
-    return lowered.compile(CPU_COMPILER if mesh.devices.flat[0].platform == "cpu" else None)
+    return lowered.compile(EVALUATION_COMPILER if mesh.devices.flat[0].platform == "cpu" else None)
 
 
 def measure(
