@@ -82,6 +82,7 @@ class RunConfig:
     profile: str = ""  # STEP:COUNT: profile COUNT steps from STEP on, for TensorBoard or Perfetto
     stop_at: int = 0  # save and stop at this step, like an interrupted run; 0 = never
     eval_limit: int = 0  # test examples to evaluate on; 0 = all
+    validation: float = 0.0  # fraction of the training data that is evaluated on, in place of training on it; 0 = none
     extend: str = "none"  # context extension in evaluation beyond the trained length or size
 
     @property
@@ -114,6 +115,8 @@ class RunConfig:
         require_at_least(self, 0, "weight_decay", "clip", "spike", "lr_end", "devices", "stop_at", "eval_limit")
         if self.lr <= 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
+        if not 0 <= self.validation < 1:
+            raise ValueError(f"validation must be a fraction from 0 to below 1, got {self.validation}")
         if not 0 <= self.ema < 1:
             raise ValueError(f"ema must be from 0 to below 1, got {self.ema}")
         if self.batch % self.accumulate:

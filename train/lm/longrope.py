@@ -85,7 +85,7 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
         raise ValueError(f"length must be {rule}, got {length}")
     if options.windows < 1:
         raise ValueError(f"windows must be at least 1, got {options.windows}")
-    corpus = load_text(config.data)
+    corpus = load_text(config.data, config.validation)
     language = Language(config, corpus.tokenizer.vocab)
     ids = jnp.asarray(unread_windows(corpus, config, length, options.windows))
     _, params = restore_params(config, language, SUMS, folder, make_mesh(1), console)

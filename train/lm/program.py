@@ -33,7 +33,7 @@ def make_task(config: Config) -> Task:
     Raises:
         ValueError: the config does not fit the text, the model or the encoding.
     """
-    corpus = load_text(config.data)
+    corpus = load_text(config.data, config.validation)
     evaluation_regions(config, corpus)  # refuse a text that is too short to evaluate on before training
     language = Language(config, corpus.tokenizer.vocab)
     refused = language.refusal(config.length)

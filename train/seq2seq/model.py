@@ -136,7 +136,8 @@ def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, le
     count = answerer.config.eval_limit
     batch = mesh.size * min(EXAMPLES_AT_ONCE[mesh.devices.flat[0].platform], -(-count // mesh.size))
     correct, right, tokens = 0, 0, 0
-    for host in evaluation_batches(task, length, count, batch):
+    validation = answerer.config.validation > 0
+    for host in evaluation_batches(task, length, count, batch, validation=validation):
         short = batch - len(host["source"])
         source = put_batch(np.pad(host["source"], ((0, short), (0, 0)), mode="edge"), mesh, axes=EVALUATED)
         found = generate_answers(model, source, None, host["target"].shape[1], start=PAD, stop=STOP)

@@ -43,7 +43,7 @@ DIGITS, LETTERS = 10, VOCAB - LETTER
 KEY = 2
 """Number of digits of a passkey."""
 
-TRAIN, TEST = 1, 2
+TRAIN, TEST, VALIDATION = 1, 2, 3
 """Training and test examples come from independent random streams."""
 
 Example = tuple[np.ndarray, np.ndarray]
@@ -183,17 +183,25 @@ def train_batches(
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
 
-def evaluation_batches(name: str, length: int, count: int, batch: int) -> Iterator[Batch]:
+def evaluation_batches(name: str, length: int, count: int, batch: int, *, validation: bool = False) -> Iterator[Batch]:
     """Yield `count` test examples of one task, all of one length, in batches of at most `batch`.
 
     They are the same for every run. Of the shortest lengths there are few different examples, also seen in training.
+
+    Args:
+        name: of the task.
+        length: of the source, tokens.
+        count: number of examples.
+        batch: examples per batch.
+        validation: whether to yield other examples, to choose settings by.
 
     Raises:
         ValueError: a length that the task does not have.
     """
     require_length(name, length)
     task = 1 + list(TASKS).index(name)
-    draw = lambda index: example(name, length, np.random.default_rng((TEST, task, length, index, 1)))
+    kind = VALIDATION if validation else TEST
+    draw = lambda index: example(name, length, np.random.default_rng((kind, task, length, index, 1)))
     for begin in range(0, count, batch):
         yield make_batch([draw(index) for index in range(begin, min(begin + batch, count))], length + 1)
 

@@ -43,7 +43,7 @@ def make_task(config: Config) -> Task:
         require_room(FLOAT * side**2, host_memory(), f"an image of {side} x {side} pixels")
     what = f"a batch of {config.batch} images of {config.size} x {config.size} pixels"
     require_room(FLOAT * config.batch * config.size**2, host_memory() * jax.process_count(), what)
-    dataset = load(config.data, size=config.size)
+    dataset = load(config.data, size=config.size, validation=config.validation)
     largest = max(evaluation_sizes(config))
     if largest > LARGE and isinstance(dataset.train, Images):  # test images of this kind are held in memory
         count = len(dataset.test(config.patch))

@@ -96,6 +96,7 @@ def fashion(size: int, *, folder: str = "", full: bool | None = None) -> Dataset
         mirror=True,
         note=f"Fashion-MNIST, {len(train):,} training images ({origin}); "
         "28 px resized bicubic: antialiased below 28, upsampled above",
+        train_at=train.resized,
         identity=f"fashion-{len(train)}-{hashlib.sha256(train.labels.tobytes()).hexdigest()[:8]}",
     )
 

@@ -43,6 +43,7 @@ def glyphs(size: int) -> Dataset:
         std=STD,
         mirror=False,
         note="glyphs: drawn from outlines at each size, true detail at all of them; families of fonts held out",
+        train_at=functools.partial(draw, "train"),
         identity=f"glyphs-{CONTENT[:8]}",
     )
 

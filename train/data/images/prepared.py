@@ -80,8 +80,10 @@ def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown:
     small = height is not None and height == width <= IN_MEMORY
     cropped = partial(Records, builder, held_out, shown=shown)
     resized = "resized bicubic: antialiased where it shrinks, upsampled where it grows"
+    whole = train.in_memory(skipped) if small else None
     return Dataset(
-        train=train.in_memory(skipped).resized(size) if small else train,
+        train=train if whole is None else whole.resized(size),
+        train_at=None if whole is None else whole.resized,
         test=Records(builder, held_out).in_memory(skipped).resized if small else cropped,
         classes=tuple(builder.info.features[label].names),
         channels=train.channels,

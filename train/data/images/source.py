@@ -17,6 +17,9 @@ from train.devices.memory import host_memory, require_room
 
 log = logging.getLogger(__name__)
 
+VALIDATION_SEED = 1
+"""Of the choice of the training images that are held out."""
+
 
 class CorruptImage(ValueError):
     """An image that cannot be decoded."""
@@ -59,6 +62,10 @@ class Images:
     def __getitem__(self, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]:
         """Return one image and its label."""
         return self.images[index], int(self.labels[index])
+
+    def subset(self, indices: Integer[np.ndarray, " M"]) -> "Images":
+        """Return the source with some of the images."""
+        return Images(self.images[indices], self.labels[indices])
 
     def resized(self, size: int) -> "Images":
         """Return the source with all images resized to `size` by `size` pixels, or itself if they have that size.
@@ -126,8 +133,37 @@ class Dataset:
     mirror: bool  # whether a mirrored image keeps its class
     note: str  # one line for tables of results
     identity: str  # different for different content; stored in checkpoints
+    train_at: Callable[[int], Images] | None = None  # the training images at any size; None: they have one size
 
     skipped: set[str] | None = None  # names of the skipped corrupt images; None: a corrupt image is an error
+
+
+def with_validation(dataset: Dataset, fraction: float) -> Dataset:
+    """Return the data set with a fraction of its training images in place of its test images.
+
+    Settings can be chosen by the accuracy on them without a look at the test images. They are drawn at random, the
+    same for every run.
+
+    Args:
+        dataset: whose training images can be had at any size.
+        fraction: of the training images; at least one is held out, and at least one is trained on.
+
+    Raises:
+        ValueError: training images that are not held in memory.
+    """
+    draw, train = dataset.train_at, dataset.train
+    if draw is None or not isinstance(train, Images):
+        raise ValueError(f"validation must be 0 where the images are read from files, got {fraction}")
+    order = np.random.default_rng(VALIDATION_SEED).permutation(len(train))
+    held, kept = np.split(order, [min(max(1, round(fraction * len(train))), len(train) - 1)])
+    return dataclasses.replace(
+        dataset,
+        train=train.subset(np.sort(kept)),
+        test=lambda size: draw(size).subset(np.sort(held)),
+        note=f"{dataset.note}; {len(held):,} training images, not trained on, are evaluated on",
+        identity=f"{dataset.identity}-validation-{len(held)}",
+        train_at=None,
+    )
 
 
 def read(source: Source, index: int, skipped: set[str] | None) -> tuple[UInt8[np.ndarray, "H W C"], int] | None:

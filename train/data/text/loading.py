@@ -6,7 +6,7 @@ from train.data.spec import parse_data
 from train.data.text.files import file, jsonl
 from train.data.text.prepared import tfds
 from train.data.text.shakespeare import shakespeare
-from train.data.text.source import Corpus, Texts
+from train.data.text.source import Corpus, Texts, with_validation
 from train.data.text.tokenizers import Tokenizer
 from train.data.text.windows import evaluation_windows, packed_batches, training_windows
 
@@ -18,17 +18,19 @@ TEXTS: dict[str, Callable[..., Corpus]] = {"shakespeare": shakespeare, "file": f
 """Each function takes keyword arguments; "name:VALUE" gives the first of them."""
 
 
-def load_text(spec: str) -> Corpus:
+def load_text(spec: str, validation: float = 0.0) -> Corpus:
     """Return the corpus that `spec` names; nothing is downloaded.
 
     Args:
         spec: `"shakespeare"`, `"file:PATH"`, `"jsonl:PATH"`, `"tfds:NAME"`, or a name with arguments:
             `"shakespeare(tokenizer='bpe(vocab=4096)')"`, `"file(path='train.txt', separator='<|endoftext|>',
             held_out='valid.txt')"` (TinyStories as its authors publish it).
+        validation: fraction of the training text that takes the place of the held-out documents; 0 = none.
 
     Raises:
         ValueError: an unknown name, a malformed spec, an unknown argument, or what the corpus refuses.
         TypeError: an argument of another type.
     """
     name, options = parse_data(spec, TEXTS)
-    return TEXTS[name](**options)
+    corpus = TEXTS[name](**options)
+    return with_validation(corpus, validation) if validation else corpus

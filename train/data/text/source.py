@@ -22,6 +22,29 @@ class Corpus(NamedTuple):
     identity: str  # different for different content; stored in checkpoints
 
 
+def with_validation(corpus: Corpus, fraction: float) -> Corpus:
+    """Return the corpus with the last part of its training text in place of the held-out documents.
+
+    Settings can be chosen by the perplexity of that text without a look at the held-out documents.
+
+    Args:
+        corpus: the documents.
+        fraction: of the training tokens; the document in which the fraction begins is cut in two.
+    """
+    ends = np.cumsum([len(document) for document in corpus.train])
+    cut = int(ends[-1]) - min(max(1, round(fraction * int(ends[-1]))), int(ends[-1]) - 1)
+    begins = ends - [len(document) for document in corpus.train]
+    kept = [document[: max(0, cut - begin)] for document, begin in zip(corpus.train, begins, strict=True)]
+    held = [document[max(0, cut - begin) :] for document, begin in zip(corpus.train, begins, strict=True)]
+    return corpus._replace(
+        train=tuple(document for document in kept if len(document)),
+        held_out=tuple(document for document in held if len(document)),
+        names=tuple(f"training document {index}" for index, document in enumerate(held) if len(document)),
+        note=f"{corpus.note}; the last {fraction:.0%} of the training text, not trained on, is evaluated on",
+        identity=f"{corpus.identity}-validation-{int(ends[-1]) - cut}",
+    )
+
+
 class Texts(NamedTuple):
     """Training documents and held-out documents, as text."""
 
