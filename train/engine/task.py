@@ -137,12 +137,18 @@ class Program(NamedTuple):
         config: the class of its config.
         task: `(config) -> task`; raises ValueError if the config does not fit the data, the model or the encoding.
         compare: `(result files, to)` writes one table, `TO.md`, and one figure, `TO.png`, of many runs.
+        load: `(result file) -> evaluation`.
+        scores: `(evaluation) -> {what is measured: {size or length: number}}`, without those that were refused.
+        higher: whether a higher number is better.
         errors: exceptions of the data during training that are reported in one line.
     """
 
     config: type[RunConfig]
     task: Callable[[Any], Task]
     compare: Callable[[Sequence[Path], Path], None]
+    load: Callable[[Path], Any]
+    scores: Callable[[Any], dict[str, dict[int, float]]]
+    higher: bool
     errors: tuple[type[Exception], ...] = ()
 
 

@@ -24,7 +24,7 @@ from train.lm.config import Config
 from train.lm.curves import draw_training
 from train.lm.evaluate import evaluate, evaluation_regions
 from train.lm.model import SUMS, Language
-from train.lm.results import draw, load_results, markdown
+from train.lm.results import draw, load_results, markdown, scores
 
 
 def make_task(config: Config) -> Task:
@@ -72,7 +72,7 @@ def compare(files: Sequence[Path], to: Path) -> None:
     draw_training(runs, [path.parent for path in files], Path(f"{to}-training.png"))
 
 
-PROGRAM = Program(config=Config, task=make_task, compare=compare)
+PROGRAM = Program(config=Config, task=make_task, compare=compare, load=load_results, scores=scores, higher=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,9 +12,6 @@ from rich.table import Table
 
 from train.engine import figures, results
 
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-"""Two-sided 95 % quantiles of Student's t at 1 to 15 degrees of freedom; beyond, 1.96 + 2.5/freedom is within 0.005."""
-
 
 class MeanLoss(NamedTuple):
     """A mean over tokens, in nats.
@@ -51,8 +48,7 @@ def mean_loss(losses: Float[np.ndarray, "regions tokens"]) -> MeanLoss:
     """
     means = losses.astype(np.float64).mean(axis=1)
     n = len(means)
-    t = math.inf if n == 1 else T95[n - 2] if n - 2 < len(T95) else 1.96 + 2.5 / (n - 1)
-    half = math.inf if n == 1 else t * float(means.std(ddof=1)) / math.sqrt(n)
+    half = math.inf if n == 1 else results.t95(n) * float(means.std(ddof=1)) / math.sqrt(n)
     return MeanLoss(float(means.mean()), half, losses.size)
 
 
@@ -120,6 +116,11 @@ class PerplexityResults(results.Evaluation):
 def load_results(path: Path) -> PerplexityResults:
     """Read results from JSON; ValueError where the file is missing or holds something else."""
     return results.load(PerplexityResults, PerplexityRow, path, nested=MeanLoss)
+
+
+def scores(found: PerplexityResults) -> dict[str, dict[int, float]]:
+    """Return the perplexity of all tokens by length."""
+    return {"perplexity": {row.length: row.everything.perplexity for row in found.rows if row.everything is not None}}
 
 
 def markdown(runs: Sequence[PerplexityResults]) -> str:

@@ -22,7 +22,7 @@ from train.engine.progress import TOKENS
 from train.engine.task import Program, Task, fitted
 from train.seq2seq.config import Config
 from train.seq2seq.model import SUMS, Answerer, evaluate
-from train.seq2seq.results import draw, load_results, markdown
+from train.seq2seq.results import draw, load_results, markdown, scores
 from train.seq2seq.tasks import train_batches
 
 
@@ -66,7 +66,7 @@ def compare(files: Sequence[Path], to: Path) -> None:
     draw(runs, Path(f"{to}.png"))
 
 
-PROGRAM = Program(config=Config, task=make_task, compare=compare)
+PROGRAM = Program(config=Config, task=make_task, compare=compare, load=load_results, scores=scores, higher=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -84,6 +84,12 @@ def load_results(path: Path) -> ExactMatchResults:
     return results.load(ExactMatchResults, ExactMatchRow, path)
 
 
+def scores(found: ExactMatchResults) -> dict[str, dict[int, float]]:
+    """Return the exact answers in percent by length, for each task."""
+    rows = {task: [row for row in found.of(task) if not row.refused] for task in found.tasks}
+    return {f"{task}, exact %": {row.length: 100 * row.exact for row in rows[task]} for task in found.tasks}
+
+
 def markdown(runs: Sequence[ExactMatchResults]) -> str:
     """Return one table per task: one row per run, one column per length, the best of each length in bold.
 

@@ -27,7 +27,7 @@ from train.engine.task import Program, Task
 from train.vit.config import Config, evaluation_sizes
 from train.vit.evaluate import evaluate
 from train.vit.model import SUMS, Classifier, require_evaluable, resized
-from train.vit.results import draw, load_results, markdown
+from train.vit.results import draw, load_results, markdown, scores
 
 LARGE = 256
 """Largest image side, in pixels, for which memory is not checked: such test images fit any machine."""
@@ -86,7 +86,15 @@ def compare(files: Sequence[Path], to: Path) -> None:
     draw(runs, Path(f"{to}.png"))
 
 
-PROGRAM = Program(config=Config, task=make_task, compare=compare, errors=(CorruptImage,))
+PROGRAM = Program(
+    config=Config,
+    task=make_task,
+    compare=compare,
+    load=load_results,
+    scores=scores,
+    higher=True,
+    errors=(CorruptImage,),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

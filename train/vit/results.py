@@ -64,6 +64,11 @@ def load_results(path: Path) -> ResolutionResults:
     return results.load(ResolutionResults, ResolutionRow, path)
 
 
+def scores(found: ResolutionResults) -> dict[str, dict[int, float]]:
+    """Return the top-1 in percent by image size."""
+    return {"top-1, %": {row.size: 100 * row.top1 for row in found.rows}}
+
+
 def markdown(runs: Sequence[ResolutionResults]) -> str:
     """Return a table of top-1 in percent, one row per run and one column per size, the best of each size in bold.
 

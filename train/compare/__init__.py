@@ -1,0 +1,1 @@
+"""Fair comparisons of encodings: `python -m train.compare`."""

@@ -1,0 +1,242 @@
+"""What to compare: the command line of `train.compare`, read into variants of an encoding and a budget for all."""
+
+import ast
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pejax import ENCODINGS
+from pejax._make import parse_spec
+from train.engine.config import RunConfig, parse
+from train.engine.parser import Parser
+from train.engine.task import Program
+from train.evaluate import program
+
+PRESETS = {"quick": {"pe": "learned,none,rope_mixed,alibi", "seeds": 1}}
+"""Presets of a comparison; others are those of the trainer."""
+
+OWN = ("seed", "out", "resume", "overwrite", "stop_at", "hosts", "extend", "validation", "pe", "preset")
+"""Options of a trainer that the comparison sets itself, for every run."""
+
+SPREAD = 0.1
+"""Default fraction of the training data by which candidates of a sweep are chosen."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareOptions:
+    """Train every encoding with the same budget, data order and seeds, and print one table.
+
+    All other options are those of the trainer, the same for every run: --epochs=2, --data=glyphs, --preset=table.
+    """
+
+    pe: str = "all"  # encodings, separated by commas: "rope,alibi(slope_scale=2)"; all = every one
+    seeds: int = 3  # runs per encoding, with seeds 0, 1, 2, ...
+    extend: str = "none"  # extensions to evaluate with, separated by commas: "none,pi"
+    validation: float = -1.0  # fraction of the training data to choose candidates by; -1 = 0.1 with --sweep, else 0
+    jobs: int = 1  # runs at a time, each on one device; 1 = one run on all devices
+    out: str = ""  # folder of the comparison; empty = runs/compare-TASK
+
+
+class Candidate(NamedTuple):
+    """One setting of an encoding.
+
+    Attributes:
+        encoding: its name in the table: what `--pe` has.
+        spec: what is trained, `alibi(slope_scale=2)`.
+        options: further options of the trainer, `("--lr=0.001",)`.
+    """
+
+    encoding: str
+    spec: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The setting in words."""
+        return " ".join((self.spec, *self.options))
+
+
+class Comparison(NamedTuple):
+    """Everything that is compared.
+
+    Attributes:
+        task: name of the trainer: vit, lm or seq2seq.
+        program: the trainer.
+        argv: options of the trainer that all runs share.
+        candidates: per encoding, its settings; one of them unless there is a sweep.
+        seeds: of the runs.
+        extensions: to evaluate with.
+        validation: fraction of the training data by which the settings are chosen.
+        jobs: runs at a time.
+        folder: of the comparison.
+    """
+
+    task: str
+    program: Program
+    argv: tuple[str, ...]
+    candidates: dict[str, tuple[Candidate, ...]]
+    seeds: tuple[int, ...]
+    extensions: tuple[str, ...]
+    validation: float
+    jobs: int
+    folder: Path
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether an encoding has several settings to choose from."""
+        return any(len(found) > 1 for found in self.candidates.values())
+
+    def config(self, candidate: Candidate, seed: int, folder: Path, validation: float = 0.0) -> RunConfig:
+        """Return the config of a run.
+
+        Raises:
+            SystemExit: status 2, after a message that names an unknown option.
+            ValueError: an option whose value breaks a rule of the trainer.
+        """
+        return parse(self.program.config, self.command(candidate, seed, folder, validation))
+
+    def command(self, candidate: Candidate, seed: int, folder: Path, validation: float = 0.0) -> list[str]:
+        """Return the options of the trainer for a run, without `--resume`."""
+        own = [f"--pe={candidate.spec}", f"--seed={seed}", f"--out={folder}"]
+        one = ["--devices=1"] if self.jobs > 1 else []
+        held = [f"--validation={validation}"] if validation else []
+        return [*self.argv, *candidate.options, *own, *held, *one]
+
+
+def read(argv: Sequence[str] | None = None) -> Comparison:
+    """Read the command line.
+
+    Raises:
+        SystemExit: status 2, after a one-line message that names the option and the rule.
+        ValueError: an option whose value breaks a rule.
+    """
+    first, rest = _parser(CompareOptions()).parse_known_args(argv)
+    quick = PRESETS.get(first.preset)
+    if quick:
+        first, rest = _parser(dataclasses.replace(CompareOptions(), **quick)).parse_known_args(argv)
+    elif first.preset:
+        rest = [f"--preset={first.preset}", *rest]
+    return checked(first.task, first.options, first.sweep, rest)
+
+
+def _parser(default: CompareOptions) -> Parser:
+    parser = Parser(prog="python -m train.compare")
+    parser.add_argument("--task", default="vit", help="the trainer: vit, lm or seq2seq", metavar="str")
+    parser.add_argument("--preset", default="", help="quick: learned, none, rope_mixed, alibi, one seed", metavar="str")
+    parser.add_argument(
+        "--sweep", action="append", default=[], metavar="str",
+        help='settings to choose from, "alibi(slope_scale=1|2|4)" or "lr=1e-3|2e-3"; may be given several times',
+    )  # fmt: skip
+    parser.add_arguments(CompareOptions, dest="options", default=default)
+    return parser
+
+
+def checked(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Sequence[str]) -> Comparison:
+    """Return the comparison that the options describe.
+
+    Raises:
+        ValueError: an option whose value breaks a rule; it is named.
+    """
+    for name, least in (("seeds", 1), ("jobs", 1)):
+        if getattr(options, name) < least:
+            raise ValueError(f"{name} must be at least {least}, got {getattr(options, name)}")
+    for word in argv:
+        name = word.partition("=")[0].lstrip("-")
+        if name in OWN and name != "preset":
+            raise ValueError(f"{name} is set by the comparison for every run (seeds and pe are its own), got {word!r}")
+    encodings = tuple(ENCODINGS) if options.pe == "all" else terms(options.pe, "pe")
+    for spec in encodings:
+        parse_spec(spec)
+    candidates = {spec: expanded(spec, sweeps) for spec in encodings}
+    require_swept(encodings, sweeps)
+    sweeping = any(len(found) > 1 for found in candidates.values())
+    validation = (SPREAD if sweeping else 0.0) if options.validation < 0 else options.validation
+    if sweeping and not 0 < validation < 1:
+        rule = "validation must be above 0 and below 1 with --sweep, since test data must not choose"
+        raise ValueError(f"{rule}, got {validation}")
+    if not sweeping and validation:
+        raise ValueError(f"validation must be 0 without --sweep: there is nothing to choose, got {validation}")
+    folder = Path(options.out or f"runs/compare-{task}")
+    found = Comparison(
+        task, program(task), tuple(argv), candidates, tuple(range(options.seeds)), terms(options.extend, "extend"),
+        validation, options.jobs, folder,
+    )  # fmt: skip
+    for candidate in itertools.chain(*candidates.values()):
+        found.config(candidate, 0, folder / "runs", validation)
+    return found
+
+
+def terms(text: str, name: str) -> tuple[str, ...]:
+    """Split a list of specs at the commas outside of parentheses.
+
+    Raises:
+        ValueError: an empty term, the same one twice, or parentheses that do not match.
+    """
+    found, depth, term = [], 0, ""
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            found.append(term.strip())
+            term = ""
+        else:
+            term += character
+    found.append(term.strip())
+    if depth or not all(found):
+        raise ValueError(f"{name} must be a list separated by commas, got {text!r}")
+    if len(set(found)) < len(found):
+        raise ValueError(f"{name} must name each once, got {text!r}")
+    return tuple(found)
+
+
+def expanded(spec: str, sweeps: Sequence[str]) -> tuple[Candidate, ...]:
+    """Return the settings of an encoding: every combination of the values in the sweeps that concern it."""
+    specs, options = [spec], []
+    for sweep in sweeps:
+        name, _, values = sweep.partition("=")
+        if name.strip().isidentifier():
+            options.append([f"--{name.strip()}={value.strip()}" for value in values.split("|")])
+        elif _swept(sweep)[0] == parse_spec(spec).name:
+            specs = _specs(sweep)
+    return tuple(Candidate(spec, one, chosen) for one in specs for chosen in itertools.product(*options))
+
+
+def require_swept(encodings: Sequence[str], sweeps: Sequence[str]) -> None:
+    """Check that every sweep concerns an encoding of the comparison.
+
+    Raises:
+        ValueError: naming the sweep.
+    """
+    names = [parse_spec(spec).name for spec in encodings]
+    for sweep in sweeps:
+        if not sweep.partition("=")[0].strip().isidentifier() and names.count(_swept(sweep)[0]) != 1:
+            raise ValueError(f"sweep must name one encoding of pe ({', '.join(names)}), got {sweep!r}")
+
+
+def _swept(sweep: str) -> tuple[str, list[ast.keyword]]:
+    """Return the name and the arguments of a sweep over arguments of an encoding.
+
+    Raises:
+        ValueError: it is written otherwise.
+    """
+    try:
+        call = ast.parse(sweep.strip(), mode="eval").body
+    except SyntaxError:
+        call = None
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.keywords and not call.args):
+        raise ValueError(f"sweep must be written name(key=A|B) or option=A|B, got {sweep!r}")
+    return call.func.id, call.keywords
+
+
+def _specs(sweep: str) -> list[str]:
+    """Return the specs that a sweep stands for: every combination of its alternatives."""
+    name, keywords = _swept(sweep)
+    choices = [[f"{word.arg}={one}" for one in _alternatives(word.value)] for word in keywords]
+    return [f"{name}({', '.join(words)})" for words in itertools.product(*choices)]
+
+
+def _alternatives(value: ast.expr) -> list[str]:
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
+        return [*_alternatives(value.left), *_alternatives(value.right)]
+    return [ast.unparse(value)]

@@ -1,0 +1,201 @@
+"""Train every encoding with the same budget, data order and seeds, and print one table.
+
+    python -m train.compare --preset=quick                         learned, none, rope_mixed, alibi: half an hour
+    python -m train.compare --pe=all --seeds=3 --extend=none,pi    every encoding on images, also interpolated
+    python -m train.compare --task=lm --pe="rope,alibi" --extend="none,pi,yarn(factor=4)" --steps=500
+    python -m train.compare --pe=alibi,rope_mixed --sweep="alibi(slope_scale=1|2|4)" --sweep="lr=1e-3|2e-3"
+    python -m train.compare --help                                 every option; others are the trainer's
+
+Each run is a process of its own. Stopped at any moment, the same command goes on where it was and ends with the same
+table. The candidates of a sweep are compared on held-out training data, and only the best of each encoding is then
+trained on all of them and measured on the test data.
+"""
+
+import itertools
+import json
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from train.compare import options
+from train.compare.children import Children, in_parallel, wait_until_free
+from train.compare.options import Candidate, Comparison
+from train.compare.runs import (
+    Outcome,
+    Run,
+    ended,
+    execute,
+    load,
+    outcome,
+    record,
+    require_distinct,
+    require_own,
+    run_of,
+)
+from train.compare.table import chosen, markdown, rows_of, tables
+from train.engine.files import lock_folder, write_atomic
+from train.engine.stopping import INTERRUPTED, friendly
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status: 1 if a run failed, 0 if all ended."""
+    console = Console(soft_wrap=True, highlight=False)
+    with friendly(ValueError, TypeError, OSError):
+        comparison = options.read(argv)
+        lock_folder(comparison.folder)
+        return Session(comparison, console).execute()
+
+
+class Session:
+    """A comparison that is being executed.
+
+    Attributes:
+        comparison: what is compared.
+        console: of the user.
+        children: the processes of the runs.
+    """
+
+    def __init__(self, comparison: Comparison, console: Console) -> None:
+        self.comparison, self.console, self.children = comparison, console, Children()
+        self._signal: int | None = None
+
+    def execute(self) -> int:
+        """Train and evaluate everything that is left to do, printing the table as it fills; return the exit status."""
+        comparison = self.comparison
+        swept = {
+            candidate: run_of(comparison, candidate, comparison.seeds[0], comparison.validation)
+            for found in comparison.candidates.values()
+            if len(found) > 1
+            for candidate in found
+        }
+        settings = itertools.chain(*comparison.candidates.values())
+        everything = [*swept.values(), *itertools.chain(*map(self._tested, settings))]
+        tested = len(comparison.candidates) * len(comparison.seeds)
+        require_distinct(everything)
+        for run in everything:
+            require_own(comparison, run)
+        self.console.print(
+            f"{len(comparison.candidates)} encodings, {len(comparison.seeds)} seeds, {len(swept)} candidates of sweeps:"
+            f" {len(swept) + tested} runs, {comparison.jobs} at a time; they print to {comparison.folder / 'log'}"
+        )
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            self._run(list(swept.values()), "choosing settings", tested)
+            if self._signal is None:
+                best = self._choices(swept)
+                runs = {candidate: self._tested(candidate) for candidate in best if candidate is not None}
+                self._run(list(itertools.chain(*runs.values())), "runs", 0, runs)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self._signal is not None:
+            self.console.print("stopped, all runs are saved; the same command goes on")
+            return INTERRUPTED if self._signal == signal.SIGINT else 0
+        return self._finish(list(swept.values()), runs)
+
+    def _tested(self, candidate: Candidate) -> list[Run]:
+        return [run_of(self.comparison, candidate, seed) for seed in self.comparison.seeds]
+
+    def _choices(self, swept: Mapping[Candidate, Run]) -> list[Candidate | None]:
+        """Return the setting of every encoding: the only one, or the best on the validation data."""
+        found: list[Candidate | None] = []
+        for encoding, candidates in self.comparison.candidates.items():
+            if len(candidates) == 1:
+                found.append(candidates[0])
+                continue
+            best = chosen(self.comparison, candidates, [swept[one] for one in candidates])
+            named = "none of them ended" if best is None else f"{best.label} is the best on the validation data"
+            self.console.print(f"{encoding}: {len(candidates)} candidates tried, {named}")
+            found.append(best)
+        return found
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self._signal is None:
+            self._signal = number
+            self.children.stop()
+
+    def _run(
+        self, runs: Sequence[Run], what: str, later: int, shown: Mapping[Candidate, Sequence[Run]] | None = None
+    ) -> None:
+        """Execute the runs that have not ended.
+
+        Args:
+            runs: in order.
+            what: they are, for the progress bar.
+            later: number of runs that follow these.
+            shown: the runs of the table that is printed after each; None = no table yet.
+        """
+        left = [run for run in runs if not ended(run)]
+        done = len(runs) - len(left)
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            bar = progress.add_task(what, total=len(runs), completed=done, left="")
+            for run, found in self._outcomes(left):
+                if self._signal is not None:
+                    return
+                done += 1
+                ahead = self._time_left(runs, len(runs) - done + later)
+                progress.update(bar, completed=done, left=ahead)
+                self._report(run, found, f"{done} of {len(runs)} {what} · {ahead}")
+                if shown is not None:
+                    self._print_tables(shown)
+
+    def _outcomes(self, left: Sequence[Run]) -> Iterator[tuple[Run, Outcome]]:
+        def work(run: Run) -> Outcome:
+            wait_until_free(run.folder)
+            return execute(self.comparison, run, partial(self.children.launch))
+
+        waiting = (run for run in left if self._signal is None)
+        return in_parallel(waiting, work, self.comparison.jobs)
+
+    def _time_left(self, runs: Sequence[Run], count: int) -> str:
+        """Return the time left for `count` more runs, from the mean of those that ended."""
+        spent = [found.seconds for run in runs if (found := outcome(run)) is not None]
+        minutes = sum(spent) / max(1, len(spent)) * count / self.comparison.jobs / 60
+        return f"{minutes:.0f} min left" if minutes >= 1.5 else "1 min left" if count else "done"
+
+    def _report(self, run: Run, found: Outcome, progress: str) -> None:
+        what = "a candidate, " if run.validation else ""
+        text = found.status if found.status == "done" else f"{found.status}: {found.message}"
+        self.console.print(f"{what}{run.label}: {text} after {found.seconds:.0f} s · {progress}", markup=False)
+
+    def _print_tables(self, runs: Mapping[Candidate, Sequence[Run]]) -> None:
+        rows = rows_of(self.comparison, runs)
+        for table in tables(self.comparison, [row for row in rows if row.scores], self._trained(runs)):
+            self.console.print(table)
+
+    def _trained(self, runs: Mapping[Candidate, Sequence[Run]]) -> int:
+        """Return the trained size or length, which all runs share."""
+        found = (one.trained for run in itertools.chain(*runs.values()) for one in load(self.comparison, run).values())
+        return next(found, 0)
+
+    def _finish(self, swept: Sequence[Run], runs: Mapping[Candidate, Sequence[Run]]) -> int:
+        """Write results.jsonl and table.md, say what failed, and return the exit status."""
+        comparison, folder = self.comparison, self.comparison.folder
+        everything = [*swept, *itertools.chain(*runs.values())]
+        outcomes = {run: found for run in everything if (found := outcome(run)) is not None}
+        lines = [json.dumps(record(comparison, run, found)) + "\n" for run, found in outcomes.items()]
+        write_atomic(folder / "results.jsonl", "".join(lines))
+        text = markdown(comparison, rows_of(comparison, runs), self._trained(runs), self._notes(runs))
+        write_atomic(folder / "table.md", text)
+        for run, found in outcomes.items():
+            if found.status == "failed":
+                self.console.print(f"{run.label} failed, see {run.log}: {found.message}", markup=False)
+        self.console.print(f"wrote {folder / 'table.md'} and results.jsonl")
+        return int(any(found.status == "failed" for found in outcomes.values()))
+
+    def _notes(self, runs: Mapping[Candidate, Sequence[Run]]) -> list[str]:
+        """Return what a reader of the table must know: seeds, the choice of settings, and the note on the data."""
+        seeds = len(self.comparison.seeds)
+        interval = ", the 95 % interval of Student's t over the seeds behind ±" if seeds > 1 else ""
+        notes = [f"Mean of {seeds} seeds{interval}; the best of each column in bold." if seeds > 1 else "One seed."]
+        for encoding, candidates in self.comparison.candidates.items():
+            if len(candidates) > 1:
+                notes.append(f"{encoding}: the best of {len(candidates)} candidates on held-out training data.")
+        found = (one.note for run in itertools.chain(*runs.values()) for one in load(self.comparison, run).values())
+        return [*notes, *itertools.islice(found, 1)]

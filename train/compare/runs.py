@@ -1,0 +1,196 @@
+"""The runs of a comparison: their folders, what came out, and how one is trained and evaluated in its own processes.
+
+FOLDER/runs/NAME-SEED/       a run folder of the trainer, with outcome.json beside its files
+FOLDER/sweep/NAME-SEED/      the same for the candidates of a sweep
+FOLDER/log/NAME-SEED.txt     what its processes printed
+FOLDER/results.jsonl         one line per result
+FOLDER/table.md              the table
+"""
+
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+from typing import Any, NamedTuple
+
+from train.compare.options import Candidate, Comparison
+from train.engine.config import RunConfig, load_config, require_same
+from train.engine.files import write_atomic
+from train.engine.results import Evaluation, results_stem
+from train.engine.stopping import INTERRUPTED
+
+OUTCOME = "outcome.json"
+"""What came out of a run, beside the files of the trainer."""
+
+
+class Run(NamedTuple):
+    """A run of one setting with one seed.
+
+    Attributes:
+        candidate: the setting.
+        seed: of the run.
+        folder: of the run.
+        log: file that takes what its processes print.
+        validation: fraction of the training data that it is evaluated on; 0 = evaluated on the test data.
+        extensions: to evaluate with.
+    """
+
+    candidate: Candidate
+    seed: int
+    folder: Path
+    log: Path
+    validation: float
+    extensions: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """The setting and the seed in words."""
+        return f"{self.candidate.label} seed {self.seed}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        status: `done`, `diverged` (a step that was not finite or a spike), `refused` (by the trainer), `failed`, or
+            `stopped` by a signal.
+        message: the error of the trainer; empty if done.
+        seconds: that its processes took.
+        refused: extension -> why the trainer refused to evaluate with it.
+    """
+
+    status: str
+    message: str = ""
+    seconds: float = 0.0
+    refused: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def run_of(comparison: Comparison, candidate: Candidate, seed: int, validation: float = 0.0) -> Run:
+    """Return the run of a setting with a seed; `validation` above 0 makes it one of a sweep."""
+    name = f"{re.sub(r'[^A-Za-z0-9.=,-]+', '_', candidate.label)}-{seed}"
+    kind = "sweep" if validation else "runs"
+    # a sweep is evaluated with the first extension alone, which is the one that it chooses by
+    extensions = comparison.extensions[:1] if validation else comparison.extensions
+    log = comparison.folder / "log" / f"{kind}-{name}.txt"
+    return Run(candidate, seed, comparison.folder / kind / name, log, validation, extensions)
+
+
+def require_distinct(runs: Sequence[Run]) -> None:
+    """Check that no two runs share a folder.
+
+    Raises:
+        ValueError: naming both.
+    """
+    found: dict[Path, Run] = {}
+    for run in runs:
+        other = found.setdefault(run.folder, run)
+        if other is not run:
+            rule = "runs of one comparison must have folders of their own"
+            raise ValueError(f"{rule}, got {other.candidate.label!r} and {run.candidate.label!r} for {run.folder}")
+
+
+def require_own(comparison: Comparison, run: Run) -> None:
+    """Check that a run folder that exists holds this run, with the budget of this comparison.
+
+    Raises:
+        ValueError: naming the folder, and the setting that differs.
+    """
+    if not (run.folder / "config.json").is_file():
+        if run.folder.is_dir() and any(run.folder.glob("[!.]*")):
+            raise ValueError(f"the folder of a run must be empty or hold config.json, got {run.folder} without one")
+        return
+    wanted: RunConfig = comparison.config(run.candidate, run.seed, run.folder, run.validation)
+    try:
+        require_same(load_config(type(wanted), run.folder), wanted)
+    except ValueError as differs:
+        raise ValueError(f"{run.folder} must hold a run of this comparison: {differs}; give another --out") from None
+
+
+def outcome(run: Run) -> Outcome | None:
+    """Return what came out of a run, or None if it has not ended.
+
+    Raises:
+        ValueError: a damaged file.
+    """
+    path = run.folder / OUTCOME
+    if not path.is_file():
+        return None
+    try:
+        return Outcome(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as wrong:
+        raise ValueError(f"{OUTCOME} must be written by train.compare, got {path}: {wrong}") from None
+
+
+def ended(run: Run) -> bool:
+    """Return whether there is nothing left to do for a run; one that failed or was stopped goes on."""
+    found = outcome(run)
+    if found is None or found.status in ("failed", "stopped"):
+        return False
+    return found.status != "done" or all(evaluated(run, extend, found) for extend in run.extensions)
+
+
+def evaluated(run: Run, extend: str, found: Outcome) -> bool:
+    """Return whether a run was evaluated with an extension, or the trainer refused to."""
+    return extend in found.refused or (run.folder / f"{results_stem(extend)}.json").is_file()
+
+
+def execute(comparison: Comparison, run: Run, launch: Callable[[list[str], Path], tuple[int, str]]) -> Outcome:
+    """Train a run, or go on with it, evaluate it with every extension, and write what came out.
+
+    Args:
+        comparison: the run is part of.
+        run: to execute.
+        launch: `(arguments of python, log) -> (exit status, the last line of its errors)`.
+    """
+    began, earlier = time.monotonic(), outcome(run)
+    spent = earlier.seconds if earlier else 0.0
+    found = earlier if earlier and earlier.status == "done" else None
+    if found is None:
+        options = comparison.command(run.candidate, run.seed, run.folder, run.validation)
+        status, error = launch(["-m", f"train.{comparison.task}", *options, "--resume"], run.log)
+        found = Outcome(_status(run, status), error if status else "", spent + time.monotonic() - began)
+        _write(run, found)
+    for extend in run.extensions if found.status == "done" else ():
+        if not evaluated(run, extend, found):
+            status, error = launch(["-m", "train.evaluate", str(run.folder), f"--extend={extend}"], run.log)
+            if status and _status(run, status) == "stopped":
+                break
+            if status:
+                found = dataclasses.replace(found, refused={**found.refused, extend: error})
+            found = dataclasses.replace(found, seconds=spent + time.monotonic() - began)
+            _write(run, found)
+    return found
+
+
+def _status(run: Run, status: int) -> str:
+    if status == 0:  # as after SIGTERM, when everything is saved
+        return "done" if (run.folder / f"{results_stem('none')}.json").is_file() else "stopped"
+    if status in (-SIGTERM, -SIGINT, INTERRUPTED):
+        return "stopped"
+    if any(run.folder.glob("offending-*")):
+        return "diverged"
+    return "refused" if status == 2 else "failed"
+
+
+def _write(run: Run, found: Outcome) -> None:
+    run.folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(run.folder / OUTCOME, json.dumps(dataclasses.asdict(found), indent=2) + "\n")
+
+
+def load(comparison: Comparison, run: Run) -> dict[str, Evaluation]:
+    """Return the results of a run by extension; those that were refused are left out."""
+    files = {extend: run.folder / f"{results_stem(extend)}.json" for extend in run.extensions}
+    return {extend: comparison.program.load(path) for extend, path in files.items() if path.is_file()}
+
+
+def record(comparison: Comparison, run: Run, found: Outcome) -> dict[str, Any]:
+    """Return one line of results.jsonl."""
+    scores = {extend: comparison.program.scores(one) for extend, one in load(comparison, run).items()}
+    return {
+        "task": comparison.task, "pe": run.candidate.encoding, "trained": run.candidate.label, "seed": run.seed,
+        "validation": run.validation, **dataclasses.asdict(found), "scores": scores,
+    }  # fmt: skip

@@ -1,0 +1,148 @@
+"""The table of a comparison: means over seeds with their 95 % intervals, the choice among settings, and its text."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from rich.table import Table
+
+from train.compare.options import Candidate, Comparison
+from train.compare.runs import Outcome, Run, load, outcome
+from train.engine.results import t95
+
+Scores = dict[str, dict[int, float]]
+"""What is measured -> size or length -> number."""
+
+
+class Mean(NamedTuple):
+    """A mean over seeds.
+
+    Attributes:
+        mean: over all seeds.
+        half: half the width of its 95 % interval, `t · s / √n`; NaN for one seed.
+        seeds: n.
+    """
+
+    mean: float
+    half: float
+    seeds: int
+
+
+def mean_of(numbers: Sequence[float]) -> Mean:
+    """Return the mean of numbers, one per seed, with the 95 % interval of Student's t."""
+    n = len(numbers)
+    half = math.nan if n < 2 else t95(n) * float(np.std(numbers, ddof=1)) / math.sqrt(n)
+    return Mean(float(np.mean(numbers)), half, n)
+
+
+class Row(NamedTuple):
+    """One row of a table.
+
+    Attributes:
+        label: the encoding, the setting that was trained and the extension.
+        scores: what is measured -> size or length -> mean.
+        remarks: why runs are missing.
+    """
+
+    label: str
+    scores: dict[str, dict[int, Mean]]
+    remarks: tuple[str, ...]
+
+
+def chosen(comparison: Comparison, candidates: Sequence[Candidate], runs: Sequence[Run]) -> Candidate | None:
+    """Return the setting with the best validation scores, or None if no run of any setting is done.
+
+    The mean over all sizes or lengths decides; where lower is better, that of the logarithms.
+
+    Args:
+        comparison: the runs are part of.
+        candidates: the settings.
+        runs: one per setting, evaluated on the validation data.
+    """
+    found = [(_merit(comparison, run), candidate) for candidate, run in zip(candidates, runs, strict=True)]
+    done = [(merit, candidate) for merit, candidate in found if merit is not None]
+    return max(done, key=lambda pair: pair[0])[1] if done else None
+
+
+def _merit(comparison: Comparison, run: Run) -> float | None:
+    found = load(comparison, run).get(run.extensions[0])
+    if found is None:
+        return None
+    numbers = np.array([number for by_size in comparison.program.scores(found).values() for number in by_size.values()])
+    return float(np.mean(numbers)) if comparison.program.higher else -float(np.mean(np.log(numbers)))
+
+
+def rows_of(comparison: Comparison, runs: Mapping[Candidate, Sequence[Run]]) -> list[Row]:
+    """Return the rows: one per encoding and extension, from the runs that are done."""
+    found = []
+    for candidate, of_seeds in runs.items():
+        outcomes = {run: outcome(run) for run in of_seeds}
+        for extend in comparison.extensions:
+            measured = [one for run in of_seeds if (one := load(comparison, run).get(extend)) is not None]
+            done = [comparison.program.scores(one) for one in measured]
+            remarks = tuple(_remark(run, ended, extend) for run, ended in outcomes.items() if ended is not None)
+            label = candidate.label if extend == "none" else f"{candidate.label} + {extend}"
+            label += f" ({len(done)} of {len(of_seeds)} seeds)" if 0 < len(done) < len(of_seeds) else ""
+            found.append(Row(label, _means(done), tuple(filter(None, remarks))))
+    return found
+
+
+def _remark(run: Run, ended: Outcome, extend: str) -> str:
+    if ended.status != "done":
+        return f"{run.label} {ended.status}: {ended.message}"
+    return f"{run.label} with {extend} refused: {ended.refused[extend]}" if extend in ended.refused else ""
+
+
+def _means(of_seeds: Sequence[Scores]) -> dict[str, dict[int, Mean]]:
+    """Return the mean of every number over the seeds that have it."""
+    numbers: dict[str, dict[int, list[float]]] = {}
+    for scores in of_seeds:
+        for name, by_size in scores.items():
+            for size, number in by_size.items():
+                numbers.setdefault(name, {}).setdefault(size, []).append(number)
+    return {name: {size: mean_of(found) for size, found in by_size.items()} for name, by_size in numbers.items()}
+
+
+def tables(comparison: Comparison, rows: Sequence[Row], trained: int) -> list[Table]:
+    """Return one table for the terminal per thing that is measured; the best number of each column is bold."""
+    found = []
+    for name in dict.fromkeys(name for row in rows for name in row.scores):
+        sizes = sorted({size for row in rows for size in row.scores.get(name, {})})
+        table = Table("encoding", *(f"{size}" for size in sizes), title=f"{name}, trained at {trained}")
+        for row, cells in zip(rows, _cells(comparison, rows, name, sizes), strict=True):
+            table.add_row(row.label, *(f"[bold]{text}[/]" if best else text for text, best in cells))
+        found.append(table)
+    return found
+
+
+def markdown(comparison: Comparison, rows: Sequence[Row], trained: int, notes: Sequence[str]) -> str:
+    """Return the tables as markdown, then the remarks and the notes."""
+    parts = []
+    for name in dict.fromkeys(name for row in rows for name in row.scores):
+        sizes = sorted({size for row in rows for size in row.scores.get(name, {})})
+        head = [f"**{size}**" if size == trained else f"{size}" for size in sizes]
+        lines = [f"| {name} | {' | '.join(head)} |", "|---" + "|---:" * len(sizes) + "|"]
+        for row, cells in zip(rows, _cells(comparison, rows, name, sizes), strict=True):
+            texts = [f"**{text}**" if best else text for text, best in cells]
+            lines.append(f"| {row.label.replace('|', '·')} | {' | '.join(texts)} |")
+        parts.append("\n".join(lines))
+    remarks = dict.fromkeys(remark for row in rows for remark in row.remarks)
+    parts += ["\n".join(f"- {remark}" for remark in remarks)] if remarks else []
+    return "\n\n".join([*parts, *notes]) + "\n"
+
+
+def _cells(
+    comparison: Comparison, rows: Sequence[Row], name: str, sizes: Sequence[int]
+) -> list[list[tuple[str, bool]]]:
+    """Return, per row and size, the text of a cell and whether its mean is the best of the column."""
+    best = max if comparison.program.higher else min
+    measured = [row.scores.get(name, {}) for row in rows]
+    tops = {size: best(one[size].mean for one in measured if size in one) for size in sizes}
+    cell = lambda one, size: (_text(one[size]), one[size].mean == tops[size]) if size in one else ("", False)
+    return [[cell(one, size) for size in sizes] for one in measured]
+
+
+def _text(cell: Mean) -> str:
+    digits = 1 if cell.mean >= 10 else 2
+    return f"{cell.mean:.{digits}f}" + ("" if math.isnan(cell.half) else f" ±{cell.half:.{digits}f}")
