@@ -50,6 +50,7 @@ TRAIN_MAY_IMPORT = {
     "seq2seq": {"devices", "engine"},
     "plan": {"devices", "engine", "lm", "seq2seq", "vit"},
     "evaluate": {"devices", "engine"},
+    "compare": {"devices", "engine", "evaluate"},
     "replay": {"devices", "engine", "evaluate"},
 }
 TRAIN_ONLY = {"optax", "orbax", "grain", "tensorflow_datasets", "PIL", "tensorboardX", "rich", "simple_parsing"}

@@ -195,7 +195,7 @@ def expanded(spec: str, sweeps: Sequence[str]) -> tuple[Candidate, ...]:
     specs, options = [spec], []
     for sweep in sweeps:
         name, _, values = sweep.partition("=")
-        if name.strip().isidentifier():
+        if _of_option(sweep):
             options.append([f"--{name.strip()}={value.strip()}" for value in values.split("|")])
         elif _swept(sweep)[0] == parse_spec(spec).name:
             specs = _specs(sweep)
@@ -210,8 +210,14 @@ def require_swept(encodings: Sequence[str], sweeps: Sequence[str]) -> None:
     """
     names = [parse_spec(spec).name for spec in encodings]
     for sweep in sweeps:
-        if not sweep.partition("=")[0].strip().isidentifier() and names.count(_swept(sweep)[0]) != 1:
+        if not _of_option(sweep) and names.count(_swept(sweep)[0]) != 1:
             raise ValueError(f"sweep must name one encoding of pe ({', '.join(names)}), got {sweep!r}")
+
+
+def _of_option(sweep: str) -> bool:
+    """Return whether a sweep is over an option of the trainer, `lr=1e-3|2e-3`."""
+    name, equals, values = sweep.partition("=")
+    return bool(name.strip().isidentifier() and equals and values)
 
 
 def _swept(sweep: str) -> tuple[str, list[ast.keyword]]:

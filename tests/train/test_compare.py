@@ -1,0 +1,253 @@
+"""Comparisons: what is compared, that any stop leads to the same table, and what is left out is named."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from quick import QUICK
+
+from pejax import ENCODINGS
+from train.compare.options import Candidate, read, terms
+from train.compare.runs import Outcome, outcome, require_distinct, run_of
+from train.compare.table import chosen, markdown, mean_of, rows_of
+from train.engine.files import write_atomic
+from train.vit.results import ResolutionResults, ResolutionRow
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    "--layers=1", "--width=16", "--heads=2", "--batch=500", "--epochs=1", "--eval_limit=40", "--eval_sizes", "28", "32",
+    "--probe_every=0", "--checkpoint_every=4", "--data=fashion(full=False)",
+)  # fmt: skip
+
+
+def store(run, extend, *top1: int) -> None:
+    """Write results of 100 images per size as the trainer would, and that the run is done."""
+    rows = tuple(ResolutionRow(28 + 4 * place, 49, correct, 100) for place, correct in enumerate(top1))
+    run.folder.mkdir(parents=True, exist_ok=True)
+    ResolutionResults(run.candidate.spec, "fashion", 28, 20, extend, "the data", rows).save(run.folder)
+    write_atomic(run.folder / "outcome.json", json.dumps(Outcome("done").__dict__))
+
+
+# What is compared
+
+
+def test_every_encoding_has_the_same_budget_and_seeds(tmp_path):
+    comparison = read(["--seeds=2", "--epochs=3", f"--out={tmp_path}"])
+    assert tuple(comparison.candidates) == tuple(ENCODINGS)
+    configs = [
+        comparison.config(candidate, seed, tmp_path / "runs")
+        for (candidate,) in comparison.candidates.values()
+        for seed in comparison.seeds
+    ]
+    assert [(config.pe, config.seed) for config in configs] == [(pe, seed) for pe in ENCODINGS for seed in (0, 1)]
+    assert len({json.dumps(vars(config) | {"pe": "", "seed": 0}) for config in configs}) == 1
+    assert configs[0].epochs == 3
+
+
+def test_presets():
+    quick = read(["--preset=quick"])
+    assert (tuple(quick.candidates), quick.seeds) == (("learned", "none", "rope_mixed", "alibi"), (0,))
+    assert read(["--preset=quick", "--seeds=2", "--pe=rope"]).candidates.keys() == {"rope"}
+    table = read(["--preset=table", "--pe=rope"])
+    assert table.config(Candidate("rope", "rope"), 0, Path("runs")).width == 128
+
+
+def test_a_list_is_split_outside_of_parentheses():
+    assert terms("rope, alibi(slope_scale=2), fire", "pe") == ("rope", "alibi(slope_scale=2)", "fire")
+    assert terms("none,yarn(factor=4)+log_n(),longrope(factors=[1, 2])", "extend")[2] == "longrope(factors=[1, 2])"
+
+
+def test_sweeps_expand_alike_for_every_encoding():
+    comparison = read(
+        [
+            "--pe=alibi,rope",
+            "--sweep=alibi(slope_scale=0.5|2, learned=True)",
+            "--sweep=lr=1e-3|2e-3",
+            "--sweep=heads=2|4",
+        ]
+    )
+    alibi, rope = comparison.candidates["alibi"], comparison.candidates["rope"]
+    assert (len(alibi), len(rope)) == (8, 4)
+    assert alibi[0] == Candidate("alibi", "alibi(slope_scale=0.5, learned=True)", ("--lr=1e-3", "--heads=2"))
+    assert {one.spec for one in rope} == {"rope"}
+    assert comparison.validation == 0.1
+    config = comparison.config(alibi[-1], 0, Path("x"), comparison.validation)
+    assert (config.lr, config.heads, config.validation) == (2e-3, 4, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--task=speech"], "one of vit, lm, seq2seq, got 'speech'"),
+        (["--pe=ropee"], "unknown encoding 'ropee'; did you mean 'rope'"),
+        (["--pe=rope,"], "pe must be a list separated by commas, got 'rope,'"),
+        (["--pe=rope,rope"], "pe must name each once, got 'rope,rope'"),
+        (["--pe=rope(base=2"], "pe must be a list separated by commas"),
+        (["--seeds=0"], "seeds must be at least 1, got 0"),
+        (["--jobs=0"], "jobs must be at least 1, got 0"),
+        (["--seed=3"], "seed is set by the comparison for every run .* got '--seed=3'"),
+        (["--resume"], "resume is set by the comparison"),
+        (["--batch=0"], "batch must be at least 1, got 0"),
+        (["--pe=rope", "--sweep=alibi(slope_scale=1|2)"], r"sweep must name one encoding of pe \(rope\)"),
+        (["--pe=rope", "--sweep=lr"], r"sweep must be written name\(key=A\|B\) or option=A\|B, got 'lr'"),
+        (["--pe=rope", "--sweep=rope(1|2)"], "sweep must be written"),
+        (["--pe=rope", "--sweep=lr=1e-3|x"], ""),
+        (["--pe=rope", "--sweep=lr=1e-3|2e-3", "--validation=0"], "with --sweep, since test data must not choose"),
+        (["--pe=rope", "--validation=0.1"], "validation must be 0 without --sweep"),
+        (["--pe=rope", "--epoch=3"], ""),
+    ],
+)
+def test_what_cannot_be_compared_is_named(argv, message, tmp_path, capsys):
+    with pytest.raises((ValueError, SystemExit), match=message or None) as raised:
+        read([*argv, f"--out={tmp_path}"])
+    if raised.type is SystemExit:
+        assert raised.value.code == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_settings_whose_folders_would_be_one_are_refused(tmp_path):
+    comparison = read(["--pe=rope(base=50),rope( base = 50)", f"--out={tmp_path}"])
+    runs = [run_of(comparison, Candidate(name, name), 0) for name in ("rope(base=50)", "rope[base=50]")]
+    with pytest.raises(ValueError, match="folders of their own"):
+        require_distinct(runs)
+
+
+# The table
+
+
+def test_means_and_intervals():
+    assert mean_of([3.0])[0] == 3.0
+    assert np.isnan(mean_of([3.0]).half)
+    found = mean_of([80.0, 82.0, 84.0])
+    assert (found.mean, found.seeds) == (82.0, 3)
+    assert found.half == pytest.approx(4.968, abs=1e-3)  # 4.303 * 2 / sqrt(3)
+
+
+def test_the_table_holds_every_seed_and_extension(tmp_path):
+    comparison = read(["--pe=rope,alibi", "--seeds=2", "--extend=none,pi", f"--out={tmp_path}"])
+    runs = {one: [run_of(comparison, one, seed) for seed in (0, 1)] for (one,) in comparison.candidates.values()}
+    rope, alibi = runs.values()
+    for run, correct in zip((*rope, *alibi), ((80, 50), (82, 54), (70, 60), (72, 64)), strict=True):
+        store(run, "none", *correct)
+    store(rope[0], "pi", 80, 90)
+    text = markdown(comparison, rows_of(comparison, runs), 28, ["A note."])
+    assert "| top-1, % | **28** | 32 |" in text
+    assert "| rope | **81.0 ±12.7** | 52.0 ±25.4 |" in text
+    assert "| rope + pi (1 of 2 seeds) | 80.0 | **90.0** |" in text
+    assert "| alibi | 71.0 ±12.7 | 62.0 ±25.4 |" in text
+    assert text.endswith("A note.\n")
+
+
+def test_runs_that_diverged_are_in_the_table(tmp_path):
+    comparison = read(["--pe=rope", "--seeds=2", f"--out={tmp_path}"])
+    (candidate,) = comparison.candidates["rope"]
+    runs = [run_of(comparison, candidate, seed) for seed in (0, 1)]
+    store(runs[0], "none", 80)
+    runs[1].folder.mkdir(parents=True)
+    write_atomic(runs[1].folder / "outcome.json", json.dumps(Outcome("diverged", "the loss is nan at step 3").__dict__))
+    text = markdown(comparison, rows_of(comparison, {candidate: runs}), 28, [])
+    assert "| rope (1 of 2 seeds) |" in text
+    assert "- rope seed 1 diverged: the loss is nan at step 3" in text
+
+
+def test_the_best_setting_on_validation_data_is_chosen(tmp_path):
+    comparison = read(["--pe=alibi", "--sweep=alibi(slope_scale=1|2|4)", f"--out={tmp_path}"])
+    candidates = comparison.candidates["alibi"]
+    runs = [run_of(comparison, one, 0, 0.1) for one in candidates]
+    assert chosen(comparison, candidates, runs) is None
+    store(runs[0], "none", 90, 50)
+    store(runs[1], "none", 80, 70)
+    assert chosen(comparison, candidates, runs).spec == "alibi(slope_scale=2)"
+
+
+# The command
+
+
+def command(*argv: object) -> list[str]:
+    return [sys.executable, "-m", "train.compare", *map(str, argv)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "XLA_FLAGS": QUICK}
+
+
+def compared(*argv: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*argv), env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=900)
+
+
+def lines_of(folder: Path) -> list[dict]:
+    """Return the results without the seconds that they took."""
+    found = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in one.items() if name != "seconds"} for one in found]
+
+
+def test_the_command_writes_the_table_and_does_nothing_twice(tmp_path):
+    argv = ("--pe=none", "--seeds=1", *SMALL, f"--out={tmp_path}")
+    for _ in range(2):
+        run = compared(*argv)
+        assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+        assert run.stdout.rstrip().endswith("table.md and results.jsonl")
+    assert "none seed 0: done" not in run.stdout
+    assert (tmp_path / "table.md").read_text().startswith("| top-1, % | **28** | 32 |")
+    assert [line["status"] for line in lines_of(tmp_path)] == ["done"]
+
+
+@pytest.mark.slow
+def test_the_command_fills_a_table_and_names_what_diverged(tmp_path):
+    argv = ("--pe=none,alibi", "--seeds=1", "--extend=none,pi", "--sweep=lr=1e-3|1e30", *SMALL, f"--out={tmp_path}")
+    run = compared(*argv)
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    assert "none: 2 candidates tried, none --lr=1e-3 is the best on the validation data" in run.stdout
+    assert "a candidate, alibi --lr=1e30 seed 0: diverged" in run.stdout
+    assert run.stdout.rstrip().endswith("table.md and results.jsonl")
+    text = (tmp_path / "table.md").read_text()
+    assert "| alibi --lr=1e-3 + pi |" in text
+    assert "alibi: the best of 2 candidates on held-out training data." in text
+    assert [line["status"] for line in lines_of(tmp_path)] == ["done", "diverged"] * 2 + ["done"] * 2
+    again = compared(*argv)
+    assert again.returncode == 0
+    assert (tmp_path / "table.md").read_text() == text
+    other = compared(*argv[:-1], "--width=32", argv[-1])
+    assert other.returncode == 2
+    assert "must hold a run of this comparison" in other.stderr
+
+
+@pytest.mark.long
+def test_a_killed_comparison_ends_with_the_same_table(tmp_path):
+    argv = ("--pe=rope_axial,fire", "--seeds=1", "--jobs=2", *SMALL)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert compared(*argv, f"--out={whole}").returncode == 0
+    draw = np.random.default_rng(0)
+    for _ in range(3):
+        process = subprocess.Popen(command(*argv, f"--out={killed}"), env=environment(), cwd=ROOT, stdout=-3, stderr=-3)
+        time.sleep(draw.uniform(5, 25))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert compared(*argv, f"--out={killed}").returncode == 0
+    assert (killed / "table.md").read_text() == (whole / "table.md").read_text()
+    assert lines_of(killed) == lines_of(whole)
+
+
+@pytest.mark.long
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+    argv = ("--pe=rope", "--seeds=1", *SMALL, "--epochs=50", f"--out={tmp_path}")
+    process = subprocess.Popen(
+        command(*argv), env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    log = tmp_path / "log" / "runs-rope-0.txt"
+    until = time.monotonic() + 300
+    while "laws:" not in (log.read_text() if log.exists() else ""):
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "stopped, all runs are saved; the same command goes on" in out
+    comparison = read(argv)
+    assert outcome(run_of(comparison, Candidate("rope", "rope"), 0)).status == "stopped"
