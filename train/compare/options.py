@@ -159,6 +159,8 @@ def checked(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Seq
     if not sweeping and validation:
         raise ValueError(f"validation must be 0 without --sweep: there is nothing to choose, got {validation}")
     folder = Path(options.out or f"runs/compare-{task}")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out must be a folder, got the file {folder}")
     found = Comparison(
         task, program(task), tuple(argv), candidates, tuple(range(options.seeds)), terms(options.extend, "extend"),
         validation, options.jobs, folder,

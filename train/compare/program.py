@@ -42,7 +42,7 @@ from train.engine.stopping import INTERRUPTED, friendly
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status: 1 if a run failed, 0 if all ended."""
+    """Run the command line; return the exit status: 0, or 1 if a run failed or none was done."""
     console = Console(soft_wrap=True, highlight=False)
     with friendly(ValueError, TypeError, OSError):
         comparison = options.read(argv)
@@ -79,8 +79,8 @@ class Session:
         for run in everything:
             require_own(comparison, run)
         self.console.print(
-            f"{len(comparison.candidates)} encodings, {len(comparison.seeds)} seeds, {len(swept)} candidates of sweeps:"
-            f" {len(swept) + tested} runs, {comparison.jobs} at a time; they print to {comparison.folder / 'log'}"
+            f"encodings: {len(comparison.candidates)} · seeds: {len(comparison.seeds)} · candidates of sweeps: {len(swept)}"
+            f" · runs: {len(swept) + tested}, {comparison.jobs} at a time · they print to {comparison.folder / 'log'}"
         )
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -133,7 +133,8 @@ class Session:
         left = [run for run in runs if not ended(run)]
         done = len(runs) - len(left)
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
-        with Progress(*columns, console=self.console, transient=True) as progress:
+        bars = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        with bars as progress:
             bar = progress.add_task(what, total=len(runs), completed=done, left="")
             for run, found in self._outcomes(left):
                 if self._signal is not None:
@@ -187,7 +188,8 @@ class Session:
             if found.status == "failed":
                 self.console.print(f"{run.label} failed, see {run.log}: {found.message}", markup=False)
         self.console.print(f"wrote {folder / 'table.md'} and results.jsonl")
-        return int(any(found.status == "failed" for found in outcomes.values()))
+        statuses = [found.status for found in outcomes.values()]
+        return int("failed" in statuses or "done" not in statuses)
 
     def _notes(self, runs: Mapping[Candidate, Sequence[Run]]) -> list[str]:
         """Return what a reader of the table must know: seeds, the choice of settings, and the note on the data."""

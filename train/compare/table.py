@@ -117,8 +117,9 @@ def tables(comparison: Comparison, rows: Sequence[Row], trained: int) -> list[Ta
 
 
 def markdown(comparison: Comparison, rows: Sequence[Row], trained: int, notes: Sequence[str]) -> str:
-    """Return the tables as markdown, then the remarks and the notes."""
-    parts = []
+    """Return the tables as markdown, without empty rows, then the remarks and the notes."""
+    remarks = dict.fromkeys(remark for row in rows for remark in row.remarks)
+    rows, parts = [row for row in rows if row.scores], []
     for name in dict.fromkeys(name for row in rows for name in row.scores):
         sizes = sorted({size for row in rows for size in row.scores.get(name, {})})
         head = [f"**{size}**" if size == trained else f"{size}" for size in sizes]
@@ -127,7 +128,6 @@ def markdown(comparison: Comparison, rows: Sequence[Row], trained: int, notes: S
             texts = [f"**{text}**" if best else text for text, best in cells]
             lines.append(f"| {row.label.replace('|', '·')} | {' | '.join(texts)} |")
         parts.append("\n".join(lines))
-    remarks = dict.fromkeys(remark for row in rows for remark in row.remarks)
     parts += ["\n".join(f"- {remark}" for remark in remarks)] if remarks else []
     return "\n\n".join([*parts, *notes]) + "\n"
 
