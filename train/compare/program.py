@@ -79,8 +79,9 @@ class Session:
         for run in everything:
             require_own(comparison, run)
         self.console.print(
-            f"encodings: {len(comparison.candidates)} · seeds: {len(comparison.seeds)} · candidates of sweeps: {len(swept)}"
-            f" · runs: {len(swept) + tested}, {comparison.jobs} at a time · they print to {comparison.folder / 'log'}"
+            f"encodings: {len(comparison.candidates)} · seeds: {len(comparison.seeds)} · candidates of sweeps: "
+            f"{len(swept)} · runs: {len(swept) + tested}, {comparison.jobs} at a time · they print to "
+            f"{comparison.folder / 'log'}"
         )
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
