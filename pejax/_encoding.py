@@ -71,6 +71,8 @@ class Encoding(NamedTuple):
             outputs are merged by log-sum-exp.
         dims: the dims that the encoding was made for. `attend` and `attention_fn` take their `causal` and `scale` as
             defaults, and refuse queries of other heads or another head dim. None = any dims, without a causal mask.
+        spec: how `make_encoding` is asked for it, "rope(base=50.0, extend='yarn(factor=8)')"; attention does not read
+            it, `explain` and errors do. Empty for a record of your own.
     """
 
     init: Callable[[Array], Params] = no_params
@@ -87,6 +89,7 @@ class Encoding(NamedTuple):
     shift_invariant: bool = False
     bands: tuple[Band, ...] = ()
     dims: Dims | None = None
+    spec: str = ""
 
     @property
     def causal(self) -> bool:
@@ -141,7 +144,7 @@ def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> P
     if encoding.adapt is None:
         return params
     if extent is None:
-        raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
+        raise ValueError(f"{named(encoding)} depends on the length or grid: extent must be given, got None")
     return encoding.adapt(params, extent)
 
 
@@ -172,6 +175,11 @@ def pair_bias(encoding: Encoding) -> Callable[[Params, Array, Array, Array, Arra
     return encoding.bias
 
 
+def named(encoding: Encoding) -> str:
+    """Return the encoding's spec, for messages."""
+    return encoding.spec or "this encoding"
+
+
 def check_record(caller: str, encoding: object) -> None:
     """Raise TypeError for anything but an `Encoding`, such as its name or its factory."""
     if not isinstance(encoding, Encoding):
@@ -195,7 +203,8 @@ def scale_of(encoding: Encoding, scale: float | None) -> float | None:
 def check_embedded(encoding: Encoding, embedded: bool) -> None:
     """Raise ValueError if the encoding embeds the model's input and the caller does not say that this was done."""
     if encoding.embed is not None and not embedded:
-        raise ValueError("this encoding is embedded in the model's input: apply its embed, then pass embedded=True")
+        rule = "is embedded in the model's input: apply its embed, then pass embedded=True"
+        raise ValueError(f"{named(encoding)} {rule}, got False")
 
 
 def causality(encoding: Encoding, causal: bool | None) -> bool:

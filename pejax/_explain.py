@@ -38,17 +38,19 @@ def explain(encoding: Encoding, dims: Dims | None = None) -> str:
 
     Examples:
         >>> import pejax
-        >>> print(explain(pejax.encodings.rope(pejax.Dims(heads=8, head_dim=64))))
+        >>> print(explain(pejax.encodings.rope(pejax.Dims(heads=8, head_dim=64), base=50.0)))
+        encoding: rope(base=50.0)
         rotate: rotates queries and keys in every layer, before their dot product
         parameters: 0 per model, 0 per layer
         cost: grows with the number of tokens
         shift: adding the same offset to all positions changes no logit
     """
     check_record("explain", encoding)
-    lines = [f"{name}: {text}" for name, text in SENTENCES.items() if getattr(encoding, name)]
+    lines = [f"encoding: {encoding.spec}"] if encoding.spec else []
+    hooks = [f"{name}: {text}" for name, text in SENTENCES.items() if getattr(encoding, name)]
     if encoding.distance_bias is not None:
-        lines.append("distance_bias: the term added to a logit depends on key - query alone")
-    lines = lines or ["no hooks: position enters through the causal mask, or not at all"]
+        hooks.append("distance_bias: the term added to a logit depends on key - query alone")
+    lines += hooks or ["no hooks: position enters through the causal mask, or not at all"]
     shared, layer = (count_params(init) for init in (encoding.init, encoding.init_layer))
     lines.append(f"parameters: {shared:,} per model, {layer:,} per layer")
     if dims is not None:

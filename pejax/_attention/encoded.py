@@ -22,6 +22,7 @@ from pejax._encoding import (
     check_dims,
     check_embedded,
     check_record,
+    named,
     rotate_keys,
     rotate_queries,
     scale_of,
@@ -123,7 +124,7 @@ def caches_rotated_keys(encoding: Encoding) -> bool:
 def check_extent(encoding: Encoding, extent: Extent | None, positions: Any) -> None:
     """Raise ValueError where an encoding depends on an extent that neither is given nor follows from the keys."""
     if encoding.adapt is not None and extent is None and positions is not None:
-        raise ValueError("this encoding depends on the length or grid: extent must be given, got None")
+        raise ValueError(f"{named(encoding)} depends on the length or grid: extent must be given, got None")
 
 
 def rotate_and_attend(

@@ -20,7 +20,8 @@ def encoding_factory(*takes: str) -> Callable[[Callable[Arguments, Encoding]], C
     """Decorate a factory `make(dims, *, ..., extend=None)`. Equal arguments give the same object.
 
     `make` receives in `extend` only the extensions that it applies itself, or None. The decorator applies those that
-    work on any encoding. The record knows its dims, and its `embed` takes `TokenPositions`, too.
+    work on any encoding. The record knows its dims and its spec, and its `embed` takes
+    `TokenPositions`, too.
 
     Args:
         takes: names of the extensions that `make` applies itself.
@@ -45,10 +46,19 @@ def encoding_factory(*takes: str) -> Callable[[Callable[Arguments, Encoding]], C
 @functools.cache
 def _make(make: Callable[..., Encoding], arguments: tuple[tuple[str, Any], ...], others: Extension | None) -> Encoding:
     options = dict(arguments)
-    dims = options.pop("dims")
+    spec, dims = _spec(make, options, others), options.pop("dims")
     if others is not None:
-        return extend_encoding(_make(make, arguments, None), dims, others)
-    return embedding_tokens(make(dims, **options))._replace(dims=dims)
+        return extend_encoding(_make(make, arguments, None), dims, others)._replace(spec=spec)
+    return embedding_tokens(make(dims, **options))._replace(dims=dims, spec=spec)
+
+
+def _spec(make: Callable[..., Encoding], options: Mapping[str, Any], others: Extension | None) -> str:
+    """Return the string from which `make_encoding` makes the encoding: the options that are not the defaults."""
+    extend = [one for one in (options["extend"], others) if one is not None]
+    defaults = {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}
+    given = {**options, "extend": "+".join(map(str, extend)) or None, "dims": defaults["dims"]}
+    written = ", ".join(f"{key}={one!r}" for key, one in given.items() if one != defaults[key])
+    return f"{make.__name__}({written})" if written else make.__name__
 
 
 def _check(name: str, arguments: Mapping[str, Any]) -> None:

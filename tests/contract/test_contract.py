@@ -244,11 +244,21 @@ def test_a_value_of_the_wrong_type_is_refused_in_one_line(name):
 def test_explain_names_the_hooks_the_parameters_the_cost_and_the_law():
     text = explain(make_encoding("alibi", DIMS))
     assert [line.split(":")[0] for line in text.splitlines()] == [
-        *("bias", "distance_bias", "parameters", "cost", "shift")
+        *("encoding", "bias", "distance_bias", "parameters", "cost", "shift")
     ]
     assert "changes no logit" in text
     nothing = explain(Encoding(shift_invariant=True), DIMS)
     assert nothing.splitlines()[0].startswith("no hooks")
+
+
+@pytest.mark.parametrize("name", [*ENCODINGS, "rope(base=50, rotary_dim=4)", "alibi(slope_scale=2.0, learned=True)"])
+@pytest.mark.parametrize("extend", ["none", "pi", "log_n+pi"])
+def test_the_spec_of_a_record_makes_it_again(name, extend):
+    dims = Dims(heads=4, head_dim=8, extent=16, causal=True)
+    encoding = make_encoding(name, dims, extend)
+    assert make_encoding(encoding.spec, dims) is encoding
+    assert encoding.spec.startswith(parse_spec(name).name)
+    assert ("extend" in encoding.spec) == (extend != "none")
 
 
 @pytest.mark.parametrize("name", ENCODINGS)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import Partial
 
-from pejax._encoding import Encoding, Params, check_embedded, with_constants
+from pejax._encoding import Encoding, Params, check_embedded, named, with_constants
 
 
 class Hooks(NamedTuple):
@@ -52,8 +52,8 @@ def attention_hooks(encoding: Encoding, params: Params, *, rotated: bool = False
     """
     if (encoding.rotate or encoding.rotate_keys or encoding.bands) and not rotated:
         raise ValueError(
-            "this encoding rotates queries and keys, which no hook of attention does: call attend, or rotate both and"
-            " pass rotated=True, got False"
+            f"{named(encoding)} rotates queries and keys, which no hook of attention does: call attend, or rotate both "
+            "and pass rotated=True, got False"
         )
     check_embedded(encoding, embedded)
     hooks = bound_hooks(encoding, params)
