@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from pejax._encoding import Encoding
 from pejax._encodings.alibi import alibi
+from pejax._encodings.cpb import cpb
 from pejax._encodings.fire import fire
 from pejax._encodings.kerple import kerple
 from pejax._encodings.learned import learned
@@ -19,6 +20,7 @@ from pejax._encodings.transformer_xl import transformer_xl
 __all__ = [
     "ENCODINGS",
     "alibi",
+    "cpb",
     "fire",
     "kerple",
     "learned",
@@ -34,6 +36,7 @@ __all__ = [
 
 ENCODINGS: dict[str, Callable[..., Encoding]] = {
     "alibi": alibi,
+    "cpb": cpb,
     "fire": fire,
     "kerple": kerple,
     "learned": learned,

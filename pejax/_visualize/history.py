@@ -39,6 +39,7 @@ METHODS = (
     Method("table of a grid", 2020, 10, "input", "Dosovitskiy et al., arXiv 2010.11929", ("learned table",), "learned"),
     Method("RoPE", 2021, 4, "queries and keys", "Su et al., arXiv 2104.09864", ("sinusoid",), "rope"),
     Method("ALiBi", 2021, 8, "logits", "Press et al., arXiv 2108.12409", ("T5 bias",), "alibi"),
+    Method("continuous position bias", 2021, 11, "logits", "Liu et al., arXiv 2111.09883", ("Shaw",), "cpb"),
     Method("log-n scaling", 2021, 12, "queries and keys", "Su, kexue.fm 8823", (), "log_n"),
     Method("KERPLE", 2022, 5, "logits", "Chi et al., arXiv 2205.09921", ("ALiBi",), "kerple"),
     Method("xPos", 2022, 12, "queries and keys", "Sun et al., arXiv 2212.10554", ("RoPE",)),

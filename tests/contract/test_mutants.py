@@ -19,12 +19,12 @@ import pytest
 from cases import Case
 
 from pejax._attention.core import masks
-from pejax._encodings import alibi, factory, rope, rope_axial, rope_mixed, sinusoidal, t5
+from pejax._encodings import alibi, cpb, factory, rope, rope_axial, rope_mixed, sinusoidal, t5
 from pejax._extensions import base as scaling
 from pejax._extensions import llama3, longrope, ntk, yarn
-from pejax._ops import phases, relative, rotary
+from pejax._ops import offset_table, phases, relative, rotary
 from tests.contract import test_positions
-from tests.encodings import test_alibi, test_rotary, test_sinusoidal, test_t5
+from tests.encodings import test_alibi, test_cpb, test_rotary, test_sinusoidal, test_t5
 from tests.extensions import test_frequencies as test_extension
 from tests.ops import test_phases
 
@@ -91,6 +91,12 @@ T5 = [
     functools.partial(test_t5.test_buckets_follow_the_formula_and_floats_that_are_whole_agree, False, 10, 50),
     test_t5.test_bias_reads_the_table_and_sums_over_axes,
     t5_reaches_its_last_bucket,
+]
+CPB = [
+    test_cpb.test_coordinates_of_a_grid_of_7_within_and_beyond_it,
+    functools.partial(test_cpb.test_cpb_is_its_formula, 2),
+    functools.partial(test_cpb.test_the_record_gives_the_functions_numbers_on_any_grid, (5, 3), jnp.int32),
+    functools.partial(test_cpb.test_the_record_gives_the_functions_numbers_on_any_grid, (5, 3), jnp.float32),
 ]
 YARN = [
     functools.partial(test_extension.test_every_pair_is_what_a_loop_in_double_precision_says, "yarn"),
@@ -330,6 +336,16 @@ MUTANTS = {
         "(frequencies, 1 - keep,",
         EXTENDED,
     ),
+    "cpb: query - key": (cpb._coordinates, "jnp.sign(relative)", "-jnp.sign(relative)", CPB),
+    "cpb: the side for the span": (cpb._coordinates, "max(side - 1, 1)", "side", CPB),
+    "cpb: natural logarithm": (cpb._coordinates, "np.float32(1 / np.log(8.0))", "1.0", CPB),
+    "cpb: 8 too much": (cpb._evaluated, "BOUND * jnp", "BOUND + BOUND * jnp", CPB),
+    "cpb: sigmoid of twice the score": (cpb._evaluated, "0.5 * score", "score", CPB),
+    "cpb: hidden bias forgotten": (cpb._evaluated, '+ shared["b"]', "", CPB),
+    "cpb: the unit of the current grid": (cpb.cpb, "table_offsets(grid)), sides", "table_offsets(grid)), grid", CPB),
+    "cpb: the table's axes swapped": (offset_table.look_up, "table.shape[:0:-1]", "table.shape[:-1]", CPB),
+    "cpb: the table read from its corner": (offset_table.look_up, "reach) + reach", "reach)", CPB),
+    "cpb: the table read beyond its border": (offset_table.within_table, "jnp.all(", "jnp.any(", CPB),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
 }
 
