@@ -24,6 +24,7 @@ VARIANTS = {
     "alibi(learned=True)": "image",
     "alibi(learned=True, extend='slopes')": "causal",
     "fire(share='layer', threshold=8.0)": "causal",
+    "fire(signed=True)": "image",
     "kerple(variant='power')": "image",
     "learned(extend='resize')": "sequence",
     "learned(factorized=True)": "image",

@@ -19,12 +19,12 @@ import pytest
 from cases import Case
 
 from pejax._attention.core import masks
-from pejax._encodings import alibi, cpb, factory, rope, rope_axial, rope_mixed, sinusoidal, t5
+from pejax._encodings import alibi, cpb, factory, fire, rope, rope_axial, rope_mixed, sinusoidal, t5
 from pejax._extensions import base as scaling
 from pejax._extensions import llama3, longrope, ntk, yarn
 from pejax._ops import offset_table, phases, relative, rotary
 from tests.contract import test_positions
-from tests.encodings import test_alibi, test_cpb, test_rotary, test_sinusoidal, test_t5
+from tests.encodings import test_alibi, test_cpb, test_kerple_fire, test_rotary, test_sinusoidal, test_t5
 from tests.extensions import test_frequencies as test_extension
 from tests.ops import test_phases
 
@@ -97,6 +97,10 @@ CPB = [
     functools.partial(test_cpb.test_cpb_is_its_formula, 2),
     functools.partial(test_cpb.test_the_record_gives_the_functions_numbers_on_any_grid, (5, 3), jnp.int32),
     functools.partial(test_cpb.test_the_record_gives_the_functions_numbers_on_any_grid, (5, 3), jnp.float32),
+]
+FIRE = [
+    functools.partial(test_kerple_fire.test_fire_is_its_formula, False, True),
+    test_kerple_fire.test_signed_fire_tells_left_from_right_and_no_direction_is_unsigned_fire,
 ]
 YARN = [
     functools.partial(test_extension.test_every_pair_is_what_a_loop_in_double_precision_says, "yarn"),
@@ -346,6 +350,9 @@ MUTANTS = {
     "cpb: the table's axes swapped": (offset_table.look_up, "table.shape[:0:-1]", "table.shape[:-1]", CPB),
     "cpb: the table read from its corner": (offset_table.look_up, "reach) + reach", "reach)", CPB),
     "cpb: the table read beyond its border": (offset_table.within_table, "jnp.all(", "jnp.any(", CPB),
+    "fire: query - key": (fire._bias, '(-params["e"], params["e"])', '(params["e"], -params["e"])', FIRE),
+    "fire: a direction at no distance": (fire._bias, "after, here)", "after, before)", FIRE),
+    "fire: no direction": (fire._bias, "b + turn", "b", FIRE),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
 }
 

@@ -11,7 +11,17 @@ from pejax._attention.core.hooks import attention_hooks
 from pejax._encoding import merge_params, split_params
 from pejax._ops.relative import relative_positions
 
-NAMES = ["alibi", "cpb", "t5", "kerple", "kerple(variant='power')", "fire", "shaw", "transformer_xl"]
+NAMES = [
+    "alibi",
+    "cpb",
+    "t5",
+    "kerple",
+    "kerple(variant='power')",
+    "fire",
+    "fire(signed=True)",
+    "shaw",
+    "transformer_xl",
+]
 LINE, GRID = Dims(heads=4, head_dim=4, extent=4), Dims(heads=4, head_dim=4, axes=2, extent=(4, 4))
 KEY = jax.random.key(0)
 MEETING = jnp.asarray([0.0, 0.0, 1.5, 200.0])
