@@ -19,6 +19,7 @@ from pejax._encodings.alibi import alibi_bias, alibi_slopes
 from pejax._encodings.cpb import cpb_bias
 from pejax._encodings.fire import fire_bias
 from pejax._encodings.kerple import kerple_bias
+from pejax._encodings.lookhere import lookhere_bias, lookhere_cones, lookhere_slopes
 from pejax._encodings.rope import pairing_permutation, rope_frequencies
 from pejax._encodings.rope_axial import rope_axial_frequencies
 from pejax._encodings.rope_mixed import rope_mixed_frequencies
@@ -82,6 +83,9 @@ __all__ = [
     "linear_attention",
     "llama4_temperature",
     "log_n_temperature",
+    "lookhere_bias",
+    "lookhere_cones",
+    "lookhere_slopes",
     "lookup_embedding",
     "make_encoding",
     "merge_attention",

@@ -8,6 +8,7 @@ from pejax._encodings.cpb import cpb
 from pejax._encodings.fire import fire
 from pejax._encodings.kerple import kerple
 from pejax._encodings.learned import learned
+from pejax._encodings.lookhere import lookhere
 from pejax._encodings.none import none
 from pejax._encodings.rope import rope
 from pejax._encodings.rope_axial import rope_axial
@@ -24,6 +25,7 @@ __all__ = [
     "fire",
     "kerple",
     "learned",
+    "lookhere",
     "none",
     "rope",
     "rope_axial",
@@ -40,6 +42,7 @@ ENCODINGS: dict[str, Callable[..., Encoding]] = {
     "fire": fire,
     "kerple": kerple,
     "learned": learned,
+    "lookhere": lookhere,
     "none": none,
     "rope": rope,
     "rope_axial": rope_axial,

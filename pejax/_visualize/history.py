@@ -58,6 +58,7 @@ METHODS = (
     Method("axial RoPE for ViT", 2024, 3, "queries and keys", "Heo et al., arXiv 2403.13298", ("RoPE",), "rope_axial"),
     Method("RoPE-Mixed", 2024, 3, "queries and keys", "Heo et al., arXiv 2403.13298",
            ("axial RoPE for ViT",), "rope_mixed"),
+    Method("LookHere", 2024, 5, "logits", "Fuller et al., arXiv 2405.13985", ("ALiBi on images",), "lookhere"),
     Method("Llama 3.1", 2024, 7, KINDS[3], "Grattafiori et al., arXiv 2407.21783", ("YaRN",), "llama3"),
     Method("Llama 4 scaling", 2025, 4, "queries and keys", "Meta, llama.com", ("log-n scaling",), "llama4"),
     Method("DroPE", 2025, 12, "nothing", "arXiv 2512.12167", ("NoPE", "RoPE")),

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 from cases import Case
 
-from pejax._attention.core import masks
-from pejax._encodings import alibi, cpb, factory, fire, rope, rope_axial, rope_mixed, sinusoidal, t5
+from pejax._attention.core import hooks, masks
+from pejax._encodings import alibi, cpb, factory, fire, lookhere, rope, rope_axial, rope_mixed, sinusoidal, t5
 from pejax._extensions import base as scaling
 from pejax._extensions import llama3, longrope, ntk, yarn
 from pejax._ops import offset_table, phases, relative, rotary
 from tests.contract import test_positions
-from tests.encodings import test_alibi, test_cpb, test_kerple_fire, test_rotary, test_sinusoidal, test_t5
+from tests.encodings import test_alibi, test_cpb, test_kerple_fire, test_lookhere, test_rotary, test_sinusoidal, test_t5
 from tests.extensions import test_frequencies as test_extension
 from tests.ops import test_phases
 
@@ -101,6 +101,19 @@ CPB = [
 FIRE = [
     functools.partial(test_kerple_fire.test_fire_is_its_formula, False, True),
     test_kerple_fire.test_signed_fire_tells_left_from_right_and_no_direction_is_unsigned_fire,
+]
+LOOKHERE = [
+    *(
+        functools.partial(test_lookhere.test_every_head_sees_what_the_published_inequalities_say, *key, (3, 5))
+        for key in test_lookhere.SETS
+    ),
+    functools.partial(test_lookhere.test_right_comes_first_then_left_down_and_up, 90, "triangles"),
+    test_lookhere.test_slopes_by_depth_and_of_undirected_heads,
+]
+HIDDEN = [
+    functools.partial(test_lookhere.test_hidden_keys_stay_hidden_in_every_implementation, "cpu", 3.0),
+    test_lookhere.test_other_peoples_layers_hide_keys_past_a_soft_cap_too,
+    functools.partial(test_lookhere.test_a_model_gives_every_layer_the_slopes_of_its_depth, 3),
 ]
 YARN = [
     functools.partial(test_extension.test_every_pair_is_what_a_loop_in_double_precision_says, "yarn"),
@@ -353,6 +366,21 @@ MUTANTS = {
     "fire: query - key": (fire._bias, '(-params["e"], params["e"])', '(params["e"], -params["e"])', FIRE),
     "fire: a direction at no distance": (fire._bias, "after, here)", "after, before)", FIRE),
     "fire: no direction": (fire._bias, "b + turn", "b", FIRE),
+    "lookhere: query - key": (lookhere._inside, "parts[0]) >= 0", "parts[0]) <= 0", LOOKHERE),
+    "lookhere: open cones": (lookhere._inside, "parts[0]) >= 0", "parts[0]) > 0", LOOKHERE),
+    "lookhere: one wall of a cone": (lookhere._term, "normals[1:]", "normals[2:]", LOOKHERE),
+    "lookhere: outside not hidden": (lookhere._term, "-jnp.inf", "0.0", LOOKHERE),
+    "lookhere: families swapped": (lookhere._families, "[triangles, corners, halves]", "[halves, corners]", LOOKHERE),
+    "lookhere: slopes halved, not quartered": (lookhere._head_slopes, "0.25 **", "0.5 **", LOOKHERE),
+    "lookhere: depth upside down": (lookhere.lookhere_slopes, "return (1.5 - depth)", "return (0.5 + depth)", LOOKHERE),
+    "lookhere: layers upside down": (lookhere.lookhere, "1.5, 0.5, layers", "0.5, 1.5, layers", HIDDEN),
+    "lookhere: shown again by a soft cap": (
+        masks.still_hidden,
+        "if options.hides else capped",
+        "if False else capped",
+        HIDDEN,
+    ),
+    "lookhere: not said to hide": (hooks.bound_hooks, "if encoding.hides else ()", "if False else ()", HIDDEN),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
 }
 
