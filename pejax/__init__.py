@@ -16,8 +16,10 @@ from pejax._attention.sharded import sharded_attention
 from pejax._dims import Dims
 from pejax._encoding import Band, Encoding, adapt, from_distance, init_params, merge_params
 from pejax._encodings.alibi import alibi_bias, alibi_slopes
+from pejax._encodings.cpb import cpb_bias
 from pejax._encodings.fire import fire_bias
 from pejax._encodings.kerple import kerple_bias
+from pejax._encodings.lookhere import lookhere_bias, lookhere_cones, lookhere_slopes
 from pejax._encodings.rope import pairing_permutation, rope_frequencies
 from pejax._encodings.rope_axial import rope_axial_frequencies
 from pejax._encodings.rope_mixed import rope_mixed_frequencies
@@ -61,6 +63,7 @@ __all__ = [
     "attention_hooks",
     "attention_weights",
     "caches_rotated_keys",
+    "cpb_bias",
     "dot_product_attention",
     "explain",
     "explain_attention",
@@ -80,6 +83,9 @@ __all__ = [
     "linear_attention",
     "llama4_temperature",
     "log_n_temperature",
+    "lookhere_bias",
+    "lookhere_cones",
+    "lookhere_slopes",
     "lookup_embedding",
     "make_encoding",
     "merge_attention",

@@ -69,6 +69,10 @@ class Encoding(NamedTuple):
         bands: consecutive ranges of distances from 0 on, each with its own rotation in place of `rotate`, for
             encodings whose rotation depends on the distance of query and key. Attention runs once per range, and the
             outputs are merged by log-sum-exp.
+        layer_constants: `(layers) -> params` that are not trained and differ by depth (LookHere's slopes), stacked on
+            L. The self-attention layers of `pejax.models` read them in place of `constants` of the same name.
+        hides: whether `bias` or `distance_bias` may return -inf, which hides the key from the query. A `soft_cap`
+            would show it again where this is False.
         dims: the dims that the encoding was made for. `attend` and `attention_fn` take their `causal` and `scale` as
             defaults, and refuse queries of other heads or another head dim. None = any dims, without a causal mask.
         spec: how `make_encoding` is asked for it, "rope(base=50.0, extend='yarn(factor=8)')"; attention does not read
@@ -89,6 +93,8 @@ class Encoding(NamedTuple):
     shift_invariant: bool = False
     bands: tuple[Band, ...] = ()
     dims: Dims | None = None
+    layer_constants: Callable[[int], Params] | None = None
+    hides: bool = False
     spec: str = ""
 
     @property

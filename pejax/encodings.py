@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 from pejax._encoding import Encoding
 from pejax._encodings.alibi import alibi
+from pejax._encodings.cpb import cpb
 from pejax._encodings.fire import fire
 from pejax._encodings.kerple import kerple
 from pejax._encodings.learned import learned
+from pejax._encodings.lookhere import lookhere
 from pejax._encodings.none import none
 from pejax._encodings.rope import rope
 from pejax._encodings.rope_axial import rope_axial
@@ -19,9 +21,11 @@ from pejax._encodings.transformer_xl import transformer_xl
 __all__ = [
     "ENCODINGS",
     "alibi",
+    "cpb",
     "fire",
     "kerple",
     "learned",
+    "lookhere",
     "none",
     "rope",
     "rope_axial",
@@ -34,9 +38,11 @@ __all__ = [
 
 ENCODINGS: dict[str, Callable[..., Encoding]] = {
     "alibi": alibi,
+    "cpb": cpb,
     "fire": fire,
     "kerple": kerple,
     "learned": learned,
+    "lookhere": lookhere,
     "none": none,
     "rope": rope,
     "rope_axial": rope_axial,

@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from pejax._attention.api import run, weights_of
 from pejax._attention.core.dropout import check_dropout
+from pejax._attention.core.hooks import Hooks, hides
 from pejax._attention.core.operands import check_sharding, prepare
 from pejax._attention.core.options import check_options
 from pejax._attention.encoded import check_extent, rotate_and_attend
@@ -135,12 +136,13 @@ class _Layer:
         options = check_options(query, self.causal or is_causal, self.window, None, self.scale, self.soft_cap)
         options = options._replace(dropout_rate=rate, precision=precision)
 
-        def attend(q: Array, k: Array, v: Array, **tokens_and_hooks: Any) -> Array:
-            operands, layout = prepare(q, k, v, **tokens_and_hooks, seed=seed, mask=mask, bias_array=bias)
+        def attend(q: Array, k: Array, v: Array, *, hooks: Hooks, **tokens: Any) -> Array:
+            operands, layout = prepare(q, k, v, hooks=hooks, **tokens, seed=seed, mask=mask, bias_array=bias)
+            hiding = options._replace(hides=hides(hooks))
             if module is not None:
-                module.sow("intermediates", "attention_weights", weights_of(options, layout, operands, q.shape))
+                module.sow("intermediates", "attention_weights", weights_of(hiding, layout, operands, q.shape))
             layout = layout._replace(one_dropout=bool(broadcast_dropout))
-            return run(options, layout, operands, self.implementation, q.shape)[0]
+            return run(hiding, layout, operands, self.implementation, q.shape)[0]
 
         positions = jnp.arange(query.shape[-3]) if self.positions is None else self.positions
         tokens = as_token_positions(positions)

@@ -7,6 +7,9 @@ L is the threshold in tokens times its learned multiplier. Under a causal mask t
 |d| never exceeds p_i. Without a causal mask |d| may exceed p_i, so the normalizer is `n = max(p_i, p_j, L)`. Either way
 |d| <= n for positions from 0 on, which keeps x within [0, 1], as in the paper.
 
+`signed` makes the direction of the distance a second input of the same network, which is not in the paper. The hidden
+layer is then `relu(a x + e sign(d) + b)`, and keys before and after the query get biases of their own.
+
 Reference:
     Li et al. 2024, "Functional Interpolation for Relative Positions" (arXiv 2310.04418), equation 4 and appendix.
 """
@@ -19,7 +22,7 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.extension import Extension
-from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, sum_over_axes
+from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
 from pejax._ops.relu_network import Side, Units, log_distance, network
 
 THRESHOLD = 512.0
@@ -39,8 +42,9 @@ def fire_bias(
     Args:
         q_positions: in tokens, `(T,)` or `(T, A)`.
         k_positions: likewise.
-        params: under `all`: `a` and `b` `(W,)` of the hidden layer, `c` and `multiplier` `()`; under `heads`: `w`
-            `(H, W)` and `bias` `(H,)`. On A > 1 axes, arrays in `all` begin with A, and A follows H in `heads`.
+        params: under `all`: `a` and `b` `(W,)` of the hidden layer, `c` and `multiplier` `()`, and where FIRE is signed
+            `e` `(W,)`; under `heads`: `w` `(H, W)` and `bias` `(H,)`. On A > 1 axes, arrays in `all` begin with A, and
+            A follows H in `heads`.
         causal: whether keys after the query are masked.
         threshold: in tokens; L = |multiplier · threshold|.
 
@@ -76,8 +80,14 @@ def _bias(
             inverse = 1.0 / (log_distance(normalizer, params["c"]) + EPSILON)
             return Side(positions, jnp.full_like(inverse, jnp.inf) if free else inverse)
 
-        units = Units(params["a"], params["b"], params["w"])
-        return network(side(q_positions), side(k_positions, causal), params["c"], units) + params["bias"]
+        sides = side(q_positions), side(k_positions, causal)
+        a, b, w = params["a"], params["b"], params["w"]
+        if "e" not in params:
+            return network(*sides, params["c"], Units(a, b, w)) + params["bias"]
+        relative = relative_positions(q_positions, k_positions)
+        before, after = (network(*sides, params["c"], Units(a, b + turn, w)) for turn in (-params["e"], params["e"]))
+        here = jnp.vdot(jax.nn.relu(b), w, precision="highest")
+        return jnp.where(relative < 0, before, jnp.where(relative > 0, after, here)) + params["bias"]
 
     return sum_over_axes(term, axes, params, q_positions, k_positions)
 
@@ -89,12 +99,14 @@ def fire(
     hidden: int = 32,
     threshold: float | None = None,
     share: str = "model",
+    signed: bool = False,
     extend: Extension | None = None,
 ) -> Encoding:
     """Make FIRE for these dims: `bias = f_h(log(|c d| + 1) / (log(|c n| + 1) + ε))`, one network per axis, summed.
 
     Learned: the network (the heads share its hidden layer), c, initially 0.1, and the multiplier of the threshold,
-    initially 1. Weights and biases are drawn uniformly between `-fan_in^-0.5` and `fan_in^-0.5`.
+    initially 1. Weights and biases are drawn uniformly between `-fan_in^-0.5` and `fan_in^-0.5`, where the fan_in of
+    the hidden layer is 1, or 2 if `signed`.
 
     Args:
         dims: `causal` selects the normalizer: `max(p_i, L)` with a causal mask, else `max(p_i, p_j, L)`.
@@ -102,6 +114,8 @@ def fire(
         threshold: L at the initial multiplier, in tokens. None = 512 as in the paper, or the longest side of the
             trained extent if that is shorter.
         share: "model": one network for all layers (FIRE-S in the paper); "layer": one per layer (FIRE in the paper).
+        signed: whether the sign of the distance is a second input of the network, so that the bias tells left from
+            right and above from below. Under a causal mask, all keys but the query's own are on one side.
         extend: an extension of `pejax.extensions` that works on any encoding, such as `pi()`. None = no extension.
 
     Raises:
@@ -119,10 +133,13 @@ def fire(
     def init(key: Array) -> Params:
         keys = jax.random.split(key, 4)
         uniform = lambda key, *shape: jax.random.uniform(key, shape, jnp.float32, -1.0, 1.0)
+        bound = 2**-0.5 if signed else 1.0
+        direction = {"e": bound * uniform(jax.random.fold_in(key, len(keys)), *axes, hidden)} if signed else {}
         return {
             "all": {
-                "a": uniform(keys[0], *axes, hidden),
-                "b": uniform(keys[1], *axes, hidden),
+                "a": bound * uniform(keys[0], *axes, hidden),
+                "b": bound * uniform(keys[1], *axes, hidden),
+                **direction,
                 "c": jnp.full(axes, 0.1, jnp.float32),
                 "multiplier": jnp.ones(axes, jnp.float32),
             },

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Key
 
 from pejax._dims import Dims
-from pejax._encoding import Encoding
+from pejax._encoding import Encoding, merge_params
 from pejax.models.attention import CrossAttention, LayerCache, LayerContext, SelfAttention, batch_axes
 from pejax.models.execution import Execution
 from pejax.models.layers import Mlp, Style, make_norm
@@ -158,20 +158,25 @@ class Layers(nnx.Module):
             The states after the last block, and the caches, stacked on L.
         """
         static, params = nnx.split(self.blocks)
+        by_depth = self.blocks.attention.encoding.layer_constants
+        constants = None if by_depth is None else by_depth(len(self.rates))
         factors = None if key is None else drop_factors(key, jnp.asarray(self.rates, jnp.float32), x.shape[0])
 
         def apply(
             execution: Execution, context: LayerContext, x: Array, layers: Any
         ) -> tuple[Array, LayerCache | None]:
             def step(x: Array, layer: Any) -> tuple[Array, LayerCache | None]:
-                params, cache, factors = layer
-                x, cache = nnx.merge(static, params)(x, context._replace(execution=execution), cache, factors)
+                params, cache, factors, constants = layer
+                shared = merge_params(context.shared, constants or {})
+                own = context._replace(execution=execution, shared=shared)
+                x, cache = nnx.merge(static, params)(x, own, cache, factors)
                 return execution.shard_states(x), cache
 
             return execution.scan(step, x, layers)
 
         if cache is not None or not context.execution.local:
-            return apply(context.execution, context, x, (params, cache, factors))
+            return apply(context.execution, context, x, (params, cache, factors, constants))
         local = lambda execution, operands: apply(execution, *operands)[0]
-        axes = batch_axes(context, self.blocks.attention.dims.axes), 0, (-1, None, None if factors is None else 2)
-        return context.execution.per_shard(local, (context, x, (params, None, factors)), axes), None
+        by_layer = (-1, None, None if factors is None else 2, None if constants is None else -1)
+        axes = batch_axes(context, self.blocks.attention.dims.axes), 0, by_layer
+        return context.execution.per_shard(local, (context, x, (params, None, factors, constants)), axes), None

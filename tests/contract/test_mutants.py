@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 from cases import Case
 
-from pejax._attention.core import masks
-from pejax._encodings import alibi, factory, rope, rope_axial, rope_mixed, sinusoidal, t5
+from pejax._attention.core import hooks, masks
+from pejax._encodings import alibi, cpb, factory, fire, lookhere, rope, rope_axial, rope_mixed, sinusoidal, t5
 from pejax._extensions import base as scaling
 from pejax._extensions import llama3, longrope, ntk, yarn
-from pejax._ops import phases, relative, rotary
+from pejax._ops import offset_table, phases, relative, rotary
 from tests.contract import test_positions
-from tests.encodings import test_alibi, test_rotary, test_sinusoidal, test_t5
+from tests.encodings import test_alibi, test_cpb, test_kerple_fire, test_lookhere, test_rotary, test_sinusoidal, test_t5
 from tests.extensions import test_frequencies as test_extension
 from tests.ops import test_phases
 
@@ -91,6 +91,29 @@ T5 = [
     functools.partial(test_t5.test_buckets_follow_the_formula_and_floats_that_are_whole_agree, False, 10, 50),
     test_t5.test_bias_reads_the_table_and_sums_over_axes,
     t5_reaches_its_last_bucket,
+]
+CPB = [
+    test_cpb.test_coordinates_of_a_grid_of_7_within_and_beyond_it,
+    functools.partial(test_cpb.test_cpb_is_its_formula, 2),
+    functools.partial(test_cpb.test_the_record_gives_the_functions_numbers_on_any_grid, (5, 3), jnp.int32),
+    functools.partial(test_cpb.test_the_record_gives_the_functions_numbers_on_any_grid, (5, 3), jnp.float32),
+]
+FIRE = [
+    functools.partial(test_kerple_fire.test_fire_is_its_formula, False, True),
+    test_kerple_fire.test_signed_fire_tells_left_from_right_and_no_direction_is_unsigned_fire,
+]
+LOOKHERE = [
+    *(
+        functools.partial(test_lookhere.test_every_head_sees_what_the_published_inequalities_say, *key, (3, 5))
+        for key in test_lookhere.SETS
+    ),
+    functools.partial(test_lookhere.test_right_comes_first_then_left_down_and_up, 90, "triangles"),
+    test_lookhere.test_slopes_by_depth_and_of_undirected_heads,
+]
+HIDDEN = [
+    functools.partial(test_lookhere.test_hidden_keys_stay_hidden_in_every_implementation, "cpu", 3.0),
+    test_lookhere.test_other_peoples_layers_hide_keys_past_a_soft_cap_too,
+    functools.partial(test_lookhere.test_a_model_gives_every_layer_the_slopes_of_its_depth, 3),
 ]
 YARN = [
     functools.partial(test_extension.test_every_pair_is_what_a_loop_in_double_precision_says, "yarn"),
@@ -330,6 +353,34 @@ MUTANTS = {
         "(frequencies, 1 - keep,",
         EXTENDED,
     ),
+    "cpb: query - key": (cpb._coordinates, "jnp.sign(relative)", "-jnp.sign(relative)", CPB),
+    "cpb: the side for the span": (cpb._coordinates, "max(side - 1, 1)", "side", CPB),
+    "cpb: natural logarithm": (cpb._coordinates, "np.float32(1 / np.log(8.0))", "1.0", CPB),
+    "cpb: 8 too much": (cpb._evaluated, "BOUND * jnp", "BOUND + BOUND * jnp", CPB),
+    "cpb: sigmoid of twice the score": (cpb._evaluated, "0.5 * score", "score", CPB),
+    "cpb: hidden bias forgotten": (cpb._evaluated, '+ shared["b"]', "", CPB),
+    "cpb: the unit of the current grid": (cpb.cpb, "table_offsets(grid)), sides", "table_offsets(grid)), grid", CPB),
+    "cpb: the table's axes swapped": (offset_table.look_up, "table.shape[:0:-1]", "table.shape[:-1]", CPB),
+    "cpb: the table read from its corner": (offset_table.look_up, "reach) + reach", "reach)", CPB),
+    "cpb: the table read beyond its border": (offset_table.within_table, "jnp.all(", "jnp.any(", CPB),
+    "fire: query - key": (fire._bias, '(-params["e"], params["e"])', '(params["e"], -params["e"])', FIRE),
+    "fire: a direction at no distance": (fire._bias, "after, here)", "after, before)", FIRE),
+    "fire: no direction": (fire._bias, "b + turn", "b", FIRE),
+    "lookhere: query - key": (lookhere._inside, "parts[0]) >= 0", "parts[0]) <= 0", LOOKHERE),
+    "lookhere: open cones": (lookhere._inside, "parts[0]) >= 0", "parts[0]) > 0", LOOKHERE),
+    "lookhere: one wall of a cone": (lookhere._term, "normals[1:]", "normals[2:]", LOOKHERE),
+    "lookhere: outside not hidden": (lookhere._term, "-jnp.inf", "0.0", LOOKHERE),
+    "lookhere: families swapped": (lookhere._families, "[triangles, corners, halves]", "[halves, corners]", LOOKHERE),
+    "lookhere: slopes halved, not quartered": (lookhere._head_slopes, "0.25 **", "0.5 **", LOOKHERE),
+    "lookhere: depth upside down": (lookhere.lookhere_slopes, "return (1.5 - depth)", "return (0.5 + depth)", LOOKHERE),
+    "lookhere: layers upside down": (lookhere.lookhere, "1.5, 0.5, layers", "0.5, 1.5, layers", HIDDEN),
+    "lookhere: shown again by a soft cap": (
+        masks.still_hidden,
+        "if options.hides else capped",
+        "if False else capped",
+        HIDDEN,
+    ),
+    "lookhere: not said to hide": (hooks.bound_hooks, "if encoding.hides else ()", "if False else ()", HIDDEN),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
 }
 

@@ -11,8 +11,18 @@ from pejax._attention.core.hooks import attention_hooks
 from pejax._encoding import merge_params, split_params
 from pejax._ops.relative import relative_positions
 
-NAMES = ["alibi", "t5", "kerple", "kerple(variant='power')", "fire", "shaw", "transformer_xl"]
-LINE, GRID = Dims(heads=2, head_dim=4), Dims(heads=2, head_dim=4, axes=2)
+NAMES = [
+    "alibi",
+    "cpb",
+    "t5",
+    "kerple",
+    "kerple(variant='power')",
+    "fire",
+    "fire(signed=True)",
+    "shaw",
+    "transformer_xl",
+]
+LINE, GRID = Dims(heads=4, head_dim=4, extent=4), Dims(heads=4, head_dim=4, axes=2, extent=(4, 4))
 KEY = jax.random.key(0)
 MEETING = jnp.asarray([0.0, 0.0, 1.5, 200.0])
 
@@ -23,7 +33,7 @@ def make(spec, dims):
 
     def settled(key):
         params = merge_params(encoding.init(key), encoding.init_layer(key))
-        return adapt(encoding, params, 4)
+        return adapt(encoding, params, dims.extent)
 
     return encoding, settled
 
@@ -71,7 +81,7 @@ def test_positions_on_other_axes_are_refused_in_one_line(spec):
 
 def test_attention_passes_the_refusal_on():
     encoding, settled = make("t5", GRID)
-    q, line = jnp.zeros((5, 2, 4)), jnp.arange(5)
+    q, line = jnp.zeros((5, 4, 4)), jnp.arange(5)
     with pytest.raises(ValueError, match="t5 on 2 axes needs positions \\(T, 2\\), got \\(T\\)"):
         dot_product_attention(q, q, q, positions=line, k_positions=line, hooks=attention_hooks(encoding, settled(KEY)))
 

@@ -89,13 +89,15 @@ def fire_by_hand(params, h, i, j, *, causal, threshold):
     log = lambda x: np.log(abs(p["c"] * x) + 1)
     normaliser = max(i, threshold * p["multiplier"], *([] if causal else [j]))
     x = log(i - j) / (log(normaliser) + 1e-6)
-    return heads["w"][h] @ np.maximum(p["a"] * x + p["b"], 0) + heads["bias"][h]
+    turn = p["e"] * np.sign(j - i) if "e" in p else 0
+    return heads["w"][h] @ np.maximum(p["a"] * x + turn + p["b"], 0) + heads["bias"][h]
 
 
+@pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
-def test_fire_is_its_formula(causal):
+def test_fire_is_its_formula(causal, signed):
     dims = Dims(heads=2, head_dim=4, causal=causal)
-    params = drawn(make_encoding("fire", dims))
+    params = drawn(make_encoding(f"fire(signed={signed})", dims))
     params["all"]["multiplier"] = jnp.float32(1.25)
     at = jnp.asarray([0, 1, 3, 4, 9, 40])
     bias = fire_bias(at, at, params, causal=causal, threshold=4.0)
@@ -103,6 +105,20 @@ def test_fire_is_its_formula(causal):
         expected = fire_by_hand(params, h, int(at[i]), int(at[j]), causal=causal, threshold=4.0)
         assert bias[h, i, j] == pytest.approx(expected, abs=2e-6)
     np.testing.assert_allclose(whole_bias(make_encoding("fire(threshold=4)", dims), params, at), bias, atol=1e-6)
+
+
+def test_signed_fire_tells_left_from_right_and_no_direction_is_unsigned_fire():
+    dims = Dims(heads=2, head_dim=4, axes=2, extent=(3, 4))
+    plain, signed = (drawn(make_encoding(f"fire(signed={value})", dims)) for value in (False, True))
+    assert "e" not in plain["all"]
+    for name in ("a", "b"):
+        np.testing.assert_allclose(signed["all"][name], plain["all"][name] * 2**-0.5, rtol=1e-6)
+    at = grid_positions(3, 4)
+    measure = lambda params: np.asarray(fire_bias(at, at, params, causal=False, threshold=4.0))
+    assert np.abs(measure(plain) - measure(plain).swapaxes(1, 2)).max() < 1e-6
+    assert np.abs(measure(signed) - measure(signed).swapaxes(1, 2)).max() > 0.05
+    blind = {**plain, "all": {**plain["all"], "e": jnp.zeros_like(plain["all"]["a"])}}
+    np.testing.assert_allclose(measure(blind), measure(plain), atol=1e-6)
 
 
 def test_fire_on_a_grid_sums_one_network_an_axis():

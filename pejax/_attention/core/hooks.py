@@ -35,6 +35,22 @@ class CausalHook:
         return self.hook(*operands)
 
 
+@dataclass(frozen=True)
+class HidingHook:
+    """A bias hook of an encoding that hides keys by -inf; equal for equal hooks, so that jit knows it again."""
+
+    hook: Callable[..., Any]
+
+    def __call__(self, *operands: Any) -> Any:
+        return self.hook(*operands)
+
+
+def hides(hooks: Hooks) -> bool:
+    """Return whether the bias may be -inf."""
+    functions = [hook.func for hook in (hooks.bias, hooks.distance_bias) if hook is not None]
+    return any(isinstance(f.hook if isinstance(f, CausalHook) else f, HidingHook) for f in functions)
+
+
 def attention_hooks(encoding: Encoding, params: Params, *, rotated: bool = False, embedded: bool = False) -> Hooks:
     """Return the argument `hooks` of `dot_product_attention` for an encoding and its parameters.
 
@@ -66,5 +82,10 @@ def bound_hooks(encoding: Encoding, params: Params) -> Hooks:
     """Return the hooks of attention, each bound to the parameters that hooks read."""
     params = with_constants(encoding, params)
     operands = {name: params[name] for name in ("all", "heads") if name in params}
-    bind = lambda hook: None if hook is None else Partial(hook, operands)
-    return Hooks(*(bind(getattr(encoding, name)) for name in Hooks._fields))
+    hiding = ("bias", "distance_bias") if encoding.hides else ()
+
+    def bind(name: str) -> Partial | None:
+        hook = getattr(encoding, name)
+        return None if hook is None else Partial(HidingHook(hook) if name in hiding else hook, operands)
+
+    return Hooks(*map(bind, Hooks._fields))

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from pejax._attention.core.options import Options
 from pejax._positions import TokenPositions
@@ -118,6 +118,11 @@ def visible_blocks(options: Options, q_tokens: TokenPositions, k_tokens: TokenPo
         k_tokens: M blocks of tokens, every field `(M, S)`.
     """
     return all_of(block_masks(options, *_fields(options, q_tokens, k_tokens, jax.vmap)))
+
+
+def still_hidden(options: Options, logits: Float[Array, "*T"], capped: Float[Array, "*T"]) -> Float[Array, "*T"]:
+    """Return the capped logits, -inf where the logits were: a soft cap must not show what the bias hides."""
+    return jnp.where(logits == -jnp.inf, -jnp.inf, capped) if options.hides else capped
 
 
 def check_orders(q_tokens: TokenPositions, k_tokens: TokenPositions) -> None:

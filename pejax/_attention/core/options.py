@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 
 class Options(NamedTuple):
-    """What is static in a call of attention; hashable."""
+    """What is static in a call of attention; hashable. `hides`: whether the bias may be -inf, which hides a key."""
 
     scale: float
     causal: bool = False
@@ -19,6 +19,7 @@ class Options(NamedTuple):
     dropout_rate: float = 0.0
     precision: Any = None
     block: int = 0
+    hides: bool = False
 
     @property
     def measured(self) -> bool:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.elementwise import Elementwise
-from pejax._attention.core.masks import all_of, pair_masks
+from pejax._attention.core.masks import all_of, pair_masks, still_hidden
 from pejax._attention.core.options import Options
 from pejax._attention.gpu.block_masks import Marks
 
@@ -169,7 +169,7 @@ def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: Marks, k: 
     logits = logits if bias is None else logits + bias
     if (cap := plan.options.soft_cap) is not None:
         bent = jnp.tanh(logits / cap)
-        logits, slope = cap * bent, 1 - bent * bent
+        logits, slope = still_hidden(plan.options, logits, cap * bent), 1 - bent * bent
     both = lambda q, k: None if q is None else (q, k)
     fields = both(q.order, k.order), both(q.segment_ids, k.segment_ids)
     mask = all_of(pair_masks(plan.options, *fields)) if masked else None

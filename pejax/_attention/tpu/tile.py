@@ -18,7 +18,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.dropout import finalize
-from pejax._attention.core.masks import pair_masks
+from pejax._attention.core.masks import pair_masks, still_hidden
 from pejax._attention.core.options import Options
 
 LANES = 128
@@ -108,7 +108,7 @@ def tile_logits(plan: Plan, refs: Refs, at: Place) -> tuple[Float[Array, "S T"],
         logits = logits + placed_only(plan, refs, bias)
     if options.soft_cap is not None:
         share = jnp.tanh(logits / options.soft_cap)
-        logits, slope = options.soft_cap * share, 1.0 - share * share
+        logits, slope = still_hidden(options, logits, options.soft_cap * share), 1.0 - share * share
     fields = (_field(plan, refs, name) if name in plan.fields else None for name in ("order", "segment"))
     for allowed in pair_masks(options, *fields, comparable=_signed):
         logits = jnp.where(allowed, logits, -jnp.inf)

@@ -1,0 +1,59 @@
+"""Tables with one number for each offset between two patches of a grid, and their lookup.
+
+    out_r = table[clip(Δ_r + n - 1)]        Δ = key - query, n_a the patches along axis a
+
+The table of a grid (n_0, n_1, ...) has 2n_a - 1 cells along axis a, for the offsets 1 - n_a ... n_a - 1.
+"""
+
+import itertools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Num
+
+from pejax._ops.resize import lookup_embedding
+
+
+def sides_of(name: str, extent: Any, axes: int) -> tuple[int, ...]:
+    """Return the patches along each axis of a known length or grid.
+
+    Raises:
+        ValueError: no extent, or one that is traced or has another number of axes.
+    """
+    sizes = extent if isinstance(extent, tuple) else (extent,)
+    if len(sizes) != axes or not all(isinstance(n, int | np.integer) and n >= 1 for n in sizes):
+        rule = "a known length" if axes == 1 else f"a tuple of {axes} positive ints"
+        raise ValueError(f"{name}: extent must be {rule}, got {extent!r}")
+    return tuple(int(n) for n in sizes if n is not None)
+
+
+def table_cells(sides: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the table of a grid: 2n - 1 cells along an axis of n patches."""
+    return tuple(2 * n - 1 for n in sides)
+
+
+def table_offsets(sides: tuple[int, ...]) -> Int[np.ndarray, "R A"]:
+    """Return the offset of each cell of the table of a grid, the last axis varying fastest."""
+    ranges = [range(1 - n, n) for n in sides]
+    return np.asarray(list(itertools.product(*ranges)), np.int32)
+
+
+def within_table(cells: tuple[int, ...], relative: Int[Array, "R A"]) -> Bool[Array, ""]:
+    """Return whether the table has a cell for every offset."""
+    return jnp.all(jnp.abs(relative) <= (np.asarray(cells) - 1) // 2)
+
+
+def look_up(table: Float[Array, "*cells"], relative: Num[Array, "R A"]) -> Float[Array, " R"]:
+    """Return the number of each offset, in float32; offsets beyond the table read its border.
+
+    Between integers, the numbers are interpolated bicubically (`lookup_embedding`).
+    """
+    reach = (np.asarray(table.shape) - 1) // 2
+    place = jnp.clip(relative, -reach, reach) + reach
+    if jnp.issubdtype(relative.dtype, jnp.integer):
+        strides = np.cumprod([1, *table.shape[:0:-1]])[::-1].astype(np.int32)
+        row = jnp.sum(place.astype(jnp.int32) * strides, axis=-1)
+        return table.reshape(-1).at[row].get(mode="promise_in_bounds").astype(jnp.float32)
+    positions = place if table.ndim > 1 else place[..., 0]
+    return lookup_embedding(table[..., None].astype(jnp.float32), positions)[..., 0]
