@@ -122,13 +122,15 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
             output.pop("metadata", None)
             if output.output_type != "stream":
                 output.metadata = {}
-            if "image/png" in output.get("data", {}):
-                picture = Image.open(io.BytesIO(base64.b64decode(output.data["image/png"])))
+            data = output.get("data", {})
+            if "image/png" in data:
+                picture = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
                 small = io.BytesIO()
                 picture.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
-                output.data["image/png"] = base64.b64encode(small.getvalue()).decode()
+                data["image/png"] = base64.b64encode(small.getvalue()).decode()
+            shown = [output.get("text", ""), *(value for kind, value in data.items() if not kind.startswith("image/"))]
             for path in {str(ROOT), str(Path.home()), sys.prefix}:
-                if path in str({**output, "data": {k: v for k, v in output.get("data", {}).items() if "image" not in k}}):
+                if path in str(shown):
                     raise RuntimeError(f"cell {i} printed a path of this machine: {path}")
 
 
@@ -139,9 +141,9 @@ def main() -> None:
         SystemExit: with status 1, a cell failed or a notebook differs from its script; with 2, an unknown name.
     """
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of notebooks, or how they begin; all if none is named")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="how notebooks begin; all if none is named")
     parser.add_argument("--fast", action="store_true", help="take fewer steps and write nothing")
-    parser.add_argument("--check", action="store_true", help="compare the cells of notebooks and scripts, execute nothing")
+    parser.add_argument("--check", action="store_true", help="compare notebooks with scripts, execute nothing")
     arguments = parser.parse_args()
     chosen = [full for full in names() if not arguments.names or full.startswith(tuple(arguments.names))]
     if strangers := [name for name in arguments.names if not any(full.startswith(name) for full in chosen)]:
