@@ -33,6 +33,8 @@ except ImportError:
 """The first code cell of every notebook."""
 COLORS = 256
 """Of an image; more are not told apart and take more room."""
+UNOPTIMIZED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+"""With few steps, compilation takes most of the time."""
 MOST_BYTES = 1_000_000
 """Of a notebook."""
 
@@ -90,6 +92,7 @@ def execute(notebook: nbformat.NotebookNode, fast: bool) -> None:
     os.environ.pop("PEJAX_FAST", None)
     if fast:
         os.environ["PEJAX_FAST"] = "1"
+        os.environ.setdefault("XLA_FLAGS", UNOPTIMIZED)
     client = NotebookClient(
         notebook,
         timeout=600,
