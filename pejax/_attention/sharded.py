@@ -162,7 +162,7 @@ def _sharded(
     """Return output `(N, T, H, D)` and log-sum-exp `(N, T, H)`, split as the operands are."""
     batch, head, sequence, method = split.batch or None, split.head, split.sequence, ring.attend
     if sequence is not None and split.devices(sequence) > 1:
-        method = METHODS[split.method]
+        method, layout = METHODS[split.method], layout._replace(in_order=False)  # only the first shard begins at 0
     share = ring.Share(options, layout, implementation, sequence or "", split.devices(sequence))
 
     def attend(operands: Operands) -> tuple[Array, Array]:

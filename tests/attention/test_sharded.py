@@ -12,7 +12,17 @@ from cases import Case, close, normal, serves
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
-from pejax import ENCODINGS, Hooks, TokenPositions, dot_product_attention, explain_attention, sharded_attention
+from pejax import (
+    ENCODINGS,
+    Dims,
+    Hooks,
+    TokenPositions,
+    attend,
+    dot_product_attention,
+    explain_attention,
+    init_params,
+    sharded_attention,
+)
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import blockwise, cpu
 from pejax._encoding import merge_params, rotate_keys, rotate_queries
@@ -158,6 +168,22 @@ def test_every_option_on_many_devices_is_that_of_one(name, method):
     if "blind" in OPTIONS[name]:
         assert jnp.isneginf(want[1][1]).any()
     close(got, want, 1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["alibi", "transformer_xl"])  # biases along diagonals, and relative keys
+def test_positions_that_are_not_given_count_over_the_whole_sequence(name, method):
+    dims = Dims(heads=2, head_dim=D, causal=True)
+    encoding = ENCODINGS[name](dims)
+    params = jax.tree.map(lambda leaf: leaf + 0.3, init_params(encoding, jax.random.key(0)))
+    q, k, v = normal(2, 32, 2, D), normal(2, 32, 2, D, seed=1), normal(2, 32, 2, D, seed=2)
+
+    def run(attention, q, k, v, params):
+        out = attend(encoding, q, k, v, params=params, attention=attention, implementation="cpu")
+        return jnp.sum(jnp.sin(out)), out
+
+    got, want = side_by_side(run, (on({"sequence": 4}, method), dot_product_attention), (q, k, v, params))
+    close(got, want, 2e-5)
 
 
 @pytest.mark.parametrize("split", [{"data": 2, "tensor": 2}, {"data": 8, "sequence": 1}])
