@@ -1,12 +1,12 @@
 """What every encoding adds to one attention layer, counted and planned: `python -m benchmarks.costs`.
 
-    FLOPs     those that `pejax.explain` counts for each hook (XLA's count of the lowered program, before fusion), times
-              the tokens or the pairs of tokens that the mask admits, forward pass
+    FLOPs     those that `pejax.explain` counts for each hook (XLA's count of the lowered program, before fusion), at
+              the full length and for all pairs of tokens, masked or not, forward pass
     memory    temporary bytes of `attend`, forward and backward, as XLA plans them for this CPU (`memory_analysis`)
 
-Two settings, float32, one example: a causal text model with 2,048 tokens, and a vision transformer with 14 x 14 patches,
-both with 12 heads of 64 channels. Nothing is timed, so a busy machine gives the same figures. XLA counts the body of a
-loop once: FIRE's program for CPUs has such loops, and its FLOPs are a lower bound.
+Two settings, float32, one example: a causal text model with 2,048 tokens, and a vision transformer with 14 x 14
+patches, both with 12 heads of 64 channels. Nothing is timed, so a busy machine gives the same figures. XLA counts the
+body of a loop once: FIRE's program for CPUs has such loops, and its FLOPs are a lower bound.
 """
 
 import argparse
@@ -29,29 +29,30 @@ SETTINGS = {
 RESULTS = Path(__file__).parent / "results" / "costs.json"
 
 
-def counted(spec: str, dims: Dims) -> dict[str, float]:
+def length(dims: Dims) -> int:
+    """Return the number of tokens of the trained extent."""
+    return math.prod(dims.extent) if isinstance(dims.extent, tuple) else dims.extent or 0
+
+
+def counted(spec: str, dims: Dims) -> dict[str, int]:
     """Return the FLOPs that an encoding adds in every layer, and those before the first layer, by name.
 
     Args:
         spec: of the encoding.
         dims: of the model; their extent is the number of tokens.
     """
-    extent = dims.extent if isinstance(dims.extent, tuple) else (dims.extent or 0,)
-    tokens = math.prod(extent)
-    pairs = tokens * (tokens + 1) // 2 if dims.causal else tokens**2
-    found = {"flops_per_layer": 0.0, "flops_once": 0.0}
-    for hook, flops, unit in costs(make_encoding(spec, dims), dims):
-        times = pairs * dims.heads if "pair" in unit else tokens
-        found["flops_once" if hook == "embed" else "flops_per_layer"] += flops * times
+    tokens = length(dims)
+    found = {"flops_per_layer": 0, "flops_once": 0}
+    for hook, flops, unit in costs(make_encoding(spec, dims), dims, tokens):
+        times = tokens**2 * dims.heads if "pair" in unit else tokens
+        found["flops_once" if hook == "embed" else "flops_per_layer"] += round(flops * times)
     return found
 
 
 def baseline(dims: Dims) -> dict[str, int]:
     """Return the FLOPs of one layer's attention without an encoding: its products of pairs, and its projections."""
-    extent = dims.extent if isinstance(dims.extent, tuple) else (dims.extent or 0,)
-    tokens = math.prod(extent)
-    pairs = tokens * (tokens + 1) // 2 if dims.causal else tokens**2
-    return {"pairs": 4 * dims.width * pairs, "projections": 8 * dims.width**2 * tokens}
+    tokens = length(dims)
+    return {"pairs": 4 * dims.width * tokens**2, "projections": 8 * dims.width**2 * tokens}
 
 
 def measured(names: Sequence[str], settings: dict[str, Dims]) -> dict[str, Any]:
