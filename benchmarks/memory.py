@@ -26,35 +26,34 @@ ALLOWANCE = 8 * 2**20
 
 def planned(spec: str, dtype: str, length: int, heads: int, head_dim: int) -> tuple[int, int]:
     """Return temporary bytes of forward and backward, and the bytes of q, k, v and the output."""
-    encoding, extent, positions = _setting(spec, length, heads, head_dim)
-    causal = not isinstance(extent, tuple)
+    if spec in GRID_ONLY:
+        side = next(side for side in range(math.isqrt(length), 0, -1) if length % side == 0)
+        dims = Dims(heads, head_dim, axes=2, extent=(side, length // side))
+    else:
+        dims = Dims(heads, head_dim, extent=length, causal=True)
+    return temporary(make_encoding(spec, dims), dims, dtype)
+
+
+def temporary(encoding: Encoding, dims: Dims, dtype: str) -> tuple[int, int]:
+    """Return temporary bytes of forward and backward at the trained extent, and the bytes of q, k, v and the output."""
+    assert dims.extent is not None
+    grid = dims.extent if isinstance(dims.extent, tuple) else (dims.extent,)
+    positions = grid_positions(*grid) if dims.axes > 1 else np.arange(*grid, dtype=np.int32)
+    place = jax.ShapeDtypeStruct(positions.shape, positions.dtype)
     params = jax.eval_shape(lambda key: merge_params(encoding.init(key), encoding.init_layer(key)), jax.random.key(0))
-    operand = jax.ShapeDtypeStruct((1, length, heads, head_dim), jnp.dtype(dtype))
+    operand = jax.ShapeDtypeStruct((1, math.prod(grid), dims.heads, dims.head_dim), jnp.dtype(dtype))
 
     @jax.jit
     def both(cotangent: Array, params: dict, q: Array, k: Array, v: Array, positions: Array) -> tuple:
         def forward(params: dict, q: Array, k: Array, v: Array) -> Array:
-            options = {"positions": positions, "extent": extent, "axes": 1 if causal else 2, "causal": causal}
+            options = {"positions": positions, "extent": dims.extent, "axes": dims.axes, "causal": dims.causal}
             return attend(encoding, q, k, v, params=params, embedded=True, **options)
 
         return forward_and_backward(forward)(cotangent, params, q, k, v)
 
-    compiled = both.lower(operand, params, operand, operand, operand, positions).compile()
+    compiled = both.lower(operand, params, operand, operand, operand, place).compile()
     plan: Any = compiled.memory_analysis()
     return plan.temp_size_in_bytes, 4 * operand.dtype.itemsize * math.prod(operand.shape)
-
-
-def _setting(
-    spec: str, length: int, heads: int, head_dim: int
-) -> tuple[Encoding, int | tuple[int, int], jax.ShapeDtypeStruct]:
-    """Return the encoding, its extent and the positions."""
-    if spec in GRID_ONLY:
-        side = next(side for side in range(math.isqrt(length), 0, -1) if length % side == 0)
-        dims = Dims(heads, head_dim, axes=2, extent=(side, length // side))
-        positions = grid_positions(side, length // side)
-        return make_encoding(spec, dims), (side, length // side), jax.ShapeDtypeStruct(positions.shape, positions.dtype)
-    dims = Dims(heads, head_dim, extent=length, causal=True)
-    return make_encoding(spec, dims), length, jax.ShapeDtypeStruct((length,), jnp.int32)
 
 
 def measure(spec: str, dtype: str, lengths: tuple[int, ...], heads: int, head_dim: int, say: Say) -> Column:

@@ -91,7 +91,15 @@ SECTIONS: dict[str, list[Item]] = {
         Item("plot_logit_terms", "alibi", "logit_terms_on_a_grid", "The terms on an image: its bias is symmetric."),
         Item("plot_t5_buckets", "t5", "t5_buckets",
              "T5's buckets. Bidirectional, keys before the query have 0 to 15 and keys after it 17 to 31."),
+        Item("plot_bias_curves", "t5", "bias_curves",
+             "T5's bias before training: each head draws a number for every bucket. Far keys share"
+             " one."),
         Item("plot_bias_curves", "kerple", "bias_curves", "KERPLE before training: a logarithm of the distance."),
+        Item("plot_bias_curves", "fire", "bias_curves",
+             "FIRE before training: a small network of the logarithm of the distance. From the threshold on, the distance"
+             " is divided by the position of the query, so longer inputs read the same range of the network."),
+        Item("plot_grid_bias", "fire", "grid_bias",
+             "FIRE on an image before training: one network for rows and one for columns, added."),
         Item("plot_shaw_table", "shaw", "shaw_table", "Shaw's table: beyond the clip all keys share a row."),
         Item("plot_transformer_xl_terms", "transformer_xl", "transformer_xl_terms",
              "The four terms of Transformer-XL. In the last two any query is asked, so their rows are alike, or shifted."),

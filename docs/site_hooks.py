@@ -1,17 +1,40 @@
 """Show files from outside of docs/ on the site, with the links that GitHub needs left as they are.
 
 The pages in docs/ link to `../benchmarks/RESULTS.md` and show `../benchmarks/figures/*.png`. On the site these files
-sit next to the pages, so a leading `../` is dropped. CONTRIBUTING.md and CHANGELOG.md link to `docs/*.md` instead.
+sit next to the pages, so the last `../` is dropped. CONTRIBUTING.md and CHANGELOG.md link to `docs/*.md` instead.
+
+A fence of LaTeX, ```math, becomes MathML while the site is built: the browser draws it without JavaScript, and GitHub
+draws the same fence in its own way.
 """
 
 import re
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 SHOWN = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/figures/*.png", "examples/*.py")
+
+
+def formula(source: str, *_: Any, **__: Any) -> str:
+    """Return a formula as MathML.
+
+    Raises:
+        ValueError: LaTeX with a command that the converter does not know.
+    """
+    made = convert(source.strip(), display="block")
+    if "\\" in made:
+        raise ValueError(f"a command of this formula is unknown: {source}")
+    return f'<div class="formula">{made}</div>'
+
+
+def on_config(config: Any) -> Any:
+    """Have fences of LaTeX converted."""
+    fence = {"name": "math", "class": "formula", "format": formula}
+    config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [fence]
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -27,4 +50,5 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links between docs/ and the rest of the repository into links within the site."""
     if page.file.src_uri in SHOWN:
         return re.sub(r"\]\(docs/", "](", markdown)
-    return markdown if "/" in page.file.src_uri else re.sub(r"\]\(\.\./", "](", markdown)
+    up = "../" * page.file.src_uri.count("/")
+    return re.sub(rf"\]\({re.escape(up)}\.\./", f"]({up}", markdown)

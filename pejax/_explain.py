@@ -69,10 +69,16 @@ def count_params(init: Callable[[Array], Params]) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
-def costs(encoding: Encoding, dims: Dims) -> list[tuple[str, float, str]]:
-    """Return `(hook, floating point operations, unit)` for every hook that computes, counted on 64 tokens.
+def costs(encoding: Encoding, dims: Dims, tokens: int = TOKENS) -> list[tuple[str, float, str]]:
+    """Return `(hook, floating point operations, unit)` for every hook that computes.
 
     The unit is what the operations are counted per: a token, or a pair of tokens.
+
+    Args:
+        encoding: the record.
+        dims: of the model.
+        tokens: of the arrays that hooks are counted on. What a hook of pairs computes once per token (Shaw's product of
+            a query and the table) weighs less per pair, the more there are.
     """
     params = merge_params(*(init(jax.random.key(0)) for init in (encoding.init, encoding.init_layer)))
     params = adapt(encoding, params, dims.extent or (TOKENS if dims.axes == 1 else (8,) * dims.axes))
@@ -81,27 +87,27 @@ def costs(encoding: Encoding, dims: Dims) -> list[tuple[str, float, str]]:
     x, q, k, head, weights = (
         jnp.zeros(shape, jnp.float32)
         for shape in (
-            (TOKENS, dims.width),
-            (TOKENS, dims.heads, dims.head_dim),
-            (TOKENS, dims.kv_heads, dims.head_dim),
-            (TOKENS, dims.head_dim),
-            (TOKENS, TOKENS),
+            (tokens, dims.width),
+            (tokens, dims.heads, dims.head_dim),
+            (tokens, dims.kv_heads, dims.head_dim),
+            (tokens, dims.head_dim),
+            (tokens, tokens),
         )
     )
-    positions = jnp.zeros((TOKENS,) if dims.axes == 1 else (TOKENS, dims.axes), jnp.int32)
+    positions = jnp.zeros((tokens,) if dims.axes == 1 else (tokens, dims.axes), jnp.int32)
     token, layer, pair = "per token", "per token and layer", "per pair of tokens, layer and head"
     calls = [
-        ("embed", encoding.embed, (params, x, positions), TOKENS, token),
-        ("rotate (queries)", encoding.rotate, (params, q, positions), TOKENS, layer),
+        ("embed", encoding.embed, (params, x, positions), tokens, token),
+        ("rotate (queries)", encoding.rotate, (params, q, positions), tokens, layer),
         (
             "rotate (keys)",
             encoding.rotate_keys or encoding.rotate,
             (params, k, positions),
-            TOKENS,
+            tokens,
             f"{token} and layer",
         ),
-        ("bias", pair_bias(encoding), (params_h, head, head, positions, positions), TOKENS**2, pair),
-        ("relative_values", encoding.relative_values, (params_h, weights, positions, positions), TOKENS**2, pair),
+        ("bias", pair_bias(encoding), (params_h, head, head, positions, positions), tokens**2, pair),
+        ("relative_values", encoding.relative_values, (params_h, weights, positions, positions), tokens**2, pair),
     ]
     return [(name, _flops(hook, *args) / count, unit) for name, hook, args, count, unit in calls if hook is not None]
 

@@ -276,3 +276,18 @@ def test_the_models_compared_have_the_same_parameters():
         assert count(theirs) == steps.parameters(steps.gpt(steps.GPT, pe, "float32"))
     theirs = peers_steps.vit_model(steps.VIT, steps.PATCH, steps.CHANNELS)
     assert count(theirs) == steps.parameters(steps.vit(steps.VIT, "learned", "float32"))
+
+
+def test_costs_of_an_encoding_are_those_of_its_formula():
+    from benchmarks import costs
+
+    dims = costs.Dims(heads=2, head_dim=8, extent=16, causal=True)
+    assert costs.baseline(dims) == {"pairs": 2 * 2 * 2 * 8 * 16 * 16, "projections": 4 * 2 * 16 * 16 * 16}
+    assert costs.counted("none", dims) == {"flops_per_layer": 0, "flops_once": 0}
+    alibi = costs.counted("alibi", dims)  # a difference, its size, a product with the slope, a sign: for every pair
+    assert alibi["flops_once"] == 0
+    assert 3 * 2 * 16 * 16 <= alibi["flops_per_layer"] <= 6 * 2 * 16 * 16
+    assert costs.counted("sinusoidal", dims)["flops_once"] > 0
+    record = costs.measured(["none", "rope"], {"text": dims})
+    none, rope = (record["encodings"][name]["text"]["temporary_bytes"] for name in ("none", "rope"))
+    assert rope > none

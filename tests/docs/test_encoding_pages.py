@@ -1,0 +1,90 @@
+"""The pages of the encodings are those that their generator writes, and its tables are read strictly."""
+
+import importlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import costs
+from pejax.encodings import ENCODINGS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture
+def generator(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    return importlib.import_module("make_encoding_pages")
+
+
+def test_pages_are_those_that_the_generator_writes(generator):
+    """Parameters are counted anew; figures come from the committed results."""
+    written = generator.pages()
+    assert {path.stem for path in written if path.parent.name == "encodings"} == set(ENCODINGS)
+    assert {path.name for path in (DOCS / "encodings").iterdir()} == {f"{name}.md" for name in ENCODINGS}
+    for path, text in written.items():
+        assert path.read_text() == text, f"{path.name} is old: run python docs/make_encoding_pages.py"
+
+
+def test_every_page_is_in_the_navigation_and_linked_from_the_guide():
+    navigation, guide = (ROOT / "mkdocs.yml").read_text(), (DOCS / "encodings.md").read_text()
+    for name in ENCODINGS:
+        assert navigation.count(f"- encodings/{name}.md\n") == 1
+        assert f"(encodings/{name}.md)" in guide
+
+
+def test_links_and_pictures_of_the_pages_exist():
+    headings = {
+        page: re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE) for page in (DOCS / "reference").iterdir()
+    }
+    for page in (DOCS / "encodings").iterdir():
+        targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+        assert any(target.endswith((".png", ".gif")) for target in targets), page.name
+        for target in targets:
+            path, _, anchor = target.partition("#")
+            if not path.startswith("https://"):
+                linked = (page.parent / path).resolve()
+                assert linked.exists(), target
+                assert not anchor or anchor in headings[linked], target
+
+
+def test_formulas_become_mathml(monkeypatch):
+    pytest.importorskip("latex2mathml", reason="the docs extra")
+    pytest.importorskip("mkdocs", reason="the docs extra")
+    monkeypatch.syspath_prepend(str(DOCS))
+    hooks = importlib.import_module("site_hooks")
+    for page in (DOCS / "encodings").iterdir():
+        for source in re.findall(r"```math\n(.*?)```", page.read_text(), re.DOTALL):
+            assert hooks.formula(source).startswith('<div class="formula"><math')
+    with pytest.raises(ValueError, match="unknown"):
+        hooks.formula(r"\nothing{x}")
+
+
+def test_a_table_of_another_shape_is_refused(generator, tmp_path):
+    measured = importlib.import_module("measured")
+    page = tmp_path / "results.md"
+    rows = ["| encoding | 1 | **2** |", "|---|---:|---:|", "| a | **3** | 4 |", "| a + b | 5 | 6 |"]
+    page.write_text("\n".join(["# R", "", "## T", "", "text", "", *rows, ""]))
+    table = measured.read_table(page, "## T", ["1", "2"])
+    assert table.rows == {"a": ("3", "4"), "a + b": ("5", "6")}
+    assert table.of("a") == table.rows
+    assert table.of("b") == {}
+    for heading, columns in (("## T", ["1"]), ("## T", ["1", "3"]), ("## U", ["1", "2"])):
+        with pytest.raises(ValueError, match="must have"):
+            measured.read_table(page, heading, columns)
+    page.write_text(page.read_text() + "| c | 7 |\n")
+    with pytest.raises(ValueError, match="another length"):
+        measured.read_table(page, "## T", ["1", "2"])
+    with pytest.raises(ValueError, match="table: costs"):
+        generator.filled("no marks", {"costs": ""})
+
+
+def test_costs_are_kept_for_every_encoding_in_every_setting():
+    kept = json.loads(costs.RESULTS.read_text())
+    assert set(kept["encodings"]) == set(ENCODINGS)
+    for name, settings in kept["encodings"].items():
+        assert set(settings) == set(costs.SETTINGS), name
+    assert kept["attention_flops"] == {setting: costs.baseline(dims) for setting, dims in costs.SETTINGS.items()}
