@@ -20,6 +20,7 @@ from pejax._encodings.cpb import cpb_bias
 from pejax._encodings.fire import fire_bias
 from pejax._encodings.kerple import kerple_bias
 from pejax._encodings.lookhere import lookhere_bias, lookhere_cones, lookhere_slopes
+from pejax._encodings.relative_table import relative_table_bias
 from pejax._encodings.rope import pairing_permutation, rope_frequencies
 from pejax._encodings.rope_axial import rope_axial_frequencies
 from pejax._encodings.rope_mixed import rope_mixed_frequencies
@@ -92,6 +93,7 @@ __all__ = [
     "merge_params",
     "packed_positions",
     "pairing_permutation",
+    "relative_table_bias",
     "resize_embedding",
     "rope_apply",
     "rope_axial_frequencies",

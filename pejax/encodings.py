@@ -10,6 +10,7 @@ from pejax._encodings.kerple import kerple
 from pejax._encodings.learned import learned
 from pejax._encodings.lookhere import lookhere
 from pejax._encodings.none import none
+from pejax._encodings.relative_table import relative_table
 from pejax._encodings.rope import rope
 from pejax._encodings.rope_axial import rope_axial
 from pejax._encodings.rope_mixed import rope_mixed
@@ -27,6 +28,7 @@ __all__ = [
     "learned",
     "lookhere",
     "none",
+    "relative_table",
     "rope",
     "rope_axial",
     "rope_mixed",
@@ -44,6 +46,7 @@ ENCODINGS: dict[str, Callable[..., Encoding]] = {
     "learned": learned,
     "lookhere": lookhere,
     "none": none,
+    "relative_table": relative_table,
     "rope": rope,
     "rope_axial": rope_axial,
     "rope_mixed": rope_mixed,

@@ -49,7 +49,7 @@ def look_up(table: Float[Array, "*cells"], relative: Num[Array, "R A"]) -> Float
 
     Between integers, the numbers are interpolated bicubically (`lookup_embedding`).
     """
-    reach = (np.asarray(table.shape) - 1) // 2
+    reach = ((np.asarray(table.shape) - 1) // 2).astype(relative.dtype)
     place = jnp.clip(relative, -reach, reach) + reach
     if jnp.issubdtype(relative.dtype, jnp.integer):
         strides = np.cumprod([1, *table.shape[:0:-1]])[::-1].astype(np.int32)

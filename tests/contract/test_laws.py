@@ -29,6 +29,7 @@ VARIANTS = {
     "learned(extend='resize')": "sequence",
     "learned(factorized=True)": "image",
     "lookhere(fov=180, slope_scale=0.5, depth=1.0)": "image",
+    "relative_table(share='model')": "image",
     "rope(rotary_dim=4, base=500.0, pairing='half')": "causal",
     "rope(extend='dynamic_ntk+linear(factor=2)')": "sequence",
     "rope(extend='yarn(factor=4, attention_factor=1)')": "sequence",

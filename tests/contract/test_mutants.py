@@ -19,12 +19,33 @@ import pytest
 from cases import Case
 
 from pejax._attention.core import hooks, masks
-from pejax._encodings import alibi, cpb, factory, fire, lookhere, rope, rope_axial, rope_mixed, sinusoidal, t5
+from pejax._encodings import (
+    alibi,
+    cpb,
+    factory,
+    fire,
+    lookhere,
+    relative_table,
+    rope,
+    rope_axial,
+    rope_mixed,
+    sinusoidal,
+    t5,
+)
 from pejax._extensions import base as scaling
 from pejax._extensions import llama3, longrope, ntk, yarn
 from pejax._ops import offset_table, phases, relative, rotary
 from tests.contract import test_positions
-from tests.encodings import test_alibi, test_cpb, test_kerple_fire, test_lookhere, test_rotary, test_sinusoidal, test_t5
+from tests.encodings import (
+    test_alibi,
+    test_cpb,
+    test_kerple_fire,
+    test_lookhere,
+    test_relative_table,
+    test_rotary,
+    test_sinusoidal,
+    test_t5,
+)
 from tests.extensions import test_frequencies as test_extension
 from tests.ops import test_phases
 
@@ -114,6 +135,11 @@ HIDDEN = [
     functools.partial(test_lookhere.test_hidden_keys_stay_hidden_in_every_implementation, "cpu", 3.0),
     test_lookhere.test_other_peoples_layers_hide_keys_past_a_soft_cap_too,
     functools.partial(test_lookhere.test_a_model_gives_every_layer_the_slopes_of_its_depth, 3),
+]
+TABLE = [
+    test_relative_table.test_every_offset_reads_its_own_cell,
+    functools.partial(test_relative_table.test_offsets_beyond_the_table_read_its_border, jnp.int32),
+    test_relative_table.test_the_record_resamples_the_table_to_another_grid,
 ]
 YARN = [
     functools.partial(test_extension.test_every_pair_is_what_a_loop_in_double_precision_says, "yarn"),
@@ -381,6 +407,20 @@ MUTANTS = {
         HIDDEN,
     ),
     "lookhere: not said to hide": (hooks.bound_hooks, "if encoding.hides else ()", "if False else ()", HIDDEN),
+    "relative_table: query - key": (
+        relative_table.relative_table_bias,
+        "relative.reshape(-1, axes)",
+        "-relative.reshape(-1, axes)",
+        TABLE,
+    ),
+    "relative_table: wraps around": (
+        offset_table.look_up,
+        "jnp.clip(relative, -reach, reach)",
+        "(relative + reach) % (2 * reach + 1) - reach",
+        TABLE,
+    ),
+    "relative_table: axes swapped": (offset_table.look_up, "table.shape[:0:-1]", "table.shape[:-1]", TABLE),
+    "relative_table: another kernel": (relative_table.relative_table, "method=method", 'method="bilinear"', TABLE),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
 }
 

@@ -19,6 +19,7 @@ NAMES = [
     "kerple(variant='power')",
     "fire",
     "fire(signed=True)",
+    "relative_table",
     "shaw",
     "transformer_xl",
 ]
