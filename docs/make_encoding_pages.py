@@ -38,7 +38,7 @@ def acts_on(encoding: pejax.Encoding) -> str:
 def in_words(name: str) -> str:
     """Return what `pejax.explain` says of the hooks, as a list."""
     lines = pejax.explain(pejax.make_encoding(name, TEXT)).splitlines()
-    kept = [line for line in lines if not line.startswith(("parameters:", "cost:"))]
+    kept = [line for line in lines if not line.startswith(("encoding:", "parameters:", "cost:"))]
     return "\n".join(f"- {line}" for line in kept)
 
 
@@ -89,6 +89,8 @@ def extrapolation(name: str, found: Measurements) -> str:
         if rows:
             head = [f"**{column}**" if column == trained else column for column in table.columns]
             parts.append(f"{title}; the trained one is in bold.\n\n{markdown_table(['', *head], rows)}")
+    if not parts:
+        return "Not measured yet."
     parts.append(
         "One run each, with seed 0, of small models on small data. See [Results](../results.md) for how they were"
         " trained and for all encodings next to each other."

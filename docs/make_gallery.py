@@ -100,6 +100,11 @@ SECTIONS: dict[str, list[Item]] = {
              " is divided by the position of the query, so longer inputs read the same range of the network."),
         Item("plot_grid_bias", "fire", "grid_bias",
              "FIRE on an image before training: one network for rows and one for columns, added."),
+        Item("plot_grid_bias", "cpb", "grid_bias",
+             "The continuous position bias before training: one small network of the offset, which tells directions apart."),
+        Item("plot_grid_bias", "lookhere", "grid_bias",
+             "LookHere: each head sees a cone of patches, and those that it sees count for less with their distance. Gray"
+             " patches are hidden."),
         Item("plot_shaw_table", "shaw", "shaw_table", "Shaw's table: beyond the clip all keys share a row."),
         Item("plot_transformer_xl_terms", "transformer_xl", "transformer_xl_terms",
              "The four terms of Transformer-XL. In the last two any query is asked, so their rows are alike, or shifted."),
