@@ -209,7 +209,7 @@ figure, ax = plt.subplots(figsize=(7, 4.2), layout="constrained")
 for (name, error), marker in zip(errors.items(), "^so", strict=True):
     ax.loglog(octaves, np.maximum(error, 1e-9), marker=marker, base=10, label=name)
 ax.axhline(np.pi, color="0.5", linestyle="--", linewidth=1)
-ax.text(octaves[0], 0.7, "half a turn: the angle is random", color="0.4", fontsize=9)
+ax.text(octaves[0], 0.7, "half a turn", color="0.4", fontsize=9)
 ax.set(xlabel="position (tokens)", ylabel="largest error of an angle (radians)", ylim=(1e-9, 1e6))
 ax.set_title("Rotation angles for base 10,000 and 64 channels")
 ax.grid(alpha=0.3)
@@ -217,7 +217,7 @@ ax.legend(loc="upper left")
 plt.show()
 
 for name, error in errors.items():
-    print(f"{name:36} at 4,096 tokens {error[8]:.0e} rad   at 2^24 tokens {error[-1]:.0e} rad")
+    print(f"{name:36} at 4,096 tokens {error[8]:.1e} rad   at 2^24 tokens {error[-1]:.1e} rad")
 assert max(errors["pejax"]) < 2e-6 < 0.2 < errors["float32 product"][-1] < 0.5
 
 # %% [markdown]

@@ -156,7 +156,7 @@ def main() -> None:
     Raises:
         SystemExit: with status 1, a cell failed or a notebook differs from its script; with 2, an unknown name.
     """
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="how notebooks begin; all if none is named")
     parser.add_argument("--fast", action="store_true", help="take fewer steps and write nothing")
     parser.add_argument("--check", action="store_true", help="compare notebooks with scripts, execute nothing")
