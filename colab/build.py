@@ -31,8 +31,10 @@ except ImportError:
     %pip install -q "pejax[train,visualize] @ git+{REPOSITORY}"
     import pejax"""
 """The first code cell of every notebook."""
-COLORS = 200
+COLORS = 256
 """Of an image; more are not told apart and take more room."""
+UNOPTIMIZED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+"""With few steps, compilation takes most of the time."""
 MOST_BYTES = 1_000_000
 """Of a notebook."""
 
@@ -90,6 +92,7 @@ def execute(notebook: nbformat.NotebookNode, fast: bool) -> None:
     os.environ.pop("PEJAX_FAST", None)
     if fast:
         os.environ["PEJAX_FAST"] = "1"
+        os.environ.setdefault("XLA_FLAGS", UNOPTIMIZED)
     client = NotebookClient(
         notebook,
         timeout=600,
@@ -103,7 +106,18 @@ def execute(notebook: nbformat.NotebookNode, fast: bool) -> None:
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         done = [i for i, cell in enumerate(notebook.cells) if cell.get("execution_count")]
         failed = max(done, default=0)
-        raise RuntimeError(f"cell {failed}:\n{notebook.cells[failed].source}\n\n{error}") from None
+        raise RuntimeError(f"cell {failed}: {error}") from None
+
+
+def joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Return the outputs with what was printed in one go as one of them, however the kernel sent it."""
+    result: list[nbformat.NotebookNode] = []
+    for output in outputs:
+        if result and output.output_type == result[-1].output_type == "stream" and output.name == result[-1].name:
+            result[-1].text += output.text
+        else:
+            result.append(output)
+    return result
 
 
 def tidy(notebook: nbformat.NotebookNode) -> None:
@@ -116,6 +130,8 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
 
     for i, cell in enumerate(notebook.cells):
         cell.metadata = {}
+        if cell.cell_type == "code":
+            cell.outputs = joined(cell.outputs)
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
                 raise RuntimeError(f"cell {i} wrote to stderr:\n{output.text}")
