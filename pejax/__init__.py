@@ -42,7 +42,14 @@ from pejax._extensions.yarn import extend_yarn
 from pejax._make import make_encoding
 from pejax._ops.resize import lookup_embedding, resize_embedding
 from pejax._ops.rotary import rope_apply
-from pejax._positions import TokenPositions, grid_positions, packed_positions, segment_positions
+from pejax._positions import (
+    TokenPositions,
+    augment_positions,
+    grid_positions,
+    normalized_positions,
+    packed_positions,
+    segment_positions,
+)
 from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS
 
@@ -63,6 +70,7 @@ __all__ = [
     "attention_fn",
     "attention_hooks",
     "attention_weights",
+    "augment_positions",
     "caches_rotated_keys",
     "cpb_bias",
     "dot_product_attention",
@@ -91,6 +99,7 @@ __all__ = [
     "make_encoding",
     "merge_attention",
     "merge_params",
+    "normalized_positions",
     "packed_positions",
     "pairing_permutation",
     "relative_table_bias",

@@ -1,16 +1,17 @@
-"""Positions of tokens, of the patches of a grid, and of packed sequences.
+"""Positions of tokens, of the patches of a grid, and of packed sequences; coordinates, and their noise in training.
 
 Tokens without a position (CLS, registers) are neither rotated nor embedded.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Num
+from jaxtyping import Array, Bool, Float, Int, Key, Num
 
 from pejax._encoding import Encoding, Params
 from pejax._ops.checks import check_choice, check_ids, check_position_type
@@ -143,3 +144,103 @@ def packed_positions(segment_ids: Int[Array, "*B T"]) -> TokenPositions:
     order = jnp.broadcast_to(jnp.arange(segment_ids.shape[-1], dtype=jnp.int32), segment_ids.shape)
     positions = jnp.where(segment_ids != 0, segment_positions(segment_ids), 0)
     return TokenPositions(positions, order, segment_ids=segment_ids)
+
+
+def normalized_positions(
+    positions: Num[Array, "..."], extent: int | tuple[int, ...], by: str = "separate"
+) -> Float[Array, "..."]:
+    """Return the centers of patches as coordinates between -1 and 1: `p'_a = 2 (p_a + 1/2) / N_a - 1`.
+
+    N is the side of the same axis, or one side for all axes, which keeps the shape of the picture.
+
+    Args:
+        positions: `(*B, T)` in tokens where the extent is a length, or `(*B, T, A)` in patches; from 0.
+        extent: the current length or grid.
+        by: "separate": N_a = L_a, so that every axis runs from -1 to 1; "min" or "max": N is the shortest or the
+            longest side, as in DINOv3's `normalize_coords`.
+
+    Returns:
+        Coordinates in float32, or in float64 if the positions are.
+
+    Raises:
+        ValueError: an unknown `by`, a side below 1, or positions without the axes of the extent.
+        TypeError: positions that are neither integers nor floats of at least 32 bits.
+
+    Reference:
+        Siméoni et al. 2025, "DINOv3" (arXiv 2508.10104), section 3.2; code: `rope_position_encoding.py`.
+
+    Examples:
+        >>> normalized_positions(jnp.arange(4), 4).tolist()
+        [-0.75, -0.25, 0.25, 0.75]
+    """
+    check_choice("by", by, ("separate", "min", "max"))
+    check_position_type(positions)
+    sides = extent if isinstance(extent, tuple) else (extent,)
+    if min(sides) < 1:
+        raise ValueError(f"extent must be positive, got {extent}")
+    if isinstance(extent, tuple) and positions.shape[-1:] != (len(sides),):
+        raise ValueError(f"positions must end in the {len(sides)} axes of extent={extent}, got {positions.shape}")
+    wide = jnp.float64 if positions.dtype == jnp.float64 else jnp.float32
+    unit = {"separate": sides, "min": (min(sides),) * len(sides), "max": (max(sides),) * len(sides)}[by]
+    units = jnp.asarray(unit if isinstance(extent, tuple) else unit[0], wide)
+    return 2.0 * (positions.astype(wide) + 0.5) / units - 1.0
+
+
+def augment_positions(
+    key: Key[Array, ""],
+    positions: Num[Array, "..."],
+    *,
+    shift: float = 0.0,
+    jitter: float = 1.0,
+    rescale: float = 1.0,
+    noise: float = 0.0,
+) -> Num[Array, "..."]:
+    """Shift, stretch and disturb positions at random, for training: `p'_a = r · j_a · (p_a + s_a + e_a)`.
+
+    s_a is uniform in ±shift and j_a log-uniform in 1/jitter ... jitter, both one number per axis; r is log-uniform in
+    1/rescale ... rescale, one number for all axes; e is uniform in ±noise, one number per token and axis. All but e are
+    drawn once per call, as in DINOv3, for the whole batch. For one draw per image, use `jax.vmap` over keys.
+
+    Args:
+        key: a JAX random key.
+        positions: `(T,)` on one axis, or `(*B, T, A)`; in any unit, such as that of `normalized_positions`.
+        shift: the largest shift, in the unit of the positions.
+        jitter: the largest factor of an axis.
+        rescale: the largest factor of all axes.
+        noise: the largest shift of a single token, in the unit of the positions.
+
+    Returns:
+        Positions in float32, or in float64 if they are; the positions unchanged if nothing is asked for.
+
+    Raises:
+        ValueError: a negative shift or noise, or a jitter or rescale below 1.
+        TypeError: positions that are neither integers nor floats of at least 32 bits.
+
+    Reference:
+        Siméoni et al. 2025, "DINOv3" (arXiv 2508.10104), section 3.2; code: `rope_position_encoding.py`: shift, jitter
+        and rescale.
+        Likhomanenko et al. 2021, "CAPE" (arXiv 2106.03143), section 3: shifts of single tokens.
+
+    Examples:
+        >>> centers = normalized_positions(grid_positions(2, 2), (2, 2))
+        >>> augment_positions(jax.random.key(0), centers, shift=0.1, jitter=1.1, rescale=2.0).shape
+        (4, 2)
+    """
+    check_position_type(positions)
+    for name, value, least in (
+        ("shift", shift, 0),
+        ("jitter", jitter, 1),
+        ("rescale", rescale, 1),
+        ("noise", noise, 0),
+    ):
+        if not least <= value < math.inf:
+            raise ValueError(f"{name} must be a finite number from {least}, got {value}")
+    if (shift, jitter, rescale, noise) == (0, 1, 1, 0):
+        return positions
+    wide = jnp.float64 if positions.dtype == jnp.float64 else jnp.float32
+    by_axis = positions.shape[-1:] if positions.ndim > 1 else ()
+    keys = jax.random.split(key, 4)
+    uniform = lambda key, shape, most: jax.random.uniform(key, shape, wide, -1.0, 1.0) * most
+    moved = positions.astype(wide) + uniform(keys[0], by_axis, shift) + uniform(keys[3], positions.shape, noise)
+    stretch = uniform(keys[1], by_axis, math.log(jitter)) + uniform(keys[2], (), math.log(rescale))
+    return moved * jnp.exp(stretch)
