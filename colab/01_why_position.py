@@ -4,7 +4,7 @@
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/pejax/pejax/blob/main/colab/01_why_position.ipynb)
 #
 # Attention computes a weighted mean, and a mean does not know the order of its terms. You will see that "dog bites man"
-# and "man bites dog" give every word the same output, to the last bits of float32. Then you will see all twelve encodings
+# and "man bites dog" give every word the same output, to the last bits of float32. Then you will see all the encodings
 # of pejax in one picture, and which step of attention each one changes. A few numbers that are often written about
 # sinusoids and about the history of encodings are computed along the way.
 
@@ -96,15 +96,16 @@ assert order_effect("none", dims) < 1e-5 < 1e-1 < order_effect("none", causal_di
 
 # %%
 everything = ["none", "sinusoidal", "learned", "rope", "rope_axial", "rope_mixed"]
-everything += ["alibi", "kerple", "fire", "t5", "transformer_xl", "shaw"]
+everything += ["alibi", "kerple", "fire", "cpb", "lookhere", "t5", "relative_table", "transformer_xl", "shaw"]
 assert set(everything) == set(pejax.ENCODINGS)
 effects = {name: order_effect(name, dims) for name in everything}
 for name, effect in effects.items():
     print(f"{name:15} {effect:8.1e}")
-assert all(effect > 1e-3 for name, effect in effects.items() if name != "none")
+assert all(effect > 1e-4 for name, effect in effects.items() if name not in ("none", "relative_table"))
 
 # %% [markdown]
-# Every encoding but `none` breaks the symmetry. The next picture shows how, for our sentence of three words. Left and
+# Every encoding but `none` breaks the symmetry; the table of `relative_table` starts at 0 and breaks it once it is
+# trained. The next picture shows how, for our sentence of three words. Left and
 # middle are what attention puts out for each word in the two sentences. Right is the difference: where it is 0, the
 # encoding does not tell who bites.
 
@@ -156,7 +157,7 @@ for name, encoding in encodings.items():
 # *Computed:* `sinusoidal` and `learned` have the hook `embed` and no other. They are added to the tokens, before the
 # projections, so their effect on a logit depends on the learned `W_q` and `W_k`.
 #
-# Now all twelve at once. Every token of the sequence is the *same* word, so content cannot tell two tokens apart: every
+# Now all of them at once. Every token of the sequence is the *same* word, so content cannot tell two tokens apart: every
 # structure that you see comes from position. Rows are queries, columns are keys, colors are logits of head 0 minus
 # their mean.
 
@@ -166,12 +167,13 @@ word = jnp.tile(jax.random.normal(jax.random.key(6), dims.width), (32, 1))
 probe = Probe(word, kernels[0], kernels[1], jnp.arange(32))
 longer = pejax.Dims(heads=4, head_dim=16, extent=32)
 
-figure, axes = plt.subplots(3, 4, figsize=(9.5, 7.8), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(3, 5, figsize=(11.5, 7.6), sharex=True, sharey=True, layout="constrained")
 for ax, name in zip(axes.flat, everything, strict=True):
     encoding = pejax.make_encoding(name, longer)
     logits = dense_terms(encoding, pejax.init_params(encoding, jax.random.key(5)), longer, probe).logits[0]
-    logits -= logits.mean()
-    top = float(jnp.abs(logits).max())
+    logits = jnp.where(jnp.isfinite(logits), logits, jnp.nan)  # lookhere hides keys; they stay white
+    logits -= jnp.nanmean(logits)
+    top = float(jnp.nanmax(jnp.abs(logits)))
     image = ax.imshow(logits, cmap="RdBu_r", vmin=-max(top, 1e-3), vmax=max(top, 1e-3))
     where = steps(encoding)
     ax.set_title(f"{name}\n{' and '.join(where)}", fontsize=9, color=COLORS[where[0]])
@@ -182,8 +184,8 @@ figure.suptitle("Logits between copies of one word: what each encoding sees, and
 plt.show()
 # %% [markdown]
 # Diagonal stripes mean that only the distance counts. `sinusoidal` and `learned` have no such stripes: their logits
-# depend on both positions. Learned parameters (`learned`, `shaw`, `transformer_xl`, `t5`, `fire`) are initial ones, so
-# their pictures are what training starts from. `rope_axial` equals `rope` up to its base here, because a sequence has one
+# depend on both positions. Learned parameters (`learned`, `shaw`, `transformer_xl`, `t5`, `relative_table`, `fire`,
+# `cpb`) are initial ones, so their pictures are what training starts from. `rope_axial` equals `rope` up to its base here, because a sequence has one
 # axis.
 #
 # `explain` says the same in words:

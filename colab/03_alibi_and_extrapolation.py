@@ -281,7 +281,7 @@ if not FAST:
 # *Computed:* RoPE is as good as ALiBi at the trained length, and its perplexity grows at once beyond it. ALiBi stays flat.
 # A sinusoid gets worse too, and a learned table is refused. This is one run per encoding with one seed, of a model that
 # two CPU cores train in half a minute. The [results](https://github.com/pejax/pejax/blob/main/docs/results.md) have all
-# twelve encodings on a larger model and four times as much text. There RoPE is clearly ahead at the trained length, with
+# more encodings on a larger model and four times as much text. There RoPE is clearly ahead at the trained length, with
 # 5.35 against ALiBi's 5.79, and breaks in the same way.
 #
 # "Flat" is not "better with more context": the steep heads see a few tokens, and what they do not see cannot help. And

@@ -1,7 +1,7 @@
 """Exact phases: cosines and sines of position · frequency for sinusoidal and rotary encodings, at any position.
 
 An angle is position · frequency, needed modulo one turn (2π). A float32 product is 0.02 rad off at position 10^6 and
-0.4 rad at 2^24, so angles are held in turns, as integers:
+0.5 rad at 2^24, so angles are held in turns, as integers:
 
     phase = round(2^32 · position · frequency / 2π) mod 2^32
 
