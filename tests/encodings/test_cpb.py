@@ -152,7 +152,7 @@ def test_it_is_the_bias_of_transformers_less_8():
     layer = swin.Swinv2SelfAttention(configuration, dim=24, num_heads=3, window_size=(7, 7)).eval()
     with torch.no_grad():
         for weights in layer.continuous_position_bias_mlp.parameters():
-            weights.mul_(20)
+            weights.copy_(torch.tensor(np.array(0.3 * normal(*weights.shape, seed=weights.ndim))))
         table = layer.continuous_position_bias_mlp(layer.relative_coords_table).view(-1, 3)
         index = layer.relative_position_index.view(-1)
         theirs = 16 * torch.sigmoid(table[index].view(49, 49, 3).permute(2, 0, 1)).numpy() - 8
@@ -163,4 +163,4 @@ def test_it_is_the_bias_of_transformers_less_8():
     at = grid_positions(7, 7)
     ours = functools.partial(cpb_bias, params=params, extent=(7, 7))(at, at)
     assert np.ptp(theirs) > 1
-    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    np.testing.assert_allclose(ours, theirs, atol=2e-5)
