@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: of the command line. None = those of the process.
     """
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.costs", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.costs", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE", help=f"default: {RESULTS.name}")
     out: Path = parser.parse_args(arguments).out
     record = measured(list(ENCODINGS), SETTINGS)
