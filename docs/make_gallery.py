@@ -194,7 +194,7 @@ def draw(item: Item) -> Path:
     else:
         made.savefig(path, dpi=96)
         with Image.open(path) as image:
-            small = image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+            small = image.convert("RGB").quantize(COLORS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         small.save(path, optimize=True)
     return path
 

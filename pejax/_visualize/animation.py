@@ -84,6 +84,10 @@ class Animation(NamedTuple):
 
         self.figure.set_dpi(dpi)
         canvas, images = FigureCanvasAgg(self.figure), []
+        self.draw(0)
+        for _ in range(2):  # the layout of the first frame settles, and the other frames keep it
+            self.figure.draw_without_rendering()
+        self.figure.set_layout_engine("none")
         for i in range(self.frames):
             self.draw(i)
             canvas.draw()

@@ -180,7 +180,7 @@ def plot_bias_curves(
     label = "distance to the key before the query, tokens" if encoding.causal else "key - query, tokens"
     axes.set(xlabel=label, ylabel="added to the logit", title=titled(name, "bias by distance"))
     grid(axes, colors)
-    legend(axes, colors, ncols=2)
+    legend(figure, colors, loc="outside lower center", ncols=5)
     return figure
 
 

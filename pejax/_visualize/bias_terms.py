@@ -139,7 +139,7 @@ def plot_t5_buckets(
             mark_trained(axes, colors, edge, label="" if i else f"max_distance, {max_distance} tokens")
         axes.set(title="bidirectional" if both else "causal", xlabel="key - query, tokens")
         grid(axes, colors)
-        legend(axes, colors, loc="upper right" if not both else "best")
+        legend(axes, colors, loc="lower left" if not both else "best")
     panels[0, 0].set_ylabel("bucket")
     return figure
 

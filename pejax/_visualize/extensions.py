@@ -71,7 +71,7 @@ def plot_interpolated_positions(
             )
         mark_trained(axes, colors, trained_length - 1)
         axes.set(title=label, ylabel="cosine", ylim=(-1.25, 1.25))
-        legend(axes, colors, loc="lower right")
+        legend(axes, colors, loc="upper left", bbox_to_anchor=(0.2, 1.02))  # where no curve is
         grid(axes, colors)
     panels[-1, 0].set_xlabel(f"position, tokens; every {step}th is drawn, the dashed line ends the trained ones")
     return figure

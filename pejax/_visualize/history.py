@@ -158,7 +158,7 @@ def plot_family_tree(*, theme: str = "light") -> Figure:
                 axes.annotate("", xy=(depth, row), xytext=(x, y), arrowprops=bend)
         axes.plot(depth, row, "o", markersize=7, color=colors.lines[kind])
         label = f"{method.name}, {method.year}" + (f"  ({method.here})" if method.here else "")
-        box = {"facecolor": colors.paper, "edgecolor": "none", "pad": 0.4, "alpha": 0.8}
+        box = {"facecolor": colors.paper, "edgecolor": "none", "pad": 0.4}
         axes.annotate(
             label, (depth, row), xytext=(9, 0), textcoords="offset points", va="center", fontsize=8.5, color=colors.ink,
             bbox=box,

@@ -20,6 +20,7 @@ from pejax._visualize.style import (
     grid,
     legend,
     new_figure,
+    redress,
     theme_of,
 )
 
@@ -126,7 +127,7 @@ def animate_needle(
 
     def draw(i: int) -> None:
         for (name, sides), axes in zip(moved.items(), panels[0], strict=False):
-            axes.clear()
+            redress(axes, colors)
             plane(axes, colors, 2.4)
             for side, (label, one) in enumerate(
                 zip((f"query at {at[i]}", f"key at {at[i] - distance}"), sides, strict=True)
@@ -136,7 +137,7 @@ def animate_needle(
             axes.set(title=f"{name}\nq·k = {products[name][i]:+.2f}", xlabel="channel 0", ylabel="channel 1")
             legend(axes, colors, loc="lower left")
         last = panels[0, 2]
-        last.clear()
+        redress(last, colors)
         for side, (name, line) in enumerate(products.items()):
             last.plot(at[: i + 1], line[: i + 1], color=colors.lines[2 + side], linewidth=1.8, label=name)
             last.plot(at[i], line[i], "o", color=colors.lines[2 + side])

@@ -261,7 +261,8 @@ def animate_token_points(
 
     def page() -> str:
         whole = _plotly_figure(moved, colors, titled(name, moved.what))
-        return str(whole.to_html(include_plotlyjs=True, full_html=True))
+        text = str(whole.to_html(include_plotlyjs=True, full_html=True))
+        return text.replace("<body>", f'<body style="margin:0;background:{colors.paper}">', 1)
 
     draw(0)
     return Animation(figure, draw, frames + hold, 110, titled(name, moved.what), page)

@@ -29,6 +29,7 @@ from pejax._visualize.style import (
     color_bar,
     heat_map,
     new_figure,
+    redress,
     theme_of,
     titled,
 )
@@ -176,12 +177,12 @@ def animate_rotation(
     tips, frequencies = _clock(picture, encoding, dims, params, positions, head)
     shown = chosen(picture, "pairs", pairs, len(frequencies), 4)
     unit = "token" if dims.axes == 1 else "patch"
-    figure, panels = new_figure(colors, 1, len(shown), panel=(2.6, 2.9), title=titled(name, "position 0"))
+    figure, panels = new_figure(colors, 1, len(shown), panel=(3.0, 3.1), title=titled(name, "position 0"))
 
     def draw(i: int) -> None:
         figure.suptitle(titled(name, f"position {i}"), color=colors.ink, fontsize=12)
         for side, (axes, pair) in enumerate(zip(panels[0], shown, strict=True)):
-            axes.clear()
+            redress(axes, colors)
             plane(axes, colors)
             axes.plot(*tips[max(0, i - 12) : i + 1, pair].T, ".", color=colors.faint, markersize=4)
             hand(axes, tips[i, pair], colors.lines[side % len(colors.lines)], linewidth=2.4)
@@ -262,15 +263,19 @@ def plot_rotary_steps(
     angles = heat_map(panels[0, 1], at[:, None] * frequencies, colors, signed=False)
     panels[0, 1].set(title="angles: position · frequency", xlabel="pair")
     panels[0, 1].set_yticks(at, rows)
+    panels[0, 1].xaxis.get_major_locator().set_params(integer=True)
     color_bar(figure, angles, panels[0, 1], colors, "radians")
     axes, channels = panels[0, 3], list(pairs[shown])
     reach = 1.35 * float(np.max(np.hypot(*after[:, channels].T)))
     plane(axes, colors, reach)
-    axes.set(xticks=np.round([-reach / 1.35, 0, reach / 1.35], 1), yticks=np.round([-reach / 1.35, 0, reach / 1.35], 1))
+    ticks = max(np.floor(reach), 1.0) * np.array([-1, 0, 1])
+    axes.set(xticks=ticks, yticks=ticks)
     for position, shade in enumerate(tokens_as_colors(len(words), colors)):
         hand(axes, x[position, channels], colors.faint, linewidth=1.0)
         hand(axes, after[position, channels], shade)
-        axes.annotate(f"{position}", 1.12 * after[position, channels], color=colors.ink, fontsize=8, ha="center")
+        tip = after[position, channels]
+        place = tip * (1 + 0.09 * reach / max(float(np.hypot(*tip)), 1e-6))  # beyond the tip, even of a short hand
+        axes.annotate(f"{position}", place, color=colors.ink, fontsize=8, ha="center", va="center")
     axes.set(title=f"pair {shown} in its plane\ngray: before", xlabel=f"channel {channels[0]}")
     axes.set_ylabel(f"channel {channels[1]}")
     return figure

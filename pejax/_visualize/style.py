@@ -142,6 +142,12 @@ def dress(axes: Axes, theme: Theme) -> None:
     axes.yaxis.label.set_fontsize(9)
 
 
+def redress(axes: Axes, theme: Theme) -> None:
+    """Empty axes for the next frame of an animation; matplotlib's `clear` forgets the colors of labels and title."""
+    axes.clear()
+    dress(axes, theme)
+
+
 def grid(axes: Axes, theme: Theme) -> None:
     """Draw a grid behind the data."""
     axes.grid(color=theme.faint, alpha=0.35, linewidth=0.6)

@@ -78,6 +78,30 @@ def test_a_dark_picture_has_light_ink_on_dark_paper(name):
         assert np.mean(axes.get_facecolor()[:3]) == paper
 
 
+@pytest.mark.parametrize("frame", [0, 2])
+def test_every_frame_of_a_dark_animation_has_light_ink(frame):
+    for animation in (
+        visualize.animate_rotation(pejax.encodings.rope(DIMS), DIMS, positions=3, theme="dark"),
+        visualize.animate_needle(positions=5, theme="dark"),
+    ):
+        animation.draw(frame)
+        for axes in animation.figure.axes:
+            for text in (axes.title, axes.xaxis.label, *axes.get_xticklabels()):
+                assert np.mean(matplotlib_color(text.get_color())) > 0.7
+
+
+def test_panels_stay_in_place_from_frame_to_frame(tmp_path):
+    animation = visualize.animate_rotation(pejax.encodings.rope(DIMS), DIMS, positions=3)
+    places, draw = [], animation.draw
+
+    def drawn(i):
+        draw(i)
+        places.append([axes.get_position().bounds for axes in animation.figure.axes])
+
+    animation._replace(draw=drawn).save(tmp_path / "rotation.gif")
+    assert places[1] == places[2] == places[3]  # the first is before the layout
+
+
 def matplotlib_color(color):
     """Return red, green and blue."""
     from matplotlib.colors import to_rgb
