@@ -44,11 +44,15 @@ def names() -> list[str]:
     return [path.stem for path in sorted(COLAB.glob("[0-9]*.py"))]
 
 
+def colab(name: str) -> str:
+    """Return the address that opens a notebook in Colab."""
+    repository = REPOSITORY.removeprefix("https://github.com/")
+    return f"https://colab.research.google.com/github/{repository}/blob/main/colab/{name}.ipynb"
+
+
 def badge(name: str) -> str:
-    """Return the link that opens a notebook in Colab, as Markdown."""
-    home, _, repository = REPOSITORY.partition("github.com/")
-    assert home == "https://", REPOSITORY
-    return BADGE.format(f"https://colab.research.google.com/github/{repository}/blob/main/colab/{name}.ipynb")
+    """Return the badge that opens a notebook in Colab, as Markdown."""
+    return BADGE.format(colab(name))
 
 
 def convert(name: str) -> nbformat.NotebookNode:

@@ -76,7 +76,8 @@ def test_pages_and_notebooks_name_one_repository():
     assert "nav:" in (ROOT / "mkdocs.yml").read_text().partition("notebooks.md")[0]
     for name in NAMES:
         assert f"]({build.REPOSITORY}/blob/main/colab/{name}.ipynb)" in page
-        assert build.badge(name) in page
+        assert f"[Open in Colab]({build.colab(name)})" in page
+    assert page.count("[Open in Colab]") == len(NAMES)
     owner = build.REPOSITORY.removeprefix("https://github.com/").partition("/")[0]
     for path in [*COLAB.glob("*.py"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]:
         for link in re.findall(rf"github(?:\.com)?/{owner}/[\w-]+", path.read_text()):
