@@ -146,10 +146,11 @@ RECORDS: dict[str, Record] = {
         "LookHere",
         "Each head sees the patches in one direction alone, and a penalty grows linearly with their distance.",
         (
-            r"\mathrm{logits}_{hij} = s \, q_i^\top k_j - g \, d_l \, m_h \left\|p_j - p_i\right\| \text{ if } N_h (p_j - p_i) \ge 0",
+            r"\mathrm{logits}_{hij} = s \, q_i^\top k_j - m_h \|\Delta\| \text{ if } N_h \Delta \ge 0",
             r"\mathrm{logits}_{hij} = -\infty \text{ otherwise}",
+            r"\Delta = p_j - p_i, \qquad m_h = g \, d_l \, r_h",
         ),
-        "N are the two normals of a head's cone, d falls from 1.5 in the first layer to 0.5 in the last, m is 1 in a head with a direction, g is `slope_scale` and s the scale. Nothing is learned.",
+        "N are the two normals of a head's cone, d falls from 1.5 in the first layer to 0.5 in the last, r is 1 in a head with a direction, g is `slope_scale` and s the scale. Nothing is learned.",
         "The cone of a head is a half plane, a quarter or an eighth of the plane; some heads have no direction.",
         ("lookhere_grid_bias.png",),
         NO_MODEL,
