@@ -46,7 +46,8 @@ def read_once():
     """The works of Shakespeare are unpacked once."""
     patch = pytest.MonkeyPatch()
     corpus = load_text("shakespeare")
-    patch.setattr(lm, "load_text", lambda spec: corpus if spec == "shakespeare" else load_text(spec))
+    read = lambda spec, validation: corpus if spec == "shakespeare" else load_text(spec, validation)
+    patch.setattr(lm, "load_text", read)
     yield
     patch.undo()
 

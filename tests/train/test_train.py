@@ -44,8 +44,8 @@ def read_once():
     """The images are unpacked, and resized to each size, once."""
 
     @functools.cache
-    def read(spec, size):
-        dataset = load(spec, size=size)
+    def read(spec, size, validation):
+        dataset = load(spec, size, validation)
         return dataclasses.replace(dataset, test=functools.cache(dataset.test))
 
     patch = pytest.MonkeyPatch()
