@@ -12,7 +12,7 @@ from train.data.text.tokenizers import tokenizer
 from train.seq2seq.tasks import evaluation_batches
 
 
-@pytest.mark.parametrize("name", ["fashion", "glyphs"])
+@pytest.mark.parametrize("name", ["fashion", pytest.param("glyphs", marks=pytest.mark.slow)])
 def test_images_are_held_out_at_every_size_and_not_trained_on(name):
     whole, split = load(name, size=8), load(name, size=8, validation=0.1)
     held = split.test(8)
