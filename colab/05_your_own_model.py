@@ -239,7 +239,7 @@ def bump(dims):
     def distance_bias(params, relative):
         return -0.5 * jnp.square((relative - params["center"]) * jnp.exp(-params["log_width"]))
 
-    return pejax.Encoding(init=init, distance_bias=distance_bias, shift_invariant=True, causal=dims.causal)
+    return pejax.Encoding(init=init, distance_bias=distance_bias, shift_invariant=True, dims=dims)
 
 
 mine = bump(dims)
