@@ -12,6 +12,7 @@ import base64
 import io
 import os
 import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
@@ -97,16 +98,16 @@ def execute(notebook: nbformat.NotebookNode, fast: bool) -> None:
     if fast:
         os.environ["PEJAX_FAST"] = "1"
         os.environ.setdefault("XLA_FLAGS", UNOPTIMIZED)
-    client = NotebookClient(
-        notebook,
-        timeout=600,
-        kernel_name="python3",
-        record_timing=False,
-        resources={"metadata": {"path": str(ROOT)}},
-        config=Config({"KernelManager": {"transport": "ipc"}}),
-    )
     try:
-        client.execute()
+        with tempfile.TemporaryDirectory() as sockets:  # of this kernel alone: another build may run beside this one
+            NotebookClient(
+                notebook,
+                timeout=600,
+                kernel_name="python3",
+                record_timing=False,
+                resources={"metadata": {"path": str(ROOT)}},
+                config=Config({"KernelManager": {"transport": "ipc", "ip": str(Path(sockets) / "kernel")}}),
+            ).execute()
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         done = [i for i, cell in enumerate(notebook.cells) if cell.get("execution_count")]
         failed = max(done, default=0)
