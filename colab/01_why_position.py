@@ -9,12 +9,12 @@
 # sinusoids and about the history of encodings are computed along the way.
 
 # %%
-# %matplotlib inline
 try:
     import pejax
 except ImportError:
     # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
     import pejax
+# %matplotlib inline
 
 # %%
 import jax

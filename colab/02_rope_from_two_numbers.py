@@ -8,12 +8,12 @@
 # long positions. At the end the same two numbers are rotated on an image, along its axes and in any direction.
 
 # %%
-# %matplotlib inline
 try:
     import pejax
 except ImportError:
     # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
     import pejax
+# %matplotlib inline
 
 # %%
 import chex

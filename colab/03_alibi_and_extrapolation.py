@@ -8,12 +8,12 @@
 # Shakespeare at a time, and read 64, 128 and 256. At the end ALiBi goes from one dimension to two, for images.
 
 # %%
-# %matplotlib inline
 try:
     import pejax
 except ImportError:
     # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
     import pejax
+# %matplotlib inline
 
 # %%
 import lzma

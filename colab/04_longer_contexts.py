@@ -10,12 +10,12 @@
 # cache of keys and values.
 
 # %%
-# %matplotlib inline
 try:
     import pejax
 except ImportError:
     # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
     import pejax
+# %matplotlib inline
 
 # %%
 import dataclasses

@@ -9,12 +9,12 @@
 # what the error looks like when a law fails.
 
 # %%
-# %matplotlib inline
 try:
     import pejax
 except ImportError:
     # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
     import pejax
+# %matplotlib inline
 
 # %%
 import os

@@ -8,12 +8,12 @@
 # nothing but the encoding of positions. Then it measures them, without another step of training, at 12 to 64 pixels.
 
 # %%
-# %matplotlib inline
 try:
     import pejax
 except ImportError:
     # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
     import pejax
+# %matplotlib inline
 
 # %%
 import dataclasses

@@ -10,12 +10,12 @@
 # eight virtual devices of the CPU.
 
 # %%
-# %matplotlib inline
 try:
     import pejax
 except ImportError:
     # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
     import pejax
+# %matplotlib inline
 
 # %% [markdown]
 # ## Eight devices

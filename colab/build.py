@@ -25,12 +25,12 @@ COLAB = Path(__file__).parent
 ROOT = COLAB.resolve().parent
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({})"
-INSTALL = f"""%matplotlib inline
-try:
+INSTALL = f"""try:
     import pejax
 except ImportError:
     %pip install -q "pejax[train,visualize] @ git+{REPOSITORY}"
-    import pejax"""
+    import pejax
+%matplotlib inline"""
 """The first code cell of every notebook."""
 COLORS = 256
 """Of an image; more are not told apart and take more room."""
