@@ -202,7 +202,7 @@ def test_the_command_writes_the_table_and_does_nothing_twice(tmp_path, capsys):
     assert [line["status"] for line in lines_of(tmp_path)] == ["done"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_fills_a_table_and_names_what_diverged(tmp_path, capsys):
     argv = ("--pe=alibi", "--seeds=1", "--extend=none,pi", "--sweep=lr=1e-3|1e30", *SMALL, f"--out={tmp_path}")
     run = compared(*argv)
