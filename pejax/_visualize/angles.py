@@ -7,7 +7,7 @@ from pejax._encoding import Encoding, Params
 from pejax._visualize.layer import (
     check_axes,
     check_hooks,
-    extent_of,
+    length_of,
     settled,
     trained_length,
 )
@@ -63,8 +63,7 @@ def plot_rotation_angles(
     check_hooks(picture, encoding, "rotate")
     check_axes(picture, dims, 1)
     chosen(picture, "head", [head], dims.heads, 1)
-    extent = extent_of(picture, dims, length)
-    assert isinstance(extent, int)  # one axis
+    extent = length_of(picture, dims, length)
     params = settled(encoding, params, extent)
     at = np.arange(extent)
     angles = at[:, None] * measured_frequencies(picture, encoding, dims, params)[head, 0]

@@ -16,7 +16,7 @@ from pejax._visualize.layer import (
     check_count,
     check_encodings,
     check_width,
-    extent_of,
+    length_of,
     make_layer,
     products_of,
     refuse,
@@ -181,8 +181,7 @@ def plot_logits_by_distance(
         refuse(picture, "the encoding must rotate all pairs alike", f"{len(encoding.bands)} bands")
     check_width(picture, dims)
     trained = trained_length(dims)
-    extent = extent_of(picture, dims, length if length is not None or trained is None else 2 * trained)
-    assert isinstance(extent, int)  # one axis
+    extent = length_of(picture, dims, length if length is not None or trained is None else 2 * trained)
     logits = logits_by_distance(encoding, dims, params, extent, draws)
     flat = logits.reshape(-1, extent)
     mean, deviation = flat.mean(axis=0), flat.std(axis=0)

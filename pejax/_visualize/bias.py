@@ -13,7 +13,9 @@ from pejax._visualize.layer import (
     check_axes,
     check_hooks,
     extent_of,
+    grid_of,
     head_by_head,
+    length_of,
     make_layer,
     refuse,
     seen_only,
@@ -165,10 +167,9 @@ def plot_bias_curves(
     check_axes(picture, dims, 1)
     trained = trained_length(dims)
     length = length if length is not None or trained is None else 2 * trained
-    extent = extent_of(picture, dims, length)
+    extent = length_of(picture, dims, length)
     shown = chosen(picture, "heads", heads, dims.heads, 8)
     params = settled(encoding, params, extent)
-    assert isinstance(extent, int)  # one axis
     distances, curves = _by_distance(encoding, dims, params, extent)
     figure, panels = new_figure(colors, panel=(6.4, 4.0))
     axes = panels[0, 0]
@@ -240,8 +241,7 @@ def plot_grid_bias(
     picture, colors = "plot_grid_bias", theme_of("plot_grid_bias", theme)
     check_hooks(picture, encoding, "bias", "distance_bias")
     check_axes(picture, dims, 2)
-    extent = extent_of(picture, dims, None)
-    assert isinstance(extent, tuple)  # two axes
+    extent = grid_of(picture, dims)
     rows, columns = extent
     row, column = (rows // 2, columns // 2) if patch is None else patch
     if not (0 <= row < rows and 0 <= column < columns):

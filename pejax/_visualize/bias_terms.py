@@ -15,6 +15,7 @@ from pejax._visualize.layer import (
     check_hooks,
     extent_of,
     head_by_head,
+    length_of,
     make_layer,
     products_of,
     refuse,
@@ -237,8 +238,7 @@ def plot_shaw_table(
     """
     picture, colors = "plot_shaw_table", theme_of("plot_shaw_table", theme)
     check_axes(picture, dims, 1)
-    extent = extent_of(picture, dims, length)
-    assert isinstance(extent, int)  # one axis
+    extent = length_of(picture, dims, length)
     shared, _ = split_params(settled(encoding, params, extent))
     if "key_table" not in shared:
         refuse(picture, "the encoding must have a key_table, as shaw has", sorted(shared) or "no shared parameters")

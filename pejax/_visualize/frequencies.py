@@ -11,7 +11,7 @@ from pejax._extensions.linear import extend_linear
 from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
-from pejax._visualize.layer import check_axes, check_count, check_encodings, check_hooks, extent_of, refuse, settled
+from pejax._visualize.layer import check_axes, check_count, check_encodings, check_hooks, grid_of, refuse, settled
 from pejax._visualize.style import (
     Figure,
     chosen,
@@ -67,8 +67,7 @@ def plot_plane_waves(
     check_axes(picture, dims, 2)
     for encoding in encodings.values():
         check_hooks(picture, encoding, "rotate")
-    extent = extent_of(picture, dims, None)
-    assert isinstance(extent, tuple)  # two axes
+    extent = grid_of(picture, dims)
     chosen(picture, "head", [head], dims.heads, 1)
     waves, found = {}, {}
     for name, encoding in encodings.items():

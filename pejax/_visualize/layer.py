@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ class Layer(NamedTuple):
     params: Params
 
 
-def refuse(picture: str, rule: str, got: object) -> None:
+def refuse(picture: str, rule: str, got: object) -> NoReturn:
     """Raise ValueError in one line: the picture, the rule, and what was received."""
     raise ValueError(f"{picture}: {rule}, got {got}")
 
@@ -93,13 +93,25 @@ def trained_length(dims: Dims) -> int | None:
 
 def extent_of(picture: str, dims: Dims, length: int | None) -> int | tuple[int, ...]:
     """Return the length, or the grid of dims on more axes; of both, what is trained where nothing is given."""
+    if dims.axes == 1:
+        return length_of(picture, dims, length)
     if length is not None:
         check_count(picture, length=length)
-    if dims.axes == 1:
-        return length or trained_length(dims) or LENGTH
-    if dims.extent is None:
-        refuse(picture, "dims.extent must be the grid of patches", None)
-    return dims.extent  # pyright: ignore[reportReturnType]
+    return grid_of(picture, dims)
+
+
+def length_of(picture: str, dims: Dims, length: int | None) -> int:
+    """Return the length of a sequence: the one given, or else the trained one."""
+    if length is not None:
+        check_count(picture, length=length)
+    return length or trained_length(dims) or LENGTH
+
+
+def grid_of(picture: str, dims: Dims) -> tuple[int, ...]:
+    """Return the trained grid; refuse dims without one."""
+    if not isinstance(dims.extent, tuple):
+        refuse(picture, "dims.extent must be the grid of patches", dims.extent)
+    return dims.extent
 
 
 def positions_of(extent: int | tuple[int, ...]) -> Num[Array, "T *A"]:
