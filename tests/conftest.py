@@ -13,6 +13,7 @@ if "device_count=8" not in os.environ["XLA_FLAGS"]:
 
 import hypothesis
 import jax
+import jaxtyping
 import pytest
 
 pytest.register_assert_rewrite("cases", "cli", "laws", "biases")
@@ -27,6 +28,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Start no workers for one file or one test: each takes seconds to start, and what a file shares is made twice."""
     path = config.args[0].split("::")[0]
     return 0 if len(config.args) == 1 and path.endswith(".py") else None
+
+
+UNCHECKED = ("benchmarks", "colab", "data", "train", "visualize")
+"""Folders of tests that use pejax as other programs do: their calls are those that the tests of pejax check."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Check types at run time in the tests of pejax alone: a sixth of the time of a test goes into it."""
+    jaxtyping.config.update("jaxtyping_disable", item.path.parent.name in UNCHECKED)
 
 
 def pytest_collection_finish() -> None:

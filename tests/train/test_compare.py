@@ -188,6 +188,7 @@ def lines_of(folder: Path) -> list[dict]:
     return [{name: value for name, value in one.items() if name != "seconds"} for one in found]
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_table_and_does_nothing_twice(tmp_path, capsys):
     argv = ("--pe=none", "--seeds=1", *SMALL, f"--out={tmp_path}")
     run = compared(*argv)

@@ -54,7 +54,9 @@ def vision(pe: str) -> tuple:
     return lambda execution: model(images, execution=execution), 2
 
 
-@pytest.mark.parametrize(("make", "pe"), [(decoder, "shaw"), (vision, "rope_mixed")])
+@pytest.mark.parametrize(
+    ("make", "pe"), [(decoder, "shaw"), pytest.param(vision, "rope_mixed", marks=pytest.mark.slow)]
+)
 def test_watching_changes_no_output_and_finds_every_layer(make, pe):
     call, axes = make(pe)
 

@@ -139,6 +139,7 @@ def longer(whole, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_fine_tuning_at_another_length_keeps_the_trained_extent(whole, longer):
     assert {name: stored(longer)[name] for name in ("pe", "extend", "length", "extent")} == {
         "pe": "rope", "extend": "pi", "length": 16, "extent": 8,

@@ -180,7 +180,10 @@ def test_no_device_ever_holds_all_of_the_parameters():
 
 @pytest.mark.parametrize(
     "flags",
-    [("--accumulate=2",), pytest.param(("--remat=full",), marks=pytest.mark.slow), ("--remat=products",)],
+    [
+        ("--accumulate=2",),
+        *(pytest.param((f"--remat={kind}",), marks=pytest.mark.slow) for kind in ("full", "products")),
+    ],
     ids="=".join,
 )
 @pytest.mark.parametrize("sizes", [pytest.param("", marks=pytest.mark.slow), "data=2,fsdp=2,tensor=2"])
@@ -316,7 +319,8 @@ def test_layers_alone_have_the_segments_and_lengths_of_their_examples(lengths):
     alone_like_one_device(model, lambda model, on: model(ids, segment_ids=segments, extent=extent, execution=on))
 
 
-@pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [True, False])
 def test_layers_alone_have_the_places_of_their_examples(own):
     config = ViTConfig(image_size=8, patch=4, channels=1, classes=3, width=16, layers=2, heads=4, pe="rope_mixed")
     images = jax.random.normal(jax.random.key(1), (8, 8, 8, 1))

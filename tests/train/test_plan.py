@@ -97,7 +97,9 @@ def test_meshes_that_fit_come_first_by_their_bound():
     assert all(divides(subject.work, entry.sizes) for entry in found)
 
 
-@pytest.mark.parametrize("argv", [LM, [*VIT, "--pe=learned"], SEQ2SEQ])
+@pytest.mark.parametrize(
+    "argv", [LM, *(pytest.param(argv, marks=pytest.mark.slow) for argv in ([*VIT, "--pe=learned"], SEQ2SEQ))]
+)
 def test_arguments_and_traffic_of_the_real_step_are_as_estimated(argv):
     """Compiled for eight host devices, with the program's own step."""
     sizes = parse_mesh("fsdp=4,tensor=2")

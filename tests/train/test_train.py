@@ -97,7 +97,7 @@ def test_stop_and_resume_change_no_bit(whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)]
+    ("number", "status"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 0)]
 )
 def test_a_signal_saves_and_says_how_to_go_on(number, status, whole, tmp_path, monkeypatch, capsys):
     report = loop.Report.__call__

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_slow
 from matplotlib.figure import Figure
 
 import pejax
@@ -35,7 +36,7 @@ def lines(axes):
     return {line.get_label(): line.get_xydata() for line in axes.get_lines()}
 
 
-@pytest.mark.parametrize("name", DRAWING)
+@pytest.mark.parametrize("name", mostly_slow(DRAWING, ("animate_needle", "plot_bias", "plot_embedding", "plot_slopes")))
 def test_the_example_of_a_picture_runs(name):
     """It ends in a figure or an animation with something in every panel."""
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(visualize, name)))
@@ -181,7 +182,10 @@ def test_products_of_turned_needles_stay_and_of_pushed_ones_do_not():
     assert np.ptp(pushed) > 1
 
 
-@pytest.mark.parametrize("spec", ["rope", "rope(pairing='half')", "rope(rotary_dim=4)", "rope_axial", "rope_mixed"])
+@pytest.mark.parametrize(
+    "spec",
+    mostly_slow(["rope", "rope(pairing='half')", "rope(rotary_dim=4)", "rope_axial", "rope_mixed"], ["rope_mixed"]),
+)
 def test_frequencies_are_measured_on_the_encoding(spec):
     encoding = pejax.make_encoding(spec, DIMS)
     params = pejax.init_params(encoding, jax.random.key(0))
