@@ -88,6 +88,20 @@ def test_an_evaluation_is_stopped(number, status, images):
     assert "stopped; step 208 is saved; go on with: python -m train.vit --resume" in err
 
 
+def test_a_report_reads_the_weights_of_a_run(images, tmp_path):
+    out = said("train.report", images.parent, "-o", tmp_path / "report.html")
+    assert f"wrote {tmp_path}/report.html, report.md and 5 figures: 1 runs" in out
+    probe = json.loads((images / "probe.json").read_text())
+    assert [len(layer) for size in ("28", "64") for layer in probe["entropies"][size]["layer"]] == [2, 2]
+    (frequencies,) = probe["learned"]
+    assert frequencies["shape"] == [1, 2, 2, 4]
+    assert 0 < frequencies["moved"] < 1
+    text = (tmp_path / "report.md").read_text()
+    assert "measured, of the process, with its data and the compiler" in text
+    assert "Published results beside ours" in text
+    assert "reading the weights" not in said("train.report", images.parent, "-o", tmp_path / "again.html")
+
+
 def test_text_is_trained_on_and_longrope_searched(text):
     assert len((text / "longrope-256.txt").read_text().split(",")) > 1
 

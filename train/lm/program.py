@@ -61,6 +61,7 @@ def make_task(config: Config) -> Task:
         probe=language.prober(corpus) if config.probe_every else None,
         probe_every=config.probe_every,
         flops=decoder_flops(language.decoder, config.batch, config.length),
+        head_entropies=partial(language.head_entropies, corpus),
     )
 
 

@@ -56,6 +56,7 @@ def make_task(config: Config) -> Task:
         fitted=lambda _, params: fitted(config, answerer.shapes, params),
         evaluate=partial(evaluate, answerer),
         flops=encoder_decoder_flops(answerer.network, config.batch, config.length + 1, config.length + 1),
+        head_entropies=answerer.head_entropies,
     )
 
 

@@ -76,6 +76,7 @@ def make_task(config: Config) -> Task:
         probe=classifier.prober(dataset) if config.probe_every else None,
         probe_every=config.probe_every,
         flops=vit_flops(classifier.vit, config.batch),
+        head_entropies=partial(classifier.head_entropies, dataset),
     )
 
 

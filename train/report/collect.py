@@ -1,0 +1,278 @@
+"""Reading: run folders and results.jsonl below the given folders -> runs, and what is left out with its reason."""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from train.compare.runs import OUTCOME, folder_name
+from train.compare.table import Scores
+from train.engine import environment
+from train.engine.config import RunConfig, load_config, program_of
+from train.engine.progress import read_metrics
+from train.engine.results import Evaluation
+from train.evaluate import PROGRAMS, program
+
+FOREIGN = 20
+"""Maximum number of folders without a run that are named; more are counted."""
+
+PARTS = ("checkpoints", "tensorboard", "profile", "offending-*", ".*")
+"""Folders inside a run folder, which hold no runs."""
+
+LINES = "results.jsonl"
+"""What `train.compare` writes: one line per run."""
+
+
+class Scored(NamedTuple):
+    """One evaluation of a run.
+
+    Attributes:
+        name: of the encoding, with what the trainer adds to it: "rope, cross unified".
+        extend: the context extension, or `none`.
+        trained: size or length of the training examples; 0 = unknown.
+        examples: number of test images, tokens or questions at the trained size; 0 = unknown.
+        note: what a reader must know about the data.
+        scores: what is measured -> size or length -> number.
+        refused: size or length -> why the encoding does not support it.
+    """
+
+    name: str
+    extend: str
+    trained: int
+    examples: int
+    note: str
+    scores: Scores
+    refused: dict[int, str]
+
+    @property
+    def label(self) -> str:
+        """The encoding and its extension."""
+        return Evaluation(self.name, "", self.trained, 0, self.extend, "", ()).label
+
+
+class Run(NamedTuple):
+    """One run.
+
+    Attributes:
+        place: its folder, or the file and the line that it was read from.
+        program: the trainer: vit, lm or seq2seq.
+        seed: of the run.
+        scored: its evaluations.
+        folder: of the run; None = only a line of results.jsonl is there.
+        comparison: the folder of `train.compare` that it belongs to; None = none.
+        config: of the run; None = unknown.
+        metrics: lines of metrics.jsonl.
+        made_with: versions, devices and sizes (`train.engine.environment`); empty = not recorded.
+    """
+
+    place: str
+    program: str
+    seed: int
+    scored: tuple[Scored, ...]
+    folder: Path | None = None
+    comparison: Path | None = None
+    config: RunConfig | None = None
+    metrics: tuple[dict[str, Any], ...] = ()
+    made_with: Mapping[str, Any] = {}
+
+
+class Left(NamedTuple):
+    """Something that is not in the report.
+
+    Attributes:
+        what: a folder, a file or an evaluation.
+        why: the reason.
+    """
+
+    what: str
+    why: str
+
+
+class Found(NamedTuple):
+    """What was read.
+
+    Attributes:
+        runs: with at least one evaluation.
+        left: what was left out.
+    """
+
+    runs: list[Run]
+    left: list[Left]
+
+
+def collect(folders: Sequence[Path]) -> Found:
+    """Read all runs in and below the folders.
+
+    Raises:
+        ValueError: one of them is no folder.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            kind = "a file" if folder.exists() else "nothing"
+            raise ValueError(f"a report needs folders with runs, got {kind} at {folder}")
+    found = Found([], [])
+    foreign = []
+    for place in dict.fromkeys(place for folder in folders for place in _folders(folder, found.left)):
+        try:
+            _read(place, found, foreign)
+        except OSError as refused:
+            found.left.append(Left(f"{place}", f"cannot be read: {refused.strerror or refused}"))
+    found.left.extend(foreign[:FOREIGN])
+    if len(foreign) > FOREIGN:
+        found.left.append(Left(f"{len(foreign) - FOREIGN} more folders", "no run folders of a trainer: no config.json"))
+    return found
+
+
+def _read(place: Path, found: Found, foreign: list[Left]) -> None:
+    """Read one folder: a run, a comparison, or something else."""
+    compared = (place / LINES).is_file()
+    if (place / "config.json").exists():
+        _read_run(place, found)
+    elif (place / OUTCOME).exists():
+        found.left.append(Left(f"{place}", unfinished(place)))
+    elif not compared and place.name != "log" and not any(path.is_dir() for path in place.glob("[!.]*")):
+        foreign.append(Left(f"{place}", "no run folder of a trainer: no config.json"))
+    if compared:
+        _read_lines(place, found)
+
+
+def _folders(top: Path, left: list[Left]) -> Iterator[Path]:
+    """Yield a folder and all below it in the order of their names, without the parts of run folders."""
+
+    def refused(error: OSError) -> None:
+        left.append(Left(f"{error.filename}", f"cannot be read: {error.strerror}"))
+
+    for place, below, _ in os.walk(top, onerror=refused):
+        below[:] = sorted(name for name in below if not any(Path(name).match(part) for part in PARTS))
+        yield Path(place)
+
+
+def _read_run(folder: Path, found: Found) -> None:
+    leave = lambda why, what=folder: found.left.append(Left(f"{what}", " ".join(str(why).split())))
+    try:
+        name = program_of(folder)
+        config = load_config(program(name).config, folder)
+    except ValueError as foreign:
+        return leave(foreign)
+    if config.validation:
+        return leave(f"measured on held-out training data, to choose settings (validation={config.validation:g})")
+    scored = []
+    for path in sorted(folder.glob("results*.json"), key=lambda path: path.stem):
+        try:
+            one = scored_of(name, program(name).load(path))
+            require_finite(one)
+            scored.append(one)
+        except ValueError as wrong:
+            leave(wrong, path)
+    if not scored:
+        return leave(unfinished(folder)) if not next(folder.glob("results*.json"), None) else None
+    metrics, made_with = (), {}
+    try:
+        metrics = tuple(read_metrics(folder / "metrics.jsonl"))
+    except ValueError as wrong:
+        leave(wrong, folder / "metrics.jsonl")
+    try:
+        made_with = environment.read(folder)
+    except ValueError as wrong:
+        leave(wrong, folder / environment.FILE)
+    comparison = folder.parent.parent if (folder / OUTCOME).exists() else None
+    run = Run(f"{folder}", name, config.seed, tuple(scored), folder, comparison, config, metrics, made_with)
+    return found.runs.append(run)
+
+
+def scored_of(name: str, found: Any) -> Scored:
+    """Return an evaluation of a trainer as it is reported.
+
+    Args:
+        name: of the trainer.
+        found: the evaluation.
+    """
+    sizes = {id(row): getattr(row, "size", None) or row.length for row in found.rows}
+    refused = {sizes[id(row)]: row.refused for row in found.rows if getattr(row, "refused", "")}
+    counts = {sizes[id(row)]: _count(row) for row in found.rows}
+    examples = counts.get(found.trained, max(counts.values()))
+    return Scored(
+        found.name, found.extend, found.trained, examples, found.note, program(name).scores(found), refused
+    )  # fmt: skip
+
+
+def _count(row: Any) -> int:
+    of_text = getattr(row, "everything", None)
+    return of_text.count if of_text is not None else getattr(row, "count", 0)
+
+
+def require_finite(scored: Scored) -> None:
+    """Check that every number of an evaluation is finite.
+
+    Raises:
+        ValueError: naming the first one that is not.
+    """
+    for what, by_size in scored.scores.items():
+        for size, number in by_size.items():
+            if not math.isfinite(number):
+                raise ValueError(f"every number must be finite, got {what} of {number} at {size}")
+    if not any(scored.scores.values()):
+        raise ValueError(f"at least one size must be measured, got none: {next(iter(scored.refused.values()), '')}")
+
+
+def unfinished(folder: Path) -> str:
+    """Return why a run folder has no results: what `train.compare` or the trainer left there says it."""
+    ended = {}
+    if (folder / OUTCOME).is_file():
+        try:
+            ended = json.loads((folder / OUTCOME).read_text())
+        except ValueError:
+            return f"no results, and a damaged {OUTCOME}"
+    if isinstance(ended, dict) and ended.get("status", "done") != "done":
+        return ": ".join(filter(None, (f"{ended['status']}", f"{ended.get('message') or ''}")))
+    halted = sorted(path.name for path in folder.glob("offending-*"))
+    if halted:
+        step = halted[-1].removeprefix("offending-")
+        return f"diverged at step {step}: its loss or gradient was not finite, or a spike"
+    try:
+        steps = [line["step"] for line in read_metrics(folder / "metrics.jsonl")]
+    except ValueError as wrong:
+        return f"not finished: no results yet; {wrong}"
+    last = f"the last report is of step {max(steps)}" if steps else "no step reported"
+    return f"not finished: no results yet; {last}"
+
+
+def _read_lines(folder: Path, found: Found) -> None:
+    """Read the lines of a comparison whose run folders are not there."""
+    path = folder / LINES
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        place = f"{path}, line {number}"
+        try:
+            one = _line(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+            reason = f"missing {wrong}" if isinstance(wrong, KeyError) else wrong
+            found.left.append(Left(place, f"not a line of train.compare: {reason}"))
+            continue
+        kind = "sweep" if one["validation"] else "runs"
+        if (folder / kind / folder_name(one["trained"], one["seed"]) / "config.json").exists():
+            continue
+        if one["validation"]:
+            found.left.append(Left(place, "measured on held-out training data, to choose settings"))
+        elif one["status"] != "done":
+            found.left.append(Left(place, f"{one['trained']} seed {one['seed']} {one['status']}: {one['message']}"))
+        elif one["scored"]:
+            found.runs.append(Run(place, one["task"], one["seed"], one["scored"], comparison=folder))
+
+
+def _line(stored: Any) -> dict[str, Any]:
+    """Return the content of a line, checked.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is none of `train.compare`.
+    """
+    if stored["task"] not in PROGRAMS or type(stored["seed"]) is not int:
+        raise ValueError(f"task must be one of {', '.join(PROGRAMS)} and seed a whole number")
+    scored = []
+    for extend, scores in stored["scores"].items():
+        numbers = {what: {int(size): float(x) for size, x in by.items()} for what, by in scores.items()}
+        scored.append(Scored(f"{stored['trained']}", extend, 0, 0, "", numbers, {}))
+        require_finite(scored[-1])
+    return {**{name: stored[name] for name in ("task", "trained", "seed", "validation", "status", "message")},
+            "scored": tuple(scored)}  # fmt: skip
