@@ -32,7 +32,9 @@ def lm_run(folder: Path, pe: str, seed: int, losses: Mapping[int, float | str], 
     """Write a run of `train.lm`: the loss at each length in nats, or why it is refused."""
     settings = lm_config.Config(pe=pe, seed=seed, out=str(folder), **config).validated()
     rows = tuple(
-        PerplexityRow(length, refused=loss) if isinstance(loss, str) else PerplexityRow(length, MeanLoss(loss, 0.1, 999))
+        PerplexityRow(length, refused=loss)
+        if isinstance(loss, str)
+        else PerplexityRow(length, MeanLoss(loss, 0.1, 999))
         for length, loss in losses.items()
     )
     found = PerplexityResults(pe, settings.data, settings.length, STEPS[-1], "none", "the text", rows)

@@ -97,7 +97,7 @@ def test_a_report_reads_the_weights_of_a_run(images, tmp_path):
     assert frequencies["shape"] == [1, 2, 2, 4]
     assert 0 < frequencies["moved"] < 1
     text = (tmp_path / "report.md").read_text()
-    assert "measured, of the process, with its data and the compiler" in text
+    assert "peak of the process" in text
     assert "Published results beside ours" in text
     assert "reading the weights" not in said("train.report", images.parent, "-o", tmp_path / "again.html")
 

@@ -48,7 +48,7 @@ def test_numbers_are_means_over_seeds_with_their_interval(tmp_path):
     mean = group.series[0].means["top-1, %"][28]
     spread = math.sqrt(((60 - 64) ** 2 + (63 - 64) ** 2 + (69 - 64) ** 2) / 2)
     assert mean == (pytest.approx(64.0), pytest.approx(t95(3) * spread / math.sqrt(3)), 3)
-    row = table([group], "top-1, % at each size").rows[0]
+    row = table([group], "Top-1, % at each size").rows[0]
     assert [cell.text for cell in row] == ["alibi", "seeds 0-2", "64.0 ±11.4", "50.0 ±0.0"]
 
 
@@ -56,7 +56,7 @@ def test_the_best_and_the_trained_size_are_marked(tmp_path):
     lm_run(tmp_path / "rope-0", "rope", 0, {64: 1.0, 128: 1.0, 256: 3.0})
     lm_run(tmp_path / "learned-0", "learned", 0, {64: 1.2, 128: 0.9, 256: "a table of 128 tokens"})
     groups, _ = read(tmp_path)
-    shown = table(groups, "perplexity at each size")
+    shown = table(groups, "Perplexity at each size")
     assert [shown.heads[i] for i in shown.strong] == ["128"]
     best = {row[0].text: [cell.strong for cell in row[2:]] for row in shown.rows}
     assert best == {"learned": [False, True, False], "rope": [True, False, True]}
@@ -69,7 +69,7 @@ def test_one_seed_has_no_interval_and_the_section_says_so(tmp_path):
     groups, _ = read(tmp_path)
     content = document(Material(("runs",), tuple(groups), (), {}, {}, "today"))
     assert "One seed per encoding" in content.sections[0].blocks[0]
-    assert "±" not in table(groups, "top-1, % at each size").rows[0][-1].text
+    assert "±" not in table(groups, "Top-1, % at each size").rows[0][-1].text
 
 
 def test_differences_are_taken_seed_by_seed_over_common_seeds(tmp_path):

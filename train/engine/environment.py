@@ -57,7 +57,7 @@ def peak_memory(mesh: Mesh) -> tuple[int, str]:
     if "peak_bytes_in_use" in measured:
         return int(measured["peak_bytes_in_use"]), "a device"
     unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "the process, with its data and the compiler"
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "the process"
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -39,6 +39,12 @@ class Table(NamedTuple):
     strong: tuple[int, ...] = ()
     folded: bool = False
 
+    @property
+    def worded(self) -> tuple[int, ...]:
+        """Indices of the columns that hold texts, not numbers."""
+        numbers = lambda i: any(isinstance(row[i].key, float | int) for row in self.rows)
+        return tuple(i for i in range(len(self.heads)) if i == 0 or not numbers(i))
+
 
 class Point(NamedTuple):
     """A point of a curve, with the ends of its interval; equal to y where there is none."""
@@ -136,6 +142,11 @@ class Document(NamedTuple):
     lead: str
     sections: tuple[Section, ...]
     footer: str
+
+
+def capital(text: str) -> str:
+    """Return a text with a capital letter at its beginning."""
+    return text[:1].upper() + text[1:]
 
 
 def plots(section: Section) -> list[Plot]:

@@ -113,8 +113,9 @@ def collect(folders: Sequence[Path]) -> Found:
             kind = "a file" if folder.exists() else "nothing"
             raise ValueError(f"a report needs folders with runs, got {kind} at {folder}")
     found = Found([], [])
-    foreign = []
-    for place in dict.fromkeys(place for folder in folders for place in _folders(folder, found.left)):
+    foreign: list[Left] = []
+    seen: set[str] = set()
+    for place in (place for folder in folders for place in _folders(folder, found.left, seen)):
         try:
             _read(place, found, foreign)
         except OSError as refused:
@@ -138,15 +139,19 @@ def _read(place: Path, found: Found, foreign: list[Left]) -> None:
         _read_lines(place, found)
 
 
-def _folders(top: Path, left: list[Left]) -> Iterator[Path]:
-    """Yield a folder and all below it in the order of their names, without the parts of run folders."""
+def _folders(top: Path, left: list[Left], seen: set[str]) -> Iterator[Path]:
+    """Yield a folder and all below it in the order of their names, each once, without the parts of run folders."""
 
     def refused(error: OSError) -> None:
         left.append(Left(f"{error.filename}", f"cannot be read: {error.strerror}"))
 
-    for place, below, _ in os.walk(top, onerror=refused):
-        below[:] = sorted(name for name in below if not any(Path(name).match(part) for part in PARTS))
-        yield Path(place)
+    for place, below, _ in os.walk(top, onerror=refused, followlinks=True):
+        real = os.path.realpath(place)
+        inside = () if real in seen else below
+        below[:] = sorted(name for name in inside if not any(Path(name).match(part) for part in PARTS))
+        if real not in seen:
+            seen.add(real)
+            yield Path(place)
 
 
 def _read_run(folder: Path, found: Found) -> None:
@@ -199,8 +204,9 @@ def scored_of(name: str, found: Any) -> Scored:
 
 
 def _count(row: Any) -> int:
-    of_text = getattr(row, "everything", None)
-    return of_text.count if of_text is not None else getattr(row, "count", 0)
+    fields = row._asdict()  # a tuple has a method `count`
+    of_text = fields.get("everything")
+    return fields.get("count", 0) if of_text is None else of_text.count
 
 
 def require_finite(scored: Scored) -> None:

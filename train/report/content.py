@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from train.compare.table import Mean, cell_text
 from train.engine.environment import versions
-from train.report.blocks import Axis, Cell, Curve, Document, Plot, Point, Section, Table
+from train.report.blocks import Axis, Cell, Curve, Document, Plot, Point, Section, Table, capital
 from train.report.collect import Left
 from train.report.costs import costs_table
 from train.report.groups import Group, Series, differences, paired, seeds_text
@@ -106,7 +106,7 @@ def _curves(group: Group, what: str, file: str, scope: str) -> Plot:
     if trained:
         caption += f" All were trained at {trained} {group.unit}, and at no other size."
     return Plot(
-        "curves", file, f"{what} against {side[group.key.program].partition(',')[0]}", caption,
+        "curves", file, f"{capital(what)} against {side[group.key.program].partition(',')[0]}", caption,
         Axis(side[group.key.program], 2 if of_text else 0, sizes), Axis(what, 10 if of_text else 0), curves,
         (float(trained), f"trained at {trained}") if trained else None, scope=scope,
     )  # fmt: skip
@@ -140,7 +140,7 @@ def _means(group: Group, what: str) -> Table:
     note += f" Refused: {'; '.join(sorted(refused))}." if refused else ""
     heads = tuple(f"{size}" for size in sizes)
     strong = (2 + sizes.index(trained),) if trained in sizes else ()
-    return Table(f"{what} at each size in {group.unit}.{note}", ("encoding", "seeds", *heads), rows, strong)
+    return Table(f"{capital(what)} at each size in {group.unit}.{note}", ("encoding", "seeds", *heads), rows, strong)
 
 
 def _pairs(group: Group, what: str) -> Table | None:

@@ -24,7 +24,8 @@ def costs_table(group: Group, probes: Mapping[Path, Probe]) -> tuple[str | Table
         "FLOPs are those of a training step, counted from the shape of the model; the encoding itself is left out, so "
         "they are the same for encodings of one shape. The time of a step is the median of the reports after the "
         "first, which compiles; runs that shared a machine with others took longer. Memory is the measured peak where "
-        "the run recorded it (on a CPU, that of the whole process), else an estimate of the planner for one device."
+        "the run recorded it (that of a process includes its data and the compiler), else an estimate of the planner "
+        "for one device."
     )
     return (text, Table("Costs of training.", HEADS, tuple(rows)))
 
@@ -37,9 +38,9 @@ def _row(series: Series, probes: Mapping[Path, Probe]) -> tuple[Cell, ...]:
     seconds = [line["step_seconds"] for run in series.runs for line in run.metrics[1:] if "step_seconds" in line]
     step = 1000 * statistics.median(seconds) if seconds else 0.0
     peaks = [run.made_with["peak_bytes"] for run in series.runs if "peak_bytes" in run.made_with]
-    peak, kind = max(peaks, default=0), f"measured, of {made.get('peak_of', '')}"
+    peak, kind = max(peaks, default=0), f"peak of {made.get('peak_of', '')}"
     if not peak:
-        peak, kind = (probe.memory if probe else 0), "estimated"
+        peak, kind = (probe.memory if probe else 0), "estimate"
     own = Cell(f"{probe.position_parameters:,}", probe.position_parameters) if probe else Cell("unknown", None)
     return (
         Cell(series.label),

@@ -178,7 +178,8 @@ def _differs(name: str, keys: Iterable[Key]) -> bool:
 
 def differences(group: Group, other: Group) -> dict[str, tuple[Any, Any]]:
     """Return what is set differently in two sections: name -> (value here, value there)."""
-    one, two = ({"data": g.key.data, "trained": g.key.trained, **_facts(g.key)} for g in (group, other))
+    told = lambda key: {"data": key.data, "trained": key.trained, "note": key.note, **_facts(key)}
+    one, two = told(group.key), told(other.key)
     return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}
 
 

@@ -26,13 +26,14 @@ def probed(group: Group, probes: Mapping[Path, Probe]) -> Iterator[tuple[Series,
 
 def missing(group: Group, probes: Mapping[Path, Probe], reasons: Mapping[str, str]) -> list[str]:
     """Return a sentence on the encodings without a probe; none if all have one."""
-    told = []
+    told: dict[str, list[str]] = {}
     for one in group.series:
         if one.scored[0].extend == "none" and not any(run.folder in probes for run in one.runs):
             known = [reasons[run.place] for run in one.runs if run.place in reasons]
             why = known[0] if known else "the weights were not read (--no-probes)"
-            told.append(f"{one.label}: {why}")
-    return [f"Without weights, and so not here: {'; '.join(told)}."] if told else []
+            told.setdefault(why, []).append(one.label)
+    text = "; ".join(f"{', '.join(labels)}: {why}" for why, labels in told.items())
+    return [f"Not here: {text}."] if told else []
 
 
 def learned_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping[str, str], name: str) -> Section:
@@ -124,7 +125,7 @@ def entropy_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping
             "It is 0 where one key has all the weight and ln S for equal weights over S keys. Upper row of each "
             "encoding: trained size; lower row: the largest size that was measured."
         )
-        title = "entropy of attention per head"
+        title = "Entropy of attention per head"
         lanes = ("trained size", "largest size")
         axes = Axis("entropy, nats"), Axis("")
         blocks.append(Plot("strips", name, title, caption, *axes, tuple(curves), lanes=lanes))

@@ -27,8 +27,7 @@ def _section(section: Section, level: int, stem: str) -> list[str]:
 
 def _table(table: Table) -> str:
     heads = [f"**{_text(head)}**" if i in table.strong else _text(head) for i, head in enumerate(table.heads)]
-    right = [any(isinstance(row[i].key, float | int) for row in table.rows) for i in range(len(heads))]
-    rule = "|".join("---:" if numbers and i else "---" for i, numbers in enumerate(right))
+    rule = "|".join("---" if i in table.worded else "---:" for i in range(len(heads)))
     lines = [f"| {' | '.join(heads)} |", f"|{rule}|"]
     lines += [f"| {' | '.join(map(_cell, row))} |" for row in table.rows]
     return "\n".join(lines)

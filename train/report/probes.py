@@ -107,7 +107,7 @@ def probes_of(runs: Sequence[Run], console: Console) -> tuple[dict[Path, Probe],
             reasons[run.place] = "it has no checkpoint"
             continue
         kept = read_probe(run.folder, steps[0])
-        if kept is None:
+        if kept is None or not {str(size) for size in _sizes(run)} <= {*kept.entropies, *kept.refused}:
             console.print(f"reading the weights of {run.place} ({number} of {len(runs)}) ...", markup=False)
             try:
                 kept = measure(run.config, run, console)

@@ -107,7 +107,7 @@ def _differences(group: Group) -> Table:
         f"label smoothing {settings.get('label_smoothing')}",
         "seeds": " to ".join(f"{n}" for n in {seeds[0], seeds[-1]}),
         "learned beyond the trained size": "the table is interpolated (extend: none), as theirs",
-        "machine": "see the versions and devices below",
+        "machine": "see the versions and devices of this section",
     }
     rows = tuple((Cell(name), Cell(THEY[name]), Cell(ours[name])) for name in THEY)
     return Table("What differs between the two.", ("", "published", "this report"), rows)

@@ -2,7 +2,7 @@
 
 import math
 
-from train.report.blocks import Axis, Curve, Plot, Point
+from train.report.blocks import Axis, Curve, Plot, Point, capital
 from train.report.groups import Group, Series
 
 METRICS = {
@@ -29,12 +29,12 @@ def training_plots(group: Group, scope: str) -> tuple[Plot, ...]:
         ]
         if curves:
             caption = (
-                f"{label[0].upper()}{label[1:]}, averaged between reports: the mean over seeds at the steps that all "
+                f"{capital(label)}, averaged between reports: the mean over seeds at the steps that all "
                 "seeds report. Extensions act in evaluation alone and have no curve of their own."
             )
             if name.startswith("loss_"):
-                caption = f"{label[0].upper()}{label[1:]}, on a few windows of training text: the mean over seeds."
-            title = f"{label.partition(',')[0]} against step"
+                caption = f"{capital(label)}, on a few windows of training text: the mean over seeds."
+            title = f"{capital(label).partition(',')[0]} against step"
             log = 10 if name.startswith("loss_") else 0
             found.append(
                 Plot("curves", f"{scope}-{name}", title, caption, Axis("step"), Axis(label, log), tuple(curves),
