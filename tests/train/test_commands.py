@@ -90,7 +90,7 @@ def test_an_evaluation_is_stopped(number, status, images):
 
 def test_a_report_reads_the_weights_of_a_run(images, tmp_path):
     out = said("train.report", images.parent, "-o", tmp_path / "report.html")
-    assert f"wrote {tmp_path}/report.html, report.md and 5 figures: 1 runs" in out
+    assert f"wrote {tmp_path}/report.html, report.md and 5 figures; runs read: 1" in out
     probe = json.loads((images / "probe.json").read_text())
     assert [len(layer) for size in ("28", "64") for layer in probe["entropies"][size]["layer"]] == [2, 2]
     (frequencies,) = probe["learned"]

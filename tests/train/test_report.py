@@ -193,7 +193,7 @@ def test_a_run_that_was_stopped_before_it_began(tmp_path):
 
 def test_a_run_with_nan(tmp_path):
     lm_run(tmp_path / "nan", "rope", 0, {64: 1.0, 128: math.nan})
-    assert left_of(tmp_path).endswith("every number must be finite, got perplexity of nan at 128")
+    assert left_of(tmp_path).endswith("every number must be finite and at least 0, got perplexity of nan at 128")
 
 
 def test_two_runs_with_the_same_name(tmp_path):

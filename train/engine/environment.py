@@ -71,10 +71,11 @@ def read(folder: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text())
-        if not isinstance(found["versions"], dict) or not all(
-            isinstance(found[name], kind) for name, kind in (("devices", str), ("parameters", int), ("flops", int))
-        ):
-            raise ValueError("a field of another type")
-    except (ValueError, KeyError, TypeError) as wrong:
+        kinds = {"versions": dict, "devices": str, "parameters": int, "flops": int, "peak_bytes": int, "peak_of": str}
+        odd = [name for name, kind in kinds.items() if not isinstance(found.get(name, kind()), kind)]
+        odd += [name for name, number in found["versions"].items() if not isinstance(number, str)]
+        if odd:
+            raise ValueError(f"{odd[0]} is of another type")
+    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
         raise ValueError(f"{FILE} must be written by a trainer, got {path}: {wrong}") from None
     return found

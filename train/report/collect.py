@@ -210,15 +210,15 @@ def _count(row: Any) -> int:
 
 
 def require_finite(scored: Scored) -> None:
-    """Check that every number of an evaluation is finite.
+    """Check that every number of an evaluation is finite and not negative.
 
     Raises:
         ValueError: naming the first one that is not.
     """
     for what, by_size in scored.scores.items():
         for size, number in by_size.items():
-            if not math.isfinite(number):
-                raise ValueError(f"every number must be finite, got {what} of {number} at {size}")
+            if not math.isfinite(number) or number < 0:
+                raise ValueError(f"every number must be finite and at least 0, got {what} of {number} at {size}")
     if not any(scored.scores.values()):
         raise ValueError(f"at least one size must be measured, got none: {next(iter(scored.refused.values()), '')}")
 
@@ -273,8 +273,13 @@ def _line(stored: Any) -> dict[str, Any]:
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is none of `train.compare`.
     """
-    if stored["task"] not in PROGRAMS or type(stored["seed"]) is not int:
-        raise ValueError(f"task must be one of {', '.join(PROGRAMS)} and seed a whole number")
+    if stored["task"] not in PROGRAMS:
+        raise ValueError(f"task must be one of {', '.join(PROGRAMS)}, got {stored['task']!r}")
+    for name, kind in (("trained", str), ("seed", int), ("status", str), ("message", str), ("validation", int | float)):
+        if not isinstance(stored[name], kind):
+            raise ValueError(f"{name} must be of another type, got {stored[name]!r}")
+    if not stored["trained"].strip():
+        raise ValueError("trained must name the encoding, got an empty text")
     scored = []
     for extend, scores in stored["scores"].items():
         numbers = {what: {int(size): float(x) for size, x in by.items()} for what, by in scores.items()}

@@ -35,7 +35,8 @@ def _row(series: Series, probes: Mapping[Path, Probe]) -> tuple[Cell, ...]:
     probe = next((probe for run in series.runs if run.folder and (probe := probes.get(run.folder))), None)
     parameters = made.get("parameters") or (probe.parameters if probe else 0)
     flops = made.get("flops") or (probe.flops if probe else 0)
-    seconds = [line["step_seconds"] for run in series.runs for line in run.metrics[1:] if "step_seconds" in line]
+    seconds = [line.get("step_seconds", 0.0) for run in series.runs for line in run.metrics[1:]]
+    seconds = [one for one in seconds if one > 0]
     step = 1000 * statistics.median(seconds) if seconds else 0.0
     peaks = [run.made_with["peak_bytes"] for run in series.runs if "peak_bytes" in run.made_with]
     peak, kind = max(peaks, default=0), f"peak of {made.get('peak_of', '')}"

@@ -34,7 +34,7 @@ def draw(plot: Plot, path: Path) -> None:
         if plot.mark is not None:
             axes.axvline(plot.mark[0], color="0.4", linestyle="-.", linewidth=1, label=plot.mark[1], zorder=0)
         figure.legend(loc="outside right upper", frameon=False, fontsize=8, ncols=1 + many // 28)
-    axes.set_title(plot.title, fontsize=10, wrap=True)
+    axes.set_title(plot.title, fontsize=10, loc="right" if plot.kind == "strips" else "center")
     axes.set_xlabel(plot.x.label)
     axes.set_ylabel(plot.y.label)
     axes.grid(alpha=0.3)
@@ -77,4 +77,4 @@ def _strips(axes: Axes, plot: Plot) -> None:
             axes.plot(xs, ys, look, color=color, label=label, **style)
     axes.set_yticks(range(len(plot.curves)), [curve.label for curve in plot.curves])
     axes.set_ylim(len(plot.curves) - 0.5, -0.5)
-    axes.legend(loc="best", fontsize=8)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False, fontsize=8)

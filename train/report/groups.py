@@ -69,11 +69,6 @@ class Series(NamedTuple):
         """The seeds of the runs."""
         return tuple(run.seed for run in self.runs)
 
-    @property
-    def encoding(self) -> str:
-        """The name of the encoding, without arguments: "alibi"."""
-        return self.scored[0].name.partition("(")[0].partition(",")[0].strip()
-
     def numbers(self, what: str, size: int) -> dict[int, float]:
         """Return the number of each seed that has one."""
         pairs = zip(self.runs, self.scored, strict=True)

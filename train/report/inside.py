@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from train.report.blocks import Axis, Cell, Curve, Plot, Point, Section, Table
 from train.report.groups import Group, Series
@@ -80,25 +81,28 @@ def _before_after(label: str, parameter: Learned, file: str) -> Plot | None:
     last = parameter.name.split("/")[-1]
     if last not in DRAWN or not parameter.values:
         return None
+    of_head = 3 if last == "frequencies" else 1  # axes of the array in one layer: (H, A, F) or (H,)
     before, after = (np.asarray(values) for values in parameter.values)
-    if last == "frequencies":  # (*L, H, A, F): the length of each frequency vector
-        before, after = (np.linalg.norm(x, axis=-2) for x in (before, after))
-    what = "frequency, radians per token or patch" if last == "frequencies" else f"{last} of a head"
-    layered = before.ndim == (3 if last == "frequencies" else 2)
-    layers = list(zip(before, after, strict=True)) if layered else [(before, after)]
+    layered = before.ndim > of_head
+    layers = zip(before, after, strict=True) if layered else [(before, after)]
     curves = tuple(
-        Curve(f"layer {i}" if layered else "all layers", i, tuple(
-            Point(x, y, y, y, f"before {x:.4g}, after {y:.4g}") for x, y in zip(old.ravel(), new.ravel(), strict=True)
-        ))
-        for i, (old, new) in enumerate(layers)
-    )  # fmt: skip
+        Curve(f"layer {i}" if layered else "all layers", i, _moves(old, new)) for i, (old, new) in enumerate(layers)
+    )
+    what = "radians per token or patch" if last == "frequencies" else f"{last} of a head"
+    caption = "Each point is one number of one head; on the diagonal it did not move."
+    if last == "frequencies" and before.shape[-2] > 1:
+        caption = (
+            "Each point is one component of one frequency: per row or per column. On the diagonal it did not move."
+        )
     flat = np.concatenate([before.ravel(), after.ravel()])
     log = 10 if flat.min() > 0 and flat.max() > 20 * flat.min() else 0
     title = f"{label}: {last} before and after training"
-    caption = "Each point is one number of one head; on the diagonal it did not move." + (
-        " Of a frequency with two components, the length." if last == "frequencies" else ""
-    )
     return Plot("scatter", file, title, caption, Axis(f"before: {what}", log), Axis(f"after: {what}", log), curves)
+
+
+def _moves(before: Float[np.ndarray, "..."], after: Float[np.ndarray, "..."]) -> tuple[Point, ...]:
+    pairs = zip(before.ravel(), after.ravel(), strict=True)
+    return tuple(Point(x, y, y, y, f"before {x:.4g}, after {y:.4g}") for x, y in pairs)
 
 
 def entropy_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping[str, str], name: str) -> Section:
@@ -128,7 +132,7 @@ def entropy_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping
         title = "Entropy of attention per head"
         lanes = ("trained size", "largest size")
         axes = Axis("entropy, nats"), Axis("")
-        blocks.append(Plot("strips", name, title, caption, *axes, tuple(curves), lanes=lanes))
+        blocks.append(Plot("strips", f"{name}-heads", title, caption, *axes, tuple(curves), lanes=lanes))
         heads = ("encoding, layer", "size", "mean", "heads, in order")
         blocks.append(Table("Entropy of attention in nats, per head.", heads, tuple(rows), folded=True))
     if refused:

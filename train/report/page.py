@@ -3,10 +3,11 @@
 Jinja escapes every text: names of folders and encodings are shown as they are, whatever they contain.
 """
 
+import re
 from pathlib import Path
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from train.report.blocks import Cell, Document, Plot, Section, Table
 from train.report.charts import SHAPES, drawn, styles
@@ -29,12 +30,17 @@ def page(document: Document) -> str:
         plot=lambda block: isinstance(block, Plot),
         section=lambda block: isinstance(block, Section),
     )
-    environment.filters.update(sort_key=sort_key)
+    environment.filters.update(sort_key=sort_key, breakable=breakable)
     raw = lambda name: Markup((TEMPLATES / name).read_text())  # our own files, not data
     return environment.get_template("page.html").render(
         document=document, drawn=drawn, styles=styles, shapes=SHAPES, many=MANY, css=raw("page.css"),
         script=raw("page.js"),
     )  # fmt: skip
+
+
+def breakable(text: str) -> Markup:
+    """Return a text, escaped, that a narrow screen may break before "(" and after "_", "," and "/"."""
+    return Markup(re.sub(r"(?=\()|(?<=[_,/])", "<wbr>", f"{escape(text)}"))
 
 
 def sort_key(cell: Cell) -> str:

@@ -97,7 +97,7 @@ def report(folders: Sequence[Path], out: Path, probing: bool, console: Console) 
             raise ValueError(f"out must be where files can be written, got {out}: {refused.strerror}") from None
     for one in left:
         console.print(f"left out: {one.what}: {one.why}", markup=False)
-    wrote = f"wrote {out}, {out.with_suffix('.md').name} and {len(drawn)} figures: {len(found.runs)} runs"
+    wrote = f"wrote {out}, {out.with_suffix('.md').name} and {len(drawn)} figures; runs read: {len(found.runs)}"
     console.print(wrote, markup=False)
     return 0
 

@@ -18,9 +18,9 @@ MOST = 120
 """Maximum number of points of a curve; of more, evenly spaced ones are taken."""
 
 
-def training_plots(group: Group, scope: str) -> tuple[Plot, ...]:
-    """Return one plot per metric that any run reported."""
-    found = []
+def training_plots(group: Group, scope: str) -> tuple[str | Plot, ...]:
+    """Return one plot per metric that any run reported, and a sentence on the encodings without metrics."""
+    found: list[str | Plot] = []
     for name, label in METRICS.items():
         curves = [
             Curve(one.label, style, points)
@@ -40,6 +40,11 @@ def training_plots(group: Group, scope: str) -> tuple[Plot, ...]:
                 Plot("curves", f"{scope}-{name}", title, caption, Axis("step"), Axis(label, log), tuple(curves),
                      dots=False, scope=scope)
             )  # fmt: skip
+    bare = [
+        one.label for one in group.series if one.scored[0].extend == "none" and not any(r.metrics for r in one.runs)
+    ]
+    if bare:
+        found.append(f"Without metrics of training: {', '.join(bare)}.")
     return tuple(found)
 
 
