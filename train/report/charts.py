@@ -18,6 +18,9 @@ SHAPES = (
 )  # fmt: skip
 """Outlines of the markers: circle, square, triangle, diamond, triangle upside down, cross."""
 
+CHARACTER = 7.2
+"""Width of a digit in the font of the ticks, pixels."""
+
 ROW, LANE = 46.0, 15.0
 """Height of a row of strips, and of a lane in it, pixels."""
 
@@ -88,17 +91,17 @@ def drawn(plot: Plot, *, narrow: bool) -> Chart:
         return _strips(plot, narrow)
     square = plot.kind == "scatter"
     width, height = (400.0, 330.0) if narrow else (480.0, 420.0) if square else (860.0, 420.0)
-    frame = Frame(width, height, 52.0, 16.0, width - 14.0, height - 48.0)
-    x = _scale(plot.x, [p.x for c in plot.curves for p in c.points], frame.left, frame.right, square)
+    top, bottom, right = 16.0, height - 48.0, width - 14.0
     values = [p.y for c in plot.curves for p in c.points]
-    y = _scale(plot.y, [*values, *_ends(plot, values)], frame.bottom, frame.top, True)
-    if square:
-        low, high = min(x.low, y.low), max(x.high, y.high)
-        x, y = x._replace(low=low, high=high), y._replace(low=low, high=high)
-    mark = _mark(plot, x, frame)
-    kept = mark[0] if mark else None
-    x_ticks = _thinned(_named(x, plot.x.ticks or _ticks(x)), 34.0, kept)
+    others = [p.x for c in plot.curves for p in c.points]
+    both = others if square else []  # the two axes of a square plot are alike
+    y = _scale(plot.y, [*values, *both, *_ends(plot, values)], bottom, top, True)
     y_ticks = _thinned(_named(y, plot.y.ticks or _ticks(y)), 18.0, None)
+    left = 28.0 + CHARACTER * max(len(text) for _, text in y_ticks)
+    x = y._replace(start=left, end=right) if square else _scale(plot.x, others, left, right, False)
+    frame = Frame(width, height, left, top, right, bottom)
+    mark = _mark(plot, x, frame)
+    x_ticks = _thinned(_named(x, plot.x.ticks or _ticks(x)), 34.0, mark[0] if mark else None)
     lines = tuple(_line(plot, curve, x, y) for curve in plot.curves)
     diagonal = f"M{x(x.low)} {y(x.low)}L{x(x.high)} {y(x.high)}" if square else ""
     return Chart(plot.kind, frame, x_ticks, y_ticks, lines, mark, diagonal)

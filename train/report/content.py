@@ -103,6 +103,8 @@ def _curves(group: Group, what: str, file: str, scope: str) -> Plot:
     caption = f"Of the test data; {better} is better."
     if of_text:
         caption += " Both axes are logarithmic. The mean over seeds is that of the perplexities, not of the losses."
+    if any(mean.half > 0 for one in group.series for mean in one.means.get(what, {}).values()):
+        caption += " Bands that are wider than the plot are cut off."
     if trained:
         caption += f" All were trained at {trained} {group.unit}, and at no other size."
     return Plot(

@@ -97,8 +97,8 @@ def _differences(group: Group) -> Table:
         "trained at": f"{trained} x {trained} pixels",
         "epochs": f"{settings.get('epochs', 'unknown')}",
         "batch": f"{settings.get('batch', 'unknown')}",
-        "model": f"width {settings.get('width')}, {settings.get('layers')} layers, {settings.get('heads')} heads, "
-        f"patches of {settings.get('patch')}, pooling: {settings.get('pool')}",
+        "model": f"width {settings.get('width')}, layers {settings.get('layers')}, heads {settings.get('heads')}, "
+        f"patches of {settings.get('patch')}, pooling {settings.get('pool')}",
         "optimizer": _optimizer(group),
         "augmentation": f"RandAugment {off(settings.get('rand_augment'), 'on')}, "
         f"Mixup {off(settings.get('mixup'), settings.get('mixup'))}, "
