@@ -22,7 +22,7 @@ from train.report.page import page
 from train.report.probes import Learned, Probe
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-VOID = {"meta", "link", "br", "hr", "img", "input"}
+VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 EVIL = '<script>alert("1")</script>&'
 
 
@@ -186,7 +186,7 @@ def test_learned_parameters_and_entropies_are_those_of_the_probe(report):
     plot = next(block for block in section.blocks if isinstance(block, Plot))
     assert [(p.x, p.y) for p in plot.curves[0].points][:3] == [(0.5, 0), (1.0, 0), (28 / 20, 0)]
     assert [p.y for p in plot.curves[0].points] == [0] * 4 + [1] * 4
-    assert "alibi: the weights were not read" in section.blocks[-1]
+    assert "alibi, learned, none: the weights were not read" in section.blocks[-1]
 
 
 # In Chromium
@@ -266,7 +266,7 @@ found.buttons = [...document.querySelectorAll("main .legend button")].map((b) =>
 
 
 @needs_chromium
-@pytest.mark.parametrize(("width", "size"), [(1280, "big"), (500, "small")])
+@pytest.mark.parametrize(("width", "size"), [pytest.param(1280, "big", marks=pytest.mark.slow), (500, "small")])
 def test_the_page_fits_a_desktop_and_a_phone_in_chromium(width, size, report, tmp_path):
     found = in_chromium(report[1], FIT, tmp_path, f"--window-size={width},900")
     assert found["width"] == width
