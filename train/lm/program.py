@@ -8,7 +8,8 @@
     python -m train.lm --resume --out=runs/rope-shakespeare-0     resumes a stopped run
     python -m train.lm --help                                     every option
 
-The run folder then has config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
+The run folder then has config.json, environment.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and
+results.png.
 """
 
 from collections.abc import Sequence

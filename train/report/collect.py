@@ -155,24 +155,30 @@ def _folders(top: Path, left: list[Left], seen: set[str]) -> Iterator[Path]:
 
 
 def _read_run(folder: Path, found: Found) -> None:
-    leave = lambda why, what=folder: found.left.append(Left(f"{what}", " ".join(str(why).split())))
+    """Read a run folder: a run if it has an evaluation, else the reason why not."""
+
+    def leave(why: object, what: Path = folder) -> None:
+        found.left.append(Left(f"{what}", " ".join(f"{why}".split())))
+
     try:
         name = program_of(folder)
         config = load_config(program(name).config, folder)
+        if config.validation:
+            rule = "measured on held-out training data, to choose settings"
+            raise ValueError(f"{rule} (validation={config.validation:g})")
     except ValueError as foreign:
-        return leave(foreign)
-    if config.validation:
-        return leave(f"measured on held-out training data, to choose settings (validation={config.validation:g})")
-    scored = []
-    for path in sorted(folder.glob("results*.json"), key=lambda path: path.stem):
+        leave(foreign)
+        return
+    files, scored = sorted(folder.glob("results*.json"), key=lambda path: path.stem), []
+    for path in files:
         try:
-            one = scored_of(name, program(name).load(path))
-            require_finite(one)
-            scored.append(one)
+            scored.append(require_finite(scored_of(name, program(name).load(path))))
         except ValueError as wrong:
             leave(wrong, path)
+    if not files:
+        leave(unfinished(folder))
     if not scored:
-        return leave(unfinished(folder)) if not next(folder.glob("results*.json"), None) else None
+        return
     metrics, made_with = (), {}
     try:
         metrics = tuple(read_metrics(folder / "metrics.jsonl"))
@@ -184,7 +190,7 @@ def _read_run(folder: Path, found: Found) -> None:
         leave(wrong, folder / environment.FILE)
     comparison = folder.parent.parent if (folder / OUTCOME).exists() else None
     run = Run(f"{folder}", name, config.seed, tuple(scored), folder, comparison, config, metrics, made_with)
-    return found.runs.append(run)
+    found.runs.append(run)
 
 
 def scored_of(name: str, found: Any) -> Scored:
@@ -194,13 +200,12 @@ def scored_of(name: str, found: Any) -> Scored:
         name: of the trainer.
         found: the evaluation.
     """
-    sizes = {id(row): getattr(row, "size", None) or row.length for row in found.rows}
-    refused = {sizes[id(row)]: row.refused for row in found.rows if getattr(row, "refused", "")}
-    counts = {sizes[id(row)]: _count(row) for row in found.rows}
+    rows = [(getattr(row, "size", None) or row.length, row) for row in found.rows]
+    refused = {size: row.refused for size, row in rows if getattr(row, "refused", "")}
+    counts = {size: _count(row) for size, row in rows}
     examples = counts.get(found.trained, max(counts.values()))
-    return Scored(
-        found.name, found.extend, found.trained, examples, found.note, program(name).scores(found), refused
-    )  # fmt: skip
+    scores = program(name).scores(found)
+    return Scored(found.name, found.extend, found.trained, examples, found.note, scores, refused)
 
 
 def _count(row: Any) -> int:
@@ -209,8 +214,8 @@ def _count(row: Any) -> int:
     return fields.get("count", 0) if of_text is None else of_text.count
 
 
-def require_finite(scored: Scored) -> None:
-    """Check that every number of an evaluation is finite and not negative.
+def require_finite(scored: Scored) -> Scored:
+    """Return an evaluation after checking that all its numbers are finite and not negative.
 
     Raises:
         ValueError: naming the first one that is not.
@@ -221,6 +226,7 @@ def require_finite(scored: Scored) -> None:
                 raise ValueError(f"every number must be finite and at least 0, got {what} of {number} at {size}")
     if not any(scored.scores.values()):
         raise ValueError(f"at least one size must be measured, got none: {next(iter(scored.refused.values()), '')}")
+    return scored
 
 
 def unfinished(folder: Path) -> str:
@@ -283,7 +289,6 @@ def _line(stored: Any) -> dict[str, Any]:
     scored = []
     for extend, scores in stored["scores"].items():
         numbers = {what: {int(size): float(x) for size, x in by.items()} for what, by in scores.items()}
-        scored.append(Scored(f"{stored['trained']}", extend, 0, 0, "", numbers, {}))
-        require_finite(scored[-1])
+        scored.append(require_finite(Scored(stored["trained"], extend, 0, 0, "", numbers, {})))
     return {**{name: stored[name] for name in ("task", "trained", "seed", "validation", "status", "message")},
             "scored": tuple(scored)}  # fmt: skip
