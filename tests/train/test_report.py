@@ -191,6 +191,12 @@ def test_a_run_that_was_stopped_before_it_began(tmp_path):
     assert left_of(tmp_path).endswith("rope-0: stopped")
 
 
+def test_an_extension_that_the_trainer_refused(tmp_path):
+    folder = vit_run(tmp_path / "runs" / "none-1", "none", 1, {28: 50})
+    (folder / "outcome.json").write_text('{"status": "done", "refused": {"yarn": "none has no extension"}}')
+    assert left_of(tmp_path).endswith("none-1/extend=yarn: none has no extension")
+
+
 def test_a_run_with_nan(tmp_path):
     lm_run(tmp_path / "nan", "rope", 0, {64: 1.0, 128: math.nan})
     assert left_of(tmp_path).endswith("every number must be finite and at least 0, got perplexity of nan at 128")

@@ -1,5 +1,6 @@
 """The page of a report: one file that is safe, well-formed and readable, and works in a real headless Chromium."""
 
+import dataclasses
 import html.parser
 import json
 import re
@@ -187,6 +188,14 @@ def test_learned_parameters_and_entropies_are_those_of_the_probe(report):
     assert [(p.x, p.y) for p in plot.curves[0].points][:3] == [(0.5, 0), (1.0, 0), (28 / 20, 0)]
     assert [p.y for p in plot.curves[0].points] == [0] * 4 + [1] * 4
     assert "alibi, learned, none: the weights were not read" in section.blocks[-1]
+
+
+def test_a_size_whose_entropy_was_refused_is_named(report):
+    images = report[0].groups[0]
+    folder = next(iter(report[0].probes))
+    refused = dataclasses.replace(probe_of(28, 64), entropies={}, refused={"64": "no"})
+    section = entropy_section(images, {folder: refused}, {}, "entropy")
+    assert section.blocks[0] == "Not measured: rope_mixed at 64: no."
 
 
 # In Chromium

@@ -191,6 +191,8 @@ def _read_run(folder: Path, found: Found) -> None:
     comparison = folder.parent.parent if (folder / OUTCOME).exists() else None
     run = Run(f"{folder}", name, config.seed, tuple(scored), folder, comparison, config, metrics, made_with)
     found.runs.append(run)
+    for extend, why in _outcome(folder).get("refused", {}).items():
+        leave(why, folder / f"extend={extend}")
 
 
 def scored_of(name: str, found: Any) -> Scored:
@@ -231,13 +233,8 @@ def require_finite(scored: Scored) -> Scored:
 
 def unfinished(folder: Path) -> str:
     """Return why a run folder has no results: what `train.compare` or the trainer left there says it."""
-    ended = {}
-    if (folder / OUTCOME).is_file():
-        try:
-            ended = json.loads((folder / OUTCOME).read_text())
-        except ValueError:
-            return f"no results, and a damaged {OUTCOME}"
-    if isinstance(ended, dict) and ended.get("status", "done") != "done":
+    ended = _outcome(folder)
+    if ended.get("status", "done") != "done":
         return ": ".join(filter(None, (f"{ended['status']}", f"{ended.get('message') or ''}")))
     halted = sorted(path.name for path in folder.glob("offending-*"))
     if halted:
@@ -247,8 +244,16 @@ def unfinished(folder: Path) -> str:
         steps = [line["step"] for line in read_metrics(folder / "metrics.jsonl")]
     except ValueError as wrong:
         return f"not finished: no results yet; {wrong}"
-    last = f"the last report is of step {max(steps)}" if steps else "no step reported"
-    return f"not finished: no results yet; {last}"
+    return f"not finished: no results yet; the last report is of step {max(steps, default=0)}"
+
+
+def _outcome(folder: Path) -> dict[str, Any]:
+    """Return how `train.compare` says that a run ended; nothing where it says nothing, or nothing readable."""
+    try:
+        ended = json.loads((folder / OUTCOME).read_text())
+    except (FileNotFoundError, IsADirectoryError, ValueError):
+        return {}
+    return ended if isinstance(ended, dict) and isinstance(ended.get("refused", {}), dict) else {}
 
 
 def _read_lines(folder: Path, found: Found) -> None:

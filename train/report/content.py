@@ -138,8 +138,10 @@ def _means(group: Group, what: str) -> Table:
         if what in one.means
     )
     note = " The best of each column is in bold."
-    refused = {why for one in group.series for why in one.refused.values()}
-    note += f" Refused: {'; '.join(sorted(refused))}." if refused else ""
+    for one in group.series:
+        if one.refused:
+            lengths = ", ".join(f"{size}" for size in sorted(one.refused))
+            note += f" {one.label} refuses {lengths}: {one.refused[min(one.refused)]}."
     heads = tuple(f"{size}" for size in sizes)
     strong = (2 + sizes.index(trained),) if trained in sizes else ()
     return Table(f"{capital(what)} at each size in {group.unit}.{note}", ("encoding", "seeds", *heads), rows, strong)

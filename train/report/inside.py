@@ -121,7 +121,8 @@ def entropy_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping
                         text = f"{one.label}, {layers} {layer}, head {head}, {size} {group.unit}: {entropy:.2f} nats"
                         points.append(Point(entropy, lane, lane, lane, text))
         rows += _entropy_rows(one.label, probe, group.unit)
-        curves.append(Curve(one.label, len(curves), tuple(points)))
+        if points:
+            curves.append(Curve(one.label, len(curves), tuple(points)))
     blocks: list[Any] = []
     if curves:
         caption = (
