@@ -75,5 +75,5 @@ def test_layers_of_an_encoder_and_a_decoder_are_named():
     assert list(named_layers([[one], [one, two]])) == [
         "encoder layer",
         "decoder layer",
-        "decoder layer, cross-attention",
+        "cross-attention of decoder layer",
     ]

@@ -106,11 +106,11 @@ def _curves(group: Group, what: str, file: str, scope: str) -> Plot:
     if any(mean.half > 0 for one in group.series for mean in one.means.get(what, {}).values()):
         caption += " Bands that are wider than the plot are cut off."
     if trained:
-        caption += f" All were trained at {trained} {group.unit}, and at no other size."
+        caption += f" All were trained at {group.key.extent}, and at no other size."
     return Plot(
         "curves", file, f"{capital(what)} against {side[group.key.program].partition(',')[0]}", caption,
         Axis(side[group.key.program], 2 if of_text else 0, sizes), Axis(what, 10 if of_text else 0), curves,
-        (float(trained), f"trained at {trained}") if trained else None, scope=scope,
+        (float(trained), f"trained at {group.key.extent.rpartition(' ')[0]}") if trained else None, scope=scope,
     )  # fmt: skip
 
 

@@ -46,6 +46,12 @@ class Key(NamedTuple):
     examples: int
     settings: Settings
 
+    @property
+    def extent(self) -> str:
+        """The trained size or length in words: "28 px", "up to 16 tokens"."""
+        mixed = "up to " if self.program == "seq2seq" else ""
+        return f"{mixed}{self.trained} {KINDS[self.program][1]}"
+
 
 class Series(NamedTuple):
     """One encoding with one extension, over seeds.
@@ -151,8 +157,8 @@ def _titles(keys: Sequence[Key]) -> dict[Key, str]:
     """Return a title per section; those of equal titles are told apart by the settings that differ."""
     first: dict[Key, str] = {}
     for key in keys:
-        kind, unit = KINDS[key.program]
-        first[key] = f"{kind}: {key.data}, trained at {key.trained} {unit}" if key.data else f"{kind}: unknown data"
+        kind = KINDS[key.program][0]
+        first[key] = f"{kind}: {key.data}, trained at {key.extent}" if key.data else f"{kind}: unknown data"
     found: dict[Key, str] = {}
     for key, title in first.items():
         alike = [other for other in keys if first[other] == title]

@@ -195,7 +195,7 @@ def named_layers(found: list[list[Float[np.ndarray, "L H"]]]) -> dict[str, list[
     """Return entropies by the name of the layers: of two stacks, the first is the encoder, the second the decoder."""
     stacks = ("layer",) if len(found) == 1 else ("encoder layer", "decoder layer")
     return {
-        stack + (", cross-attention" if call else ""): np.asarray(entropies, np.float64).round(4).tolist()
+        (f"cross-attention of {stack}" if call else stack): np.asarray(entropies, np.float64).round(4).tolist()
         for stack, calls in zip(stacks, found, strict=True)
         for call, entropies in enumerate(calls)
     }
