@@ -94,7 +94,7 @@ def test_a_report_reads_the_weights_of_a_run(images, tmp_path):
     probe = json.loads((images / "probe.json").read_text())
     assert [len(layer) for size in ("28", "64") for layer in probe["entropies"][size]["layer"]] == [2, 2]
     (frequencies,) = probe["learned"]
-    assert frequencies["shape"] == [1, 2, 2, 4]
+    assert frequencies["shape"] == [1, 2, 2, 8]
     assert 0 < frequencies["moved"] < 1
     text = (tmp_path / "report.md").read_text()
     assert "peak of the process" in text
