@@ -136,6 +136,18 @@ def test_other_settings_of_the_optimizer_are_in_the_label(tmp_path):
     assert [one.label for one in group.series] == ["none, lr=0.001", "none, lr=0.002"]
 
 
+def test_runs_from_trained_weights_are_apart_and_one_series(tmp_path):
+    vit_run(tmp_path / "rope-0", "rope_axial", 0, {28: 50})
+    for seed in (0, 1):
+        vit_run(tmp_path / f"tuned-{seed}", "rope_axial", seed, {28: 60}, init=f"runs/rope-{seed}")
+    groups, left = read(tmp_path)
+    assert not left
+    assert [[(one.label, one.seeds) for one in group.series] for group in groups] == [
+        [("rope_axial, from rope", (0, 1))],
+        [("rope_axial", (0,))],
+    ]
+
+
 def test_settings_of_a_process_do_not_divide(tmp_path):
     vit_run(tmp_path / "one", "none", 0, {28: 50}, log_every=10)
     vit_run(tmp_path / "other", "alibi", 0, {28: 50}, devices=1, checkpoint_every=7, probe_every=0)

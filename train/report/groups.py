@@ -189,8 +189,7 @@ def _series(pairs: Sequence[tuple[Run, Scored]], left: list[Left]) -> tuple[Seri
     members: dict[str, dict[int, tuple[Run, Scored]]] = {}
     for run, one in sorted(pairs, key=lambda pair: (pair[0].folder is None, pair[0].place)):
         own = "".join(f", {name}={_setting(run, name)}" for name in TUNED if name in tuned and run.config)
-        start = f", from {_start(run)}" if _start(run) and ", from " not in one.name else ""
-        of_label = members.setdefault(one.label + own + start, {})
+        of_label = members.setdefault(_label(run, one) + own, {})
         kept = of_label.setdefault(run.seed, (run, one))
         if kept[0] is not run:
             same = "the same numbers" if kept[1].scores == one.scores else "other numbers"
@@ -208,10 +207,12 @@ def _setting(run: Run, name: str) -> Any:
     return getattr(run.config, name, None)
 
 
-def _start(run: Run) -> str:
-    """Return the name of the run whose weights a run started from, without the seed."""
-    name = run.config.init.rstrip("/").split("/")[-1] if run.config else ""
-    return name.removesuffix(f"-{run.seed}")
+def _label(run: Run, one: Scored) -> str:
+    """Return the encoding, its extension, and the run whose weights a run started from, without the seed."""
+    start = run.config.init.rstrip("/").split("/")[-1] if run.config else ""
+    if not start:
+        return one.label
+    return f"{one.label.replace(f', from {start}', '')}, from {start.removesuffix(f'-{run.seed}')}"
 
 
 def paired(one: Series, reference: Series, what: str, size: int) -> Mean | None:
