@@ -52,6 +52,7 @@ TRAIN_MAY_IMPORT = {
     "evaluate": {"devices", "engine"},
     "compare": {"devices", "engine", "evaluate"},
     "replay": {"devices", "engine", "evaluate"},
+    "report": {"compare", "devices", "engine", "evaluate", "plan"},
 }
 TRAIN_ONLY = {"optax", "orbax", "grain", "tensorflow_datasets", "PIL", "tensorboardX", "rich", "simple_parsing"}
 PEERS = {"torch", "transformers", "timm"}

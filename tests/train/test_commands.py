@@ -94,6 +94,19 @@ def test_an_evaluation_is_stopped(number, status, images):
     assert "stopped; step 208 is saved; go on with: python -m train.vit --resume" in err
 
 
+def test_a_report_reads_the_weights_of_a_run(images, tmp_path):
+    out = said("train.report", images.parent, "-o", tmp_path / "report.html")
+    assert f"wrote {tmp_path}/report.html, report.md and 5 figures; runs read: 1" in out
+    probe = json.loads((images / "probe.json").read_text())
+    assert [len(layer) for size in ("28", "64") for layer in probe["entropies"][size]["layer"]] == [2, 2]
+    (frequencies,) = probe["learned"]
+    assert frequencies["shape"] == [1, 2, 2, 8]
+    assert 0 < frequencies["moved"] < 1
+    text = (tmp_path / "report.md").read_text()
+    assert "peak of the process" in text
+    assert "Published results beside ours" in text
+
+
 def test_text_is_trained_on(text):
     lengths = [row["length"] for row in json.loads((text / "results.json").read_text())["rows"]]
     assert lengths == [64, 128, 256]

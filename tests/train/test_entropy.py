@@ -36,6 +36,16 @@ def test_entropy_is_that_of_the_weights(length, causal):
     assert float(attention_entropy.entropy(q, k, 1, **options)) == pytest.approx(mean_entropy(weights), rel=1e-5)
 
 
+def test_heads_are_apart_and_their_mean_is_the_entropy():
+    keys = jax.random.split(jax.random.key(0), 2)
+    q, k = (jnp.asarray([1.0, 4.0])[:, None] * jax.random.normal(key, (3, 9, 2, 8)) for key in keys)
+    options = {"positions": jnp.arange(9), "causal": True}
+    heads = attention_entropy.head_entropies(q, k, 1, **options)
+    weights = attention_weights(q, k, **options)
+    assert np.asarray(heads) == pytest.approx([mean_entropy(weights[:, head]) for head in (0, 1)], rel=1e-5)
+    assert float(attention_entropy.entropy(q, k, 1, **options)) == pytest.approx(float(heads.mean()), rel=1e-5)
+
+
 def test_uniform_attention_has_the_logarithm_of_the_number_of_keys():
     q = jnp.zeros((1, 7, 2, 4))
     found = attention_entropy.entropy(q, q, 2, positions=jnp.zeros((7, 2)))

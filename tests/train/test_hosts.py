@@ -97,6 +97,7 @@ def test_the_first_process_speaks_and_writes_for_all(trained):
         ".lock",
         "checkpoints",
         "config.json",
+        "environment.json",
         "metrics.jsonl",
         "results.json",
         "results.png",

@@ -71,12 +71,17 @@ class Outcome:
 
 def run_of(comparison: Comparison, candidate: Candidate, seed: int, validation: float = 0.0) -> Run:
     """Return the run of a setting with a seed; `validation` above 0 makes it one of a sweep."""
-    name = f"{re.sub(r'[^A-Za-z0-9.=,-]+', '_', candidate.label)}-{seed}"
+    name = folder_name(candidate.label, seed)
     kind = "sweep" if validation else "runs"
     # a sweep is evaluated with the first extension alone, which is the one that it chooses by
     extensions = comparison.extensions[:1] if validation else comparison.extensions
     log = comparison.folder / "log" / f"{kind}-{name}.txt"
     return Run(candidate, seed, comparison.folder / kind / name, log, validation, extensions)
+
+
+def folder_name(label: str, seed: int) -> str:
+    """Return the name of the folder of a run of one setting."""
+    return f"{re.sub(r'[^A-Za-z0-9.=,-]+', '_', label)}-{seed}"
 
 
 def require_distinct(runs: Sequence[Run]) -> None:

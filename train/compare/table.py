@@ -84,7 +84,7 @@ def rows_of(comparison: Comparison, runs: Mapping[Candidate, Sequence[Run]]) -> 
             remarks = tuple(_remark(run, ended, extend) for run, ended in outcomes.items() if ended is not None)
             label = candidate.label if extend == "none" else f"{candidate.label} + {extend}"
             label += f" ({len(done)} of {len(of_seeds)} seeds)" if 0 < len(done) < len(of_seeds) else ""
-            found.append(Row(label, _means(done), tuple(filter(None, remarks))))
+            found.append(Row(label, means(done), tuple(filter(None, remarks))))
     return found
 
 
@@ -94,7 +94,7 @@ def _remark(run: Run, ended: Outcome, extend: str) -> str:
     return f"{run.label} with {extend} refused: {ended.refused[extend]}" if extend in ended.refused else ""
 
 
-def _means(of_seeds: Sequence[Scores]) -> dict[str, dict[int, Mean]]:
+def means(of_seeds: Sequence[Scores]) -> dict[str, dict[int, Mean]]:
     """Return the mean of every number over the seeds that have it."""
     numbers: dict[str, dict[int, list[float]]] = {}
     for scores in of_seeds:
@@ -139,10 +139,11 @@ def _cells(
     best = max if comparison.program.higher else min
     measured = [row.scores.get(name, {}) for row in rows]
     tops = {size: best(one[size].mean for one in measured if size in one) for size in sizes}
-    cell = lambda one, size: (_text(one[size]), one[size].mean == tops[size]) if size in one else ("", False)
+    cell = lambda one, size: (cell_text(one[size]), one[size].mean == tops[size]) if size in one else ("", False)
     return [[cell(one, size) for size in sizes] for one in measured]
 
 
-def _text(cell: Mean) -> str:
-    digits = 1 if cell.mean >= 10 else 2
-    return f"{cell.mean:.{digits}f}" + ("" if math.isnan(cell.half) else f" ±{cell.half:.{digits}f}")
+def cell_text(cell: Mean, sign: str = "-") -> str:
+    """Return a mean and its interval in words: "85.3 ±0.4"; the sign `+` also writes that of positive means."""
+    digits = 1 if abs(cell.mean) >= 10 else 2
+    return f"{cell.mean:{sign}.{digits}f}" + ("" if math.isnan(cell.half) else f" ±{cell.half:.{digits}f}")

@@ -31,11 +31,13 @@ class EntropyExecution(Execution):
 
     Attributes:
         axes: A, number of position axes.
+        heads: whether every head is recorded, `(L, H)`, in place of their mean.
         found: entropies `(L,)`, indexed by stack of layers and by attention call within a layer.
     """
 
     axes: int = 1
-    found: list[list[Float[Array, " L"]]] = dataclasses.field(default_factory=list)
+    heads: bool = False
+    found: list[list[Float[Array, "L *H"]]] = dataclasses.field(default_factory=list)
 
     @property
     def attention(self) -> Callable[..., Any]:
@@ -43,7 +45,8 @@ class EntropyExecution(Execution):
         return self._attend
 
     def _attend(self, q: Array, k: Array, v: Array, **options: Any) -> Any:
-        self.found[-1].append(entropy(q, k, self.axes, **options))
+        measured = head_entropies if self.heads else entropy
+        self.found[-1].append(measured(q, k, self.axes, **options))
         return dot_product_attention(q, k, v, **options)
 
     def scan(self, step: Callable, x: Array, layers: Any) -> tuple[Array, Any]:
@@ -68,15 +71,31 @@ def entropy(q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int,
         axes: A, number of position axes.
         **options: of `dot_product_attention`.
     """
+    weights = weights_of_some(q, k, axes, **options)
+    seen = jnp.sum(weights)  # every row that sees a key sums to 1
+    return -jnp.sum(jax.scipy.special.xlogy(weights, weights)) / seen
+
+
+def head_entropies(
+    q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int, **options: Any
+) -> Float[Array, " H"]:
+    """Return the mean entropy of the weights of each head, in nats; the arguments are those of `entropy`."""
+    weights = weights_of_some(q, k, axes, **options)
+    others = tuple(axis for axis in range(weights.ndim) if axis != weights.ndim - 3)
+    return -jnp.sum(jax.scipy.special.xlogy(weights, weights), axis=others) / jnp.sum(weights, axis=others)
+
+
+def weights_of_some(
+    q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int, **options: Any
+) -> Float[Array, "*B H Q S"]:
+    """Return the attention weights of up to `QUERIES` queries; the arguments are those of `entropy`."""
     length = q.shape[-3]
     rows = np.unique(np.linspace(0, length - 1, min(QUERIES, length)).round().astype(int))
     given = {name: value for name, value in options.items() if name not in IGNORED_OPTIONS}
     tokens = as_token_positions(given.pop("positions"))
     keys = given.pop("k_positions", None)
     given |= {"positions": taken(tokens, rows, axes), "k_positions": tokens if keys is None else keys}
-    weights = attention_weights(q[..., rows, :, :], k, **given)
-    seen = jnp.sum(weights)  # every row that sees a key sums to 1
-    return -jnp.sum(jax.scipy.special.xlogy(weights, weights)) / seen
+    return attention_weights(q[..., rows, :, :], k, **given)
 
 
 def taken(tokens: TokenPositions, rows: np.ndarray, axes: int) -> TokenPositions:

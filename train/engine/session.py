@@ -19,7 +19,7 @@ from train.devices.flops import peak_seconds
 from train.devices.hosts import agreed, first, join, require_alike, together
 from train.devices.memory import FLOAT, require_room
 from train.devices.mesh import make_mesh, own_rows, paced, put_batch, replicated, require_divisible, training_execution
-from train.engine import failed_step
+from train.engine import environment, failed_step
 from train.engine.checkpoint import CheckpointError, Checkpoints, written_steps
 from train.engine.config import (
     RunConfig,
@@ -115,6 +115,7 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
         state = resume(task, config, checkpoints, state, console)
     if first():
         save_config(config, folder)
+        environment.record(folder, count, task.flops, mesh)
     console.print(json.dumps(dataclasses.asdict(config)))
     console.print(
         f"{config.pe} · {count:,} parameters · {task.about} · {mesh.size} x {mesh.devices.flat[0].device_kind}"
@@ -152,6 +153,8 @@ def train(session: Session, console: Console) -> int:
     )  # fmt: skip
     data.close()
     checkpoints.close()
+    if first():
+        environment.record_peak(session.folder, session.mesh)
     if jax.device_get(state.watch.halted):
         raise FloatingPointError(failed_step.keep(state, config, task, plan.record, session.folder))
     if at < task.steps:

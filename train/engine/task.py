@@ -99,6 +99,8 @@ class Task(NamedTuple):
         probe: `(params) -> values` that are reported every `probe_every` steps.
         probe_every: steps between probes; 0 = no probes.
         flops: of a step, as `train.devices.flops` counts them; 0 = unknown.
+        head_entropies: `(params, size or length) -> entropies (L, H)` of attention on a few test examples, indexed as
+            in `EntropyExecution`; raises ValueError if the encoding refuses the size. None = not measured.
     """
 
     split: Split
@@ -120,6 +122,7 @@ class Task(NamedTuple):
     probe: Callable[[Any], dict[str, float]] | None = None
     probe_every: int = 0
     flops: int = 0
+    head_entropies: Callable[[Any, int], list[list[Array]]] | None = None
 
 
 class Evaluate(Protocol):

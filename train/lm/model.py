@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from pejax.models import Execution
 from pejax.models.decoder import Decoder, DecoderConfig
-from train.data.text.loading import Corpus, training_windows
+from train.data.text.loading import Corpus, evaluation_windows, training_windows
 from train.engine import attention_entropy
 from train.engine.loop import Metrics
 from train.engine.sequence_config import model_options
@@ -80,6 +80,22 @@ class Language(Split[Decoder]):
     def refusal(self, length: int) -> str:
         """Return why the encoding does not support a length, or an empty string if it does."""
         return refusal(self.losses, self.shapes, jax.ShapeDtypeStruct((1, length + 1), jnp.int32))
+
+    def head_entropies(self, corpus: Corpus, params: Any, length: int) -> list[list[Array]]:
+        """Return the attention entropy of every layer and head, `(L, H)`, on a few windows of held-out text.
+
+        Raises:
+            ValueError: the encoding refuses the length, or no held-out document is that long.
+        """
+        ids = jnp.asarray(evaluation_windows(corpus, length, PROBED)[0])[:, :-1]
+
+        @jax.jit
+        def measure(params: Any) -> Any:
+            watching = attention_entropy.EntropyExecution(heads=True)
+            self.model(params).states(ids, execution=watching)
+            return watching.found
+
+        return measure(params)
 
     def prober(self, corpus: Corpus) -> Any:
         """Return the probe `(params) -> values`: the mean loss on positions 0 to L and L to 2L of training text.

@@ -8,7 +8,8 @@
     python -m train.lm --resume --out=runs/rope-shakespeare-0     resumes a stopped run
     python -m train.lm --help                                     every option
 
-The run folder then has config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
+The run folder then has config.json, environment.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and
+results.png.
 """
 
 from collections.abc import Sequence
@@ -61,6 +62,7 @@ def make_task(config: Config) -> Task:
         probe=language.prober(corpus) if config.probe_every else None,
         probe_every=config.probe_every,
         flops=decoder_flops(language.decoder, config.batch, config.length),
+        head_entropies=partial(language.head_entropies, corpus),
     )
 
 

@@ -81,7 +81,7 @@ def estimate(subject: AbstractStep, topology: Topology, sizes: Sizes) -> Estimat
     count = arithmetic(work, sizes)
     sent = _sent(work, sizes, sum(leaf.size for leaf in jax.tree.leaves(subject.split.shapes)))
     compute, network = count.busiest / device.peak, sum(sent.values()) / device.network
-    return Estimate(sizes, _memory(subject, sizes), sent, count, compute, network)
+    return Estimate(sizes, step_memory(subject, sizes), sent, count, compute, network)
 
 
 def arithmetic(work: Work, sizes: Sizes) -> Arithmetic:
@@ -152,7 +152,8 @@ def _logits(work: Work, sizes: Sizes) -> float:
     return _local(work, sizes) * work.rows / work.tokens * work.columns / sizes["tensor"]
 
 
-def _memory(subject: AbstractStep, sizes: Sizes) -> dict[str, float]:
+def step_memory(subject: AbstractStep, sizes: Sizes) -> dict[str, float]:
+    """Return the estimated bytes of a training step on one device of a mesh, by purpose."""
     work, tensor, tokens = subject.work, sizes["tensor"], _local(subject.work, sizes)
     params = _parameter_bytes(
         subject.split, tuple((axis, sizes[axis] if axis in RULES.values() else 1) for axis in AXES)

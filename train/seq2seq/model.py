@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 from rich.console import Console
 
 from pejax.models import Execution
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pejax.models.seq2seq_generate import generate_answers
 from train.devices.mesh import EVALUATED, put_batch, replicated
+from train.engine import attention_entropy
 from train.engine.loop import Metrics
 from train.engine.progress import Evaluating
 from train.engine.sequence_config import model_options
@@ -27,6 +28,9 @@ SUMS = ("loss", "right", "count")
 """Names of the sums that the loss returns."""
 
 NOTE = "Answers are generated token by token and count if every token is right; all runs answer the same questions."
+
+PROBED = 8
+"""Number of test examples on which the entropy of attention is measured."""
 
 EXAMPLES_AT_ONCE = {"cpu": 128, "gpu": 2048, "tpu": 2048}
 """Examples per evaluation batch and device."""
@@ -70,20 +74,41 @@ class Answerer(Split[EncoderDecoder]):
         """
         del key
         target, segments = batch["target"], batch["target_segments"]
-        logits = self.model(params)(
-            batch["source"],
-            shifted(target),
-            source_segments=batch["source_segments"],
-            target_segments=segments,
-            source_extent=batch["source"].shape[1],
-            target_extent=target.shape[1],
-            execution=execution,
-        )
+        logits = self.logits(params, batch, execution)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, target)
         inside = (segments != 0).astype(jnp.float32)
         total, count = jnp.sum(losses * inside), jnp.sum(inside)
         right = jnp.sum(inside * (jnp.argmax(logits, -1) == target).astype(jnp.float32))
         return total / count, {"loss": total, "right": right, "count": count}
+
+    def logits(self, params: Any, batch: Mapping[str, Array], execution: Execution) -> Float[Array, "B T V"]:
+        """Return the logits of every token of the answers; all encodings adapt to the length of the batch."""
+        source, target = batch["source"], batch["target"]
+        return self.model(params)(
+            source,
+            shifted(target),
+            source_segments=batch["source_segments"],
+            target_segments=batch["target_segments"],
+            source_extent=source.shape[1],
+            target_extent=target.shape[1],
+            execution=execution,
+        )
+
+    def head_entropies(self, params: Any, length: int) -> list[list[Array]]:
+        """Return the attention entropy of every layer and head, `(L, H)`, on a few test examples of the first task.
+
+        Raises:
+            ValueError: an encoding refuses the length.
+        """
+        batch = jax.tree.map(jnp.asarray, next(evaluation_batches(self.config.tasks[0], length, PROBED, PROBED)))
+
+        @jax.jit
+        def measure(params: Any) -> Any:
+            watching = attention_entropy.EntropyExecution(heads=True)
+            self.logits(params, batch, watching)
+            return watching.found
+
+        return measure(params)
 
     def laws(self, params: Any) -> str:
         """Test the initialized encoding of the encoder against its laws; return one line with the deviations."""

@@ -8,7 +8,8 @@
     python -m train.seq2seq --resume --out=runs/rope-cross_unified-reverse-0   resumes a stopped run
     python -m train.seq2seq --help                                            every option
 
-The run folder then has config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
+The run folder then has config.json, environment.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and
+results.png.
 """
 
 from collections.abc import Sequence
@@ -56,6 +57,7 @@ def make_task(config: Config) -> Task:
         fitted=lambda _, params: fitted(config, answerer.shapes, params),
         evaluate=partial(evaluate, answerer),
         flops=encoder_decoder_flops(answerer.network, config.batch, config.length + 1, config.length + 1),
+        head_entropies=answerer.head_entropies,
     )
 
 

@@ -14,7 +14,7 @@ from pejax._extensions.interpolation import interpolate_positions
 from pejax._positions import grid_positions
 from pejax.models import Execution
 from pejax.models.vit import ViT, ViTConfig
-from train.data.images import Dataset, train_batches
+from train.data.images import Dataset, evaluation_batches, train_batches
 from train.data.images.augment import Augment
 from train.engine import attention_entropy
 from train.engine.loop import Metrics
@@ -107,6 +107,23 @@ class Classifier(Split[ViT]):
             return watching.found
 
         return lambda params: attention_entropy.named(measure(params))
+
+    def head_entropies(self, dataset: Dataset, params: Any, size: int) -> list[list[Array]]:
+        """Return the attention entropy of every layer and head, `(L, H)`, on a few test images of one size.
+
+        Raises:
+            ValueError: the encoding refuses the size.
+        """
+        count = min(PROBED, len(dataset.test(size)))
+        images = next(evaluation_batches(dataset, size, count))["image"]
+
+        @jax.jit
+        def measure(params: Any) -> Any:
+            watching = attention_entropy.EntropyExecution(axes=2, heads=True)
+            self.logits(params, jnp.asarray(images), extend=self.config.extend, execution=watching)
+            return watching.found
+
+        return measure(params)
 
     def laws(self, params: Any) -> str:
         """Test the encoding of the first layer against its laws; return one line with the deviations."""

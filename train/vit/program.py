@@ -7,7 +7,8 @@
     python -m train.vit --init=runs/rope_mixed-fashion-0 --size=56 --epochs=2 --lr=1e-4
     python -m train.vit --help                                    every option
 
-The run folder then has config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and results.png.
+The run folder then has config.json, environment.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and
+results.png.
 """
 
 import dataclasses
@@ -76,6 +77,7 @@ def make_task(config: Config) -> Task:
         probe=classifier.prober(dataset) if config.probe_every else None,
         probe_every=config.probe_every,
         flops=vit_flops(classifier.vit, config.batch),
+        head_entropies=partial(classifier.head_entropies, dataset),
     )
 
 

@@ -1,0 +1,61 @@
+"""Run folders as trainers leave them, written without training, for the tests of reports."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from train.engine.config import save_config
+from train.engine.results import store
+from train.lm import config as lm_config
+from train.lm.results import MeanLoss, PerplexityResults, PerplexityRow
+from train.vit import config as vit_config
+from train.vit.results import ResolutionResults, ResolutionRow
+
+STEPS = (10, 20, 30)
+
+
+def vit_run(
+    folder: Path, pe: str, seed: int, top1: Mapping[int, int], *, extend: str = "none", count: int = 100, **config: Any
+) -> Path:
+    """Write a run of `train.vit`: images of each size that are right, of `count`."""
+    settings = vit_config.Config(pe=pe, seed=seed, out=str(folder), **config)
+    rows = tuple(ResolutionRow(size, (size // 4) ** 2, right, count) for size, right in top1.items())
+    found = ResolutionResults(pe, settings.data, settings.size, STEPS[-1], extend, "the data", rows)
+    _write(folder, settings, {"top1": 0.5, "images_per_second": 100.0})
+    store(found, folder, [{**row._asdict(), "top1": row.top1} for row in rows])
+    return folder
+
+
+def lm_run(folder: Path, pe: str, seed: int, losses: Mapping[int, float | str], **config: Any) -> Path:
+    """Write a run of `train.lm`: the loss at each length in nats, or why it is refused."""
+    settings = lm_config.Config(pe=pe, seed=seed, out=str(folder), **config).validated()
+    rows = tuple(
+        PerplexityRow(length, refused=loss)
+        if isinstance(loss, str)
+        else PerplexityRow(length, MeanLoss(loss, 0.1, 999))
+        for length, loss in losses.items()
+    )
+    found = PerplexityResults(pe, settings.data, settings.length, STEPS[-1], "none", "the text", rows)
+    _write(folder, settings, {"tokens_per_second": 100.0})
+    unfold = lambda value: value._asdict() if isinstance(value, MeanLoss) else value
+    store(found, folder, [{name: unfold(value) for name, value in row._asdict().items()} for row in rows])
+    return folder
+
+
+def _write(folder: Path, settings: Any, more: Mapping[str, float]) -> None:
+    folder.mkdir(parents=True)
+    save_config(settings, folder)
+    lines = [{"step": step, "loss": 3.0 - step / 20, "step_seconds": 0.01 * step, **more} for step in STEPS]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = {"versions": {"python": "3.11", "jax": "0.10.2"}, "devices": "2 x cpu", "parameters": 1234, "flops": 10**9}
+    (folder / "environment.json").write_text(json.dumps({**made, "peak_bytes": 2**30, "peak_of": "the process"}))
+
+
+def add_probe(folder: Path, probe: Any) -> None:
+    """Write what the weights of a run told earlier, and the folder of a checkpoint of that step."""
+    step = folder / "checkpoints" / f"{probe.step}"
+    step.mkdir(parents=True)
+    (step / "state").write_text("")
+    (folder / "probe.json").write_text(json.dumps({"format": 1, **dataclasses.asdict(probe)}))

@@ -1,0 +1,302 @@
+"""Reports: which runs stand in one table, their numbers, and that everything left out is named with its reason."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli import refused
+from report_runs import lm_run, vit_run
+
+from train.engine.results import t95
+from train.report import collect as collecting
+from train.report.blocks import Cell, Table
+from train.report.collect import Left, collect
+from train.report.content import Material, document
+from train.report.groups import Group, differences, grouped, paired, seeds_text
+from train.report.program import main
+from train.report.training import curve_of
+
+ROOT = Path(__file__).parents[2]
+
+
+def read(folder: Path) -> tuple[list[Group], list[Left]]:
+    """Return the sections of the runs below a folder, and all that was left out."""
+    found = collect([folder])
+    groups, twice = grouped(found.runs)
+    return groups, [*found.left, *twice]
+
+
+def table(groups: list[Group], caption: str) -> Table:
+    """Return the first table of a report whose caption begins so."""
+    content = document(Material(("runs",), tuple(groups), (), {}, {}, "today"))
+    blocks = [block for section in content.sections for block in section.blocks]
+    return next(one for one in blocks if isinstance(one, Table) and one.caption.startswith(caption))
+
+
+# Numbers
+
+
+def test_numbers_are_means_over_seeds_with_their_interval(tmp_path):
+    for seed, right in enumerate((60, 63, 69)):
+        vit_run(tmp_path / f"alibi-{seed}", "alibi", seed, {28: right, 56: 50})
+    (group,), left = read(tmp_path)
+    assert not left
+    mean = group.series[0].means["top-1, %"][28]
+    spread = math.sqrt(((60 - 64) ** 2 + (63 - 64) ** 2 + (69 - 64) ** 2) / 2)
+    assert mean == (pytest.approx(64.0), pytest.approx(t95(3) * spread / math.sqrt(3)), 3)
+    row = table([group], "Top-1, % at each size").rows[0]
+    assert [cell.text for cell in row] == ["alibi", "seeds 0-2", "64.0 ±11.4", "50.0 ±0.0"]
+
+
+def test_the_best_and_the_trained_size_are_marked(tmp_path):
+    lm_run(tmp_path / "rope-0", "rope", 0, {64: 1.0, 128: 1.0, 256: 3.0})
+    lm_run(tmp_path / "learned-0", "learned", 0, {64: 1.2, 128: 0.9, 256: "a table of 128 tokens"})
+    groups, _ = read(tmp_path)
+    shown = table(groups, "Perplexity at each size")
+    assert [shown.heads[i] for i in shown.strong] == ["128"]
+    best = {row[0].text: [cell.strong for cell in row[2:]] for row in shown.rows}
+    assert best == {"learned": [False, True, False], "rope": [True, False, True]}
+    assert shown.rows[0][-1] == Cell("refused", None)
+    assert "a table of 128 tokens" in shown.caption
+
+
+def test_one_seed_has_no_interval_and_the_section_says_so(tmp_path):
+    vit_run(tmp_path / "none-0", "none", 0, {28: 50})
+    groups, _ = read(tmp_path)
+    content = document(Material(("runs",), tuple(groups), (), {}, {}, "today"))
+    assert "One seed per encoding" in content.sections[0].blocks[0]
+    assert "±" not in table(groups, "Top-1, % at each size").rows[0][-1].text
+
+
+def test_differences_are_taken_seed_by_seed_over_common_seeds(tmp_path):
+    for seed, (none, alibi) in {0: (50, 52), 1: (60, 66), 2: (70, None)}.items():
+        vit_run(tmp_path / f"none-{seed}", "none", seed, {28: none})
+        if alibi is not None:
+            vit_run(tmp_path / f"alibi-{seed}", "alibi", seed, {28: alibi})
+    vit_run(tmp_path / "rope-7", "rope_axial", 7, {28: 80})
+    (group,), _ = read(tmp_path)
+    by_label = {one.label: one for one in group.series}
+    assert group.reference.label == "none"
+    mean = paired(by_label["alibi"], by_label["none"], "top-1, %", 28)
+    assert mean is not None
+    assert (mean.mean, mean.seeds) == (pytest.approx(4.0), 2)
+    assert paired(by_label["rope_axial"], by_label["none"], "top-1, %", 28) is None
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in table([group], "Difference of").rows}
+    assert rows == {"alibi": ["seeds 0-1", "+4.00 ±25.41"], "rope_axial": ["none in common", "no seeds in common"]}
+
+
+def test_training_curves_are_means_at_common_steps(tmp_path):
+    for seed in (0, 1):
+        vit_run(tmp_path / f"none-{seed}", "none", seed, {28: 50})
+    longer = [{"step": 20, "loss": 4.0}, {"step": 25, "loss": 9.0}, {"step": 30, "loss": math.nan}]
+    (tmp_path / "none-1" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in longer))
+    (group,), _ = read(tmp_path)
+    assert [(p.x, p.y) for p in curve_of(group.series[0], "loss")] == [(20, pytest.approx((2.0 + 4.0) / 2))]
+
+
+def test_seeds_in_words():
+    assert [seeds_text(seeds) for seeds in ((3,), (0, 1, 2), (0, 2))] == ["seed 3", "seeds 0-2", "seeds 0, 2"]
+
+
+# Sections
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [({"data": "glyphs"}, "data"), ({"epochs": 3}, "epochs"), ({"width": 128}, "width"), ({"size": 32}, "trained")],
+)
+def test_runs_of_different_data_size_or_budget_are_in_sections_of_their_own(other, told, tmp_path):
+    vit_run(tmp_path / "one", "none", 0, {28: 50})
+    vit_run(tmp_path / "other", "alibi", 0, {28: 60}, **other)
+    groups, left = read(tmp_path)
+    assert not left
+    assert [len(group.series) for group in groups] == [1, 1]
+    assert groups[0].title != groups[1].title
+    assert told in differences(*groups)
+
+
+def test_runs_measured_on_other_test_images_are_apart(tmp_path):
+    vit_run(tmp_path / "one", "none", 0, {28: 50})
+    vit_run(tmp_path / "other", "alibi", 0, {28: 50}, count=500)
+    assert [group.title for group in read(tmp_path)[0]] == [
+        "Images: fashion, trained at 28 px (test examples 100)",
+        "Images: fashion, trained at 28 px (test examples 500)",
+    ]
+
+
+def test_other_settings_of_the_optimizer_are_in_the_label(tmp_path):
+    vit_run(tmp_path / "slow", "none", 0, {28: 50}, lr=1e-3)
+    vit_run(tmp_path / "fast", "none", 0, {28: 60}, lr=2e-3)
+    (group,), left = read(tmp_path)
+    assert not left
+    assert [one.label for one in group.series] == ["none, lr=0.001", "none, lr=0.002"]
+
+
+def test_runs_from_trained_weights_are_apart_and_one_series(tmp_path):
+    vit_run(tmp_path / "rope-0", "rope_axial", 0, {28: 50})
+    for seed in (0, 1):
+        vit_run(tmp_path / f"tuned-{seed}", "rope_axial", seed, {28: 60}, init=f"runs/rope-{seed}")
+    groups, left = read(tmp_path)
+    assert not left
+    assert [[(one.label, one.seeds) for one in group.series] for group in groups] == [
+        [("rope_axial, from rope", (0, 1))],
+        [("rope_axial", (0,))],
+    ]
+
+
+def test_settings_of_a_process_do_not_divide(tmp_path):
+    vit_run(tmp_path / "one", "none", 0, {28: 50}, log_every=10)
+    vit_run(tmp_path / "other", "alibi", 0, {28: 50}, devices=1, checkpoint_every=7, probe_every=0)
+    assert len(read(tmp_path)[0]) == 1
+
+
+def test_lines_of_a_comparison_stand_in_for_run_folders_that_are_gone(tmp_path):
+    place = vit_run(tmp_path / "runs" / "none-0", "none", 0, {28: 50})
+    (place / "outcome.json").write_text('{"status": "done"}')
+    line = {"task": "vit", "pe": "alibi", "trained": "alibi", "seed": 0, "validation": 0.0, "status": "done",
+            "message": "", "scores": {"none": {"top-1, %": {"28": 61.0}}}}  # fmt: skip
+    there = {**line, "trained": "none", "scores": {"none": {"top-1, %": {"28": 1.0}}}}
+    failed = {**line, "trained": "rope", "status": "diverged", "message": "at step 3", "scores": {}}
+    text = "".join(json.dumps(one) + "\n" for one in (line, there, failed)) + '{"task": "vit", "pe": "al'
+    (tmp_path / "results.jsonl").write_text(text)
+    (group,), left = read(tmp_path)
+    assert {one.label: one.means["top-1, %"][28].mean for one in group.series} == {"alibi": 61.0, "none": 50.0}
+    assert [one.why.partition(":")[0] for one in left] == ["rope seed 0 diverged", "not a line of train.compare"]
+    for path in [*place.iterdir(), place]:
+        path.rmdir() if path.is_dir() else path.unlink()
+    (group,), _ = read(tmp_path)
+    assert group.title == "Images: unknown data"
+    assert "neither data nor trained size nor budget" in group.key.note
+
+
+# Bad input: what is left out, and why
+
+
+def left_of(tmp_path: Path) -> str:
+    """Return the only reason for which something was left out beside a good run."""
+    vit_run(tmp_path / "good", "none", 0, {28: 50})
+    groups, left = read(tmp_path)
+    assert [one.label for group in groups for one in group.series] == ["none"]
+    assert len(left) == 1, left
+    return f"{left[0].what}: {left[0].why}"
+
+
+def test_a_run_that_is_not_finished(tmp_path):
+    (vit_run(tmp_path / "half", "alibi", 0, {28: 50}) / "results.json").unlink()
+    assert left_of(tmp_path).endswith("half: not finished: no results yet; the last report is of step 30")
+
+
+def test_a_run_that_diverged(tmp_path):
+    folder = vit_run(tmp_path / "bad", "alibi", 0, {28: 50})
+    (folder / "results.json").unlink()
+    (folder / "offending-12").mkdir()
+    assert "diverged at step 12" in left_of(tmp_path)
+
+
+def test_a_run_that_was_stopped_before_it_began(tmp_path):
+    (tmp_path / "rope-0").mkdir()
+    (tmp_path / "rope-0" / "outcome.json").write_text('{"status": "stopped", "message": ""}')
+    assert left_of(tmp_path).endswith("rope-0: stopped")
+
+
+def test_an_extension_that_the_trainer_refused(tmp_path):
+    folder = vit_run(tmp_path / "runs" / "none-1", "none", 1, {28: 50})
+    (folder / "outcome.json").write_text('{"status": "done", "refused": {"yarn": "none has no extension"}}')
+    assert left_of(tmp_path).endswith("none-1/extend=yarn: none has no extension")
+
+
+def test_a_run_with_nan(tmp_path):
+    lm_run(tmp_path / "nan", "rope", 0, {64: 1.0, 128: math.nan})
+    assert left_of(tmp_path).endswith("every number must be finite and at least 0, got perplexity of nan at 128")
+
+
+def test_two_runs_with_the_same_name(tmp_path):
+    vit_run(tmp_path / "zweite" / "none-0", "none", 0, {28: 10})
+    told = left_of(tmp_path)
+    assert f"same encoding, extension, seed and settings as {tmp_path}/good, with other numbers" in told
+
+
+def test_a_foreign_folder(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_text("")
+    assert left_of(tmp_path).endswith("photos: no run folder of a trainer: no config.json")
+
+
+def test_a_run_of_another_program(tmp_path):
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "config.json").write_text('{"program": "toy"}')
+    assert "must be one of vit, lm, seq2seq, got 'toy'" in left_of(tmp_path)
+
+
+def test_settings_chosen_on_validation_data(tmp_path):
+    vit_run(tmp_path / "swept", "alibi", 0, {28: 99}, validation=0.1)
+    assert "held-out training data" in left_of(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rows": []}', '{"rows": [{"size": 1}]}'])
+def test_damaged_results(text, tmp_path):
+    (vit_run(tmp_path / "bad", "alibi", 0, {28: 50}) / "results.json").write_text(text)
+    assert "results must come from an evaluation" in left_of(tmp_path)
+
+
+def test_damaged_metrics_leave_out_the_curves_alone(tmp_path):
+    vit_run(tmp_path / "good", "none", 0, {28: 50})
+    (tmp_path / "good" / "metrics.jsonl").write_text('{"loss": 1}\n')
+    ((group,), left) = read(tmp_path)
+    assert group.series[0].means["top-1, %"][28].mean == 50
+    assert [Path(one.what).name for one in left] == ["metrics.jsonl"]
+
+
+def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
+    locked = vit_run(tmp_path / "locked", "alibi", 0, {28: 50})
+    scan = os.scandir
+
+    def guarded(path):
+        if Path(path) == locked:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(collecting.os, "scandir", guarded)
+    assert left_of(tmp_path).endswith("locked: cannot be read: Permission denied")
+
+
+# The command
+
+
+def test_nothing_to_report_is_one_line(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    report = lambda *words: lambda: main([*map(str, words)])
+    assert "at least one finished run, got none" in refused(capsys, report(tmp_path / "empty"))
+    assert "got a file" in refused(capsys, report(tmp_path / "file"))
+    assert "got nothing" in refused(capsys, report(tmp_path / "missing"))
+    assert "ends in .html" in refused(capsys, report(tmp_path / "empty", "-o", tmp_path / "report.pdf"))
+    assert "unknown option --quick" in refused(capsys, report(tmp_path, "--quick"))
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    vit_run(tmp_path / "runs" / "none-0", "none", 0, {28: 50})
+    (tmp_path / "file").write_text("")
+    line = refused(capsys, lambda: main([f"{tmp_path}/runs", "-o", f"{tmp_path}/file/report.html"]))
+    assert "out must be where files can be written" in line
+
+
+def test_the_command_writes_page_markdown_and_figures(tmp_path):
+    for seed, pe in enumerate(("none", "alibi")):
+        vit_run(tmp_path / "runs" / pe, pe, seed, {12: 20, 28: 50, 64: 30})
+    (vit_run(tmp_path / "runs" / "half", "rope_axial", 0, {28: 50}) / "results.json").unlink()
+    words = ("train.report", tmp_path / "runs", "-o", tmp_path / "new folder" / "page.html")
+    run = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    assert f"left out: {tmp_path}/runs/half: not finished" in run.stdout
+    made = sorted(path.name for path in (tmp_path / "new folder").iterdir())
+    assert made == ["page-s1-1.png", "page-s1-loss.png", "page-s1-top1.png", "page.html", "page.md"]
+    text = (tmp_path / "new folder" / "page.md").read_text()
+    assert "| alibi | seed 1 | 20.0 | 50.0 | 30.0 |" in text.replace("**", "")
+    assert "no seeds in common" in text
+    assert "it has no checkpoint" in text
+    assert (tmp_path / "new folder" / "page-s1-1.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,79 @@
+"""What the weights of a run tell a report: kept beside the run, read again for the same step alone."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from report_runs import add_probe, vit_run
+from rich.console import Console
+
+from train.report import probes as probing
+from train.report.collect import collect
+from train.report.probes import Learned, Probe, flattened, learned, named_layers, probes_of, read_probe
+
+SLOPES = Learned("heads/slope", (2,), 0.5, (1.0, 1.5, 2.0), (2.0, 2.0, 2.0), ([1.0, 2.0], [2.0, 2.0]))
+PROBE = Probe(30, 1000, 2, 10**9, 2**28, 28, {"28": {"layer": [[1.0]]}}, {"64": "too large"}, (SLOPES,))
+
+
+def console() -> Console:
+    """Return a console that keeps what it prints."""
+    return Console(record=True, width=500, quiet=False)
+
+
+def test_a_probe_is_kept_for_its_step(tmp_path):
+    folder = vit_run(tmp_path / "run", "alibi", 0, {28: 50, 64: 20})
+    add_probe(folder, PROBE)
+    assert read_probe(folder, 30) == PROBE
+    assert read_probe(folder, 60) is None
+    (folder / "probe.json").write_text(json.dumps({"format": 0, **dataclasses.asdict(PROBE)}))
+    assert read_probe(folder, 30) is None
+    (folder / "probe.json").write_text("{")
+    assert read_probe(folder, 30) is None
+
+
+def test_weights_are_read_once_and_again_for_a_larger_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(probing, "measure", lambda config, run, console: dataclasses.replace(PROBE, step=31))
+    add_probe(vit_run(tmp_path / "kept", "alibi", 0, {28: 50, 64: 20}), PROBE)
+    add_probe(vit_run(tmp_path / "grown", "none", 0, {28: 50, 96: 20}), PROBE)
+    vit_run(tmp_path / "bare", "learned", 0, {28: 50})
+    said = console()
+    found, reasons = probes_of(collect([tmp_path]).runs, said)
+    assert {folder.name: probe.step for folder, probe in found.items()} == {"kept": 30, "grown": 31}
+    assert reasons == {f"{tmp_path}/bare": "it has no checkpoint"}
+    assert said.export_text().count("reading the weights") == 1
+    assert json.loads((tmp_path / "grown" / "probe.json").read_text())["step"] == 31
+
+
+def test_data_that_are_no_longer_there_are_a_reason(tmp_path):
+    add_probe(vit_run(tmp_path / "bad", "none", 0, {28: 50}, data="folder:nowhere"), PROBE)
+    (tmp_path / "bad" / "probe.json").unlink()
+    found, reasons = probes_of(collect([tmp_path]).runs, console())
+    assert not found
+    assert "nowhere" in reasons[f"{tmp_path}/bad"]
+
+
+def test_learned_parameters_are_named_and_compared():
+    params = {"layers": {"blocks": {"attention": {"position": {"heads": {"slope": np.asarray([3.0, 4.0])}}}}}}
+    ((name, after),) = flattened(params).items()
+    found = learned(name, np.asarray([0.0, 10.0]), after)
+    assert (found.name, found.shape) == ("heads/slope", (2,))
+    assert found.moved == pytest.approx(math.hypot(3.0, -6.0) / 10.0)
+    assert (found.before, found.after) == ((0.0, 5.0, 10.0), (3.0, 3.5, 4.0))
+    assert found.values == ([0.0, 10.0], [3.0, 4.0])
+    unknown = learned(name, None, after)
+    assert math.isnan(unknown.moved)
+    assert unknown.values == ()
+    assert math.isnan(learned(name, np.zeros(2), after).moved)
+    assert learned(name, np.ones(5000), np.ones(5000)).values == ()
+
+
+def test_layers_of_an_encoder_and_a_decoder_are_named():
+    one, two = np.ones((1, 2)), np.zeros((1, 2))
+    assert named_layers([[one]]) == {"layer": [[1.0, 1.0]]}
+    assert list(named_layers([[one], [one, two]])) == [
+        "encoder layer",
+        "decoder layer",
+        "cross-attention of decoder layer",
+    ]

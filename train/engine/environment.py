@@ -1,0 +1,81 @@
+"""What a run was made with, beside its config: versions, devices, size of the model, and the peak of its memory."""
+
+import json
+import platform
+import resource
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import Mesh
+
+from train.engine.files import write_atomic
+
+FILE = "environment.json"
+"""Its name in a run folder."""
+
+PACKAGES = ("pejax", "jax", "jaxlib", "flax", "optax")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that determine numbers; a package that is not installed: ""."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def record(folder: Path, parameters: int, flops: int, mesh: Mesh) -> None:
+    """Write what a run is made with into its folder.
+
+    Args:
+        folder: of the run.
+        parameters: number of them.
+        flops: of a training step; 0 = unknown.
+        mesh: the devices.
+    """
+    devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
+    found = {"versions": versions(), "devices": devices, "parameters": parameters, "flops": flops}
+    write_atomic(folder / FILE, json.dumps(found, indent=2) + "\n")
+
+
+def record_peak(folder: Path, mesh: Mesh) -> None:
+    """Add the peak memory of training to the record of a run, if it has one."""
+    found = read(folder)
+    if found:
+        number, of = peak_memory(mesh)
+        write_atomic(folder / FILE, json.dumps({**found, "peak_bytes": number, "peak_of": of}, indent=2) + "\n")
+
+
+def peak_memory(mesh: Mesh) -> tuple[int, str]:
+    """Return the peak memory in bytes, and what it is the memory of: a device, or on a CPU this process."""
+    measured = mesh.local_devices[0].memory_stats() or {}
+    if "peak_bytes_in_use" in measured:
+        return int(measured["peak_bytes_in_use"]), "a device"
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "the process"
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return the record of a run, or an empty one where there is none.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+        kinds = {"versions": dict, "devices": str, "parameters": int, "flops": int, "peak_bytes": int, "peak_of": str}
+        odd = [name for name, kind in kinds.items() if not isinstance(found.get(name, kind()), kind)]
+        odd += [name for name, number in found["versions"].items() if not isinstance(number, str)]
+        if odd:
+            raise ValueError(f"{odd[0]} is of another type")
+    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+        raise ValueError(f"{FILE} must be written by a trainer, got {path}: {wrong}") from None
+    return found

@@ -1,0 +1,1 @@
+"""A page of the results of many runs: `python -m train.report`."""

@@ -1,0 +1,213 @@
+"""The sections of a report, built from groups of runs and probes: what is said, in which tables and plots."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from train.compare.table import Mean, cell_text
+from train.engine.environment import versions
+from train.report.blocks import Axis, Cell, Curve, Document, Plot, Point, Section, Table, capital
+from train.report.collect import Left
+from train.report.costs import costs_table
+from train.report.groups import Group, Series, differences, paired, seeds_text
+from train.report.inside import entropy_section, learned_section
+from train.report.probes import Probe
+from train.report.published import published_section
+from train.report.training import training_plots
+
+
+class Material(NamedTuple):
+    """Everything that a report is made from.
+
+    Attributes:
+        folders: that were read.
+        groups: of runs.
+        left: what was left out.
+        probes: by the folder of the run.
+        reasons: why a run has no probe, by its place.
+        made: date and time.
+    """
+
+    folders: tuple[str, ...]
+    groups: tuple[Group, ...]
+    left: tuple[Left, ...]
+    probes: Mapping[Path, Probe]
+    reasons: Mapping[str, str]
+    made: str
+
+
+def document(material: Material) -> Document:
+    """Return the report."""
+    groups = material.groups
+    runs = {run.place for group in groups for series in group.series for run in series.runs}
+    count = lambda n, what: f"{n} {what}" + ("" if n == 1 else "s")
+    lead = (
+        f"{count(len(runs), 'run')} in {count(len(groups), 'section')}, read from {', '.join(material.folders)}; "
+        f"{count(len(material.left), 'item')} left out. Runs that differ in data, trained size, model or budget are in "
+        "sections of their own."
+    )
+    sections = [_group_section(material, number) for number in range(len(groups))]
+    sections += [_left_section(material.left), _runs_section(groups)]
+    made_with = ", ".join(f"{name} {number}" for name, number in versions().items() if number)
+    return Document("Results of positional encodings", lead, tuple(sections), f"Made {material.made} with {made_with}.")
+
+
+def _group_section(material: Material, number: int) -> Section:
+    group, name = material.groups[number], f"s{number + 1}"
+    blocks: list[Any] = [_note(group)]
+    if number:
+        apart = differences(group, material.groups[0])
+        told = [f"{key} is {value!r} here and {other!r} there" for key, (value, other) in apart.items()]
+        first = material.groups[0].title
+        if group.key.program != material.groups[0].key.program:
+            blocks.append(f"Not comparable with the section “{first}”, which is of another kind.")
+        elif told:
+            blocks.append(f"Not comparable with the section “{first}”: {'; '.join(told)}.")
+    for place, what in enumerate(group.measures):
+        blocks += [_curves(group, what, f"{name}-{place + 1}", name), _means(group, what), _pairs(group, what)]
+    trained = training_plots(group, name)
+    if trained:
+        blocks.append(Section(f"{name}-training", "Training curves", trained))
+    blocks += [
+        learned_section(group, material.probes, material.reasons, f"{name}-learned"),
+        entropy_section(group, material.probes, material.reasons, f"{name}-entropy"),
+        Section(f"{name}-costs", "Parameters, FLOPs, step time and memory", costs_table(group, material.probes)),
+        Section(f"{name}-settings", "Configuration and versions", _settings(group)),
+        published_section(group, f"{name}-published"),
+    ]
+    return Section(name, group.title, tuple(block for block in blocks if block))
+
+
+def _note(group: Group) -> str:
+    most = max(len(one.seeds) for one in group.series)
+    text = f"{group.key.note.rstrip('.')}. " if group.key.note else ""
+    if most == 1:
+        return f"{text}One seed per encoding: there are no intervals over seeds, and small differences mean nothing."
+    return (
+        f"{text}Numbers are means over seeds; ± and the bands are the 95 % interval of Student's t over the seeds. "
+        "An encoding with one seed has neither."
+    )
+
+
+def _curves(group: Group, what: str, file: str, scope: str) -> Plot:
+    of_text, sizes = group.key.program == "lm", tuple(float(size) for size in group.sizes(what))
+    curves = tuple(
+        Curve(f"{one.label}", style, tuple(_point(one.label, size, mean, group.unit) for size, mean in by.items()))
+        for style, one in enumerate(group.series)
+        if (by := dict(sorted(one.means.get(what, {}).items())))
+    )
+    side = {"vit": "image side, pixels", "lm": "context length, tokens", "seq2seq": "length of the source, tokens"}
+    trained = group.key.trained
+    better = "higher" if group.higher else "lower"
+    caption = f"Of the test data; {better} is better."
+    if of_text:
+        caption += " Both axes are logarithmic. The mean over seeds is that of the perplexities, not of the losses."
+    if any(mean.half > 0 for one in group.series for mean in one.means.get(what, {}).values()):
+        caption += " Bands that are wider than the plot are cut off."
+    if trained:
+        caption += f" All were trained at {group.key.extent}, and at no other size."
+    return Plot(
+        "curves", file, f"{capital(what)} against {side[group.key.program].partition(',')[0]}", caption,
+        Axis(side[group.key.program], 2 if of_text else 0, sizes), Axis(what, 10 if of_text else 0), curves,
+        (float(trained), f"trained at {group.key.extent.rpartition(' ')[0]}") if trained else None, scope=scope,
+    )  # fmt: skip
+
+
+def _point(label: str, size: int, mean: Mean, unit: str) -> Point:
+    half = 0.0 if mean.seeds < 2 else mean.half
+    return Point(size, mean.mean, mean.mean - half, mean.mean + half, f"{label} at {size} {unit}: {cell_text(mean)}")
+
+
+def _means(group: Group, what: str) -> Table:
+    sizes, trained = group.sizes(what), group.key.trained
+    best = max if group.higher else min
+    measured = [one.means.get(what, {}) for one in group.series]
+    tops = {size: best(by_size[size].mean for by_size in measured if size in by_size) for size in sizes}
+
+    def cell(one: Series, size: int) -> Cell:
+        mean = one.means.get(what, {}).get(size)
+        if mean is None:
+            return Cell("refused" if size in one.refused else "", None)
+        fewer = f" ({mean.seeds} of {len(one.seeds)})" if mean.seeds < len(one.seeds) else ""
+        return Cell(cell_text(mean) + fewer, mean.mean, mean.mean == tops[size])
+
+    rows = tuple(
+        (Cell(one.label), Cell(seeds_text(one.seeds), len(one.seeds)), *(cell(one, size) for size in sizes))
+        for one in group.series
+        if what in one.means
+    )
+    note = " The best of each column is in bold."
+    for one in group.series:
+        if one.refused:
+            lengths = ", ".join(f"{size}" for size in sorted(one.refused))
+            note += f" {one.label} refuses {lengths}: {one.refused[min(one.refused)]}."
+    heads = tuple(f"{size}" for size in sizes)
+    strong = (2 + sizes.index(trained),) if trained in sizes else ()
+    return Table(f"{capital(what)} at each size in {group.unit}.{note}", ("encoding", "seeds", *heads), rows, strong)
+
+
+def _pairs(group: Group, what: str) -> Table | None:
+    reference, sizes = group.reference, group.sizes(what)
+    others = [one for one in group.series if one is not reference and what in one.means]
+    if not others or what not in reference.means:
+        return None
+    shown = sorted({size for size in (group.key.trained, sizes[-1]) if size in sizes})
+    rows = []
+    for one in others:
+        common = sorted(set(one.seeds) & set(reference.seeds))
+        cells = []
+        for size in shown:
+            mean = paired(one, reference, what, size)
+            missing = Cell("" if common else "no seeds in common", None)
+            cells.append(Cell(cell_text(mean, "+"), mean.mean) if mean else missing)
+        rows.append((Cell(one.label), Cell(seeds_text(common) if common else "none in common", len(common)), *cells))
+    caption = (
+        f"Difference of {what} to {reference.label}, seed by seed: the mean over the seeds that both have, with its "
+        "95 % interval from two seeds on."
+    )
+    heads = ("encoding", "common seeds", *(f"at {size}" for size in shown))
+    return Table(caption, heads, tuple(rows), folded=True)
+
+
+def _settings(group: Group) -> tuple[str | Table, ...]:
+    blocks: list[str | Table] = []
+    facts = {"program": f"train.{group.key.program}", "data": group.key.data, **dict(group.key.settings)}
+    rows = tuple((Cell(name), Cell(_value(value))) for name, value in facts.items())
+    blocks.append(Table("Settings that all runs of this section share.", ("setting", "value"), rows, folded=True))
+    made = {}
+    for run in (run for one in group.series for run in one.runs):
+        found = run.made_with
+        text = ", ".join(f"{name} {number}" for name, number in found["versions"].items()) if found else "not recorded"
+        made.setdefault((text, found.get("devices", "not recorded")), set()).add(run.place)
+    counts = {key: len(places) for key, places in made.items()}
+    rows = tuple((Cell(text), Cell(devices), Cell(f"{n}", n)) for (text, devices), n in counts.items())
+    if len(made) > 1:
+        blocks.append("The runs of this section were not all made with the same versions and devices.")
+    blocks.append(Table("Versions and devices of the runs.", ("versions", "devices", "runs"), rows))
+    return tuple(blocks)
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) and value else json.dumps(value)
+
+
+def _left_section(left: Sequence[Left]) -> Section:
+    if not left:
+        return Section("left", "Left out", ("Nothing was left out.",))
+    rows = tuple((Cell(one.what), Cell(one.why)) for one in left)
+    return Section("left", "Left out", (Table("What is not in this report, and why.", ("what", "why"), rows),))
+
+
+def _runs_section(groups: Sequence[Group]) -> Section:
+    rows = {}
+    for group in groups:
+        for series in group.series:
+            for run, one in zip(series.runs, series.scored, strict=True):
+                steps = [line["step"] for line in run.metrics]
+                cells = (Cell(run.place), Cell(series.label), Cell(f"{run.seed}", run.seed))
+                last = Cell(f"{max(steps)}", max(steps)) if steps else Cell("", None)
+                rows[run.place, one.extend] = (*cells, last, Cell(group.title))
+    caption = "Every evaluation in this report."
+    heads = ("run", "encoding", "seed", "last step", "section")
+    return Section("runs", "Runs", (Table(caption, heads, tuple(rows.values()), folded=len(rows) > 40),))

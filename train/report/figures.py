@@ -1,0 +1,80 @@
+"""The plots of a report as PNG files, for papers and slides: the same data as on the page, drawn by matplotlib."""
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from train.engine.figures import COLORS
+from train.report.blocks import Axis, Curve, Plot
+
+DASHES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+LANE = 0.3
+"""Distance between the two lanes of a strip, in rows."""
+
+
+def draw(plot: Plot, path: Path) -> None:
+    """Write a plot as a PNG file."""
+    many = len(plot.curves)
+    height = 1.2 + 0.4 * many if plot.kind == "strips" else 4.8
+    figure = Figure(figsize=(5.4 if plot.kind == "scatter" else 8.4, height), layout="constrained")
+    axes = figure.subplots()
+    if plot.kind == "strips":
+        _strips(axes, plot)
+    else:
+        for curve in plot.curves:
+            _curve(axes, plot, curve)
+        _scaled(axes, "x", plot.x)
+        _scaled(axes, "y", plot.y)
+        if plot.kind == "scatter":
+            low, high = axes.get_xlim()
+            axes.plot([low, high], [low, high], color="0.5", linestyle="-.", linewidth=1, zorder=0)
+        if plot.mark is not None:
+            axes.axvline(plot.mark[0], color="0.4", linestyle="-.", linewidth=1, label=plot.mark[1], zorder=0)
+        figure.legend(loc="outside right upper", frameon=False, fontsize=8, ncols=1 + many // 28)
+    axes.set_title(plot.title, fontsize=10, loc="right" if plot.kind == "strips" else "center")
+    axes.set_xlabel(plot.x.label)
+    axes.set_ylabel(plot.y.label)
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150, format="png")
+
+
+def _curve(axes: Axes, plot: Plot, curve: Curve) -> None:
+    color, dash = COLORS[curve.style % len(COLORS)], DASHES[curve.style // len(COLORS) % len(DASHES)]
+    marker = MARKERS[(curve.style + curve.style // len(COLORS)) % len(MARKERS)]
+    xs, ys = [p.x for p in curve.points], [p.y for p in curve.points]
+    label = f" {curve.label}" if curve.label.startswith("_") else curve.label  # matplotlib hides labels in "_"
+    if plot.kind == "scatter":
+        axes.plot(xs, ys, marker, markersize=4, color=color, alpha=0.7, label=label)
+        return
+    if any(p.high > p.low for p in curve.points):
+        low, high = [p.low for p in curve.points], [p.high for p in curve.points]
+        axes.fill_between(xs, low, high, color=color, alpha=0.15, linewidth=0)
+    every = 1 if plot.dots else max(1, len(xs) // 6)
+    axes.plot(xs, ys, dash, marker=marker, markersize=4, markevery=every, color=color, label=label)
+
+
+def _scaled(axes: Axes, which: str, axis: Axis) -> None:
+    set_scale, ticked = getattr(axes, f"set_{which}scale"), getattr(axes, f"{which}axis")
+    if axis.log:
+        set_scale("log", base=axis.log)
+        ticked.set_major_formatter("{x:g}")
+        ticked.set_minor_formatter("{x:g}")
+    if axis.ticks:
+        ticked.set_ticks(axis.ticks, [f"{tick:g}" for tick in axis.ticks])
+        ticked.set_ticks([], minor=True)
+
+
+def _strips(axes: Axes, plot: Plot) -> None:
+    for row, curve in enumerate(plot.curves):
+        for lane, look in enumerate(("o", "^")):
+            xs = [p.x for p in curve.points if p.y == lane]
+            style: dict[str, Any] = {"markerfacecolor": "none"} if lane == 0 else {"alpha": 0.7}
+            label = plot.lanes[lane] if row == 0 else None
+            ys, color = [row + LANE * (lane - 0.5)] * len(xs), COLORS[row % len(COLORS)]
+            axes.plot(xs, ys, look, color=color, label=label, **style)
+    axes.set_yticks(range(len(plot.curves)), [curve.label for curve in plot.curves])
+    axes.set_ylim(len(plot.curves) - 0.5, -0.5)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False, fontsize=8)

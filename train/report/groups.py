@@ -1,0 +1,230 @@
+"""Sections: runs that may stand in one table, the series in them (one encoding over seeds), and their means.
+
+Two runs share a section if they have the same program, data, test examples, trained size, model and budget. Settings of
+the optimizer may differ, as after a sweep; the label of a series then says so.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from train.compare.table import Mean, mean_of, means
+from train.evaluate import program
+from train.report.collect import Left, Run, Scored
+
+TUNED = ("optimizer", "lr", "lr_end", "weight_decay", "warmup", "clip")
+"""Settings that may differ between the series of a section."""
+
+OF_SERIES = ("pe", "decoder_pe", "cross", "cross_pe", "seed", "init", "preset", "validation", *TUNED)
+"""Settings that are not those of a section."""
+
+KINDS = {"vit": ("Images", "px"), "lm": ("Text", "tokens"), "seq2seq": ("Questions", "tokens")}
+"""By program: what it is about, and the unit of sizes."""
+
+NAMED = 3
+"""Maximum number of settings by which sections of one title are told apart in it."""
+
+Settings = tuple[tuple[str, Any], ...]
+
+
+class Key(NamedTuple):
+    """What the runs of a section have in common.
+
+    Attributes:
+        program: the trainer.
+        data: its name; empty = unknown.
+        trained: size or length; 0 = unknown.
+        note: on the data.
+        examples: number of test images, tokens or questions at the trained size.
+        settings: all others, by name.
+    """
+
+    program: str
+    data: str
+    trained: int
+    note: str
+    examples: int
+    settings: Settings
+
+    @property
+    def extent(self) -> str:
+        """The trained size or length in words: "28 px", "up to 16 tokens"."""
+        mixed = "up to " if self.program == "seq2seq" else ""
+        return f"{mixed}{self.trained} {KINDS[self.program][1]}"
+
+
+class Series(NamedTuple):
+    """One encoding with one extension, over seeds.
+
+    Attributes:
+        label: as it is called.
+        runs: by ascending seed.
+        scored: the evaluation of each.
+        means: what is measured -> size or length -> mean over the seeds.
+        refused: size or length -> why the encoding does not support it.
+    """
+
+    label: str
+    runs: tuple[Run, ...]
+    scored: tuple[Scored, ...]
+    means: dict[str, dict[int, Mean]]
+    refused: dict[int, str]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of the runs."""
+        return tuple(run.seed for run in self.runs)
+
+    def numbers(self, what: str, size: int) -> dict[int, float]:
+        """Return the number of each seed that has one."""
+        pairs = zip(self.runs, self.scored, strict=True)
+        return {run.seed: one.scores[what][size] for run, one in pairs if size in one.scores.get(what, {})}
+
+
+class Group(NamedTuple):
+    """One section.
+
+    Attributes:
+        title: unique in the report.
+        key: what the runs have in common.
+        series: by label.
+        higher: whether a higher number is better.
+    """
+
+    title: str
+    key: Key
+    series: tuple[Series, ...]
+    higher: bool
+
+    @property
+    def unit(self) -> str:
+        """The unit of sizes or lengths: px or tokens."""
+        return KINDS[self.key.program][1]
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What is measured."""
+        return tuple(dict.fromkeys(what for series in self.series for what in series.means))
+
+    def sizes(self, what: str) -> list[int]:
+        """Return all sizes or lengths at which it is measured, ascending."""
+        return sorted({size for series in self.series for size in series.means.get(what, {})})
+
+    @property
+    def reference(self) -> Series:
+        """The series that others are compared with: `none`, else the first."""
+        return next((one for one in self.series if one.label == "none"), self.series[0])
+
+
+def key_of(run: Run, scored: Scored) -> Key | None:
+    """Return what a run has in common with the others of its section, or None if it has no config."""
+    config = run.config
+    if config is None:
+        return None
+    outside = {*OF_SERIES, *config.run_fields} - set(config.trained_with)
+    kept = {name: value for name, value in dataclasses.asdict(config).items() if name not in outside}
+    data = kept.pop("data")
+    settings = {**kept, "from_trained_weights": bool(config.init)}
+    return Key(run.program, data, scored.trained, scored.note, scored.examples, tuple(settings.items()))
+
+
+def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
+    """Return the sections, and the evaluations that are there twice."""
+    pairs = [(run, one, key_of(run, one)) for run in runs for one in run.scored]
+    of_comparison: dict[Any, set[Key]] = {}
+    for run, _, key in pairs:
+        if run.comparison is not None and key is not None:
+            of_comparison.setdefault(run.comparison, set()).add(key)
+    sections: dict[Key, list[tuple[Run, Scored]]] = {}
+    for run, one, key in pairs:
+        known = of_comparison.get(run.comparison, set())
+        if key is None:  # a line of results.jsonl, whose comparison has one budget
+            key = next(iter(known)) if len(known) == 1 else _unknown(run)
+        sections.setdefault(key, []).append((run, one))
+    left: list[Left] = []
+    order = sorted(sections, key=lambda key: (list(KINDS).index(key.program), -len(sections[key]), key.data))
+    titles = _titles(order)
+    found = [Group(titles[key], key, _series(sections[key], left), program(key.program).higher) for key in order]
+    return found, left
+
+
+def _unknown(run: Run) -> Key:
+    note = f"Read from {run.comparison}/results.jsonl alone, which records neither data nor trained size nor budget."
+    return Key(run.program, "", 0, note, 0, (("comparison", f"{run.comparison}"),))
+
+
+def _titles(keys: Sequence[Key]) -> dict[Key, str]:
+    """Return a title per section; those of equal titles are told apart by the settings that differ."""
+    first: dict[Key, str] = {}
+    for key in keys:
+        kind = KINDS[key.program][0]
+        first[key] = f"{kind}: {key.data}, trained at {key.extent}" if key.data else f"{kind}: unknown data"
+    found: dict[Key, str] = {}
+    for key, title in first.items():
+        alike = [other for other in keys if first[other] == title]
+        apart = [f"{name} {value}" for name, value in _facts(key).items() if _differs(name, alike)]
+        own = f" ({', '.join(apart[:NAMED])})" if apart else ""
+        number = sum(text == title + own for text in found.values())
+        found[key] = title + own + (f", set {number + 1}" if number else "")
+    return found
+
+
+def _facts(key: Key) -> dict[str, Any]:
+    return {**dict(key.settings), "test examples": key.examples}
+
+
+def _differs(name: str, keys: Iterable[Key]) -> bool:
+    return len({repr(_facts(key).get(name)) for key in keys}) > 1
+
+
+def differences(group: Group, other: Group) -> dict[str, tuple[Any, Any]]:
+    """Return what is set differently in two sections: name -> (value here, value there)."""
+    told = lambda key: {"data": key.data, "trained": key.trained, "note": key.note, **_facts(key)}
+    one, two = told(group.key), told(other.key)
+    return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}
+
+
+def _series(pairs: Sequence[tuple[Run, Scored]], left: list[Left]) -> tuple[Series, ...]:
+    tuned = {name for name in TUNED if len({repr(_setting(run, name)) for run, _ in pairs if run.config}) > 1}
+    members: dict[str, dict[int, tuple[Run, Scored]]] = {}
+    for run, one in sorted(pairs, key=lambda pair: (pair[0].folder is None, pair[0].place)):
+        own = "".join(f", {name}={_setting(run, name)}" for name in TUNED if name in tuned and run.config)
+        of_label = members.setdefault(_label(run, one) + own, {})
+        kept = of_label.setdefault(run.seed, (run, one))
+        if kept[0] is not run:
+            same = "the same numbers" if kept[1].scores == one.scores else "other numbers"
+            why = f"same encoding, extension, seed and settings as {kept[0].place}, with {same}; the first one is kept"
+            left.append(Left(f"{run.place} ({one.label}, seed {run.seed})", why))
+    found = []
+    for label in sorted(members, key=lambda label: (label.partition("(")[0], label)):
+        runs, scored = zip(*(members[label][seed] for seed in sorted(members[label])), strict=True)
+        refused = {size: why for one in scored for size, why in one.refused.items()}
+        found.append(Series(label, runs, scored, means([one.scores for one in scored]), refused))
+    return tuple(found)
+
+
+def _setting(run: Run, name: str) -> Any:
+    return getattr(run.config, name, None)
+
+
+def _label(run: Run, one: Scored) -> str:
+    """Return the encoding, its extension, and the run whose weights a run started from, without the seed."""
+    start = run.config.init.rstrip("/").split("/")[-1] if run.config else ""
+    if not start:
+        return one.label
+    return f"{one.label.replace(f', from {start}', '')}, from {start.removesuffix(f'-{run.seed}')}"
+
+
+def paired(one: Series, reference: Series, what: str, size: int) -> Mean | None:
+    """Return the mean difference to the reference over the seeds that both have, or None if there are none."""
+    mine, theirs = one.numbers(what, size), reference.numbers(what, size)
+    found = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
+    return mean_of(found) if found else None
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Return seeds in words: "seed 0", "seeds 0-2", "seeds 0, 2"."""
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    whole = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"seeds {seeds[0]}-{seeds[-1]}" if whole else f"seeds {', '.join(map(str, seeds))}"

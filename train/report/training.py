@@ -1,0 +1,62 @@
+"""Training curves: what runs reported while they trained, the mean over seeds at the steps that all of them have."""
+
+import math
+
+from train.report.blocks import Axis, Curve, Plot, Point, capital
+from train.report.groups import Group, Series
+
+METRICS = {
+    "loss": "training loss, nats",
+    "top1": "top-1 of training batches",
+    "right": "right tokens of training batches",
+    "loss_0_to_L": "loss within the trained length, nats",
+    "loss_L_to_2L": "loss beyond the trained length, nats",
+}
+"""Metrics that are drawn, by their name in metrics.jsonl."""
+
+MOST = 120
+"""Maximum number of points of a curve; of more, evenly spaced ones are taken."""
+
+
+def training_plots(group: Group, scope: str) -> tuple[str | Plot, ...]:
+    """Return one plot per metric that any run reported, and a sentence on the encodings without metrics."""
+    found: list[str | Plot] = []
+    for name, label in METRICS.items():
+        curves = [
+            Curve(one.label, style, points)
+            for style, one in enumerate(group.series)
+            if one.scored[0].extend == "none" and (points := curve_of(one, name))
+        ]
+        if curves:
+            caption = (
+                f"{capital(label)}, averaged between reports: the mean over seeds at the steps that all "
+                "seeds report. Extensions act in evaluation alone and have no curve of their own."
+            )
+            if name.startswith("loss_"):
+                caption = f"{capital(label)}, on a few windows of training text: the mean over seeds."
+            title = f"{capital(label).partition(',')[0]} against step"
+            log = 10 if name.startswith("loss_") else 0
+            found.append(
+                Plot("curves", f"{scope}-{name}", title, caption, Axis("step"), Axis(label, log), tuple(curves),
+                     dots=False, scope=scope)
+            )  # fmt: skip
+    bare = [
+        one.label for one in group.series if one.scored[0].extend == "none" and not any(r.metrics for r in one.runs)
+    ]
+    if bare:
+        found.append(f"Without metrics of training: {', '.join(bare)}.")
+    return tuple(found)
+
+
+def curve_of(series: Series, name: str) -> tuple[Point, ...]:
+    """Return the mean of a metric over the seeds, at the steps that all runs with this metric have."""
+    of_seeds = [
+        {line["step"]: line[name] for line in run.metrics if name in line and math.isfinite(line[name])}
+        for run in series.runs
+    ]
+    of_seeds = [one for one in of_seeds if one]
+    common = sorted(set.intersection(*map(set, of_seeds))) if of_seeds else []
+    every = max(1, -(-len(common) // MOST))
+    kept = common[::-every][::-1]
+    mean = lambda step: sum(one[step] for one in of_seeds) / len(of_seeds)
+    return tuple(Point(step, y := mean(step), y, y, f"{series.label} at step {step}: {y:.3f}") for step in kept)
