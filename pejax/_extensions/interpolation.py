@@ -1,4 +1,8 @@
-"""Position interpolation: scales positions into the trained extent, for arrays and for all hooks of an encoding."""
+"""Position interpolation: scales positions into the trained extent, for arrays and for all hooks of an encoding.
+
+On a grid of N' patches in place of N, the same picture has more patches, but as many tokens without a position (CLS,
+registers) as before. As keys these get the bias `ln(N'/N)`, which keeps their share of attention.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,15 +21,17 @@ FACTOR = "interpolation_factor"
 """The name of the factor among the parameters; absent where the extent is within the trained one."""
 
 
-def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
+def interpolate_encoding(encoding: Encoding, dims: Dims, *, proportional: bool = True) -> Encoding:
     """Return the encoding with every position multiplied by `min(1, L_a / L'_a)`, axis by axis.
 
     What depends on the length gets at most the trained extent. Masks and windows count tokens as before. A bias that
     is a function of the distance gets the scaled distance, because the difference of two scaled positions is rounded.
+    On grids, every key without a position gets the bias `Σ_a ln(L'_a / L_a)`, over the axes that are scaled.
 
     Args:
         encoding: any. For a rotary encoding, scaling its frequencies (`extend_linear`) is more accurate.
         dims: their extent is L, the trained length or grid.
+        proportional: whether keys without a position get this bias, as described in `pi`.
 
     Raises:
         ValueError: no trained extent. `adapt` refuses an extent with another number of axes.
@@ -71,15 +77,39 @@ def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
         distance_bias=distance,
         relative_keys=None,
         bands=tuple(map(interpolated, encoding.bands)),
+        unplaced_bias=_unplaced_bias(encoding) if proportional and dims.axes > 1 else encoding.unplaced_bias,
     )
 
 
-def pi() -> Extension:
+def pi(*, proportional: bool = True) -> Extension:
     """Return position interpolation as an encoding's `extend`, for any encoding with a trained extent.
 
-    Rotary encodings divide their frequencies instead (`linear`), which is equivalent and does not round positions.
+    On one axis, rotary encodings divide their frequencies instead (`linear`), which is equivalent and does not round
+    positions.
+
+    Args:
+        proportional: whether tokens without a position (CLS, registers) keep their share of attention on a grid of N'
+            patches, larger than the trained one of N patches. Attention to patches whose positions are interpolated is
+            a sum over more samples of the same picture, which grows by N'/N; the logits of keys without a position then
+            get `ln(N'/N)`. False = positions are scaled, and nothing else. On sequences, this has no effect.
+
+    Reference:
+        Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
+        (arXiv 2306.15595), equation 3.
+        Bolya et al. 2023, "Token Merging" (arXiv 2210.09461), equation 1: proportional attention, the logarithm of the
+        number of patches that a key stands for.
     """
-    return extension("pi", "encoding", interpolate_encoding, {})
+    return extension("pi", "encoding", interpolate_encoding, {"proportional": proportional})
+
+
+def _unplaced_bias(encoding: Encoding) -> Callable[[Params], Array]:
+    """Return the hook that adds `ln(N'/N)` to what the encoding itself gives keys without a position."""
+
+    def unplaced_bias(params: Params) -> Array:
+        own = jnp.float32(0.0) if encoding.unplaced_bias is None else encoding.unplaced_bias(_own(params))
+        return own - jnp.sum(jnp.log(params[FACTOR])) if FACTOR in params else own
+
+    return unplaced_bias
 
 
 def _within(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, Array | None]:

@@ -1,7 +1,7 @@
 """The vision transformer of a run: its loss, its probe, and its parameters at another image size."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -10,8 +10,6 @@ import optax
 from jaxtyping import Array, Float
 
 from pejax import adapt
-from pejax._extensions.interpolation import interpolate_positions
-from pejax._positions import grid_positions
 from pejax.models import Execution
 from pejax.models.vit import ViT, ViTConfig
 from train.data.images import Dataset, train_batches
@@ -54,6 +52,8 @@ class Classifier(Split[ViT]):
         )
         super().__init__(lambda rngs: ViT(self.vit, rngs=rngs))
         self.encoding, self.dims = self.prototype.encoding, self.prototype.dims
+        extended = dataclasses.replace(self.vit, extend=config.extend)
+        self.extended: Split[ViT] = self if config.extend == "none" else Split(lambda rngs: ViT(extended, rngs=rngs))
 
     def loss(
         self, params: Any, batch: Mapping[str, Array], key: Array, *, execution: Execution = Execution()
@@ -78,22 +78,16 @@ class Classifier(Split[ViT]):
         return losses.mean(), {"loss": losses.sum(), "top1": right.sum(dtype=jnp.float32), "count": count}
 
     def logits(
-        self, params: Any, images: Float[Array, "B h w c"], *, extend: str, execution: Execution = Execution()
+        self, params: Any, images: Float[Array, "B h w c"], *, execution: Execution = Execution()
     ) -> Float[Array, "B classes"]:
-        """Return the logits of images of any size.
+        """Return the logits of images of any size, by the encoding extended as the config's `extend` says.
 
         Args:
             params: of the model.
             images: their sides are multiples of the patch.
-            extend: `pi` interpolates the positions of a larger grid into the trained one; `none` does not change them.
             execution: the devices and shardings.
         """
-        model = partial(self.model(params), execution=execution)
-        grid = tuple(side // self.config.patch for side in images.shape[1:3])
-        trained: Any = self.dims.extent
-        if extend == "none" or max(grid) <= max(trained):
-            return model(images)
-        return model(images, positions=interpolate_positions(grid_positions(*grid), trained, grid), extent=trained)
+        return self.extended.model(params)(images, execution=execution)
 
     def prober(self, dataset: Dataset) -> Callable[[Any], dict[str, float]]:
         """Return the probe `(params) -> values`: the attention entropy of every layer on a few training images."""
@@ -184,4 +178,4 @@ def require_evaluable(classifier: Classifier) -> None:
     sizes = evaluation_sizes(classifier.config)
     for size in {min(sizes), max(sizes)}:
         image = jax.ShapeDtypeStruct((1, size, size, classifier.vit.channels), jnp.float32)
-        jax.eval_shape(partial(classifier.logits, extend=classifier.config.extend), classifier.shapes, image)
+        jax.eval_shape(classifier.logits, classifier.shapes, image)
