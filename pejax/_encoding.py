@@ -71,9 +71,10 @@ class Encoding(NamedTuple):
             encodings whose rotation depends on the distance of query and key. Attention runs once per range, and the
             outputs are merged by log-sum-exp.
         layer_constants: `(layers) -> params` that are not trained and differ by depth (LookHere's slopes), stacked on
-            L. The self-attention layers of `pejax.models` read them in place of `constants` of the same name.
+            L. The attention layers of `pejax.models` read them in place of `constants` of the same name.
         hides: whether `bias` or `distance_bias` may return -inf, which hides the key from the query. A `soft_cap`
             would show it again where this is False.
+        tabulate: whether `distance_bias` is slower than a lookup. `pi` then evaluates it once per offset of a grid.
         unplaced_bias: `(params_h) -> bias` for ONE head, a number that is added to the logits of all keys without a
             position (CLS, registers), for every query, after a `soft_cap`. It has no gradient.
         dims: the dims that the encoding was made for. `attend` and `attention_fn` take their `causal` and `scale` as
@@ -98,6 +99,7 @@ class Encoding(NamedTuple):
     dims: Dims | None = None
     layer_constants: Callable[[int], Params] | None = None
     hides: bool = False
+    tabulate: bool = False
     unplaced_bias: Callable[[Params], Array] | None = None
     spec: str = ""
 

@@ -12,13 +12,16 @@ import numpy as np
 from jaxtyping import Array, Int, Num
 
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params, from_distance
+from pejax._encoding import Encoding, Extent, Params, from_distance, split_params
 from pejax._encoding import adapt as adapt_to
 from pejax._extensions.extension import Extension, extension
 from pejax._ops.checks import check_position_type
+from pejax._ops.offset_table import look_up_within, table_of_offsets
 
 FACTOR = "interpolation_factor"
 """The name of the factor among the parameters; absent where the extent is within the trained one."""
+TABLE = "interpolated_table"
+"""The name of the bias at each offset of the current grid, one table per head, if `Encoding.tabulate` asks for it."""
 
 
 def interpolate_encoding(encoding: Encoding, dims: Dims, *, proportional: bool = True) -> Encoding:
@@ -26,7 +29,8 @@ def interpolate_encoding(encoding: Encoding, dims: Dims, *, proportional: bool =
 
     What depends on the length gets at most the trained extent. Masks and windows count tokens as before. A bias that
     is a function of the distance gets the scaled distance, because the difference of two scaled positions is rounded.
-    On grids, every key without a position gets the bias `Σ_a ln(L'_a / L_a)`, over the axes that are scaled.
+    On grids, every key without a position gets the bias `Σ_a ln(L'_a / L_a)`, over the axes that are scaled, and a bias
+    that is slower than a lookup (`Encoding.tabulate`) is evaluated once per offset between two patches.
 
     Args:
         encoding: any. For a rotary encoding, scaling its frequencies (`extend_linear`) is more accurate.
@@ -49,7 +53,11 @@ def interpolate_encoding(encoding: Encoding, dims: Dims, *, proportional: bool =
         params = adapt_to(encoding, params, within)
         if factor is None:
             return params
-        return {**params, FACTOR: factor, "all": {**params.get("all", {}), FACTOR: factor}}
+        params = {**params, FACTOR: factor, "all": {**params.get("all", {}), FACTOR: factor}}
+        if distance is None or not encoding.tabulate or not isinstance(extent, tuple):
+            return params
+        table = table_of_offsets(distance, *split_params(params), dims.heads, extent)
+        return {**params, "heads": {**params.get("heads", {}), TABLE: table}}
 
     def on_tokens(hook: Callable) -> Callable:
         return lambda params, x, positions: hook(_own(params), x, _scaled(params, positions))
@@ -62,7 +70,11 @@ def interpolate_encoding(encoding: Encoding, dims: Dims, *, proportional: bool =
         return scaled
 
     def on_distances(hook: Callable) -> Callable:
-        return lambda params, relative: hook(_own(params), _scaled(params, relative))
+        def looked_up(params: Params, relative: Array) -> Array:
+            scaled = lambda params: hook(_own(params), _scaled(params, relative))
+            return look_up_within(params.get(TABLE), relative, scaled, params)
+
+        return looked_up
 
     wrap = lambda way, hook: None if hook is None else way(hook)
     distance = wrap(on_distances, encoding.distance_bias)
@@ -130,7 +142,7 @@ def _within(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, Arr
 
 def _own(params: Params) -> Params:
     """Return the encoding's own parameters: an encoding that is interpolated twice is interpolated once."""
-    return {name: value for name, value in params.items() if name != FACTOR}
+    return {name: value for name, value in params.items() if name not in (FACTOR, TABLE)}
 
 
 def _scaled(params: Params, positions: Array) -> Array:
