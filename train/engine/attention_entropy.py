@@ -31,11 +31,14 @@ class EntropyExecution(Execution):
 
     Attributes:
         axes: A, number of position axes.
-        found: entropies `(L,)`, indexed by stack of layers and by attention call within a layer.
+        measure: `(q, k, axes, **options) -> array`: `entropy`, or `entropy_by_head`.
+        found: what was measured, with the layers in front, indexed by stack of layers and by attention call within a
+            layer.
     """
 
     axes: int = 1
-    found: list[list[Float[Array, " L"]]] = dataclasses.field(default_factory=list)
+    measure: Callable[..., Array] = dataclasses.field(default_factory=lambda: entropy)
+    found: list[list[Float[Array, "L ..."]]] = dataclasses.field(default_factory=list)
 
     @property
     def attention(self) -> Callable[..., Any]:
@@ -43,7 +46,7 @@ class EntropyExecution(Execution):
         return self._attend
 
     def _attend(self, q: Array, k: Array, v: Array, **options: Any) -> Any:
-        self.found[-1].append(entropy(q, k, self.axes, **options))
+        self.found[-1].append(self.measure(q, k, self.axes, **options))
         return dot_product_attention(q, k, v, **options)
 
     def scan(self, step: Callable, x: Array, layers: Any) -> tuple[Array, Any]:
@@ -68,15 +71,31 @@ def entropy(q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int,
         axes: A, number of position axes.
         **options: of `dot_product_attention`.
     """
+    weights = some_weights(q, k, axes, **options)
+    seen = jnp.sum(weights)  # every row that sees a key sums to 1
+    return -jnp.sum(jax.scipy.special.xlogy(weights, weights)) / seen
+
+
+def entropy_by_head(
+    q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int, **options: Any
+) -> Float[Array, " H"]:
+    """Return what `entropy` returns, of each head by itself; arguments as there."""
+    weights = some_weights(q, k, axes, **options)
+    over_rows = lambda x: jnp.sum(x, axis=(*range(x.ndim - 3), -2, -1))
+    return -over_rows(jax.scipy.special.xlogy(weights, weights)) / over_rows(weights)
+
+
+def some_weights(
+    q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int, **options: Any
+) -> Float[Array, "*B H R S"]:
+    """Return the attention weights of up to `QUERIES` queries spread over the sequence; arguments as in `entropy`."""
     length = q.shape[-3]
     rows = np.unique(np.linspace(0, length - 1, min(QUERIES, length)).round().astype(int))
     given = {name: value for name, value in options.items() if name not in IGNORED_OPTIONS}
     tokens = as_token_positions(given.pop("positions"))
     keys = given.pop("k_positions", None)
     given |= {"positions": taken(tokens, rows, axes), "k_positions": tokens if keys is None else keys}
-    weights = attention_weights(q[..., rows, :, :], k, **given)
-    seen = jnp.sum(weights)  # every row that sees a key sums to 1
-    return -jnp.sum(jax.scipy.special.xlogy(weights, weights)) / seen
+    return attention_weights(q[..., rows, :, :], k, **given)
 
 
 def taken(tokens: TokenPositions, rows: np.ndarray, axes: int) -> TokenPositions:

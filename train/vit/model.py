@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from pejax import adapt
+from pejax import adapt, augment_positions, grid_positions, init_params
 from pejax.models import Execution
 from pejax.models.vit import ViT, ViTConfig
 from train.data.images import Dataset, train_batches
@@ -63,7 +63,7 @@ class Classifier(Split[ViT]):
         Args:
             params: of the model.
             batch: `image` `(B, H, W, C)` and `label` `(B,)`.
-            key: random key of mixing and of the model.
+            key: random key of mixing, of the model and of the positions.
             execution: the devices, shardings and rematerialization.
         """
         config, images = self.config, batch["image"]
@@ -71,11 +71,20 @@ class Classifier(Split[ViT]):
         of_mix, of_model = jax.random.split(key)
         if config.mixup or config.cutmix:
             images, targets = mix(images, targets, config.mixup, config.cutmix, of_mix)
-        logits = self.model(params)(images, train=True, key=of_model, execution=execution)
+        positions = self.positions(key)
+        logits = self.model(params)(images, positions=positions, train=True, key=of_model, execution=execution)
         losses = classification_losses(logits, targets, config.loss, config.label_smoothing)
         right = jnp.argmax(logits, -1) == jnp.argmax(targets, -1)
         count = jnp.asarray(len(images), jnp.float32)
         return losses.mean(), {"loss": losses.sum(), "top1": right.sum(dtype=jnp.float32), "count": count}
+
+    def positions(self, key: Array) -> Float[Array, "T 2"] | None:
+        """Return the positions of the patches in one training step, moved at random; None = as they are."""
+        options = self.config.position_options
+        if not options:
+            return None
+        of_positions = jax.random.fold_in(key, 2)  # splitting the key in two gives others
+        return augment_positions(of_positions, grid_positions(*self.vit.grid), **options)
 
     def logits(
         self, params: Any, images: Float[Array, "B h w c"], *, execution: Execution = Execution()
@@ -167,6 +176,27 @@ def _like(wanted: Any, found: Any) -> Any:
     if not isinstance(wanted, dict):
         return found
     return {name: _like(value, found[name]) for name, value in wanted.items()}
+
+
+def require_trainable_positions(classifier: Classifier) -> None:
+    """Check that the encoding takes the farthest positions that training may draw.
+
+    Raises:
+        ValueError: naming the encoding, its rule and the position.
+    """
+    config, encoding = classifier.config, classifier.encoding
+    if not config.position_options:
+        return
+    reach, grow = config.position_shift + config.position_noise, config.position_jitter * config.position_rescale
+    ends = jnp.asarray([[-reach, -reach], [side - 1 + reach for side in classifier.vit.grid]], jnp.float32)
+    farthest = jnp.concatenate([ends * grow, ends / grow])
+    if encoding.embed is not None:
+        params = adapt(encoding, init_params(encoding, jax.random.key(0)), classifier.dims.extent)
+        try:
+            encoding.embed(params, jnp.zeros((len(farthest), config.width)), farthest)
+        except ValueError as refused:
+            rule = f"pe={config.pe} must take the positions that position_shift, _jitter, _rescale and _noise allow"
+            raise ValueError(f"{rule}: {refused}") from None
 
 
 def require_evaluable(classifier: Classifier) -> None:
