@@ -136,7 +136,7 @@ def cpb(dims: Dims, *, hidden: int = 512, share: str = "layer", extend: Extensio
         check_axes("cpb", relative, dims.axes)
         pairs = relative.reshape(-1, dims.axes)
         network = lambda params: _evaluated(params, params["w"], pairs, sides)
-        return look_up_within(params.get("table"), pairs, network, params)
+        return look_up_within("table", pairs, network, params)
 
     return Encoding(
         **shared_or_per_layer(share, init),

@@ -72,7 +72,7 @@ def interpolate_encoding(encoding: Encoding, dims: Dims, *, proportional: bool =
     def on_distances(hook: Callable) -> Callable:
         def looked_up(params: Params, relative: Array) -> Array:
             scaled = lambda params: hook(_own(params), _scaled(params, relative))
-            return look_up_within(params.get(TABLE), relative, scaled, params)
+            return look_up_within(TABLE, relative, scaled, params)
 
         return looked_up
 

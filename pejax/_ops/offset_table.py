@@ -48,23 +48,23 @@ def within_table(cells: tuple[int, ...], relative: Int[Array, "R A"]) -> Bool[Ar
 
 
 def look_up_within(
-    table: Float[Array, "*cells"] | None,
+    name: str,
     relative: Num[Array, "R A"],
-    otherwise: Callable[[Any], Float[Array, " R"]],
-    params: Any,
+    otherwise: Callable[[dict[str, Any]], Float[Array, " R"]],
+    params: dict[str, Any],
 ) -> Float[Array, " R"]:
     """Return the numbers of a table at integer offsets, or `otherwise(params)` unless it has a cell for every offset.
 
     Args:
-        table: None = `otherwise(params)`.
+        name: of the table in `params`; if it is not there, `otherwise` computes all numbers.
         relative: key - query; floats are not looked up.
         otherwise: computes the same numbers without the table.
         params: what it reads.
     """
-    if table is None or not jnp.issubdtype(relative.dtype, jnp.integer):
+    if name not in params or not jnp.issubdtype(relative.dtype, jnp.integer):
         return otherwise(params)
-    read = lambda operands: look_up(operands[0], relative)
-    return lax.cond(within_table(table.shape, relative), read, lambda operands: otherwise(operands[1]), (table, params))
+    inside = within_table(params[name].shape, relative)
+    return lax.cond(inside, lambda params: look_up(params[name], relative), otherwise, params)
 
 
 def table_of_offsets(
