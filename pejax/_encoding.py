@@ -260,9 +260,8 @@ def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Param
         pairs = relative.reshape(-1, *relative.shape[2:])
         terms = distance(params, pairs)
         if terms.shape != pairs.shape[:1]:
-            raise ValueError(
-                f"a distance_bias hook must return one number per pair, (R,) = {pairs.shape[:1]}, got {terms.shape}"
-            )
+            shapes = f"(R,) = {pairs.shape[:1]}, got {terms.shape}"
+            raise ValueError(f"a distance_bias hook must return one number per pair, {shapes}")
         return terms.reshape(relative.shape[:2])
 
     return bias

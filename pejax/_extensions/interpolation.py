@@ -70,11 +70,10 @@ def interpolate_encoding(encoding: Encoding, dims: Dims, *, proportional: bool =
         return scaled
 
     def on_distances(hook: Callable) -> Callable:
-        def looked_up(params: Params, relative: Array) -> Array:
-            scaled = lambda params: hook(_own(params), _scaled(params, relative))
-            return look_up_within(TABLE, relative, scaled, params)
-
-        return looked_up
+        evaluated = lambda params, relative: hook(_own(params), _scaled(params, relative))
+        if not encoding.tabulate:
+            return evaluated
+        return lambda params, relative: look_up_within(TABLE, relative, lambda p: evaluated(p, relative), params)
 
     wrap = lambda way, hook: None if hook is None else way(hook)
     distance = wrap(on_distances, encoding.distance_bias)

@@ -49,7 +49,7 @@ def within_table(cells: tuple[int, ...], relative: Int[Array, "R A"]) -> Bool[Ar
 
 def look_up_within(
     name: str,
-    relative: Num[Array, "R A"],
+    relative: Num[Array, "R *A"],
     otherwise: Callable[[dict[str, Any]], Float[Array, " R"]],
     params: dict[str, Any],
 ) -> Float[Array, " R"]:
@@ -57,7 +57,7 @@ def look_up_within(
 
     Args:
         name: of the table in `params`; if it is not there, `otherwise` computes all numbers.
-        relative: key - query; floats are not looked up.
+        relative: key - query, `(R, A)` where there is a table; floats are not looked up.
         otherwise: computes the same numbers without the table.
         params: what it reads.
     """

@@ -43,6 +43,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_is_read_and_its_lines_say_what_the_results_say(tmp_path, capsys):
     run = tmp_path / "run"
     assert vit.main([*TINY, "--pe=alibi", "--eval_sizes", "14", "28", "42", f"--out={run}"]) == 0
