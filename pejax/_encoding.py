@@ -41,9 +41,10 @@ class Band(NamedTuple):
 class Encoding(NamedTuple):
     """The hooks by which position enters a transformer. Every hook is optional: None = the model skips that step.
 
-    Parameters are a mapping. `bias`, `relative_values`, `distance_bias` and `relative_keys` run for one head at a time.
-    They receive `params_h = {**params["all"], **(params["heads"] at index h)}`: the leaves of `params["heads"]` all
-    have the leading axis H, and the heads share `params["all"]`. `embed` and `rotate` receive all of `params`.
+    Parameters are a mapping. `bias`, `relative_values`, `distance_bias`, `relative_keys` and `unplaced_bias` run for
+    one head at a time. They receive `params_h = {**params["all"], **(params["heads"] at index h)}`: the leaves of
+    `params["heads"]` all have the leading axis H, and the heads share `params["all"]`. `embed` and `rotate` receive all
+    of `params`.
 
     Attributes:
         init: `(key) -> params`, one copy per model (a learned table, T5's shared table).
@@ -70,9 +71,12 @@ class Encoding(NamedTuple):
             encodings whose rotation depends on the distance of query and key. Attention runs once per range, and the
             outputs are merged by log-sum-exp.
         layer_constants: `(layers) -> params` that are not trained and differ by depth (LookHere's slopes), stacked on
-            L. The self-attention layers of `pejax.models` read them in place of `constants` of the same name.
+            L. The attention layers of `pejax.models` read them in place of `constants` of the same name.
         hides: whether `bias` or `distance_bias` may return -inf, which hides the key from the query. A `soft_cap`
             would show it again where this is False.
+        tabulate: whether `distance_bias` is slower than a lookup. `pi` then evaluates it once per offset of a grid.
+        unplaced_bias: `(params_h) -> bias` for ONE head, a number that is added to the logits of all keys without a
+            position (CLS, registers), for every query, after a `soft_cap`. It has no gradient.
         dims: the dims that the encoding was made for. `attend` and `attention_fn` take their `causal` and `scale` as
             defaults, and refuse queries of other heads or another head dim. None = any dims, without a causal mask.
         spec: how `make_encoding` is asked for it, "rope(base=50.0, extend='yarn(factor=8)')"; attention does not read
@@ -95,6 +99,8 @@ class Encoding(NamedTuple):
     dims: Dims | None = None
     layer_constants: Callable[[int], Params] | None = None
     hides: bool = False
+    tabulate: bool = False
+    unplaced_bias: Callable[[Params], Array] | None = None
     spec: str = ""
 
     @property
@@ -254,9 +260,8 @@ def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Param
         pairs = relative.reshape(-1, *relative.shape[2:])
         terms = distance(params, pairs)
         if terms.shape != pairs.shape[:1]:
-            raise ValueError(
-                f"a distance_bias hook must return one number per pair, (R,) = {pairs.shape[:1]}, got {terms.shape}"
-            )
+            shapes = f"(R,) = {pairs.shape[:1]}, got {terms.shape}"
+            raise ValueError(f"a distance_bias hook must return one number per pair, {shapes}")
         return terms.reshape(relative.shape[:2])
 
     return bias

@@ -18,6 +18,7 @@ SENTENCES = {
     "bands": "rotates differently for each range of distances, and merges the outputs of attention",
     "bias": "adds a term to every logit, in every layer and head",
     "relative_values": "adds a term to the attention output, in every layer and head",
+    "unplaced_bias": "adds a number to the logits of keys without a position",
 }
 """What each hook does, for `explain`."""
 

@@ -6,8 +6,8 @@
 L is the trained side of the axis, so u is ±1 across the trained grid and grows slowly beyond it. A softmax over patches
 alone does not see the constant -8. With it, patches and tokens without a position start from the same bias, 0.
 
-On a grid, `adapt` evaluates the network once for each offset between two patches, and pairs of patches look it up.
-Other offsets, such as interpolated ones, are evaluated pair by pair.
+On a grid, `adapt` evaluates the network once for each offset between two patches, and pairs of patches look it up; `pi`
+does the same for the offsets of a larger grid. At any other positions, the network is evaluated pair by pair.
 
 Reference:
     Liu et al. 2022, "Swin Transformer V2" (arXiv 2111.09883), section 3.3 and equations 3 and 4; the scaling by 8 and
@@ -24,7 +24,7 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.extension import Extension
-from pejax._ops.offset_table import look_up, sides_of, table_cells, table_offsets, within_table
+from pejax._ops.offset_table import look_up_within, sides_of, table_cells, table_offsets
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions
 
 BOUND = 8.0
@@ -136,10 +136,7 @@ def cpb(dims: Dims, *, hidden: int = 512, share: str = "layer", extend: Extensio
         check_axes("cpb", relative, dims.axes)
         pairs = relative.reshape(-1, dims.axes)
         network = lambda params: _evaluated(params, params["w"], pairs, sides)
-        if "table" not in params or not jnp.issubdtype(relative.dtype, jnp.integer):
-            return network(params)
-        inside = within_table(params["table"].shape, pairs)
-        return lax.cond(inside, lambda params: look_up(params["table"], pairs), network, params)
+        return look_up_within("table", pairs, network, params)
 
     return Encoding(
         **shared_or_per_layer(share, init),
@@ -147,4 +144,5 @@ def cpb(dims: Dims, *, hidden: int = 512, share: str = "layer", extend: Extensio
         bias=from_distance(distance),
         distance_bias=distance,
         shift_invariant=True,
+        tabulate=True,
     )

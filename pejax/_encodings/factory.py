@@ -35,7 +35,7 @@ def encoding_factory(*takes: str) -> Callable[[Callable[Arguments, Encoding]], C
             given = signature.bind(*args, **options)
             given.apply_defaults()
             _check(name, given.arguments)
-            own, others = _split(name, takes, given.arguments["extend"])
+            own, others = _split(name, takes, given.arguments["extend"], given.arguments["dims"].axes)
             return _make(make, tuple({**given.arguments, "extend": own}.items()), others)
 
         return factory
@@ -74,12 +74,17 @@ def _check(name: str, arguments: Mapping[str, Any]) -> None:
             raise TypeError(f"{name}: {key} must be a plain Python value, got {type(value).__name__}")
 
 
-def _split(name: str, takes: Sequence[str], extend: Extension | None) -> tuple[Extension | None, Extension | None]:
-    """Return the extensions that the factory applies itself, and those of any encoding; None where there are none."""
+def _split(
+    name: str, takes: Sequence[str], extend: Extension | None, axes: int
+) -> tuple[Extension | None, Extension | None]:
+    """Return the extensions that the factory applies itself, and those of any encoding; None where there are none.
+
+    On one axis, scaled positions are scaled frequencies, if the encoding has them.
+    """
     own: list[Term] = []
     others: list[Term] = []
     for term in () if extend is None else extend.terms:
-        if term.name == "pi" and "linear" in takes:
+        if term.name == "pi" and "linear" in takes and axes == 1:
             own.extend(linear().terms)
         elif term.name in takes:
             own.append(term)

@@ -99,4 +99,5 @@ def relative_table(
         bias=from_distance(distance),
         distance_bias=distance,
         shift_invariant=True,
+        tabulate=True,
     )

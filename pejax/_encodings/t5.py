@@ -161,4 +161,5 @@ def t5(
         return _look_up(params["table"], relative, dims.axes, not dims.causal, max_distance)
 
     hooks = shared_or_per_layer(share, init)
-    return Encoding(**hooks, bias=from_distance(distance), distance_bias=distance, shift_invariant=True)
+    bias = from_distance(distance)
+    return Encoding(**hooks, bias=bias, distance_bias=distance, shift_invariant=True, tabulate=dims.axes > 1)

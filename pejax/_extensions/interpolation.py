@@ -1,4 +1,8 @@
-"""Position interpolation: scales positions into the trained extent, for arrays and for all hooks of an encoding."""
+"""Position interpolation: scales positions into the trained extent, for arrays and for all hooks of an encoding.
+
+On a grid of N' patches in place of N, the same picture has more patches, but as many tokens without a position (CLS,
+registers) as before. As keys these get the bias `ln(N'/N)`, which keeps their share of attention.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,24 +12,30 @@ import numpy as np
 from jaxtyping import Array, Int, Num
 
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params, from_distance
+from pejax._encoding import Encoding, Extent, Params, from_distance, split_params
 from pejax._encoding import adapt as adapt_to
 from pejax._extensions.extension import Extension, extension
 from pejax._ops.checks import check_position_type
+from pejax._ops.offset_table import look_up_within, table_of_offsets
 
 FACTOR = "interpolation_factor"
 """The name of the factor among the parameters; absent where the extent is within the trained one."""
+TABLE = "interpolated_table"
+"""The name of the bias at each offset of the current grid, one table per head, if `Encoding.tabulate` asks for it."""
 
 
-def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
+def interpolate_encoding(encoding: Encoding, dims: Dims, *, proportional: bool = True) -> Encoding:
     """Return the encoding with every position multiplied by `min(1, L_a / L'_a)`, axis by axis.
 
     What depends on the length gets at most the trained extent. Masks and windows count tokens as before. A bias that
     is a function of the distance gets the scaled distance, because the difference of two scaled positions is rounded.
+    On grids, every key without a position gets the bias `Σ_a ln(L'_a / L_a)`, over the axes that are scaled, and a bias
+    that is slower than a lookup (`Encoding.tabulate`) is evaluated once per offset between two patches.
 
     Args:
         encoding: any. For a rotary encoding, scaling its frequencies (`extend_linear`) is more accurate.
         dims: their extent is L, the trained length or grid.
+        proportional: whether keys without a position get this bias, as described in `pi`.
 
     Raises:
         ValueError: no trained extent. `adapt` refuses an extent with another number of axes.
@@ -43,7 +53,11 @@ def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
         params = adapt_to(encoding, params, within)
         if factor is None:
             return params
-        return {**params, FACTOR: factor, "all": {**params.get("all", {}), FACTOR: factor}}
+        params = {**params, FACTOR: factor, "all": {**params.get("all", {}), FACTOR: factor}}
+        if distance is None or not encoding.tabulate or not isinstance(extent, tuple):
+            return params
+        table = table_of_offsets(distance, *split_params(params), dims.heads, extent)
+        return {**params, "heads": {**params.get("heads", {}), TABLE: table}}
 
     def on_tokens(hook: Callable) -> Callable:
         return lambda params, x, positions: hook(_own(params), x, _scaled(params, positions))
@@ -56,7 +70,10 @@ def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
         return scaled
 
     def on_distances(hook: Callable) -> Callable:
-        return lambda params, relative: hook(_own(params), _scaled(params, relative))
+        evaluated = lambda params, relative: hook(_own(params), _scaled(params, relative))
+        if not encoding.tabulate:
+            return evaluated
+        return lambda params, relative: look_up_within(TABLE, relative, lambda p: evaluated(p, relative), params)
 
     wrap = lambda way, hook: None if hook is None else way(hook)
     distance = wrap(on_distances, encoding.distance_bias)
@@ -71,15 +88,39 @@ def interpolate_encoding(encoding: Encoding, dims: Dims) -> Encoding:
         distance_bias=distance,
         relative_keys=None,
         bands=tuple(map(interpolated, encoding.bands)),
+        unplaced_bias=_unplaced_bias(encoding) if proportional and dims.axes > 1 else encoding.unplaced_bias,
     )
 
 
-def pi() -> Extension:
+def pi(*, proportional: bool = True) -> Extension:
     """Return position interpolation as an encoding's `extend`, for any encoding with a trained extent.
 
-    Rotary encodings divide their frequencies instead (`linear`), which is equivalent and does not round positions.
+    On one axis, rotary encodings divide their frequencies instead (`linear`), which is equivalent and does not round
+    positions.
+
+    Args:
+        proportional: whether tokens without a position (CLS, registers) keep their share of attention on a grid of N'
+            patches, larger than the trained one of N patches. Attention to patches whose positions are interpolated is
+            a sum over more samples of the same picture, which grows by N'/N; the logits of keys without a position then
+            get `ln(N'/N)`. False = positions are scaled, and nothing else. On sequences, this has no effect.
+
+    Reference:
+        Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
+        (arXiv 2306.15595), equation 3.
+        Bolya et al. 2023, "Token Merging" (arXiv 2210.09461), equation 1: proportional attention, the logarithm of the
+        number of patches that a key stands for.
     """
-    return extension("pi", "encoding", interpolate_encoding, {})
+    return extension("pi", "encoding", interpolate_encoding, {"proportional": proportional})
+
+
+def _unplaced_bias(encoding: Encoding) -> Callable[[Params], Array]:
+    """Return the hook that adds `ln(N'/N)` to what the encoding itself gives keys without a position."""
+
+    def unplaced_bias(params: Params) -> Array:
+        own = jnp.float32(0.0) if encoding.unplaced_bias is None else encoding.unplaced_bias(_own(params))
+        return own - jnp.sum(jnp.log(params[FACTOR])) if FACTOR in params else own
+
+    return unplaced_bias
 
 
 def _within(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, Array | None]:
@@ -100,7 +141,7 @@ def _within(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, Arr
 
 def _own(params: Params) -> Params:
     """Return the encoding's own parameters: an encoding that is interpolated twice is interpolated once."""
-    return {name: value for name, value in params.items() if name != FACTOR}
+    return {name: value for name, value in params.items() if name not in (FACTOR, TABLE)}
 
 
 def _scaled(params: Params, positions: Array) -> Array:

@@ -6,10 +6,13 @@ The table of a grid (n_0, n_1, ...) has 2n_a - 1 cells along axis a, for the off
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from pejax._ops.resize import lookup_embedding
@@ -42,6 +45,43 @@ def table_offsets(sides: tuple[int, ...]) -> Int[np.ndarray, "R A"]:
 def within_table(cells: tuple[int, ...], relative: Int[Array, "R A"]) -> Bool[Array, ""]:
     """Return whether the table has a cell for every offset."""
     return jnp.all(jnp.abs(relative) <= (np.asarray(cells) - 1) // 2)
+
+
+def look_up_within(
+    name: str,
+    relative: Num[Array, "R *A"],
+    otherwise: Callable[[dict[str, Any]], Float[Array, " R"]],
+    params: dict[str, Any],
+) -> Float[Array, " R"]:
+    """Return the numbers of a table at integer offsets, or `otherwise(params)` unless it has a cell for every offset.
+
+    Args:
+        name: of the table in `params`; if it is not there, `otherwise` computes all numbers.
+        relative: key - query, `(R, A)` where there is a table; floats are not looked up.
+        otherwise: computes the same numbers without the table.
+        params: what it reads.
+    """
+    if name not in params or not jnp.issubdtype(relative.dtype, jnp.integer):
+        return otherwise(params)
+    inside = within_table(params[name].shape, relative)
+    return lax.cond(inside, lambda params: look_up(params[name], relative), otherwise, params)
+
+
+def table_of_offsets(
+    distance: Callable[[Any, Array], Float[Array, " R"]], shared: Any, heads: Any, count: int, sides: tuple[int, ...]
+) -> Float[Array, "H *cells"]:
+    """Return the table of a grid for each head: `distance({**shared, **heads[h]}, offset)` for every offset.
+
+    Args:
+        distance: `(params, relative) -> bias`, with relative `(R, A)`.
+        shared: parameters that all heads share.
+        heads: parameters whose leaves have the leading axis H.
+        count: H.
+        sides: patches along each axis.
+    """
+    offsets = jnp.asarray(table_offsets(sides))
+    by_head = jax.vmap(lambda own: distance({**shared, **own}, offsets), axis_size=count)(heads)
+    return by_head.reshape(count, *table_cells(sides))
 
 
 def look_up(table: Float[Array, "*cells"], relative: Num[Array, "R A"]) -> Float[Array, " R"]:

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Key
 
 from pejax._dims import Dims
-from pejax._encoding import Encoding, merge_params
+from pejax._encoding import Encoding, Params, merge_params
 from pejax.models.attention import CrossAttention, LayerCache, LayerContext, SelfAttention, batch_axes
 from pejax.models.execution import Execution
 from pejax.models.layers import Mlp, Style, make_norm
@@ -158,17 +158,18 @@ class Layers(nnx.Module):
             The states after the last block, and the caches, stacked on L.
         """
         static, params = nnx.split(self.blocks)
-        by_depth = self.blocks.attention.encoding.layer_constants
-        constants = None if by_depth is None else by_depth(len(self.rates))
+        constants = tuple(map(self._layer_constants, (self.blocks.attention, self.blocks.cross)))
         factors = None if key is None else drop_factors(key, jnp.asarray(self.rates, jnp.float32), x.shape[0])
 
         def apply(
             execution: Execution, context: LayerContext, x: Array, layers: Any
         ) -> tuple[Array, LayerCache | None]:
             def step(x: Array, layer: Any) -> tuple[Array, LayerCache | None]:
-                params, cache, factors, constants = layer
-                shared = merge_params(context.shared, constants or {})
-                own = context._replace(execution=execution, shared=shared)
+                params, cache, factors, (of_self, of_cross) = layer
+                shared, cross = merge_params(context.shared, of_self), context.cross_context
+                if cross is not None:
+                    cross = cross._replace(shared=merge_params(cross.shared, of_cross))
+                own = context._replace(execution=execution, shared=shared, cross_context=cross)
                 x, cache = nnx.merge(static, params)(x, own, cache, factors)
                 return execution.shard_states(x), cache
 
@@ -177,6 +178,11 @@ class Layers(nnx.Module):
         if cache is not None or not context.execution.local:
             return apply(context.execution, context, x, (params, cache, factors, constants))
         local = lambda execution, operands: apply(execution, *operands)[0]
-        by_layer = (-1, None, None if factors is None else 2, None if constants is None else -1)
+        by_layer = (-1, None, None if factors is None else 2, -1)
         axes = batch_axes(context, self.blocks.attention.dims.axes), 0, by_layer
         return context.execution.per_shard(local, (context, x, (params, None, factors, constants)), axes), None
+
+    def _layer_constants(self, attention: SelfAttention | CrossAttention | None) -> Params:
+        """Return the constants of an encoding that differ by depth, stacked on L; empty where there are none."""
+        by_depth = None if attention is None else attention.encoding.layer_constants
+        return {} if by_depth is None else by_depth(len(self.rates))

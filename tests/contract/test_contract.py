@@ -113,7 +113,7 @@ def test_hooks_carry_their_parameters_as_operands():
     hooks = attention_hooks(encoding, params)
     assert hooks.relative_values is None
     assert [leaf.shape for leaf in jax.tree.leaves(hooks.bias)] == [(4,)]
-    assert attention_hooks(Encoding(), {}) == (None,) * 4
+    assert attention_hooks(Encoding(), {}) == (None,) * 5
 
 
 def test_layers_draw_from_keys_of_their_own():

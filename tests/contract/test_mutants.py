@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from cases import Case
 
-from pejax._attention.core import hooks, masks
+from pejax._attention.core import hooks, masks, reference
 from pejax._encodings import (
     alibi,
     cpb,
@@ -33,7 +33,7 @@ from pejax._encodings import (
     t5,
 )
 from pejax._extensions import base as scaling
-from pejax._extensions import llama3, longrope, ntk, yarn
+from pejax._extensions import interpolation, llama3, longrope, ntk, yarn
 from pejax._ops import offset_table, phases, relative, rotary
 from tests.contract import test_positions
 from tests.encodings import (
@@ -47,6 +47,7 @@ from tests.encodings import (
     test_t5,
 )
 from tests.extensions import test_frequencies as test_extension
+from tests.extensions import test_proportional
 from tests.ops import test_phases
 
 
@@ -158,6 +159,7 @@ EXTENDED = [
     ),
     test_extension.test_attention_factors_are_the_papers,
 ]
+SHARES = [test_proportional.finer_is_trained, test_proportional.the_bias_counts_keys]
 SINUSOIDAL = [functools.partial(test_sinusoidal.test_channels_are_where_the_layout_says, "interleaved")]
 
 PLAIN_PRODUCT = (
@@ -407,6 +409,27 @@ MUTANTS = {
         HIDDEN,
     ),
     "lookhere: not said to hide": (hooks.bound_hooks, "if encoding.hides else ()", "if False else ()", HIDDEN),
+    "pi: the bias of unplaced keys subtracted": (interpolation._unplaced_bias, "own - jnp", "own + jnp", SHARES),
+    "pi: the ratio of one axis": (interpolation._unplaced_bias, "jnp.sum(", "jnp.max(", SHARES),
+    "pi: another base of the logarithm": (interpolation._unplaced_bias, "jnp.log(", "jnp.log2(", SHARES),
+    "pi: the bias on placed keys": (
+        reference.add_unplaced_bias,
+        "0.0, jax.lax.stop_gradient(number))",
+        "number, 0.0)",
+        SHARES,
+    ),
+    "pi: the bias for placed queries alone": (
+        reference.tile_logits,
+        "logits = add_unplaced_bias(logits, hooks, k_tokens)",
+        "logits = jnp.where(q_tokens.has_position[:, None], add_unplaced_bias(logits, hooks, k_tokens), logits)",
+        SHARES,
+    ),
+    "pi: the bias under the cap": (
+        reference.tile_logits,
+        "if pairs.bias is not None:",
+        "logits, hooks = add_unplaced_bias(logits, hooks, k_tokens), Hooks()\n    if pairs.bias is not None:",
+        SHARES,
+    ),
     "relative_table: query - key": (
         relative_table.relative_table_bias,
         "relative.reshape(-1, axes)",

@@ -22,7 +22,8 @@ from pejax import (
     sharded_attention,
 )
 from pejax.models import ViT
-from pejax.models.attention import LayerContext
+from pejax.models.attention import CrossContext, LayerContext
+from pejax.models.block import Layers
 from pejax.models.vit import ViTConfig
 
 lookhere_bias = compiled("lookhere_bias")
@@ -217,6 +218,24 @@ def test_a_model_gives_every_layer_the_slopes_of_its_depth(layers):
         block = nnx.merge(static, jax.tree.map(lambda leaf: leaf[layer], params))  # noqa: B023
         x, _ = block(x, context._replace(shared=own.constants()))
     np.testing.assert_allclose(whole, x, atol=2e-5)
+
+
+def test_cross_attention_has_the_slopes_of_its_depth():
+    """Two decoder layers of a model are its layers one by one, each given the slopes of its depth by hand."""
+    dims = Dims(heads=2, head_dim=4, extent=6)
+    plain, slopes = make_encoding("none", dims), make_encoding("lookhere", dims)
+    layers = Layers(2, dims=dims, encoding=plain, hidden=8, cross=(dims, slopes), dtype="float32", rngs=nnx.Rngs(0))
+    tokens, x, states = TokenPositions(jnp.arange(6)), normal(1, 6, 8), normal(1, 6, 8)
+    context = LayerContext({}, tokens, 6, cross_context=CrossContext(states, {}, tokens, tokens, 6))
+    static, params = nnx.split(layers.blocks)
+    whole, flat = layers(x, context)[0], x
+    for layer in range(2):
+        own = make_encoding(f"lookhere(depth={float(layer)})", dims).constants()
+        block = nnx.merge(static, jax.tree.map(lambda leaf: leaf[layer], params))  # noqa: B023
+        x, _ = block(x, context._replace(cross_context=context.cross_context._replace(shared=own)))
+        flat, _ = block(flat, context)
+    np.testing.assert_allclose(whole, x, atol=2e-5)
+    assert jnp.max(jnp.abs(whole - flat)) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_the_grid_comes_from_the_image_and_may_be_overridden():
 def test_an_extension_of_the_config_extends_the_encoding():
     images = draw_images(2, 24, 24)
     trained = make(pe="rope_axial")
-    extended = make(pe="rope_axial", extend=extensions.pi())
+    extended = make(pe="rope_axial", extend=extensions.pi(proportional=False))
     interpolated = interpolate_positions(grid_positions(8, 8), (4, 4), (8, 8))
     np.testing.assert_allclose(extended(images), trained(images, positions=interpolated), atol=1e-5)
     assert not np.allclose(extended(images), trained(images), atol=1e-4)

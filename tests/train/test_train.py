@@ -161,7 +161,7 @@ BAD = {
     "--devices=9": "devices must be at most 8, the number of visible devices, got 9",
     "--size=30": "image sizes must be multiples of the patch, 14, got 30",
     "--heads=3": "heads",
-    "--extend=yarn": "extend must be one of none, pi, got 'yarn'",
+    "--extend=yarn": "extend must be one of none, pi, pi(proportional=False), got 'yarn'",
     "--data=fashon": "did you mean 'fashion'?",
     "--label_smoothing=1.5": "label_smoothing",
     "--init=nowhere": "a run folder holds config.json, got nowhere without one",
@@ -201,7 +201,7 @@ def test_resized_parameters_are_those_that_at_gives():
     images = jax.random.normal(jax.random.key(2), (2, 42, 42, 1))
     head = jax.random.normal(jax.random.key(3), fitted["head"]["kernel"].shape)
     with_head = lambda params: {**params, "head": {**params["head"], "kernel": head}}
-    logits = [c.logits(with_head(p), images, extend="none") for c, p in ((old, params), (new, fitted))]
+    logits = [c.logits(with_head(p), images) for c, p in ((old, params), (new, fitted))]
     np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-6)
 
 

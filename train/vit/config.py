@@ -53,7 +53,7 @@ class Config(RunConfig):
     init: str = ""  # run folder whose trained weights training starts from; --size may differ
     batch: int = 48  # images per step, over all devices
     eval_limit: int = 0  # test images to evaluate on; 0 = all
-    extend: str = "none"  # none; or pi: interpolate positions beyond the trained size
+    extend: str = "none"  # beyond the trained size: none; pi: interpolate positions; or pi(proportional=False)
 
     size: int = 28  # side of the training images, pixels
     patch: int = 4  # side of a patch, pixels
@@ -77,6 +77,10 @@ class Config(RunConfig):
     mixup: float = 0.0  # Beta parameter of Mixup; 0 = off
     cutmix: float = 0.0  # Beta parameter of CutMix; 0 = off
     erasing: float = 0.0  # probability of random erasing
+    position_shift: float = 0.0  # largest random shift of the positions along each axis, patches
+    position_jitter: float = 1.0  # largest random factor of the positions on each axis
+    position_rescale: float = 1.0  # largest random factor of the positions on both axes
+    position_noise: float = 0.0  # largest random shift of the position of a single patch, patches
 
     eval_sizes: tuple[int, ...] = ()  # image sides to evaluate at, pixels; empty = 3/7 to 16/7 of --size, 14 sizes
 
@@ -84,6 +88,13 @@ class Config(RunConfig):
     def trained(self) -> str:
         """The side of the training images, in words."""
         return f"{self.size} px"
+
+    @property
+    def position_options(self) -> dict[str, float]:
+        """The arguments of `pejax.augment_positions`; empty where it would leave the positions as they are."""
+        names = ("shift", "jitter", "rescale", "noise")
+        values = {name: getattr(self, f"position_{name}") for name in names}
+        return {} if tuple(values.values()) == (0.0, 1.0, 1.0, 0.0) else values
 
     @property
     def tokens(self) -> int:
@@ -99,12 +110,14 @@ class Config(RunConfig):
         super().validated()
         require_at_least(self, 1, "size", "patch", "epochs", "repeats")
         require_at_least(self, 0, "warmup", "mixup", "cutmix", "registers", "probe_every", "layer_scale")
+        require_at_least(self, 0, "position_shift", "position_noise")
+        require_at_least(self, 1, "position_jitter", "position_rescale")
         if self.repeats > self.batch:
             raise ValueError(f"repeats must be at most batch={self.batch}, got {self.repeats}")
         for name in ("label_smoothing", "erasing", "stochastic_depth"):
             if not 0 <= getattr(self, name) < 1 and not (name == "erasing" and self.erasing == 1):
                 raise ValueError(f"{name} must be a probability below 1, got {getattr(self, name)}")
-        require_choice(self, "extend", "none", "pi")
+        require_choice(self, "extend", "none", "pi", "pi(proportional=False)")
         require_choice(self, "pool", "cls", "mean")
         require_choice(self, "loss", "softmax", "bce")
         for side in (self.size, *self.eval_sizes):

@@ -98,7 +98,7 @@ def cut(classifier: Classifier, dataset: Dataset, mesh: Mesh, size: int) -> Pass
 def compiled(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
     """Return the compiled program `(params, images, labels) -> number of images that are classified correctly`."""
     execution = evaluation_execution(mesh)
-    logits_of = partial(classifier.logits, extend=classifier.config.extend, execution=execution)
+    logits_of = partial(classifier.logits, execution=execution)
 
     def correct(params: Any, images: Array, labels: Array) -> Array:
         hits = lambda chunk: jnp.argmax(logits_of(params, chunk[0]), -1) == chunk[1]

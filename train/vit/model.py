@@ -1,7 +1,7 @@
 """The vision transformer of a run: its loss, its probe, and its parameters at another image size."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -9,9 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from pejax import adapt
-from pejax._extensions.interpolation import interpolate_positions
-from pejax._positions import grid_positions
+from pejax import adapt, augment_positions, grid_positions, init_params
 from pejax.models import Execution
 from pejax.models.vit import ViT, ViTConfig
 from train.data.images import Dataset, evaluation_batches, train_batches
@@ -54,6 +52,8 @@ class Classifier(Split[ViT]):
         )
         super().__init__(lambda rngs: ViT(self.vit, rngs=rngs))
         self.encoding, self.dims = self.prototype.encoding, self.prototype.dims
+        extended = dataclasses.replace(self.vit, extend=config.extend)
+        self.extended: Split[ViT] = self if config.extend == "none" else Split(lambda rngs: ViT(extended, rngs=rngs))
 
     def loss(
         self, params: Any, batch: Mapping[str, Array], key: Array, *, execution: Execution = Execution()
@@ -63,7 +63,7 @@ class Classifier(Split[ViT]):
         Args:
             params: of the model.
             batch: `image` `(B, H, W, C)` and `label` `(B,)`.
-            key: random key of mixing and of the model.
+            key: random key of mixing, of the model and of the positions.
             execution: the devices, shardings and rematerialization.
         """
         config, images = self.config, batch["image"]
@@ -71,29 +71,32 @@ class Classifier(Split[ViT]):
         of_mix, of_model = jax.random.split(key)
         if config.mixup or config.cutmix:
             images, targets = mix(images, targets, config.mixup, config.cutmix, of_mix)
-        logits = self.model(params)(images, train=True, key=of_model, execution=execution)
+        positions = self.positions(key)
+        logits = self.model(params)(images, positions=positions, train=True, key=of_model, execution=execution)
         losses = classification_losses(logits, targets, config.loss, config.label_smoothing)
         right = jnp.argmax(logits, -1) == jnp.argmax(targets, -1)
         count = jnp.asarray(len(images), jnp.float32)
         return losses.mean(), {"loss": losses.sum(), "top1": right.sum(dtype=jnp.float32), "count": count}
 
+    def positions(self, key: Array) -> Float[Array, "T 2"] | None:
+        """Return the positions of the patches in one training step, moved at random; None = as they are."""
+        options = self.config.position_options
+        if not options:
+            return None
+        of_positions = jax.random.fold_in(key, 2)  # splitting the key in two gives others
+        return augment_positions(of_positions, grid_positions(*self.vit.grid), **options)
+
     def logits(
-        self, params: Any, images: Float[Array, "B h w c"], *, extend: str, execution: Execution = Execution()
+        self, params: Any, images: Float[Array, "B h w c"], *, execution: Execution = Execution()
     ) -> Float[Array, "B classes"]:
-        """Return the logits of images of any size.
+        """Return the logits of images of any size, by the encoding extended as the config's `extend` says.
 
         Args:
             params: of the model.
             images: their sides are multiples of the patch.
-            extend: `pi` interpolates the positions of a larger grid into the trained one; `none` does not change them.
             execution: the devices and shardings.
         """
-        model = partial(self.model(params), execution=execution)
-        grid = tuple(side // self.config.patch for side in images.shape[1:3])
-        trained: Any = self.dims.extent
-        if extend == "none" or max(grid) <= max(trained):
-            return model(images)
-        return model(images, positions=interpolate_positions(grid_positions(*grid), trained, grid), extent=trained)
+        return self.extended.model(params)(images, execution=execution)
 
     def prober(self, dataset: Dataset) -> Callable[[Any], dict[str, float]]:
         """Return the probe `(params) -> values`: the attention entropy of every layer on a few training images."""
@@ -192,6 +195,27 @@ def _like(wanted: Any, found: Any) -> Any:
     return {name: _like(value, found[name]) for name, value in wanted.items()}
 
 
+def require_trainable_positions(classifier: Classifier) -> None:
+    """Check that the encoding takes the farthest positions that training may draw.
+
+    Raises:
+        ValueError: naming the encoding, its rule and the position.
+    """
+    config, encoding = classifier.config, classifier.encoding
+    if not config.position_options:
+        return
+    reach, grow = config.position_shift + config.position_noise, config.position_jitter * config.position_rescale
+    ends = jnp.asarray([[-reach, -reach], [side - 1 + reach for side in classifier.vit.grid]], jnp.float32)
+    farthest = jnp.concatenate([ends * grow, ends / grow])
+    if encoding.embed is not None:
+        params = adapt(encoding, init_params(encoding, jax.random.key(0)), classifier.dims.extent)
+        try:
+            encoding.embed(params, jnp.zeros((len(farthest), config.width)), farthest)
+        except ValueError as refused:
+            rule = f"pe={config.pe} must take the positions that position_shift, _jitter, _rescale and _noise allow"
+            raise ValueError(f"{rule}: {refused}") from None
+
+
 def require_evaluable(classifier: Classifier) -> None:
     """Trace the evaluation at the smallest and the largest size, to find unsupported sizes before training.
 
@@ -201,4 +225,4 @@ def require_evaluable(classifier: Classifier) -> None:
     sizes = evaluation_sizes(classifier.config)
     for size in {min(sizes), max(sizes)}:
         image = jax.ShapeDtypeStruct((1, size, size, classifier.vit.channels), jnp.float32)
-        jax.eval_shape(partial(classifier.logits, extend=classifier.config.extend), classifier.shapes, image)
+        jax.eval_shape(classifier.logits, classifier.shapes, image)

@@ -27,7 +27,7 @@ from train.engine.progress import IMAGES
 from train.engine.task import Program, Task
 from train.vit.config import Config, evaluation_sizes
 from train.vit.evaluate import evaluate
-from train.vit.model import SUMS, Classifier, require_evaluable, resized
+from train.vit.model import SUMS, Classifier, require_evaluable, require_trainable_positions, resized
 from train.vit.results import draw, load_results, markdown, scores
 
 LARGE = 256
@@ -55,6 +55,7 @@ def make_task(config: Config) -> Task:
         raise ValueError(f"batch must be at most the {len(dataset.train)} training images, got {config.batch}")
     classifier = Classifier(config, dataset.channels, len(dataset.classes))
     require_evaluable(classifier)
+    require_trainable_positions(classifier)
     height, width = classifier.vit.grid
     augment = Augment(**{field.name: getattr(config, field.name) for field in dataclasses.fields(Augment)})
     return Task(

@@ -17,12 +17,14 @@ class Hooks(NamedTuple):
         relative_values: as `Encoding.relative_values`.
         distance_bias: as `Encoding.distance_bias`.
         relative_keys: as `Encoding.relative_keys`.
+        unplaced_bias: as `Encoding.unplaced_bias`.
     """
 
     bias: Partial | None = None
     relative_values: Partial | None = None
     distance_bias: Partial | None = None
     relative_keys: Partial | None = None
+    unplaced_bias: Partial | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ way, or attention without kernels.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -206,6 +207,16 @@ def learned_of(operands: Operands) -> Learned:
     ]
     shared = {} if distance is None else distance.args[0]
     return Learned(operands.q, operands.k, operands.v, shared, operands.per_head[2], *moving)
+
+
+def unplaced_numbers(operands: Operands) -> Float[Array, " H"] | None:
+    """Return what each head adds to the logits of keys without a position; None = nothing."""
+    hook, heads = operands.shared.unplaced_bias, math.prod(operands.q.shape[1:3])
+    if hook is None:
+        return None
+    own = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), operands.per_head[4])
+    number = lambda own: jnp.asarray(hook.func({**hook.args[0], **own}), jnp.float32)
+    return lax.stop_gradient(jax.vmap(number, axis_size=heads)(own))
 
 
 def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:

@@ -39,7 +39,7 @@ class Operands(NamedTuple):
     k: Float[Array, "N K S D"]
     v: Float[Array, "N K S D"]
     shared: Hooks
-    per_head: tuple[Params, Params, Params, Params]
+    per_head: tuple[Params, ...]
     q_tokens: TokenPositions
     k_tokens: TokenPositions
     seed: UInt32[Array, "2"] | None
@@ -96,7 +96,7 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
     return jax.vmap(sequence, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, pairs)
 
 
-def bind_hooks(shared: Hooks, own: tuple[Params, Params, Params, Params]) -> Hooks:
+def bind_hooks(shared: Hooks, own: tuple[Params, ...]) -> Hooks:
     """Return the hooks of one head, given the parameters that it shares and those that are its own."""
     bind = lambda hook, own: None if hook is None else Partial(hook.func, {**hook.args[0], **own})
     return Hooks(*(bind(*pair) for pair in zip(shared, own, strict=True)))
@@ -128,6 +128,8 @@ def prepare(
     if _axes(q_side, q_axes) != _axes(k_side, k_axes):
         shapes = f"{q_side.positions.shape} and {k_side.positions.shape}"
         raise ValueError(f"positions and k_positions must have the same axes, got {shapes}")
+    if k_side.has_position is None:
+        hooks = hooks._replace(unplaced_bias=None)
     shared, per_head = zip(*(check_hook(*hook, heads) for hook in hooks._asdict().items()), strict=True)
     n, shape = math.prod(batch), (groups, heads // groups)
     pair = lambda name, array: _pairs(name, array, (*batch, heads, length, keys), (n, *shape, length, keys))

@@ -4,7 +4,8 @@
     output_i  = Σ_j w_ij v_j + values(w)_i
 
 Without `soft_cap` the logits are `scale·q·k + bias`. `bias` and the weights that `values` reads are zero in every pair
-in which a token has no position. Everything is computed in float32.
+in which a token has no position. Keys without a position get `unplaced_bias`, after the cap. Everything is computed in
+float32.
 """
 
 from typing import NamedTuple
@@ -62,9 +63,18 @@ def tile_logits(
         logits = logits + pairs.bias.astype(logits.dtype)
     if options.soft_cap is not None:
         logits = still_hidden(options, logits, options.soft_cap * jnp.tanh(logits / options.soft_cap))
+    logits = add_unplaced_bias(logits, hooks, k_tokens)
     for allowed in (mask, pairs.mask):
         logits = logits if allowed is None else jnp.where(allowed, logits, -jnp.inf)
     return logits
+
+
+def add_unplaced_bias(logits: Float[Array, "T S"], hooks: Hooks, k_tokens: TokenPositions) -> Float[Array, "T S"]:
+    """Return the logits with `unplaced_bias` added for keys without a position."""
+    if hooks.unplaced_bias is None or k_tokens.has_position is None:
+        return logits
+    number = checked(hooks.unplaced_bias, (), "unplaced_bias", "()", jax.ShapeDtypeStruct((), logits.dtype))
+    return logits + jnp.where(k_tokens.has_position, 0.0, jax.lax.stop_gradient(number))
 
 
 def tile_output(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from pejax._attention.core.kernel_call import Learned, Outputs, Rows, Static, Way, position_axes
+from pejax._attention.core.kernel_call import Learned, Outputs, Rows, Static, Way, position_axes, unplaced_numbers
 from pejax._attention.core.operands import Operands
 from pejax._attention.gpu.bias_gradients import by_diagonals, numbers_by_queries, positions_by_keys
 from pejax._attention.gpu.block_masks import Marks, Tiles, marks, spans, tiles
@@ -153,6 +153,7 @@ class Call:
             numbers=floats.numbers,
             diagonals=floats.diagonals,
             words=words,
+            unplaced=unplaced_numbers(operands),
             spans=None if seen is None else spans(seen),
         )
 

@@ -60,6 +60,7 @@ class Inputs(NamedTuple):
         numbers: that the bias of a tile needs of the parameters, one of each per head.
         diagonals: the bias by `j - i + T - 1`.
         words: of dropout.
+        unplaced: what a head adds to the logits of keys without a position.
         spans: where a program's loop begins and ends; None = everywhere.
     """
 
@@ -71,6 +72,7 @@ class Inputs(NamedTuple):
     numbers: tuple[Array, ...] = ()
     diagonals: Float[Array, "H R"] | None = None
     words: Array | None = None
+    unplaced: Float[Array, " H"] | None = None
     spans: Array | None = None
 
 
@@ -170,6 +172,8 @@ def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: Marks, k: 
     if (cap := plan.options.soft_cap) is not None:
         bent = jnp.tanh(logits / cap)
         logits, slope = still_hidden(plan.options, logits, cap * bent), 1 - bent * bent
+    if inputs.unplaced is not None:
+        logits = logits + jnp.where(k.has_position != 0, 0.0, inputs.unplaced[at.head])
     both = lambda q, k: None if q is None else (q, k)
     fields = both(q.order, k.order), both(q.segment_ids, k.segment_ids)
     mask = all_of(pair_masks(plan.options, *fields)) if masked else None

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
-from pejax._attention.core.kernel_call import Learned, Outputs, Rows, Static, Way
+from pejax._attention.core.kernel_call import Learned, Outputs, Rows, Static, Way, unplaced_numbers
 from pejax._attention.core.operands import Operands
 from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.block_masks import drop_words, fields_of, spans_of
@@ -40,6 +40,9 @@ class Call:
             self._tokens["words"] = _padded(words, 2, queries)[:, :, None]
             column = _padded(column.astype(jnp.int32)[None], 1, keys)
             k["word"] = jnp.broadcast_to(column, jnp.shape(next(iter(k.values()), column)))
+        unplaced = unplaced_numbers(operands)
+        if unplaced is not None:
+            self._tokens["unplaced"] = unplaced[:, None]
         if k:
             self._tokens["columns"] = jnp.stack([*k.values()], axis=2)
         self._plan = Plan(options, tuple(k), queries, keys, blocks[0], hook and hook.inside, tpu_tile.LANES, interpret)

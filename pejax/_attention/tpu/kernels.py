@@ -228,7 +228,7 @@ def _call(
         "q": queries, "d_output": queries, "k": keys, "v": keys, "lse": rows, "mean": rows, "words": rows,
         "rows": pl.BlockSpec((1, rows_told, plan.queries), at(lambda n, h, group, i, j: (token(n), 0, i))),
         "columns": pl.BlockSpec((1, plan.keys, columns_told), at(lambda n, h, group, i, j: (token(n), j, 0))),
-        "numbers": pl.BlockSpec(memory_space=pltpu.SMEM),
+        "numbers": pl.BlockSpec(memory_space=pltpu.SMEM), "unplaced": pl.BlockSpec(memory_space=pltpu.SMEM),
         "d_numbers": pl.BlockSpec((1, 1, 1, plan.lanes), at(lambda n, h, group, i, j: (n, h, 0, 0))),
         "diagonals": pl.BlockSpec((1, *diagonals), at(lambda n, h, group, i, j: (h, 0, 0))),
         "d_diagonals": pl.BlockSpec((1, 1, *diagonals), at(lambda n, h, group, i, j: (n, h, 0, 0))),

@@ -109,6 +109,8 @@ def tile_logits(plan: Plan, refs: Refs, at: Place) -> tuple[Float[Array, "S T"],
     if options.soft_cap is not None:
         share = jnp.tanh(logits / options.soft_cap)
         logits, slope = still_hidden(options, logits, options.soft_cap * share), 1.0 - share * share
+    if "unplaced" in refs:
+        logits = logits + jnp.where(_column(plan, refs, "placed") != 0, 0.0, refs["unplaced"][at.head, 0])
     fields = (_field(plan, refs, name) if name in plan.fields else None for name in ("order", "segment"))
     for allowed in pair_masks(options, *fields, comparable=_signed):
         logits = jnp.where(allowed, logits, -jnp.inf)

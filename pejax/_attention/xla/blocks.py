@@ -37,7 +37,7 @@ class Terms(NamedTuple):
     """What the encoding adds to the attention of one head.
 
     Attributes:
-        hooks: the `bias`, unless one of the next two fields replaces it, and the `relative_values`.
+        hooks: the `bias`, unless one of the next two fields replaces it, `relative_values` and `unplaced_bias`.
         diagonals: the bias per distance, from `1 - T` on, with T and S padded to full blocks; None = not available.
         relative_keys: the bias by relative keys; None = not available.
     """
@@ -214,7 +214,12 @@ def terms_from_hooks(hooks: Hooks, start: Int[Array, ""] | None, length: int, dt
     relative = start + jnp.arange(length, dtype=start.dtype)
     like = jax.ShapeDtypeStruct((length,), dtype)
     diagonals = checked(hooks.distance_bias, (relative,), "distance_bias", "(R,)", like)
-    return Terms(Hooks(None, hooks.relative_values), diagonals)
+    return Terms(_without_bias(hooks), diagonals)
+
+
+def _without_bias(hooks: Hooks) -> Hooks:
+    """Return the hooks without those of the bias between tokens with a position."""
+    return hooks._replace(bias=None, distance_bias=None, relative_keys=None)
 
 
 def terms_from_relative_keys(
@@ -227,7 +232,7 @@ def terms_from_relative_keys(
     """Return the terms of one head, with its bias by relative keys: a transposed, v and u."""
     a_transposed, v, u = relative_keys
     return Terms(
-        Hooks(None, hooks.relative_values),
+        _without_bias(hooks),
         None,
         RelativeKeys(to_blocks(sizes[0], wide(q) + v), a_transposed, to_blocks(sizes[1], wide(k) @ u)),
     )
