@@ -21,8 +21,8 @@ from pejax.models import Execution
 QUERIES = 64
 """Maximum number of queries per sequence that are measured."""
 
-IGNORED_OPTIONS = ("relative_values", "dropout", "implementation", "return_lse")
-"""Options of attention that do not affect its weights."""
+IGNORED_OPTIONS = ("relative_values", "dropout", "implementation", "return_lse", "sink")
+"""Options of attention that do not affect its weights; a sink scales all weights of a query alike."""
 
 
 @dataclasses.dataclass(frozen=True)
