@@ -13,6 +13,7 @@ from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._attention.flax_api import attention_fn
 from pejax._attention.linear import linear_attention
 from pejax._attention.sharded import sharded_attention
+from pejax._compose import compose_encodings
 from pejax._dims import Dims
 from pejax._encoding import Band, Encoding, adapt, from_distance, init_params, merge_params
 from pejax._encodings.alibi import alibi_bias, alibi_slopes
@@ -72,6 +73,7 @@ __all__ = [
     "attention_weights",
     "augment_positions",
     "caches_rotated_keys",
+    "compose_encodings",
     "cpb_bias",
     "dot_product_attention",
     "explain",

@@ -9,11 +9,12 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pejax._compose import compose_encodings
 from pejax._dims import Dims
 from pejax._encoding import Encoding
-from pejax._extensions.extension import Extension
+from pejax._extensions.extension import Extension, Term
 from pejax.encodings import ENCODINGS
-from pejax.extensions import EXTENSIONS
+from pejax.extensions import ANY_ENCODING, EXTENSIONS
 
 
 class Spec(NamedTuple):
@@ -35,8 +36,12 @@ def make_encoding(spec: str, dims: Dims, extend: str | Extension | None = None) 
     positions or `TokenPositions`, and leaves tokens without a position unchanged. If `dims.causal` is True, `attend`,
     `attention_fn` and `attention_module` mask keys after the query by default.
 
+    A sum, `"learned+rope"`, composes encodings that act in different places (`compose_encodings`). Its extension goes
+    to the parts: `pi` to all of them; one that the factory of a part applies itself (`yarn`, `slopes`, `resize`) to
+    that part; any other to the part that rotates, or else to the last.
+
     Args:
-        spec: a name in `ENCODINGS`, with or without keyword arguments: `"rope"`, `"rope(base=500000)"`.
+        spec: a name in `ENCODINGS`, with or without keyword arguments: `"rope"`, `"rope(base=500000)"`; or a sum.
         dims: the sizes of the model.
         extend: an extension of `pejax.extensions`, as a record or as a string: "yarn(factor=8)+log_n". None or "none" =
             no extension. The spec may contain the string instead: `"rope(extend='yarn')"`.
@@ -56,7 +61,16 @@ def make_encoding(spec: str, dims: Dims, extend: str | Extension | None = None) 
     if not (isinstance(spec, str) and isinstance(dims, Dims)):
         kinds = f"{type(spec).__name__} and {type(dims).__name__}"
         raise TypeError(f"make_encoding takes a spec and then dims, a str and Dims, got {kinds}")
-    name, options = parse_spec(spec)
+    terms = split_sum(spec, what="an encoding")
+    if len(terms) == 1:
+        return _make_one(parse_spec(spec), dims, extend)
+    parts = [parse_spec(term) for term in terms]
+    return compose_encodings(*map(_make_one, parts, [dims] * len(parts), _divided(parts, dims, extend)))
+
+
+def _make_one(spec: Spec, dims: Dims, extend: str | Extension | None) -> Encoding:
+    """Make the encoding of one term, extended by `extend` or by what the term itself says."""
+    name, options = spec
     try:
         given = parse_extension(extend) if isinstance(extend, str) else extend
         inside = options.get("extend")
@@ -66,6 +80,25 @@ def make_encoding(spec: str, dims: Dims, extend: str | Extension | None = None) 
     except ValueError as refusal:
         known = str(refusal).startswith((f"{name}: ", f"{name} "))
         raise ValueError(str(refusal) if known else f"{name}: {refusal}") from None
+
+
+def _divided(parts: Sequence[Spec], dims: Dims, extend: str | Extension | None) -> list[Extension | None]:
+    """Return the extension of each part of a sum, as `make_encoding` says."""
+    extend = parse_extension(extend) if isinstance(extend, str) else extend
+    rotating = [n for n, part in enumerate(parts) if _make_one(part, dims, None).rotate is not None]
+    own: list[list[Term]] = [[] for _ in parts]
+    for term in () if extend is None else extend.terms:
+        takers = [n for n, part in enumerate(parts) if term.name in getattr(ENCODINGS[part.name], "takes", ())]
+        if term.name == "pi":
+            takers = list(range(len(parts)))
+        elif not takers and term.name in ANY_ENCODING:
+            takers = (rotating or [len(parts) - 1])[:1]
+        if not takers:
+            names = "+".join(part.name for part in parts)
+            raise ValueError(f"{names} has no part with the extension {term.name!r}, got extend={str(extend)!r}")
+        for n in takers:
+            own[n].append(term)
+    return [Extension(tuple(terms)) if terms else None for terms in own]
 
 
 def parse_spec(spec: str) -> Spec:

@@ -22,6 +22,7 @@ from pejax._attention.core.operands import (
 )
 from pejax._attention.core.options import Options, check_options
 from pejax._attention.core.reference import dense_weights
+from pejax._attention.core.sink import check_sink, keep_share, with_sink
 from pejax._ops.backend import platform
 from pejax._positions import TokenPositions
 
@@ -39,6 +40,7 @@ def dot_product_attention(
     distance_range: tuple[int, int] | None = None,
     scale: float | None = None,
     soft_cap: float | None = None,
+    sink: Float[Array, " H"] | None = None,
     dropout: tuple[Array, float] | None = None,
     return_lse: bool = False,
     implementation: str | None = None,
@@ -48,7 +50,8 @@ def dot_product_attention(
 
     `o_i = Σ_j w_ij v_j + relative_values(w)_i` with
     `w_i = softmax_j(cap·tanh((scale·q_i·k_j + bias_ij) / cap))` over the keys that i sees; without a `soft_cap`,
-    `w_i = softmax_j(scale·q_i·k_j + bias_ij)`. A query that sees no key gives zeros.
+    `w_i = softmax_j(scale·q_i·k_j + bias_ij)`. A query that sees no key gives zeros. A `sink` is the logit of one more
+    key per head, which every query sees and whose value is zero.
     The arithmetic is float32. Hooks do not act on pairs in which a token has no position. This function does not rotate
     queries and keys; `attend` does.
 
@@ -69,8 +72,10 @@ def dot_product_attention(
         distance_range: `(lo, hi)`, in tokens, keeps keys with lo <= |i - j| < hi, by `TokenPositions.order`.
         scale: factor that multiplies q·k. None = D**-0.5.
         soft_cap: cap of the logits, bias included, in logits; applied before the mask. None = no cap.
+        sink: logits `(H,)`, neither scaled nor capped. Pass it to one call alone where several are merged. None = no
+            sink.
         dropout: `(key, rate)`: drops this fraction of the weights, the same pairs in every implementation.
-        return_lse: also return the log-sum-exp of each query's logits, -inf where it sees no key.
+        return_lse: also return the log-sum-exp of each query's logits, the sink's included, -inf where it sees no key.
         implementation: "reference" (dense), or tiled: "blockwise" (any device), "cpu", "gpu", "cudnn" or "tpu". Tiled
             implementations have memory linear in T and S, and only reverse-mode gradients. On other devices, the
             kernels of "gpu", "cudnn" and "tpu" run in interpret mode: correct but slow. None = the fastest that
@@ -100,7 +105,8 @@ def dot_product_attention(
     options, layout, operands = checked(
         q, k, v, positions, k_positions, hooks, causal, window, distance_range, scale, soft_cap, dropout
     )
-    output, lse = run(options, layout, operands, implementation, q.shape)
+    check_sink(sink, q.shape[-2])
+    output, lse = with_sink(*run(options, layout, operands, implementation, q.shape), sink)
     return (output, lse) if return_lse else output
 
 
@@ -139,6 +145,7 @@ def attention_weights(
     distance_range: tuple[int, int] | None = None,
     scale: float | None = None,
     soft_cap: float | None = None,
+    sink: Float[Array, " H"] | None = None,
 ) -> Float[Array, "*B H T S"]:
     """Return the weights of `dot_product_attention` themselves, in float32 and before dropout, for figures and tests.
 
@@ -153,9 +160,10 @@ def attention_weights(
         distance_range: `(lo, hi)`, in tokens.
         scale: factor that multiplies q·k. None = D**-0.5.
         soft_cap: in logits.
+        sink: logits `(H,)`; the weight that it takes is left out.
 
     Returns:
-        Weights whose rows sum to 1, or to 0 if a query sees no key.
+        Weights whose rows sum to 1, or to 0 if a query sees no key; with a sink, to less than 1.
 
     Raises:
         ValueError: as in `dot_product_attention`.
@@ -165,7 +173,8 @@ def attention_weights(
     options, layout, operands = checked(
         q, k, k, positions, k_positions, hooks, causal, window, distance_range, scale, soft_cap
     )
-    return weights_of(options, layout, operands, q.shape)
+    check_sink(sink, q.shape[-2])
+    return weights_of(options, layout, operands, q.shape, sink)
 
 
 def run(
@@ -210,6 +219,7 @@ def explain_attention(
         TypeError: likewise.
     """
     lines: list[str] = []
+    check_sink(arguments.pop("sink", None), q.shape[-2])
 
     def trace(q: Array, k: Array, v: Array) -> None:
         check_sharding(q=q, k=k, v=v)
@@ -239,13 +249,20 @@ def _how_it_runs(name: str) -> str:
     return "runs" if own == platform() else f"runs interpreted, for tests: this is no {own.upper()}"
 
 
-def weights_of(options: Options, layout: Layout, operands: Operands, shape: tuple[int, ...]) -> Array:
+def weights_of(
+    options: Options, layout: Layout, operands: Operands, shape: tuple[int, ...], sink: Array | None = None
+) -> Array:
     """Return the dense weights, `(*B, H, T, S)` for q of `shape`."""
     *batch, t, heads, _ = shape
     full = (*batch, heads, t, operands.k.shape[-2])
     if 0 in full:
         return jnp.zeros(full, jnp.float32)
-    return _weights(options, layout, operands)[0].reshape(full)
+    weights, lse = _weights(options, layout, operands)
+    weights = weights.reshape(full)
+    if sink is None:
+        return weights
+    kept = keep_share(jnp.moveaxis(lse.reshape(full[:-1]), -2, -1), sink)
+    return weights * jnp.moveaxis(kept, -1, -2)[..., None]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

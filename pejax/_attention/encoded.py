@@ -13,6 +13,7 @@ from pejax._attention.api import dot_product_attention
 from pejax._attention.core.hooks import bound_hooks
 from pejax._attention.core.merge import merge_attention
 from pejax._attention.core.operands import check_arrays
+from pejax._attention.core.sink import check_sink, with_sink
 from pejax._encoding import (
     Encoding,
     Extent,
@@ -44,6 +45,7 @@ def attend(
     keys_are_rotated: bool = False,
     embedded: bool = False,
     causal: bool | None = None,
+    sink: Float[Array, " H"] | None = None,
     attention: Callable[..., Any] = dot_product_attention,
     **options: Any,
 ) -> Float[Array, "*B T H D"]:
@@ -67,6 +69,7 @@ def attend(
         keys_are_rotated: whether the keys come from a cache of rotated keys; see `caches_rotated_keys`.
         embedded: whether `encoding.embed` was applied to the input of the model.
         causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`).
+        sink: logits `(H,)`, as in `dot_product_attention`. None = no sink.
         attention: `dot_product_attention`, or `sharded_attention` with its mesh and axes, which takes one extent for
             all examples.
         **options: `window`, `scale`, `soft_cap`, `dropout`, `implementation` of `dot_product_attention`.
@@ -90,6 +93,7 @@ def attend(
     check_arrays(q, k, v)
     check_dims(encoding, q)
     check_embedded(encoding, embedded)
+    check_sink(sink, q.shape[-2])
     if k_positions is None and k.shape[-3:-2] != q.shape[-3:-2]:
         raise ValueError(f"k_positions must be given where k has another length than q, got {q.shape} and {k.shape}")
     if keys_are_rotated and not caches_rotated_keys(encoding):
@@ -101,11 +105,13 @@ def attend(
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
     k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions)
     options["scale"] = scale_of(encoding, options.get("scale"))
+    if sink is not None and not encoding.bands:
+        options["sink"] = sink
     attend = functools.partial(attention, causal=causality(encoding, causal), **options)
     one_extent = encoding.adapt is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0
     if one_extent and positions is None and k_positions is None:
         attend = functools.partial(_in_order, attend)
-    at_extent = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, attend)
+    at_extent = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, attend, sink=sink)
     if one_extent:
         return _at_one_extent(at_extent, extent, axes, q, k, v, q_tokens, k_tokens)
     return _at_extents(at_extent, jnp.asarray(extent), q, k, v, q_tokens, k_tokens)
@@ -138,8 +144,13 @@ def rotate_and_attend(
     v: Array,
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
+    *,
+    sink: Array | None = None,
 ) -> Array:
-    """Adapt to one extent, rotate and run `attend(q, k, v, positions=, k_positions=, hooks=)`, once per band."""
+    """Adapt to one extent, rotate and run `attend(q, k, v, positions=, k_positions=, hooks=)`, once per band.
+
+    Without bands, a sink is an option of `attend`; here it is applied to what the bands were merged into.
+    """
     adapted = adapt(encoding, params, extent)
     run = functools.partial(attend, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, adapted))
     q_positions, k_positions = rotary_positions(q_tokens, q.shape[:-2]), rotary_positions(k_tokens, k.shape[:-2])
@@ -151,7 +162,7 @@ def rotate_and_attend(
     for low, high, rotate_band, rotate_band_keys in encoding.bands:
         rotated = rotate_band(adapted, q, q_positions), rotate_band_keys(adapted, k, k_positions)
         parts.append(run(*rotated, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
-    return merge_attention(parts)[0]
+    return with_sink(*merge_attention(parts), sink)[0]
 
 
 def _in_order(attend: Callable[..., Any], q: Array, k: Array, v: Array, **options: Any) -> Any:

@@ -24,6 +24,7 @@ from pejax._attention.api import checked, run
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import Layout, Operands, Origin
 from pejax._attention.core.options import Options
+from pejax._attention.core.sink import check_sink, with_sink
 from pejax._positions import TokenPositions
 
 METHODS = {"ring": ring.ring, "gather": ring.gather}
@@ -56,6 +57,7 @@ def sharded_attention(
     distance_range: tuple[int, int] | None = None,
     scale: float | None = None,
     soft_cap: float | None = None,
+    sink: Float[Array, " H"] | None = None,
     dropout: tuple[Array, float] | None = None,
     return_lse: bool = False,
     implementation: str | None = None,
@@ -88,6 +90,7 @@ def sharded_attention(
         distance_range: `(lo, hi)`, in tokens.
         scale: factor that multiplies q·k. None = D**-0.5.
         soft_cap: in logits.
+        sink: logits `(H,)`, applied once to the merged result.
         dropout: `(key, rate)`.
         return_lse: whether to return the log-sum-exps as well.
         implementation: of the attention to one shard of keys.
@@ -113,13 +116,14 @@ def sharded_attention(
     options, layout, operands = checked(
         q, k, v, positions, k_positions, hooks, causal, window, distance_range, scale, soft_cap, dropout
     )
+    check_sink(sink, q.shape[-2])
     split = _check_split(mesh, batch_axes, head_axis, sequence_axis, method)
     _check_sizes(split, operands)
     if 0 in q.shape or 0 in k.shape:
         output, lse = run(options, layout, operands, implementation, q.shape)
     else:
         output, lse = _sharded(split, options, layout, implementation, operands)
-    output, lse = output.reshape(q.shape), lse.reshape(q.shape[:-1])
+    output, lse = with_sink(output.reshape(q.shape), lse.reshape(q.shape[:-1]), sink)
     return (output, lse) if return_lse else output
 
 

@@ -9,6 +9,7 @@ Reference:
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -22,20 +23,21 @@ from pejax._extensions.slopes import scale_alibi_slopes
 from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
 
 
-def alibi_slopes(heads: int) -> Float[Array, " H"]:
+def alibi_slopes(heads: int, *, bias_max: float = 8.0) -> Float[Array, " H"]:
     """Return the slope of each head, the steepest first where H is a power of two.
 
     `m_h = 2^(-8(h+1)/H)` for H a power of two; otherwise the slopes of the largest power of two P below H, followed by
-    every second slope of 2P.
+    every second slope of 2P. `bias_max` takes the place of 8.
 
     Args:
         heads: H, any count from 1.
+        bias_max: exponent of the flattest slope where H is a power of two, `2^-bias_max`.
 
     Returns:
         Positive slopes, logits per token.
 
     Raises:
-        ValueError: fewer than one head.
+        ValueError: fewer than one head, or a `bias_max` that is not positive and finite.
 
     Examples:
         >>> alibi_slopes(4).tolist()
@@ -43,8 +45,10 @@ def alibi_slopes(heads: int) -> Float[Array, " H"]:
     """
     if heads < 1:
         raise ValueError(f"heads must be at least 1, got {heads}")
+    if not 0 < bias_max < math.inf:
+        raise ValueError(f"bias_max must be positive and finite, got {bias_max}")
     power = 2 ** (heads.bit_length() - 1)
-    geometric = lambda n: [2.0 ** (-8.0 * (h + 1) / n) for h in range(n)]
+    geometric = lambda n: [2.0 ** (-bias_max * (h + 1) / n) for h in range(n)]
     return jnp.asarray(geometric(power) + geometric(2 * power)[0::2][: heads - power], jnp.float32)
 
 
@@ -69,7 +73,14 @@ def alibi_bias(
 
 
 @encoding_factory("slopes")
-def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend: Extension | None = None) -> Encoding:
+def alibi(
+    dims: Dims,
+    *,
+    slope_scale: float = 1.0,
+    bias_max: float = 8.0,
+    learned: bool = False,
+    extend: Extension | None = None,
+) -> Encoding:
     """Make ALiBi for these dims: `bias[h, i, j] = -slope_scale · m_h · |p_j - p_i|`, Euclidean where axes > 1.
 
     The slopes are constants by default. If the parameters contain slopes, `{"heads": {"slope": (H,)}}`, these are used
@@ -78,19 +89,21 @@ def alibi(dims: Dims, *, slope_scale: float = 1.0, learned: bool = False, extend
     Args:
         dims: H determines the slopes, `axes` the distance, `extent` is the trained length or grid.
         slope_scale: factor of every slope, or of its initial value if `learned`.
+        bias_max: exponent of the flattest slope, as in `alibi_slopes`: 8 as published, 16 in MPT-7B-StoryWriter.
         learned: whether the slopes are parameters: one per head, shared by all layers, initialized at the published
             slopes times `slope_scale`.
         extend: `slopes()` of `pejax.extensions`, or an extension of any encoding, such as `pi()`. None = no extension.
 
     Raises:
-        ValueError: a `slope_scale` that is not positive, an extension that ALiBi does not support, or `slopes()` with
-            `dims.extent` None.
+        ValueError: a `slope_scale` or `bias_max` that is not positive, an extension that ALiBi does not support, or
+            `slopes()` with `dims.extent` None.
     """
     if not slope_scale > 0:
         raise ValueError(f"alibi's slope_scale must be positive, got {slope_scale}")
+    alibi_slopes(1, bias_max=bias_max)  # refuses it now
 
     def published() -> Params:
-        return {"heads": {"slope": slope_scale * alibi_slopes(dims.heads)}}
+        return {"heads": {"slope": slope_scale * alibi_slopes(dims.heads, bias_max=bias_max)}}
 
     def init(key: Array) -> Params:
         del key

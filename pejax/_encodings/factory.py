@@ -38,6 +38,7 @@ def encoding_factory(*takes: str) -> Callable[[Callable[Arguments, Encoding]], C
             own, others = _split(name, takes, given.arguments["extend"], given.arguments["dims"].axes)
             return _make(make, tuple({**given.arguments, "extend": own}.items()), others)
 
+        factory.takes = takes  # pyright: ignore[reportAttributeAccessIssue]  # read by `make_encoding` of a sum
         return factory
 
     return decorate

@@ -7,6 +7,7 @@ Reference:
 """
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,28 +24,57 @@ from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
 from pejax.extensions import ROTARY
 
+LAYOUTS = ("leading", "proportional")
 
-def rope_frequencies(head_dim: int, *, base: float = 10000.0, rotary_dim: int | None = None) -> Float[np.ndarray, " F"]:
+
+def rope_frequencies(
+    head_dim: int, *, base: float = 10000.0, rotary_dim: int | None = None, layout: str = "leading"
+) -> Float[np.ndarray, " F"]:
     """Return the frequency of each pair of rotated channels: `f_i = base^(-2i/rotary_dim)`, i < rotary_dim/2.
 
-    `rope_apply` leaves channels from rotary_dim on unchanged, with either pairing.
+    `rope_apply` leaves channels from rotary_dim on unchanged, with either pairing. With `layout="proportional"`, as in
+    Gemma's layers of full attention, all D channels make pairs with the frequencies `base^(-2i/D)`, of which all but
+    the first rotary_dim/2 are 0: the slow pairs do not turn.
 
     Args:
         head_dim: D, even.
         base: base of the geometric progression; the slowest pair has a period of 2π · base^(1 - 2/rotary_dim) tokens.
         rotary_dim: number of rotated channels, even. None = D.
+        layout: "leading" or "proportional".
 
     Returns:
-        F = rotary_dim/2 frequencies, radians per token, as a NumPy array: a constant under any trace.
+        F = rotary_dim/2 frequencies, or D/2 if proportional, radians per token, as a NumPy array: a constant under any
+        trace.
 
     Raises:
-        ValueError: an odd or non-positive head_dim, a rotary_dim that is odd or outside 2 ... D, or a base not above 0.
+        ValueError: an odd or non-positive head_dim, a rotary_dim that is odd or outside 2 ... D, an unknown layout, or
+            a base not above 0.
 
     Examples:
         >>> rope_frequencies(4).tolist()  # radians per token
         [1.0, 0.009999999776482582]
     """
-    return geometric_frequencies(_checked_rotary_dim(head_dim, rotary_dim) // 2, base)
+    check_choice("layout", layout, LAYOUTS)
+    turning = _checked_rotary_dim(head_dim, rotary_dim) // 2
+    if layout == "leading":
+        return geometric_frequencies(turning, base)
+    return np.where(np.arange(head_dim // 2) < turning, geometric_frequencies(head_dim // 2, base), np.float32(0.0))
+
+
+def frequencies_by_section(frequencies: Float[np.ndarray, " F"], sections: Sequence[int]) -> Float[np.ndarray, "A F"]:
+    """Return frequencies per axis: the first `sections[0]` pairs turn with axis 0, the next ones with axis 1, ...
+
+    Args:
+        frequencies: of the pairs, in order.
+        sections: number of pairs of each axis.
+
+    Raises:
+        ValueError: sections with a negative count, or that do not add up to F.
+    """
+    if min(sections) < 0 or sum(sections) != len(frequencies):
+        raise ValueError(f"sections must count {len(frequencies)} pairs together, got {tuple(sections)}")
+    axis = np.repeat(np.arange(len(sections)), sections)
+    return np.where(axis == np.arange(len(sections))[:, None], frequencies, np.float32(0.0))
 
 
 def _checked_rotary_dim(head_dim: int, rotary_dim: int | None) -> int:
@@ -96,13 +126,16 @@ def rope(
     base: float = 10000.0,
     rotary_dim: int | None = None,
     pairing: str = "interleaved",
+    layout: str = "leading",
+    sections: tuple[int, ...] | None = None,
     extend: Extension | None = None,
 ) -> Encoding:
     """Make RoPE for these dims: pair i of every head is rotated by position · base^(-2i/rotary_dim).
 
     The first `rotary_dim` channels of a head are rotated, the others are unchanged, with either pairing ("half" pairs
     channel i with rotary_dim/2 + i). On grids the position is the raster index, row by row, of the grid that `adapt`
-    is given.
+    is given; with `sections`, every pair turns by the position on one axis instead (Qwen2-VL's M-RoPE: time, height,
+    width), so that a token with the same position on all axes turns as in a text.
 
     Args:
         dims: `head_dim` determines the frequencies, `extent` is the trained length or grid; with `axes` > 1, positions
@@ -110,33 +143,45 @@ def rope(
         base: base of the geometric progression of frequencies.
         rotary_dim: number of rotated channels. None = head_dim.
         pairing: "interleaved" (RoFormer) or "half" (Llama's public weights).
+        layout: "leading" or "proportional", as in `rope_frequencies`.
+        sections: number of pairs that turn with each axis, in order: (16, 24, 24) in Qwen2-VL. None = the raster index.
         extend: an extension of `pejax.extensions`, such as `yarn(factor=8)`, or several joined by `+`. An extension
             without a factor takes it from the length that `adapt` is given. None = no extension.
 
     Raises:
         ValueError: an odd head_dim, a rotary_dim that is odd or outside 2 ... head_dim, a base not above 0, an unknown
-            pairing, or a value that the extension refuses.
+            pairing or layout, sections that are not one per axis or do not add up, or a value that the extension
+            refuses.
+
+    Reference:
+        Wang et al. 2024, "Qwen2-VL" (arXiv 2409.12191), section 2.1: sections.
     """
     check_choice("pairing", pairing, PAIRINGS)
-    rotated = _checked_rotary_dim(dims.head_dim, rotary_dim)
-    frequencies = geometric_frequencies(rotated // 2, base)
-    trained = math.prod(dims.extent) if isinstance(dims.extent, tuple) else dims.extent
-    extension = extend_frequencies(extend, frequencies, base=base, rotary_dim=rotated, trained_length=trained)
+    frequencies = rope_frequencies(dims.head_dim, base=base, rotary_dim=rotary_dim, layout=layout)
+    exponent_dim = 2 * len(frequencies)
+    if sections is not None:
+        if len(sections) != dims.axes:
+            raise ValueError(f"sections must be one count of pairs per axis, axes={dims.axes}, got {sections}")
+        frequencies = frequencies_by_section(frequencies, sections)
+    raster = dims.axes > 1 and sections is None
+    trained = math.prod(dims.extent) if raster and isinstance(dims.extent, tuple) else dims.extent
+    extension = extend_frequencies(extend, frequencies, base=base, rotary_dim=exponent_dim, trained_length=trained)
     fixed = None if extension.by_length else extension.extend(frequencies, None)
 
     def adapt(params: Params, extent: Extent) -> Params:
-        if dims.axes > 1:
+        if raster:
             if not isinstance(extent, tuple) or len(extent) != dims.axes:
                 raise ValueError(f"rope on {dims.axes} axes needs a grid of {dims.axes} sizes, got {extent!r}")
             strides = [_tokens(extent[axis + 1 :]) for axis in range(dims.axes)]
             params = {**params, "strides": jnp.asarray(strides, jnp.int32)}
         if fixed is None:
-            params = {**params, "extended": jax.tree.map(jnp.float32, extension.extend(frequencies, _tokens(extent)))}
+            length = _tokens(extent) if raster else extent
+            params = {**params, "extended": jax.tree.map(jnp.float32, extension.extend(frequencies, length))}
         return params
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         check_position_type(positions)
-        if dims.axes > 1:
+        if raster:
             if positions.shape[-1:] != (dims.axes,):
                 raise ValueError(f"positions must end in {dims.axes} axes, got shape {positions.shape}")
             kind = jnp.int32 if jnp.issubdtype(positions.dtype, jnp.integer) else jnp.float32
@@ -144,7 +189,7 @@ def rope(
         extended, factor = params["extended"] if fixed is None else fixed
         return rope_apply(x, positions, extended, pairing=pairing, attention_factor=factor)
 
-    return Encoding(adapt=adapt if dims.axes > 1 or fixed is None else None, rotate=rotate, shift_invariant=True)
+    return Encoding(adapt=adapt if raster or fixed is None else None, rotate=rotate, shift_invariant=True)
 
 
 def _tokens(extent: Extent) -> int | Array:

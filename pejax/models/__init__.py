@@ -9,6 +9,8 @@ from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pejax.models.execution import Execution
 from pejax.models.generation import generate
+from pejax.models.layer_records import Attention, Block, Head, Mlp, Norm
+from pejax.models.model_records import Picture, Text, TextPair
 from pejax.models.nnx_attention import PositionalAttention, attention_module
 from pejax.models.sampling import Sampling
 from pejax.models.seq2seq_generate import generate_answers
@@ -16,13 +18,21 @@ from pejax.models.sharding import logical_axes, partition_specs
 from pejax.models.vit import ViT, ViTConfig
 
 __all__ = [
+    "Attention",
+    "Block",
     "Decoder",
     "DecoderConfig",
     "EncoderDecoder",
     "EncoderDecoderConfig",
     "Execution",
+    "Head",
+    "Mlp",
+    "Norm",
+    "Picture",
     "PositionalAttention",
     "Sampling",
+    "Text",
+    "TextPair",
     "ViT",
     "ViTConfig",
     "attention_module",

@@ -18,8 +18,9 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, merge_params, rotate_keys
 from pejax._positions import TokenPositions, rotary_positions
 from pejax.models.execution import Execution
-from pejax.models.layers import RMSNorm, Style, linear
-from pejax.models.sharding import position_variables
+from pejax.models.layer_records import Attention
+from pejax.models.layers import LayerNorm, RMSNorm, linear
+from pejax.models.sharding import named, position_variables
 
 
 class CrossContext(NamedTuple):
@@ -44,7 +45,7 @@ class LayerContext(NamedTuple):
     """The inputs of a layer that are the same in all layers.
 
     Attributes:
-        shared: the encoding's parameters that all layers share.
+        shared: the parameters of the layer's encoding that all layers share.
         tokens: positions of the queries, and of the keys where there is no cache.
         extent: the length or grid, or lengths, as `attend` takes them.
         cache_start: the slot of the cache that the first of these tokens is written to.
@@ -116,23 +117,25 @@ class SelfAttention(nnx.Module):
     matmul computes all three, and a tensor-parallel split of the columns does not cut through a group.
 
     Args:
-        dims: C, H, K, D and the scale of the logits.
+        attention: its record.
+        dims: of the record in this model.
         encoding: made for these dims.
-        style: bias, QK-norm and soft cap.
         dtype: of the computation; parameters are float32.
         rngs: draws the parameters, the encoding's included.
     """
 
     def __init__(
-        self, dims: Dims, encoding: Encoding, *, style: Style = Style(), dtype: DTypeLike, rngs: nnx.Rngs
+        self, attention: Attention, dims: Dims, encoding: Encoding, *, dtype: DTypeLike, rngs: nnx.Rngs
     ) -> None:
-        self.dims, self.encoding, self.soft_cap = dims, encoding, style.soft_cap
-        inner = dims.heads * dims.head_dim
+        self.record, self.dims, self.encoding = attention, dims, encoding
+        inner, group = dims.heads * dims.head_dim, dims.heads // dims.kv_heads * dims.head_dim
         columns = inner + 2 * dims.kv_heads * dims.head_dim
-        self.qkv = linear(dims.width, columns, ("embed", "heads"), dtype=dtype, rngs=rngs, bias=style.bias)
-        self.out = linear(inner, dims.width, ("heads", "embed"), dtype=dtype, rngs=rngs, bias=style.bias)
-        self.norm_q = RMSNorm(dims.head_dim, None) if style.qk_norm else None
-        self.norm_k = RMSNorm(dims.head_dim, None) if style.qk_norm else None
+        parts = ((group, "q"), (dims.head_dim, "k"), (dims.head_dim, "v"))  # of the columns of one key head
+        biased = tuple((size, name in attention.bias) for size, name in parts)
+        self.qkv = linear(dims.width, columns, ("embed", "heads"), dtype=dtype, rngs=rngs, **_biases(biased))
+        self.out = linear(inner, dims.width, ("heads", "embed"), dtype=dtype, rngs=rngs, bias="o" in attention.bias)
+        self.norm_q, self.norm_k = (_qk_norm(attention, heads) for heads in (dims.heads, dims.kv_heads))
+        self.sinks = nnx.Param(jnp.zeros((dims.heads,), jnp.float32), **named("heads")) if attention.sinks else None
         self.position = nnx.data(position_variables(encoding.init_layer(rngs.params())))
 
     def __call__(
@@ -142,8 +145,7 @@ class SelfAttention(nnx.Module):
         dims, encoding = self.dims, self.encoding
         params = merge_params(context.shared, nnx.as_pure(self.position))
         q, k, v = self._heads(x)
-        q = q if self.norm_q is None else self.norm_q(q)
-        k = k if self.norm_k is None else self.norm_k(k)
+        q, k = self._normed(self.norm_q, q), self._normed(self.norm_k, k)
         rotated = cache is not None and caches_rotated_keys(encoding)
         if rotated:
             k = rotate_keys(encoding, params, k, rotary_positions(context.tokens, k.shape[:-2]))
@@ -165,8 +167,10 @@ class SelfAttention(nnx.Module):
             embedded=True,
             attention=context.execution.attention,
             causal=dims.causal,
+            window=self.record.window,
             scale=dims.scale,
-            soft_cap=self.soft_cap,
+            soft_cap=self.record.soft_cap,
+            sink=None if self.sinks is None else self.sinks[...],
         )
         return self.out(output.reshape(*x.shape[:2], -1)), cache
 
@@ -179,27 +183,57 @@ class SelfAttention(nnx.Module):
         chex.assert_shape([k, v], (batch, tokens, dims.kv_heads, dims.head_dim))
         return q, k, v
 
+    def _normed(self, norm: RMSNorm | LayerNorm | None, x: Float[Array, "B T H D"]) -> Float[Array, "B T H D"]:
+        """Return queries or keys after their norm."""
+        if norm is None:
+            return x
+        return norm(x.reshape(*x.shape[:2], -1)).reshape(x.shape) if self.record.qk_norm_over == "all" else norm(x)
+
+
+def _biases(biased: tuple[tuple[int, bool], ...]) -> dict[str, Any]:
+    """Return the arguments of `linear` for a kernel of which some columns have a bias."""
+    present = [kept for _, kept in biased]
+    return {"bias": any(present), "biased": () if all(present) else biased}
+
+
+def _qk_norm(attention: Attention, heads: int) -> RMSNorm | LayerNorm | None:
+    """Make the norm of queries or keys of so many heads; None = no norm."""
+    norm, dim = attention.qk_norm, attention.head_dim
+    if norm is None:
+        return None
+    made = LayerNorm if norm.kind == "layer" else RMSNorm
+    shape, axes = {
+        "head": ((dim,), (None,)), "heads": ((heads, dim), ("heads", None)), "all": ((heads * dim,), ("heads",)),
+    }[attention.qk_norm_over]  # fmt: skip
+    return made(norm, *shape, axes=axes)
+
 
 class CrossAttention(nnx.Module):
     """Multi-head attention from a sequence to the states of an encoder, with an `Encoding` of its own.
 
     Args:
-        dims: C, H, K, D and the scale of the logits.
+        attention: its record; it has no window, QK norm or sinks.
+        dims: of the record in this model.
         encoding: made for these dims.
-        style: bias and soft cap.
         dtype: of the computation; parameters are float32.
         rngs: draws the parameters, the encoding's included.
+
+    Raises:
+        ValueError: a record with a window, a QK norm or sinks.
     """
 
     def __init__(
-        self, dims: Dims, encoding: Encoding, *, style: Style = Style(), dtype: DTypeLike, rngs: nnx.Rngs
+        self, attention: Attention, dims: Dims, encoding: Encoding, *, dtype: DTypeLike, rngs: nnx.Rngs
     ) -> None:
-        self.dims, self.encoding, self.soft_cap = dims, encoding, style.soft_cap
+        if attention.window is not None or attention.qk_norm is not None or attention.sinks:
+            raise ValueError(f"cross-attention must have no window, qk_norm or sinks, got {attention}")
+        self.record, self.dims, self.encoding = attention, dims, encoding
         inner = dims.heads * dims.head_dim
         columns = 2 * dims.kv_heads * dims.head_dim
-        self.q = linear(dims.width, inner, ("embed", "heads"), dtype=dtype, rngs=rngs, bias=style.bias)
-        self.kv = linear(dims.width, columns, ("embed", "heads"), dtype=dtype, rngs=rngs, bias=style.bias)
-        self.out = linear(inner, dims.width, ("heads", "embed"), dtype=dtype, rngs=rngs, bias=style.bias)
+        biased = tuple((dims.head_dim, name in attention.bias) for name in "kv")  # of the columns of one key head
+        self.q = linear(dims.width, inner, ("embed", "heads"), dtype=dtype, rngs=rngs, bias="q" in attention.bias)
+        self.kv = linear(dims.width, columns, ("embed", "heads"), dtype=dtype, rngs=rngs, **_biases(biased))
+        self.out = linear(inner, dims.width, ("heads", "embed"), dtype=dtype, rngs=rngs, bias="o" in attention.bias)
         self.position = nnx.data(position_variables(encoding.init_layer(rngs.params())))
 
     def keys_values(self, states: Float[Array, "B S C"]) -> KeysValues:
@@ -225,6 +259,6 @@ class CrossAttention(nnx.Module):
             embedded=True,
             attention=execution.attention,
             scale=dims.scale,
-            soft_cap=self.soft_cap,
+            soft_cap=self.record.soft_cap,
         )
         return self.out(output.reshape(*x.shape[:2], -1))

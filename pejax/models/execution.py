@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,17 +106,30 @@ class Execution:
 
         return jax.shard_map(on_shard, mesh=self.mesh, in_specs=(specs,), out_specs=spec(0), check_vma=False)(arrays)
 
-    def scan(self, step: Callable, x: Array, layers: Any) -> tuple[Array, Any]:
-        """Scan `step` over the layers, rematerialized in the backward pass as `remat` says.
+    def scan(
+        self, steps: Sequence[Callable], x: Array, layers: Sequence[Any], *, first: int = 0
+    ) -> tuple[Array, tuple[Any, ...]]:
+        """Scan over layers that repeat a pattern, rematerialized in the backward pass as `remat` says.
 
         Args:
-            step: `(x, layer) -> (x, output)` of one layer.
+            steps: `(x, layer) -> (x, output)`, one per layer of the pattern.
             x: states before the first layer.
-            layers: a pytree with a leading axis L: the parameters, caches and factors of all layers.
+            layers: one pytree per layer of the pattern, with a leading axis of repetitions: the parameters, caches and
+                factors of the layers at that place.
+            first: the number of the first layer in the model.
 
         Returns:
-            The states after the last layer, and the outputs of all layers, stacked on L.
+            The states after the last layer, and the outputs of the layers at each place of the pattern, stacked.
         """
+        del first
         if self.remat != "none":
-            step = jax.checkpoint(step, policy=REMAT[self.remat], prevent_cse=False)
-        return jax.lax.scan(step, x, layers)
+            steps = [jax.checkpoint(step, policy=REMAT[self.remat], prevent_cse=False) for step in steps]
+
+        def pattern(x: Array, layers: Sequence[Any]) -> tuple[Array, tuple[Any, ...]]:
+            outputs = []
+            for step, layer in zip(steps, layers, strict=True):
+                x, output = step(x, layer)
+                outputs.append(output)
+            return x, tuple(outputs)
+
+        return jax.lax.scan(pattern, x, layers)

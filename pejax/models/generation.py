@@ -63,24 +63,26 @@ def generate(
             sampling settings out of range, a missing key, or an encoding that does not support the length (such as a
             learned table that is too short).
     """
-    config, encoding = model.config, model.stack.encoding
-    if not config.causal:
+    record = model.record
+    if not record.causal:
         raise ValueError("generation needs a causal model, got causal=False")
     if count < 1 or prompts.ndim != 2 or 0 in prompts.shape:
         raise ValueError(f"count must be at least 1 and prompts (B, T), both at least 1, got {count}, {prompts.shape}")
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
-    check_sampling(sampling, config.vocab)
+    check_sampling(sampling, record.vocab)
     if sampling.temperature > 0 and key is None:
         raise ValueError(f"temperature={sampling.temperature} needs a key, got None")
-    check_ids(prompts, config.vocab)
+    check_ids(prompts, record.vocab)
     segment_ids = jnp.ones(prompts.shape, jnp.int32) if segment_ids is None else segment_ids.astype(jnp.int32)
     if segment_ids.shape != prompts.shape or bool((segment_ids[:, -1] == 0).any()):
         raise ValueError(f"segment_ids must have the prompts' shape, {prompts.shape}, and end in a token, not in 0")
     tokens = sequence_tokens(prompts, segment_ids)
     longest = max(int(tokens.positions.max()) + 1, int(tokens.positions[:, -1].max()) + count)
-    adapt(encoding, model.stack.embed_params(), longest)  # raises if the encoding does not support this length
-    if bool(is_length_independent(encoding, model.stack.embed_params(), longest)):
+    own = [(one, model.stack.encoding_params(number)) for number, one in enumerate(model.stack.encodings)]
+    for encoding, params in own:
+        adapt(encoding, params, longest)  # raises if the encoding does not support this length
+    if all(bool(is_length_independent(encoding, params, longest)) for encoding, params in own):
         policy = LENGTH_INDEPENDENT
     static, params = nnx.split(model)
     key = jax.random.key(0) if key is None else key
@@ -188,7 +190,12 @@ def _generate(
 
 
 def _params_changed(model: Decoder, extent: Int[Array, " B"]) -> Array:
-    """Return whether the parameters of any example differ from those one token earlier."""
-    encoding, params = model.stack.encoding, model.stack.embed_params()
-    changed = lambda length: ~_trees_equal(adapt(encoding, params, length), adapt(encoding, params, length - 1))
-    return jnp.any(jax.vmap(changed)(extent))
+    """Return whether the parameters of any encoding and example differ from those one token earlier."""
+
+    def changed(number: int, encoding: Encoding) -> Array:
+        params = model.stack.encoding_params(number)
+        differ = lambda length: ~_trees_equal(adapt(encoding, params, length), adapt(encoding, params, length - 1))
+        return jnp.any(jax.vmap(differ)(extent))
+
+    found = [changed(number, encoding) for number, encoding in enumerate(model.stack.encodings)]
+    return functools.reduce(jnp.logical_or, found)

@@ -1,74 +1,25 @@
 """The parts of transformer layers: linear layers, norms and MLPs. Parameters are float32, with logical axis names."""
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from pejax._ops.checks import check_choice
 from pejax._ops.matmul import product, recompute
 from pejax._ops.remat import name_for_remat
 from pejax._ops.sums import without_leading_ones
+from pejax.models import layer_records as records
+from pejax.models.layer_records import Norm
 from pejax.models.sharding import named
 
 Initializer = Callable[..., Array]
-
-EPSILON = 1e-6
-"""Added to the variance, or mean square, in every norm."""
-
-
-@dataclass(frozen=True)
-class Style:
-    """The kind of layers of a transformer. The default is that of ViT and GPT-2; `LLAMA` is that of Llama.
-
-    Args:
-        norm: "layer" (LayerNorm) or "rms" (RMSNorm).
-        gated: whether the MLP is SwiGLU instead of GELU.
-        bias: whether linear layers have a bias.
-        qk_norm: whether each query and key head is normalized over its channels (RMSNorm), before rotation.
-        soft_cap: cap c of the attention logits, `c · tanh(logits / c)`; None = no cap.
-
-    Raises:
-        ValueError: an unknown norm.
-    """
-
-    norm: str = "layer"
-    gated: bool = False
-    bias: bool = True
-    qk_norm: bool = False
-    soft_cap: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.norm not in ("layer", "rms"):
-            raise ValueError(f"norm must be 'layer' or 'rms', got {self.norm!r}")
-
-
-LLAMA = Style(norm="rms", gated=True, bias=False)
-
-
-def check_spec(pe: object) -> None:
-    """Raise TypeError if the encoding of a model's settings is not a string, for example if it is a record."""
-    if not isinstance(pe, str):
-        raise TypeError(f"pe must be a string such as 'rope' or 'alibi(learned=True)', got {type(pe).__name__}")
-
-
-def channels_per_head(width: int, heads: int) -> int:
-    """Return D = C / H of a model whose width is split evenly among its heads.
-
-    Args:
-        width: C, channels.
-        heads: H.
-
-    Raises:
-        ValueError: a count below 1, or a width that is not a multiple of heads.
-    """
-    if heads < 1 or width < 1 or width % heads:
-        raise ValueError(f"width must be a multiple of heads, got width={width}, heads={heads}")
-    return width // heads
 
 
 def uniform_by_fan_in(fan_in: int) -> Initializer:
@@ -93,6 +44,7 @@ def linear(
     dtype: DTypeLike,
     rngs: nnx.Rngs,
     bias: bool = True,
+    biased: tuple[tuple[int, bool], ...] = (),
     kernel_init: Initializer | None = None,
     bias_init: Initializer | None = None,
 ) -> "Linear":
@@ -105,11 +57,12 @@ def linear(
         dtype: of the computation.
         rngs: draws the parameters.
         bias: whether the layer has a bias.
+        biased: which output channels have one, as in `Linear`. () = all of them.
         kernel_init: initializer of the kernel; None = `uniform_by_fan_in`.
         bias_init: initializer of the bias; None = `uniform_by_fan_in`.
     """
     default = uniform_by_fan_in(inputs)
-    return Linear(
+    made = Linear(
         inputs,
         outputs,
         use_bias=bias,
@@ -121,10 +74,19 @@ def linear(
         bias_metadata=named(axes[1]),
         rngs=rngs,
     )
+    made.biased = biased
+    return made
 
 
 class Linear(nnx.Linear):
-    """A linear layer, `x @ kernel + bias`, whose matmul is `product`; the output has the type of the computation."""
+    """A linear layer, `x @ kernel + bias`, whose matmul is `product`; the output has the type of the computation.
+
+    Attributes:
+        biased: `(channels, whether they have a bias)` of consecutive output channels, repeated to the last; channels
+            without one take part in no gradient of the bias. () = all have one.
+    """
+
+    biased: tuple[tuple[int, bool], ...] = ()
 
     def __call__(self, inputs: Float[Array, "*B C"]) -> Float[Array, "*B N"]:
         x = inputs.astype(self.dtype)
@@ -140,59 +102,97 @@ class Linear(nnx.Linear):
         return name_for_remat(recompute(run)(self.kernel[...], self._own_bias(), *inputs).astype(inputs[0].dtype))
 
     def _own_bias(self) -> Array | None:
-        """Return the bias as an array; None without a bias."""
-        return None if self.bias is None else self.bias[...]
+        """Return the bias as an array, 0 where a channel has none; None without a bias."""
+        if self.bias is None or not self.biased:
+            return None if self.bias is None else self.bias[...]
+        group = np.concatenate([np.full(channels, kept) for channels, kept in self.biased])
+        return jnp.where(np.tile(group, self.bias.shape[-1] // len(group)), self.bias[...], 0.0)
 
 
 class LayerNorm(nnx.Module):
-    """`scale · (x - mean) / sqrt(variance + 1e-6) + bias` over channels, in float32; the output has the type of x."""
+    """`(offset + scale) · (x - mean) / sqrt(variance + epsilon) + bias` over channels, in float32; x keeps its type.
 
-    def __init__(self, width: int) -> None:
-        self.scale = nnx.Param(jnp.ones((width,), jnp.float32), **named("embed"))
-        self.bias = nnx.Param(jnp.zeros((width,), jnp.float32), **named("embed"))
+    Args:
+        norm: its record.
+        shape: of the weights: the channels alone, or heads and channels, where every head has its own.
+        axes: their logical names; None = no name.
+    """
+
+    def __init__(self, norm: Norm, *shape: int, axes: tuple[str | None, ...] = ("embed",)) -> None:
+        self.norm = norm
+        self.scale = nnx.Param(jnp.full(shape, 1.0 - norm.offset, jnp.float32), **named(*axes))
+        self.bias = nnx.Param(jnp.zeros(shape, jnp.float32), **named(*axes)) if norm.bias else None
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-        return without_leading_ones(_layer_norm, x, self.scale[...], self.bias[...])
+        bias = () if self.bias is None else (self.bias[...],)
+        return without_leading_ones(_layer_norm(self.norm.epsilon), x, _weight(self.norm, self.scale), *bias)
 
 
-@recompute
-def _layer_norm(x: Float[Array, "*B C"], scale: Float[Array, " C"], bias: Float[Array, " C"]) -> Float[Array, "*B C"]:
-    """Return LayerNorm of x over channels."""
-    wide = x.astype(jnp.float32)
-    centered = wide - jnp.mean(wide, axis=-1, keepdims=True)
-    factor = jax.lax.rsqrt(jnp.mean(jnp.square(centered), axis=-1, keepdims=True) + EPSILON)
-    return (centered * factor * scale + bias).astype(x.dtype)
+@functools.cache
+def _layer_norm(epsilon: float) -> Callable[..., Array]:
+    """Return the function `(x, scale, bias)` to LayerNorm of x over channels."""
+
+    @recompute
+    def layer_norm(
+        x: Float[Array, "*B C"], scale: Float[Array, "*H C"], bias: Float[Array, "*H C"] | None = None
+    ) -> Float[Array, "*B C"]:
+        wide = x.astype(jnp.float32)
+        centered = wide - jnp.mean(wide, axis=-1, keepdims=True)
+        factor = jax.lax.rsqrt(jnp.mean(jnp.square(centered), axis=-1, keepdims=True) + epsilon)
+        scaled = centered * factor * scale
+        return (scaled if bias is None else scaled + bias).astype(x.dtype)
+
+    return layer_norm
 
 
 class RMSNorm(nnx.Module):
-    """`scale · x / sqrt(mean(x²) + 1e-6)` over channels, in float32; the output has the type of x.
+    """`(offset + scale) · x / sqrt(mean(x²) + epsilon)` over channels, in float32; the output has the type of x.
 
     Args:
-        width: channels.
-        axis: their logical name; None = no name.
+        norm: its record.
+        shape: of the weights: the channels alone, or heads and channels, where every head has its own.
+        axes: their logical names; None = no name.
 
     Reference:
         Zhang & Sennrich 2019, "Root Mean Square Layer Normalization" (arXiv 1910.07467), equation 4.
     """
 
-    def __init__(self, width: int, axis: str | None = "embed") -> None:
-        self.scale = nnx.Param(jnp.ones((width,), jnp.float32), **named(axis))
+    def __init__(self, norm: Norm, *shape: int, axes: tuple[str | None, ...] = ("embed",)) -> None:
+        self.norm = norm
+        self.scale = nnx.Param(jnp.full(shape, 1.0 - norm.offset, jnp.float32), **named(*axes))
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-        return without_leading_ones(_rms_norm, x, self.scale[...])
+        return without_leading_ones(_rms_norm(self.norm.epsilon), x, _weight(self.norm, self.scale))
 
 
-@recompute
-def _rms_norm(x: Float[Array, "*B C"], scale: Float[Array, " C"]) -> Float[Array, "*B C"]:
-    """Return RMSNorm of x over channels."""
-    wide = x.astype(jnp.float32)
-    factor = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + EPSILON)
-    return (wide * factor * scale).astype(x.dtype)
+@functools.cache
+def _rms_norm(epsilon: float) -> Callable[..., Array]:
+    """Return the function `(x, scale)` to RMSNorm of x over channels."""
+
+    @recompute
+    def rms_norm(x: Float[Array, "*B C"], scale: Float[Array, "*H C"]) -> Float[Array, "*B C"]:
+        wide = x.astype(jnp.float32)
+        factor = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)
+        return (wide * factor * scale).astype(x.dtype)
+
+    return rms_norm
 
 
-def make_norm(style: Style, width: int) -> LayerNorm | RMSNorm:
-    """Make the norm layer of a style."""
-    return LayerNorm(width) if style.norm == "layer" else RMSNorm(width)
+def _weight(norm: Norm, scale: nnx.Param) -> Array:
+    """Return the factor of a norm."""
+    return norm.offset + scale[...] if norm.offset else scale[...]
+
+
+def make_norm(norm: Norm | None, width: int) -> LayerNorm | RMSNorm | None:
+    """Make the norm of a record; None = no norm."""
+    if norm is None:
+        return None
+    return LayerNorm(norm, width) if norm.kind == "layer" else RMSNorm(norm, width)
+
+
+def normed(norm: Callable[[Array], Array] | None, x: Array) -> Array:
+    """Return x after a norm, or x where there is none."""
+    return x if norm is None else norm(x)
 
 
 @recompute
@@ -202,34 +202,59 @@ def gelu(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
     return (0.5 * wide * (1.0 + jax.lax.erf(wide * 0.5**0.5))).astype(x.dtype)
 
 
-@recompute
-def _gated(gate: Float[Array, "*B C"], x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-    """Return `silu(gate) · x`."""
-    return nnx.silu(gate) * x
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": gelu,
+    "gelu_tanh": recompute(lambda x: jax.nn.gelu(x.astype(jnp.float32), approximate=True).astype(x.dtype)),
+    "quick_gelu": recompute(
+        lambda x: (x.astype(jnp.float32) * jax.nn.sigmoid(1.702 * x.astype(jnp.float32))).astype(x.dtype)
+    ),
+    "relu": recompute(jax.nn.relu),
+    "silu": recompute(nnx.silu),
+}
+"""Activations by name. They save nothing for the backward pass but their argument."""
+
+
+@functools.cache
+def gate_by(activation: str) -> Callable[[Array, Array], Array]:
+    """Return the function `(gate, x)` to `activation(gate) · x`, which saves its arguments alone."""
+    plain = nnx.silu if activation == "silu" else ACTIVATIONS[activation]
+
+    @recompute
+    def gated(gate: Float[Array, "*B C"], x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
+        return plain(gate) * x
+
+    return gated
 
 
 class Mlp(nnx.Module):
-    """`gelu(x @ up + b) @ down + b`, with the exact GELU; gated: `(silu(x @ gate) · (x @ up)) @ down`.
+    """`activation(x @ up + b) @ down + b`; gated: `(activation(x @ gate + b) · (x @ up + b)) @ down + b`.
 
     Args:
+        mlp: its record.
         width: C, channels of input and output.
-        hidden: channels inside.
-        style: whether it is gated and has biases.
         dtype: of the computation; parameters are float32.
         rngs: draws the parameters.
 
+    Raises:
+        ValueError: an unknown activation.
+
     Reference:
-        Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 6: SwiGLU.
+        Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), section 2.
     """
 
-    def __init__(self, width: int, hidden: int, *, style: Style = Style(), dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        to_hidden = lambda: linear(width, hidden, ("embed", "mlp"), dtype=dtype, rngs=rngs, bias=style.bias)
+    def __init__(self, mlp: records.Mlp, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        check_choice("activation", mlp.activation, tuple(ACTIVATIONS))
+        self.activation, hidden = mlp.activation, mlp.hidden
+        to_hidden = lambda: linear(width, hidden, ("embed", "mlp"), dtype=dtype, rngs=rngs, bias=mlp.bias)
         self.up = to_hidden()
-        self.gate = to_hidden() if style.gated else None
-        self.down = linear(hidden, width, ("mlp", "embed"), dtype=dtype, rngs=rngs, bias=style.bias)
+        self.gate = to_hidden() if mlp.gated else None
+        self.down = linear(hidden, width, ("mlp", "embed"), dtype=dtype, rngs=rngs, bias=mlp.bias)
 
     def __call__(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
-        function, *hidden = (gelu, self.up(x)) if self.gate is None else (_gated, self.gate(x), self.up(x))
+        if self.gate is None:
+            function, hidden = ACTIVATIONS[self.activation], (self.up(x),)
+        else:
+            function, hidden = gate_by(self.activation), (self.gate(x), self.up(x))
         if isinstance(self.down, Linear):
             return self.down.of(function, *hidden)
         return self.down(function(*hidden))  # another layer put in its place, such as `nnx.LoRA`

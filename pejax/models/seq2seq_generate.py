@@ -47,7 +47,7 @@ def generate_answers(
         ValueError: a count below 1, an id outside the vocabulary, segments other than 0 and 1, sampling settings out
             of range, a missing key, or an encoding that does not support the lengths.
     """
-    vocab = model.config.vocab
+    vocab = model.record.decoder.vocab
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     check_sampling(sampling, vocab)

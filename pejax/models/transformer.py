@@ -1,4 +1,4 @@
-"""The layers of an encoder or decoder with their encoding (`Stack`), the embedding table and the KV cache."""
+"""The layers of an encoder or decoder with their encodings (`Stack`), and the KV cache."""
 
 import functools
 from typing import NamedTuple
@@ -7,90 +7,58 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.core import Tracer
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params, adapt, merge_params
+from pejax._encoding import Encoding, Extent, adapt
 from pejax._positions import TokenPositions, segment_positions
 from pejax.models.attention import CrossContext, KeysValues, LayerCache, LayerContext
-from pejax.models.block import Layers
 from pejax.models.execution import Execution
-from pejax.models.layers import Style, make_norm
-from pejax.models.sharding import named, position_variables
+from pejax.models.layer_scan import Body
+from pejax.models.layered import Layered
+from pejax.models.layers import make_norm, normed
+from pejax.models.model_records import Text
 
 
 class Cache(NamedTuple):
     """The KV cache of decoding: S slots that are filled from the left, in step for the whole batch.
 
     Attributes:
-        layers: keys and values of every layer, `(L, B, S, K, D)`.
+        layers: keys and values, one entry per body of `Layers`, `(layers of the body, B, S, K, D)`.
         tokens: position of the token in each slot, `(B, S)`; segment 0 = an empty slot, or padding.
         used: number of filled slots.
     """
 
-    layers: LayerCache
+    layers: tuple[LayerCache, ...]
     tokens: TokenPositions
     used: Int[Array, ""]
 
 
-class Embedding(nnx.Module):
-    """The table of token vectors, initialized from a normal distribution of standard deviation C^-½.
+class Stack(Layered):
+    """An encoding's `embed`, L blocks and the norms around them: an encoder, or a decoder without its head.
 
     Args:
-        vocab: V, number of tokens.
-        width: C, channels.
-        rngs: draws the table.
-    """
-
-    def __init__(self, vocab: int, width: int, *, rngs: nnx.Rngs) -> None:
-        table = float(width) ** -0.5 * jax.random.normal(rngs.params(), (vocab, width))
-        self.table = nnx.Param(table, **named("vocab", "embed"))
-
-    def __call__(
-        self, ids: Int[Array, "B T"], dtype: DTypeLike, execution: Execution = Execution()
-    ) -> Float[Array, "B T C"]:
-        return execution.replicate(self.table[...])[ids].astype(dtype)
-
-
-class Stack(nnx.Module):
-    """An encoding's `embed`, L blocks and a final norm: an encoder, or a decoder without its head.
-
-    Args:
-        dims: of the model.
-        encoding: made for these dims.
-        layers: L.
-        hidden: channels inside the MLP.
-        style: the kind of layers.
+        text: the record of the model.
+        encoding: of all layers, made for the dims of this record. None = those that the blocks name.
         cross: dims and encoding of cross-attention; None = no cross-attention.
-        dtype: of the computation; parameters are float32.
         rngs: draws the parameters.
-
-    Attributes:
-        dims: of the model.
-        encoding: the record.
-        position: the encoding's parameters that all layers share.
     """
 
     def __init__(
         self,
-        dims: Dims,
-        encoding: Encoding,
+        text: Text,
+        encoding: Encoding | None = None,
         *,
-        layers: int,
-        hidden: int,
-        style: Style,
         cross: tuple[Dims, Encoding] | None = None,
-        dtype: str,
         rngs: nnx.Rngs,
     ) -> None:
-        self.dims, self.dtype, self.encoding = dims, dtype, encoding
-        self.position = nnx.data(position_variables(encoding.init(rngs.params())))
-        self.layers = Layers(
-            layers, dims=dims, encoding=encoding, hidden=hidden, style=style, cross=cross, dtype=dtype, rngs=rngs
+        self.dtype = text.dtype
+        self.embed_norm = make_norm(text.embed_norm, text.width)
+        self._make_layers(
+            text.blocks, encoding=encoding, cross=cross, dtype=text.dtype, rngs=rngs, width=text.width,
+            extent=text.length, causal=text.causal,
         )  # fmt: skip
-        self.norm = make_norm(style, dims.width)
-        self.embed_params()  # raises now, not at the first call, if init and init_layer share a parameter name
+        self.norm = make_norm(text.norm, text.width)
 
     def __call__(
         self,
@@ -112,21 +80,20 @@ class Stack(nnx.Module):
             cross_context: the inputs of cross-attention; None = there is none.
             execution: device mesh, sharding and rematerialization.
         """
-        x = self._embed(execution.shard_states(x), tokens.positions, extent)
-        context = LayerContext(
-            nnx.as_pure(self.position), tokens, extent, cross_context=cross_context, execution=execution
-        )
+        x = normed(self.embed_norm, self._embed(execution.shard_states(x), tokens.positions, extent))
+        context = LayerContext({}, tokens, extent, cross_context=cross_context, execution=execution)
+        shared = self.shared_params()
         if cache is None:
-            return self.norm(self.layers(x, context)[0]), None
+            return normed(self.norm, self.layers(x, context, shared=shared)[0]), None
         _check_cacheable(cache, tokens)
         cache_tokens = _with_new_tokens(cache.tokens, tokens, cache.used, x.shape[0])
         context = context._replace(cache_start=cache.used, cache_tokens=cache_tokens)
-        x, layers = self.layers(x, context, cache.layers)
-        return self.norm(x), Cache(layers, cache_tokens, cache.used + x.shape[1])  # pyright: ignore[reportArgumentType]
+        x, layers = self.layers(x, context, cache.layers, shared=shared)
+        return normed(self.norm, x), Cache(layers, cache_tokens, cache.used + x.shape[1])  # pyright: ignore[reportArgumentType]
 
     def _embed(self, x: Array, positions: Array, extent: Extent) -> Array:
         """Return token vectors after `encoding.embed`, adapted to the extent, which may differ from token to token."""
-        embed, params = self.encoding.embed, self.embed_params()
+        embed, params = self.encoding.embed, self.encoding_params()
         adapted = functools.partial(adapt, self.encoding)
         if embed is None:
             return x
@@ -138,17 +105,17 @@ class Stack(nnx.Module):
         extents = jnp.broadcast_to(jnp.asarray(extent).reshape(x.shape[0], -1), x.shape[:2])
         return jax.vmap(jax.vmap(token))(extents, x, jnp.broadcast_to(positions, x.shape[:2]))
 
-    def embed_params(self) -> Params:
-        """Return the parameters that `embed` reads, before `adapt`: those of the model and of the first layer."""
-        first = jax.tree.map(lambda leaf: leaf[0], nnx.as_pure(self.layers.blocks.attention.position))
-        return merge_params(nnx.as_pure(self.position), first)
-
     def empty_cache(self, batch: int, slots: int) -> Cache:
         """Return an empty cache with `slots` slots for each of `batch` examples."""
-        shape = (len(self.layers.rates), batch, slots, self.dims.kv_heads, self.dims.head_dim)
-        empty, zeros = jnp.zeros(shape, self.dtype), jnp.zeros((batch, slots), jnp.int32)
-        tokens = TokenPositions(zeros, segment_ids=zeros)
-        return Cache(LayerCache(KeysValues(empty, empty)), tokens, jnp.zeros((), jnp.int32))
+
+        def empty(body: Body) -> LayerCache:
+            dims = self.layers.stacked(body).attention.dims
+            zeros = jnp.zeros((len(body.layers), batch, slots, dims.kv_heads, dims.head_dim), self.dtype)
+            return LayerCache(KeysValues(zeros, zeros))
+
+        zeros = jnp.zeros((batch, slots), jnp.int32)
+        layers = tuple(map(empty, self.layers.all_bodies))
+        return Cache(layers, TokenPositions(zeros, segment_ids=zeros), jnp.zeros((), jnp.int32))
 
 
 def _check_cacheable(cache: Cache, tokens: TokenPositions) -> None:

@@ -23,6 +23,7 @@ from pejax._attention.xla import blockwise
 # Arguments away from their defaults, each on one setting; the defaults are held to every law on every setting.
 VARIANTS = {
     "alibi(extend='slopes', slope_scale=0.5)": "sequence",
+    "alibi(bias_max=4.0)+rope(base=50.0)": "causal",
     "alibi(learned=True)": "image",
     "alibi(learned=True, extend='slopes')": "causal",
     "fire(share='layer', threshold=8.0)": "causal",
@@ -30,9 +31,12 @@ VARIANTS = {
     "kerple(variant='power')": "image",
     "learned(extend='resize')": "sequence",
     "learned(factorized=True)": "image",
+    "learned(factorized=True)+rope_mixed": "image",
     "lookhere(fov=180, slope_scale=0.5, depth=1.0)": "image",
     "relative_table(share='model')": "image",
+    "rope(layout='proportional', rotary_dim=4, pairing='half')": "causal",
     "rope(rotary_dim=4, base=500.0, pairing='half')": "causal",
+    "rope(sections=(3, 1, 2))": "volume",
     "rope(extend='dynamic_ntk+linear(factor=2)')": "sequence",
     "rope(extend='yarn(factor=4, attention_factor=1)')": "sequence",
     "rope_axial(layout='alternate', indexing='xy', pairing='half')": "image",

@@ -44,6 +44,24 @@ def test_slopes_of_8_and_12_heads_are_the_papers():
     np.testing.assert_array_equal(alibi_slopes(1), np.float32([2.0**-8]))
 
 
+@pytest.mark.parity
+@pytest.mark.parametrize("bias_max", [4, 16])
+def test_slopes_of_another_exponent_are_those_of_mpt(bias_max):
+    mpt = peer("transformers.models.mpt.modeling_mpt")
+    for heads in (1, 6, 8, 112):
+        theirs = -mpt.build_mpt_alibi_tensor(heads, 2, alibi_bias_max=bias_max)[:, 0, 0].numpy()
+        np.testing.assert_allclose(alibi_slopes(heads, bias_max=bias_max), theirs, rtol=1e-6)
+
+
+def test_the_exponent_of_the_flattest_slope():
+    np.testing.assert_array_equal(alibi_slopes(4, bias_max=16.0), np.float32([2.0**-4, 2.0**-8, 2.0**-12, 2.0**-16]))
+    np.testing.assert_array_equal(alibi_slopes(3, bias_max=16.0), np.float32([2.0**-8, 2.0**-16, 2.0**-4]))
+    steep = make_encoding("alibi(bias_max=2, slope_scale=0.5)", Dims(heads=2, head_dim=4))
+    np.testing.assert_array_equal(adapt(steep, {})["heads"]["slope"], [0.25, 0.125])
+    with pytest.raises(ValueError, match="bias_max must be positive and finite, got 0"):
+        make_encoding("alibi(bias_max=0)", Dims(heads=2, head_dim=4))
+
+
 @pytest.mark.parametrize("grid", [(4, 4), (3, 5)])
 def test_bias_on_a_grid_is_cromas(grid):
     positions = grid_positions(*grid)

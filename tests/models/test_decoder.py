@@ -1,5 +1,6 @@
 """The decoder: one model for every encoding, causal, packed documents apart, and its options."""
 
+import dataclasses
 import functools
 import re
 
@@ -14,8 +15,9 @@ from flax import nnx
 from pejax import Encoding, TokenPositions, attend, attention_fn, explain, extensions, make_encoding
 from pejax.models import Decoder, DecoderConfig
 from pejax.models.attention import LayerContext
-from pejax.models.block import Block
-from pejax.models.layers import RMSNorm, Style
+from pejax.models.block import Block, LayerKind
+from pejax.models.layer_records import Norm
+from pejax.models.layers import RMSNorm
 from pejax.models.transformer import sequence_tokens
 
 PACKED = jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0, 0], [7, 7, 7, 7, 7, 0, 0, 0, 0]])
@@ -99,7 +101,7 @@ def test_a_soft_cap_and_qk_norm_are_what_they_say():
 
 def test_rms_norm_is_its_formula():
     x = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
-    norm = RMSNorm(8)
+    norm = RMSNorm(Norm("rms"), 8)
     norm.scale[...] = jnp.arange(8.0)
     wide = x.astype(np.float64)
     expected = np.arange(8) * wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6)
@@ -157,12 +159,12 @@ def test_calls_that_say_too_little_or_too_much_are_refused():
     both = {"segment_ids": jnp.ones((1, 3), jnp.int32), "tokens": here}
     raises("segment_ids and tokens must not both be given", lambda: model(ids_of(1, 3), **both))
     raises("tokens must be (B, T), both at least 1, got (1, 0)", lambda: model(jnp.zeros((1, 0), jnp.int32)))
-    raises("norm must be 'layer' or 'rms', got 'batch'", lambda: Style(norm="batch"))
-    crossed = make_block(cross=(model.stack.dims, Encoding()))
+    crossed = make_crossed(model)
     where = LayerContext({}, here, 3)
     raises("needs the states of an encoder, got cross_context=None", lambda: crossed(jnp.ones((1, 3, 16)), where))
 
 
-def make_block(**options) -> Block:
-    dims = make().stack.dims
-    return Block(dims, Encoding(), hidden=16, dtype="float32", rngs=nnx.Rngs(0), **options)
+def make_crossed(model: Decoder) -> Block:
+    dims, block = model.stack.dims, model.record.blocks[0]
+    crossed = dataclasses.replace(block, cross=block.attention)
+    return Block(LayerKind(crossed, dims, Encoding(), (dims, Encoding())), dtype="float32", rngs=nnx.Rngs(0))

@@ -76,7 +76,7 @@ def rows_oracle(model: Decoder, ids) -> np.ndarray:
     encoding = stack.encoding
     at = (lambda params, length: params) if encoding.adapt is None else encoding.adapt
     turn_keys = encoding.rotate_keys or encoding.rotate
-    x = model.embedding(ids[None], "float32")
+    x = model.embedding(ids[None])
     shared = nnx.as_pure(stack.position)
     if encoding.embed is not None:
         place = lambda i: encoding.embed(at(shared, i + 1), x[:, i : i + 1], jnp.array([i]))

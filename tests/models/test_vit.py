@@ -19,8 +19,8 @@ from pejax._params import stack_layers
 from pejax._positions import grid_positions
 from pejax.models import ViT, ViTConfig, logical_axes, partition_specs
 from pejax.models import block as block_module
-from pejax.models.block import drop_factors
-from pejax.models.layers import check_spec
+from pejax.models.layer_scan import drop_factors
+from pejax.models.periods import check_spec
 from pejax.models.vit import images_to_patches
 
 TINY = {"image_size": 12, "patch": 3, "channels": 2, "classes": 5, "width": 16, "layers": 2, "heads": 2}

@@ -13,7 +13,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pejax._attention.api import dot_product_attention
 from pejax._ops.bfloat16 import as_bits, as_stored, from_bits
 from pejax._ops.matmul import product, recompute
-from pejax.models.layers import LayerNorm, Mlp, RMSNorm, Style, gelu, linear
+from pejax.models import layer_records
+from pejax.models.layers import Mlp, gelu, linear, make_norm
 
 LEAD = [(1,), (1, 1), (3,), (2, 5), (2, 3, 4), (2, 200)]
 
@@ -173,10 +174,13 @@ def test_a_linear_layer_of_what_is_computed_again_multiplies_three_times(bias, d
     assert len(re.findall(r" dot\(", text)) == 3
 
 
-@pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
+NORMS = [layer_records.Norm("layer", bias=True), layer_records.Norm("rms")]
+
+
+@pytest.mark.parametrize("norm", NORMS)
 def test_one_example_is_normed_as_it_is_among_others(norm):
     x, d_out = draw(2, 12, 8), draw(2, 12, 8, seed=1)
-    graph, params = nnx.split(norm(8))
+    graph, params = nnx.split(make_norm(norm, 8))
     params["scale"][...] = jnp.arange(8.0)
     run = lambda n: jax.vjp(lambda params, x: nnx.merge(graph, params)(x), params, x[n])
     out, pull = run(slice(2))
@@ -188,12 +192,12 @@ def test_one_example_is_normed_as_it_is_among_others(norm):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), total, d_params)
 
 
-@pytest.mark.parametrize("what", [LayerNorm, RMSNorm, "attention"])
+@pytest.mark.parametrize("what", [*NORMS, "attention"])
 def test_one_example_has_no_sums_over_channels_beside_an_axis_of_one(what):
     """XLA:CPU takes about ten times longer for a sum of products over the last axis where the first has one entry."""
     x = draw(1, 12, 2, 8) if what == "attention" else draw(1, 12, 8)
     call = functools.partial(dot_product_attention, positions=jnp.arange(12), implementation="cpu")
-    run = (lambda x: call(x, x, x)) if what == "attention" else what(8)
+    run = (lambda x: call(x, x, x)) if what == "attention" else make_norm(what, 8)
     text = jax.jit(lambda x: jax.vjp(run, x)[1](x)).lower(x).compile().as_text()
     reduced = re.findall(r"= f32\[([\d,]*)\]\S* reduce\(", text)
     assert reduced
@@ -202,7 +206,8 @@ def test_one_example_has_no_sums_over_channels_beside_an_axis_of_one(what):
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_layer_of_an_mlp_may_be_replaced(gated):
-    mlp, x = Mlp(6, 12, style=Style(gated=gated), dtype=jnp.float32, rngs=nnx.Rngs(0)), draw(2, 5, 6)
+    record = layer_records.Mlp(12, "silu" if gated else "gelu", gated=gated, bias=True)
+    mlp, x = Mlp(record, 6, dtype=jnp.float32, rngs=nnx.Rngs(0)), draw(2, 5, 6)
     expected = mlp(x)
     mlp.down = nnx.LoRA(12, 2, 6, base_module=mlp.down, rngs=nnx.Rngs(0))  # of zeros at first
     np.testing.assert_allclose(mlp(x), expected, rtol=1e-6)

@@ -82,6 +82,24 @@ def test_watching_changes_no_output_and_finds_every_layer(make, pe):
     assert all(0.0 < value < np.log(tokens) for value in values.values())
 
 
+def test_layers_of_several_kinds_are_found_in_their_order():
+    pe = "rope*2 + alibi*1 + none*1"
+    model = Decoder(DecoderConfig(vocab=11, length=8, width=16, layers=6, heads=2, pe=pe), rngs=nnx.Rngs(0))
+    ids = jnp.asarray(np.random.default_rng(0).integers(11, size=(2, 8)), jnp.int32)
+
+    uniform = np.mean(np.log(np.arange(1, 9)))  # of query i over its i + 1 keys, where all logits are 0
+    for layer in (1, 3, 4):
+        body, index = model.stack.layers.place(layer)
+        kernel = model.stack.layers.stacked(body).attention.qkv.kernel
+        kernel[...] = kernel[...].at[index].set(0.0)
+    watching = EntropyExecution()
+    model(ids, execution=watching)
+    found = attention_entropy.named(watching.found)
+    assert list(found) == [f"entropy/layer_{layer}" for layer in range(6)]
+    flat = [layer for layer in range(6) if abs(found[f"entropy/layer_{layer}"] - uniform) < 1e-5]
+    assert flat == [1, 3, 4]
+
+
 def test_an_encoder_decoder_has_three_attentions():
     config = EncoderDecoderConfig(vocab=9, width=16, encoder_layers=2, decoder_layers=3, heads=2)
     model, ids = EncoderDecoder(config, rngs=nnx.Rngs(0)), jnp.ones((2, 4), jnp.int32)

@@ -197,6 +197,27 @@ def test_what_a_model_has_no_use_for_is_left_behind():
     assert layers["mlp"] == params["stack"]["layers"]["blocks"]["mlp"]
 
 
+@pytest.mark.slow
+def test_layers_of_several_kinds_are_trained_and_resumed(tmp_path):
+    """A period over the layers, one of whose encodings is a sum, with weights of every kind in the checkpoint."""
+    pe = "--pe=(learned+rope)*1 + t5*1"
+    train_pe = lambda out, *flags: train(out, pe, "--layers=3", *flags)
+    assert train_pe(tmp_path / "whole") == 0
+    assert stored(tmp_path / "whole")["pe"] == "(learned+rope)*1 + t5*1"
+    assert [row["length"] for row in rows(tmp_path / "whole")] == [8, 16]
+    assert set(trained(tmp_path / "whole")["stack"]) == {"encoding_1", "layers", "norm", "position"}
+    assert_resumes(train_pe, tmp_path / "whole", tmp_path / "part", "--stop_at=3")
+
+
+def test_a_period_of_more_layers_than_the_model_is_refused(tmp_path, capsys):
+    assert_bad_options(
+        capsys, train, tmp_path / "run", "--pe=rope*3+none*1", "has a period of 4 layers, the model has 1"
+    )
+    assert_bad_options(
+        capsys, train, tmp_path / "run", "--pe=rope*1+rop*1", "unknown encoding 'rop'; did you mean 'rope'?"
+    )
+
+
 def test_what_no_run_has_is_not_made_up(whole, tmp_path, capsys):
     error = refused(capsys, lambda: train(tmp_path / "run", f"--init={whole}", "--pe=t5"))
     assert "pe=t5 needs ['stack']['position']" in error

@@ -196,13 +196,32 @@ def test_resized_parameters_are_those_that_at_gives():
     params = old.init(jax.random.key(0))
     fitted = resized(old, new, params)
     assert jax.tree.map(jnp.shape, fitted) == jax.tree.map(jnp.shape, new.init(jax.random.key(1)))
-    wanted = old.encoding.adapt(params["position"], (3, 3))
+    wanted = old.prototype.encoding.adapt(params["position"], (3, 3))
     jax.tree.map(np.testing.assert_array_equal, fitted["position"], wanted)
     images = jax.random.normal(jax.random.key(2), (2, 42, 42, 1))
     head = jax.random.normal(jax.random.key(3), fitted["head"]["kernel"].shape)
     with_head = lambda params: {**params, "head": {**params["head"], "kernel": head}}
     logits = [c.logits(with_head(p), images) for c, p in ((old, params), (new, fitted))]
     np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-6)
+
+
+def test_resized_parameters_of_several_kinds_of_layers():
+    """A table of positions is resized once, those of relative positions layer by layer, other kinds not at all."""
+    pe = "--pe=(learned+rope_axial)*1 + relative_table*1 + rope_axial*1"
+    flags = ["--patch=7", "--width=16", "--heads=2", "--layers=6", pe]
+    old, new = (Classifier(parse(Config, [*flags, f"--size={size}"]), channels=1, classes=10) for size in (28, 42))
+    params = jax.tree.map(lambda leaf: leaf + 0.1, old.init(jax.random.key(0)))
+    fitted = resized(old, new, params)
+    assert jax.tree.map(jnp.shape, fitted) == jax.tree.map(jnp.shape, new.shapes)
+    own = params["layers"]["body_1"]["blocks"]["attention"]["position"]
+    for layer in range(2):
+        table = jax.tree.map(lambda leaf, layer=layer: leaf[layer], own)
+        wanted = old.prototype.encodings[1].adapt(table, (6, 6))
+        found = jax.tree.map(
+            lambda leaf, layer=layer: leaf[layer], fitted["layers"]["body_1"]["blocks"]["attention"]["position"]
+        )
+        jax.tree.map(np.testing.assert_array_equal, found, {name: wanted[name] for name in found})
+    assert fitted["layers"]["body_2"]["blocks"]["mlp"] == params["layers"]["body_2"]["blocks"]["mlp"]
 
 
 def test_the_filling_of_a_batch_is_not_counted():

@@ -11,13 +11,9 @@ Reference:
     Chowdhery et al. 2022, "PaLM" (arXiv 2204.02311), appendix B: model FLOPs utilization.
 """
 
-from typing import Any
-
 from jax.sharding import Mesh
 
-from pejax.models.decoder import DecoderConfig, hidden_channels
-from pejax.models.encoder_decoder import EncoderDecoderConfig
-from pejax.models.vit import ViTConfig
+from pejax.models import Attention, Block, Mlp, Picture, Text, TextPair
 
 TRAINING = 3
 """FLOPs of a training step, in forward passes."""
@@ -60,72 +56,94 @@ def peak_seconds(flops: int, mesh: Mesh) -> float:
     return flops / (peak * mesh.size) if peak else 0.0
 
 
-def decoder_flops(config: DecoderConfig, batch: int, length: int) -> int:
-    """Return the FLOPs of a training step of a decoder.
+def text_flops(text: Text, batch: int, length: int) -> int:
+    """Return the FLOPs of a training step of a decoder or an encoder.
 
     Args:
-        config: of the model.
+        text: the record of the model.
         batch: B.
         length: T, tokens per example, from one document.
     """
-    pairs = length * (length + 1) // 2 if config.causal else length * length
-    hidden = hidden_channels(config.width, config.layer_style, config.hidden)
-    layer = length * (self_products(config) + mlp_products(config, hidden)) + pairs * pair_products(config)
-    return TRAINING * batch * (config.layers * layer + length * 2 * config.width * config.vocab)
+    layers = sum(layer_flops(block, text.width, length, text.causal) for block in text.blocks)
+    return TRAINING * batch * (layers + length * head_products(text))
 
 
-def vit_flops(config: ViTConfig, batch: int) -> int:
+def vit_flops(picture: Picture, batch: int) -> int:
     """Return the FLOPs of a training step of a vision transformer at its own image size.
 
     Args:
-        config: of the model.
+        picture: the record of the model.
         batch: B.
     """
-    patches = config.grid[0] * config.grid[1]
-    tokens = patches + (config.pool == "cls") + config.registers
-    mlp = 2 * 2 * config.width * config.mlp_ratio * config.width
-    layer = tokens * (self_products(config) + mlp) + tokens * tokens * pair_products(config)
-    ends = patches * 2 * config.patch**2 * config.channels * config.width + 2 * config.width * config.classes
-    return TRAINING * batch * (config.layers * layer + ends)
+    patches = picture.grid[0] * picture.grid[1]
+    layers = sum(layer_flops(block, picture.width, patches + picture.prefix, False) for block in picture.blocks)
+    ends = patches * 2 * picture.patch**2 * picture.channels * picture.width + 2 * picture.width * picture.classes
+    return TRAINING * batch * (layers + ends)
 
 
-def encoder_decoder_flops(config: EncoderDecoderConfig, batch: int, source: int, target: int) -> int:
+def text_pair_flops(pair: TextPair, batch: int, source: int, target: int) -> int:
     """Return the FLOPs of a training step of an encoder-decoder.
 
     Args:
-        config: of the model.
+        pair: the record of the model.
         batch: B.
         source: tokens per source.
         target: tokens per target.
     """
-    style = config.layer_style
-    mlp, pair = mlp_products(config, hidden_channels(config.width, style, config.hidden)), pair_products(config)
-    encoder = source * (self_products(config) + mlp) + source * source * pair
-    inner, kv = _columns(config)
-    cross = 2 * config.width * (2 * target * inner + 2 * source * kv) + target * source * pair
-    decoder = target * (self_products(config) + mlp) + target * (target + 1) // 2 * pair + cross
-    head = target * 2 * config.width * config.vocab
-    return TRAINING * batch * (config.encoder_layers * encoder + config.decoder_layers * decoder + head)
+    width, decoder = pair.decoder.width, pair.decoder
+    encoder = sum(layer_flops(block, width, source, False) for block in pair.encoder.blocks)
+    layers = sum(layer_flops(block, width, target, decoder.causal) for block in decoder.blocks)
+    inner, kv = columns(pair.attention)
+    cross = 2 * width * (2 * target * inner + 2 * source * kv) + target * source * pair_products(pair.attention)
+    head = target * head_products(decoder)
+    return TRAINING * batch * (encoder + layers + len(decoder.blocks) * cross + head)
 
 
-def self_products(config: Any) -> int:
+def layer_flops(block: Block, width: int, tokens: int, causal: bool) -> int:
+    """Return the FLOPs of self-attention and MLP of a layer for one example, forward pass."""
+    return tokens * layer_products(block, width) + layer_pairs(block, tokens, causal)
+
+
+def layer_products(block: Block, width: int) -> int:
+    """Return the FLOPs per token of the linear maps of a layer, forward pass."""
+    return self_products(block.attention, width) + mlp_products(block.mlp, width)
+
+
+def layer_pairs(block: Block, tokens: int, causal: bool) -> int:
+    """Return the FLOPs of all pairs of query and key of a layer's self-attention for one example, forward pass."""
+    return visible_pairs(tokens, causal, block.attention.window) * pair_products(block.attention)
+
+
+def visible_pairs(tokens: int, causal: bool, window: int | None) -> int:
+    """Return the number of pairs of query and key that the masks of one sequence admit."""
+    reach = tokens if window is None else min(window, tokens)
+    past = reach * (reach + 1) // 2 + (tokens - reach) * reach
+    return past if causal else 2 * past - tokens
+
+
+def head_products(text: Text) -> int:
+    """Return the FLOPs per token of the logits and of the dense layer before them, forward pass."""
+    if text.head is None:
+        return 0
+    return 2 * text.width * (text.vocab + (text.width if text.head.transform else 0))
+
+
+def self_products(attention: Attention, width: int) -> int:
     """Return the FLOPs per token of queries, keys, values and output of one layer, forward pass."""
-    inner, kv = _columns(config)
-    return 2 * config.width * (2 * inner + 2 * kv)
+    inner, kv = columns(attention)
+    return 2 * width * (2 * inner + 2 * kv)
 
 
-def mlp_products(config: Any, hidden: int) -> int:
-    """Return the FLOPs per token of the MLP of one layer, forward pass."""
-    return 2 * config.width * hidden * (3 if config.layer_style.gated else 2)
+def mlp_products(mlp: Mlp, width: int) -> int:
+    """Return the FLOPs per token of an MLP, forward pass."""
+    return 2 * width * mlp.hidden * (3 if mlp.gated else 2)
 
 
-def pair_products(config: Any) -> int:
+def pair_products(attention: Attention) -> int:
     """Return the FLOPs per pair of query and key in one layer, all heads, forward pass: a logit and its value."""
-    return 4 * _columns(config)[0]
+    return 4 * columns(attention)[0]
 
 
-def _columns(config: Any) -> tuple[int, int]:
+def columns(attention: Attention) -> tuple[int, int]:
     """Return H·D and K·D."""
-    heads, kv_heads = config.heads, config.kv_heads or config.heads
-    head_dim = config.width // heads
-    return heads * head_dim, kv_heads * head_dim
+    return attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim

@@ -6,7 +6,7 @@ It is ln S for uniform weights over S keys, and 0 where a single key has all the
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,8 +21,8 @@ from pejax.models import Execution
 QUERIES = 64
 """Maximum number of queries per sequence that are measured."""
 
-IGNORED_OPTIONS = ("relative_values", "dropout", "implementation", "return_lse")
-"""Options of attention that do not affect its weights."""
+IGNORED_OPTIONS = ("relative_values", "dropout", "implementation", "return_lse", "sink")
+"""Options of attention that do not affect its weights; a sink scales all weights of a query alike."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,16 +49,26 @@ class EntropyExecution(Execution):
         self.found[-1].append(measured(q, k, self.axes, **options))
         return dot_product_attention(q, k, v, **options)
 
-    def scan(self, step: Callable, x: Array, layers: Any) -> tuple[Array, Any]:
+    def scan(
+        self, steps: Sequence[Callable], x: Array, layers: Sequence[Any], *, first: int = 0
+    ) -> tuple[Array, tuple[Any, ...]]:
         """Apply the layers in order and collect their entropies beside their caches."""
 
-        def recorded(x: Array, layer: Any) -> tuple[Array, tuple[Any, list[Array]]]:
-            self.found.append([])
-            x, cache = step(x, layer)
-            return x, (cache, self.found.pop())
+        def recorded(x: Array, layers: Sequence[Any]) -> tuple[Array, tuple[tuple[Any, ...], list[list[Array]]]]:
+            caches, entropies = [], []
+            for step, layer in zip(steps, layers, strict=True):
+                self.found.append([])
+                x, cache = step(x, layer)
+                caches.append(cache)
+                entropies.append(self.found.pop())
+            return x, (tuple(caches), entropies)
 
-        x, (caches, entropies) = jax.lax.scan(recorded, x, layers)
-        self.found.append(entropies)
+        x, (caches, by_place) = jax.lax.scan(recorded, x, layers)
+        calls = [jnp.stack(places, axis=1).reshape(-1) for places in zip(*by_place, strict=True)]
+        if first:  # these layers follow those of another run
+            self.found[-1] = [jnp.concatenate(both) for both in zip(self.found[-1], calls, strict=True)]
+        else:
+            self.found.append(calls)
         return x, caches
 
 

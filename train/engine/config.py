@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-from pejax._make import parse_spec
 from pejax.models.execution import REMAT
+from pejax.models.periods import encoding_specs
 from train.devices.hosts import parse_hosts
 from train.devices.mesh import parse_mesh
 from train.engine.files import write_atomic
@@ -49,7 +49,7 @@ class RunConfig:
     trained_with: ClassVar[tuple[str, ...]] = ()
 
     preset: str = ""
-    pe: str = "rope"  # positional encoding: a name, with optional arguments: "rope(base=100)"
+    pe: str = "rope"  # encoding: "rope(base=100)"; "learned+rope"; a period over layers: "rope*3+none*1"
     data: str = ""
     seed: int = 0  # random seed of the initial weights, the order of the data and everything random in training
     out: str = ""  # run folder; empty = runs/PE-DATA-SEED
@@ -101,7 +101,7 @@ class RunConfig:
         Raises:
             ValueError: naming the field, the rule and the value.
         """
-        parse_spec(self.pe)
+        encoding_specs(self.pe)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, float) and not math.isfinite(value):

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar, Self
 
-from pejax.models.decoder import STYLES
+from pejax.models.text_recipes import STYLES
 from train.engine.config import RunConfig, require_at_least, require_choice
 
 

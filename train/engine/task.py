@@ -15,7 +15,8 @@ from rich.table import Table
 
 from pejax._dims import Dims
 from pejax._encoding import Params, merge_params
-from pejax._make import make_encoding, parse_spec
+from pejax._make import make_encoding, parse_spec, split_sum
+from pejax.models.periods import first_spec
 from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
 from train.devices.memory import FLOAT, host_memory, require_room
 from train.engine.config import RunConfig
@@ -193,15 +194,16 @@ def refusal(run: Callable[..., Any], *shapes: Any) -> str:
     return ""
 
 
-def layer_positions(params: Any) -> Params:
-    """Return the per-layer parameters of the encoding, stacked over layers."""
-    return params["layers"]["blocks"]["attention"].get("position", {})
-
-
 def layer_params(params: Any, layer: int) -> Params:
-    """Return the encoding's parameters for one layer: the shared ones and its own."""
-    own = jax.tree.map(lambda leaf: leaf[layer], layer_positions(params))
+    """Return the parameters of the first encoding for one layer of the first kind: the shared ones and its own."""
+    own = jax.tree.map(lambda leaf: leaf[layer], params["layers"]["blocks"]["attention"].get("position", {}))
     return merge_params(params.get("position", {}), own)
+
+
+def _unextended(spec: str) -> str:
+    """Return the spec of one encoding without its extension."""
+    name, options = parse_spec(spec)
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items() if key != 'extend')})"
 
 
 def laws(spec: str, params: Params, dims: Dims) -> str:
@@ -210,16 +212,14 @@ def laws(spec: str, params: Params, dims: Dims) -> str:
     Context extensions are left out, because some sharpen the logits, and so change norms, by design.
 
     Args:
-        spec: of the encoding.
+        spec: of the encoding, or a period over the layers, whose first is tested.
         params: of the encoding, for one layer.
         dims: the encoding was made for these.
 
     Raises:
         AssertionError: a law that the encoding declares does not hold.
     """
-    name, options = parse_spec(spec)
-    kept = ", ".join(f"{key}={value!r}" for key, value in options.items() if key != "extend")
-    encoding = make_encoding(f"{name}({kept})", dims)
+    encoding = make_encoding("+".join(map(_unextended, split_sum(first_spec(spec), what="an encoding"))), dims)
     if encoding.shift_invariant:
         found = [f"shift invariance of logits max |Δ| {assert_shift_invariant(encoding, params, dims):.1e} ok"]
     else:

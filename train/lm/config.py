@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Self
 
-from pejax._make import parse_spec
+from pejax.models.periods import encoding_specs
 from train.engine.config import RunConfig, require_at_least
 from train.engine.sequence_config import SequenceConfig
 
@@ -79,5 +79,7 @@ class Config(SequenceConfig):
         super().validated()
         require_at_least(self, 1, "eval_stride")
         require_at_least(self, 0, "steps", "probe_every", "extent")
-        extended = self.extend != "none" or parse_spec(self.pe).options.get("extend") is not None
+        extended = self.extend != "none" or any(
+            spec.options.get("extend") is not None for spec in encoding_specs(self.pe)
+        )
         return dataclasses.replace(self, extent=self.extent if extended and self.extent else self.length)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from train.data.text.loading import load_text, packed_batches
-from train.devices.flops import decoder_flops
+from train.devices.flops import text_flops
 from train.engine import session
 from train.engine.progress import TOKENS
 from train.engine.task import Program, Task, fitted
@@ -61,7 +61,7 @@ def make_task(config: Config) -> Task:
         evaluate=partial(evaluate, language, corpus),
         probe=language.prober(corpus) if config.probe_every else None,
         probe_every=config.probe_every,
-        flops=decoder_flops(language.decoder, config.batch, config.length),
+        flops=text_flops(language.decoder.record, config.batch, config.length),
         head_entropies=partial(language.head_entropies, corpus),
     )
 

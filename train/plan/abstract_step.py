@@ -1,5 +1,6 @@
 """The training step of a program on shapes, without data or arrays, and its sizes and arithmetic."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,14 +11,17 @@ from jax.sharding import Mesh
 from jax.stages import Compiled
 from jaxtyping import Array
 
-from pejax.models.decoder import hidden_channels
+from pejax.models import Block
 from train.devices.flops import (
     TRAINING,
-    decoder_flops,
-    encoder_decoder_flops,
-    mlp_products,
+    columns,
+    head_products,
+    layer_pairs,
+    layer_products,
     pair_products,
     self_products,
+    text_flops,
+    text_pair_flops,
     vit_flops,
 )
 from train.devices.mesh import split_batch, training_execution
@@ -119,25 +123,17 @@ def lm_step(config: lm_config.Config, vocab: int) -> AbstractStep:
     model = language.Language(config, vocab)
     if refused := model.refusal(config.length):
         raise ValueError(refused)
-    shape, decoder = (config.batch, config.length + 1), model.decoder
-    style, pairs = decoder.layer_style, config.length * (config.length + 1) // 2
-    hidden = hidden_channels(decoder.width, style, decoder.hidden)
-    dense = config.length * (self_products(decoder) + mlp_products(decoder, hidden))
-    pair = pairs * pair_products(decoder)
+    shape, text = (config.batch, config.length + 1), model.decoder.record
     work = _work(
         config,
+        text.blocks,
+        text.causal,
         tokens=config.length,
-        keys=decoder.dims.kv_heads * decoder.dims.head_dim,
-        heads=decoder.dims.kv_heads,
-        hidden=hidden * (1 + style.gated),
         columns=vocab,
         rows=config.length,
         table=vocab * config.width,
-        layer=(self_products(decoder) + mlp_products(decoder, hidden)) // 2,
-        causal=decoder.causal,
-        model_flops=decoder_flops(decoder, config.batch, config.length),
-        layer_flops=config.batch * config.layers * (dense + pair),
-        pair_flops=config.batch * config.layers * pair,
+        causal=text.causal,
+        model_flops=text_flops(text, config.batch, config.length),
     )
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in ("ids", "segments")}
     units = config.batch * config.length
@@ -151,24 +147,17 @@ def vit_step(config: vit_config.Config, channels: int, classes: int) -> Abstract
         ValueError: the config does not fit the model or its encoding.
     """
     model = classify.Classifier(config, channels, classes)
-    vit, side = model.vit, config.size
-    tokens = model.prototype.prefix + vit.grid[0] * vit.grid[1]
-    products = self_products(vit) + 4 * vit.width * vit.mlp_ratio * vit.width
-    pair = tokens * tokens * pair_products(vit)
+    picture, side = model.vit.record, config.size
     work = _work(
         config,
-        tokens=tokens,
-        keys=vit.width,
-        heads=vit.heads,
-        hidden=vit.mlp_ratio * vit.width,
+        picture.blocks,
+        False,
+        tokens=picture.prefix + picture.grid[0] * picture.grid[1],
         columns=classes,
         rows=1,
         table=0,
-        layer=products // 2,
         causal=False,
-        model_flops=vit_flops(vit, config.batch),
-        layer_flops=config.batch * config.layers * (tokens * products + pair),
-        pair_flops=config.batch * config.layers * pair,
+        model_flops=vit_flops(picture, config.batch),
     )
     batch = {
         "image": jax.ShapeDtypeStruct((config.batch, side, side, channels), jnp.float32),
@@ -190,29 +179,29 @@ def seq2seq_step(config: seq2seq_config.Config) -> AbstractStep:
     model = answer.Answerer(config)
     if refused := model.refusal(config.length):
         raise ValueError(refused)
-    network, style, tokens = model.network, model.network.layer_style, config.length + 1
-    hidden, dims = hidden_channels(network.width, style, network.hidden), network.encoder_dims
-    layers = network.encoder_layers + network.decoder_layers
-    attentions = network.encoder_layers + 2 * network.decoder_layers
-    kernels = attentions * self_products(network) + layers * mlp_products(network, hidden)
-    pairs = (network.encoder_layers + network.decoder_layers) * tokens**2
-    pairs += network.decoder_layers * tokens * (tokens + 1) // 2
-    model_flops = encoder_decoder_flops(network, config.batch, tokens, tokens)
+    pair, tokens = model.network.record, config.length + 1
+    encoder, decoder = pair.encoder.blocks, pair.decoder.blocks
+    kernels = sum(layer_products(block, config.width) for block in (*encoder, *decoder))
+    kernels += len(decoder) * self_products(pair.attention, config.width)
+    pairs = sum(layer_pairs(block, tokens, False) for block in encoder)
+    pairs += sum(layer_pairs(block, tokens, True) for block in decoder)
+    pairs += len(decoder) * tokens**2 * pair_products(pair.attention)
+    model_flops = text_pair_flops(pair, config.batch, tokens, tokens)
     work = _work(
         config,
+        (*encoder, *decoder),
+        False,
         tokens=tokens,
-        layers=layers,
-        keys=dims.kv_heads * dims.head_dim,
-        heads=dims.kv_heads,
-        hidden=hidden * (1 + style.gated),
         columns=VOCAB,
         rows=tokens,
         table=VOCAB * config.width,
-        layer=kernels // (2 * layers),
         causal=False,  # only the self-attention of the decoder is
         model_flops=model_flops,
-        layer_flops=model_flops // TRAINING - 2 * config.batch * tokens * config.width * VOCAB,
-        pair_flops=config.batch * pairs * pair_products(network),
+    )
+    work = work._replace(
+        layer=kernels // (2 * work.layers),
+        layer_flops=model_flops // TRAINING - config.batch * tokens * head_products(pair.decoder),
+        pair_flops=config.batch * pairs,
     )
     names = ("source", "source_segments", "target", "target_segments")
     batch = {name: jax.ShapeDtypeStruct((config.batch, tokens), jnp.int32) for name in names}
@@ -220,17 +209,36 @@ def seq2seq_step(config: seq2seq_config.Config) -> AbstractStep:
     return AbstractStep(config, model, model.loss, answer.SUMS, batch, work, _state(config, model), "tokens", units)
 
 
-def _work(config: RunConfig, **sizes: Any) -> Work:
-    common = {
-        "batch": config.batch,
-        "parts": config.accumulate,
-        "width": config.width,
-        "layers": config.layers,
-        "queries": config.width,
-        "item": 2 if config.dtype == "bfloat16" else 4,
-        "remat": config.remat,
-    }
-    return Work(**{**common, **sizes})
+def _work(config: RunConfig, blocks: tuple[Block, ...], masked: bool, *, tokens: int, **sizes: Any) -> Work:
+    """Return the sizes of a step; layers of several kinds count as layers of one kind, with their mean size.
+
+    Args:
+        config: of the run.
+        blocks: one record per layer.
+        masked: whether self-attention is causal.
+        tokens: T, per example.
+        **sizes: the fields that do not follow from these.
+    """
+    mean = lambda numbers: sum(numbers) // len(blocks)
+    products = [layer_products(block, config.width) for block in blocks]
+    pairs = sum(layer_pairs(block, tokens, masked) for block in blocks)
+    return Work(
+        batch=config.batch,
+        parts=config.accumulate,
+        tokens=tokens,
+        width=config.width,
+        layers=len(blocks),
+        queries=mean(columns(block.attention)[0] for block in blocks),
+        keys=mean(columns(block.attention)[1] for block in blocks),
+        heads=math.gcd(*(block.attention.kv_heads for block in blocks)),
+        hidden=mean(block.mlp.hidden * (1 + block.mlp.gated) for block in blocks),
+        layer=mean(products) // 2,
+        item=2 if config.dtype == "bfloat16" else 4,
+        remat=config.remat,
+        layer_flops=config.batch * (tokens * sum(products) + pairs),
+        pair_flops=config.batch * pairs,
+        **sizes,
+    )
 
 
 def bytes_of(shapes: Any) -> int:

@@ -5,8 +5,8 @@ from typing import Any, Self
 
 import simple_parsing
 
-from pejax._make import parse_spec
-from pejax.models.encoder_decoder import CROSS
+from pejax.models.cross_positions import CROSS
+from pejax.models.periods import encoding_specs
 from train.engine.config import RunConfig, require_at_least, require_choice, run_folder
 from train.engine.sequence_config import SequenceConfig
 from train.seq2seq.tasks import read_tasks, require_length
@@ -80,7 +80,7 @@ class Config(SequenceConfig):
         """
         super().validated()
         for spec in (self.decoder_pe, self.cross_pe):
-            _ = spec and parse_spec(spec)
+            _ = spec and encoding_specs(spec)
         require_at_least(self, 1, "steps", "encoder_layers")
         require_choice(self, "cross", *CROSS)
         for task in self.tasks:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from train.devices.flops import encoder_decoder_flops
+from train.devices.flops import text_pair_flops
 from train.devices.memory import FLOAT, host_memory, require_room
 from train.engine import session
 from train.engine.progress import TOKENS
@@ -56,7 +56,7 @@ def make_task(config: Config) -> Task:
         before=Answerer,
         fitted=lambda _, params: fitted(config, answerer.shapes, params),
         evaluate=partial(evaluate, answerer),
-        flops=encoder_decoder_flops(answerer.network, config.batch, config.length + 1, config.length + 1),
+        flops=text_pair_flops(answerer.network.record, config.batch, config.length + 1, config.length + 1),
         head_entropies=answerer.head_entropies,
     )
 

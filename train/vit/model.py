@@ -9,14 +9,15 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from pejax import adapt, augment_positions, grid_positions, init_params
+from pejax import adapt, augment_positions, grid_positions, init_params, merge_params
 from pejax.models import Execution
+from pejax.models.layer_scan import Body
 from pejax.models.vit import ViT, ViTConfig
 from train.data.images import Dataset, evaluation_batches, train_batches
 from train.data.images.augment import Augment
 from train.engine import attention_entropy
 from train.engine.loop import Metrics
-from train.engine.task import Split, laws, layer_params, layer_positions
+from train.engine.task import Split, laws, layer_params
 from train.vit.config import Config, evaluation_sizes
 from train.vit.mixing import mix
 
@@ -51,7 +52,7 @@ class Classifier(Split[ViT]):
             dtype=config.dtype,  # ViTConfig checks it
         )
         super().__init__(lambda rngs: ViT(self.vit, rngs=rngs))
-        self.encoding, self.dims = self.prototype.encoding, self.prototype.dims
+        self.dims = self.prototype.dims
         extended = dataclasses.replace(self.vit, extend=config.extend)
         self.extended: Split[ViT] = self if config.extend == "none" else Split(lambda rngs: ViT(extended, rngs=rngs))
 
@@ -123,7 +124,7 @@ class Classifier(Split[ViT]):
         @jax.jit
         def measure(params: Any) -> Any:
             watching = attention_entropy.EntropyExecution(axes=2, heads=True)
-            self.logits(params, jnp.asarray(images), extend=self.config.extend, execution=watching)
+            self.logits(params, jnp.asarray(images), execution=watching)
             return watching.found
 
         return measure(params)
@@ -165,7 +166,7 @@ def resized(old: Classifier, new: Classifier, params: Any) -> Any:
     Raises:
         ValueError: the shape of a parameter still differs.
     """
-    if old.encoding.adapt is not None:
+    if any(encoding.adapt for encoding in old.prototype.encodings):
         params = _positions_at(old, params, new.dims.extent)
     for (path, had), (_, wanted) in zip(*map(jax.tree_util.tree_leaves_with_path, (params, new.shapes)), strict=True):
         if had.shape != wanted.shape:
@@ -175,17 +176,27 @@ def resized(old: Classifier, new: Classifier, params: Any) -> Any:
 
 
 def _positions_at(classifier: Classifier, params: Any, extent: Any) -> Any:
-    per_layer = [
-        adapt(classifier.encoding, layer_params(params, layer), extent)
-        for layer in range(classifier.config.layers)
-    ]  # fmt: skip
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *per_layer)
     fitted = jax.tree.map(lambda leaf: leaf, params)
-    if "position" in params:
-        fitted["position"] = _like(params["position"], per_layer[0])
-    if layer_positions(params):
-        fitted["layers"]["blocks"]["attention"]["position"] = _like(layer_positions(params), stacked)
+    for body in classifier.prototype.layers.all_bodies:
+        encoding = classifier.prototype.encodings[body.encoding]
+        if encoding.adapt is None:
+            continue
+        (of_model, of_layers), (shared, own) = (_position_owners(tree, body) for tree in (fitted, params))
+        shared, own = shared.get("position", {}), own.get("position", {})
+        layers = [jax.tree.map(lambda leaf, n=n: leaf[n], own) for n in range(len(body.layers))]
+        adapted = [adapt(encoding, merge_params(shared, layer), extent) for layer in layers]
+        if shared:
+            of_model["position"] = _like(shared, adapted[0])
+        if own:
+            of_layers["position"] = _like(own, jax.tree.map(lambda *leaves: jnp.stack(leaves), *adapted))
     return fitted
+
+
+def _position_owners(params: Any, body: Body) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parts of the parameters that hold those of a body's encoding: of the model, and of its layers."""
+    layers = params["layers"][f"body_{body.number}"] if body.number else params["layers"]
+    model = params.get(f"encoding_{body.encoding}", {}) if body.encoding else params
+    return model, layers["blocks"]["attention"]
 
 
 def _like(wanted: Any, found: Any) -> Any:
@@ -201,7 +212,7 @@ def require_trainable_positions(classifier: Classifier) -> None:
     Raises:
         ValueError: naming the encoding, its rule and the position.
     """
-    config, encoding = classifier.config, classifier.encoding
+    config, encoding = classifier.config, classifier.prototype.encoding
     if not config.position_options:
         return
     reach, grow = config.position_shift + config.position_noise, config.position_jitter * config.position_rescale

@@ -1,0 +1,188 @@
+"""Layers described by data: frozen records, each read by the constructor of one module.
+
+    Norm, Attention, Mlp  ->  Block  ->  Text or Picture (`pejax.models.model_records`);  Head
+
+A record holds numbers, names and other records, so two models are the same if their records are equal.
+`DecoderConfig`, `EncoderDecoderConfig` and `ViTConfig` are short recipes for the usual ones. A model has one `Block`
+per layer, and layers of several kinds have different ones.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pejax._dims import Dims
+from pejax._extensions.extension import Extension
+from pejax._ops.checks import check_choice
+
+ORDERS = {"pre": (True, False, False), "post": (False, False, True), "sandwich": (True, True, False),
+          "after": (False, True, False)}  # fmt: skip
+"""Where a branch f has norms: before it, after it, after the sum. `x + f(N(x))`, `N(x + f(x))`, `x + N(f(N(x)))` and
+`x + N(f(x))`."""
+
+PARALLEL = ("", "two", "one")
+
+
+def check_counts(record: Any, *names: str, least: int = 1) -> None:
+    """Raise ValueError for a field below `least`."""
+    for name in names:
+        if getattr(record, name) < least:
+            raise ValueError(f"{name} must be at least {least}, got {getattr(record, name)}")
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm over channels: `(offset + weight) · x / sqrt(mean(x²) + epsilon)`, of `x - mean(x)` if kind is "layer".
+
+    Args:
+        kind: "rms" (RMSNorm) or "layer" (LayerNorm).
+        epsilon: added to the mean square.
+        bias: whether a bias is added; only of a LayerNorm.
+        offset: added to the weight, whose initial value is `1 - offset`: 1 in Gemma's checkpoints.
+
+    Raises:
+        ValueError: an unknown kind, an epsilon that is not positive, or an RMSNorm with a bias.
+    """
+
+    kind: str = "rms"
+    epsilon: float = 1e-6
+    bias: bool = False
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, ("rms", "layer"))
+        if not self.epsilon > 0:
+            raise ValueError(f"epsilon must be positive, got {self.epsilon}")
+        if self.bias and self.kind == "rms":
+            raise ValueError("bias must be False with kind='rms', got True")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of one layer.
+
+    Args:
+        heads: H.
+        kv_heads: K, key/value heads.
+        head_dim: D, channels per head.
+        pe: spec of the encoding, as in `make_encoding`.
+        extend: extension of the encoding beyond the trained length or grid.
+        scale: factor of q·k. None = D**-0.5.
+        window: w, in tokens: keys with 0 <= i - j < w are seen if causal, else |i - j| < w. None = all keys.
+        bias: which linear maps have a bias, letters out of "qkvo".
+        qk_norm: the norm of queries and keys before rotation. None = no norm.
+        qk_norm_over: what has its own weights: "head", the D channels, alike in all heads; "heads", the channels of
+            every head; "all": the norm is over the channels of all heads together.
+        soft_cap: cap c of the logits, `c · tanh(logits / c)`. None = no cap.
+        sinks: whether every head has an attention sink, a learned logit of one more key whose value is zero.
+
+    Raises:
+        ValueError: a count below 1, heads that are not a multiple of kv_heads, letters that are no linear map, or an
+            unknown `qk_norm_over`.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    pe: str = "none"
+    extend: str | Extension = "none"
+    scale: float | None = None
+    window: int | None = None
+    bias: str = ""
+    qk_norm: Norm | None = None
+    qk_norm_over: str = "head"
+    soft_cap: float | None = None
+    sinks: bool = False
+
+    def __post_init__(self) -> None:
+        check_counts(self, "heads", "kv_heads", "head_dim")
+        if self.window is not None:
+            check_counts(self, "window")
+        if not set(self.bias) <= set("qkvo"):
+            raise ValueError(f"bias must be letters out of 'qkvo', got {self.bias!r}")
+        check_choice("qk_norm_over", self.qk_norm_over, ("head", "heads", "all"))
+        _ = self.dims(width=1)
+
+    def dims(self, *, width: int, axes: int = 1, extent: Any = None, causal: bool = False) -> Dims:
+        """Return what the encoding may depend on, in a model of this width, these axes and this trained extent."""
+        return Dims(
+            self.heads, self.head_dim, width=width, kv_heads=self.kv_heads, axes=axes, extent=extent, scale=self.scale,
+            causal=causal,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """An MLP: `activation(x @ up) @ down`; gated: `(activation(x @ gate) · (x @ up)) @ down`.
+
+    Args:
+        hidden: channels inside.
+        activation: a name of `pejax.models.layers.ACTIVATIONS`.
+        gated: whether the activated gate multiplies the inner channels.
+        bias: whether its linear maps have biases.
+
+    Raises:
+        ValueError: a count below 1. An unknown activation raises when the model is made.
+    """
+
+    hidden: int
+    activation: str
+    gated: bool = False
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        check_counts(self, "hidden")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A layer: attention, then cross-attention if there is any, then an MLP, each added to its input.
+
+    Args:
+        attention: self-attention.
+        mlp: the MLP.
+        norm: of all its norms.
+        order: where the norms are, a name of `ORDERS`.
+        parallel: "" = one branch after the other; "two" = attention and MLP read the same input through a norm each
+            (GPT-NeoX); "one" = through the same norm (GPT-J). Only with order "pre" and without cross-attention.
+        layer_scale: initial factor of every channel of a branch (LayerScale). None = no factor.
+        bare: whether attention reads its input without a norm before it (ModernBERT's first layer).
+        cross: cross-attention to the states of an encoder. None = there is none.
+
+    Raises:
+        ValueError: an unknown order, or parallel branches together with what they exclude.
+    """
+
+    attention: Attention
+    mlp: Mlp
+    norm: Norm
+    order: str = "pre"
+    parallel: str = ""
+    layer_scale: float | None = None
+    bare: bool = False
+    cross: Attention | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("order", self.order, tuple(ORDERS))
+        check_choice("parallel", self.parallel, PARALLEL)
+        if self.parallel and (self.order != "pre" or self.cross is not None or self.bare):
+            rule = "parallel must be '' unless order='pre', bare=False and cross=None"
+            raise ValueError(f"{rule}, got {self.parallel!r}")
+
+
+@dataclass(frozen=True)
+class Head:
+    """The map from states to logits: `cap · tanh((scale · T(x) @ kernel + bias) / cap)`.
+
+    Args:
+        tied: whether the kernel is the embedding table, transposed.
+        bias: whether there is a bias.
+        transform: activation and norm of a dense layer T before the kernel, as in BERT. None = no such layer.
+        scale: factor of the states.
+        cap: cap of the logits. None = no cap.
+    """
+
+    tied: bool = False
+    bias: bool = False
+    transform: tuple[str, Norm] | None = None
+    scale: float = 1.0
+    cap: float | None = None

@@ -1,0 +1,224 @@
+"""L blocks, applied by one scan per run of layers that repeat a pattern."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Key
+
+from pejax._encoding import Encoding, Params, merge_params
+from pejax.models.attention import CrossAttention, LayerCache, LayerContext, SelfAttention, batch_axes
+from pejax.models.block import DROPPED, Block, LayerKind
+from pejax.models.execution import Execution
+from pejax.models.runs import runs
+
+
+def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> Float[Array, "L 2 B"]:
+    """Return the factors of stochastic depth, per layer, branch and example.
+
+    A factor is 0 with probability `rate`, else 1/(1 - rate).
+
+    Args:
+        key: draws them.
+        rates: the probability of each layer.
+        batch: B, number of examples.
+
+    Reference:
+        Huang et al. 2016, "Deep Networks with Stochastic Depth" (arXiv 1603.09382), section 3; the factor is applied
+        while training, so that nothing changes at evaluation.
+    """
+
+    def layer(key: Key[Array, ""], rate: Float[Array, ""]) -> Float[Array, "2 B"]:
+        draw = lambda key: jax.random.bernoulli(key, 1.0 - rate, (batch,))
+        return jax.vmap(draw)(jax.random.split(key, len(DROPPED))).astype(jnp.float32) / (1.0 - rate)
+
+    return jax.vmap(layer)(jax.random.split(key, len(rates)), rates)
+
+
+class LaterBody(nnx.Module):
+    """The parameters of a body after the first."""
+
+    def __init__(self, blocks: Block) -> None:
+        self.blocks = blocks
+
+
+class Body(NamedTuple):
+    """The layers of a model that are computed by one program, one after the other or in turn with those of others.
+
+    Attributes:
+        number: of the body in the model, in the order of the first layers.
+        layers: their numbers.
+        encoding: the number of their encoding among those of the model.
+    """
+
+    number: int
+    layers: range
+    encoding: int
+
+
+class Layers(nnx.Module):
+    """L blocks, one scan per run (`runs`): parameters are stacked, so the program does not grow with depth.
+
+    A run repeats a pattern of one or more kinds of layers. The layers at one place of the pattern are a body: their
+    parameters are stacked, in the order of the layers. Those of the first body, which in a model of one kind are all
+    layers, are in `blocks`, those of body n in `body_n.blocks`. `place` says where a layer is.
+
+    Attributes:
+        rates: of stochastic depth, one per layer.
+        blocks: the parameters of the first body.
+        bodies: runs, each a tuple with one `Body` per layer of its pattern.
+
+    Args:
+        kinds: one per layer.
+        encodings: the different encodings of the layers.
+        stochastic_depth: rate of the last layer; layer l of 0 ... L-1 has `stochastic_depth · l / (L - 1)`.
+        dtype: of the computation.
+        rngs: draws the parameters, each layer's from its own keys.
+    """
+
+    blocks: Block
+
+    def __init__(
+        self,
+        kinds: Sequence[LayerKind],
+        encodings: Sequence[Encoding],
+        *,
+        stochastic_depth: float = 0.0,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs,
+    ) -> None:
+        count = len(kinds)
+        self.rates = tuple(stochastic_depth * layer / max(count - 1, 1) for layer in range(count))
+        bodies, first, number = [], 0, 0
+        for pattern, repeats in runs(tuple(kinds)):
+            end, own = first + len(pattern) * repeats, []
+            for place, kind in enumerate(pattern):
+                layers = range(first + place, end, len(pattern))
+                own.append(Body(number, layers, encodings.index(kind.encoding)))
+                stacked = _stacked(kind, repeats, dtype, rngs)
+                setattr(self, f"body_{number}" if number else "blocks", LaterBody(stacked) if number else stacked)
+                number += 1
+            bodies.append(tuple(own))
+            first = end
+        self.bodies = tuple(bodies)
+
+    def stacked(self, body: Body) -> Block:
+        """Return the parameters of a body, stacked."""
+        return getattr(self, f"body_{body.number}").blocks if body.number else self.blocks
+
+    def place(self, layer: int) -> tuple[Body, int]:
+        """Return the body of a layer, and the layer's index on the leading axis of its parameters."""
+        for body in self.all_bodies:
+            if layer in body.layers:
+                return body, body.layers.index(layer)
+        raise ValueError(f"layer must be from 0 to {len(self.rates) - 1}, got {layer}")
+
+    @property
+    def all_bodies(self) -> tuple[Body, ...]:
+        """The bodies of all runs."""
+        return tuple(body for run in self.bodies for body in run)
+
+    def first_of(self, encoding: int) -> Params:
+        """Return the encoding's own parameters in the first layer that has this encoding."""
+        body = next(body for body in self.all_bodies if body.encoding == encoding)
+        return jax.tree.map(lambda leaf: leaf[0], nnx.as_pure(self.stacked(body).attention.position))
+
+    def __call__(
+        self,
+        x: Float[Array, "B T C"],
+        context: LayerContext,
+        cache: tuple[LayerCache, ...] | None = None,
+        *,
+        shared: Sequence[Params] | None = None,
+        key: Key[Array, ""] | None = None,
+    ) -> tuple[Float[Array, "B T C"], tuple[LayerCache, ...] | None]:
+        """Apply the blocks in order.
+
+        Args:
+            x: states before the first block.
+            context: what all layers share but for the parameters of their encodings.
+            cache: one per body, stacked; None = no cache.
+            shared: the parameters of every encoding that all its layers share. None = there are none.
+            key: draws the branches that stochastic depth drops; None drops nothing.
+
+        Returns:
+            The states after the last block, and the caches, one per body.
+        """
+        shared = ({},) * (1 + max(body.encoding for body in self.all_bodies)) if shared is None else shared
+        factors = None if key is None else drop_factors(key, jnp.asarray(self.rates, jnp.float32), x.shape[0])
+        caches = iter(cache or ())
+        statics, operands = [], []
+        for run in self.bodies:
+            split = [nnx.split(self.stacked(body)) for body in run]
+            statics.append([static for static, _ in split])
+            operands.append(tuple(
+                (params, next(caches, None), _rows(factors, body, len(self.rates)), self._constants(body))
+                for (_, params), body in zip(split, run, strict=True)
+            ))  # fmt: skip
+
+        def apply(
+            execution: Execution, shared: Sequence[Params], context: LayerContext, x: Array, operands: list[Any]
+        ) -> tuple[Array, tuple[LayerCache, ...] | None]:
+            found = []
+            for run, static, layers in zip(self.bodies, statics, operands, strict=True):
+                steps = [
+                    _step(execution, context, shared[body.encoding], one) for body, one in zip(run, static, strict=True)
+                ]
+                x, caches = execution.scan(steps, x, layers, first=run[0].layers[0])
+                found += caches
+            return x, None if found[0] is None else tuple(found)
+
+        if cache is not None or not context.execution.local:
+            return apply(context.execution, shared, context, x, operands)
+        local = lambda execution, operands: apply(execution, *operands)[0]
+        by_layer = [tuple((-1, None, 2, -1) for _ in run) for run in self.bodies]
+        axes = -1, batch_axes(context, self.blocks.attention.dims.axes), 0, by_layer
+        return context.execution.per_shard(local, (tuple(shared), context, x, operands), axes), None
+
+    def _constants(self, body: Body) -> tuple[Params, Params]:
+        """Return the constants of a body's self-attention and cross-attention that differ by depth, stacked."""
+        block, count = self.stacked(body), len(self.rates)
+
+        def of(attention: SelfAttention | CrossAttention | None) -> Params:
+            by_depth = None if attention is None else attention.encoding.layer_constants
+            return {} if by_depth is None else jax.tree.map(lambda leaf: _rows(leaf, body, count), by_depth(count))
+
+        return of(block.attention), of(block.cross)
+
+
+def _stacked(kind: LayerKind, repeats: int, dtype: DTypeLike, rngs: nnx.Rngs) -> Block:
+    """Make the parameters of so many layers of a kind, stacked."""
+
+    @nnx.split_rngs(splits=repeats)
+    @nnx.vmap
+    def stack(rngs: nnx.Rngs) -> Block:
+        return Block(kind, dtype=dtype, rngs=rngs)
+
+    return stack(rngs)
+
+
+def _rows(stacked: Array | None, body: Body, count: int) -> Array | None:
+    """Return the rows of a body's layers of an array with one row per layer of the model."""
+    if stacked is None or len(body.layers) == count:
+        return stacked
+    return stacked[body.layers.start : body.layers.stop : body.layers.step]
+
+
+def _step(
+    execution: Execution, context: LayerContext, shared: Params, static: Any
+) -> Callable[[Array, Any], tuple[Array, LayerCache | None]]:
+    """Return the function `(x, (params, cache, factors, constants)) -> (x, cache)` of one layer."""
+
+    def step(x: Array, layer: Any) -> tuple[Array, LayerCache | None]:
+        params, cache, factors, (of_self, of_cross) = layer
+        cross = context.cross_context
+        if cross is not None:
+            cross = cross._replace(shared=merge_params(cross.shared, of_cross))
+        own = context._replace(execution=execution, shared=merge_params(shared, of_self), cross_context=cross)
+        x, cache = nnx.merge(static, params)(x, own, cache, factors)
+        return execution.shard_states(x), cache
+
+    return step

@@ -1,0 +1,94 @@
+"""The layers of a model and the encodings of their kinds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from flax import nnx
+from jax.typing import DTypeLike
+
+from pejax._dims import Dims
+from pejax._encoding import Encoding, Params, merge_params
+from pejax._make import make_encoding
+from pejax.models.block import LayerKind
+from pejax.models.layer_records import Block
+from pejax.models.layer_scan import Layers
+from pejax.models.sharding import position_variables
+
+
+class LaterEncoding(nnx.Module):
+    """The shared parameters of an encoding after the first."""
+
+    def __init__(self, position: Any) -> None:
+        self.position = nnx.data(position)
+
+
+class Layered(nnx.Module):
+    """The base of models: L layers, the encodings of their kinds, and the parameters that all layers of a kind share.
+
+    Attributes:
+        dims: of the attention of the first layer.
+        encodings: the different encodings of the layers, in the order of their first layers.
+        position: the parameters of the first encoding that all its layers share; those of encoding n are in
+            `encoding_n.position`. The parameters of single layers are in `layers`, under `attention.position`.
+        layers: the layers.
+    """
+
+    layers: Layers
+
+    def _make_layers(
+        self,
+        blocks: Sequence[Block],
+        *,
+        encoding: Encoding | None = None,
+        cross: tuple[Dims, Encoding] | None = None,
+        stochastic_depth: float = 0.0,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs,
+        **dims: Any,
+    ) -> None:
+        """Make encodings, their parameters and the layers.
+
+        Args:
+            blocks: one record per layer.
+            encoding: of all layers, in place of those that the records name.
+            cross: dims and encoding of cross-attention; None = no cross-attention.
+            stochastic_depth: rate of the last layer.
+            dtype: of the computation.
+            rngs: draws the parameters.
+            **dims: width, axes, extent and causal of `Attention.dims`.
+        """
+        kinds = []
+        for block in blocks:
+            if block.cross is not None and cross is None:
+                raise ValueError("cross must be None in the blocks of a model without an encoder, got cross-attention")
+            own = block.attention.dims(**dims)
+            named = make_encoding(block.attention.pe, own, block.attention.extend) if encoding is None else encoding
+            kinds.append(LayerKind(block, own, named, cross))
+        self.dims = kinds[0].dims
+        self.encodings = tuple(dict.fromkeys(kind.encoding for kind in kinds))
+        for number, one in enumerate(self.encodings):
+            if number and one.embed is not None:
+                rule = "only the encoding of the first layer may change the input tokens"
+                raise ValueError(f"{rule}, got {one.spec or 'another one'} in a later layer")
+            position = position_variables(one.init(rngs.params()))
+            if number:
+                setattr(self, f"encoding_{number}", LaterEncoding(position))
+            else:
+                self.position = nnx.data(position)
+        self.layers = Layers(kinds, self.encodings, stochastic_depth=stochastic_depth, dtype=dtype, rngs=rngs)
+        for number in range(len(self.encodings)):
+            self.encoding_params(number)  # raises now, not at the first call, if init and init_layer share a name
+
+    @property
+    def encoding(self) -> Encoding:
+        """The encoding of the first layer, whose `embed` is applied to the input tokens."""
+        return self.encodings[0]
+
+    def shared_params(self) -> tuple[Params, ...]:
+        """Return the parameters of every encoding that all its layers share."""
+        later = [getattr(self, f"encoding_{number}").position for number in range(1, len(self.encodings))]
+        return tuple(nnx.as_pure(position) for position in (self.position, *later))
+
+    def encoding_params(self, number: int = 0) -> Params:
+        """Return the parameters of an encoding, before `adapt`: those of the model and of its first layer."""
+        return merge_params(self.shared_params()[number], self.layers.first_of(number))

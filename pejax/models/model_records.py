@@ -1,0 +1,166 @@
+"""Whole models described by data: frozen records of their layers and of what is before and after them."""
+
+from dataclasses import dataclass
+
+from pejax._ops.checks import check_choice
+from pejax.models.layer_records import Attention, Block, Head, Norm, check_counts
+
+DTYPES = ("float32", "bfloat16")
+RMS_NORM, LAYER_NORM, HEAD = Norm("rms"), Norm("layer", bias=True), Head()
+
+
+@dataclass(frozen=True)
+class Text:
+    """A model of text: a decoder, or an encoder where `causal` is False.
+
+    Args:
+        vocab: V, size of the vocabulary.
+        width: C, channels of the residual stream.
+        length: trained context, tokens.
+        blocks: one record per layer.
+        causal: whether keys after the query are masked.
+        norm: after the last layer. None = no norm.
+        embed_norm: of the token vectors, positions included. None = no norm.
+        embed_scale: factor of the token vectors, without types and positions.
+        types: number of token types, which have vectors of their own (BERT's segments). 0 = no types.
+        head: None = no logits, states alone.
+        dtype: of the computation, "float32" or "bfloat16"; parameters and logits are float32.
+
+    Raises:
+        ValueError: a count below 1, no blocks, or an unknown dtype.
+    """
+
+    vocab: int
+    width: int
+    length: int
+    blocks: tuple[Block, ...]
+    causal: bool = True
+    norm: Norm | None = RMS_NORM
+    embed_norm: Norm | None = None
+    embed_scale: float = 1.0
+    types: int = 0
+    head: Head | None = HEAD
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_counts(self, "vocab", "width", "length")
+        check_counts(self, "types", least=0)
+        _check_model(self)
+
+
+@dataclass(frozen=True)
+class TextPair:
+    """An encoder and a decoder that attends to its states; they share one embedding table.
+
+    Args:
+        encoder: of the source; not causal, without a head.
+        decoder: of the target; all of its blocks have cross-attention.
+        cross: position policy of cross-attention, one of `pejax.models.cross_positions.CROSS`.
+
+    Raises:
+        ValueError: different vocabularies or widths, an encoder with a head or a causal mask, or blocks of the decoder
+            without cross-attention, or with cross-attention of several kinds.
+    """
+
+    encoder: Text
+    decoder: Text
+    cross: str = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "width", "dtype"):
+            ours, theirs = getattr(self.encoder, name), getattr(self.decoder, name)
+            if ours != theirs:
+                raise ValueError(f"{name} must be the same in encoder and decoder, got {ours} and {theirs}")
+        if self.encoder.causal or self.encoder.head is not None:
+            raise ValueError("the encoder must have causal=False and head=None")
+        kinds = {block.cross for block in self.decoder.blocks}
+        if len(kinds) != 1 or None in kinds:
+            raise ValueError(f"all blocks of the decoder must have the same cross-attention, got {len(kinds)} kinds")
+
+    @property
+    def attention(self) -> Attention:
+        """Cross-attention, which is the same in all layers."""
+        cross = self.decoder.blocks[0].cross
+        assert cross is not None
+        return cross
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A vision transformer.
+
+    Args:
+        image_size: (height, width) of the training images, pixels.
+        patch: side of a patch, pixels.
+        channels: number of image channels.
+        width: C, channels of the residual stream.
+        blocks: one record per layer.
+        norm: after the last layer. None = no norm.
+        embed_norm: of all tokens before the first layer. None = no norm.
+        cls: whether there is a learned CLS token before the patches.
+        registers: number of learned tokens without position, after CLS.
+        pool: what the head reads: "cls", or "mean", the average of the patches.
+        classes: number of logits. 0 = no head, states alone.
+        coordinates: positions of the patches in the layers: "index", their (row, column), or "centered", DINOv3's
+            `2π · (2 (i + ½) / N - 1)` in N rows or columns.
+        stochastic_depth: rate of the last layer in training; it grows linearly with depth from 0 in the first.
+        dtype: of the computation, "float32" or "bfloat16"; parameters and logits are float32.
+
+    Raises:
+        ValueError: a count below 1, no blocks, an image whose sides are not multiples of the patch, an unknown name, a
+            pool of a CLS token that is not there, or a rate outside [0, 1).
+    """
+
+    image_size: tuple[int, int]
+    patch: int
+    channels: int
+    width: int
+    blocks: tuple[Block, ...]
+    norm: Norm | None = LAYER_NORM
+    embed_norm: Norm | None = None
+    cls: bool = True
+    registers: int = 0
+    pool: str = "cls"
+    classes: int = 0
+    coordinates: str = "index"
+    stochastic_depth: float = 0.0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_counts(self, "patch", "channels", "width")
+        check_counts(self, "registers", "classes", least=0)
+        check_choice("pool", self.pool, ("cls", "mean"))
+        check_choice("coordinates", self.coordinates, ("index", "centered"))
+        if self.pool == "cls" and self.classes and not self.cls:
+            raise ValueError("cls must be True where the head reads it (pool='cls'), got False")
+        if not 0.0 <= self.stochastic_depth < 1.0:
+            raise ValueError(f"stochastic_depth must be in [0, 1), got {self.stochastic_depth}")
+        _ = self.grid
+        _check_model(self)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches of the training images."""
+        return patch_grid(self.image_size, self.patch)
+
+    @property
+    def prefix(self) -> int:
+        """Number of tokens before the patches, which have no position: CLS, then registers."""
+        return self.cls + self.registers
+
+
+def _check_model(model: Text | Picture) -> None:
+    if not model.blocks:
+        raise ValueError("blocks must hold at least one record, got none")
+    check_choice("dtype", model.dtype, DTYPES)
+
+
+def patch_grid(image: tuple[int, int], patch: int) -> tuple[int, int]:
+    """Return (rows, columns) of patches in an image of (height, width) pixels.
+
+    Raises:
+        ValueError: a side is not a positive multiple of the patch.
+    """
+    if len(image) != 2 or min(image) < 1 or any(side % patch for side in image):
+        raise ValueError(f"image (height, width) must be positive multiples of patch={patch}, got {image}")
+    return image[0] // patch, image[1] // patch

@@ -1,0 +1,87 @@
+"""What is before and after the layers of a text model: the tables of token vectors, and the head."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from pejax._ops.checks import check_choice
+from pejax._ops.matmul import product
+from pejax.models.execution import Execution
+from pejax.models.layer_records import Head
+from pejax.models.layers import ACTIVATIONS, linear, make_norm, normed
+from pejax.models.model_records import Text
+from pejax.models.sharding import named
+
+
+class Embedding(nnx.Module):
+    """The tables of token vectors and of types, initialized from a normal distribution of standard deviation C^-½.
+
+    Args:
+        text: the record of the model.
+        rngs: draws the tables.
+    """
+
+    def __init__(self, text: Text, *, rngs: nnx.Rngs) -> None:
+        draw = lambda rows: float(text.width) ** -0.5 * jax.random.normal(rngs.params(), (rows, text.width))
+        self.scale, self.dtype = text.embed_scale, text.dtype
+        self.table = nnx.Param(draw(text.vocab), **named("vocab", "embed"))
+        self.types = nnx.Param(draw(text.types), **named(None, "embed")) if text.types else None
+
+    def __call__(
+        self,
+        ids: Int[Array, "B T"],
+        execution: Execution = Execution(),
+        *,
+        type_ids: Int[Array, "B T"] | None = None,
+    ) -> Float[Array, "B T C"]:
+        """Return `scale · table[ids] + types[type_ids]`; without type ids, all tokens have type 0."""
+        x = execution.replicate(self.table[...])[ids].astype(self.dtype)
+        x = x if self.scale == 1.0 else x * jnp.asarray(self.scale, x.dtype)
+        if self.types is None:
+            if type_ids is not None:
+                raise ValueError("type_ids must be None in a model without token types")
+            return x
+        types = self.types[0] if type_ids is None else self.types[...][type_ids]
+        return x + types.astype(x.dtype)
+
+
+class TextHead(nnx.Module):
+    """The map from normalized states to logits, of a record `Head`. Its kernel starts at zero.
+
+    Args:
+        head: its record.
+        text: the record of the model.
+        rngs: draws the parameters.
+    """
+
+    def __init__(self, head: Head, text: Text, *, rngs: nnx.Rngs) -> None:
+        width, vocab = text.width, text.vocab
+        self.record = head
+        self.activation, norm = head.transform or ("", None)
+        if norm is not None:
+            check_choice("activation", self.activation, tuple(ACTIVATIONS))
+        dense = lambda: linear(width, width, ("embed", None), dtype=text.dtype, rngs=rngs)
+        self.dense = None if norm is None else dense()
+        self.norm = make_norm(norm, width)
+        zeros = lambda *shape: jnp.zeros(shape, jnp.float32)
+        self.kernel = None if head.tied else nnx.Param(zeros(width, vocab), **named("embed", "vocab"))
+        self.bias = nnx.Param(zeros(vocab), **named("vocab")) if head.bias else None
+
+    def __call__(self, x: Float[Array, "B T C"], table: Float[Array, "V C"]) -> Float[Array, "B T V"]:
+        """Return the logits, in float32."""
+        record = self.record
+        if self.dense is not None:
+            x = normed(self.norm, ACTIVATIONS[self.activation](self.dense(x)))
+        x = x if record.scale == 1.0 else x * jnp.asarray(record.scale, x.dtype)
+        logits = product(x, self.columns(table), None if self.bias is None else self.bias[...])
+        return logits if record.cap is None else record.cap * jnp.tanh(logits / record.cap)
+
+    def columns(self, table: Float[Array, "V C"]) -> Float[Array, "C V"]:
+        """Return the kernel, or the embedding table transposed."""
+        return table.T if self.kernel is None else self.kernel[...]
+
+    @property
+    def is_product(self) -> bool:
+        """Whether the logits are the product of states and `columns`, and nothing else."""
+        return self.record == Head(tied=self.record.tied)

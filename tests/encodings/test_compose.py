@@ -1,0 +1,127 @@
+"""Encodings composed of parts that act in different places."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from biases import types_unchecked
+from cases import close, normal
+
+import pejax
+from pejax import Dims, Encoding, adapt, attend, compose_encodings, explain, init_params, make_encoding
+from pejax.encodings import alibi, learned, rope, rope_mixed, t5
+
+DIMS = Dims(heads=4, head_dim=12, kv_heads=2, extent=24, causal=True)
+GRID = Dims(heads=4, head_dim=12, axes=2, extent=(6, 4))
+
+
+def qkv(dims, length=11):
+    return normal(2, length, dims.heads, 12), *(normal(2, length, dims.kv_heads, 12, seed=n) for n in (1, 2))
+
+
+def test_every_part_acts_as_it_does_alone():
+    both = make_encoding("learned+rope+alibi", DIMS)
+    params = init_params(both, jax.random.key(0))
+    x, at = normal(2, 11, 48), jnp.arange(11)
+    close(both.embed(adapt(both, params, 11), x, at), learned(DIMS).embed(params, x, at))
+    q, k, v = qkv(DIMS)
+    rotated = (rope(DIMS).rotate({}, one, at) for one in (q, k))
+    want = attend(alibi(DIMS), *rotated, v)
+    close(attend(both, q, k, v, params=params, embedded=True, positions=at, extent=11), want)
+
+
+def test_parameters_of_the_parts_are_kept_apart_and_have_gradients():
+    both = make_encoding("rope_mixed+t5", DIMS)
+    params = init_params(both, jax.random.key(0))
+    assert jax.tree.map(jnp.shape, params) == {"frequencies": (2, 1, 6), "heads": {"table": (4, 32)}}
+    q, k, v = qkv(DIMS)
+    slopes = jax.grad(lambda params: jnp.sum(jnp.sin(attend(both, q, k, v, params=params))))(params)
+    assert all(jnp.any(leaf != 0) for leaf in jax.tree.leaves(slopes))
+
+
+@pytest.mark.parametrize(
+    "spec", ["learned+rope", "learned(factorized=True)+rope_mixed(base=20.0)", "rope(extend='yarn(factor=2.0)')+alibi"]
+)
+def test_equal_sums_are_one_object_and_their_spec_makes_it_again(spec):
+    dims = GRID if "mixed" in spec else DIMS
+    both = make_encoding(spec, dims)
+    assert both is make_encoding(f" {spec.replace('+', ' + ')}", dims)
+    assert both is make_encoding(both.spec, dims)
+    assert both.spec == spec
+    assert both.dims == dims
+    assert explain(both).startswith(f"encoding: {spec}\n")
+
+
+def test_a_typed_call_is_the_string():
+    assert compose_encodings(learned(GRID), rope_mixed(GRID)) is make_encoding("learned+rope_mixed", GRID)
+    assert compose_encodings(rope(DIMS, base=50.0), t5(DIMS)) is make_encoding("rope(base=50)+t5", DIMS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "extend", "want"),
+    [
+        ("learned+rope", "yarn(factor=2)", "learned+rope(extend='yarn(factor=2)')"),
+        ("learned+rope", "resize+yarn(factor=2)", "learned(extend='resize')+rope(extend='yarn(factor=2)')"),
+        ("learned+alibi", "slopes", "learned+alibi(extend='slopes')"),
+        ("learned+rope", "pi", "learned(extend='pi')+rope(extend='linear')"),
+        ("learned+rope", "log_n", "learned+rope(extend='log_n')"),
+        ("learned+alibi", "log_n", "learned+alibi(extend='log_n')"),
+        ("rope+alibi", "log_n", "rope(extend='log_n')+alibi"),
+    ],
+)
+def test_an_extension_goes_to_the_parts_that_take_it(spec, extend, want):
+    assert make_encoding(spec, DIMS, extend) is make_encoding(want, DIMS)
+
+
+def test_both_parts_are_interpolated_alike():
+    both = make_encoding("learned+rope", DIMS, "pi")
+    params = adapt(both, init_params(both, jax.random.key(0)), 48)
+    x, at = normal(48, 48), jnp.arange(48)
+    plain = init_params(learned(DIMS), jax.random.key(1))
+    assert set(plain) <= set(params)
+    halves = learned(DIMS).embed(adapt(learned(DIMS), {"table_0": params["table_0"]}, 24), x, at / 2)
+    close(both.embed(params, x, at), halves, 1e-5)
+
+
+BAD = {
+    "learned+sinusoidal": "at most one part embeds, got learned and sinusoidal",
+    "rope+rope_mixed": "at most one part rotates, got rope and rope_mixed",
+    "alibi+t5": "at most one part adds to the logits or values, got alibi and t5",
+    "rope+none": "a part must embed, rotate or add to the logits, to be seen beside the others, got none",
+    "learned+rop": "unknown encoding 'rop'; did you mean 'rope'?",
+    "learned+": "an encoding is written name or name(key=value, ...), got 'learned+'",
+}
+
+
+@pytest.mark.parametrize("spec", BAD)
+def test_what_is_no_sum_is_refused(spec):
+    with pytest.raises(ValueError, match=f"^{re.escape(BAD[spec])}"):
+        make_encoding(spec, DIMS)
+
+
+def test_bad_parts_are_refused():
+    def refused(message, *parts):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            compose_encodings(*parts)
+
+    refused("takes two or more encodings, got 1", rope(DIMS))
+    refused("the parts must be made for the same dims, got Dims", rope(DIMS), learned(Dims(4, 12, extent=7)))
+    mine = Encoding(init=lambda key: {"table_0": jnp.ones(3)}, distance_bias=lambda params, r: 1.0 * r)
+    refused("parameters of different names, got [['table_0'], ['table_0']]", learned(DIMS), mine)
+    with pytest.raises(ValueError, match=r"^learned\+rope has no part with the extension"):
+        make_encoding("learned+rope", DIMS, "slopes")
+    with types_unchecked(), pytest.raises(TypeError, match=r"compose_encodings takes a pejax\.Encoding"):
+        compose_encodings("rope", "alibi")
+
+
+def test_a_part_of_ones_own():
+    steep = Encoding(distance_bias=lambda params, relative: -2.0 * jnp.abs(relative.astype(jnp.float32)))
+    both = compose_encodings(rope(DIMS), steep._replace(shift_invariant=True))
+    assert both.spec == ""
+    assert both.shift_invariant
+    assert both.dims == DIMS
+    assert attend(both, *qkv(DIMS)).shape == (2, 11, 4, 12)
+    assert pejax.caches_rotated_keys(both)
+    np.testing.assert_array_equal(compose_encodings(steep, rope(DIMS)).shift_invariant, False)

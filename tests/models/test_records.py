@@ -1,0 +1,318 @@
+"""Models described by data: norms, orders, biases, activations, heads, against the formulas written out in NumPy."""
+
+import dataclasses
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import close, normal
+from flax import nnx
+
+from pejax import Encoding, attend
+from pejax.models import Attention, Block, Decoder, DecoderConfig, Head, Mlp, Norm, Text, TextPair, ViT, ViTConfig
+from pejax.models.attention import CrossAttention
+from pejax.models.layers import ACTIVATIONS, make_norm
+from pejax.models.model_records import Picture
+
+WIDTH, T = 12, 5
+LAYER = Norm("layer", 1e-3, bias=True)
+ATTENTION = Attention(heads=3, kv_heads=1, head_dim=6, scale=0.7, bias="qkvo")
+PLAIN = Block(ATTENTION, Mlp(10, "relu", bias=True), LAYER)
+FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+def text(*blocks: Block, **options) -> Text:
+    return Text(**{"vocab": 7, "width": WIDTH, "length": 8, "blocks": blocks, "norm": None, **options})
+
+
+def make(record: Text, seed: int = 0) -> Decoder:
+    """Make a decoder in which every parameter is drawn."""
+    static, shapes = nnx.split(nnx.eval_shape(lambda: Decoder(record, rngs=nnx.Rngs(0))))
+    draw = np.random.default_rng(seed)
+    return nnx.merge(static, jax.tree.map(lambda leaf: jnp.asarray(draw.normal(size=leaf.shape), leaf.dtype), shapes))
+
+
+IDS = jnp.asarray([[1, 2, 3, 4, 5], [6, 5, 4, 3, 2]])
+
+
+def run(model: Decoder, ids=IDS, **options) -> np.ndarray:
+    static, params = nnx.split(model)
+    call = lambda params: nnx.merge(static, params).states(ids, **options)
+    return np.asarray(jax.jit(call, compiler_options=FAST)(params))
+
+
+# What the records say, written out in NumPy
+
+
+def f64(variable) -> np.ndarray:
+    return np.asarray(variable[...], np.float64)
+
+
+def normed(record: Norm, layer, x: np.ndarray) -> np.ndarray:
+    if layer is None:
+        return x
+    centered = x - x.mean(-1, keepdims=True) if record.kind == "layer" else x
+    y = (record.offset + f64(layer.scale)) * centered / np.sqrt((centered**2).mean(-1, keepdims=True) + record.epsilon)
+    return y + f64(layer.bias) if record.bias else y
+
+
+def by(layer, x: np.ndarray, keep: np.ndarray | float = 1.0) -> np.ndarray:
+    return x @ f64(layer.kernel) + (0.0 if layer.bias is None else keep * f64(layer.bias))
+
+
+def attended(record: Attention, layer, x: np.ndarray) -> np.ndarray:
+    """One key head: its columns are those of the queries, the key and the value."""
+    h, d = record.heads, record.head_dim
+    keep = np.repeat([name in record.bias for name in "q" * h + "kv"], d)
+    columns = by(layer.qkv, x, keep).reshape(*x.shape[:2], h + 2, d)
+    q, k, v = columns[:, :, :h], columns[:, :, h], columns[:, :, h + 1]
+    logits = record.scale * np.einsum("bthd,bsd->bhts", q, k)
+    apart = np.arange(x.shape[1])[:, None] - np.arange(x.shape[1])
+    seen = (apart >= 0) & (apart < (record.window or 99))
+    weights = np.exp(logits - logits.max(-1, keepdims=True)) * seen
+    total = weights.sum(-1, keepdims=True)
+    if record.sinks:
+        total = total + np.exp(f64(layer.sinks)[:, None, None] - logits.max(-1, keepdims=True))
+    out = np.einsum("bhts,bsd->bthd", weights / total, v)
+    return by(layer.out, out.reshape(*x.shape[:2], -1))
+
+
+PLAINLY = {
+    "gelu": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
+
+
+def mlp_of(record: Mlp, layer, x: np.ndarray) -> np.ndarray:
+    act, up = PLAINLY[record.activation], by(layer.up, x)
+    return by(layer.down, act(by(layer.gate, x)) * up if record.gated else act(up))
+
+
+def expected(record: Block, layer, x: np.ndarray) -> np.ndarray:
+    """Return what a block makes of x, order by order."""
+    n = lambda name, y: normed(record.norm, getattr(layer, f"norm_{name}"), y)
+    scaled = lambda name, y: y if record.layer_scale is None else y * f64(getattr(layer, f"scale_{name}"))
+    attention = lambda y: attended(record.attention, layer.attention, y)
+    mlp = lambda y: mlp_of(record.mlp, layer.mlp, y)
+    if record.parallel:
+        first = n("attention", x)
+        return x + attention(first) + mlp(first if record.parallel == "one" else n("mlp", x))
+    for name, branch in (("attention", attention), ("mlp", mlp)):
+        if record.order == "pre":
+            x = x + scaled(name, branch(x if record.bare and name == "attention" else n(name, x)))
+        elif record.order == "post":
+            x = n(f"{name}_sum", x + scaled(name, branch(x)))
+        elif record.order == "sandwich":
+            x = x + scaled(name, n(f"{name}_after", branch(n(name, x))))
+        else:
+            x = x + scaled(name, n(f"{name}_after", branch(x)))
+    return x
+
+
+def variant(attention=(), mlp=(), **block) -> Block:
+    """Return `PLAIN` with other fields."""
+    own = dataclasses.replace(ATTENTION, **dict(attention))
+    return dataclasses.replace(PLAIN, attention=own, mlp=dataclasses.replace(PLAIN.mlp, **dict(mlp)), **block)
+
+
+VARIANTS = {
+    "pre": PLAIN,
+    "post": variant(order="post"),
+    "sandwich": variant(
+        order="sandwich", norm=Norm("rms", 1e-4, offset=1.0), mlp={"activation": "gelu_tanh", "gated": True}
+    ),
+    "after": variant(order="after", norm=Norm("rms"), mlp={"activation": "silu", "gated": True, "bias": False}),
+    "two norms": variant(parallel="two"),
+    "one norm": variant(parallel="one", mlp={"activation": "quick_gelu"}),
+    "bare": variant(bare=True),
+    "layer scale": variant(layer_scale=0.5, norm=Norm("layer")),
+    "some biases": variant({"bias": "qv"}, mlp={"bias": False}),
+    "key bias": variant({"bias": "ko"}),
+    "no biases": variant({"bias": ""}),
+    "window": variant({"window": 2}),
+    "sinks": variant({"sinks": True, "window": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_layer_is_what_its_record_says(name):
+    block = VARIANTS[name]
+    model = make(text(block))
+    x = f64(model.embedding.table)[np.asarray(IDS)]
+    static, params = nnx.split(model.stack.layers.blocks)
+    layer = nnx.merge(static, jax.tree.map(lambda leaf: leaf[0], params))
+    np.testing.assert_allclose(run(model), expected(block, layer, x), rtol=2e-4, atol=2e-4)
+
+
+def test_biases_that_are_not_there_have_no_gradient():
+    static, params = nnx.split(make(text(VARIANTS["some biases"])))
+    slopes = jax.grad(lambda params: jnp.sum(jnp.sin(nnx.merge(static, params).states(IDS))))(params)
+    found = np.abs(slopes["stack"]["layers"]["blocks"]["attention"]["qkv"]["bias"][...][0]).reshape(5, 6).max(-1)
+    np.testing.assert_array_equal(found > 0, [True, True, True, False, True])
+
+
+@pytest.mark.parametrize("over", ["head", "heads", "all"])
+def test_queries_and_keys_are_normed_over_what_the_record_says(over):
+    norm = Norm("rms", 1e-3)
+    attention = Attention(heads=4, kv_heads=2, head_dim=6, pe="rope", qk_norm=norm, qk_norm_over=over)
+    model = make(text(variant().__class__(attention, PLAIN.mlp, LAYER)))
+    static, params = nnx.split(model.stack.layers.blocks)
+    layer = nnx.merge(static, jax.tree.map(lambda leaf: leaf[0], params)).attention
+    shapes = {"head": ((6,), (6,)), "heads": ((4, 6), (2, 6)), "all": ((24,), (12,))}[over]
+    assert (layer.norm_q.scale.shape, layer.norm_k.scale.shape) == shapes
+    x = model.embedding.table[...][IDS]
+    block = nnx.merge(static, jax.tree.map(lambda leaf: leaf[0], params))
+    read = block.norm_attention(x)
+    q, k, v = layer._heads(read)
+
+    def own(layer, x):
+        flat = np.asarray(x, np.float64).reshape(2, T, -1) if over == "all" else np.asarray(x, np.float64)
+        return jnp.asarray(normed(norm, layer, flat).reshape(x.shape), jnp.float32)
+
+    out = attend(model.stack.encoding, own(layer.norm_q, q), own(layer.norm_k, k), v)
+    want = x + layer.out(out.reshape(2, T, -1))
+    want = want + block.mlp(block.norm_mlp(want))
+    close(run(model), want, 2e-4)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_and_their_gradients_are_their_formulas(name):
+    x = np.linspace(-4, 4, 33)
+    np.testing.assert_allclose(ACTIVATIONS[name](jnp.asarray(x, jnp.float32)), PLAINLY[name](x), atol=2e-6)
+    slope = jax.grad(lambda x: jnp.sum(ACTIVATIONS[name](x)))(jnp.asarray(x + 0.01, jnp.float32))
+    h = 1e-6
+    np.testing.assert_allclose(slope, (PLAINLY[name](x + 0.01 + h) - PLAINLY[name](x + 0.01 - h)) / (2 * h), atol=1e-4)
+
+
+def test_a_norm_starts_as_no_scale_and_no_shift():
+    x = normal(3, 8)
+    for record in (Norm("rms", offset=1.0), Norm("layer", 1e-5, bias=True), Norm("layer")):
+        layer = make_norm(record, 8)
+        np.testing.assert_allclose(layer(x), normed(record, layer, np.asarray(x, np.float64)), atol=1e-5)
+        assert np.allclose(record.offset + f64(layer.scale), 1.0)
+
+
+def test_what_is_before_and_after_the_layers():
+    embed_norm, after = Norm("layer", 1e-2, bias=True), Norm("rms", 0.1)
+    head = Head(bias=True, transform=("gelu", LAYER), scale=0.3, cap=2.0)
+    record = text(PLAIN, norm=after, embed_norm=embed_norm, embed_scale=3.0, types=2, head=head)
+    model = make(record)
+    types = jnp.asarray([[0, 0, 1, 1, 1], [1, 0, 0, 0, 0]])
+    x = 3.0 * f64(model.embedding.table)[np.asarray(IDS)] + f64(model.embedding.types)[np.asarray(types)]
+    x = normed(embed_norm, model.stack.embed_norm, x)
+    static, params = nnx.split(model.stack.layers.blocks)
+    x = expected(PLAIN, nnx.merge(static, jax.tree.map(lambda leaf: leaf[0], params)), x)
+    states = normed(after, model.stack.norm, x)
+    np.testing.assert_allclose(run(model, type_ids=types), states, rtol=2e-4, atol=2e-4)
+    y = normed(LAYER, model.head.norm, PLAINLY["gelu"](by(model.head.dense, states)))
+    logits = 2.0 * np.tanh((0.3 * y @ f64(model.head.kernel) + f64(model.head.bias)) / 2.0)
+    np.testing.assert_allclose(model.logits(jnp.asarray(states, jnp.float32)), logits, rtol=2e-4, atol=2e-4)
+    np.testing.assert_array_equal(run(model), run(model, type_ids=jnp.zeros_like(types)))
+
+
+def test_a_recipe_is_its_record():
+    for config in (
+        DecoderConfig(vocab=7, width=12, layers=2, heads=3),
+        DecoderConfig(style="gpt2", tied=True, qk_norm=True),
+    ):
+        made, same = (nnx.eval_shape(lambda c=c: Decoder(c, rngs=nnx.Rngs(0))) for c in (config, config.record))
+        assert jax.tree.map(lambda x: x.shape, nnx.to_pure_dict(nnx.state(made))) == jax.tree.map(
+            lambda x: x.shape, nnx.to_pure_dict(nnx.state(same))
+        )
+        assert made.record == same.record == same.config
+    assert DecoderConfig(layers=3).record.blocks == DecoderConfig(layers=3).record.blocks[:1] * 3
+    assert hash(ViTConfig().record) == hash(ViTConfig().record)
+
+
+def test_a_model_without_a_head_has_states_alone():
+    model = make(text(PLAIN, head=None))
+    assert run(model).shape == (2, T, WIDTH)
+    raises("a model without a head has states, no logits, got head=None", lambda: model(IDS))
+    raises("must be a product of states and a matrix", model.columns)
+    capped = make(text(PLAIN, head=Head(cap=1.0)))
+    raises("the logits must be a product of states and a matrix, got head=Head(", capped.columns)
+    assert make(text(PLAIN, head=Head(tied=True))).columns().shape == (WIDTH, 7)
+
+
+def raises(message: str, call) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+BAD = {
+    "kind must be one of rms, layer, got 'batch'": lambda: Norm("batch"),
+    "epsilon must be positive, got 0": lambda: Norm(epsilon=0),
+    "bias must be False with kind='rms', got True": lambda: Norm("rms", bias=True),
+    "heads must be a multiple of kv_heads, got heads=3, kv_heads=2": lambda: Attention(3, 2, 4),
+    "head_dim must be at least 1, got 0": lambda: Attention(2, 2, 0),
+    "window must be at least 1, got 0": lambda: Attention(2, 2, 4, window=0),
+    "bias must be letters out of 'qkvo', got 'qx'": lambda: Attention(2, 2, 4, bias="qx"),
+    "qk_norm_over must be one of head, heads, all, got 'each'": lambda: Attention(2, 2, 4, qk_norm_over="each"),
+    "hidden must be at least 1, got 0": lambda: Mlp(0, "gelu"),
+    "activation must be one of gelu, gelu_tanh": lambda: make(text(variant(mlp={"activation": "swish"}))),
+    "order must be one of pre, post, sandwich, after, got 'mid'": lambda: variant(order="mid"),
+    "parallel must be '' unless order='pre', bare=False and cross=None, got 'two'": lambda: variant(
+        parallel="two", order="post"
+    ),
+    "blocks must hold at least one record, got none": lambda: text(),
+    "types must be at least 0, got -1": lambda: text(PLAIN, types=-1),
+    "dtype must be one of float32, bfloat16, got 'float16'": lambda: text(PLAIN, dtype="float16"),
+    "type_ids must be None in a model without token types": lambda: run(make(text(PLAIN)), type_ids=IDS),
+    "cross-attention must have no window, qk_norm or sinks": lambda: CrossAttention(
+        VARIANTS["sinks"].attention, ATTENTION.dims(width=WIDTH), Encoding(), dtype="float32", rngs=nnx.Rngs(0)
+    ),
+    "cross must be None in the blocks of a model without an encoder": lambda: make(text(variant(cross=ATTENTION))),
+    "all blocks of the decoder must have the same cross-attention, got 1 kinds": lambda: TextPair(
+        text(PLAIN, causal=False, head=None), text(PLAIN)
+    ),
+    "the encoder must have causal=False and head=None": lambda: TextPair(text(PLAIN), text(PLAIN)),
+    "width must be the same in encoder and decoder, got 12 and 8": lambda: TextPair(
+        text(PLAIN, causal=False, head=None), text(PLAIN, width=8)
+    ),
+    "cls must be True where the head reads it": lambda: Picture((8, 8), 4, 1, 12, (PLAIN,), cls=False, classes=3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_records_are_refused(message):
+    raises(message, BAD[message])
+
+
+def picture(**options) -> ViT:
+    block = Block(
+        Attention(2, 2, 8, "rope_axial(base=100.0, pairing='half')", bias="qvo"), Mlp(20, "gelu", bias=True), LAYER
+    )
+    given = {"image_size": (12, 12), "patch": 4, "channels": 1, "width": 16, "blocks": (block,) * 2, "norm": LAYER}
+    return ViT(Picture(**given, **options), rngs=nnx.Rngs(0))
+
+
+def test_states_are_those_that_the_head_reads():
+    images = normal(2, 12, 8, 1)
+    model = picture(registers=2, classes=3)
+    model.head.kernel[...] = normal(16, 3)
+    states = model.states(images)
+    assert states.shape == (2, 1 + 2 + 6, 16)
+    close(model.head(states[:, 0]), model(images))
+    mean = picture(registers=2, classes=3, pool="mean", cls=False)
+    mean.head.kernel[...] = normal(16, 3)
+    close(mean.head(mean.states(images)[:, 2:].mean(1)), mean(images))
+    bare = picture()
+    assert bare.head is None
+    raises("a model without a head has states, no logits, got classes=0", lambda: bare(images))
+
+
+def test_centered_coordinates_are_those_of_the_image_at_hand():
+    """A prefix token has no position, and a picture of the same aspect sampled finer turns its corners alike."""
+    images = normal(1, 12, 12, 1)
+    model, index = picture(coordinates="centered"), picture()
+    assert float(jnp.abs(model.states(images) - index.states(images)).max()) > 1e-3
+    at = 2 * np.pi * (2 * (np.stack(np.divmod(np.arange(9), 3), -1) + 0.5) / 3 - 1)
+    given = index.states(images, positions=jnp.asarray(at, jnp.float32))
+    close(model.states(images), given)
