@@ -22,8 +22,10 @@ from pejax import (
     sharded_attention,
 )
 from pejax.models import ViT
+from pejax.models import layer_records as records
 from pejax.models.attention import CrossContext, LayerContext
-from pejax.models.block import Layers
+from pejax.models.block import LayerKind
+from pejax.models.layer_scan import Layers
 from pejax.models.vit import ViTConfig
 
 lookhere_bias = compiled("lookhere_bias")
@@ -224,7 +226,10 @@ def test_cross_attention_has_the_slopes_of_its_depth():
     """Two decoder layers of a model are its layers one by one, each given the slopes of its depth by hand."""
     dims = Dims(heads=2, head_dim=4, extent=6)
     plain, slopes = make_encoding("none", dims), make_encoding("lookhere", dims)
-    layers = Layers(2, dims=dims, encoding=plain, hidden=8, cross=(dims, slopes), dtype="float32", rngs=nnx.Rngs(0))
+    attention = records.Attention(heads=2, kv_heads=2, head_dim=4)
+    block = records.Block(attention, records.Mlp(8, "gelu"), records.Norm(), cross=attention)
+    kinds = [LayerKind(block, dims, plain, (dims, slopes))] * 2
+    layers = Layers(kinds, (plain,), dtype="float32", rngs=nnx.Rngs(0))
     tokens, x, states = TokenPositions(jnp.arange(6)), normal(1, 6, 8), normal(1, 6, 8)
     context = LayerContext({}, tokens, 6, cross_context=CrossContext(states, {}, tokens, tokens, 6))
     static, params = nnx.split(layers.blocks)

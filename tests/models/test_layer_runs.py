@@ -197,9 +197,9 @@ def test_stochastic_depth_and_constants_by_depth_follow_the_layers():
     bodies = model.layers.all_bodies
     depth = dict.fromkeys(range(5))
     for body in bodies:
-        constants = model.layers._constants(body)
+        constants, _ = model.layers._constants(body)
         for index, layer in enumerate(body.layers):
-            depth[layer] = None if constants is None else float(jnp.max(constants["heads"]["slope"][index]))
+            depth[layer] = float(jnp.max(constants["heads"]["slope"][index])) if constants else None
     assert depth[2] is None
     falling = [depth[layer] for layer in (0, 1, 3, 4)]
     assert falling == sorted(falling, reverse=True)

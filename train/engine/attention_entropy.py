@@ -64,7 +64,7 @@ class EntropyExecution(Execution):
             return x, (tuple(caches), entropies)
 
         x, (caches, by_place) = jax.lax.scan(recorded, x, layers)
-        calls = [jnp.stack(places, axis=1).reshape(-1) for places in zip(*by_place, strict=True)]
+        calls = [jnp.concatenate(jnp.stack(places, axis=1)) for places in zip(*by_place, strict=True)]
         if first:  # these layers follow those of another run
             self.found[-1] = [jnp.concatenate(both) for both in zip(self.found[-1], calls, strict=True)]
         else:
