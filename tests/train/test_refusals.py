@@ -13,6 +13,7 @@ import pytest
 
 from train import evaluate
 from train.devices import memory as room
+from train.engine.config import from_dict
 from train.lm import program as lm
 from train.plan import program as plan
 from train.seq2seq import program as seq2seq
@@ -149,3 +150,13 @@ def test_a_config_of_other_types_is_named(name, tmp_path, capsys):
     assert "eval_limit must be at least -1, got -7" in refused(
         capsys, ["evaluate", str(tmp_path / "run"), "--eval_limit=-7"]
     )
+
+
+def test_a_run_of_an_earlier_version_is_read_and_a_field_that_it_had_is_missed():
+    config = vit.Config(pe="alibi")
+    stored = {name: value for name, value in vars(config).items() if name not in vit.Config.later}
+    assert from_dict(vit.Config, stored) == config
+    assert len(stored) < len(vars(config))
+    for odd in ({**stored, "later_than_this": 1}, {name: value for name, value in stored.items() if name != "seed"}):
+        with pytest.raises(ValueError, match=r"exactly this program's fields, got a difference in '(later_than|seed)"):
+            from_dict(vit.Config, odd)

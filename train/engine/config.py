@@ -39,6 +39,7 @@ class RunConfig:
         inherited: fields that are copied from the run `init` too, and may be overridden.
         run_fields: fields that may change when a run is resumed or evaluated, since they do not affect the weights.
         trained_with: run fields that do affect the weights: an evaluation may change them, a resumed run may not.
+        later: fields that runs of earlier versions did not store; their defaults are what was done then.
     """
 
     program: ClassVar[str]
@@ -47,6 +48,7 @@ class RunConfig:
     inherited: ClassVar[tuple[str, ...]] = ("data",)
     run_fields: ClassVar[tuple[str, ...]] = RUN_FIELDS
     trained_with: ClassVar[tuple[str, ...]] = ()
+    later: ClassVar[tuple[str, ...]] = ("validation",)
 
     preset: str = ""
     pe: str = "rope"  # encoding: "rope(base=100)"; "learned+rope"; a period over layers: "rope*3+none*1"
@@ -249,12 +251,13 @@ def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
     Raises:
         ValueError: fields that this program does not have, missing ones, or a value of the wrong type.
     """
-    fields = {field.name for field in dataclasses.fields(kind)}
-    if set(stored) != fields:
-        odd = sorted(set(stored) ^ fields)[0]
+    defaults = dataclasses.asdict(kind())
+    stored = {**{name: defaults[name] for name in kind.later}, **stored}
+    if set(stored) != set(defaults):
+        odd = sorted(set(stored) ^ set(defaults))[0]
         raise ValueError(f"a stored config must have exactly this program's fields, got a difference in {odd!r}")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
-    for name, default in dataclasses.asdict(kind()).items():
+    for name, default in defaults.items():
         value, number = values[name], isinstance(default, float) and type(values[name]) is int
         alike = type(value) is type(default) and (default != () or all(type(one) is int for one in value))
         if not alike and not number:

@@ -46,6 +46,7 @@ class Config(RunConfig):
     model_fields = MODEL_FIELDS
     inherited = ("data", "size")
     run_fields = (*RunConfig.run_fields, "eval_sizes", "probe_every")
+    later = (*RunConfig.later, "position_shift", "position_jitter", "position_rescale", "position_noise")
 
     preset: str = "demo"  # demo: minutes on two cores; table: 14x14 patches; imagenet100, deit3_rope: ViT-S/16
     pe: str = "rope_mixed"  # positional encoding: a name, with optional arguments: "rope_mixed(base=100)"
