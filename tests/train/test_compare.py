@@ -64,6 +64,15 @@ def test_a_list_is_split_outside_of_parentheses():
     assert terms("none,yarn(factor=4)+log_n(),longrope(factors=[1, 2])", "extend")[2] == "longrope(factors=[1, 2])"
 
 
+def test_sums_and_periods_are_compared_as_they_are_written(tmp_path):
+    sums = ["learned+rope_axial", "rope_axial*2 + none*1"]
+    comparison = read(
+        [f"--pe={','.join(sums)},rope_axial(base=50)", f"--out={tmp_path}", "--sweep=rope_axial(base=9|99)"]
+    )
+    assert [len(found) for found in comparison.candidates.values()] == [1, 1, 2]
+    assert [comparison.config(comparison.candidates[pe][0], 0, tmp_path).pe for pe in sums] == sums
+
+
 def test_sweeps_expand_alike_for_every_encoding():
     comparison = read(
         [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pejax import ENCODINGS
-from pejax._make import parse_spec
+from pejax.models.periods import encoding_specs
 from train.engine.config import RunConfig, parse
 from train.engine.parser import Parser
 from train.engine.task import Program
@@ -148,7 +148,7 @@ def checked(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Seq
             raise ValueError(f"{name} is set by the comparison for every run (seeds and pe are its own), got {word!r}")
     encodings = tuple(ENCODINGS) if options.pe == "all" else terms(options.pe, "pe")
     for spec in encodings:
-        parse_spec(spec)
+        encoding_specs(spec)
     candidates = {spec: expanded(spec, sweeps) for spec in encodings}
     require_swept(encodings, sweeps)
     sweeping = any(len(found) > 1 for found in candidates.values())
@@ -199,7 +199,7 @@ def expanded(spec: str, sweeps: Sequence[str]) -> tuple[Candidate, ...]:
         name, _, values = sweep.partition("=")
         if _of_option(sweep):
             options.append([f"--{name.strip()}={value.strip()}" for value in values.split("|")])
-        elif _swept(sweep)[0] == parse_spec(spec).name:
+        elif _swept(sweep)[0] == _name(spec):
             specs = _specs(sweep)
     return tuple(Candidate(spec, one, chosen) for one in specs for chosen in itertools.product(*options))
 
@@ -210,10 +210,16 @@ def require_swept(encodings: Sequence[str], sweeps: Sequence[str]) -> None:
     Raises:
         ValueError: naming the sweep.
     """
-    names = [parse_spec(spec).name for spec in encodings]
+    names = [_name(spec) for spec in encodings]
     for sweep in sweeps:
         if not _of_option(sweep) and names.count(_swept(sweep)[0]) != 1:
             raise ValueError(f"sweep must name one encoding of pe ({', '.join(names)}), got {sweep!r}")
+
+
+def _name(spec: str) -> str:
+    """Return the name of an encoding without its arguments; a sum or a period is its own name."""
+    found = encoding_specs(spec)
+    return spec if len(found) > 1 else found[0].name
 
 
 def _of_option(sweep: str) -> bool:
