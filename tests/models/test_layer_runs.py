@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import close, normal
+from cases import close, mostly_slow, normal
 from flax import nnx
 
 from pejax.models import (
@@ -135,7 +135,9 @@ def forward(model, *args, **options):
     return jax.jit(lambda params: nnx.merge(static, params)(*args, **options), compiler_options=FAST)(params)
 
 
-@pytest.mark.parametrize("pe", ["rope_mixed*2 + none*1", "rope*1 + t5*1", "alibi*3 + rope(base=100.0)*1"])
+@pytest.mark.parametrize(
+    "pe", mostly_slow(["rope_mixed*2 + none*1", "rope*1 + t5*1", "alibi*3 + rope(base=100.0)*1"], ["rope*1 + t5*1"])
+)
 def test_layers_of_several_kinds_are_applied_in_order(pe):
     model = mixed(pe)
     assert len(model.stack.layers.all_bodies) > 2
@@ -157,12 +159,13 @@ def test_bodies_and_encodings_have_names_of_their_own():
     assert set(one["stack"]["layers"]) == {"blocks"}
 
 
-@pytest.mark.parametrize("execution", [Execution(remat="full"), Execution(remat="products")], ids=lambda one: one.remat)
-def test_rematerialization_changes_no_gradient(execution):
+@pytest.mark.parametrize("remat", mostly_slow(["full", "products"], ["full"]))
+def test_rematerialization_changes_no_gradient(remat):
     static, params = nnx.split(mixed())
     total = lambda params, execution: jnp.sum(jnp.sin(nnx.merge(static, params)(IDS, execution=execution)))
     slopes = jax.jit(
-        lambda params: [jax.grad(total)(params, how) for how in (Execution(), execution)], compiler_options=FAST
+        lambda params: [jax.grad(total)(params, how) for how in (Execution(), Execution(remat=remat))],
+        compiler_options=FAST,
     )
     close(*slopes(params), 1e-4)
 
@@ -174,7 +177,9 @@ def test_layers_over_devices_without_communication_are_those_of_one():
     close(local, forward(model, IDS), 2e-5)
 
 
-@pytest.mark.parametrize("pe", ["rope*2 + none*1", "rope(extend='dynamic_ntk')*1 + t5*1"])
+@pytest.mark.parametrize(
+    "pe", mostly_slow(["rope*2 + none*1", "rope(extend='dynamic_ntk')*1 + t5*1"], ["rope*2 + none*1"])
+)
 def test_generation_with_a_cache_is_a_full_pass_over_the_text(pe):
     model = mixed(pe, length=6)
     policy = "recompute" if "ntk" in pe else "stepwise"
