@@ -115,7 +115,7 @@ CTRL_C = (0, signal.SIGINT, [130, 130])
 @pytest.mark.parametrize(
     "ways",
     [
-        pytest.param(WAYS, id="saved and killed", marks=pytest.mark.slow),
+        pytest.param(WAYS, id="saved and killed", marks=pytest.mark.long),
         pytest.param([CTRL_C], id="Ctrl-C", marks=pytest.mark.long),
     ],
 )
