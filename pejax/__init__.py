@@ -125,7 +125,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Import `pejax.models`, `pejax.testing` and `pejax.visualize` when they are first used, as they need extras."""
-    if name in ("models", "testing", "visualize"):
+    """Import the modules that need extras when they are first used."""
+    if name in ("interop", "models", "testing", "visualize"):
         return importlib.import_module(f"pejax.{name}")
     raise AttributeError(f"module 'pejax' has no attribute {name!r}")

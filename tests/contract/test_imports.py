@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "testing": {"_dims", "_encoding", "_probe"},
     "_attention": {"_dims", "_encoding", "_ops", "_positions"},
     "models": {"_attention", "_dims", "_encoding", "_extensions", "_make", "_ops", "_positions"},
+    "interop": {"_ops", "models"},
     "_visualize": {
         *("_attention", "_dims", "_encoding", "_encodings", "_extensions", "_make", "_ops", "_positions"),
         *("encodings", "extensions"),
@@ -124,7 +125,7 @@ def test_no_public_name_hides_a_module(module):
 
 @pytest.mark.parametrize("module", PEJAX)
 def test_the_library_imports_little_from_outside(module):
-    extra = {"models": {"flax"}, "_visualize": DRAWING}.get(part(module), set())
+    extra = {"models": {"flax"}, "interop": {"flax", "safetensors"}, "_visualize": DRAWING}.get(part(module), set())
     allowed = CORE | set(sys.stdlib_module_names) | {"pejax"} | extra
     strangers = {name for name in imported(PEJAX[module], module) if name.split(".")[0] not in allowed}
     assert not strangers, f"{module} imports {sorted(strangers)}"
@@ -204,6 +205,7 @@ def test_only_operations_and_their_tiles_are_written_for_one_compiler():
 
 
 def test_modules_that_need_extras_are_imported_when_they_are_used():
-    script = "import pejax; print(pejax.testing.__name__, pejax.visualize.__name__, pejax.models.ViT.__name__)"
+    names = [f"pejax.{name}.__name__" for name in ("interop", "models.ViT", "testing", "visualize")]
+    script = f"import pejax; print({', '.join(names)})"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert run.stdout.split() == ["pejax.testing", "pejax.visualize", "ViT"]
+    assert run.stdout.split() == ["pejax.interop", "ViT", "pejax.testing", "pejax.visualize"]

@@ -1,0 +1,13 @@
+"""Weights from Hugging Face folders and back, without PyTorch, transformers, network or pickle."""
+
+try:
+    import flax  # noqa: F401
+    import safetensors  # noqa: F401
+except ImportError as error:
+    raise ImportError('pejax.interop needs Flax and safetensors: pip install "pejax[interop]"') from error
+
+from pejax.interop.rope import rope_from_config
+from pejax.interop.source import Source, source_from_config
+from pejax.interop.weights import load, save
+
+__all__ = ["Source", "load", "rope_from_config", "save", "source_from_config"]

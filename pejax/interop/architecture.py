@@ -1,0 +1,42 @@
+"""An architecture as data: how to read its config.json, and what its tensors are called."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from pejax.interop.config import Config
+from pejax.models import Text
+
+
+class Architecture(NamedTuple):
+    """A model of transformers as data.
+
+    Attributes:
+        read: its config.json to the record of the model.
+        names: the parts of our model, and the names of the file without `.weight` and `.bias`; `{n}` is the number of
+            the layer. The parts are
+
+            - `table`, `position`, `types`, `embed_norm`, `norm`, `head`, and of BERT's head `dense` and `dense_norm`;
+            - in a layer `norm_attention`, `norm_mlp`, and those with `_after` and `_sum` of other orders, `q_norm`,
+              `k_norm`, `q`, `k`, `v` or `qkv`, one tensor of all three, `o`, `up`, `down`, and `gate`, or `gate_up` in
+              place of both.
+        prefix: of names, which a file may have or not. "" = there is none.
+        inert: keys of its config.json that change nothing, beside those of `pejax.interop.config.INERT`.
+        ignored: a regular expression of tensors that are carried and not computed with. "" = there are none.
+        in_out: whether linear layers are `(in, out)`, as GPT-2's.
+        qkv_by_head: whether the rows of `qkv` are grouped by key head, as ours; else all queries come first.
+        skipped_rows: rows before the first position in the table of positions.
+    """
+
+    read: Callable[[Config], Text]
+    names: Mapping[str, str]
+    prefix: str = ""
+    inert: tuple[str, ...] = ()
+    ignored: str = ""
+    in_out: bool = False
+    qkv_by_head: bool = False
+    skipped_rows: int = 0
+
+
+def in_layer(prefix: str, **names: str) -> dict[str, str]:
+    """Return the names of what a layer has, each after the prefix of the layer."""
+    return {part: prefix + name for part, name in names.items()}

@@ -1,0 +1,66 @@
+"""The architectures that can be read and written: a file per family, a line per file."""
+
+import difflib
+
+from pejax.interop.architecture import Architecture
+from pejax.interop.architectures import (
+    bert,
+    bloom,
+    cohere,
+    gemma,
+    gpt2,
+    gpt_neox,
+    gptj,
+    llama,
+    mpt,
+    olmo2,
+    opt,
+    phi,
+    phi3,
+    qwen,
+    smollm3,
+    starcoder2,
+)
+
+ARCHITECTURES: dict[str, Architecture] = {
+    **llama.ARCHITECTURES,
+    **qwen.ARCHITECTURES,
+    **smollm3.ARCHITECTURES,
+    **gpt2.ARCHITECTURES,
+    **gpt_neox.ARCHITECTURES,
+    **gemma.ARCHITECTURES,
+    **olmo2.ARCHITECTURES,
+    **phi3.ARCHITECTURES,
+    **starcoder2.ARCHITECTURES,
+    **bloom.ARCHITECTURES,
+    **mpt.ARCHITECTURES,
+    **opt.ARCHITECTURES,
+    **gptj.ARCHITECTURES,
+    **phi.ARCHITECTURES,
+    **cohere.ARCHITECTURES,
+    **bert.ARCHITECTURES,
+}
+"""By the `model_type` of config.json."""
+
+REFUSED = {
+    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "gpt_oss", "dbrx"), "experts"),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "experts and attention with latent keys and values (MLA)"),
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "qwen3_next", "falcon_h1"), "state space layers"),
+    **dict.fromkeys(("whisper", "gemma3", "qwen2_vl", "qwen2_5_vl", "llava", "mllama"), "inputs of several kinds"),
+}
+"""Architectures that no record can say, and what they have."""
+
+
+def find_architecture(model_type: object) -> Architecture:
+    """Return an architecture by its `model_type`.
+
+    Raises:
+        ValueError: one that is not known, or that no record can say.
+    """
+    if isinstance(model_type, str) and model_type in ARCHITECTURES:
+        return ARCHITECTURES[model_type]
+    if isinstance(model_type, str) and model_type in REFUSED:
+        raise ValueError(f"model_type must be one without {REFUSED[model_type]}, got {model_type!r}")
+    near = difflib.get_close_matches(str(model_type), ARCHITECTURES, n=2)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    raise ValueError(f"unknown model_type {model_type!r}{hint} Known: {', '.join(sorted(ARCHITECTURES))}")

@@ -1,0 +1,53 @@
+"""BERT and RoBERTa: encoders with norms after the sums; states alone where the file has no language model's head."""
+
+from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.config import Config
+from pejax.interop.readers import attention, mlp
+from pejax.models import Block, Head, Norm, Text
+
+BODY = {
+    "table": "embeddings.word_embeddings", "position": "embeddings.position_embeddings",
+    "types": "embeddings.token_type_embeddings", "embed_norm": "embeddings.LayerNorm",
+    **in_layer(
+        "encoder.layer.{n}.", q="attention.self.query", k="attention.self.key", v="attention.self.value",
+        o="attention.output.dense", norm_attention_sum="attention.output.LayerNorm", up="intermediate.dense",
+        down="output.dense", norm_mlp_sum="output.LayerNorm",
+    ),
+}  # fmt: skip
+BERT = {
+    **in_layer("bert.", **BODY), "head": "cls.predictions",
+    **in_layer("cls.predictions.transform.", dense="dense", dense_norm="LayerNorm"),
+}  # fmt: skip
+ROBERTA = {
+    **in_layer("roberta.", **BODY), "head": "lm_head", **in_layer("lm_head.", dense="dense", dense_norm="layer_norm"),
+}  # fmt: skip
+INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "directionality", "pooler_fc_size", "pooler_type",
+         "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head")  # fmt: skip
+CARRIED = r"(^|\.)(pooler\.dense\.(weight|bias)|embeddings\.position_ids)$|^cls\.seq_relationship\.(weight|bias)$"
+
+
+def bert(c: Config, skipped_rows: int = 0) -> Text:
+    """Read BertConfig; the table of positions begins after the skipped rows."""
+    c.must("position_embedding_type", "absolute")
+    c.must("is_decoder", False)
+    c.must("tie_word_embeddings", True)
+    norm = Norm("layer", c.number("layer_norm_eps", 1e-12), bias=True)
+    layers, length = c.count("num_hidden_layers"), c.count("max_position_embeddings", 512) - skipped_rows
+    plain = mlp(c, "gelu", gated=False, bias=True)
+    block = Block(attention(c, pe="learned", bias="qkvo"), plain, norm, order="post")
+    head = Head(tied=True, bias=True, transform=(plain.activation, norm))
+    return Text(
+        c.count("vocab_size"), c.count("hidden_size"), length, (block,) * layers, causal=False, norm=None,
+        embed_norm=norm, types=c.count("type_vocab_size", 2), head=head,
+    )  # fmt: skip
+
+
+def roberta(c: Config) -> Text:
+    """Read RobertaConfig."""
+    return bert(c, skipped_rows=2)
+
+
+ARCHITECTURES = {
+    "bert": Architecture(bert, BERT, "bert.", INERT, CARRIED),
+    "roberta": Architecture(roberta, ROBERTA, "roberta.", INERT, CARRIED, skipped_rows=2),
+}

@@ -1,0 +1,36 @@
+"""GPT-2: learned positions, LayerNorm, linear layers whose kernels are stored as ours (Conv1D)."""
+
+from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.config import Config
+from pejax.interop.readers import alike, channels_per_head, head
+from pejax.models import Attention, Block, Mlp, Norm, Text
+
+NAMES = {
+    "table": "transformer.wte", "position": "transformer.wpe", "norm": "transformer.ln_f", "head": "lm_head",
+    **in_layer(
+        "transformer.h.{n}.", norm_attention="ln_1", norm_mlp="ln_2", qkv="attn.c_attn", o="attn.c_proj",
+        up="mlp.c_fc", down="mlp.c_proj",
+    ),
+}  # fmt: skip
+INERT = (
+    *("n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation"),
+    *("summary_proj_to_labels", "summary_first_dropout"),
+)
+
+
+def gpt2(c: Config) -> Text:
+    """Read GPT2Config."""
+    c.must("scale_attn_weights", True)
+    c.must("scale_attn_by_inverse_layer_idx", False)
+    width, heads = c.count("n_embd", 768), c.count("n_head", 12)
+    norm = Norm("layer", c.number("layer_norm_epsilon", 1e-5), bias=True)
+    attention = Attention(heads, heads, channels_per_head(c, width, heads), "learned", bias="qkvo")
+    hidden = c.count("n_inner", 4 * width)
+    block = Block(attention, Mlp(hidden, c.activation("activation_function", "gelu_new"), bias=True), norm)
+    length = c.count("n_positions", 1024)
+    return alike(c, block, width=width, layers="n_layer", length=length, norm=norm, head=head(c, tied=True))
+
+
+ARCHITECTURES = {
+    "gpt2": Architecture(gpt2, NAMES, "transformer.", INERT, r"\.attn\.(bias|masked_bias)$", in_out=True),
+}

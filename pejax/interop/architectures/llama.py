@@ -1,0 +1,38 @@
+"""Llama and SmolLM2, and Mistral, whose layers have windows."""
+
+from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.config import Config
+from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
+from pejax.models import Block, Norm, Text
+
+NAMES = {
+    "table": "model.embed_tokens", "norm": "model.norm", "head": "lm_head",
+    **in_layer(
+        "model.layers.{n}.", norm_attention="input_layernorm", norm_mlp="post_attention_layernorm",
+        q="self_attn.q_proj", k="self_attn.k_proj", v="self_attn.v_proj", o="self_attn.o_proj",
+        gate="mlp.gate_proj", up="mlp.up_proj", down="mlp.down_proj",
+    ),
+}  # fmt: skip
+
+
+def llama(c: Config) -> Text:
+    """Read LlamaConfig."""
+    bias = "qkvo" if c.flag("attention_bias", False) else ""
+    norm = Norm("rms", c.number("rms_norm_eps", 1e-6))
+    block = Block(attention(c, bias=bias), mlp(c, bias=c.flag("mlp_bias", False)), norm)
+    return rotary_decoder(c, block, head(c), types=layer_types(c))
+
+
+def mistral(c: Config) -> Text:
+    """Read MistralConfig."""
+    c.defaults(num_key_value_heads=8, sliding_window=4096)
+    window = c("sliding_window", None)
+    types = ["sliding_attention" if window else "full_attention"] * c.count("num_hidden_layers")
+    block = Block(attention(c), mlp(c), Norm("rms", c.number("rms_norm_eps", 1e-6)))
+    return rotary_decoder(c, block, head(c), types=types, window=window)
+
+
+ARCHITECTURES = {
+    "llama": Architecture(llama, NAMES, "model.", ignored=r"rotary_emb\.inv_freq$"),
+    "mistral": Architecture(mistral, NAMES, "model.", ignored=r"rotary_emb\.inv_freq$"),
+}

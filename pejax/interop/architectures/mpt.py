@@ -1,0 +1,40 @@
+"""MPT: ALiBi, no biases at all."""
+
+from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.config import Config
+from pejax.interop.readers import alike, channels_per_head, head
+from pejax.models import Attention, Block, Mlp, Norm, Text
+
+NAMES = {
+    "table": "transformer.wte", "norm": "transformer.norm_f", "head": "lm_head",
+    **in_layer(
+        "transformer.blocks.{n}.", norm_attention="norm_1", norm_mlp="norm_2", qkv="attn.Wqkv", o="attn.out_proj",
+        up="ffn.up_proj", down="ffn.down_proj",
+    ),
+}  # fmt: skip
+INERT = ("emb_pdrop", "init_config", "init_device", "learned_pos_emb", "verbose", "resid_pdrop")
+
+
+def mpt(c: Config) -> Text:
+    """Read MptConfig; with ALiBi there are no learned positions, whatever `learned_pos_emb` says."""
+    c.must("no_bias", True)
+    c.must("logit_scale", None)
+    c.must("embedding_fraction", 1.0)
+    c.must("norm_type", "low_precision_layernorm")
+    own = Config(c.object("attn_config"), f"{c.where}: attn_config")
+    for key, value in {"alibi": True, "clip_qkv": None, "qk_ln": False, "prefix_lm": False}.items():
+        own.must(key, value)
+    own.must("attn_type", "multihead_attention")
+    own.must("attn_uses_sequence_id", False)
+    scale, steepest = own("softmax_scale", None), own.count("alibi_bias_max", 8)
+    own.close(("attn_impl", "attn_pdrop"))
+    width, heads = c.count("d_model", 2048), c.count("n_heads", 16)
+    pe = "alibi" if steepest == 8 else f"alibi(bias_max={steepest})"
+    attention = Attention(heads, heads, channels_per_head(c, width, heads), pe, scale=scale)
+    norm = Norm("layer", c.number("layer_norm_epsilon", 1e-5))
+    block = Block(attention, Mlp(c.count("expansion_ratio", 4) * width, "gelu"), norm)
+    length = c.count("max_seq_len", 2048)
+    return alike(c, block, width=width, layers="n_layers", length=length, norm=norm, head=head(c, tied=True))
+
+
+ARCHITECTURES = {"mpt": Architecture(mpt, NAMES, "transformer.", INERT)}

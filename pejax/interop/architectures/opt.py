@@ -1,0 +1,36 @@
+"""OPT: learned positions whose table has two rows before the first, ReLU."""
+
+from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.config import Config
+from pejax.interop.readers import alike, channels_per_head, head
+from pejax.models import Attention, Block, Mlp, Norm, Text
+
+NAMES = {
+    "table": "model.decoder.embed_tokens", "position": "model.decoder.embed_positions",
+    "norm": "model.decoder.final_layer_norm", "head": "lm_head",
+    **in_layer(
+        "model.decoder.layers.{n}.", norm_attention="self_attn_layer_norm", norm_mlp="final_layer_norm",
+        q="self_attn.q_proj", k="self_attn.k_proj", v="self_attn.v_proj", o="self_attn.out_proj", up="fc1", down="fc2",
+    ),
+}  # fmt: skip
+
+
+def opt(c: Config) -> Text:
+    """Read OPTConfig."""
+    width, heads = c.count("hidden_size"), c.count("num_attention_heads")
+    c.must("do_layer_norm_before", True)
+    c.must("_remove_final_layer_norm", False)
+    c.must("word_embed_proj_dim", width)
+    c.must("enable_bias", True)
+    c.must("layer_norm_elementwise_affine", True)
+    norm = Norm("layer", 1e-5, bias=True)
+    attention = Attention(heads, heads, channels_per_head(c, width, heads), "learned", bias="qkvo")
+    activation = c.activation("activation_function", "relu")
+    block = Block(attention, Mlp(c.count("ffn_dim"), activation, bias=True), norm)
+    length = c.count("max_position_embeddings", 2048)
+    tied = head(c, tied=True)
+    return alike(c, block, width=width, layers="num_hidden_layers", length=length, norm=norm, head=tied)
+
+
+INERT = ("activation_dropout", "layerdrop", "init_std", "prefix")
+ARCHITECTURES = {"opt": Architecture(opt, NAMES, "model.", INERT, skipped_rows=2)}

@@ -1,0 +1,25 @@
+"""Phi-1 and Phi-2: attention and MLP read one norm; biases everywhere, the head included."""
+
+from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architectures.llama import NAMES
+from pejax.interop.config import Config
+from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
+from pejax.models import Block, Norm, Text
+
+PHI = {
+    **{part: name for part, name in NAMES.items() if part not in ("gate", "norm_mlp")},
+    "norm": "model.final_layernorm",
+    **in_layer("model.layers.{n}.", o="self_attn.dense", up="mlp.fc1", down="mlp.fc2"),
+}
+
+
+def phi(c: Config) -> Text:
+    """Read PhiConfig."""
+    c.must("qk_layernorm", False)
+    norm = Norm("layer", c.number("layer_norm_eps", 1e-5), bias=True)
+    plain = mlp(c, "gelu_new", gated=False, bias=True)
+    block = Block(attention(c, bias="qkvo"), plain, norm, parallel="one")
+    return rotary_decoder(c, block, head(c, bias=True), types=layer_types(c), part=0.5)
+
+
+ARCHITECTURES = {"phi": Architecture(phi, PHI, "model.")}

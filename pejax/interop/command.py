@@ -1,0 +1,62 @@
+"""`python -m pejax.interop DIR`: what a folder holds, from config.json and the headers of its files alone."""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from pejax.interop.source import Source, carried_tensors, read_folder, skipped_rows
+from pejax.models.runs import runs
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and leave with status 2."""
+        print(f"error: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print what the folder on the command line holds; refuse, in one line, what `load` would refuse."""
+    parser = Parser(prog="python -m pejax.interop", description="What a Hugging Face folder holds.", allow_abbrev=False)
+    parser.add_argument("directory", help="holds config.json and safetensors files")
+    parser.add_argument("--ignore", default="", metavar="KEYS", help="keys of config.json that may be left unread: a,b")
+    options = parser.parse_args(arguments)
+    try:
+        source = read_folder(Path(options.directory), tuple(filter(None, options.ignore.split(","))))
+    except ValueError as refusal:
+        parser.error(str(refusal))
+    print("\n".join(describe(source)))
+
+
+def describe(source: Source) -> list[str]:
+    """Return the lines that say what a model is, what its encodings are and what is carried."""
+    record, tensors = source.record, source.tensors
+    count = sum(math.prod(tensor.shape) for name, tensor in tensors.items())
+    files, types = {tensor.file for tensor in tensors.values()}, sorted({tensor.dtype for tensor in tensors.values()})
+    kinds = list(dict.fromkeys(record.blocks))
+    letters = dict(zip(kinds, range(len(kinds)), strict=True))
+    pattern = " + ".join(
+        f"{repeats} x ({' '.join(f'kind {letters[block]}' for block in pattern)})"
+        for pattern, repeats in runs(record.blocks)
+    )
+    lines = [
+        f"{source.config['model_type']}: {count:,} numbers in {len(tensors)} tensors, {len(files)} file(s), "
+        f"{' and '.join(types)}",
+        f"vocab={record.vocab} width={record.width} length={record.length} layers={len(record.blocks)} "
+        f"causal={record.causal} embed_scale={record.embed_scale}",
+        f"embed_norm: {record.embed_norm}", f"norm: {record.norm}", f"head: {record.head}",
+        f"layers: {pattern}",
+    ]  # fmt: skip
+    lines += [f"kind {number}: {block}" for block, number in letters.items()]
+    for pe, extend in dict.fromkeys((block.attention.pe, block.attention.extend) for block in record.blocks):
+        own = [n for n, b in enumerate(record.blocks) if (b.attention.pe, b.attention.extend) == (pe, extend)]
+        lines.append(f"encoding: {pe}, extend {extend}: {len(own)} layer(s), from layer {own[0]}")
+    if source.head_copy is not None:
+        lines.append(f"tied: yes, unless {source.head_copy} differs from the table of token vectors")
+    lines += [f"carried: {name} {tensors[name].dtype} {tensors[name].shape}" for name in carried_tensors(source)]
+    return lines + [f"carried: the first {one.start} rows of {one.tensor}" for one in skipped_rows(source)]

@@ -1,0 +1,137 @@
+"""Folders of safetensors files: what is in them, without reading the values, and how they are written."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from pejax.interop.config import read_json
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+FLOATS = {"F32": np.dtype("float32"), "F16": np.dtype("float16"), "BF16": jnp.dtype("bfloat16")}
+"""The types of weights in safetensors files, and in NumPy."""
+
+
+class Tensor(NamedTuple):
+    """A tensor of a file.
+
+    Attributes:
+        file: its name in the folder.
+        dtype: as safetensors names it.
+        shape: its shape.
+    """
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def list_tensors(directory: Path) -> dict[str, Tensor]:
+    """Return the tensors in a folder, by name, from the headers of its files.
+
+    Raises:
+        ValueError: no weights, a file that is damaged or cannot be read, or an index that does not fit the files.
+    """
+    index = directory / INDEX
+    if not os.path.lexists(index):
+        if not os.path.lexists(directory / WEIGHTS):
+            raise ValueError(f"{directory} must hold {WEIGHTS} or {INDEX}, got neither")
+        return _list_file(directory, WEIGHTS)
+    placed = read_json(index).get("weight_map")
+    if not isinstance(placed, dict) or not placed:
+        raise ValueError(f"{index}: weight_map must be an object with entries, got {placed!r}")
+    for name, file in placed.items():
+        if not isinstance(file, str) or file != Path(file).name or file in ("", ".", ".."):
+            raise ValueError(f"{index}: weight_map.{name} must be the name of a file in this folder, got {file!r}")
+    found: dict[str, Tensor] = {}
+    for file in sorted(set(placed.values())):
+        found |= _list_file(directory, file)
+    actual = {name: tensor.file for name, tensor in found.items()}
+    for name in sorted(name for name in {*placed, *found} if placed.get(name) != actual.get(name)):
+        where = actual.get(name, "no file")
+        raise ValueError(f"{index}: weight_map must say where {name} is, in {where}, got {placed.get(name)}")
+    return found
+
+
+def _list_file(directory: Path, file: str) -> dict[str, Tensor]:
+    """Return the tensors of one file."""
+    with opened(directory / file) as weights:
+        slices = {name: weights.get_slice(name) for name in sorted(weights.keys())}
+        return {name: Tensor(file, one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file.
+
+    Raises:
+        ValueError: a file that is damaged or cannot be read.
+    """
+    try:
+        with safe_open(path, framework="numpy") as weights:
+            yield weights
+    except (SafetensorError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} must be a whole safetensors file, got {reason}") from None
+
+
+def reader(directory: Path, tensors: Mapping[str, Tensor]) -> Callable[[str, tuple[slice, ...]], np.ndarray]:
+    """Return the function `(name, index)` to the values of a tensor in that range."""
+
+    def read(name: str, index: tuple[slice, ...]) -> np.ndarray:
+        with opened(directory / tensors[name].file) as weights:
+            return weights.get_slice(name)[index] if tensors[name].shape else weights.get_tensor(name)
+
+    return read
+
+
+def write_folder(
+    directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], values: Callable[[str], np.ndarray]
+) -> None:
+    """Write config.json and the files of the tensors, in a temporary folder that is then renamed.
+
+    Args:
+        directory: must not exist, or be empty.
+        config: the content of config.json.
+        tensors: what to write into which file.
+        values: `name -> values`, called once per tensor.
+
+    Raises:
+        ValueError: a folder that is not empty, or a place where none can be made.
+    """
+    if os.path.lexists(directory) and not (directory.is_dir() and not any(directory.iterdir())):
+        raise ValueError(f"{directory} must be an empty folder or not exist, got something that is there")
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    except OSError as error:
+        raise ValueError(f"{directory} must be a folder that can be made, got {error.strerror}") from None
+    try:
+        files = sorted({tensor.file for tensor in tensors.values()})
+        size = 0
+        for file in files:
+            own = {name: values(name) for name, tensor in tensors.items() if tensor.file == file}
+            size += sum(array.nbytes for array in own.values())
+            save_file(own, partial / file, metadata={"format": "pt"})
+        if files != [WEIGHTS]:
+            placed = {name: tensor.file for name, tensor in sorted(tensors.items())}
+            _write_json(partial / INDEX, {"metadata": {"total_size": size}, "weight_map": placed})
+        _write_json(partial / "config.json", config)
+        partial.chmod(0o755)
+        partial.replace(directory)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,84 @@
+"""How the tensors of a file become a parameter, and back: reversible, without arithmetic.
+
+Linear layers of files are `(out, in)`, ours `(in, out)`. Files hold queries, keys and values in three tensors or in
+one; ours are columns grouped by key head (`SelfAttention`).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from pejax.models import Attention
+
+
+class Piece(NamedTuple):
+    """A tensor of a file, or a range of it.
+
+    Attributes:
+        tensor: its name.
+        shape: of the whole tensor.
+        axis: that the range is on.
+        start: where the range begins.
+        stop: where it ends.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    axis: int
+    start: int
+    stop: int
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """The range, as an index."""
+        return (slice(None),) * self.axis + (slice(self.start, self.stop),)
+
+
+def whole(tensor: str, *shape: int) -> Piece:
+    """Return a tensor as a piece."""
+    return Piece(tensor, shape, 0, 0, shape[0])
+
+
+class Layout(NamedTuple):
+    """A reversible change of order.
+
+    Attributes:
+        join: the pieces of a file to our parameter.
+        split: our parameter to the pieces.
+    """
+
+    join: Callable[[list[np.ndarray]], np.ndarray]
+    split: Callable[[np.ndarray], list[np.ndarray]]
+
+
+SAME = Layout(lambda pieces: pieces[0], lambda ours: [ours])
+TRANSPOSED = Layout(lambda pieces: pieces[0].T, lambda ours: [ours.T])
+
+
+def grouped_by_key_head(attention: Attention, letters: str, *, transposed: bool) -> Layout:
+    """Return the layout of `qkv`, whose columns are each key head's queries, its key and its value.
+
+    Args:
+        attention: its record.
+        letters: which of q, k and v the file has; biases of the others are 0.
+        transposed: whether the pieces are `(out, in)`.
+    """
+    group = attention.heads // attention.kv_heads
+    heads = {"q": slice(0, group), "k": slice(group, group + 1), "v": slice(group + 1, group + 2)}
+    turn = np.transpose if transposed else np.asarray
+
+    def join(pieces: list[np.ndarray]) -> np.ndarray:
+        columns = {letter: turn(piece) for letter, piece in zip(letters, pieces, strict=True)}
+        first = columns[letters[0]]
+        shape = (*first.shape[:-1], attention.kv_heads, group + 2, attention.head_dim)
+        ours = np.zeros(shape, first.dtype)
+        for letter, x in columns.items():
+            ours[..., heads[letter], :] = x.reshape(*shape[:-2], -1, attention.head_dim)
+        return ours.reshape(*first.shape[:-1], -1)
+
+    def split(ours: np.ndarray) -> list[np.ndarray]:
+        by_head = ours.reshape(*ours.shape[:-1], attention.kv_heads, group + 2, attention.head_dim)
+        return [turn(by_head[..., heads[letter], :].reshape(*ours.shape[:-1], -1)) for letter in letters]
+
+    return Layout(join, split)

@@ -1,0 +1,105 @@
+"""What the readers of several architectures share: the records of decoders with rotary or learned positions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pejax.interop.config import Config
+from pejax.interop.rope import LAYER_TYPES, head_channels, rope_from_config
+from pejax.models import Attention, Block, Head, Mlp, Norm, Text
+
+
+def mlp(c: Config, activation: str = "silu", *, key: str = "hidden_act", gated: bool = True, bias: bool = False) -> Mlp:
+    """Return the MLP; `activation` is the default of the config's key."""
+    return Mlp(c.count("intermediate_size"), c.activation(key, activation), gated, bias)
+
+
+def head(c: Config, *, tied: bool = False, bias: bool = False, cap: float | None = None) -> Head:
+    """Return the head; `tied` is the default of the config's key."""
+    return Head(c.flag("tie_word_embeddings", tied), bias, cap=cap)
+
+
+def layer_types(c: Config, default: Sequence[str] | None = None) -> list[str]:
+    """Return the type of attention of every layer, from `layer_types`, or the default, or "full_attention"."""
+    layers = c.count("num_hidden_layers")
+    types = c("layer_types", ["full_attention"] * layers if default is None else list(default))
+    if not isinstance(types, list) or len(types) != layers or not set(types) <= {*LAYER_TYPES}:
+        rule = f"layer_types must be num_hidden_layers={layers} names out of {', '.join(LAYER_TYPES)}"
+        raise ValueError(f"{c.where}: {rule}, got {str(types)[:80]}")
+    return types
+
+
+def attention(c: Config, **options: Any) -> Attention:
+    """Return the attention of all layers, without positions and windows; `options` are those of the record."""
+    heads = c.count("num_attention_heads")
+    return Attention(heads, c.count("num_key_value_heads", heads), head_channels(c), **options)
+
+
+def rotary_decoder(
+    c: Config,
+    block: Block,
+    head: Head,
+    *,
+    types: Sequence[str],
+    window: int | None = None,
+    rotated: Sequence[bool] = (),
+    bases: Mapping[str, float] = {"full_attention": 1e4},
+    part: float = 1.0,
+    pairing: str = "half",
+    embed_scale: float = 1.0,
+) -> Text:
+    """Return the record of a decoder with rotary positions.
+
+    Args:
+        c: the config.
+        block: of all layers, but for positions and windows. Its norm is also the last one.
+        head: of the model.
+        types: of every layer: "full_attention" or "sliding_attention".
+        window: of the layers with "sliding_attention".
+        rotated: whether a layer has positions. () = all have.
+        bases: the default of the base; with an entry for "sliding_attention", too, scaling is for the others alone.
+        part: the default of the rotated part of the channels of a head.
+        pairing: which channels are rotated together.
+        embed_scale: of `Text`.
+    """
+    if "sliding_attention" in types and window is None:
+        raise ValueError(f"{c.where} must have the key sliding_window where layers have sliding_attention, got none")
+
+    def layer(number: int, kind: str) -> Block:
+        base, slides = bases.get(kind, bases["full_attention"]), kind == "sliding_attention"
+        local = slides if "sliding_attention" in bases else None
+        pe, extend = rope_from_config(c, kind, pairing=pairing, base=base, part=part, local=local)
+        pe, extend = (pe, extend) if not rotated or rotated[number] else ("none", "none")
+        own = replace(block.attention, pe=pe, extend=extend, window=window if slides else None)
+        return replace(block, attention=own)
+
+    blocks, width = tuple(layer(number, kind) for number, kind in enumerate(types)), c.count("hidden_size")
+    length = c.count("max_position_embeddings")
+    return Text(c.count("vocab_size"), width, length, blocks, norm=block.norm, embed_scale=embed_scale, head=head)
+
+
+def alike(
+    c: Config,
+    block: Block,
+    *,
+    width: int,
+    layers: str,
+    length: int,
+    norm: Norm | None,
+    head: Head,
+    embed_norm: Norm | None = None,
+) -> Text:
+    """Return the record of a decoder whose layers are alike; `layers` is the key of their number."""
+    blocks = (block,) * c.count(layers)
+    return Text(c.count("vocab_size"), width, length, blocks, norm=norm, embed_norm=embed_norm, head=head)
+
+
+def channels_per_head(c: Config, width: int, heads: int) -> int:
+    """Return width / heads.
+
+    Raises:
+        ValueError: the heads do not divide the width.
+    """
+    if width % heads:
+        raise ValueError(f"{c.where}: the width must be a multiple of the heads, got {width} and {heads}")
+    return width // heads

@@ -1,0 +1,142 @@
+"""Which tensors of a file each parameter of a model is made of."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from flax import nnx
+
+from pejax.interop.architecture import Architecture
+from pejax.interop.layouts import SAME, TRANSPOSED, Layout, Piece, grouped_by_key_head, whole
+from pejax.models import Attention, Block, Decoder, Text
+
+PARTS = {
+    "embedding.table": "table", "embedding.types": "types", "stack.position.table_0": "position",
+    "stack.embed_norm": "embed_norm", "stack.norm": "norm", "head": "head", "head.dense": "dense",
+    "head.norm": "dense_norm", "attention.qkv": "qkv", "attention.out": "o", "attention.norm_q": "q_norm",
+    "attention.norm_k": "k_norm", "mlp.up": "up", "mlp.gate": "gate", "mlp.down": "down",
+}  # fmt: skip
+"""The parts of `Architecture.names` by the paths of our modules and parameters; norms in a layer have their names."""
+
+SUFFIXES = {"kernel": ".weight", "scale": ".weight", "bias": ".bias", "table": ".weight", "types": ".weight",
+            "table_0": ".weight"}  # fmt: skip
+"""What follows the name of a module in a file, by the name of our parameter."""
+
+
+class Slot(NamedTuple):
+    """A parameter, or one layer's row of a stacked one, and the pieces that it is made of.
+
+    Attributes:
+        path: of the parameter in the model's state.
+        row: of the layer; None = the parameter is not stacked.
+        pieces: in the order of the layout.
+        layout: how they are joined.
+    """
+
+    path: tuple[Any, ...]
+    row: int | None
+    pieces: tuple[Piece, ...]
+    layout: Layout
+
+
+def empty_model(record: Text) -> Decoder:
+    """Return the model of a record with shapes in place of arrays."""
+    return nnx.eval_shape(lambda: Decoder(record, rngs=nnx.Rngs(0)))
+
+
+def model_slots(record: Text, architecture: Architecture) -> list[Slot]:
+    """Return what every parameter of the model is made of.
+
+    Raises:
+        ValueError: a parameter that the architecture has no name for.
+    """
+    model = empty_model(record)
+    flat = dict(nnx.to_flat_state(nnx.state(model)))
+    layers = model.stack.layers
+    by_body = {body.number: body for body in layers.all_bodies}
+    slots = []
+    for path, variable in flat.items():
+        if path[:2] != ("stack", "layers"):
+            slots.append(_model_slot(record, architecture, path, variable.shape))
+            continue
+        number = int(str(path[2]).removeprefix("body_")) if path[2] != "blocks" else 0
+        own = path[path.index("blocks") + 1 :]
+        for row, layer in enumerate(by_body[number].layers):
+            pieces, layout = _in_layer(record.blocks[layer], architecture, own, layer, variable.shape[1:])
+            slots.append(Slot(path, row, pieces, layout))
+    return slots
+
+
+def expected_shapes(slots: list[Slot]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor that a model is made of, by name."""
+    return {piece.tensor: piece.shape for slot in slots for piece in slot.pieces}
+
+
+def _model_slot(record: Text, architecture: Architecture, path: tuple[Any, ...], shape: tuple[int, ...]) -> Slot:
+    """Return the slot of a parameter outside the layers."""
+    leaf = str(path[-1])
+    module = path if leaf in ("table", "types", "table_0") else path[:-1]
+    name = _name(architecture, PARTS.get(".".join(map(str, module))), path) + SUFFIXES[leaf]
+    if leaf == "kernel":
+        return Slot(path, None, (_matrix(name, shape, in_out=False),), TRANSPOSED)
+    if leaf == "table_0":
+        rows = architecture.skipped_rows
+        piece = Piece(name, (rows + shape[0], shape[1]), 0, rows, rows + shape[0])
+        return Slot(path, None, (piece,), SAME)
+    return Slot(path, None, (whole(name, *shape),), SAME)
+
+
+def _in_layer(
+    block: Block, architecture: Architecture, own: tuple[Any, ...], layer: int, shape: tuple[int, ...]
+) -> tuple[tuple[Piece, ...], Layout]:
+    """Return pieces and layout of a parameter of one layer; `own` is its path in the layer, `shape` its shape there."""
+    leaf = str(own[-1])
+    dotted = ".".join(map(str, own[:-1]))
+    part = PARTS.get(dotted, dotted)
+    named = lambda part: _name(architecture, part, own).format(n=layer) + SUFFIXES[leaf]
+    if part == "qkv":
+        return _qkv(block.attention, architecture, named, shape)
+    if leaf != "kernel":
+        return (whole(named(part), *shape),), SAME
+    if part in ("gate", "up") and "gate_up" in architecture.names:
+        (inputs, hidden), start = shape, shape[1] * (part == "up")
+        return (Piece(named("gate_up"), (2 * hidden, inputs), 0, start, start + hidden),), TRANSPOSED
+    return (_matrix(named(part), shape, architecture.in_out),), SAME if architecture.in_out else TRANSPOSED
+
+
+def _name(architecture: Architecture, part: str | None, path: tuple[Any, ...]) -> str:
+    """Return the name of a part in the file."""
+    if part is None or part not in architecture.names:
+        raise ValueError(f"names must have an entry for {part or '.'.join(map(str, path))}, got none")
+    return architecture.names[part]
+
+
+def _matrix(name: str, shape: tuple[int, ...], in_out: bool) -> Piece:
+    return whole(name, *(shape if in_out else shape[::-1]))
+
+
+def _qkv(
+    attention: Attention, architecture: Architecture, named: Any, shape: tuple[int, ...]
+) -> tuple[tuple[Piece, ...], Layout]:
+    """Return pieces and layout of the kernel or the bias of queries, keys and values."""
+    is_kernel = len(shape) == 2
+    letters = "".join(letter for letter in "qkv" if is_kernel or letter in attention.bias)
+    transposed = is_kernel and not architecture.in_out
+    if "qkv" in architecture.names and architecture.qkv_by_head:
+        return (_matrix(named("qkv"), shape, not transposed),), TRANSPOSED if transposed else SAME
+    layout = grouped_by_key_head(attention, letters, transposed=transposed)
+    sizes = {"q": attention.heads * attention.head_dim, **dict.fromkeys("kv", attention.kv_heads * attention.head_dim)}
+    of = lambda size: (size,) if not is_kernel else (size, shape[0]) if transposed else (shape[0], size)
+    if "qkv" not in architecture.names:
+        return tuple(whole(named(letter), *of(sizes[letter])) for letter in letters), layout
+    ends, axis = _ends([sizes[letter] for letter in "qkv"]), int(is_kernel and not transposed)
+    both = dict(zip("qkv", ends, strict=True))
+    total = of(sum(sizes.values()))
+    return tuple(Piece(named("qkv"), total, axis, *both[letter]) for letter in letters), layout
+
+
+def _ends(sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Return the start and the end of consecutive ranges of these sizes."""
+    start = 0
+    for size in sizes:
+        yield start, start + size
+        start += size

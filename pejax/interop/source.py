@@ -1,0 +1,171 @@
+"""What a model was read from, as far as saving needs it; folders are checked before a byte of weights is read."""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pejax._ops.checks import check_choice
+from pejax.interop.architecture import Architecture
+from pejax.interop.architectures import find_architecture
+from pejax.interop.config import Config, read_json
+from pejax.interop.files import FLOATS, WEIGHTS, Tensor, list_tensors
+from pejax.interop.layouts import Piece
+from pejax.interop.slots import Slot, expected_shapes, model_slots
+from pejax.models import Text
+
+TYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
+"""What older files of BERT have in norms."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model came from: what `save` needs beside its parameters.
+
+    Attributes:
+        config: the content of config.json.
+        record: the model that it describes, before any extension; tied where the file is.
+        tensors: the file, type and shape of every tensor, by name.
+        carried: the values of tensors that the model does not compute with: buffers, and rows of tables before the
+            first position.
+        head_copy: the tensor that repeats the table of token vectors. None = there is none.
+    """
+
+    config: Mapping[str, Any]
+    record: Text
+    tensors: Mapping[str, Tensor]
+    carried: Mapping[str, np.ndarray]
+    head_copy: str | None = None
+
+    @property
+    def architecture(self) -> Architecture:
+        """The entry of the table of architectures."""
+        return find_architecture(self.config.get("model_type"))
+
+    @functools.cached_property
+    def slots(self) -> list[Slot]:
+        """What the parameters are made of, by the names of the file."""
+        prefix = self.architecture.prefix
+        prefixed = any(name.startswith(prefix) for name in self.tensors)
+
+        def in_file(piece: Piece) -> Piece:
+            name = piece.tensor if prefixed else piece.tensor.removeprefix(prefix)
+            old = [name.removesuffix(new) + old for new, old in OLD_SUFFIXES.items() if name.endswith(new)]
+            return piece._replace(tensor=old[0] if old and old[0] in self.tensors else name)
+
+        slots = model_slots(self.record, self.architecture)
+        return [slot._replace(pieces=tuple(map(in_file, slot.pieces))) for slot in slots]
+
+
+def read_config(config: Mapping[str, Any], ignore: Sequence[str] = ()) -> Text:
+    """Return the record that a config.json describes.
+
+    Args:
+        config: its content.
+        ignore: keys that may be left unread.
+
+    Raises:
+        ValueError: an architecture that is not known, a key that is missing or unread, or a value that is not computed.
+    """
+    architecture = find_architecture(config.get("model_type"))
+    c = Config(config)
+    record = architecture.read(c)
+    c.close((*architecture.inert, *ignore))
+    return record
+
+
+def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> Source:
+    """Return the source of a new model, which `save` then writes for others to read.
+
+    Args:
+        config: what its config.json is to hold: `model_type` and the sizes.
+        dtype: of the tensors in the file: "float32", "bfloat16" or "float16".
+
+    Raises:
+        ValueError: a config that `load` would refuse, or an unknown type.
+
+    Examples:
+        >>> sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        >>> config = {"model_type": "llama", "vocab_size": 97, "max_position_embeddings": 64, **sizes}
+        >>> source_from_config(config).record.blocks[0].attention.pe
+        "rope(base=10000.0, pairing='half')"
+    """
+    check_choice("dtype", dtype, tuple(TYPES))
+    record = read_config(config)
+    slots = model_slots(record, find_architecture(config.get("model_type")))
+    tensors = {name: Tensor(WEIGHTS, TYPES[dtype], shape) for name, shape in expected_shapes(slots).items()}
+    source = Source(dict(config), record, tensors, {})
+    zeros = lambda one: np.zeros((one.start, *one.shape[1:]), FLOATS[TYPES[dtype]])
+    return replace(source, carried={one.tensor: zeros(one) for one in skipped_rows(source)})
+
+
+def read_folder(directory: Path, ignore: Sequence[str] = ()) -> Source:
+    """Return the source of a folder, checked but for the values of its tensors: `carried` is empty.
+
+    A head that the config ties and the file has is taken for a copy, which `load` compares. BERT's head is left out
+    where the file has none.
+
+    Raises:
+        ValueError: what `load` refuses.
+    """
+    config = read_json(directory / "config.json")
+    record, architecture = read_config(config, ignore), find_architecture(config.get("model_type"))
+    tensors = list_tensors(directory)
+    head, dense = (architecture.names.get(part, "") + ".weight" for part in ("head", "dense"))
+    if "dense" in architecture.names and dense not in tensors:
+        record = replace(record, head=None)
+    if head not in tensors and "tie_word_embeddings" not in config and record.head is not None:
+        record = replace(record, head=replace(record.head, tied=True))
+    copied = head in tensors and record.head is not None and record.head.tied
+    source = Source(config, record, tensors, {}, head if copied else None)
+    _check_tensors(directory, source)
+    return source
+
+
+def carried_tensors(source: Source) -> list[str]:
+    """Return the names of the tensors that are carried whole."""
+    pattern = source.architecture.ignored
+    return [name for name in source.tensors if pattern and re.search(pattern, name)]
+
+
+def skipped_rows(source: Source) -> list[Piece]:
+    """Return the tables whose first rows, before the start of the piece, are carried."""
+    pieces = [slot.pieces[0] for slot in source.slots if slot.path[-1] == "table_0"]
+    return [piece for piece in pieces if piece.start]
+
+
+def untied(source: Source) -> Source:
+    """Return the source of a model whose head turned out to be no copy of the table."""
+    assert source.record.head is not None
+    record = replace(source.record, head=replace(source.record.head, tied=False))
+    return replace(source, record=record, config={**source.config, "tie_word_embeddings": False}, head_copy=None)
+
+
+def _check_tensors(directory: Path, source: Source) -> None:
+    """Raise ValueError for a missing, extra, misshapen or mistyped tensor."""
+    expected, tensors = expected_shapes(source.slots), source.tensors
+    if source.head_copy is not None:
+        expected[source.head_copy] = (source.record.vocab, source.record.width)
+    missing = [name for name in expected if name not in tensors]
+    if missing:
+        raise ValueError(f"{directory} must hold the tensor {missing[0]}, got none{_more(missing)}")
+    carried = {*carried_tensors(source)}
+    extra = [name for name in tensors if name not in expected and name not in carried]
+    if extra:
+        where = f"{directory / tensors[extra[0]].file}"
+        raise ValueError(f"{where} must hold no tensor that nothing reads, got {extra[0]}{_more(extra)}")
+    for name, shape in expected.items():
+        file, dtype, found = tensors[name]
+        if found != shape:
+            raise ValueError(f"{directory / file}: {name} must have shape {shape} by config.json, got {found}")
+        if dtype not in FLOATS:
+            raise ValueError(f"{directory / file}: {name} must have the type {' or '.join(FLOATS)}, got {dtype}")
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""

@@ -1,0 +1,145 @@
+"""Loads and saves models as Hugging Face folders: config.json and safetensors files."""
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from pejax._ops.checks import check_choice
+from pejax.interop.files import FLOATS, reader, write_folder
+from pejax.interop.slots import empty_model
+from pejax.interop.source import Source, carried_tensors, read_folder, skipped_rows, untied
+from pejax.models import Decoder, Text
+from pejax.models.model_records import DTYPES
+
+
+def load(
+    directory: str | os.PathLike[str],
+    *,
+    extend: str | None = None,
+    dtype: str = "float32",
+    ignore: Sequence[str] = (),
+) -> tuple[Decoder, Source]:
+    """Load a model from a Hugging Face folder.
+
+    Args:
+        directory: holds config.json and model.safetensors, or several safetensors files and their index.
+        extend: an extension of the encodings, such as "yarn(factor=4)" or "log_n", added to the file's own. None = the
+            file's own.
+        dtype: of the computation, "float32" or "bfloat16"; parameters are float32.
+        ignore: keys of config.json that may be left unread.
+
+    Returns:
+        The model, and the source that `save` needs.
+
+    Raises:
+        ValueError: an unknown architecture; a key of config.json that is missing, unread or asks for what is not
+            computed; a tensor that is missing, extra, misshapen or mistyped; a damaged file; an extension that the
+            encoding refuses.
+    """
+    check_choice("dtype", dtype, DTYPES)
+    folder = Path(directory)
+    source = read_folder(folder, ignore)
+    read = reader(folder, source.tensors)
+    if source.head_copy is not None and not _same_bytes(read(source.head_copy, ()), read(_table(source), ())):
+        source = untied(source)
+    carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
+    carried |= {one.tensor: np.array(read(one.tensor, (slice(0, one.start),))) for one in skipped_rows(source)}
+    record = replace(source.record if extend is None else _extended(source.record, extend), dtype=dtype)
+    graph, state = nnx.split(empty_model(record))
+    by_path = defaultdict(list)
+    for slot in source.slots:
+        by_path[slot.path].append(slot)
+    flat = []
+    for path, variable in nnx.to_flat_state(state):
+        value = np.empty(variable.shape, np.float32)
+        for slot in by_path[path]:
+            joined = slot.layout.join([read(one.tensor, one.index) for one in slot.pieces])
+            value[... if slot.row is None else slot.row] = joined
+        flat.append((path, variable.replace(jnp.asarray(value))))
+    return nnx.merge(graph, nnx.from_flat_state(flat)), replace(source, carried=carried)
+
+
+def save(model: Decoder, directory: str | os.PathLike[str], source: Source) -> None:
+    """Save a model as a Hugging Face folder, which appears whole or not at all.
+
+    Tensors have the names, types and files of the source.
+
+    Args:
+        model: of the record of the source.
+        directory: must not exist, or be empty.
+        source: from `load`, or from `source_from_config`.
+
+    Raises:
+        ValueError: a model that is not what the config of the source describes, a value that the type of the file
+            cannot hold, or a folder that is there and not empty.
+    """
+    names = [one.name for one in fields(Text) if one.name != "dtype"]
+    different = [name for name in names if getattr(model.record, name) != getattr(source.record, name)]
+    if different:
+        rule = "the model must be what the config of the source describes (one without extend) to be saved"
+        raise ValueError(f"{rule}, got another {' and '.join(different)}")
+    params = dict(nnx.to_flat_state(nnx.state(model)))
+    makers = defaultdict(list)
+    for slot in source.slots:
+        for number, piece in enumerate(slot.pieces):
+            makers[piece.tensor].append((slot, number))
+
+    def values(name: str) -> np.ndarray:
+        tensor = source.tensors[name]
+        if name not in makers and name != source.head_copy:
+            return source.carried[name]
+        value = np.empty(tensor.shape, FLOATS[tensor.dtype])
+        if name in source.carried:
+            value[: len(source.carried[name])] = source.carried[name]
+        for slot, number in makers[_table(source) if name == source.head_copy else name]:
+            ours = np.asarray(params[slot.path][...])
+            part = slot.layout.split(ours if slot.row is None else ours[slot.row])[number]
+            value[slot.pieces[number].index] = _narrowed(name, part, value.dtype)
+        return value
+
+    write_folder(Path(directory), source.config, source.tensors, values)
+
+
+def _extended(record: Text, extend: str) -> Text:
+    """Return the record in which every layer with an encoding has this extension, too."""
+
+    def joined(own: object) -> str:
+        return extend if own == "none" else f"{own}+{extend}"
+
+    blocks = tuple(
+        block
+        if block.attention.pe == "none"
+        else replace(block, attention=replace(block.attention, extend=joined(block.attention.extend)))
+        for block in record.blocks
+    )
+    return replace(record, blocks=blocks)
+
+
+def _table(source: Source) -> str:
+    """Return the name of the table of token vectors in the file."""
+    return next(slot.pieces[0].tensor for slot in source.slots if slot.path == ("embedding", "table"))
+
+
+def _same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
+    as_integers = lambda x: x.view(f"u{x.dtype.itemsize}")
+    return one.dtype == other.dtype and np.array_equal(as_integers(one), as_integers(other))
+
+
+def _narrowed(name: str, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return values in the type of the file.
+
+    Raises:
+        ValueError: a finite value that becomes infinite.
+    """
+    with np.errstate(over="ignore"):
+        narrow = value.astype(dtype)
+    if dtype != value.dtype and np.any(np.isinf(narrow) & np.isfinite(value)):
+        largest = np.max(np.abs(value))
+        raise ValueError(f"{name} must fit into the type of the file, {dtype}, got a value of magnitude {largest:.3g}")
+    return narrow

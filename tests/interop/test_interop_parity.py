@@ -1,0 +1,112 @@
+"""Loaded and saved models against transformers: logits of random models of every architecture, padded and long.
+
+`pytest -n 0 -m parity tests/interop -rP` prints the largest difference of each.
+"""
+
+import inspect
+import warnings
+
+import numpy as np
+import pytest
+from hub_folders import CONFIGS, run, tensors
+from peers import peer
+
+from pejax.interop import load, save
+from pejax.interop.architectures import ARCHITECTURES
+
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+def maker(name: str):
+    """Return the class of transformers that makes and loads such a model."""
+    kind = "AutoModelForMaskedLM" if "bert" in name else "AutoModelForCausalLM"
+    return getattr(peer("transformers"), kind)
+
+
+def made(folders, name: str):
+    """Return a random model of transformers, and the folder it is saved in."""
+    torch, transformers = peer("torch"), peer("transformers")
+    config = dict(CONFIGS[name])
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
+    model = maker(name).from_config(config, attn_implementation="eager").eval()
+    shifted = "gemma" in name
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            is_factor = path.endswith("weight") and (parameter.ndim == 1 or "_norm" in path)
+            parameter.normal_(std=0.1 if is_factor else 0.2)
+            if is_factor and not shifted:
+                parameter += 1.0
+    folder = folders / name.replace(", ", "_")
+    if not folder.exists():
+        model.save_pretrained(folder)
+    return model, folder
+
+
+def logits(model, ids, mask=None):
+    """Return the logits of transformers; positions count the tokens that are not padding."""
+    torch = peer("torch")
+    options = {}
+    if mask is not None:
+        options["attention_mask"] = torch.as_tensor(mask)
+        if "position_ids" in inspect.signature(model.forward).parameters:
+            first = 2 if model.config.model_type == "roberta" else 0  # its positions are rows of the table
+            options["position_ids"] = torch.as_tensor(first + np.maximum(np.cumsum(mask, axis=1) - 1, 0))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model(torch.as_tensor(ids), use_cache=False, **options).logits.numpy()
+
+
+def ids_of(length: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(2, 97, (2, length))
+
+
+def test_every_architecture_is_compared():
+    assert {config["model_type"] for config in CONFIGS.values()} == {*ARCHITECTURES}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_are_those_of_transformers(name, folders):
+    theirs, folder = made(folders, name)
+    ours, _ = load(folder)
+    length = 40
+    ids = ids_of(length)
+    expected = logits(theirs, ids)
+    assert np.std(expected) > 0.1
+    difference = np.max(np.abs(run(ours, ids) - expected))
+    print(f"largest difference: {name}: {difference:.1e} of a standard deviation of {np.std(expected):.2f}")
+    assert difference < 1e-4 + 1e-7 * length
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_padding_on_either_side_changes_nothing(name, folders):
+    theirs, folder = made(folders, name)
+    ours, _ = load(folder)
+    ids, mask = ids_of(14), np.ones((2, 14), int)
+    mask[0, :4], mask[1, 10:] = 0, 0
+    seen = mask.astype(bool)
+    difference = np.abs(run(ours, ids, mask) - logits(theirs, ids, mask))[seen]
+    assert np.max(difference) < 1e-4
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_is_saved_is_what_transformers_saved(name, folders, tmp_path):
+    theirs, folder = made(folders, name)
+    save(*_order(load(folder), tmp_path / "out"))
+    before, after = tensors(folder), tensors(tmp_path / "out")
+    assert before.keys() == after.keys()
+    for key, value in before.items():
+        assert value.dtype == after[key].dtype
+        assert value.tobytes() == after[key].tobytes(), key
+    again = maker(name).from_pretrained(tmp_path / "out", attn_implementation="eager").eval()
+    np.testing.assert_array_equal(logits(again, ids_of(9)), logits(theirs, ids_of(9)))
+
+
+def _order(loaded, out):
+    model, source = loaded
+    return model, out, source

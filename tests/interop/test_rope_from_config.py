@@ -1,0 +1,91 @@
+"""Rotary encodings as config.json says them: old keys and new ones, as text that makes the encoding."""
+
+import re
+
+import numpy as np
+import pytest
+from hub_folders import CONFIGS
+
+from pejax import Dims, make_encoding
+from pejax.interop import rope_from_config, source_from_config
+
+HEADS = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 64}
+PLAIN = "rope(base=10000.0, pairing='half')"
+FACTORS = {"long_factor": [2.0] * 8, "short_factor": [1] * 8}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+LONG = f"long_factors={(2.0,) * 8}, short_factors={(1.0,) * 8}"
+
+CASES = {
+    "nothing": ({}, PLAIN, "none"),
+    "flat base": ({"rope_theta": 5e5}, "rope(base=500000.0, pairing='half')", "none"),
+    "an integer": ({"rope_theta": 300}, "rope(base=300.0, pairing='half')", "none"),
+    "NeoX": ({"rotary_emb_base": 200, "rotary_pct": 0.25}, "rope(base=200.0, pairing='half', rotary_dim=4)", "none"),
+    "a part": ({"partial_rotary_factor": 0.75}, "rope(base=10000.0, pairing='half', rotary_dim=12)", "none"),
+    "head_dim": ({"head_dim": 20, "partial_rotary_factor": 0.5},
+                 "rope(base=10000.0, pairing='half', rotary_dim=10)", "none"),
+    "new": ({"rope_parameters": {"rope_type": "default", "rope_theta": 7.0, "partial_rotary_factor": 0.5}},
+            "rope(base=7.0, pairing='half', rotary_dim=8)", "none"),
+    "type": ({"rope_scaling": {"type": "linear", "factor": 2}}, PLAIN, "linear(factor=2.0)"),
+    "rope_type": ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, PLAIN, "linear(factor=2.0)"),
+    "dynamic": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, PLAIN,
+                "dynamic_ntk(trained_length=64, factor=2.0)"),
+    "yarn": ({"rope_scaling": {"type": "yarn", "original_max_position_embeddings": 16, "truncate": False,
+                               "beta_fast": 16, "attention_factor": 1.5}}, PLAIN,
+             "yarn(trained_length=16, factor=4.0, attention_factor=1.5, beta_fast=16.0, truncate=False)"),
+    "llama3": ({"rope_scaling": {"rope_type": "llama3", **LLAMA3}}, PLAIN,
+               "llama3(trained_length=16, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)"),
+    "longrope": ({"rope_scaling": {"type": "longrope", **FACTORS}, "original_max_position_embeddings": 32}, PLAIN,
+                 f"longrope(trained_length=32, factor=2.0, {LONG})"),
+    "su": ({"rope_scaling": {"type": "su", **FACTORS, "attention_factor": 1.25},
+            "original_max_position_embeddings": 32}, PLAIN,
+           f"longrope(trained_length=32, factor=2.0, attention_factor=1.25, {LONG})"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_keys_give_the_encoding_and_its_extension(name):
+    keys, pe, extend = CASES[name]
+    assert rope_from_config({**HEADS, **keys}) == (pe, extend)
+    dims = Dims(heads=4, head_dim=keys.get("head_dim", 16), extent=64, causal=True)
+    encoding = make_encoding(pe, dims, extend)
+    assert encoding is make_encoding(encoding.spec, dims)  # the text says all of it
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_each_layer_type_has_its_own(old):
+    flat = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    nested = {"rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }}  # fmt: skip
+    config = {**HEADS, **(flat if old else nested)}
+    assert rope_from_config(config, "sliding_attention") == (PLAIN, "none")
+    assert rope_from_config(config, "full_attention") == ("rope(base=1000000.0, pairing='half')", "linear(factor=8.0)")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"rope_scaling": {"type": "mrope"}}, "config.json: rope_scaling: rope_type must be one of default, linear,"),
+        ({"rope_scaling": {"type": "linear"}}, "config.json: rope_scaling must have the key factor, got none"),
+        ({"rope_scaling": {"type": "linear", "factor": "2"}}, "rope_scaling: factor must be a number, got '2'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0, "beta": 3}}, "change nothing, got beta = 3"),
+        ({"rope_scaling": [1]}, "config.json: rope_scaling must be an object, got [1]"),
+        ({"rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 3.0}}, "rope_scaling must be absent"),
+        ({"rope_parameters": {"sliding_attention": {}}}, "rope_parameters must have an entry for None"),
+        ({"hidden_size": 63}, "hidden_size must be a multiple of num_attention_heads=4, got 63"),
+    ],
+)
+def test_what_is_not_understood_is_refused(keys, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        rope_from_config({**HEADS, **keys})
+
+
+def test_models_read_old_keys_and_new_ones_alike():
+    old = CONFIGS["llama, llama3"]
+    new = {key: value for key, value in old.items() if key not in ("rope_theta", "rope_scaling")}
+    new["rope_parameters"] = {"rope_theta": old["rope_theta"], **old["rope_scaling"]}
+    assert source_from_config(new).record == source_from_config(old).record
+    local = source_from_config(CONFIGS["gemma3_text"]).record.blocks
+    bases = [float(re.search(r"base=([\d.]+)", block.attention.pe)[1]) for block in local]
+    np.testing.assert_array_equal(bases, [100.0, 100.0, 3000.0])

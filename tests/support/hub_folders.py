@@ -1,0 +1,119 @@
+"""Small Hugging Face folders: configs of every architecture, and folders of random weights written by pejax."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from safetensors.numpy import load_file, save_file
+
+from pejax.interop import Source, save, source_from_config
+from pejax.models import Decoder
+
+SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 64, "rope_theta": 500.0, "pad_token_id": 0}  # fmt: skip
+LEARNED = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 48}
+ENCODER = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+           "num_attention_heads": 4, "max_position_embeddings": 48}  # fmt: skip
+PER_TYPE = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 3000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+}
+LONGROPE = {
+    "rope_type": "longrope", "long_factor": [1.5, 2.0, 4.0, 8.0], "short_factor": [1.0, 1.1, 1.2, 1.5],
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+
+
+def _llama(**options: Any) -> dict[str, Any]:
+    return {"model_type": "llama", **SIZES, "max_position_embeddings": 16, **options}
+
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama", **SIZES},
+    "llama, biases": {"model_type": "llama", **SIZES, "attention_bias": True, "mlp_bias": True, "head_dim": 10},
+    "llama, tied": {"model_type": "llama", **SIZES, "tie_word_embeddings": True},
+    "llama, linear": _llama(rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    "llama, dynamic": _llama(rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
+    "llama, yarn": _llama(rope_scaling=YARN, max_position_embeddings=64),
+    "llama, llama3": _llama(rope_scaling=LLAMA3, max_position_embeddings=64),
+    "mistral": {"model_type": "mistral", **SIZES, "sliding_window": 9},
+    "qwen2": {"model_type": "qwen2", **SIZES},
+    "qwen2, windows": {"model_type": "qwen2", **SIZES, "use_sliding_window": True, "sliding_window": 7,
+                       "max_window_layers": 1},
+    "qwen3": {"model_type": "qwen3", **SIZES, "head_dim": 12},
+    "smollm3": {"model_type": "smollm3", **SIZES, "no_rope_layers": [1, 0], "tie_word_embeddings": True},
+    "gpt2": {"model_type": "gpt2", **LEARNED},
+    "gpt_neox": {"model_type": "gpt_neox", **{k: v for k, v in SIZES.items() if k != "num_key_value_heads"},
+                 "rotary_pct": 0.5},
+    "gemma2": {"model_type": "gemma2", **SIZES, "head_dim": 12, "query_pre_attn_scalar": 20, "sliding_window": 7},
+    "gemma3_text": {"model_type": "gemma3_text", **{k: v for k, v in SIZES.items() if k != "rope_theta"},
+                    "head_dim": 12, "num_hidden_layers": 3, "sliding_window": 7, "query_pre_attn_scalar": 20,
+                    "rope_parameters": PER_TYPE, "layer_types": ["sliding_attention", "sliding_attention",
+                                                                 "full_attention"]},
+    "olmo2": {"model_type": "olmo2", **SIZES},
+    "phi3": {"model_type": "phi3", **SIZES, "sliding_window": 9},
+    "phi3, longrope": {"model_type": "phi3", **SIZES, "rope_scaling": LONGROPE,
+                       "original_max_position_embeddings": 16},
+    "starcoder2": {"model_type": "starcoder2", **SIZES, "sliding_window": 9},
+    "bloom": {"model_type": "bloom", "vocab_size": 97, "hidden_size": 36, "n_layer": 2, "n_head": 6},
+    "mpt": {"model_type": "mpt", "vocab_size": 97, "d_model": 36, "n_layers": 2, "n_heads": 6, "max_seq_len": 64},
+    "opt": {"model_type": "opt", "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "ffn_dim": 48,
+            "num_attention_heads": 4, "max_position_embeddings": 48, "word_embed_proj_dim": 32},
+    "gptj": {"model_type": "gptj", **LEARNED, "rotary_dim": 4},
+    "phi": {"model_type": "phi", **SIZES},
+    "cohere": {"model_type": "cohere", **SIZES, "logit_scale": 0.5},
+    "bert": {"model_type": "bert", **ENCODER},
+    "roberta": {"model_type": "roberta", **ENCODER, "max_position_embeddings": 50, "pad_token_id": 1},
+    "cohere, norms": {"model_type": "cohere", **SIZES, "logit_scale": 0.5, "use_qk_norm": True},
+}  # fmt: skip
+
+
+def drawn(source: Source, seed: int = 0) -> Decoder:
+    """Return a model in which every parameter is drawn; the factors of norms are 1 ± 0.1."""
+    draw = np.random.default_rng(seed)
+    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(source.record, rngs=nnx.Rngs(0))))
+
+    def values(path, variable):
+        noise = draw.normal(size=variable.shape)
+        factors = path[-1] == "scale"
+        offset = 1.0 - source.record.blocks[0].norm.offset if factors else 0.0
+        return variable.replace(jnp.asarray(offset + (0.1 if factors else 0.2) * noise, jnp.float32))
+
+    flat = [(path, values(path, variable)) for path, variable in nnx.to_flat_state(state)]
+    return nnx.merge(graph, nnx.from_flat_state(flat))
+
+
+def write(folder: Path, name: str = "llama", dtype: str = "float32", **options: Any) -> Path:
+    """Write the folder of a config of `CONFIGS`, with other values of some keys, and return it."""
+    source = source_from_config({**CONFIGS[name], **options}, dtype=dtype)
+    save(drawn(source), folder, source)
+    return folder
+
+
+def tensors(folder: Path) -> dict[str, np.ndarray]:
+    """Return the tensors of a folder with one file."""
+    return load_file(folder / "model.safetensors")
+
+
+def rewrite(folder: Path, values: dict[str, np.ndarray], **config: Any) -> Path:
+    """Write other tensors, and other values of keys of config.json, into a folder."""
+    save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
+    return folder
+
+
+def run(model: Decoder, ids: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    """Return the logits, from a compiled program."""
+    graph, params = nnx.split(model)
+    segments = None if mask is None else jnp.asarray(mask)
+    return np.asarray(jax.jit(lambda params: nnx.merge(graph, params)(jnp.asarray(ids), segment_ids=segments))(params))
