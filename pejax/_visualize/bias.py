@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Float
 
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, pair_bias
+from pejax._encoding import Encoding, Params
 from pejax._visualize.layer import (
     bias_of,
+    bias_of_pairs,
     check_axes,
     check_hooks,
     extent_of,
@@ -189,8 +190,7 @@ def _by_distance(
     encoding: Encoding, dims: Dims, params: Params, length: int
 ) -> tuple[np.ndarray, Float[np.ndarray, "H R"]]:
     """Return distances and the bias of each head there, read from the pairs of the last query (or the middle one)."""
-    hook = pair_bias(encoding)
-    assert hook is not None  # checked by the caller
+    hook = bias_of_pairs("plot_bias_curves", encoding)
     if encoding.relative_keys is not None or encoding.relative_values is not None:
         refuse("plot_bias_curves", "the bias must read positions alone", "one that reads queries")
     size = length if encoding.causal else 2 * length - 1

@@ -4,12 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, pair_bias, split_params
+from pejax._encoding import Encoding, Params, split_params
 from pejax._encodings.shaw import shaw_logits
 from pejax._encodings.t5 import t5_bucket
 from pejax._visualize.bias import _maps
 from pejax._visualize.layer import (
     bias_of,
+    bias_of_pairs,
     check_axes,
     check_count,
     check_hooks,
@@ -188,8 +189,7 @@ def plot_transformer_xl_terms(
     chosen(picture, "head", [head], dims.heads, 1)
     layer = make_layer(encoding, dims, params, extent, seed=seed)
     q, k = turned(encoding, layer)
-    hook, none = pair_bias(encoding), jnp.zeros_like(q)
-    assert hook is not None  # relative_keys comes with a bias
+    hook, none = bias_of_pairs(picture, encoding), jnp.zeros_like(q)
     at = lambda q, k: head_by_head(hook, layer.params, q, k, layer.positions)[head]
     position = at(none, none)
     terms = {

@@ -18,6 +18,7 @@ from pejax._encoding import (
     Params,
     adapt,
     init_params,
+    named,
     pair_bias,
     rotate_keys,
     rotate_queries,
@@ -71,6 +72,14 @@ def check_hooks(picture: str, encoding: Encoding, *hooks: str) -> None:
         found = [name for name, hook in zip(encoding._fields, encoding, strict=True) if callable(hook)]
         own = [name for name in found if name not in ("init", "init_layer", "constants", "adapt")]
         refuse(picture, f"the encoding must have {' or '.join(hooks)}", ", ".join(own) or "an encoding without hooks")
+
+
+def bias_of_pairs(picture: str, encoding: Encoding) -> Callable[[Params, Array, Array, Array, Array], Array]:
+    """Return the bias of an encoding as a function of positions; refuse an encoding without one."""
+    hook = pair_bias(encoding)
+    if hook is None:
+        refuse(picture, "the encoding must have a bias", named(encoding))
+    return hook
 
 
 def check_width(picture: str, dims: Dims) -> None:

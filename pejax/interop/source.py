@@ -141,8 +141,8 @@ def skipped_rows(source: Source) -> list[Piece]:
 
 def untied(source: Source) -> Source:
     """Return the source of a model whose head turned out to be no copy of the table."""
-    assert source.record.head is not None
-    record = replace(source.record, head=replace(source.record.head, tied=False))
+    head = source.record.head
+    record = source.record if head is None else replace(source.record, head=replace(head, tied=False))
     return replace(source, record=record, config={**source.config, "tie_word_embeddings": False}, head_copy=None)
 
 

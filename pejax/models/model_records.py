@@ -80,9 +80,7 @@ class TextPair:
     @property
     def attention(self) -> Attention:
         """Cross-attention, which is the same in all layers."""
-        cross = self.decoder.blocks[0].cross
-        assert cross is not None
-        return cross
+        return next(block.cross for block in self.decoder.blocks if block.cross is not None)
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,9 @@ def test_a_config_that_does_not_fit(keys, message, folder):
 
 
 def test_a_key_may_be_ignored(folder):
-    configured(folder, residual_multiplier=1.0)
-    load(folder, ignore=("residual_multiplier",))
+    assert "residual_multiplier" in refused(configured(folder, residual_multiplier=1.0))
+    _, source = load(folder, ignore=("residual_multiplier",))
+    assert source.config["residual_multiplier"] == 1.0
 
 
 def test_a_head_that_the_config_says_is_there(folder):

@@ -111,7 +111,7 @@ def probes_of(runs: Sequence[Run], console: Console) -> tuple[dict[Path, Probe],
             console.print(f"reading the weights of {run.place} ({number} of {len(runs)}) ...", markup=False)
             try:
                 kept = measure(run.config, run, console)
-            except Exception as wrong:  # any damage of a checkpoint, or data that are no longer there
+            except (OSError, RuntimeError, ValueError) as wrong:  # a damaged checkpoint, or data that are not there
                 reasons[run.place] = " ".join(f"{type(wrong).__name__}: {wrong}".split())
                 continue
             _keep(run.folder, kept, console)
