@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pejax.interop.config import Config
-from pejax.models import Text
+from pejax.models import Picture, Text
 
 
 class Architecture(NamedTuple):
@@ -18,16 +18,21 @@ class Architecture(NamedTuple):
             - `table`, `position`, `types`, `embed_norm`, `norm`, `head`, and of BERT's head `dense` and `dense_norm`;
             - in a layer `norm_attention`, `norm_mlp`, and those with `_after` and `_sum` of other orders, `q_norm`,
               `k_norm`, `q`, `k`, `v` or `qkv`, one tensor of all three, `o`, `up`, `down`, and `gate`, or `gate_up` in
-              place of both.
+              place of both; `gated_down` in place of `down` where the MLP is gated; `scale_attention`, `scale_mlp`;
+            - of a vision transformer `patch`, `embed_norm`, `norm`, `head`, and, as whole names, `cls`, `registers` and
+              `position`; `cls_head` and `distilled_head` where CLS and the first register have a head each.
         prefix: of names, which a file may have or not. "" = there is none.
         inert: keys of its config.json that change nothing, beside those of `pejax.interop.config.INERT`.
         ignored: a regular expression of tensors that are carried and not computed with. "" = there are none.
         in_out: whether linear layers are `(in, out)`, as GPT-2's.
         qkv_by_head: whether the rows of `qkv` are grouped by key head, as ours; else all queries come first.
-        skipped_rows: rows before the first position in the table of positions.
+        skipped_rows: rows before the first position in the table of positions; in vision transformers, the rows that
+            are added to CLS and the registers.
+        batched: whether tokens and tables of positions of a vision transformer have a first axis of length 1.
+        flat_patches: whether the kernel of the patches is that of a linear layer, not of a convolution.
     """
 
-    read: Callable[[Config], Text]
+    read: Callable[[Config], Text | Picture]
     names: Mapping[str, str]
     prefix: str = ""
     inert: tuple[str, ...] = ()
@@ -35,6 +40,8 @@ class Architecture(NamedTuple):
     in_out: bool = False
     qkv_by_head: bool = False
     skipped_rows: int = 0
+    batched: bool = False
+    flat_patches: bool = False
 
 
 def in_layer(prefix: str, **names: str) -> dict[str, str]:

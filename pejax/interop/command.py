@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from pejax.interop.source import Source, carried_tensors, read_folder, skipped_rows
+from pejax.interop.source import Source, carried_tensors, read_folder, skipped_rows, tokens_with_rows
+from pejax.models import Picture, Text
 from pejax.models.runs import runs
 
 
@@ -47,10 +48,7 @@ def describe(source: Source) -> list[str]:
     lines = [
         f"{source.config['model_type']}: {count:,} numbers in {len(tensors)} tensors, {len(files)} file(s), "
         f"{' and '.join(types)}",
-        f"vocab={record.vocab} width={record.width} length={record.length} layers={len(record.blocks)} "
-        f"causal={record.causal} embed_scale={record.embed_scale}",
-        f"embed_norm: {record.embed_norm}", f"norm: {record.norm}", f"head: {record.head}",
-        f"layers: {pattern}",
+        *(_picture(record) if isinstance(record, Picture) else _text(record)), f"layers: {pattern}",
     ]  # fmt: skip
     lines += [f"kind {number}: {block}" for block, number in letters.items()]
     for pe, extend in dict.fromkeys((block.attention.pe, block.attention.extend) for block in record.blocks):
@@ -59,4 +57,25 @@ def describe(source: Source) -> list[str]:
     if source.head_copy is not None:
         lines.append(f"tied: yes, unless {source.head_copy} differs from the table of token vectors")
     lines += [f"carried: {name} {tensors[name].dtype} {tensors[name].shape}" for name in carried_tensors(source)]
-    return lines + [f"carried: the first {one.start} rows of {one.tensor}" for one in skipped_rows(source)]
+    lines += [f"carried: the first {one.start} rows of {one.tensor}" for one in skipped_rows(source)]
+    return lines + [f"added: its row of the table of positions, to {one.tensor}" for one in tokens_with_rows(source)]
+
+
+def _text(record: Text) -> list[str]:
+    """Return the lines that say what is before and after the layers of a model of text."""
+    return [
+        f"vocab={record.vocab} width={record.width} length={record.length} layers={len(record.blocks)} "
+        f"causal={record.causal} embed_scale={record.embed_scale}",
+        f"embed_norm: {record.embed_norm}", f"norm: {record.norm}", f"head: {record.head}",
+    ]  # fmt: skip
+
+
+def _picture(record: Picture) -> list[str]:
+    """Return the lines that say what is before and after the layers of a vision transformer."""
+    head = f"{record.classes} classes, pool {record.pool!r}, distilled={record.distilled}"
+    return [
+        f"image={record.image_size} patch={record.patch} grid={record.grid} channels={record.channels} "
+        f"width={record.width} layers={len(record.blocks)}",
+        f"tokens: cls={record.cls} registers={record.registers}, coordinates {record.coordinates!r}",
+        f"embed_norm: {record.embed_norm}", f"norm: {record.norm}", f"head: {head if record.classes else None}",
+    ]  # fmt: skip

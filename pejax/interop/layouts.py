@@ -34,6 +34,11 @@ class Piece(NamedTuple):
         """The range, as an index."""
         return (slice(None),) * self.axis + (slice(self.start, self.stop),)
 
+    @property
+    def before(self) -> tuple[slice, ...]:
+        """What comes before the range, as an index."""
+        return (slice(None),) * self.axis + (slice(0, self.start),)
+
 
 def whole(tensor: str, *shape: int) -> Piece:
     """Return a tensor as a piece."""
@@ -54,6 +59,20 @@ class Layout(NamedTuple):
 
 SAME = Layout(lambda pieces: pieces[0], lambda ours: [ours])
 TRANSPOSED = Layout(lambda pieces: pieces[0].T, lambda ours: [ours.T])
+
+
+def reshaped(theirs: tuple[int, ...], ours: tuple[int, ...]) -> Layout:
+    """Return the layout of a parameter whose numbers have the same order in both shapes."""
+    return Layout(lambda pieces: pieces[0].reshape(ours), lambda x: [x.reshape(theirs)])
+
+
+def convolution(patch: int, channels: int) -> Layout:
+    """Return the layout of the kernel of patches: `(out, channel, row, column)` in files, `(pixels, out)` here."""
+
+    def split(ours: np.ndarray) -> list[np.ndarray]:
+        return [ours.reshape(patch, patch, channels, -1).transpose(3, 2, 0, 1)]
+
+    return Layout(lambda pieces: pieces[0].transpose(2, 3, 1, 0).reshape(patch * patch * channels, -1), split)
 
 
 def grouped_by_key_head(attention: Attention, letters: str, *, transposed: bool) -> Layout:

@@ -7,7 +7,8 @@ from flax import nnx
 
 from pejax.interop.architecture import Architecture
 from pejax.interop.layouts import SAME, TRANSPOSED, Layout, Piece, grouped_by_key_head, whole
-from pejax.models import Attention, Block, Decoder, Text
+from pejax.interop.picture_slots import picture_pieces
+from pejax.models import Attention, Block, Decoder, Picture, Text, ViT
 
 PARTS = {
     "embedding.table": "table", "embedding.types": "types", "stack.position.table_0": "position",
@@ -18,7 +19,7 @@ PARTS = {
 """The parts of `Architecture.names` by the paths of our modules and parameters; norms in a layer have their names."""
 
 SUFFIXES = {"kernel": ".weight", "scale": ".weight", "bias": ".bias", "table": ".weight", "types": ".weight",
-            "table_0": ".weight"}  # fmt: skip
+            "table_0": ".weight", "scale_attention": ".lambda1", "scale_mlp": ".lambda1"}  # fmt: skip
 """What follows the name of a module in a file, by the name of our parameter."""
 
 
@@ -30,20 +31,24 @@ class Slot(NamedTuple):
         row: of the layer; None = the parameter is not stacked.
         pieces: in the order of the layout.
         layout: how they are joined.
+        added: a range of another tensor that is added to the parameter: CLS takes its row of the table of positions.
+            None = nothing is.
     """
 
     path: tuple[Any, ...]
     row: int | None
     pieces: tuple[Piece, ...]
     layout: Layout
+    added: Piece | None = None
 
 
-def empty_model(record: Text) -> Decoder:
+def empty_model(record: Text | Picture) -> Decoder | ViT:
     """Return the model of a record with shapes in place of arrays."""
-    return nnx.eval_shape(lambda: Decoder(record, rngs=nnx.Rngs(0)))
+    make = lambda: (ViT if isinstance(record, Picture) else Decoder)(record, rngs=nnx.Rngs(0))  # pyright: ignore[reportArgumentType]
+    return nnx.eval_shape(make)
 
 
-def model_slots(record: Text, architecture: Architecture) -> list[Slot]:
+def model_slots(record: Text | Picture, architecture: Architecture) -> list[Slot]:
     """Return what every parameter of the model is made of.
 
     Raises:
@@ -51,14 +56,15 @@ def model_slots(record: Text, architecture: Architecture) -> list[Slot]:
     """
     model = empty_model(record)
     flat = dict(nnx.to_flat_state(nnx.state(model)))
-    layers = model.stack.layers
+    layers = model.layers if isinstance(model, ViT) else model.stack.layers
     by_body = {body.number: body for body in layers.all_bodies}
     slots = []
     for path, variable in flat.items():
-        if path[:2] != ("stack", "layers"):
+        if "layers" not in path[:2]:
             slots.append(_model_slot(record, architecture, path, variable.shape))
             continue
-        number = int(str(path[2]).removeprefix("body_")) if path[2] != "blocks" else 0
+        after = path[path.index("layers") + 1]
+        number = int(str(after).removeprefix("body_")) if after != "blocks" else 0
         own = path[path.index("blocks") + 1 :]
         for row, layer in enumerate(by_body[number].layers):
             pieces, layout = _in_layer(record.blocks[layer], architecture, own, layer, variable.shape[1:])
@@ -71,9 +77,15 @@ def expected_shapes(slots: list[Slot]) -> dict[str, tuple[int, ...]]:
     return {piece.tensor: piece.shape for slot in slots for piece in slot.pieces}
 
 
-def _model_slot(record: Text, architecture: Architecture, path: tuple[Any, ...], shape: tuple[int, ...]) -> Slot:
+def _model_slot(
+    record: Text | Picture, architecture: Architecture, path: tuple[Any, ...], shape: tuple[int, ...]
+) -> Slot:
     """Return the slot of a parameter outside the layers."""
     leaf = str(path[-1])
+    if isinstance(record, Picture):
+        named = lambda part, suffix="": _name(architecture, part, path) + suffix
+        piece, layout, added = picture_pieces(record, architecture, path, shape, named)
+        return Slot(path, None, (piece,), layout, added)
     module = path if leaf in ("table", "types", "table_0") else path[:-1]
     name = _name(architecture, PARTS.get(".".join(map(str, module))), path) + SUFFIXES[leaf]
     if leaf == "kernel":
@@ -91,15 +103,17 @@ def _in_layer(
     """Return pieces and layout of a parameter of one layer; `own` is its path in the layer, `shape` its shape there."""
     leaf = str(own[-1])
     dotted = ".".join(map(str, own[:-1]))
-    part = PARTS.get(dotted, dotted)
+    part = PARTS.get(dotted, dotted) or leaf
     named = lambda part: _name(architecture, part, own).format(n=layer) + SUFFIXES[leaf]
     if part == "qkv":
         return _qkv(block.attention, architecture, named, shape)
+    if part in ("gate", "up") and block.mlp.gated and "gate_up" in architecture.names:
+        hidden, start = shape[-1], shape[-1] * (part == "up")
+        piece = Piece(named("gate_up"), (2 * hidden, *shape[:-1]), 0, start, start + hidden)
+        return (piece,), TRANSPOSED if leaf == "kernel" else SAME
+    part = "gated_down" if part == "down" and block.mlp.gated and "gated_down" in architecture.names else part
     if leaf != "kernel":
         return (whole(named(part), *shape),), SAME
-    if part in ("gate", "up") and "gate_up" in architecture.names:
-        (inputs, hidden), start = shape, shape[1] * (part == "up")
-        return (Piece(named("gate_up"), (2 * hidden, inputs), 0, start, start + hidden),), TRANSPOSED
     return (_matrix(named(part), shape, architecture.in_out),), SAME if architecture.in_out else TRANSPOSED
 
 

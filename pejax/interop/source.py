@@ -15,8 +15,9 @@ from pejax.interop.architectures import find_architecture
 from pejax.interop.config import Config, read_json
 from pejax.interop.files import FLOATS, WEIGHTS, Tensor, list_tensors
 from pejax.interop.layouts import Piece
+from pejax.interop.picture_slots import with_heads_of_file
 from pejax.interop.slots import Slot, expected_shapes, model_slots
-from pejax.models import Text
+from pejax.models import Picture, Text
 
 TYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
@@ -32,12 +33,12 @@ class Source:
         record: the model that it describes, before any extension; tied where the file is.
         tensors: the file, type and shape of every tensor, by name.
         carried: the values of tensors that the model does not compute with: buffers, and rows of tables before the
-            first position.
+            first position; of a vision transformer, also the tokens to which such rows are added.
         head_copy: the tensor that repeats the table of token vectors. None = there is none.
     """
 
     config: Mapping[str, Any]
-    record: Text
+    record: Text | Picture
     tensors: Mapping[str, Tensor]
     carried: Mapping[str, np.ndarray]
     head_copy: str | None = None
@@ -59,10 +60,11 @@ class Source:
             return piece._replace(tensor=old[0] if old and old[0] in self.tensors else name)
 
         slots = model_slots(self.record, self.architecture)
-        return [slot._replace(pieces=tuple(map(in_file, slot.pieces))) for slot in slots]
+        added = lambda slot: None if slot.added is None else in_file(slot.added)
+        return [slot._replace(pieces=tuple(map(in_file, slot.pieces)), added=added(slot)) for slot in slots]
 
 
-def read_config(config: Mapping[str, Any], ignore: Sequence[str] = ()) -> Text:
+def read_config(config: Mapping[str, Any], ignore: Sequence[str] = ()) -> Text | Picture:
     """Return the record that a config.json describes.
 
     Args:
@@ -100,15 +102,17 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
     slots = model_slots(record, find_architecture(config.get("model_type")))
     tensors = {name: Tensor(WEIGHTS, TYPES[dtype], shape) for name, shape in expected_shapes(slots).items()}
     source = Source(dict(config), record, tensors, {})
-    zeros = lambda one: np.zeros((one.start, *one.shape[1:]), FLOATS[TYPES[dtype]])
-    return replace(source, carried={one.tensor: zeros(one) for one in skipped_rows(source)})
+    zeros = lambda shape: np.zeros(shape, FLOATS[TYPES[dtype]])
+    carried = {one.tensor: zeros((*one.shape[: one.axis], one.start, one.shape[-1])) for one in skipped_rows(source)}
+    carried |= {one.tensor: zeros(one.shape) for one in tokens_with_rows(source)}
+    return replace(source, carried=carried)
 
 
 def read_folder(directory: Path, ignore: Sequence[str] = ()) -> Source:
     """Return the source of a folder, checked but for the values of its tensors: `carried` is empty.
 
-    A head that the config ties and the file has is taken for a copy, which `load` compares. BERT's head is left out
-    where the file has none.
+    A head that the config ties and the file has is taken for a copy, which `load` compares. The heads of BERT and of
+    vision transformers are left out where the file has none.
 
     Raises:
         ValueError: what `load` refuses.
@@ -116,21 +120,31 @@ def read_folder(directory: Path, ignore: Sequence[str] = ()) -> Source:
     config = read_json(directory / "config.json")
     record, architecture = read_config(config, ignore), find_architecture(config.get("model_type"))
     tensors = list_tensors(directory)
+    if isinstance(record, Picture):
+        source = Source(config, with_heads_of_file(record, architecture, tensors), tensors, {})
+    else:
+        source = _text_source(config, record, architecture, tensors)
+    _check_tensors(directory, source)
+    return source
+
+
+def _text_source(
+    config: Mapping[str, Any], record: Text, architecture: Architecture, tensors: Mapping[str, Tensor]
+) -> Source:
+    """Return the source of a model of text, with the head that the file has."""
     head, dense = (architecture.names.get(part, "") + ".weight" for part in ("head", "dense"))
     if "dense" in architecture.names and dense not in tensors:
         record = replace(record, head=None)
     if head not in tensors and "tie_word_embeddings" not in config and record.head is not None:
         record = replace(record, head=replace(record.head, tied=True))
     copied = head in tensors and record.head is not None and record.head.tied
-    source = Source(config, record, tensors, {}, head if copied else None)
-    _check_tensors(directory, source)
-    return source
+    return Source(config, record, tensors, {}, head if copied else None)
 
 
 def carried_tensors(source: Source) -> list[str]:
     """Return the names of the tensors that are carried whole."""
-    pattern = source.architecture.ignored
-    return [name for name in source.tensors if pattern and re.search(pattern, name)]
+    pattern, made = source.architecture.ignored, expected_shapes(source.slots)
+    return [name for name in source.tensors if pattern and re.search(pattern, name) and name not in made]
 
 
 def skipped_rows(source: Source) -> list[Piece]:
@@ -139,18 +153,24 @@ def skipped_rows(source: Source) -> list[Piece]:
     return [piece for piece in pieces if piece.start]
 
 
+def tokens_with_rows(source: Source) -> list[Piece]:
+    """Return the tokens to which rows of the table of positions are added."""
+    return [slot.pieces[0] for slot in source.slots if slot.added is not None]
+
+
 def untied(source: Source) -> Source:
-    """Return the source of a model whose head turned out to be no copy of the table."""
-    head = source.record.head
-    record = source.record if head is None else replace(source.record, head=replace(head, tied=False))
+    """Return the source of a model of text whose head turned out to be no copy of the table."""
+    record = source.record
+    if isinstance(record, Text) and record.head is not None:
+        record = replace(record, head=replace(record.head, tied=False))
     return replace(source, record=record, config={**source.config, "tie_word_embeddings": False}, head_copy=None)
 
 
 def _check_tensors(directory: Path, source: Source) -> None:
     """Raise ValueError for a missing, extra, misshapen or mistyped tensor."""
-    expected, tensors = expected_shapes(source.slots), source.tensors
-    if source.head_copy is not None:
-        expected[source.head_copy] = (source.record.vocab, source.record.width)
+    expected, tensors, record = expected_shapes(source.slots), source.tensors, source.record
+    if source.head_copy is not None and isinstance(record, Text):
+        expected[source.head_copy] = (record.vocab, record.width)
     missing = [name for name in expected if name not in tensors]
     if missing:
         raise ValueError(f"{directory} must hold the tensor {missing[0]}, got none{_more(missing)}")

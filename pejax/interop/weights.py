@@ -12,9 +12,10 @@ from flax import nnx
 
 from pejax._ops.checks import check_choice
 from pejax.interop.files import FLOATS, reader, write_folder
+from pejax.interop.picture_slots import without_row
 from pejax.interop.slots import empty_model
-from pejax.interop.source import Source, carried_tensors, read_folder, skipped_rows, untied
-from pejax.models import Decoder, Text
+from pejax.interop.source import Source, carried_tensors, read_folder, skipped_rows, tokens_with_rows, untied
+from pejax.models import Decoder, Picture, Text, ViT
 from pejax.models.model_records import DTYPES
 
 
@@ -24,7 +25,7 @@ def load(
     extend: str | None = None,
     dtype: str = "float32",
     ignore: Sequence[str] = (),
-) -> tuple[Decoder, Source]:
+) -> tuple[Decoder | ViT, Source]:
     """Load a model from a Hugging Face folder.
 
     Args:
@@ -35,7 +36,7 @@ def load(
         ignore: keys of config.json that may be left unread.
 
     Returns:
-        The model, and the source that `save` needs.
+        The model, a `Decoder` of text or a `ViT`, and the source that `save` needs.
 
     Raises:
         ValueError: an unknown architecture; a key of config.json that is missing, unread or asks for what is not
@@ -49,7 +50,8 @@ def load(
     if source.head_copy is not None and not _same_bytes(read(source.head_copy, ()), read(_table(source), ())):
         source = untied(source)
     carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
-    carried |= {one.tensor: np.array(read(one.tensor, (slice(0, one.start),))) for one in skipped_rows(source)}
+    carried |= {one.tensor: np.array(read(one.tensor, one.before)) for one in skipped_rows(source)}
+    carried |= {one.tensor: np.array(read(one.tensor, ())) for one in tokens_with_rows(source)}
     record = replace(source.record if extend is None else _extended(source.record, extend), dtype=dtype)
     graph, state = nnx.split(empty_model(record))
     by_path = defaultdict(list)
@@ -60,12 +62,15 @@ def load(
         value = np.empty(variable.shape, np.float32)
         for slot in by_path[path]:
             joined = slot.layout.join([read(one.tensor, one.index) for one in slot.pieces])
+            if slot.added is not None:
+                row = read(slot.added.tensor, slot.added.index).astype(np.float32)
+                joined = joined.astype(np.float32) + row.reshape(joined.shape)
             value[... if slot.row is None else slot.row] = joined
         flat.append((path, variable.replace(jnp.asarray(value))))
     return nnx.merge(graph, nnx.from_flat_state(flat)), replace(source, carried=carried)
 
 
-def save(model: Decoder, directory: str | os.PathLike[str], source: Source) -> None:
+def save(model: Decoder | ViT, directory: str | os.PathLike[str], source: Source) -> None:
     """Save a model as a Hugging Face folder, which appears whole or not at all.
 
     Tensors have the names, types and files of the source.
@@ -79,34 +84,45 @@ def save(model: Decoder, directory: str | os.PathLike[str], source: Source) -> N
         ValueError: a model that is not what the config of the source describes, a value that the type of the file
             cannot hold, or a folder that is there and not empty.
     """
-    names = [one.name for one in fields(Text) if one.name != "dtype"]
-    different = [name for name in names if getattr(model.record, name) != getattr(source.record, name)]
+    different = _different(model.record, source.record)
     if different:
         rule = "the model must be what the config of the source describes (one without extend) to be saved"
-        raise ValueError(f"{rule}, got another {' and '.join(different)}")
+        raise ValueError(f"{rule}, got {different}")
     params = dict(nnx.to_flat_state(nnx.state(model)))
     makers = defaultdict(list)
     for slot in source.slots:
         for number, piece in enumerate(slot.pieces):
             makers[piece.tensor].append((slot, number))
+    before = {one.tensor: one.before for one in skipped_rows(source)}
 
     def values(name: str) -> np.ndarray:
         tensor = source.tensors[name]
         if name not in makers and name != source.head_copy:
             return source.carried[name]
         value = np.empty(tensor.shape, FLOATS[tensor.dtype])
-        if name in source.carried:
-            value[: len(source.carried[name])] = source.carried[name]
+        if name in before:
+            value[before[name]] = source.carried[name]
         for slot, number in makers[_table(source) if name == source.head_copy else name]:
             ours = np.asarray(params[slot.path][...])
             part = slot.layout.split(ours if slot.row is None else ours[slot.row])[number]
+            if slot.added is not None:
+                part = without_row(part, source.carried[name], source.carried[slot.added.tensor][slot.added.index])
             value[slot.pieces[number].index] = _narrowed(name, part, value.dtype)
         return value
 
     write_folder(Path(directory), source.config, source.tensors, values)
 
 
-def _extended(record: Text, extend: str) -> Text:
+def _different(record: Text | Picture, saved: Text | Picture) -> str:
+    """Return what differs in the records of a model and of what it is saved as. "" = nothing does."""
+    if type(record) is not type(saved):
+        return f"a {type(record).__name__}"
+    names = [one.name for one in fields(saved) if one.name not in ("dtype", "stochastic_depth")]
+    different = [name for name in names if getattr(record, name) != getattr(saved, name)]
+    return f"another {' and '.join(different)}" if different else ""
+
+
+def _extended(record: Text | Picture, extend: str) -> Text | Picture:
     """Return the record in which every layer with an encoding has this extension, too."""
 
     def joined(own: object) -> str:

@@ -95,10 +95,14 @@ class Picture:
         blocks: one record per layer.
         norm: after the last layer. None = no norm.
         embed_norm: of all tokens before the first layer. None = no norm.
+        patch_bias: whether the map from the pixels of a patch to its vector has a bias.
         cls: whether there is a learned CLS token before the patches.
         registers: number of learned tokens without position, after CLS.
-        pool: what the head reads: "cls", or "mean", the average of the patches.
+        pool: what the head reads: "cls"; "mean", the average of the patches; or "cls_mean", both in one vector of 2C
+            channels (DINOv2's linear classifier).
         classes: number of logits. 0 = no head, states alone.
+        distilled: whether the first register has a head of its own, whose logits are averaged with those of the other
+            head (DeiT's distillation token).
         coordinates: positions of the patches in the layers: "index", their (row, column), or "centered", DINOv3's
             `2π · (2 (i + ½) / N - 1)` in N rows or columns.
         stochastic_depth: rate of the last layer in training; it grows linearly with depth from 0 in the first.
@@ -106,7 +110,8 @@ class Picture:
 
     Raises:
         ValueError: a count below 1, no blocks, an image whose sides are not multiples of the patch, an unknown name, a
-            pool of a CLS token that is not there, or a rate outside [0, 1).
+            pool of a CLS token that is not there, a distilled model without a register or a head, or a rate outside
+            [0, 1).
     """
 
     image_size: tuple[int, int]
@@ -116,10 +121,12 @@ class Picture:
     blocks: tuple[Block, ...]
     norm: Norm | None = LAYER_NORM
     embed_norm: Norm | None = None
+    patch_bias: bool = True
     cls: bool = True
     registers: int = 0
     pool: str = "cls"
     classes: int = 0
+    distilled: bool = False
     coordinates: str = "index"
     stochastic_depth: float = 0.0
     dtype: str = "float32"
@@ -127,10 +134,13 @@ class Picture:
     def __post_init__(self) -> None:
         check_counts(self, "patch", "channels", "width")
         check_counts(self, "registers", "classes", least=0)
-        check_choice("pool", self.pool, ("cls", "mean"))
+        check_choice("pool", self.pool, ("cls", "mean", "cls_mean"))
         check_choice("coordinates", self.coordinates, ("index", "centered"))
-        if self.pool == "cls" and self.classes and not self.cls:
-            raise ValueError("cls must be True where the head reads it (pool='cls'), got False")
+        if self.pool != "mean" and self.classes and not self.cls:
+            raise ValueError(f"cls must be True where the head reads it (pool={self.pool!r}), got False")
+        if self.distilled and not (self.registers and self.classes):
+            rule = "distilled=True needs a register and classes"
+            raise ValueError(f"{rule}, got registers={self.registers} and classes={self.classes}")
         if not 0.0 <= self.stochastic_depth < 1.0:
             raise ValueError(f"stochastic_depth must be in [0, 1), got {self.stochastic_depth}")
         _ = self.grid
@@ -145,6 +155,11 @@ class Picture:
     def prefix(self) -> int:
         """Number of tokens before the patches, which have no position: CLS, then registers."""
         return self.cls + self.registers
+
+    @property
+    def pooled(self) -> int:
+        """Number of channels that the head reads."""
+        return self.width * (2 if self.pool == "cls_mean" else 1)
 
 
 def _check_model(model: Text | Picture) -> None:

@@ -80,6 +80,7 @@ class ViT(Layered):
             ("pixels", "embed"),
             dtype=picture.dtype,
             rngs=rngs,
+            bias=picture.patch_bias,
             kernel_init=nnx.initializers.lecun_normal(),
             bias_init=nnx.initializers.zeros_init(),
         )
@@ -90,9 +91,11 @@ class ViT(Layered):
         )  # fmt: skip
         self.norm = make_norm(picture.norm, picture.width)
         zeros, axes = nnx.initializers.zeros_init(), ("embed", "classes")
-        self.head = None if not picture.classes else linear(
-            picture.width, picture.classes, axes, dtype=jnp.float32, rngs=rngs, kernel_init=zeros, bias_init=zeros
-        )  # fmt: skip
+        head = lambda inputs: linear(
+            inputs, picture.classes, axes, dtype=jnp.float32, rngs=rngs, kernel_init=zeros, bias_init=zeros
+        )
+        self.head = head(picture.pooled) if picture.classes else None
+        self.distilled_head = head(picture.width) if picture.distilled else None
 
     @property
     def prefix(self) -> int:
@@ -128,6 +131,9 @@ class ViT(Layered):
             raise ValueError("a model without a head has states, no logits, got classes=0")
         x = self._last(images, positions, extent, train, key, execution)
         logits = self.head(self._pool(x))
+        if self.distilled_head is not None:
+            token = normed(self.norm, x[:, int(self.record.cls)].astype(jnp.float32))  # the first register
+            logits = 0.5 * (logits + self.distilled_head(token))
         chex.assert_shape(logits, (len(images), self.record.classes))
         return logits
 
@@ -199,8 +205,10 @@ class ViT(Layered):
         tokens = TokenPositions(jnp.concatenate([origin, positions], axis=-2), has_position=has_position)
         return jnp.concatenate([prefix, x], axis=1), tokens
 
-    def _pool(self, x: Float[Array, "B T C"]) -> Float[Array, "B C"]:
-        """Return the normalized CLS token, or the mean of the normalized patches, in float32."""
-        if self.record.pool == "cls":
-            return normed(self.norm, x[:, 0].astype(jnp.float32))
-        return jnp.mean(normed(self.norm, x[:, self.prefix :].astype(jnp.float32)), axis=1)
+    def _pool(self, x: Float[Array, "B T C"]) -> Float[Array, "B N"]:
+        """Return the normalized CLS token, the mean of the normalized patches, or both, in float32."""
+        cls = lambda: normed(self.norm, x[:, 0].astype(jnp.float32))
+        mean = lambda: jnp.mean(normed(self.norm, x[:, self.prefix :].astype(jnp.float32)), axis=1)
+        if self.record.pool == "cls_mean":
+            return jnp.concatenate([cls(), mean()], axis=-1)
+        return cls() if self.record.pool == "cls" else mean()

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 from hub_folders import CONFIGS, run, tensors
+from hub_pictures import PICTURES
 from peers import peer
 
 from pejax.interop import load, save
@@ -67,7 +68,7 @@ def ids_of(length: int) -> np.ndarray:
 
 
 def test_every_architecture_is_compared():
-    assert {config["model_type"] for config in CONFIGS.values()} == {*ARCHITECTURES}
+    assert {config["model_type"] for config in (*CONFIGS.values(), *PICTURES.values())} == {*ARCHITECTURES}
 
 
 @pytest.mark.parametrize("name", CONFIGS)

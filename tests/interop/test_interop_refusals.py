@@ -32,7 +32,7 @@ def configured(folder, **keys):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'? Known: bert, bloom, cohere,"),
+        ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'? Known: bert, bloom,"),
         ({"model_type": 3}, "unknown model_type 3. Known: bert, "),
         ({"model_type": "mixtral"}, "model_type must be one without experts, got 'mixtral'"),
         ({"model_type": "deepseek_v3"}, "latent keys and values (MLA), got 'deepseek_v3'"),

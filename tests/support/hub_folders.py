@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from hub_pictures import PICTURES
 from safetensors.numpy import load_file, save_file
 
 from pejax.interop import Source, save, source_from_config
-from pejax.models import Decoder
+from pejax.interop.slots import empty_model
+from pejax.models import Decoder, ViT
 
 SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 64, "rope_theta": 500.0, "pad_token_id": 0}  # fmt: skip
@@ -77,14 +79,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def drawn(source: Source, seed: int = 0) -> Decoder:
-    """Return a model in which every parameter is drawn; the factors of norms are 1 ± 0.1."""
+def drawn(source: Source, seed: int = 0) -> Decoder | ViT:
+    """Return a model in which every parameter is drawn; the factors of norms and of branches are 1 ± 0.1."""
     draw = np.random.default_rng(seed)
-    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(source.record, rngs=nnx.Rngs(0))))
+    graph, state = nnx.split(empty_model(source.record))
 
     def values(path, variable):
         noise = draw.normal(size=variable.shape)
-        factors = path[-1] == "scale"
+        factors = path[-1] in ("scale", "scale_attention", "scale_mlp")
         offset = 1.0 - source.record.blocks[0].norm.offset if factors else 0.0
         return variable.replace(jnp.asarray(offset + (0.1 if factors else 0.2) * noise, jnp.float32))
 
@@ -94,7 +96,7 @@ def drawn(source: Source, seed: int = 0) -> Decoder:
 
 def write(folder: Path, name: str = "llama", dtype: str = "float32", **options: Any) -> Path:
     """Write the folder of a config of `CONFIGS`, with other values of some keys, and return it."""
-    source = source_from_config({**CONFIGS[name], **options}, dtype=dtype)
+    source = source_from_config({**CONFIGS.get(name, PICTURES.get(name, {})), **options}, dtype=dtype)
     save(drawn(source), folder, source)
     return folder
 

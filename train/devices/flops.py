@@ -77,7 +77,8 @@ def vit_flops(picture: Picture, batch: int) -> int:
     """
     patches = picture.grid[0] * picture.grid[1]
     layers = sum(layer_flops(block, picture.width, patches + picture.prefix, False) for block in picture.blocks)
-    ends = patches * 2 * picture.patch**2 * picture.channels * picture.width + 2 * picture.width * picture.classes
+    heads = 2 * picture.classes * (picture.pooled + picture.distilled * picture.width)
+    ends = patches * 2 * picture.patch**2 * picture.channels * picture.width + heads
     return TRAINING * batch * (layers + ends)
 
 

@@ -6,7 +6,9 @@ from pejax.interop.architecture import Architecture
 from pejax.interop.architectures import (
     bert,
     bloom,
+    clip,
     cohere,
+    dinov2,
     gemma,
     gpt2,
     gpt_neox,
@@ -18,8 +20,10 @@ from pejax.interop.architectures import (
     phi,
     phi3,
     qwen,
+    siglip,
     smollm3,
     starcoder2,
+    vit,
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -39,6 +43,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     **phi.ARCHITECTURES,
     **cohere.ARCHITECTURES,
     **bert.ARCHITECTURES,
+    **vit.ARCHITECTURES,
+    **dinov2.ARCHITECTURES,
+    **siglip.ARCHITECTURES,
+    **clip.ARCHITECTURES,
 }
 """By the `model_type` of config.json."""
 

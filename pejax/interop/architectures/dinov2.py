@@ -1,0 +1,77 @@
+"""DINOv2 with and without registers, and DINOv3, whose patches are rotated by their place in the picture."""
+
+from dataclasses import replace
+
+from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.config import Config
+from pejax.interop.picture_readers import BACKBONE, INERT, classes, picture
+from pejax.interop.readers import attention, mlp
+from pejax.models import Block, Mlp, Norm, Picture
+
+LAYER = {"norm_attention": "norm1", "norm_mlp": "norm2", "scale_attention": "layer_scale1", "scale_mlp": "layer_scale2"}
+V2 = {
+    **in_layer(
+        "dinov2.", cls="embeddings.cls_token", registers="embeddings.register_tokens",
+        position="embeddings.position_embeddings", patch="embeddings.patch_embeddings.projection", norm="layernorm",
+    ),
+    **in_layer(
+        "dinov2.encoder.layer.{n}.", **LAYER, q="attention.attention.query", k="attention.attention.key",
+        v="attention.attention.value", o="attention.output.dense", up="mlp.fc1", down="mlp.fc2",
+        gate_up="mlp.weights_in", gated_down="mlp.weights_out",
+    ),
+    "head": "classifier",
+}  # fmt: skip
+V3 = {
+    **in_layer("embeddings.", cls="cls_token", registers="register_tokens", patch="patch_embeddings"), "norm": "norm",
+    **in_layer(
+        "layer.{n}.", **LAYER, q="attention.q_proj", k="attention.k_proj", v="attention.v_proj", o="attention.o_proj",
+        gate="mlp.gate_proj", up="mlp.up_proj", down="mlp.down_proj",
+    ),
+}  # fmt: skip
+SIZES = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+
+
+def dinov2(c: Config, pe: str = "learned", registers: int = 0) -> Picture:
+    """Read Dinov2Config."""
+    c.defaults(**SIZES)
+    width = c.count("hidden_size")
+    norm = Norm("layer", c.number("layer_norm_eps", 1e-6), bias=True)
+    own = attention(c, pe=pe, bias="qkvo" if c.flag("qkv_bias", True) else "o")
+    hidden, activation = int(width * c.number("mlp_ratio", 4)), c.activation("hidden_act", "gelu")
+    plain = Mlp(hidden, activation, bias=True)
+    gated = Mlp((int(hidden * 2 / 3) + 7) // 8 * 8, "silu", gated=True, bias=True)  # a multiple of 8
+    feed = gated if c.flag("use_swiglu_ffn", False) else plain
+    block = Block(own, feed, norm, layer_scale=c.number("layerscale_value", 1.0))
+    return picture(c, block, image=224, patch=14, classes=classes(c), pool="cls_mean", registers=registers)
+
+
+def with_registers(c: Config) -> Picture:
+    """Read Dinov2WithRegistersConfig, whose table is resized with a low-pass filter."""
+    return dinov2(c, "learned(antialias=True)", c.count("num_register_tokens", 4))
+
+
+def dinov3(c: Config) -> Picture:
+    """Read DINOv3ViTConfig; its keys of positions are of training, but for `rope_theta`."""
+    c.defaults(hidden_size=384, num_hidden_layers=12, num_attention_heads=6, intermediate_size=1536)
+    keys = {"q": ("query_bias", True), "k": ("key_bias", False), "v": ("value_bias", True), "o": ("proj_bias", True)}
+    bias = "".join(letter for letter, (key, default) in keys.items() if c.flag(key, default))
+    pe = f"rope_axial(base={c.number('rope_theta', 100.0)!r}, pairing='half')"
+    norm = Norm("layer", c.number("layer_norm_eps", 1e-5), bias=True)
+    feed = mlp(c, "gelu", gated=c.flag("use_gated_mlp", False), bias=c.flag("mlp_bias", True))
+    block = Block(attention(c, pe=pe, bias=bias), feed, norm, layer_scale=c.number("layerscale_value", 1.0))
+    made = picture(c, block, image=224, patch=16, coordinates="centered")
+    return replace(made, registers=int(c.number("num_register_tokens", 0)))
+
+
+COMMON = (*INERT, *BACKBONE, "use_mask_token")
+AUGMENTED = ("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale")
+CARRIED = r"(^|\.)embeddings\.(mask_token|register_tokens)$"
+"""A file may have a tensor of no registers."""
+NAMED = {name: path.replace("dinov2.", "dinov2_with_registers.", 1) for name, path in V2.items()}
+ARCHITECTURES = {
+    "dinov2": Architecture(dinov2, V2, "dinov2.", COMMON, CARRIED, skipped_rows=1, batched=True),
+    "dinov2_with_registers": Architecture(
+        with_registers, NAMED, "dinov2_with_registers.", COMMON, CARRIED, skipped_rows=1, batched=True
+    ),
+    "dinov3_vit": Architecture(dinov3, V3, "", (*COMMON, *AUGMENTED), CARRIED, batched=True),
+}

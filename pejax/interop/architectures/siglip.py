@@ -1,0 +1,52 @@
+"""The vision towers of SigLIP and SigLIP 2: no CLS, learned positions; their pooling head is carried."""
+
+import math
+
+from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.config import Config
+from pejax.interop.picture_readers import INERT, patch_side, picture
+from pejax.interop.readers import attention, mlp
+from pejax.models import Block, Norm, Picture
+
+LAYERS = in_layer(
+    "vision_model.encoder.layers.{n}.", norm_attention="layer_norm1", norm_mlp="layer_norm2", q="self_attn.q_proj",
+    k="self_attn.k_proj", v="self_attn.v_proj", o="self_attn.out_proj", up="mlp.fc1", down="mlp.fc2",
+)  # fmt: skip
+NAMES = {
+    **LAYERS,
+    **in_layer(
+        "vision_model.", position="embeddings.position_embedding.weight", patch="embeddings.patch_embedding",
+        norm="post_layernorm",
+    ),
+}  # fmt: skip
+SIZES = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+CARRIED = r"^(vision_model\.)?(head\.|embeddings\.position_ids$)"
+
+
+def block(c: Config, pe: str = "learned") -> Block:
+    """Read the layers of both configs."""
+    c.defaults(**SIZES)
+    norm = Norm("layer", c.number("layer_norm_eps", 1e-6), bias=True)
+    return Block(attention(c, pe=pe, bias="qkvo"), mlp(c, "gelu_pytorch_tanh", gated=False, bias=True), norm)
+
+
+def siglip(c: Config) -> Picture:
+    """Read SiglipVisionConfig, of SigLIP and of SigLIP 2 at a fixed size."""
+    return picture(c, block(c), image=224, patch=16, cls=False, pool="mean")
+
+
+def siglip2(c: Config) -> Picture:
+    """Read Siglip2VisionConfig (NaFlex): a square table, resized to the grid of each image with a low-pass filter."""
+    patches = c.count("num_patches", 256)
+    rows = math.isqrt(patches)
+    if rows * rows != patches:
+        raise ValueError(f"{c.where}: num_patches must be the square of a number, got {patches}")
+    size, pe = (rows * patch_side(c, 16),) * 2, "learned(method='bilinear', antialias=True)"
+    return picture(c, block(c, pe), patch=16, image_size=size, cls=False, pool="mean")
+
+
+KEYS = (*INERT, "vision_use_head")
+ARCHITECTURES = {
+    "siglip_vision_model": Architecture(siglip, NAMES, "vision_model.", KEYS, CARRIED),
+    "siglip2_vision_model": Architecture(siglip2, NAMES, "vision_model.", KEYS, CARRIED, flat_patches=True),
+}

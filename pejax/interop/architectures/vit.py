@@ -1,0 +1,47 @@
+"""ViT and DeiT: learned positions, a row of the table for CLS and for DeiT's distillation token."""
+
+from typing import Any
+
+from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.config import Config
+from pejax.interop.picture_readers import INERT, classes, picture
+from pejax.interop.readers import attention, mlp
+from pejax.models import Block, Norm, Picture
+
+BODY = {
+    "cls": "embeddings.cls_token", "position": "embeddings.position_embeddings",
+    "patch": "embeddings.patch_embeddings.projection", "norm": "layernorm",
+    **in_layer(
+        "encoder.layer.{n}.", norm_attention="layernorm_before", norm_mlp="layernorm_after",
+        q="attention.attention.query", k="attention.attention.key", v="attention.attention.value",
+        o="attention.output.dense", up="intermediate.dense", down="output.dense",
+    ),
+}  # fmt: skip
+VIT = {**in_layer("vit.", **BODY), "head": "classifier"}
+DEIT = {
+    **in_layer("deit.", **BODY, registers="embeddings.distillation_token"), "head": "classifier",
+    "cls_head": "cls_classifier", "distilled_head": "distillation_classifier",
+}  # fmt: skip
+CARRIED = r"(^|\.)(pooler\.dense\.(weight|bias)|embeddings\.mask_token)$|^decoder\.0\.(weight|bias)$"
+
+
+def vit(c: Config, **options: Any) -> Picture:
+    """Read ViTConfig."""
+    c.defaults(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072)
+    norm = Norm("layer", c.number("layer_norm_eps", 1e-12), bias=True)
+    own = attention(c, pe="learned", bias="qkvo" if c.flag("qkv_bias", True) else "o")
+    block = Block(own, mlp(c, "gelu", gated=False, bias=True), norm)
+    return picture(c, block, image=224, patch=16, classes=classes(c), **options)
+
+
+def deit(c: Config) -> Picture:
+    """Read DeiTConfig, which does not say whether the distillation token has a head: the file does."""
+    distilled = "DeiTForImageClassificationWithTeacher" in c("architectures", [])
+    return vit(c, registers=1, distilled=distilled)
+
+
+POOLER = ("encoder_stride", "pooler_act", "pooler_output_size")
+ARCHITECTURES = {
+    "vit": Architecture(vit, VIT, "vit.", (*INERT, *POOLER), CARRIED, skipped_rows=1, batched=True),
+    "deit": Architecture(deit, DEIT, "deit.", (*INERT, *POOLER), CARRIED, skipped_rows=2, batched=True),
+}

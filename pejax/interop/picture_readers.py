@@ -1,0 +1,68 @@
+"""What the readers of several vision transformers share."""
+
+from typing import Any
+
+from pejax.interop.config import Config
+from pejax.models import Block, Picture
+
+INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "initializer_factor")
+"""Keys that change nothing once a model is trained."""
+BACKBONE = ("out_features", "out_indices", "stage_names", "apply_layernorm", "reshape_hidden_states")
+"""Keys of what transformers hands on to detectors."""
+
+
+def picture(c: Config, block: Block, *, image: int | None = None, patch: int, **options: Any) -> Picture:
+    """Return the record of a vision transformer whose layers are alike.
+
+    A convolution leaves out what is beyond the last whole patch, so the sides of the record are multiples of it.
+
+    Args:
+        c: the config.
+        block: of all layers. Its norm is also the last one.
+        image: default of the side of the training images, pixels. None = `options` say it.
+        patch: default of the side of a patch, pixels.
+        options: of `Picture`.
+    """
+    side = patch_side(c, patch)
+    if image is not None:
+        sides = _sides(c, "image_size", image)
+        options["image_size"] = tuple(length // side * side for length in sides)
+        if min(sides) < side:
+            raise ValueError(
+                f"{c.where}: image_size must be at least patch_size={side}, got {c('image_size', image)!r}"
+            )
+    layers, channels = c.count("num_hidden_layers"), c.count("num_channels", 3)
+    given = {"norm": block.norm, **options}
+    return Picture(patch=side, channels=channels, width=c.count("hidden_size"), blocks=(block,) * layers, **given)
+
+
+def patch_side(c: Config, default: int) -> int:
+    """Return the side of a patch, pixels.
+
+    Raises:
+        ValueError: patches that are not square.
+    """
+    height, width = _sides(c, "patch_size", default)
+    if height != width:
+        raise ValueError(f"{c.where}: patch_size must be one number for both sides, got {c('patch_size')!r}")
+    return height
+
+
+def classes(c: Config) -> int:
+    """Return the number of labels, 0 in a model without a classifier; the file may have none, either."""
+    labels, names = c.object("id2label"), c("architectures", [])
+    classifies = isinstance(names, list) and any("ImageClassification" in str(name) for name in names)
+    if labels or "num_labels" not in c.keys:
+        return len(labels) or 2 * classifies
+    return int(c.number("num_labels"))
+
+
+def _sides(c: Config, key: str, default: int) -> tuple[int, int]:
+    """Return height and width, from one number or two."""
+    value = c(key, default)
+    if not isinstance(value, list | tuple):
+        side = c.count(key, default)
+        return side, side
+    if len(value) != 2 or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in value):
+        raise ValueError(f"{c.where}: {key} must be one or two integers of at least 1, got {value!r}")
+    return value[0], value[1]

@@ -1,0 +1,85 @@
+"""Which tensors of a file the parameters of a vision transformer outside its layers are made of."""
+
+from collections.abc import Callable, Container
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pejax.interop.architecture import Architecture
+from pejax.interop.layouts import SAME, TRANSPOSED, Layout, Piece, convolution, reshaped, whole
+from pejax.models import Picture
+
+SUFFIXES = {"kernel": ".weight", "scale": ".weight", "bias": ".bias"}
+
+
+def picture_pieces(
+    record: Picture,
+    architecture: Architecture,
+    path: tuple[Any, ...],
+    shape: tuple[int, ...],
+    named: Callable[..., str],
+) -> tuple[Piece, Layout, Piece | None]:
+    """Return what a parameter is made of, its layout, and what is added to it.
+
+    Args:
+        record: of the model.
+        architecture: of the file.
+        path: of the parameter in the model's state.
+        shape: of the parameter.
+        named: `(part, suffix) -> name`.
+    """
+    leaf, part = str(path[-1]), str(path[0])
+    if leaf == "table_0":
+        table = _table(record, architecture, named)
+        return table, reshaped(_lead(architecture, table.stop - table.start, record.width), shape), None
+    if part in ("cls", "registers"):
+        return _token(record, architecture, part, shape, named)
+    part = "cls_head" if part == "head" and record.distilled else part
+    name = named(part, SUFFIXES[leaf])
+    if leaf != "kernel":
+        return whole(name, *shape), SAME, None
+    if part != "patch" or architecture.flat_patches:
+        return whole(name, *shape[::-1]), TRANSPOSED, None
+    theirs = (record.width, record.channels, record.patch, record.patch)
+    return whole(name, *theirs), convolution(record.patch, record.channels), None
+
+
+def with_heads_of_file(record: Picture, architecture: Architecture, tensors: Container[str]) -> Picture:
+    """Return the record with the heads that the file has: none, one, or one of CLS and one of the first register."""
+    holds = lambda part: architecture.names.get(part, "") + ".weight" in tensors
+    if not record.classes or not (holds("head") or holds("distilled_head")):
+        return replace(record, classes=0, distilled=False)
+    return replace(record, distilled=holds("distilled_head"))
+
+
+def without_row(ours: np.ndarray, token: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """Return the token that gives ours when the row is added: the token of the file where ours is their sum."""
+    token, row = token.astype(ours.dtype), row.astype(ours.dtype).reshape(ours.shape)
+    return np.where(ours == token + row, token, ours - row)
+
+
+def _token(
+    record: Picture, architecture: Architecture, part: str, shape: tuple[int, ...], named: Callable[..., str]
+) -> tuple[Piece, Layout, Piece | None]:
+    """Return what CLS or the registers are made of; those that have rows in the table of positions get them."""
+    theirs = _lead(architecture, *shape) if architecture.batched else (record.width,)
+    first = record.cls if part == "registers" else 0
+    rows = architecture.skipped_rows
+    added = None
+    if first < rows:
+        table = _table(record, architecture, named)
+        added = table._replace(start=first, stop=first + shape[0])
+    return whole(named(part), *theirs), reshaped(theirs, shape), added
+
+
+def _table(record: Picture, architecture: Architecture, named: Callable[..., str]) -> Piece:
+    """Return the rows of the patches in the table of positions."""
+    start = architecture.skipped_rows
+    stop = start + record.grid[0] * record.grid[1]
+    return Piece(named("position"), _lead(architecture, stop, record.width), int(architecture.batched), start, stop)
+
+
+def _lead(architecture: Architecture, *shape: int) -> tuple[int, ...]:
+    """Return a shape with the first axis of tokens and tables in the file."""
+    return (1, *shape) if architecture.batched else shape

@@ -1,0 +1,53 @@
+"""Configs of small vision transformers of every architecture, and what compares images with transformers."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from pejax.models import ViT
+
+BODY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 24, "patch_size": 4,
+        "num_channels": 3}  # fmt: skip
+SIZES = {**BODY, "intermediate_size": 48}
+FIVE = {"id2label": {str(n): f"class {n}" for n in range(5)}, "label2id": {f"class {n}": n for n in range(5)}}
+FLEXIBLE = {key: value for key, value in SIZES.items() if key != "image_size"}
+
+PICTURES: dict[str, dict[str, Any]] = {
+    "vit": {"model_type": "vit", **SIZES},
+    "vit, classes": {"model_type": "vit", **SIZES, **FIVE, "qkv_bias": False},
+    "deit": {"model_type": "deit", **SIZES},
+    "deit, classes": {"model_type": "deit", **SIZES, **FIVE},
+    "deit, teacher": {"model_type": "deit", **SIZES, **FIVE,
+                      "architectures": ["DeiTForImageClassificationWithTeacher"]},
+    "dinov2": {"model_type": "dinov2", **BODY, "mlp_ratio": 2},
+    "dinov2, gated": {"model_type": "dinov2", **BODY, "use_swiglu_ffn": True},
+    "dinov2, classes": {"model_type": "dinov2", **BODY, **FIVE},
+    "dinov2_with_registers": {"model_type": "dinov2_with_registers", **BODY, "num_register_tokens": 3,
+                              "use_swiglu_ffn": True},
+    "dinov3_vit": {"model_type": "dinov3_vit", **SIZES, "num_register_tokens": 3},
+    "dinov3_vit, gated": {"model_type": "dinov3_vit", **SIZES, "use_gated_mlp": True, "key_bias": True},
+    "siglip_vision_model": {"model_type": "siglip_vision_model", **SIZES},
+    "siglip2_vision_model": {"model_type": "siglip2_vision_model", **FLEXIBLE, "num_patches": 36},
+    "clip_vision_model": {"model_type": "clip_vision_model", **SIZES},
+    "clip_vision_model, projection": {"model_type": "clip_vision_model", **SIZES, "projection_dim": 6},
+}  # fmt: skip
+
+
+def images_of(height: int, width: int, channels: int = 3, batch: int = 2) -> np.ndarray:
+    """Return random images, channels last."""
+    draw = np.random.default_rng(height * 1000 + width)
+    return draw.normal(size=(batch, height, width, channels)).astype(np.float32)
+
+
+def see(model: ViT, images: np.ndarray) -> np.ndarray:
+    """Return the logits, or the states of a model without a head, from a compiled program."""
+    graph, params = nnx.split(model)
+
+    def call(params: Any, images: jax.Array) -> jax.Array:
+        model = nnx.merge(graph, params)
+        return model.states(images) if model.head is None else model(images)
+
+    return np.asarray(jax.jit(call)(params, jnp.asarray(images)))
