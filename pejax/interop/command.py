@@ -1,6 +1,7 @@
 """`python -m pejax.interop DIR`: what a folder holds, from config.json and the headers of its files alone."""
 
 import argparse
+import collections
 import math
 import sys
 from collections.abc import Sequence
@@ -56,9 +57,19 @@ def describe(source: Source) -> list[str]:
         lines.append(f"encoding: {pe}, extend {extend}: {len(own)} layer(s), from layer {own[0]}")
     if source.head_copy is not None:
         lines.append(f"tied: yes, unless {source.head_copy} differs from the table of token vectors")
-    lines += [f"carried: {name} {tensors[name].dtype} {tensors[name].shape}" for name in carried_tensors(source)]
+    lines += _carried(source)
     lines += [f"carried: the first {one.start} rows of {one.tensor}" for one in skipped_rows(source)]
     return lines + [f"added: its row of the table of positions, to {one.tensor}" for one in tokens_with_rows(source)]
+
+
+def _carried(source: Source) -> list[str]:
+    """Return a line for every tensor that is carried, or for all of a part of the model that has many."""
+    names = carried_tensors(source)
+    parts = collections.Counter(name.split(".")[0] for name in names)
+    many = [part for part, count in parts.items() if count > 20]
+    few = [name for name in names if name.split(".")[0] not in many]
+    lines = [f"carried: {parts[part]} tensors of {part}" for part in many]
+    return lines + [f"carried: {name} {source.tensors[name].dtype} {source.tensors[name].shape}" for name in few]
 
 
 def _text(record: Text) -> list[str]:

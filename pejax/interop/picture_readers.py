@@ -1,5 +1,6 @@
 """What the readers of several vision transformers share."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pejax.interop.config import Config
@@ -9,6 +10,20 @@ INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate"
 """Keys that change nothing once a model is trained."""
 BACKBONE = ("out_features", "out_indices", "stage_names", "apply_layernorm", "reshape_hidden_states")
 """Keys of what transformers hands on to detectors."""
+
+GENERATION = (
+    *("bad_words_ids", "begin_suppress_tokens", "cross_attention_hidden_size", "diversity_penalty", "do_sample"),
+    *("early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "finetuning_task"),
+    *("forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length"),
+    *("no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores", "prefix"),
+    *("remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature"),
+    *("tf_legacy_loss", "tie_encoder_decoder", "tie_word_embeddings", "top_k", "top_p", "torchscript", "typical_p"),
+    "use_bfloat16",
+)
+"""Keys of text generation, which older files have in the config of a vision tower, too."""
+BOTH = ("text_config", "text_config_dict", "logit_scale_init_value", "projection_dim", *INERT)
+"""Keys of models of images and text that the vision tower does not read."""
+TEXT_TOWER = r"^(text_model|text_projection|visual_projection)\.|^logit_(scale|bias)$"
 
 
 def picture(c: Config, block: Block, *, image: int | None = None, patch: int, **options: Any) -> Picture:
@@ -28,12 +43,28 @@ def picture(c: Config, block: Block, *, image: int | None = None, patch: int, **
         sides = _sides(c, "image_size", image)
         options["image_size"] = tuple(length // side * side for length in sides)
         if min(sides) < side:
-            raise ValueError(
-                f"{c.where}: image_size must be at least patch_size={side}, got {c('image_size', image)!r}"
-            )
+            raise ValueError(f"{c.where}: image_size must be at least patch_size={side}, got {c('image_size', image)}")
     layers, channels = c.count("num_hidden_layers"), c.count("num_channels", 3)
     given = {"norm": block.norm, **options}
     return Picture(patch=side, channels=channels, width=c.count("hidden_size"), blocks=(block,) * layers, **given)
+
+
+def vision_tower(read: Callable[[Config], Picture], inert: tuple[str, ...]) -> Callable[[Config], Picture]:
+    """Return the reader of the config of a model of images and text, of which the vision tower is computed.
+
+    Args:
+        read: reads the config of the tower.
+        inert: keys of that config which change nothing.
+    """
+
+    def read_tower(c: Config) -> Picture:
+        own = Config({**c.object("vision_config"), **c.object("vision_config_dict")}, f"{c.where}: vision_config")
+        own.must("pruned_heads", {})
+        record = read(own)
+        own.close((*inert, *GENERATION))
+        return record
+
+    return read_tower
 
 
 def patch_side(c: Config, default: int) -> int:

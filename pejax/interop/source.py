@@ -89,7 +89,8 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
         dtype: of the tensors in the file: "float32", "bfloat16" or "float16".
 
     Raises:
-        ValueError: a config that `load` would refuse, or an unknown type.
+        ValueError: a config that `load` would refuse, one of a model of which only a tower is computed, or an unknown
+            type.
 
     Examples:
         >>> sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -98,6 +99,9 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
         "rope(base=10000.0, pairing='half')"
     """
     check_choice("dtype", dtype, tuple(TYPES))
+    if "vision_config" in config:
+        rule = "model_type must be one that is computed whole where a model is new"
+        raise ValueError(f"{rule}, got {config.get('model_type')!r}, of which the vision tower alone is")
     record = read_config(config)
     slots = model_slots(record, find_architecture(config.get("model_type")))
     tensors = {name: Tensor(WEIGHTS, TYPES[dtype], shape) for name, shape in expected_shapes(slots).items()}

@@ -110,8 +110,8 @@ class Picture:
 
     Raises:
         ValueError: a count below 1, no blocks, an image whose sides are not multiples of the patch, an unknown name, a
-            pool of a CLS token that is not there, a distilled model without a register or a head, or a rate outside
-            [0, 1).
+            pool of a CLS token that is not there, a distilled model without a register or a head, an extension with
+            centered coordinates, which fit every grid as they are, or a rate outside [0, 1).
     """
 
     image_size: tuple[int, int]
@@ -141,6 +141,10 @@ class Picture:
         if self.distilled and not (self.registers and self.classes):
             rule = "distilled=True needs a register and classes"
             raise ValueError(f"{rule}, got registers={self.registers} and classes={self.classes}")
+        extended = [extend for extend in (block.attention.extend for block in self.blocks) if str(extend) != "none"]
+        if self.coordinates == "centered" and extended:
+            rule = "extend must be 'none' with coordinates='centered', which span every grid from edge to edge"
+            raise ValueError(f"{rule}, got {str(extended[0])!r}")
         if not 0.0 <= self.stochastic_depth < 1.0:
             raise ValueError(f"stochastic_depth must be in [0, 1), got {self.stochastic_depth}")
         _ = self.grid

@@ -277,6 +277,10 @@ BAD = {
         text(PLAIN, causal=False, head=None), text(PLAIN, width=8)
     ),
     "cls must be True where the head reads it": lambda: Picture((8, 8), 4, 1, 12, (PLAIN,), cls=False, classes=3),
+    "got registers=0 and classes=3": lambda: Picture((8, 8), 4, 1, 12, (PLAIN,), classes=3, distilled=True),
+    "extend must be 'none' with coordinates='centered', which span every grid from edge to edge, got 'pi'": (
+        lambda: picture(coordinates="centered", extend="pi")
+    ),
 }  # fmt: skip
 
 
@@ -285,10 +289,9 @@ def test_bad_records_are_refused(message):
     raises(message, BAD[message])
 
 
-def picture(**options) -> ViT:
-    block = Block(
-        Attention(2, 2, 8, "rope_axial(base=100.0, pairing='half')", bias="qvo"), Mlp(20, "gelu", bias=True), LAYER
-    )
+def picture(extend: str = "none", **options) -> ViT:
+    attention = Attention(2, 2, 8, "rope_axial(base=100.0, pairing='half')", extend, bias="qvo")
+    block = Block(attention, Mlp(20, "gelu", bias=True), LAYER)
     given = {"image_size": (12, 12), "patch": 4, "channels": 1, "width": 16, "blocks": (block,) * 2, "norm": LAYER}
     return ViT(Picture(**given, **options), rngs=nnx.Rngs(0))
 
@@ -303,9 +306,23 @@ def test_states_are_those_that_the_head_reads():
     mean = picture(registers=2, classes=3, pool="mean", cls=False)
     mean.head.kernel[...] = normal(16, 3)
     close(mean.head(mean.states(images)[:, 2:].mean(1)), mean(images))
-    bare = picture()
+    bare = picture(patch_bias=False)
+    assert bare.patch.bias is None
     assert bare.head is None
     raises("a model without a head has states, no logits, got classes=0", lambda: bare(images))
+
+
+@pytest.mark.slow
+def test_heads_read_two_vectors_or_two_tokens():
+    images = normal(2, 12, 8, 1)
+    both = picture(registers=2, classes=3, pool="cls_mean")
+    both.head.kernel[...] = normal(32, 3)
+    states = both.states(images)
+    close(both.head(jnp.concatenate([states[:, 0], states[:, 3:].mean(1)], axis=-1)), both(images))
+    distilled = picture(registers=2, classes=3, distilled=True)
+    distilled.head.kernel[...], distilled.distilled_head.kernel[...] = normal(16, 3), normal(16, 3, seed=1)
+    states = distilled.states(images)
+    close((distilled.head(states[:, 0]) + distilled.distilled_head(states[:, 1])) / 2, distilled(images))
 
 
 def test_centered_coordinates_are_those_of_the_image_at_hand():

@@ -1,5 +1,6 @@
 """Configs of small vision transformers of every architecture, and what compares images with transformers."""
 
+import functools
 from typing import Any
 
 import jax
@@ -9,10 +10,15 @@ from flax import nnx
 
 from pejax.models import ViT
 
+FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Of a compilation that is run once or twice."""
+
 BODY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 24, "patch_size": 4,
         "num_channels": 3}  # fmt: skip
 SIZES = {**BODY, "intermediate_size": 48}
 FIVE = {"id2label": {str(n): f"class {n}" for n in range(5)}, "label2id": {f"class {n}": n for n in range(5)}}
+TEXT = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "max_position_embeddings": 16, "projection_size": 32}  # fmt: skip
 FLEXIBLE = {key: value for key, value in SIZES.items() if key != "image_size"}
 
 PICTURES: dict[str, dict[str, Any]] = {
@@ -33,6 +39,9 @@ PICTURES: dict[str, dict[str, Any]] = {
     "siglip2_vision_model": {"model_type": "siglip2_vision_model", **FLEXIBLE, "num_patches": 36},
     "clip_vision_model": {"model_type": "clip_vision_model", **SIZES},
     "clip_vision_model, projection": {"model_type": "clip_vision_model", **SIZES, "projection_dim": 6},
+    "clip": {"model_type": "clip", "projection_dim": 6, "vision_config": SIZES, "text_config": TEXT},
+    "siglip": {"model_type": "siglip", "vision_config": SIZES, "text_config": TEXT},
+    "siglip2": {"model_type": "siglip2", "vision_config": {**FLEXIBLE, "num_patches": 36}, "text_config": TEXT},
 }  # fmt: skip
 
 
@@ -42,12 +51,12 @@ def images_of(height: int, width: int, channels: int = 3, batch: int = 2) -> np.
     return draw.normal(size=(batch, height, width, channels)).astype(np.float32)
 
 
-def see(model: ViT, images: np.ndarray) -> np.ndarray:
-    """Return the logits, or the states of a model without a head, from a compiled program."""
-    graph, params = nnx.split(model)
+@functools.partial(jax.jit, static_argnames=("graph", "states"), compiler_options=FAST)
+def _seen(graph: Any, params: Any, images: jax.Array, states: bool) -> jax.Array:
+    model = nnx.merge(graph, params)
+    return model.states(images) if states else model(images)
 
-    def call(params: Any, images: jax.Array) -> jax.Array:
-        model = nnx.merge(graph, params)
-        return model.states(images) if model.head is None else model(images)
 
-    return np.asarray(jax.jit(call)(params, jnp.asarray(images)))
+def see(model: ViT, images: np.ndarray, *, states: bool = False) -> np.ndarray:
+    """Return the logits, or the states, as those of a model without a head; models of one record share a program."""
+    return np.asarray(_seen(*nnx.split(model), jnp.asarray(images), states or model.head is None))

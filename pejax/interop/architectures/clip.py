@@ -1,14 +1,14 @@
-"""The vision tower of CLIP: a norm before the layers, a row of the table of positions for CLS, quick GELU."""
+"""The vision tower of CLIP: a norm before the layers, quick GELU; the text tower and the projections are carried."""
 
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.architectures.siglip import NAMES, SIZES
 from pejax.interop.config import Config
-from pejax.interop.picture_readers import INERT, picture
+from pejax.interop.picture_readers import BOTH, INERT, TEXT_TOWER, picture, vision_tower
 from pejax.interop.readers import attention, mlp
 from pejax.models import Block, Norm, Picture
 
 VISION = {**NAMES, **in_layer("vision_model.", cls="embeddings.class_embedding", embed_norm="pre_layrnorm")}
-CARRIED = r"^visual_projection\.weight$|^(vision_model\.)?embeddings\.position_ids$"
+CARRIED = rf"{TEXT_TOWER}|^(vision_model\.)?embeddings\.position_ids$"
 
 
 def clip(c: Config) -> Picture:
@@ -21,5 +21,6 @@ def clip(c: Config) -> Picture:
 
 KEYS = (*INERT, "projection_dim")
 ARCHITECTURES = {
+    "clip": Architecture(vision_tower(clip, KEYS), VISION, "vision_model.", BOTH, CARRIED, skipped_rows=1),
     "clip_vision_model": Architecture(clip, VISION, "vision_model.", KEYS, CARRIED, skipped_rows=1),
 }

@@ -1,10 +1,10 @@
-"""The vision towers of SigLIP and SigLIP 2: no CLS, learned positions; their pooling head is carried."""
+"""The vision towers of SigLIP and SigLIP 2: no CLS, learned positions; text tower and pooling head are carried."""
 
 import math
 
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
-from pejax.interop.picture_readers import INERT, patch_side, picture
+from pejax.interop.picture_readers import BOTH, INERT, TEXT_TOWER, patch_side, picture, vision_tower
 from pejax.interop.readers import attention, mlp
 from pejax.models import Block, Norm, Picture
 
@@ -46,7 +46,12 @@ def siglip2(c: Config) -> Picture:
 
 
 KEYS = (*INERT, "vision_use_head")
+CARRIED_OF_BOTH = f"{TEXT_TOWER}|{CARRIED}"
 ARCHITECTURES = {
+    "siglip": Architecture(vision_tower(siglip, KEYS), NAMES, "vision_model.", BOTH, CARRIED_OF_BOTH),
+    "siglip2": Architecture(
+        vision_tower(siglip2, KEYS), NAMES, "vision_model.", BOTH, CARRIED_OF_BOTH, flat_patches=True
+    ),
     "siglip_vision_model": Architecture(siglip, NAMES, "vision_model.", KEYS, CARRIED),
     "siglip2_vision_model": Architecture(siglip2, NAMES, "vision_model.", KEYS, CARRIED, flat_patches=True),
 }

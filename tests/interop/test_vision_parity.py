@@ -58,9 +58,14 @@ def made(folders, name: str):
     return model, folder
 
 
+def with_tower(model) -> bool:
+    return model.config.model_type in ("clip", "siglip", "siglip2") or "Projection" in type(model).__name__
+
+
 def theirs(model, images: np.ndarray) -> np.ndarray:
     """Return logits or states of transformers; those of CLIP with the norm that it applies to CLS alone."""
-    torch, kind = peer("torch"), model.config.model_type
+    torch, model = peer("torch"), getattr(model, "vision_model", model) if with_tower(model) else model
+    kind = model.config.model_type
     options = {}
     pixels = torch.as_tensor(images.transpose(0, 3, 1, 2).copy())
     if kind == "siglip2_vision_model":
@@ -76,7 +81,7 @@ def theirs(model, images: np.ndarray) -> np.ndarray:
         if "logits" in out:
             return out.logits.numpy()
         if kind == "clip_vision_model":
-            return getattr(model, "vision_model", model).post_layernorm(out.last_hidden_state).numpy()
+            return model.post_layernorm(out.last_hidden_state).numpy()
         return out.last_hidden_state.numpy()
 
 
