@@ -1,4 +1,4 @@
-"""Loads and saves models as Hugging Face folders: config.json and safetensors files."""
+"""Loads models from Hugging Face folders, config.json and safetensors files, or GGUF files; saves them as folders."""
 
 import os
 from collections import defaultdict
@@ -11,41 +11,40 @@ import numpy as np
 from flax import nnx
 
 from pejax._ops.checks import check_choice
-from pejax.interop.files import FLOATS, reader, write_folder
+from pejax.interop.files import FLOATS, write_folder
 from pejax.interop.slots import empty_model
-from pejax.interop.source import Source, carried_tensors, read_folder, skipped_rows, untied
+from pejax.interop.source import Source, carried_tensors, open_source, skipped_rows, untied
 from pejax.models import Decoder, Text
 from pejax.models.model_records import DTYPES
 
 
 def load(
-    directory: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     *,
     extend: str | None = None,
     dtype: str = "float32",
     ignore: Sequence[str] = (),
 ) -> tuple[Decoder, Source]:
-    """Load a model from a Hugging Face folder.
+    """Load a model from a Hugging Face folder or a GGUF file.
 
     Args:
-        directory: holds config.json and model.safetensors, or several safetensors files and their index.
+        path: a folder with config.json and model.safetensors, or with several safetensors files and their index; or a
+            GGUF file, or a folder with one.
         extend: an extension of the encodings, such as "yarn(factor=4)" or "log_n", added to the file's own. None = the
             file's own.
         dtype: of the computation, "float32" or "bfloat16"; parameters are float32.
-        ignore: keys of config.json that may be left unread.
+        ignore: keys of config.json, or of the metadata of a GGUF file, that may be left unread.
 
     Returns:
         The model, and the source that `save` needs.
 
     Raises:
         ValueError: an unknown architecture; a key of config.json that is missing, unread or asks for what is not
-            computed; a tensor that is missing, extra, misshapen or mistyped; a damaged file; an extension that the
-            encoding refuses.
+            computed; a tensor that is missing, extra, misshapen or mistyped; a damaged file; a quantization that is not
+            read; an extension that the encoding refuses.
     """
     check_choice("dtype", dtype, DTYPES)
-    folder = Path(directory)
-    source = read_folder(folder, ignore)
-    read = reader(folder, source.tensors)
+    source, read = open_source(Path(path), ignore)
     if source.head_copy is not None and not _same_bytes(read(source.head_copy, ()), read(_table(source), ())):
         source = untied(source)
     carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
