@@ -1,4 +1,4 @@
-"""Language models from Hugging Face folders and GGUF files and back, without PyTorch, transformers, network or pickle."""
+"""Language models from Hugging Face folders and GGUF files, and back, without PyTorch, transformers or network."""
 
 try:
     import flax  # noqa: F401

@@ -1,4 +1,4 @@
-"""Models in GGUF files: the same as in the folder that they were made from, quantized and whole, and what is refused."""
+"""Models in GGUF files: the same as in the folder that they were made from, quantized or not; what is refused."""
 
 import gguf
 import numpy as np

@@ -17,7 +17,7 @@ NAMES = {
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
 }  # fmt: skip
-ALPHABET = [*map(chr, range(33, 127)), *map(chr, range(161, 173)), *map(chr, range(174, 256)), *map(chr, range(256, 324))]
+ALPHABET = [chr(one) for bounds in ((33, 127), (161, 173), (174, 324)) for one in range(*bounds)]
 """The bytes as byte-level tokenizers write them."""
 
 
