@@ -5,6 +5,7 @@ lengths that a damaged file claims, and takes 4 to 9 seconds for a small model's
 converted by the package `gguf`.
 """
 
+import functools
 import math
 import os
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ STRING, ARRAY = 8, 9
 """The types of values, by their numbers in the file."""
 
 MOST_AXES = 4
+BLOCKS_AT_ONCE = 2**13
 PLAIN = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": jnp.dtype("bfloat16")}
 """Types of weights that are not quantized."""
 
@@ -87,17 +89,36 @@ def read_values(file: GgufFile, name: str, rows: slice = slice(None)) -> np.ndar
     if data.size != (stop - first) * row:
         raise ValueError(f"{file.path} must hold {size} bytes of {name}, got {data.size}")
     shape = (stop - first, *shape[1:]) if len(shape) > 1 else shape
-    values = data.view(PLAIN[kind]) if kind in PLAIN else _dequantized(data.reshape(stop - first, row), kind)
+    values = data.view(PLAIN[kind]) if kind in PLAIN else _dequantized(data, kind)
     values = values.reshape(shape)
     return values if len(shape) > 1 else values[rows]
 
 
 def _dequantized(data: np.ndarray, kind: str) -> np.ndarray:
-    """Return quantized values, rows of bytes, in float32."""
-    from gguf import GGMLQuantizationType
+    """Return quantized values, given as bytes, in float32: some blocks at once, so that little else is in memory."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
     from gguf.quants import dequantize
 
-    return dequantize(data, GGMLQuantizationType[kind])
+    own = GGMLQuantizationType[kind]
+    values, size = GGML_QUANT_SIZES[own]
+    blocks = data.reshape(-1, size)
+    out = np.empty((len(blocks), values), np.float32)
+    for start in range(0, len(blocks), BLOCKS_AT_ONCE):
+        some = slice(start, start + BLOCKS_AT_ONCE)
+        out[some] = dequantize(blocks[some].reshape(1, -1), own).reshape(-1, values)
+    return out
+
+
+@functools.cache
+def _converts(kind: str) -> bool:
+    """Return whether the package `gguf` converts a type."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    try:
+        _dequantized(np.zeros(GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1], np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True
 
 
 class _Header:
@@ -158,7 +179,7 @@ class _Header:
 
         known = {int(one): one for one in GGMLQuantizationType}
         kind = known.get(number)
-        if kind is None or not (kind.name in PLAIN or _converts(kind.name, GGML_QUANT_SIZES[kind][1])):
+        if kind is None or not (kind.name in PLAIN or _converts(kind.name)):
             rule = "must have a type that the package gguf converts"
             raise ValueError(f"{self.path}: {name} {rule}, got {number if kind is None else kind.name}")
         values, size = GGML_QUANT_SIZES[kind]
@@ -217,12 +238,3 @@ class _Header:
 def _shortest(value: np.floating) -> float:
     """Return the number with the fewest decimals that is this float32: 1e-5, not 9.99999974738e-06."""
     return float(str(value))
-
-
-def _converts(kind: str, size: int) -> bool:
-    """Return whether the package `gguf` converts a type, of which a block takes so many bytes."""
-    try:
-        _dequantized(np.zeros((1, size), np.uint8), kind)
-    except NotImplementedError:
-        return False
-    return True

@@ -86,10 +86,10 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
         ImportError: the package `tokenizers` is missing.
     """
     where = Path(path)
-    file = find_gguf(where)
+    json_file = where / "tokenizer.json" if where.is_dir() else where
+    file = find_gguf(where) if where == json_file or not json_file.exists() else None
     if file is not None:
         return _from_gguf(file, read_header(file).keys)
-    json_file = where / "tokenizer.json" if where.is_dir() else where
     ids = _ends(json_file.parent)
     tokenizer = _made(read_json(json_file), str(json_file))
     return Tokenizer(tokenizer, ids["bos"][0] if ids["bos"] else None, ids["eos"])
