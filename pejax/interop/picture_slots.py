@@ -53,10 +53,15 @@ def with_heads_of_file(record: Picture, architecture: Architecture, tensors: Con
     return replace(record, distilled=holds("distilled_head"))
 
 
+def with_row(token: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """Return the sum of a token and its row of the table of positions, in float32."""
+    return token.astype(np.float32) + row.astype(np.float32).reshape(token.shape)
+
+
 def without_row(ours: np.ndarray, token: np.ndarray, row: np.ndarray) -> np.ndarray:
     """Return the token that gives ours when the row is added: the token of the file where ours is their sum."""
-    token, row = token.astype(ours.dtype), row.astype(ours.dtype).reshape(ours.shape)
-    return np.where(ours == token + row, token, ours - row)
+    wide, unchanged = ours.astype(np.float32), ours == with_row(token, row).astype(ours.dtype)
+    return np.where(unchanged, token.astype(np.float32), wide - row.astype(np.float32).reshape(ours.shape))
 
 
 def _token(

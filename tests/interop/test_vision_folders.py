@@ -4,6 +4,7 @@ import json
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -115,6 +116,18 @@ def test_names_may_lack_the_prefix_and_what_is_not_computed_is_carried(tmp_path)
     values["embeddings.mask_token"] = np.ones((1, 1, 32), np.float32)
     model, source = load(rewrite(folder, values))
     assert {"pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token"} < {*source.carried}
+    save(model, tmp_path / "b", source)
+    assert same_bytes(folder, tmp_path / "b")
+
+
+def test_parameters_may_be_kept_as_in_the_file_and_on_a_mesh(tmp_path):
+    folder = write(tmp_path / "a", "dinov2_with_registers", "bfloat16")
+    mesh = jax.make_mesh((1, 1), ("fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    model, source = load(folder, params="file", mesh=mesh)
+    assert model.cls.dtype == jnp.bfloat16
+    assert model.cls[...].sharding.mesh == mesh
+    wide, _ = load(folder)
+    np.testing.assert_array_equal(model.cls[...], wide.cls[...].astype(jnp.bfloat16))
     save(model, tmp_path / "b", source)
     assert same_bytes(folder, tmp_path / "b")
 
