@@ -75,6 +75,9 @@ def read_config(config: Mapping[str, Any], ignore: Sequence[str] = ()) -> Text |
     Raises:
         ValueError: an architecture that is not known, a key that is missing or unread, or a value that is not computed.
     """
+    if "model_type" not in config and "architecture" in config:
+        rule = "config.json must have the key model_type and the sizes, which that of timm has not"
+        raise ValueError(f"{rule}, got architecture={config['architecture']!r}")
     architecture = find_architecture(config.get("model_type"))
     c = Config(config)
     record = architecture.read(c)

@@ -42,3 +42,10 @@ def test_a_config_that_does_not_fit(name, keys, message, folders, tmp_path):
     with pytest.raises(ValueError, match=re.escape(message)) as refusal:
         read_folder(tmp_path)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_config_of_timm(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_base_patch16_rope_224", "num_classes": 9}))
+    message = "which that of timm has not, got architecture='vit_base_patch16_rope_224'"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_folder(tmp_path)
