@@ -54,6 +54,7 @@ TRAIN_MAY_IMPORT = {
     "evaluate": {"devices", "engine"},
     "compare": {"devices", "engine", "evaluate"},
     "replay": {"devices", "engine", "evaluate"},
+    "generate": {"devices", "engine"},
     "report": {"compare", "devices", "engine", "evaluate", "plan"},
 }
 TRAIN_ONLY = {"optax", "orbax", "grain", "tensorflow_datasets", "PIL", "tensorboardX", "rich", "simple_parsing"}
