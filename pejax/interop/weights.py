@@ -2,10 +2,11 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,11 +14,12 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from pejax._ops.checks import check_choice
+from pejax.interop.extended_config import extended_config
 from pejax.interop.files import FLOATS, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
 from pejax.interop.slots import empty_model
 from pejax.interop.source import Source, carried_tensors, open_source, skipped_rows, untied
-from pejax.models import Decoder, Text
+from pejax.models import Block, Decoder, Text
 from pejax.models.model_records import DTYPES
 
 
@@ -79,22 +81,20 @@ def load(
 def save(model: Decoder, directory: str | os.PathLike[str], source: Source) -> None:
     """Save a model as a Hugging Face folder, which appears whole or not at all.
 
-    Tensors have the names, types and files of the source.
+    Tensors have the names, types and files of the source. An extension that the model was loaded with is written into
+    config.json, if that can say it: `linear`, `ntk`, `dynamic_ntk`, `yarn`, `llama3` or `longrope`, with a factor, and
+    where the file has no scaling of its own.
 
     Args:
-        model: of the record of the source.
+        model: of the record of the source, or of the same with an extension.
         directory: must not exist, or be empty.
         source: from `load`, or from `source_from_config`.
 
     Raises:
-        ValueError: a model that is not what the config of the source describes, a value that the type of the file
-            cannot hold, or a folder that is there and not empty.
+        ValueError: a model that is not what the config of the source describes, an extension that config.json cannot
+            say, a value that the type of the file cannot hold, or a folder that is there and not empty.
     """
-    names = [one.name for one in fields(Text) if one.name != "dtype"]
-    different = [name for name in names if getattr(model.record, name) != getattr(source.record, name)]
-    if different:
-        rule = "the model must be what the config of the source describes (one without extend) to be saved"
-        raise ValueError(f"{rule}, got another {' and '.join(different)}")
+    config = _config(model, source)
     params = dict(nnx.to_flat_state(nnx.state(model)))
     makers = defaultdict(list)
     for slot in source.slots:
@@ -114,7 +114,24 @@ def save(model: Decoder, directory: str | os.PathLike[str], source: Source) -> N
             value[slot.pieces[number].index] = _narrowed(name, part, value.dtype)
         return value
 
-    write_folder(Path(directory), source.config, source.tensors, values)
+    write_folder(Path(directory), config, source.tensors, values)
+
+
+def _config(model: Decoder, source: Source) -> Mapping[str, Any]:
+    """Return the config.json of a model: that of the source, with the extension that the model was loaded with."""
+    changed = [one.name for one in fields(Text) if getattr(model.record, one.name) != getattr(source.record, one.name)]
+    other = {*changed} - {"dtype"}
+    if not other:
+        return source.config
+    if other == {"blocks"} and _without_extensions(model.record) == _without_extensions(source.record):
+        return extended_config(source.config, source.record, model.record)
+    rule = "the model must be what the config of the source describes, but for extend, to be saved"
+    raise ValueError(f"{rule}, got another {' and '.join(name for name in changed if name in other)}")
+
+
+def _without_extensions(record: Text) -> list[Block]:
+    """Return the layers without their extensions."""
+    return [replace(block, attention=replace(block.attention, extend="none")) for block in record.blocks]
 
 
 def _extended(record: Text, extend: str) -> Text:
