@@ -2,10 +2,11 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,12 +14,13 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from pejax._ops.checks import check_choice
+from pejax.interop.extended_config import extended_config
 from pejax.interop.files import FLOATS, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
 from pejax.interop.picture_slots import without_row
 from pejax.interop.slots import empty_model
 from pejax.interop.source import Source, carried_tensors, open_source, skipped_rows, tokens_with_rows, untied
-from pejax.models import Decoder, Picture, Text, ViT
+from pejax.models import Block, Decoder, Picture, Text, ViT
 from pejax.models.model_records import DTYPES
 
 
@@ -81,21 +83,20 @@ def load(
 def save(model: Decoder | ViT, directory: str | os.PathLike[str], source: Source) -> None:
     """Save a model as a Hugging Face folder, which appears whole or not at all.
 
-    Tensors have the names, types and files of the source.
+    Tensors have the names, types and files of the source. An extension that the model was loaded with is written into
+    config.json, if that can say it: `linear`, `ntk`, `dynamic_ntk`, `yarn`, `llama3` or `longrope`, with a factor, and
+    where the file has no scaling of its own.
 
     Args:
-        model: of the record of the source.
+        model: of the record of the source, or of the same with an extension.
         directory: must not exist, or be empty.
         source: from `load`, or from `source_from_config`.
 
     Raises:
-        ValueError: a model that is not what the config of the source describes, a value that the type of the file
-            cannot hold, or a folder that is there and not empty.
+        ValueError: a model that is not what the config of the source describes, an extension that config.json cannot
+            say, a value that the type of the file cannot hold, or a folder that is there and not empty.
     """
-    different = _different(model.record, source.record)
-    if different:
-        rule = "the model must be what the config of the source describes (one without extend) to be saved"
-        raise ValueError(f"{rule}, got {different}")
+    config = _config(model, source)
     params = dict(nnx.to_flat_state(nnx.state(model)))
     makers = defaultdict(list)
     for slot in source.slots:
@@ -118,16 +119,30 @@ def save(model: Decoder | ViT, directory: str | os.PathLike[str], source: Source
             value[slot.pieces[number].index] = _narrowed(name, part, value.dtype)
         return value
 
-    write_folder(Path(directory), source.config, source.tensors, values)
+    write_folder(Path(directory), config, source.tensors, values)
 
 
-def _different(record: Text | Picture, saved: Text | Picture) -> str:
-    """Return what differs in the records of a model and of what it is saved as. "" = nothing does."""
-    if type(record) is not type(saved):
-        return f"a {type(record).__name__}"
-    names = [one.name for one in fields(saved) if one.name not in ("dtype", "stochastic_depth")]
-    different = [name for name in names if getattr(record, name) != getattr(saved, name)]
-    return f"another {' and '.join(different)}" if different else ""
+def _config(model: Decoder | ViT, source: Source) -> Mapping[str, Any]:
+    """Return the config.json of a model: that of the source, with the extension that the model was loaded with."""
+    record, own = model.record, source.record
+    rule = "the model must be what the config of the source describes, but for extend, to be saved"
+    if type(record) is not type(own):
+        raise ValueError(f"{rule}, got a {type(record).__name__}")
+    names = [one.name for one in fields(own) if one.name not in ("dtype", "stochastic_depth")]
+    changed = [name for name in names if getattr(record, name) != getattr(own, name)]
+    if not changed:
+        return source.config
+    if changed != ["blocks"] or _without_extensions(record) != _without_extensions(own):
+        raise ValueError(f"{rule}, got another {' and '.join(changed)}")
+    if isinstance(record, Text) and isinstance(own, Text):
+        return extended_config(source.config, own, record)
+    extend = record.blocks[0].attention.extend
+    raise ValueError(f"config.json of {source.config['model_type']} cannot say an extension, got {extend}")
+
+
+def _without_extensions(record: Text | Picture) -> list[Block]:
+    """Return the layers without their extensions."""
+    return [replace(block, attention=replace(block.attention, extend="none")) for block in record.blocks]
 
 
 def _extended(record: Text | Picture, extend: str) -> Text | Picture:
