@@ -95,11 +95,13 @@ def _in_layer(
     named = lambda part: _name(architecture, part, own).format(n=layer) + SUFFIXES[leaf]
     if part == "qkv":
         return _qkv(block.attention, architecture, named, shape)
+    if part in ("gate", "up") and "gate_up" in architecture.names:
+        *inputs, hidden = shape
+        start = hidden * (part == "up")
+        piece = Piece(named("gate_up"), (2 * hidden, *inputs), 0, start, start + hidden)
+        return (piece,), TRANSPOSED if inputs else SAME
     if leaf != "kernel":
         return (whole(named(part), *shape),), SAME
-    if part in ("gate", "up") and "gate_up" in architecture.names:
-        (inputs, hidden), start = shape, shape[1] * (part == "up")
-        return (Piece(named("gate_up"), (2 * hidden, inputs), 0, start, start + hidden),), TRANSPOSED
     return (_matrix(named(part), shape, architecture.in_out),), SAME if architecture.in_out else TRANSPOSED
 
 

@@ -179,6 +179,7 @@ class Head:
         transform: activation and norm of a dense layer T before the kernel, as in BERT. None = no such layer.
         scale: factor of the states.
         cap: cap of the logits. None = no cap.
+        transform_bias: whether the dense layer T has a bias.
     """
 
     tied: bool = False
@@ -186,3 +187,4 @@ class Head:
     transform: tuple[str, Norm] | None = None
     scale: float = 1.0
     cap: float | None = None
+    transform_bias: bool = True

@@ -18,6 +18,9 @@ SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidd
 LEARNED = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 48}
 ENCODER = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
            "num_attention_heads": 4, "max_position_embeddings": 48}  # fmt: skip
+MODERN = {"local_attention": 9, "pad_token_id": 0, "eos_token_id": 2, "bos_token_id": 1, "cls_token_id": 1,
+          "sep_token_id": 2, "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 700.0},
+                                                 "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}  # fmt: skip
 PER_TYPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 3000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
@@ -73,6 +76,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "cohere": {"model_type": "cohere", **SIZES, "logit_scale": 0.5},
     "bert": {"model_type": "bert", **ENCODER},
     "roberta": {"model_type": "roberta", **ENCODER, "max_position_embeddings": 50, "pad_token_id": 1},
+    "modernbert": {"model_type": "modernbert", **ENCODER, **MODERN, "num_hidden_layers": 4},
+    "modernbert, biases": {"model_type": "modernbert", **ENCODER, **MODERN, "attention_bias": True, "mlp_bias": True,
+                           "norm_bias": True, "classifier_bias": True, "tie_word_embeddings": False},
     "cohere, norms": {"model_type": "cohere", **SIZES, "logit_scale": 0.5, "use_qk_norm": True},
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ from pejax.interop.architectures import (
     gpt_neox,
     gptj,
     llama,
+    modernbert,
     mpt,
     olmo2,
     opt,
@@ -39,6 +40,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     **phi.ARCHITECTURES,
     **cohere.ARCHITECTURES,
     **bert.ARCHITECTURES,
+    **modernbert.ARCHITECTURES,
 }
 """By the `model_type` of config.json."""
 
