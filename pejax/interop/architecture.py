@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pejax.interop.config import Config
-from pejax.models import Text
+from pejax.interop.records import Model
 
 
 class Architecture(NamedTuple):
@@ -15,19 +15,24 @@ class Architecture(NamedTuple):
         names: the parts of our model, and the names of the file without `.weight` and `.bias`; `{n}` is the number of
             the layer. The parts are
 
-            - `table`, `position`, `types`, `embed_norm`, `norm`, `head`, and of BERT's head `dense` and `dense_norm`;
+            - `table`, `position`, `types`, `embed_norm`, `norm`, `head`, of BERT's head `dense` and `dense_norm`, and
+              `relative`, T5's table of biases;
             - in a layer `norm_attention`, `norm_mlp`, and those with `_after` and `_sum` of other orders, `q_norm`,
               `k_norm`, `q`, `k`, `v` or `qkv`, one tensor of all three, `o`, `up`, `down`, and `gate`, or `gate_up` in
-              place of both.
+              place of both; `gated_up` where `up` has another name beside a gate; of cross-attention `norm_cross`,
+              `cross_q`, `cross_k`, `cross_v`, `cross_o`.
+
+            In a model of two stacks, those of the encoder begin with `encoder.`, those of the decoder with `decoder.`.
         prefix: of names, which a file may have or not. "" = there is none.
         inert: keys of its config.json that change nothing, beside those of `pejax.interop.config.INERT`.
         ignored: a regular expression of tensors that are carried and not computed with. "" = there are none.
         in_out: whether linear layers are `(in, out)`, as GPT-2's.
         qkv_by_head: whether the rows of `qkv` are grouped by key head, as ours; else all queries come first.
         skipped_rows: rows before the first position in the table of positions.
+        copies: further names of the table of token vectors, which a file may have.
     """
 
-    read: Callable[[Config], Text]
+    read: Callable[[Config], Model]
     names: Mapping[str, str]
     prefix: str = ""
     inert: tuple[str, ...] = ()
@@ -35,6 +40,7 @@ class Architecture(NamedTuple):
     in_out: bool = False
     qkv_by_head: bool = False
     skipped_rows: int = 0
+    copies: tuple[str, ...] = ()
 
 
 def in_layer(prefix: str, **names: str) -> dict[str, str]:

@@ -15,8 +15,8 @@ from pejax.interop.architectures import find_architecture
 from pejax.interop.config import Config, read_json
 from pejax.interop.files import FLOATS, WEIGHTS, Tensor, list_tensors
 from pejax.interop.layouts import Piece
+from pejax.interop.records import Model, last_text, with_head
 from pejax.interop.slots import Slot, expected_shapes, model_slots
-from pejax.models import Text
 
 TYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
@@ -33,14 +33,16 @@ class Source:
         tensors: the file, type and shape of every tensor, by name.
         carried: the values of tensors that the model does not compute with: buffers, and rows of tables before the
             first position.
-        head_copy: the tensor that repeats the table of token vectors. None = there is none.
+        head_copy: the head that repeats the table of token vectors. None = there is none.
+        copies: other tensors that repeat it.
     """
 
     config: Mapping[str, Any]
-    record: Text
+    record: Model
     tensors: Mapping[str, Tensor]
     carried: Mapping[str, np.ndarray]
     head_copy: str | None = None
+    copies: tuple[str, ...] = ()
 
     @property
     def architecture(self) -> Architecture:
@@ -62,7 +64,7 @@ class Source:
         return [slot._replace(pieces=tuple(map(in_file, slot.pieces))) for slot in slots]
 
 
-def read_config(config: Mapping[str, Any], ignore: Sequence[str] = ()) -> Text:
+def read_config(config: Mapping[str, Any], ignore: Sequence[str] = ()) -> Model:
     """Return the record that a config.json describes.
 
     Args:
@@ -117,12 +119,14 @@ def read_folder(directory: Path, ignore: Sequence[str] = ()) -> Source:
     record, architecture = read_config(config, ignore), find_architecture(config.get("model_type"))
     tensors = list_tensors(directory)
     head, dense = (architecture.names.get(part, "") + ".weight" for part in ("head", "dense"))
-    if "dense" in architecture.names and dense not in tensors:
-        record = replace(record, head=None)
-    if head not in tensors and "tie_word_embeddings" not in config and record.head is not None:
-        record = replace(record, head=replace(record.head, tied=True))
-    copied = head in tensors and record.head is not None and record.head.tied
-    source = Source(config, record, tensors, {}, head if copied else None)
+    own = last_text(record).head
+    if own is not None and "dense" in architecture.names and dense not in tensors:
+        own = None
+    if own is not None and head not in tensors and "tie_word_embeddings" not in config:
+        own = replace(own, tied=True)
+    copied = head in tensors and own is not None and own.tied
+    copies = tuple(name for name in (f"{copy}.weight" for copy in architecture.copies) if name in tensors)
+    source = Source(config, with_head(record, own), tensors, {}, head if copied else None, copies)
     _check_tensors(directory, source)
     return source
 
@@ -141,16 +145,20 @@ def skipped_rows(source: Source) -> list[Piece]:
 
 def untied(source: Source) -> Source:
     """Return the source of a model whose head turned out to be no copy of the table."""
-    head = source.record.head
-    record = source.record if head is None else replace(source.record, head=replace(head, tied=False))
-    return replace(source, record=record, config={**source.config, "tie_word_embeddings": False}, head_copy=None)
+    head = last_text(source.record).head
+    record = source.record if head is None else with_head(source.record, replace(head, tied=False))
+    config = {**source.config, "tie_word_embeddings": False}
+    says_more = source.architecture.read(Config(config)) != record  # of T5, a scale
+    return replace(source, record=record, config=source.config if says_more else config, head_copy=None)
 
 
 def _check_tensors(directory: Path, source: Source) -> None:
     """Raise ValueError for a missing, extra, misshapen or mistyped tensor."""
     expected, tensors = expected_shapes(source.slots), source.tensors
-    if source.head_copy is not None:
-        expected[source.head_copy] = (source.record.vocab, source.record.width)
+    text = last_text(source.record)
+    for copy in (*source.copies, source.head_copy):
+        if copy is not None:
+            expected[copy] = (text.vocab, text.width)
     missing = [name for name in expected if name not in tensors]
     if missing:
         raise ValueError(f"{directory} must hold the tensor {missing[0]}, got none{_more(missing)}")

@@ -12,9 +12,10 @@ from flax import nnx
 
 from pejax._ops.checks import check_choice
 from pejax.interop.files import FLOATS, reader, write_folder
+from pejax.interop.records import each_text
 from pejax.interop.slots import empty_model
 from pejax.interop.source import Source, carried_tensors, read_folder, skipped_rows, untied
-from pejax.models import Decoder, Text
+from pejax.models import Decoder, EncoderDecoder, Text
 from pejax.models.model_records import DTYPES
 
 
@@ -24,7 +25,7 @@ def load(
     extend: str | None = None,
     dtype: str = "float32",
     ignore: Sequence[str] = (),
-) -> tuple[Decoder, Source]:
+) -> tuple[Decoder | EncoderDecoder, Source]:
     """Load a model from a Hugging Face folder.
 
     Args:
@@ -35,7 +36,7 @@ def load(
         ignore: keys of config.json that may be left unread.
 
     Returns:
-        The model, and the source that `save` needs.
+        The model, an `EncoderDecoder` where the file has an encoder and a decoder, and the source that `save` needs.
 
     Raises:
         ValueError: an unknown architecture; a key of config.json that is missing, unread or asks for what is not
@@ -48,9 +49,13 @@ def load(
     read = reader(folder, source.tensors)
     if source.head_copy is not None and not _same_bytes(read(source.head_copy, ()), read(_table(source), ())):
         source = untied(source)
+    for copy in source.copies:
+        if not _same_bytes(read(copy, ()), read(_table(source), ())):
+            raise ValueError(f"{folder}: {copy} must be the same as {_table(source)}, got another table")
     carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
     carried |= {one.tensor: np.array(read(one.tensor, (slice(0, one.start),))) for one in skipped_rows(source)}
-    record = replace(source.record if extend is None else _extended(source.record, extend), dtype=dtype)
+    record = source.record if extend is None else each_text(source.record, lambda text: _extended(text, extend))
+    record = each_text(record, lambda text: replace(text, dtype=dtype))
     graph, state = nnx.split(empty_model(record))
     by_path = defaultdict(list)
     for slot in source.slots:
@@ -65,7 +70,7 @@ def load(
     return nnx.merge(graph, nnx.from_flat_state(flat)), replace(source, carried=carried)
 
 
-def save(model: Decoder, directory: str | os.PathLike[str], source: Source) -> None:
+def save(model: Decoder | EncoderDecoder, directory: str | os.PathLike[str], source: Source) -> None:
     """Save a model as a Hugging Face folder, which appears whole or not at all.
 
     Tensors have the names, types and files of the source.
@@ -79,8 +84,11 @@ def save(model: Decoder, directory: str | os.PathLike[str], source: Source) -> N
         ValueError: a model that is not what the config of the source describes, a value that the type of the file
             cannot hold, or a folder that is there and not empty.
     """
-    names = [one.name for one in fields(Text) if one.name != "dtype"]
-    different = [name for name in names if getattr(model.record, name) != getattr(source.record, name)]
+    ours, theirs = (
+        each_text(one, lambda text: replace(text, dtype="float32")) for one in (model.record, source.record)
+    )
+    names = [one.name for one in fields(theirs)]
+    different = [name for name in names if getattr(ours, name, None) != getattr(theirs, name)]
     if different:
         rule = "the model must be what the config of the source describes (one without extend) to be saved"
         raise ValueError(f"{rule}, got another {' and '.join(different)}")
@@ -92,14 +100,15 @@ def save(model: Decoder, directory: str | os.PathLike[str], source: Source) -> N
 
     def values(name: str) -> np.ndarray:
         tensor = source.tensors[name]
-        if name not in makers and name != source.head_copy:
+        copies = (*source.copies, source.head_copy)
+        if name not in makers and name not in copies:
             return source.carried[name]
         value = np.empty(tensor.shape, FLOATS[tensor.dtype])
         if name in source.carried:
             value[: len(source.carried[name])] = source.carried[name]
-        for slot, number in makers[_table(source) if name == source.head_copy else name]:
-            ours = np.asarray(params[slot.path][...])
-            part = slot.layout.split(ours if slot.row is None else ours[slot.row])[number]
+        for slot, number in makers[_table(source) if name in copies else name]:
+            own = np.asarray(params[slot.path][...])
+            part = slot.layout.split(own if slot.row is None else own[slot.row])[number]
             value[slot.pieces[number].index] = _narrowed(name, part, value.dtype)
         return value
 

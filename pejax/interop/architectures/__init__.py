@@ -21,6 +21,7 @@ from pejax.interop.architectures import (
     qwen,
     smollm3,
     starcoder2,
+    t5,
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -41,6 +42,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     **cohere.ARCHITECTURES,
     **bert.ARCHITECTURES,
     **modernbert.ARCHITECTURES,
+    **t5.ARCHITECTURES,
 }
 """By the `model_type` of config.json."""
 
