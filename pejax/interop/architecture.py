@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from pejax.interop.config import Config
 from pejax.interop.records import Model
 
@@ -30,6 +32,7 @@ class Architecture(NamedTuple):
         qkv_by_head: whether the rows of `qkv` are grouped by key head, as ours; else all queries come first.
         skipped_rows: rows before the first position in the table of positions.
         copies: further names of the table of token vectors, which a file may have.
+        fixed: carried tensors, each a regular expression and the values that it must have.
     """
 
     read: Callable[[Config], Model]
@@ -41,6 +44,7 @@ class Architecture(NamedTuple):
     qkv_by_head: bool = False
     skipped_rows: int = 0
     copies: tuple[str, ...] = ()
+    fixed: tuple[tuple[str, Callable[[Model], np.ndarray]], ...] = ()
 
 
 def in_layer(prefix: str, **names: str) -> dict[str, str]:

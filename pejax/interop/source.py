@@ -2,11 +2,12 @@
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from pejax._ops.checks import check_choice
@@ -150,6 +151,38 @@ def untied(source: Source) -> Source:
     config = {**source.config, "tie_word_embeddings": False}
     says_more = source.architecture.read(Config(config)) != record  # of T5, a scale
     return replace(source, record=record, config=source.config if says_more else config, head_copy=None)
+
+
+def table_name(source: Source) -> str:
+    """Return the name of the table of token vectors in the file."""
+    return next(slot.pieces[0].tensor for slot in source.slots if slot.path == ("embedding", "table"))
+
+
+def same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether two tensors have the same type, shape and bits."""
+    as_integers = lambda x: x.view(f"u{x.dtype.itemsize}")
+    return one.dtype == other.dtype and np.array_equal(as_integers(one), as_integers(other))
+
+
+def check_values(source: Source, read: Callable[[str, tuple[slice, ...]], np.ndarray]) -> None:
+    """Raise ValueError for a tensor with other values than those that the model computes with.
+
+    Args:
+        source: of the model.
+        read: name and index to the values of a tensor.
+    """
+    for copy in source.copies:
+        if not same_bytes(read(copy, ()), read(table_name(source), ())):
+            raise ValueError(f"{copy} must be the same as {table_name(source)}, got another table")
+    for pattern, values in source.architecture.fixed:
+        for name in (name for name in source.tensors if re.search(pattern, name)):
+            expected, found = values(source.record), read(name, ())
+            if found.shape != expected.shape:
+                raise ValueError(f"{name} must have shape {expected.shape} by config.json, got {found.shape}")
+            largest = float(np.max(np.abs(found.astype(np.float64) - expected)))
+            if not largest <= max(1e-5, float(jnp.finfo(found.dtype).eps)):
+                rule = f"{name} must be what the model computes with, {values.__name__}"
+                raise ValueError(f"{rule}, got values that differ by {largest:.3g}")
 
 
 def _check_tensors(directory: Path, source: Source) -> None:

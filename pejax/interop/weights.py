@@ -14,7 +14,16 @@ from pejax._ops.checks import check_choice
 from pejax.interop.files import FLOATS, reader, write_folder
 from pejax.interop.records import each_text
 from pejax.interop.slots import empty_model
-from pejax.interop.source import Source, carried_tensors, read_folder, skipped_rows, untied
+from pejax.interop.source import (
+    Source,
+    carried_tensors,
+    check_values,
+    read_folder,
+    same_bytes,
+    skipped_rows,
+    table_name,
+    untied,
+)
 from pejax.models import Decoder, EncoderDecoder, Text
 from pejax.models.model_records import DTYPES
 
@@ -47,11 +56,9 @@ def load(
     folder = Path(directory)
     source = read_folder(folder, ignore)
     read = reader(folder, source.tensors)
-    if source.head_copy is not None and not _same_bytes(read(source.head_copy, ()), read(_table(source), ())):
+    if source.head_copy is not None and not same_bytes(read(source.head_copy, ()), read(table_name(source), ())):
         source = untied(source)
-    for copy in source.copies:
-        if not _same_bytes(read(copy, ()), read(_table(source), ())):
-            raise ValueError(f"{folder}: {copy} must be the same as {_table(source)}, got another table")
+    check_values(source, read)
     carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
     carried |= {one.tensor: np.array(read(one.tensor, (slice(0, one.start),))) for one in skipped_rows(source)}
     record = source.record if extend is None else each_text(source.record, lambda text: _extended(text, extend))
@@ -106,7 +113,7 @@ def save(model: Decoder | EncoderDecoder, directory: str | os.PathLike[str], sou
         value = np.empty(tensor.shape, FLOATS[tensor.dtype])
         if name in source.carried:
             value[: len(source.carried[name])] = source.carried[name]
-        for slot, number in makers[_table(source) if name in copies else name]:
+        for slot, number in makers[table_name(source) if name in copies else name]:
             own = np.asarray(params[slot.path][...])
             part = slot.layout.split(own if slot.row is None else own[slot.row])[number]
             value[slot.pieces[number].index] = _narrowed(name, part, value.dtype)
@@ -128,16 +135,6 @@ def _extended(record: Text, extend: str) -> Text:
         for block in record.blocks
     )
     return replace(record, blocks=blocks)
-
-
-def _table(source: Source) -> str:
-    """Return the name of the table of token vectors in the file."""
-    return next(slot.pieces[0].tensor for slot in source.slots if slot.path == ("embedding", "table"))
-
-
-def _same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
-    as_integers = lambda x: x.view(f"u{x.dtype.itemsize}")
-    return one.dtype == other.dtype and np.array_equal(as_integers(one), as_integers(other))
 
 
 def _narrowed(name: str, value: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -24,7 +24,7 @@ def folders(tmp_path_factory):
 
 def maker(name: str):
     """Return the class of transformers that makes and loads such a model."""
-    kind = "AutoModelForMaskedLM" if "bert" in name else "AutoModelForCausalLM"
+    kind = "AutoModelForMaskedLM" if "bert" in name or name == "roformer" else "AutoModelForCausalLM"
     kind = "AutoModelForSeq2SeqLM" if "t5" in name else kind
     return getattr(peer("transformers"), kind)
 
@@ -39,6 +39,8 @@ def made(folders, name: str):
     shifted = "gemma" in name
     with torch.no_grad():
         for path, parameter in model.named_parameters():
+            if not parameter.requires_grad:  # RoFormer's angles
+                continue
             is_factor = path.endswith("weight") and (parameter.ndim == 1 or "_norm" in path)
             parameter.normal_(std=0.1 if is_factor else 0.2)
             if is_factor and not shifted:

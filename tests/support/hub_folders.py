@@ -94,6 +94,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "modernbert": {"model_type": "modernbert", **ENCODER, **MODERN, "num_hidden_layers": 4},
     "modernbert, biases": {"model_type": "modernbert", **ENCODER, **MODERN, "attention_bias": True, "mlp_bias": True,
                            "norm_bias": True, "classifier_bias": True, "tie_word_embeddings": False},
+    "roformer": {"model_type": "roformer", **ENCODER},
     "t5": {"model_type": "t5", **PAIR},
     "t5, gated": {"model_type": "t5", **PAIR, "feed_forward_proj": "gated-gelu", "num_decoder_layers": 3,
                   "tie_word_embeddings": False},

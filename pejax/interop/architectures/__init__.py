@@ -19,6 +19,7 @@ from pejax.interop.architectures import (
     phi,
     phi3,
     qwen,
+    roformer,
     smollm3,
     starcoder2,
     t5,
@@ -42,6 +43,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     **cohere.ARCHITECTURES,
     **bert.ARCHITECTURES,
     **modernbert.ARCHITECTURES,
+    **roformer.ARCHITECTURES,
     **t5.ARCHITECTURES,
 }
 """By the `model_type` of config.json."""
