@@ -22,7 +22,8 @@ class Architecture(NamedTuple):
             - in a layer `norm_attention`, `norm_mlp`, and those with `_after` and `_sum` of other orders, `q_norm`,
               `k_norm`, `q`, `k`, `v` or `qkv`, one tensor of all three, `o`, `up`, `down`, and `gate`, or `gate_up` in
               place of both; `gated_up` where `up` has another name beside a gate; of cross-attention `norm_cross`,
-              `cross_q`, `cross_k`, `cross_v`, `cross_o`.
+              `cross_q`, `cross_k`, `cross_v`, `cross_o`; of experts `router`, and `{e}` in the others is the number
+              of the expert; `sinks`, without a suffix.
 
             In a model of two stacks, those of the encoder begin with `encoder.`, those of the decoder with `decoder.`.
         prefix: of names, which a file may have or not. "" = there is none.
@@ -31,6 +32,7 @@ class Architecture(NamedTuple):
         in_out: whether linear layers are `(in, out)`, as GPT-2's.
         qkv_by_head: whether the rows of `qkv` are grouped by key head, as ours; else all queries come first.
         skipped_rows: rows before the first position in the table of positions.
+        experts: the form of the tensors of experts, as in `pejax.interop.experts.expert_slot`.
         copies: further names of the table of token vectors, which a file may have.
         fixed: carried tensors, each a regular expression and the values that it must have.
     """
@@ -43,6 +45,7 @@ class Architecture(NamedTuple):
     in_out: bool = False
     qkv_by_head: bool = False
     skipped_rows: int = 0
+    experts: str = "each"
     copies: tuple[str, ...] = ()
     fixed: tuple[tuple[str, Callable[[Model], np.ndarray]], ...] = ()
 

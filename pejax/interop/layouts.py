@@ -21,6 +21,7 @@ class Piece(NamedTuple):
         axis: that the range is on.
         start: where the range begins.
         stop: where it ends.
+        step: from one entry of the range to the next.
     """
 
     tensor: str
@@ -28,11 +29,12 @@ class Piece(NamedTuple):
     axis: int
     start: int
     stop: int
+    step: int = 1
 
     @property
     def index(self) -> tuple[slice, ...]:
         """The range, as an index."""
-        return (slice(None),) * self.axis + (slice(self.start, self.stop),)
+        return (slice(None),) * self.axis + (slice(self.start, self.stop, self.step),)
 
 
 def whole(tensor: str, *shape: int) -> Piece:

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple, TypeAlias
 from flax import nnx
 
 from pejax.interop.architecture import Architecture
+from pejax.interop.experts import expert_slot
 from pejax.interop.layouts import SAME, TRANSPOSED, Layout, Piece, grouped_by_key_head, whole
 from pejax.interop.records import Model, stacks
-from pejax.models import Attention, Block, Decoder, EncoderDecoder, Text
+from pejax.models import Attention, Block, Decoder, EncoderDecoder, Experts, Text
 
 PARTS = {
     "embedding.table": "table", "embedding.types": "types", "stack.position.table_0": "position",
@@ -16,11 +17,12 @@ PARTS = {
     "head.norm": "dense_norm", "attention.qkv": "qkv", "attention.out": "o", "attention.norm_q": "q_norm",
     "attention.norm_k": "k_norm", "mlp.up": "up", "mlp.gate": "gate", "mlp.down": "down",
     "stack.position.heads.table": "relative", "cross.q": "cross_q", "cross.kv": "cross_kv", "cross.out": "cross_o",
+    "mlp.router": "router", "attention.sinks": "sinks",
 }  # fmt: skip
 """The parts of `Architecture.names` by the paths of our modules and parameters; norms in a layer have their names."""
 
 SUFFIXES = {"kernel": ".weight", "scale": ".weight", "bias": ".bias", "table": ".weight", "types": ".weight",
-            "table_0": ".weight"}  # fmt: skip
+            "table_0": ".weight", "sinks": "", "down_bias": ""}  # fmt: skip
 """What follows the name of a module in a file, by the name of our parameter."""
 
 
@@ -92,22 +94,25 @@ def _model_slot(architecture: Architecture, side: str, path: tuple[Any, ...], sh
     return Slot(path, None, (whole(name, *shape),), SAME)
 
 
-Namer: TypeAlias = Callable[[str], str]
-"""The part of a layer to the name of its tensor."""
+Namer: TypeAlias = Callable[..., str]
+"""The part of a layer to the name of its tensor without what follows it; `e` is the number of an expert."""
 
 
 def _namer(architecture: Architecture, side: str, own: tuple[Any, ...], layer: int) -> Namer:
-    """Return the names in one layer of tensors of one kind: kernels, biases or factors."""
-    return lambda part: _name(architecture, side, part, own).format(n=layer) + SUFFIXES[str(own[-1])]
+    """Return the names in one layer."""
+    return lambda part, **expert: _name(architecture, side, part, own).format(n=layer, **expert)
 
 
 def _in_layer(
-    block: Block, architecture: Architecture, own: tuple[Any, ...], named: Namer, shape: tuple[int, ...]
+    block: Block, architecture: Architecture, own: tuple[Any, ...], names: Namer, shape: tuple[int, ...]
 ) -> tuple[tuple[Piece, ...], Layout]:
     """Return pieces and layout of a parameter of one layer; `own` is its path in the layer, `shape` its shape there."""
     leaf = str(own[-1])
-    dotted = ".".join(map(str, own[:-1]))
+    dotted = ".".join(map(str, own if leaf == "sinks" else own[:-1]))
     part = PARTS.get(dotted, dotted)
+    named = lambda part: names(part) + SUFFIXES[leaf]
+    if isinstance(block.mlp, Experts) and own[0] == "mlp" and part != "router":
+        return expert_slot(block.mlp, architecture.experts, part, leaf, names, shape)
     if part == "qkv":
         return _qkv(block.attention, architecture, named, shape)
     if part == "cross_kv" and block.cross is not None:

@@ -20,6 +20,9 @@ SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidd
 LEARNED = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 48}
 ENCODER = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
            "num_attention_heads": 4, "max_position_embeddings": 48}  # fmt: skip
+MANY = {"num_local_experts": 4, "num_experts_per_tok": 2}
+OSS = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False}
+QWEN_MANY = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "head_dim": 12}
 PAIR = {
     "vocab_size": 97,
     "d_model": 32,
@@ -95,6 +98,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "modernbert, biases": {"model_type": "modernbert", **ENCODER, **MODERN, "attention_bias": True, "mlp_bias": True,
                            "norm_bias": True, "classifier_bias": True, "tie_word_embeddings": False},
     "roformer": {"model_type": "roformer", **ENCODER},
+    "mixtral": {"model_type": "mixtral", **SIZES, **MANY},
+    "mixtral, windows": {"model_type": "mixtral", **SIZES, **MANY, "sliding_window": 9},
+    "qwen3_moe": {"model_type": "qwen3_moe", **SIZES, **QWEN_MANY},
+    "qwen3_moe, normalized": {"model_type": "qwen3_moe", **SIZES, **QWEN_MANY, "norm_topk_prob": True},
+    "olmoe": {"model_type": "olmoe", **SIZES, "num_experts": 5, "num_experts_per_tok": 3},
+    "gpt_oss": {"model_type": "gpt_oss", **SIZES, **MANY, "head_dim": 12, "sliding_window": 7, "rope_scaling": OSS},
     "t5": {"model_type": "t5", **PAIR},
     "t5, gated": {"model_type": "t5", **PAIR, "feed_forward_proj": "gated-gelu", "num_decoder_layers": 3,
                   "tie_word_embeddings": False},
