@@ -1,4 +1,4 @@
-"""Weights from Hugging Face folders and back, without PyTorch, transformers, network or pickle."""
+"""Language models from Hugging Face folders and GGUF files, and back, without PyTorch, transformers or network."""
 
 try:
     import flax  # noqa: F401
@@ -8,6 +8,7 @@ except ImportError as error:
 
 from pejax.interop.rope import rope_from_config
 from pejax.interop.source import Source, source_from_config
+from pejax.interop.tokenizer import Tokenizer, load_tokenizer
 from pejax.interop.weights import load, save
 
-__all__ = ["Source", "load", "rope_from_config", "save", "source_from_config"]
+__all__ = ["Source", "Tokenizer", "load", "load_tokenizer", "rope_from_config", "save", "source_from_config"]

@@ -1,4 +1,4 @@
-"""`python -m pejax.interop DIR`."""
+"""`python -m pejax.interop PATH`."""
 
 from pejax.interop.command import main
 

@@ -1,4 +1,4 @@
-"""`python -m pejax.interop DIR`: what a folder holds, from config.json and the headers of its files alone."""
+"""`python -m pejax.interop PATH`: what a folder or a GGUF file holds, from config.json and headers alone."""
 
 import argparse
 import math
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pejax.interop.records import stacks
-from pejax.interop.source import Source, carried_tensors, read_folder, skipped_rows
+from pejax.interop.source import Source, carried_tensors, open_source, skipped_rows
 from pejax.models import Text
 from pejax.models.runs import runs
 
@@ -23,13 +23,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print what the folder on the command line holds; refuse, in one line, what `load` would refuse."""
-    parser = Parser(prog="python -m pejax.interop", description="What a Hugging Face folder holds.", allow_abbrev=False)
-    parser.add_argument("directory", help="holds config.json and safetensors files")
-    parser.add_argument("--ignore", default="", metavar="KEYS", help="keys of config.json that may be left unread: a,b")
+    """Print what the path on the command line holds; refuse, in one line, what `load` would refuse."""
+    about = "What a Hugging Face folder or a GGUF file holds."
+    parser = Parser(prog="python -m pejax.interop", description=about, allow_abbrev=False)
+    parser.add_argument("path", help="a folder with config.json and safetensors files, or a GGUF file")
+    parser.add_argument("--ignore", default="", metavar="KEYS", help="keys that may be left unread: a,b")
     options = parser.parse_args(arguments)
     try:
-        source = read_folder(Path(options.directory), tuple(filter(None, options.ignore.split(","))))
+        source, _ = open_source(Path(options.path), tuple(filter(None, options.ignore.split(","))))
     except ValueError as refusal:
         parser.error(str(refusal))
     print("\n".join(describe(source)))
@@ -39,7 +40,8 @@ def describe(source: Source) -> list[str]:
     """Return the lines that say what a model is, what its encodings are and what is carried."""
     record, tensors = source.record, source.tensors
     count = sum(math.prod(tensor.shape) for name, tensor in tensors.items())
-    files, types = {tensor.file for tensor in tensors.values()}, sorted({tensor.dtype for tensor in tensors.values()})
+    files = {tensor.file for tensor in tensors.values()}
+    types = sorted({tensor.kind or tensor.dtype for tensor in tensors.values()})
     lines = [
         f"{source.config['model_type']}: {count:,} numbers in {len(tensors)} tensors, {len(files)} file(s), "
         f"{' and '.join(types)}",

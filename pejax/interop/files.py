@@ -28,11 +28,17 @@ class Tensor(NamedTuple):
         file: its name in the folder.
         dtype: as safetensors names it.
         shape: its shape.
+        kind: its type in the GGUF file that it was read from. "" = it was read from a safetensors file.
     """
 
     file: str
     dtype: str
     shape: tuple[int, ...]
+    kind: str = ""
+
+
+Reader = Callable[[str, tuple[slice, ...]], np.ndarray]
+"""`(name, index)` to the values of a tensor in that range."""
 
 
 def list_tensors(directory: Path) -> dict[str, Tensor]:
@@ -84,8 +90,8 @@ def opened(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path} must be a whole safetensors file, got {reason}") from None
 
 
-def reader(directory: Path, tensors: Mapping[str, Tensor]) -> Callable[[str, tuple[slice, ...]], np.ndarray]:
-    """Return the function `(name, index)` to the values of a tensor in that range."""
+def reader(directory: Path, tensors: Mapping[str, Tensor]) -> Reader:
+    """Return the function to the values of the tensors of a folder."""
 
     def read(name: str, index: tuple[slice, ...]) -> np.ndarray:
         with opened(directory / tensors[name].file) as weights:

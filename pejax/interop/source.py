@@ -1,4 +1,4 @@
-"""What a model was read from, as far as saving needs it; folders are checked before a byte of weights is read."""
+"""What a model was read from, as far as saving needs it; it is checked before a byte of weights is read."""
 
 import functools
 import re
@@ -14,7 +14,8 @@ from pejax._ops.checks import check_choice
 from pejax.interop.architecture import Architecture
 from pejax.interop.architectures import find_architecture
 from pejax.interop.config import Config, read_json
-from pejax.interop.files import FLOATS, WEIGHTS, Tensor, list_tensors
+from pejax.interop.files import FLOATS, WEIGHTS, Reader, Tensor, list_tensors, reader
+from pejax.interop.gguf_models import translate
 from pejax.interop.layouts import Piece
 from pejax.interop.records import Model, last_text, with_head
 from pejax.interop.slots import Slot, expected_shapes, model_slots
@@ -107,6 +108,39 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
     return replace(source, carried={one.tensor: zeros(one) for one in skipped_rows(source)})
 
 
+def open_source(path: Path, ignore: Sequence[str] = ()) -> tuple[Source, Reader]:
+    """Return the source of a folder or a GGUF file, and the function to the values of its tensors.
+
+    The source is checked but for these values: `carried` is empty.
+
+    Raises:
+        ValueError: what `load` refuses.
+    """
+    file = find_gguf(path)
+    if file is None:
+        source = read_folder(path, ignore)
+        return source, reader(path, source.tensors)
+    config, tensors, read = translate(file, ignore)
+    source = Source(config, read_config(config), tensors, {})
+    _check_tensors(source, file, lambda name: file, "its metadata")
+    return source, read
+
+
+def find_gguf(path: Path) -> Path | None:
+    """Return the GGUF file that a path is, or that a folder without config.json has. None = there is none.
+
+    Raises:
+        ValueError: a folder with several of them.
+    """
+    if not path.is_dir():
+        return path if path.suffix == ".gguf" else None
+    found = [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found)
+        raise ValueError(f"{path} must be the path of one GGUF file, or a folder with one, got {names}"[:400])
+    return found[0] if found else None
+
+
 def read_folder(directory: Path, ignore: Sequence[str] = ()) -> Source:
     """Return the source of a folder, checked but for the values of its tensors: `carried` is empty.
 
@@ -128,7 +162,7 @@ def read_folder(directory: Path, ignore: Sequence[str] = ()) -> Source:
     copied = head in tensors and own is not None and own.tied
     copies = tuple(name for name in (f"{copy}.weight" for copy in architecture.copies) if name in tensors)
     source = Source(config, with_head(record, own), tensors, {}, head if copied else None, copies)
-    _check_tensors(directory, source)
+    _check_tensors(source, directory, lambda name: directory / tensors[name].file, "config.json")
     return source
 
 
@@ -164,7 +198,7 @@ def same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
     return one.dtype == other.dtype and np.array_equal(as_integers(one), as_integers(other))
 
 
-def check_values(source: Source, read: Callable[[str, tuple[slice, ...]], np.ndarray]) -> None:
+def check_values(source: Source, read: Reader) -> None:
     """Raise ValueError for a tensor with other values than those that the model computes with.
 
     Args:
@@ -185,8 +219,15 @@ def check_values(source: Source, read: Callable[[str, tuple[slice, ...]], np.nda
                 raise ValueError(f"{rule}, got values that differ by {largest:.3g}")
 
 
-def _check_tensors(directory: Path, source: Source) -> None:
-    """Raise ValueError for a missing, extra, misshapen or mistyped tensor."""
+def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], described: str) -> None:
+    """Raise ValueError for a missing, extra, misshapen or mistyped tensor.
+
+    Args:
+        source: of the model.
+        path: that it was read from.
+        file: the name of a tensor to the file that has it.
+        described: what says which shapes the tensors have.
+    """
     expected, tensors = expected_shapes(source.slots), source.tensors
     text = last_text(source.record)
     for copy in (*source.copies, source.head_copy):
@@ -194,18 +235,17 @@ def _check_tensors(directory: Path, source: Source) -> None:
             expected[copy] = (text.vocab, text.width)
     missing = [name for name in expected if name not in tensors]
     if missing:
-        raise ValueError(f"{directory} must hold the tensor {missing[0]}, got none{_more(missing)}")
+        raise ValueError(f"{path} must hold the tensor {missing[0]}, got none{_more(missing)}")
     carried = {*carried_tensors(source)}
     extra = [name for name in tensors if name not in expected and name not in carried]
     if extra:
-        where = f"{directory / tensors[extra[0]].file}"
-        raise ValueError(f"{where} must hold no tensor that nothing reads, got {extra[0]}{_more(extra)}")
+        raise ValueError(f"{file(extra[0])} must hold no tensor that nothing reads, got {extra[0]}{_more(extra)}")
     for name, shape in expected.items():
-        file, dtype, found = tensors[name]
-        if found != shape:
-            raise ValueError(f"{directory / file}: {name} must have shape {shape} by config.json, got {found}")
-        if dtype not in FLOATS:
-            raise ValueError(f"{directory / file}: {name} must have the type {' or '.join(FLOATS)}, got {dtype}")
+        tensor = tensors[name]
+        if tensor.shape != shape:
+            raise ValueError(f"{file(name)}: {name} must have shape {shape} by {described}, got {tensor.shape}")
+        if tensor.dtype not in FLOATS:
+            raise ValueError(f"{file(name)}: {name} must have the type {' or '.join(FLOATS)}, got {tensor.dtype}")
 
 
 def _more(names: Sequence[str]) -> str:

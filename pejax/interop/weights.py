@@ -1,24 +1,27 @@
-"""Loads and saves models as Hugging Face folders: config.json and safetensors files."""
+"""Loads models from Hugging Face folders, config.json and safetensors files, or GGUF files; saves them as folders."""
 
 import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
 from pejax._ops.checks import check_choice
-from pejax.interop.files import FLOATS, reader, write_folder
-from pejax.interop.records import each_text
+from pejax.interop.files import FLOATS, write_folder
+from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
+from pejax.interop.records import each_text, stacks
 from pejax.interop.slots import empty_model
 from pejax.interop.source import (
     Source,
     carried_tensors,
     check_values,
-    read_folder,
+    open_source,
     same_bytes,
     skipped_rows,
     table_name,
@@ -29,33 +32,40 @@ from pejax.models.model_records import DTYPES
 
 
 def load(
-    directory: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     *,
     extend: str | None = None,
     dtype: str = "float32",
+    params: str = "float32",
+    mesh: Mesh | None = None,
     ignore: Sequence[str] = (),
 ) -> tuple[Decoder | EncoderDecoder, Source]:
-    """Load a model from a Hugging Face folder.
+    """Load a model from a Hugging Face folder or a GGUF file.
 
     Args:
-        directory: holds config.json and model.safetensors, or several safetensors files and their index.
+        path: a folder with config.json and model.safetensors, or with several safetensors files and their index; or a
+            GGUF file, or a folder with one.
         extend: an extension of the encodings, such as "yarn(factor=4)" or "log_n", added to the file's own. None = the
             file's own.
-        dtype: of the computation, "float32" or "bfloat16"; parameters are float32.
-        ignore: keys of config.json that may be left unread.
+        dtype: what the model computes in, "float32" or "bfloat16".
+        params: what its parameters are kept in: "float32"; "bfloat16"; or "file", the types of the file, and float32
+            where weights are quantized.
+        mesh: devices that the parameters go to, shard by shard, so that the host never holds more than one: split over
+            its axes `fsdp` and `tensor`, as in the trainers. A warning says what does not divide and is whole on every
+            device. None = the default device.
+        ignore: keys of config.json, or of the metadata of a GGUF file, that may be left unread.
 
     Returns:
         The model, an `EncoderDecoder` where the file has an encoder and a decoder, and the source that `save` needs.
 
     Raises:
         ValueError: an unknown architecture; a key of config.json that is missing, unread or asks for what is not
-            computed; a tensor that is missing, extra, misshapen or mistyped; a damaged file; an extension that the
-            encoding refuses.
+            computed; a tensor that is missing, extra, misshapen or mistyped; a damaged file; a quantization that is not
+            read; an extension that the encoding refuses; a mesh of other axes than `pejax.models.sharding.AXES`.
     """
     check_choice("dtype", dtype, DTYPES)
-    folder = Path(directory)
-    source = read_folder(folder, ignore)
-    read = reader(folder, source.tensors)
+    check_choice("params", params, PARAMS)
+    source, read = open_source(Path(path), ignore)
     if source.head_copy is not None and not same_bytes(read(source.head_copy, ()), read(table_name(source), ())):
         source = untied(source)
     check_values(source, read)
@@ -64,16 +74,18 @@ def load(
     record = source.record if extend is None else each_text(source.record, lambda text: _extended(text, extend))
     record = each_text(record, lambda text: replace(text, dtype=dtype))
     graph, state = nnx.split(empty_model(record))
+    blocks = [block for text in stacks(record).values() for block in text.blocks]
+    placed = {} if mesh is None else shardings(state, blocks, mesh)
     by_path = defaultdict(list)
     for slot in source.slots:
         by_path[slot.path].append(slot)
     flat = []
-    for path, variable in nnx.to_flat_state(state):
-        value = np.empty(variable.shape, np.float32)
-        for slot in by_path[path]:
-            joined = slot.layout.join([read(one.tensor, one.index) for one in slot.pieces])
-            value[... if slot.row is None else slot.row] = joined
-        flat.append((path, variable.replace(jnp.asarray(value))))
+    for name, variable in nnx.to_flat_state(state):
+        slots, shape = by_path[name], variable.shape
+        values = partial(values_in, slots, shape, kept_type(params, slots, source.tensors), read)
+        everything = (slice(None),) * len(shape)
+        array = on_devices(shape, placed[name], values) if placed else jnp.asarray(values(everything))
+        flat.append((name, variable.replace(array)))
     return nnx.merge(graph, nnx.from_flat_state(flat)), replace(source, carried=carried)
 
 

@@ -53,7 +53,7 @@ class Experts(nnx.Module):
         output = self.down.of(weighted(self.record.mlp), weights, *hidden)
         if self.down_bias is None:
             return output
-        return output + jnp.einsum("bte,ec->btc", weights, self.down_bias[...]).astype(output.dtype)
+        return output + (weights @ self.down_bias[...].astype(weights.dtype)).astype(output.dtype)
 
     def weights(self, x: Float[Array, "B T C"]) -> Float[Array, "B T E"]:
         """Return the weights of the experts, in float32: 0 but for the k with the largest logits."""

@@ -124,7 +124,7 @@ class LayerNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(shape, jnp.float32), **named(*axes)) if norm.bias else None
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-        bias = () if self.bias is None else (self.bias[...],)
+        bias = () if self.bias is None else (self.bias[...].astype(jnp.float32),)
         return without_leading_ones(_layer_norm(self.norm.epsilon), x, _weight(self.norm, self.scale), *bias)
 
 
@@ -179,8 +179,9 @@ def _rms_norm(epsilon: float) -> Callable[..., Array]:
 
 
 def _weight(norm: Norm, scale: nnx.Param) -> Array:
-    """Return the factor of a norm."""
-    return norm.offset + scale[...] if norm.offset else scale[...]
+    """Return the factor of a norm, in float32."""
+    weight = scale[...].astype(jnp.float32)
+    return norm.offset + weight if norm.offset else weight
 
 
 def make_norm(norm: Norm | None, width: int) -> LayerNorm | RMSNorm | None:

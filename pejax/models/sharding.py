@@ -22,6 +22,12 @@ from pejax._encoding import Params
 Rules: TypeAlias = Mapping[str, str | tuple[str, ...] | None]
 """Logical name -> mesh axis or axes; an axis whose name is absent is not split."""
 
+AXES = ("data", "fsdp", "tensor", "sequence")
+"""Axes of the mesh of the trainers, and of `pejax.interop.load`."""
+
+RULES = {"embed": "fsdp", "heads": "tensor", "mlp": "tensor", "vocab": "tensor", "classes": "tensor"}
+"""Axis name of a parameter -> axis of this mesh; other axes are not sharded."""
+
 LOGICAL_AXES = "logical_axes"
 """Key of the metadata of a parameter that holds one name, or None, per axis."""
 

@@ -125,7 +125,8 @@ def test_no_public_name_hides_a_module(module):
 
 @pytest.mark.parametrize("module", PEJAX)
 def test_the_library_imports_little_from_outside(module):
-    extra = {"models": {"flax"}, "interop": {"flax", "safetensors"}, "_visualize": DRAWING}.get(part(module), set())
+    interop = {"flax", "gguf", "safetensors", "tokenizers"}
+    extra = {"models": {"flax"}, "interop": interop, "_visualize": DRAWING}.get(part(module), set())
     allowed = CORE | set(sys.stdlib_module_names) | {"pejax"} | extra
     strangers = {name for name in imported(PEJAX[module], module) if name.split(".")[0] not in allowed}
     assert not strangers, f"{module} imports {sorted(strangers)}"

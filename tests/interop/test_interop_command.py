@@ -57,7 +57,7 @@ def test_it_refuses_in_one_line(tmp_path):
     assert not output
     rule = "must be a file that can be read, got No such file or directory"
     assert errors == f"error: {tmp_path}/nothing/config.json {rule}\n"
-    assert run(expect=2)[1] == "error: the following arguments are required: directory\n"
+    assert run(expect=2)[1] == "error: the following arguments are required: path\n"
 
 
 def test_the_guide_shows_an_architecture_as_it_is_and_lists_all():

@@ -22,17 +22,13 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pejax.models import Execution, partition_specs
-
-AXES = ("data", "fsdp", "tensor", "sequence")
+from pejax.models.sharding import AXES, RULES
 
 BATCH = ("data", "fsdp")
 """Axes that a training batch is sharded over."""
 
 EVALUATED = (*BATCH, "sequence")
 """Axes that an evaluation batch is sharded over; tokens are not sharded, because lengths and image sizes vary."""
-
-RULES = {"embed": "fsdp", "heads": "tensor", "mlp": "tensor", "vocab": "tensor", "classes": "tensor"}
-"""Axis name of a parameter -> axis of the mesh; other axes are not sharded."""
 
 AHEAD = 8
 """Maximum number of launches of a paced program in flight, far fewer than the 32 that a CPU admits."""

@@ -1,0 +1,240 @@
+"""GGUF files: what is in them, without reading the weights, and the values of one tensor at a time.
+
+The header is read here and not by `gguf.GGUFReader`, which makes an object of every element of an array, believes the
+lengths that a damaged file claims, and takes 4 to 9 seconds for a small model's vocabulary. Quantized weights are
+converted by the package `gguf`.
+"""
+
+import functools
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+MAGIC, VERSIONS = b"GGUF", (2, 3)
+LARGEST_HEADER = 2**28
+"""Bytes; the vocabularies of the largest models take a tenth of it."""
+
+SCALARS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8",
+           12: "<f8"}  # fmt: skip
+STRING, ARRAY = 8, 9
+"""The types of values, by their numbers in the file."""
+
+MOST_AXES = 4
+BLOCKS_AT_ONCE = 2**13
+PLAIN = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": jnp.dtype("bfloat16")}
+"""Types of weights that are not quantized."""
+
+
+class GgufTensor(NamedTuple):
+    """A tensor of a GGUF file.
+
+    Attributes:
+        kind: its type, as the package `gguf` names it, such as "Q4_1".
+        shape: its shape; the last axis is contiguous.
+        start: of its bytes in the file.
+        size: their number.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    start: int
+    size: int
+
+
+class GgufFile(NamedTuple):
+    """The header of a GGUF file.
+
+    Attributes:
+        path: of the file.
+        keys: its metadata.
+        tensors: by name.
+    """
+
+    path: Path
+    keys: Mapping[str, Any]
+    tensors: Mapping[str, GgufTensor]
+
+
+def read_header(path: Path) -> GgufFile:
+    """Return the header of a GGUF file.
+
+    Raises:
+        ValueError: a file that cannot be read, is no GGUF file of version 2 or 3, or is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            return _Header(path, file).read()
+    except OSError as error:
+        raise ValueError(f"{path} must be a file that can be read, got {error.strerror}") from None
+
+
+def read_values(file: GgufFile, name: str, rows: slice = slice(None)) -> np.ndarray:
+    """Return the values of a tensor, or of rows of it: in the type of the file, or float32 where that is quantized.
+
+    Raises:
+        ValueError: a file that was cut or cannot be read.
+    """
+    kind, shape, start, size = file.tensors[name]
+    first, stop, _ = rows.indices(shape[0]) if len(shape) > 1 else (0, 1, 1)
+    row = size // shape[0] if len(shape) > 1 else size
+    try:
+        data = np.fromfile(file.path, np.uint8, (stop - first) * row, offset=start + first * row)
+    except OSError as error:
+        raise ValueError(f"{file.path} must be a file that can be read, got {error.strerror}") from None
+    if data.size != (stop - first) * row:
+        raise ValueError(f"{file.path} must hold {size} bytes of {name}, got {data.size}")
+    shape = (stop - first, *shape[1:]) if len(shape) > 1 else shape
+    values = data.view(PLAIN[kind]) if kind in PLAIN else _dequantized(data, kind)
+    values = values.reshape(shape)
+    return values if len(shape) > 1 else values[rows]
+
+
+def _dequantized(data: np.ndarray, kind: str) -> np.ndarray:
+    """Return quantized values, given as bytes, in float32: some blocks at once, so that little else is in memory."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    own = GGMLQuantizationType[kind]
+    values, size = GGML_QUANT_SIZES[own]
+    blocks = data.reshape(-1, size)
+    out = np.empty((len(blocks), values), np.float32)
+    for start in range(0, len(blocks), BLOCKS_AT_ONCE):
+        some = slice(start, start + BLOCKS_AT_ONCE)
+        out[some] = dequantize(blocks[some].reshape(1, -1), own).reshape(-1, values)
+    return out
+
+
+@functools.cache
+def _converts(kind: str) -> bool:
+    """Return whether the package `gguf` converts a type."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    try:
+        _dequantized(np.zeros(GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1], np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+class _Header:
+    """Reads a header, and believes no length that the file cannot hold."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path, self.file, self.at, self.size = path, file, 0, os.fstat(file.fileno()).st_size
+
+    def read(self) -> GgufFile:
+        magic = self.take(4) if self.size >= 4 else self.file.read()
+        if magic != MAGIC:
+            raise ValueError(f"{self.path} must begin with the bytes GGUF, got {magic!r}")
+        version = self.number("<u4")
+        if version not in VERSIONS:
+            order = ", big-endian, which is not read" if version & 0xFFFF == 0 else ""
+            raise ValueError(f"{self.path} must be of GGUF version 2 or 3, got {version}{order}")
+        tensors, count = self.count(24), self.count(13)
+        keys: dict[str, Any] = {}
+        for _ in range(count):
+            key = self.text()
+            if key in keys:
+                raise self.damaged(f"the key {key[:80]} twice")
+            keys[key] = self.value(self.number("<u4"))
+        found = self.tensors(tensors, keys.get("general.alignment", 32))
+        return GgufFile(self.path, keys, found)
+
+    def tensors(self, count: int, alignment: object) -> dict[str, GgufTensor]:
+        """Return the tensors of the file, whose bytes are all in the file and in no other tensor."""
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise self.damaged(f"general.alignment = {alignment}, which is no power of 2")
+        relative: dict[str, GgufTensor] = {}
+        for _ in range(count):
+            name, axes = self.text(), self.number("<u4")
+            if name in relative:
+                raise self.damaged(f"the tensor {name[:80]} twice")
+            if not 1 <= axes <= MOST_AXES:
+                raise self.damaged(f"{axes} axes of {name[:80]}")
+            shape = tuple(self.number("<u8") for _ in range(axes))[::-1]
+            kind, start = self.number("<u4"), self.number("<u8")
+            relative[name] = self.tensor(name[:80], kind, shape, start)
+        data = self.at + -self.at % alignment
+        found = {name: one._replace(start=data + one.start) for name, one in relative.items()}
+        end = data
+        for name, one in sorted(found.items(), key=lambda item: item[1].start):
+            if one.start < end or one.start % alignment or one.start + one.size > self.size:
+                place = f"bytes {one.start} to {one.start + one.size} of {self.size}"
+                raise self.damaged(f"{name[:80]} in {place}, which are not its own")
+            end = one.start + one.size
+        return found
+
+    def tensor(self, name: str, number: int, shape: tuple[int, ...], start: int) -> GgufTensor:
+        """Return a tensor, whose start is in the data.
+
+        Raises:
+            ValueError: a type that the package `gguf` cannot convert, or a shape that it does not fit.
+        """
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+        known = {int(one): one for one in GGMLQuantizationType}
+        kind = known.get(number)
+        if kind is None or not (kind.name in PLAIN or _converts(kind.name)):
+            rule = "must have a type that the package gguf converts"
+            raise ValueError(f"{self.path}: {name} {rule}, got {number if kind is None else kind.name}")
+        values, size = GGML_QUANT_SIZES[kind]
+        if 0 in shape or shape[-1] % values:
+            raise self.damaged(f"the shape {shape} of {name} of type {kind.name}")
+        return GgufTensor(kind.name, shape, start, math.prod(shape) // values * size)
+
+    def value(self, kind: int) -> Any:
+        """Return a value of the metadata."""
+        if kind == STRING:
+            return self.text()
+        if kind in SCALARS:
+            return self.number(SCALARS[kind])
+        if kind != ARRAY:
+            raise self.damaged(f"a value of type {kind}")
+        kind = self.number("<u4")
+        if kind == STRING:
+            return [self.text() for _ in range(self.count(8))]
+        if kind not in SCALARS:
+            raise self.damaged(f"an array of type {kind}")
+        dtype = np.dtype(SCALARS[kind])
+        values = np.frombuffer(self.take(self.count(dtype.itemsize) * dtype.itemsize), dtype)
+        return list(map(_shortest, values)) if dtype.kind == "f" else values.tolist()
+
+    def count(self, bytes_each: int) -> int:
+        """Return a number of things that take so many bytes at least."""
+        count = self.number("<u8")
+        if count * bytes_each > self.size - self.at:
+            raise self.damaged(f"{count} entries in the last {self.size - self.at} bytes")
+        return count
+
+    def text(self) -> str:
+        return self.take(self.number("<u8")).decode("utf-8", errors="replace")
+
+    def number(self, dtype: str) -> Any:
+        one = np.dtype(dtype)
+        data = self.take(one.itemsize)
+        if one.kind == "f":
+            return _shortest(np.frombuffer(data, one)[0])
+        return bool(data[0]) if one.kind == "b" else int.from_bytes(data, "little", signed=one.kind == "i")
+
+    def take(self, count: int) -> bytes:
+        self.at += count
+        if self.at > min(self.size, LARGEST_HEADER):
+            most = f"the {self.size} bytes of the file" if self.size < LARGEST_HEADER else f"{LARGEST_HEADER} bytes"
+            raise self.damaged(f"{self.at} bytes, more than {most}")
+        data = self.file.read(count)
+        if len(data) != count:
+            raise self.damaged("fewer bytes than it has")
+        return data
+
+    def damaged(self, found: str) -> ValueError:
+        return ValueError(f"{self.path} must have a whole GGUF header, got {found}")
+
+
+def _shortest(value: np.floating) -> float:
+    """Return the number with the fewest decimals that is this float32: 1e-5, not 9.99999974738e-06."""
+    return float(str(value))

@@ -1,0 +1,116 @@
+"""Parameters from the tensors of files: in which type they are kept, and on which devices, range by range."""
+
+import functools
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pejax.interop.files import FLOATS, Reader, Tensor
+from pejax.interop.layouts import SAME, TRANSPOSED
+from pejax.interop.slots import Slot
+from pejax.models.sharding import AXES, RULES, logical_axes, partition_specs
+
+PARAMS = ("float32", "bfloat16", "file")
+"""Types that parameters can be kept in."""
+
+Index = tuple[slice, ...]
+
+
+def kept_type(params: str, slots: Sequence[Slot], tensors: Mapping[str, Tensor]) -> np.dtype:
+    """Return the type of a parameter: with "file", that of all its tensors, or float32 where they differ.
+
+    Encodings compute with their parameters in float32, which these therefore stay in.
+    """
+    if "position" in slots[0].path:
+        return np.dtype("float32")
+    if params != "file":
+        return jnp.dtype(params)
+    found = {FLOATS[tensors[piece.tensor].dtype] for slot in slots for piece in slot.pieces}
+    return found.pop() if len(found) == 1 else np.dtype("float32")
+
+
+def values_in(slots: Sequence[Slot], shape: tuple[int, ...], dtype: np.dtype, read: Reader, index: Index) -> np.ndarray:
+    """Return a range of a parameter; of the files, only what is in it is read.
+
+    Args:
+        slots: what the parameter is made of.
+        shape: of the whole parameter.
+        dtype: of the values.
+        read: the function to the values of tensors.
+        index: the range, a slice per axis.
+    """
+    index = tuple(slice(*one.indices(size)) for one, size in zip(index, shape, strict=True))
+    if slots[0].row is None:
+        return _part(slots[0], index, read).astype(dtype, copy=False)
+    rows = index[0]
+    value = np.empty([one.stop - one.start for one in index], dtype)
+    for slot in slots:
+        if slot.row is not None and rows.start <= slot.row < rows.stop:
+            value[slot.row - rows.start] = _part(slot, index[1:], read)
+    return value
+
+
+def _part(slot: Slot, index: Index, read: Reader) -> np.ndarray:
+    """Return a range of what a slot describes."""
+    if slot.layout not in (SAME, TRANSPOSED):
+        return slot.layout.join([read(one.tensor, one.index) for one in slot.pieces])[index]
+    (piece,) = slot.pieces
+    wanted = [*(index if slot.layout is SAME else index[::-1])]
+    own = wanted[piece.axis]
+    wanted[piece.axis] = slice(own.start + piece.start, own.stop + piece.start)
+    return slot.layout.join([read(piece.tensor, tuple(wanted))])
+
+
+def on_devices(shape: tuple[int, ...], sharding: NamedSharding, values: Callable[[Index], np.ndarray]) -> jax.Array:
+    """Return the array of these values on the devices of a mesh; the host holds one shard at a time."""
+    places = sharding.addressable_devices_indices_map(shape)
+    by_range: dict[Any, list[Any]] = {}
+    for device, index in places.items():
+        index = () if index is None else index
+        by_range.setdefault(tuple((one.start, one.stop) for one in index), []).append(device)
+    shards = {}
+    for bounds, devices in by_range.items():
+        value = values(tuple(slice(*one) for one in bounds))
+        shards |= {device: jax.device_put(value, device) for device in devices}
+    return jax.make_array_from_single_device_arrays(shape, sharding, [shards[device] for device in places])
+
+
+def shardings(variables: Any, blocks: Sequence[Any], mesh: Mesh) -> dict[tuple[Any, ...], NamedSharding]:
+    """Return the sharding of every parameter, by its path, as the trainers split them (`pejax.models.sharding.RULES`).
+
+    An axis that the devices do not divide is whole on every device; so are heads where they do not divide the key
+    heads. A warning names such axes, in one line.
+
+    Args:
+        variables: state of the model.
+        blocks: the records of its layers.
+        mesh: the devices.
+
+    Raises:
+        ValueError: a mesh of other axes.
+    """
+    if not {*mesh.shape} <= {*AXES}:
+        raise ValueError(f"mesh must have axes out of {', '.join(AXES)}, got {', '.join(map(str, mesh.shape))}")
+    key_heads = functools.reduce(math.gcd, [block.attention.kv_heads for block in blocks])
+    specs = partition_specs(variables, {name: axis for name, axis in RULES.items() if axis in mesh.shape})
+    found, whole = {}, dict[str, None]()
+    for (path, variable), (_, spec) in zip(nnx.to_flat_state(variables), nnx.to_flat_state(specs), strict=True):
+        entries = []
+        for name, axis, size in zip(logical_axes(variable), spec.get_value(), variable.shape, strict=True):
+            count = math.gcd(size, key_heads) if name == "heads" else size
+            fits = axis is None or count % mesh.shape[axis] == 0
+            entries.append(axis if fits else None)
+            if not fits:
+                rule = f"{key_heads} key heads" if name == "heads" else f"{name} {size}"
+                whole[f"{rule} over {axis}={mesh.shape[axis]}"] = None
+        found[path] = NamedSharding(mesh, PartitionSpec(*entries))
+    if whole:
+        warnings.warn(f"whole on every device, because it does not divide: {', '.join(whole)}", stacklevel=3)
+    return found

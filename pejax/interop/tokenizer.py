@@ -1,0 +1,160 @@
+"""Tokenizers of language models: from tokenizer.json, or from the metadata of a GGUF file."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pejax.interop.config import read_json
+from pejax.interop.gguf_file import read_header
+from pejax.interop.source import find_gguf
+
+SPECIAL, USER_DEFINED = 3, 4
+"""Types of tokens in GGUF files that are no part of ordinary text, or are never split."""
+
+SPLITS: dict[str, list[dict[str, Any]]] = {
+    "smollm": [{"type": "Digits", "individual_digits": True}],
+    "gpt-2": [],
+}
+"""How a text is split before bytes are paired, as tokenizer.json says it: by `tokenizer.ggml.pre`."""
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Converts text to token ids and back.
+
+    Attributes:
+        library: the tokenizer of the package `tokenizers`.
+        bos: id of the token that begins a text. None = there is none.
+        eos: ids of the tokens that end a text.
+    """
+
+    library: Any
+    bos: int | None = None
+    eos: tuple[int, ...] = ()
+
+    @property
+    def vocab(self) -> int:
+        """Number of tokens."""
+        return self.library.get_vocab_size()
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the ids of a text.
+
+        Args:
+            text: any text.
+            special: whether tokens that the model expects around every text are added, such as `<s>` or `[CLS]`.
+        """
+        return self.library.encode(text, add_special_tokens=special).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, special tokens included; incomplete UTF-8 becomes U+FFFD."""
+        return self.library.decode([*map(int, ids)], skip_special_tokens=False)
+
+    def stream(self, ids: Iterable[int]) -> Iterator[str]:
+        """Return the text of token ids piece by piece, as they come; a character whose bytes are not all there is held.
+
+        Examples:
+            >>> tokenizer = load_tokenizer("SmolLM2-135M")
+            >>> for piece in tokenizer.stream(ids):
+            ...     print(piece, end="", flush=True)
+        """
+        from tokenizers.decoders import DecodeStream
+
+        stream, held = DecodeStream(skip_special_tokens=False), []
+        for token in map(int, ids):
+            held.append(token)
+            piece = stream.step(self.library, token)
+            if piece is not None:
+                held.clear()
+                yield piece
+        if held:
+            yield self.decode(held)
+
+
+def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
+    """Load the tokenizer of a model.
+
+    Args:
+        path: a folder with tokenizer.json, whose other files may name the tokens that begin and end a text; such a
+            file; or a GGUF file, or a folder with one.
+
+    Raises:
+        ValueError: a damaged file, or a kind of tokenizer in a GGUF file that is not known.
+        ImportError: the package `tokenizers` is missing.
+    """
+    where = Path(path)
+    json_file = where / "tokenizer.json" if where.is_dir() else where
+    file = find_gguf(where) if where == json_file or not json_file.exists() else None
+    if file is not None:
+        return _from_gguf(file, read_header(file).keys)
+    ids = _ends(json_file.parent)
+    tokenizer = _made(read_json(json_file), str(json_file))
+    return Tokenizer(tokenizer, ids["bos"][0] if ids["bos"] else None, ids["eos"])
+
+
+def _made(content: Mapping[str, Any], name: str) -> Any:
+    """Return the tokenizer of the library, without truncation and padding."""
+    from tokenizers import Tokenizer as Library
+
+    try:
+        tokenizer = Library.from_str(json.dumps(content))
+    except Exception as broken:  # the library raises no narrower exception
+        raise ValueError(f"{name} must be a tokenizer of the package tokenizers, got {broken}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _ends(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the ids of the tokens that begin and end a text, by what the files beside tokenizer.json say."""
+    found: dict[str, tuple[int, ...]] = {"bos": (), "eos": ()}
+    for file in ("config.json", "generation_config.json"):  # the latter says more
+        config = read_json(folder / file) if (folder / file).exists() else {}
+        for name in found:
+            ids = config.get(f"{name}_token_id")
+            ids = ids if isinstance(ids, list) else [] if ids is None else [ids]
+            found[name] = tuple(ids) or found[name]
+    return found
+
+
+def _from_gguf(path: Path, keys: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokenizer that the metadata of a GGUF file describes."""
+    get = lambda name, default=None: keys.get(f"tokenizer.ggml.{name}", default)
+    for name, known in {"model": ("gpt2",), "pre": tuple(SPLITS)}.items():
+        if get(name) not in known:
+            raise ValueError(f"{path}: tokenizer.ggml.{name} must be one of {', '.join(known)}, got {get(name)!r}")
+    tokens, kinds = get("tokens", []), get("token_type", [])
+    vocab = {token: number for number, token in enumerate(tokens)}
+    if len(vocab) != len(tokens) or len(kinds) != len(tokens):
+        raise ValueError(f"{path}: every token must have a text of its own and a type, got {len(tokens)} tokens with "
+                         f"{len(vocab)} texts and {len(kinds)} types")  # fmt: skip
+    added = [
+        {"id": number, "content": token, "special": kind == SPECIAL, "normalized": False, "single_word": False,
+         "lstrip": False, "rstrip": False}
+        for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind in (SPECIAL, USER_DEFINED)
+    ]  # fmt: skip
+    bytes_of = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    bos, eos = get("bos_token_id"), [get(name) for name in ("eos_token_id", "eot_token_id")]
+    content = {
+        "version": "1.0",
+        "added_tokens": added,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*SPLITS[get("pre")], bytes_of]},
+        "post_processor": _before_text(path, tokens, bos) if get("add_bos_token", False) else None,
+        "decoder": bytes_of,
+        "model": {"type": "BPE", "vocab": vocab, "merges": [merge.split(" ", 1) for merge in get("merges", [])]},
+    }
+    return Tokenizer(_made(content, str(path)), bos, tuple(dict.fromkeys(one for one in eos if one is not None)))
+
+
+def _before_text(path: Path, tokens: Sequence[str], bos: int | None) -> dict[str, Any]:
+    """Return the part of tokenizer.json that puts a token before every text."""
+    if bos is None or not 0 <= bos < len(tokens):
+        raise ValueError(f"{path}: tokenizer.ggml.bos_token_id must be from 0 to {len(tokens) - 1}, got {bos}")
+    token = {"SpecialToken": {"id": tokens[bos], "type_id": 0}}
+    text, second = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
+    special = {tokens[bos]: {"id": tokens[bos], "ids": [bos], "tokens": [tokens[bos]]}}
+    return {"type": "TemplateProcessing", "single": [token, text], "pair": [token, text, second],
+            "special_tokens": special}  # fmt: skip

@@ -1,0 +1,222 @@
+"""Models in GGUF files: the same as in the folder that they were made from, quantized or not; what is refused."""
+
+import math
+import struct
+import tracemalloc
+
+import gguf
+import numpy as np
+import pytest
+from flax import nnx
+from gguf_files import byte_tokens, write_gguf
+from hub_folders import tensors, write
+
+from pejax.interop import load, save
+from pejax.interop.command import main
+
+KIND = gguf.GGMLQuantizationType
+
+
+def assert_same(model, expected):
+    """Check that two models have the same record and parameters."""
+    assert model.record == expected.record
+    ours, theirs = (dict(nnx.to_flat_state(nnx.state(one))) for one in (model, expected))
+    assert ours.keys() == theirs.keys()
+    for path, value in theirs.items():
+        np.testing.assert_array_equal(ours[path][...], value[...], err_msg=str(path))
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("llama, tied", "qwen3")]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", *SLOW])
+def test_a_file_is_the_folder_that_it_was_made_from(name, tmp_path):
+    folder = write(tmp_path / "a", name)
+    model, source = load(write_gguf(tmp_path / "a.gguf", folder))
+    assert_same(model, load(folder)[0])
+    save(model, tmp_path / "b", source)
+    assert (tmp_path / "b" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert_same(load(tmp_path / "b")[0], model)
+
+
+@pytest.mark.parametrize("kind", [KIND.Q4_1, KIND.BF16])
+def test_weights_of_other_types_are_those_that_gguf_converts(kind, tmp_path):
+    folder = write(tmp_path / "a", "qwen2", intermediate_size=64)
+    model, source = load(write_gguf(tmp_path / "a.gguf", folder, kind=kind))
+    name = "model.layers.1.mlp.up_proj.weight"
+    expected = gguf.dequantize(gguf.quantize(tensors(folder)[name], kind), kind)
+    np.testing.assert_array_equal(model.stack.layers.blocks.mlp.up.kernel[1].T, expected)
+    save(model, tmp_path / "b", source)
+    kept = tensors(tmp_path / "b")[name]
+    assert str(kept.dtype) == ("bfloat16" if kind == KIND.BF16 else "float32")
+    np.testing.assert_array_equal(kept.astype(np.float32), expected)
+
+
+def test_a_folder_may_hold_the_file(tmp_path):
+    folder = write(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    write_gguf(tmp_path / "b" / "one.gguf", folder)
+    assert_same(load(tmp_path / "b")[0], load(folder)[0])
+    write_gguf(tmp_path / "b" / "two.gguf", folder)
+    refused(tmp_path / "b", "must be the path of one GGUF file, or a folder with one, got one.gguf, two.gguf")
+
+
+def test_what_the_metadata_says_of_positions_is_read(tmp_path):
+    folder, path = write(tmp_path / "a"), tmp_path / "a.gguf"
+    own = lambda **keys: load(write_gguf(path, folder, **keys))[1].record.blocks[0].attention
+    assert own(llama__rope__freq_base=700.0).pe == "rope(base=700.0, pairing='half')"
+    assert own(llama__rope__freq_base=None).pe == "rope(base=10000.0, pairing='half')"
+    linear = {"llama__rope__scaling__type": "linear", "llama__rope__scaling__factor": 4.0}
+    assert own(**linear).extend == "linear(factor=4.0)"
+    yarn = {**linear, "llama__rope__scaling__type": "yarn", "llama__rope__scaling__original_context_length": 16}
+    assert own(**yarn).extend == "yarn(trained_length=16, factor=4.0)"
+
+
+def llama3_factors(base, channels, factor, low=1.0):
+    """Return the numbers that frequencies are divided by, as llama.cpp's converter computes them."""
+    found = []
+    for channel in range(0, channels, 2):
+        wavelength = 2 * math.pi * base ** (channel / channels)
+        smooth = (8192 / wavelength - low) / (4.0 - low)
+        middle = 1 / ((1 - smooth) / factor + smooth)
+        found.append(1.0 if wavelength < 8192 / 4.0 else factor if wavelength > 8192 / low else middle)
+    return np.array(found, np.float32)
+
+
+def test_the_factors_of_llama_3_are_read(tmp_path):
+    folder = write(tmp_path / "a", num_attention_heads=2, num_key_value_heads=1)
+    factors = llama3_factors(5e5, 16, 32.0)
+    assert len({*factors.tolist()}) > 2
+    base = {"llama__rope__freq_base": 5e5}
+    file = write_gguf(tmp_path / "a.gguf", folder, more={"rope_freqs.weight": factors}, **base)
+    model, source = load(file)
+    assert model.record.blocks[0].attention.extend == (
+        "llama3(trained_length=8192, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0)"
+    )
+    save(model, tmp_path / "b", source)
+    assert load(tmp_path / "b")[0].record == model.record
+    other = {"rope_freqs.weight": llama3_factors(5e5, 16, 32.0, low=2.0)}
+    file = write_gguf(tmp_path / "a.gguf", folder, more=other, **base)
+    refused(file, "rope_freqs.weight must be the factors of Llama 3 with low_freq_factor=1, high_freq_factor=4")
+
+
+# What is refused
+
+
+def refused(path, *messages, **options):
+    """Check that a path is refused in one line with these messages."""
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        load(path, **options)
+    found = str(error.value)
+    assert str(path) in found
+    assert "\n" not in found
+    assert len(found) < 400 + len(str(path))
+    for message in messages:
+        assert message in found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"llama__logit_scale": 2.0}, ": every key must be read or be known to change nothing, got llama.logit_scale"),
+        (
+            {"llama__rope__scaling__type": "longrope"},
+            "llama.rope.scaling.type must be none, linear or yarn, got 'longr",
+        ),
+        ({"llama__expert_count": 8}, "llama.expert_count must be 0, got 8"),
+        ({"llama__vocab_size": 96}, "llama.vocab_size must be 97, got 96"),
+        ({"llama__rope__dimension_count": 4}, "llama.rope.dimension_count must be 8, got 4"),
+        ({"llama__block_count": None}, "must have the key llama.block_count, got none"),
+        ({"llama__block_count": 3}, "must hold the tensor model.layers.2."),
+        ({"llama__block_count": 1}, "must hold no tensor that nothing reads, got model.layers.1."),
+        ({"llama__feed_forward_length": 40}, "must have shape (32, 40) by its metadata, got (32, 48)"),
+        ({"llama__attention__head_count_kv": [2, 2]}, "head_count_kv must be an integer of at least 1, got [2, 2]"),
+        ({"general__type": "adapter"}, "general.type must be 'model', got 'adapter'"),
+        ({"split__count": 3}, "split.count must be 0 or 1, got 3"),
+        ({"general__alignment": 24}, "got general.alignment = 24, which is no power of 2"),
+    ],
+)
+def test_metadata_that_is_not_understood(keys, message, folder, tmp_path):
+    refused(write_gguf(tmp_path / "a.gguf", folder, **keys), message)
+
+
+def test_a_key_may_be_ignored(folder, tmp_path):
+    file = write_gguf(
+        tmp_path / "a.gguf", folder, llama__logit_scale=1.0, general__name="a", quantize__imatrix__file=""
+    )
+    load(file, ignore=("llama.logit_scale",))
+
+
+def test_tensors_that_nothing_reads(folder, tmp_path):
+    for name in ("rope_factors_long.weight", "blk.0.attn_q.bias"):
+        file = write_gguf(tmp_path / "a.gguf", folder, more={name: np.ones(4, np.float32)})
+        refused(file, "must hold no tensor that nothing reads, got ")
+
+
+def test_other_architectures(tmp_path, folder):
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "gemma2")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    refused(tmp_path / "a.gguf", "general.architecture must be one of llama, qwen2, qwen3, got 'gemma2'")
+
+
+def damaged(path, whole, at, data):
+    path.write_bytes(whole[:at] + data + whole[at + len(data) :])
+    return path
+
+
+def test_damaged_files(folder, tmp_path):
+    path = write_gguf(tmp_path / "a.gguf", folder)
+    whole = path.read_bytes()
+    for size in (0, 3, 10, 30, 200, 1000, len(whole) - 4):
+        path.write_bytes(whole[:size])
+        refused(path)
+    refused(path, "which are not its own")
+    refused(damaged(path, whole, 0, b"GGML"), "must begin with the bytes GGUF, got b'GGML'")
+    refused(damaged(path, whole, 4, struct.pack("<I", 1)), "must be of GGUF version 2 or 3, got 1")
+    refused(damaged(path, whole, 4, struct.pack(">I", 3)), "big-endian, which is not read")
+    refused(tmp_path / "nothing.gguf", "must be a file that can be read, got No such file or directory")
+
+
+@pytest.mark.parametrize("claim", [10 * 2**30, 2**63, 2**64 - 1])
+def test_lengths_that_the_file_cannot_hold_are_not_believed(claim, folder, tmp_path):
+    path = write_gguf(tmp_path / "a.gguf", folder, **byte_tokens())
+    whole, said = path.read_bytes(), struct.pack("<Q", claim)
+    tokens = whole.index(b"tokenizer.ggml.tokens") + len(b"tokenizer.ggml.tokens") + 8
+    tracemalloc.start()
+    for at in (8, 16, 24, tokens, tokens + 8):  # tensors, keys, the first key, an array of texts, its first text
+        refused(damaged(path, whole, at, said), "must have a whole GGUF header, got ")
+    dims = whole.index(b"output_norm.weight") + len(b"output_norm.weight") + 4
+    refused(damaged(path, whole, dims, said), "output_norm.weight")
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+
+
+def test_types_that_are_not_read(folder, tmp_path):
+    path = write_gguf(tmp_path / "a.gguf", folder, kind=KIND.F16)
+    whole = path.read_bytes()
+    at = whole.index(b"output.weight") + len(b"output.weight") + 4 + 16
+    assert whole[at : at + 4] == struct.pack("<I", KIND.F16)
+    for kind, name in ((KIND.Q8_1, "Q8_1"), (KIND.I32, "I32"), (999, "999")):
+        refused(
+            damaged(path, whole, at, struct.pack("<I", kind)),
+            f"must have a type that the package gguf converts, got {name}",
+        )
+
+
+def test_tensors_that_overlap(folder, tmp_path):
+    path = write_gguf(tmp_path / "a.gguf", folder)
+    whole = path.read_bytes()
+    at = whole.index(b"output_norm.weight") + len(b"output_norm.weight") + 4 + 8 + 4
+    refused(damaged(path, whole, at, struct.pack("<Q", 0)), "which are not its own")
+
+
+def test_the_command_says_what_a_file_holds(folder, tmp_path, capsys):
+    main([str(write_gguf(tmp_path / "a.gguf", folder, kind=KIND.F16))])
+    assert capsys.readouterr().out.startswith("llama: 21,728 numbers in 21 tensors, 1 file(s), F16 and F32\nvocab=97 ")

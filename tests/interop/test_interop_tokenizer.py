@@ -1,0 +1,99 @@
+"""Tokenizers of GGUF files and of folders: ids, text, special tokens, and text that is held until it is whole."""
+
+import json
+
+import pytest
+from gguf_files import byte_tokens, write_gguf
+from hub_folders import write
+
+from pejax.interop import load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture
+def made(folder, tmp_path):
+    return lambda **keys: load_tokenizer(write_gguf(tmp_path / "a.gguf", folder, **byte_tokens(**keys)))
+
+
+def test_text_comes_back_from_its_ids(made):
+    tokenizer = made()
+    assert (tokenizer.vocab, tokenizer.bos, tokenizer.eos) == (260, 1, (0,))
+    text = "the\tthin\n 12 Grüße, 漢字 🤗 <|end|>"
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert ids[-1] == 0
+    assert ids[:2] == [259, tokenizer.encode("\t")[0]]
+    assert tokenizer.encode("thin")[0] == 258
+    assert tokenizer.decode(ids[:1]) == "the"
+
+
+def test_a_character_is_held_until_its_bytes_are_there(made):
+    tokenizer = made()
+    ids = tokenizer.encode("a漢🤗!")
+    assert len(ids) == 1 + 3 + 4 + 1
+    assert [*tokenizer.stream(ids)] == ["a", "漢", "🤗", "!"]
+    assert [*tokenizer.stream(iter(ids[:3]))] == ["a", "\ufffd"]
+    assert [*tokenizer.stream([])] == []
+
+
+def test_digits_are_single_where_the_file_says_smollm(made):
+    with_pairs = {"tokenizer__ggml__merges": ["t h", "th e", "1 2"]}
+    tokens = byte_tokens()["tokenizer__ggml__tokens"]
+    more = {"tokenizer__ggml__tokens": [*tokens, "12"], "tokenizer__ggml__token_type": [3, 3] + [1] * (len(tokens) - 1)}
+    assert len(made(**with_pairs, **more).encode("12")) == 2
+    assert len(made(**with_pairs, **more, tokenizer__ggml__pre="gpt-2").encode("12")) == 1
+
+
+def test_a_token_before_every_text(made):
+    assert made(tokenizer__ggml__add_bos_token=True).encode("the") == [1, 259]
+    assert made(tokenizer__ggml__add_bos_token=True).encode("the", special=False) == [259]
+    assert made(tokenizer__ggml__add_bos_token=False).encode("the") == [259]
+    assert made(tokenizer__ggml__eot_token_id=1).eos == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"tokenizer__ggml__model": "llama"}, "tokenizer.ggml.model must be one of gpt2, got 'llama'"),
+        ({"tokenizer__ggml__model": None}, "tokenizer.ggml.model must be one of gpt2, got None"),
+        ({"tokenizer__ggml__pre": "tekken"}, "tokenizer.ggml.pre must be one of smollm, gpt-2, got 'tekken'"),
+        ({"tokenizer__ggml__token_type": [1]}, "got 260 tokens with 260 texts and 1 types"),
+        ({"tokenizer__ggml__merges": ["t z z"]}, "must be a tokenizer of the package tokenizers, got "),
+        (
+            {"tokenizer__ggml__add_bos_token": True, "tokenizer__ggml__bos_token_id": 999},
+            "tokenizer.ggml.bos_token_id must be from 0 to 259, got 999",
+        ),
+    ],
+)
+def test_kinds_that_are_not_known(keys, message, made):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        made(**keys)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_has_the_tokenizer_and_the_ids_of_its_ends(made, tmp_path):
+    own = made(tokenizer__ggml__add_bos_token=True)
+    content = json.loads(own.library.to_str())
+    content["truncation"] = {"max_length": 2, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = load_tokenizer(tmp_path)
+    assert (tokenizer.bos, tokenizer.eos) == (None, ())
+    assert tokenizer.encode("the thin") == [1, 259, *own.encode(" thin")[1:]]
+    (tmp_path / "config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": 0}))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    assert (tokenizer.bos, tokenizer.eos) == (1, (0,))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 7]}))
+    assert load_tokenizer(tmp_path).eos == (0, 7)
+
+
+def test_files_that_are_no_tokenizers(tmp_path):
+    with pytest.raises(ValueError, match=r"tokenizer\.json must be a file that can be read, got No such file"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": 3}')
+    with pytest.raises(ValueError, match=r"tokenizer\.json must be a tokenizer of the package tokenizers, got "):
+        load_tokenizer(tmp_path)
