@@ -32,6 +32,8 @@ class Architecture(NamedTuple):
         in_out: whether linear layers are `(in, out)`, as GPT-2's.
         qkv_by_head: whether the rows of `qkv` are grouped by key head, as ours; else all queries come first.
         skipped_rows: rows before the first position in the table of positions.
+        by_head: whether linear layers of attention are `(in, heads, channels)`, without `.weight`, as XLNet's; the
+            parameters of Transformer-XL's encoding are the parts `u`, `v_r` and `w_r`.
         experts: the form of the tensors of experts, as in `pejax.interop.experts.expert_slot`.
         copies: further names of the table of token vectors, which a file may have.
         fixed: carried tensors, each a regular expression and the values that it must have.
@@ -45,6 +47,7 @@ class Architecture(NamedTuple):
     in_out: bool = False
     qkv_by_head: bool = False
     skipped_rows: int = 0
+    by_head: bool = False
     experts: str = "each"
     copies: tuple[str, ...] = ()
     fixed: tuple[tuple[str, Callable[[Model], np.ndarray]], ...] = ()

@@ -94,10 +94,11 @@ def alike(
     norm: Norm | None,
     head: Head,
     embed_norm: Norm | None = None,
+    causal: bool = True,
 ) -> Text:
-    """Return the record of a decoder whose layers are alike; `layers` is the key of their number."""
+    """Return the record of a model whose layers are alike; `layers` is the key of their number."""
     blocks = (block,) * c.count(layers)
-    return Text(c.count("vocab_size"), width, length, blocks, norm=norm, embed_norm=embed_norm, head=head)
+    return Text(c.count("vocab_size"), width, length, blocks, causal, norm=norm, embed_norm=embed_norm, head=head)
 
 
 def channels_per_head(c: Config, width: int, heads: int) -> int:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 from flax import nnx
 
 from pejax.interop.architecture import Architecture
+from pejax.interop.by_head import by_head_slot
 from pejax.interop.experts import expert_slot
 from pejax.interop.layouts import SAME, TRANSPOSED, Layout, Piece, grouped_by_key_head, whole
 from pejax.interop.records import Model, stacks
@@ -17,13 +18,17 @@ PARTS = {
     "head.norm": "dense_norm", "attention.qkv": "qkv", "attention.out": "o", "attention.norm_q": "q_norm",
     "attention.norm_k": "k_norm", "mlp.up": "up", "mlp.gate": "gate", "mlp.down": "down",
     "stack.position.heads.table": "relative", "cross.q": "cross_q", "cross.kv": "cross_kv", "cross.out": "cross_o",
-    "mlp.router": "router", "attention.sinks": "sinks",
+    "mlp.router": "router", "attention.sinks": "sinks", "attention.position.heads.u": "u",
+    "attention.position.heads.v": "v_r", "attention.position.heads.w_r": "w_r",
 }  # fmt: skip
 """The parts of `Architecture.names` by the paths of our modules and parameters; norms in a layer have their names."""
 
 SUFFIXES = {"kernel": ".weight", "scale": ".weight", "bias": ".bias", "table": ".weight", "types": ".weight",
-            "table_0": ".weight", "sinks": "", "down_bias": ""}  # fmt: skip
+            "table_0": ".weight", "sinks": "", "down_bias": "", "u": "", "v": "", "w_r": ""}  # fmt: skip
 """What follows the name of a module in a file, by the name of our parameter."""
+
+UNNAMED = ("sinks", "u", "v", "w_r")
+"""Parameters that are parts themselves, not of a module that is one."""
 
 
 class Slot(NamedTuple):
@@ -108,11 +113,13 @@ def _in_layer(
 ) -> tuple[tuple[Piece, ...], Layout]:
     """Return pieces and layout of a parameter of one layer; `own` is its path in the layer, `shape` its shape there."""
     leaf = str(own[-1])
-    dotted = ".".join(map(str, own if leaf == "sinks" else own[:-1]))
+    dotted = ".".join(map(str, own if leaf in UNNAMED else own[:-1]))
     part = PARTS.get(dotted, dotted)
     named = lambda part: names(part) + SUFFIXES[leaf]
     if isinstance(block.mlp, Experts) and own[0] == "mlp" and part != "router":
         return expert_slot(block.mlp, architecture.experts, part, leaf, names, shape)
+    if architecture.by_head and own[0] == "attention":
+        return by_head_slot(block.attention, part, names, shape)
     if part == "qkv":
         return _qkv(block.attention, architecture, named, shape)
     if part == "cross_kv" and block.cross is not None:

@@ -104,6 +104,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3_moe, normalized": {"model_type": "qwen3_moe", **SIZES, **QWEN_MANY, "norm_topk_prob": True},
     "olmoe": {"model_type": "olmoe", **SIZES, "num_experts": 5, "num_experts_per_tok": 3},
     "gpt_oss": {"model_type": "gpt_oss", **SIZES, **MANY, "head_dim": 12, "sliding_window": 7, "rope_scaling": OSS},
+    "xlnet": {"model_type": "xlnet", "vocab_size": 97, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48},
     "t5": {"model_type": "t5", **PAIR},
     "t5, gated": {"model_type": "t5", **PAIR, "feed_forward_proj": "gated-gelu", "num_decoder_layers": 3,
                   "tie_word_embeddings": False},

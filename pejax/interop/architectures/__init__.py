@@ -27,6 +27,7 @@ from pejax.interop.architectures import (
     smollm3,
     starcoder2,
     t5,
+    xlnet,
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -49,6 +50,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     **modernbert.ARCHITECTURES,
     **roformer.ARCHITECTURES,
     **t5.ARCHITECTURES,
+    **xlnet.ARCHITECTURES,
     **mixtral.ARCHITECTURES,
     **gpt_oss.ARCHITECTURES,
     **olmoe.ARCHITECTURES,
