@@ -97,6 +97,7 @@ def test_what_is_not_computed_is_refused(name, keys, message):
         source_from_config({**CONFIGS[name], **keys})
 
 
+@pytest.mark.slow
 def test_a_model_of_one_expert_is_a_mistral(tmp_path):
     sizes = {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "num_hidden_layers": 1}
     folder = write(tmp_path / "a", "mixtral", **sizes)

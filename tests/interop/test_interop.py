@@ -19,7 +19,7 @@ def folder_bytes(folder) -> dict[str, bytes]:
 
 LAYOUTS = (
     *("llama, tied", "qwen2", "gpt2", "gpt_neox", "gemma3_text", "phi3", "mpt", "opt", "bert"),
-    *("modernbert, biases", "t5, gated", "mixtral", "gpt_oss", "xlnet"),
+    *("modernbert, biases", "mixtral"),
 )
 """Configs that differ in how tensors become parameters."""
 

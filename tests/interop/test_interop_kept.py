@@ -11,6 +11,7 @@ from jax.sharding import AxisType
 
 from pejax.interop import load, save
 
+NAMES = ["gpt_oss", pytest.param("t5", marks=pytest.mark.slow)]
 IDS = np.random.default_rng(0).integers(0, 96, (2, 12))
 ONE = {"gpt_oss": {"num_hidden_layers": 1}, "t5": {"num_layers": 1}}
 
@@ -19,7 +20,7 @@ def flat(model):
     return {".".join(map(str, path)): np.asarray(one[...]) for path, one in nnx.to_flat_state(nnx.state(model))}
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "t5"])
+@pytest.mark.parametrize("name", NAMES)
 def test_parameters_on_a_mesh_are_those_on_one_device(name, tmp_path):
     folder = write(tmp_path / "a", name, vocab_size=96, **ONE[name])
     mesh = jax.make_mesh((2, 2), ("fsdp", "tensor"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
@@ -33,7 +34,7 @@ def test_parameters_on_a_mesh_are_those_on_one_device(name, tmp_path):
     assert (tmp_path / "b" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "t5"])
+@pytest.mark.parametrize("name", NAMES)
 def test_models_compute_with_parameters_of_the_type_of_the_file(name, tmp_path):
     folder = write(tmp_path / "a", name, "bfloat16", **ONE[name])
     (narrow, source), (wide, _) = load(folder, params="file"), load(folder)

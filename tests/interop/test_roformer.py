@@ -20,7 +20,7 @@ def angles(base: float) -> np.ndarray:
     return table
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_the_table_of_angles_is_carried(dtype, tmp_path):
     folder = write(tmp_path / "a", "roformer", dtype, num_hidden_layers=1)
     values = tensors(folder)

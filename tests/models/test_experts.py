@@ -106,6 +106,7 @@ def test_the_initial_outputs_are_those_of_single_experts():
     assert 0.099 < largest <= 0.1  # 100^-0.5, not 800^-0.5
 
 
+@pytest.mark.slow
 def test_a_decoder_of_experts_generates():
     attention = Attention(2, 1, 8, "rope")
     block = Block(attention, RECORDS["mixtral"], Norm())
