@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from pejax.interop.records import stacks
 from pejax.interop.source import Source, carried_tensors, open_source, skipped_rows, tokens_with_rows
 from pejax.models import Picture, Text
 from pejax.models.runs import runs
@@ -42,24 +43,15 @@ def describe(source: Source) -> list[str]:
     count = sum(math.prod(tensor.shape) for name, tensor in tensors.items())
     files = {tensor.file for tensor in tensors.values()}
     types = sorted({tensor.kind or tensor.dtype for tensor in tensors.values()})
-    kinds = list(dict.fromkeys(record.blocks))
-    letters = dict(zip(kinds, range(len(kinds)), strict=True))
-    pattern = " + ".join(
-        f"{repeats} x ({' '.join(f'kind {letters[block]}' for block in pattern)})"
-        for pattern, repeats in runs(record.blocks)
-    )
     lines = [
         f"{source.config['model_type']}: {count:,} numbers in {len(tensors)} tensors, {len(files)} file(s), "
         f"{' and '.join(types)}",
-        *(_picture(record) if isinstance(record, Picture) else _text(record)), f"layers: {pattern}",
-    ]  # fmt: skip
-    lines += [f"kind {number}: {block}" for block, number in letters.items()]
-    for pe, extend in dict.fromkeys((block.attention.pe, block.attention.extend) for block in record.blocks):
-        own = [n for n, b in enumerate(record.blocks) if (b.attention.pe, b.attention.extend) == (pe, extend)]
-        lines.append(f"encoding: {pe}, extend {extend}: {len(own)} layer(s), from layer {own[0]}")
+    ]
+    lines += [f"{side}{line}" for side, text in stacks(record).items() for line in _stack_lines(text)]
     if source.head_copy is not None:
         lines.append(f"tied: yes, unless {source.head_copy} differs from the table of token vectors")
     lines += _carried(source)
+    lines += [f"copy of the table: {name}" for name in source.copies]
     lines += [f"carried: the first {one.start} rows of {one.tensor}" for one in skipped_rows(source)]
     return lines + [f"added: its row of the table of positions, to {one.tensor}" for one in tokens_with_rows(source)]
 
@@ -92,3 +84,19 @@ def _picture(record: Picture) -> list[str]:
         f"tokens: cls={record.cls} registers={record.registers}, coordinates {record.coordinates!r}",
         f"embed_norm: {record.embed_norm}", f"norm: {record.norm}", f"head: {head if record.classes else None}",
     ]  # fmt: skip
+
+
+def _stack_lines(text: Text | Picture) -> list[str]:
+    """Return the lines that say what one stack of layers is."""
+    kinds = list(dict.fromkeys(text.blocks))
+    letters = dict(zip(kinds, range(len(kinds)), strict=True))
+    pattern = " + ".join(
+        f"{repeats} x ({' '.join(f'kind {letters[block]}' for block in pattern)})"
+        for pattern, repeats in runs(text.blocks)
+    )
+    lines = [*(_picture(text) if isinstance(text, Picture) else _text(text)), f"layers: {pattern}"]
+    lines += [f"kind {number}: {block}" for block, number in letters.items()]
+    for pe, extend in dict.fromkeys((block.attention.pe, block.attention.extend) for block in text.blocks):
+        own = [n for n, b in enumerate(text.blocks) if (b.attention.pe, b.attention.extend) == (pe, extend)]
+        lines.append(f"encoding: {pe}, extend {extend}: {len(own)} layer(s), from layer {own[0]}")
+    return lines

@@ -18,9 +18,20 @@ from pejax.interop.extended_config import extended_config
 from pejax.interop.files import FLOATS, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
 from pejax.interop.picture_slots import without_row
+from pejax.interop.records import Model, each_stack, stacks
 from pejax.interop.slots import empty_model
-from pejax.interop.source import Source, carried_tensors, open_source, skipped_rows, tokens_with_rows, untied
-from pejax.models import Block, Decoder, Picture, Text, ViT
+from pejax.interop.source import (
+    Source,
+    carried_tensors,
+    check_values,
+    open_source,
+    same_bytes,
+    skipped_rows,
+    table_name,
+    tokens_with_rows,
+    untied,
+)
+from pejax.models import Decoder, EncoderDecoder, Picture, Text, ViT
 from pejax.models.model_records import DTYPES
 
 
@@ -32,7 +43,7 @@ def load(
     params: str = "float32",
     mesh: Mesh | None = None,
     ignore: Sequence[str] = (),
-) -> tuple[Decoder | ViT, Source]:
+) -> tuple[Decoder | EncoderDecoder | ViT, Source]:
     """Load a model from a Hugging Face folder or a GGUF file.
 
     Args:
@@ -49,7 +60,8 @@ def load(
         ignore: keys of config.json, or of the metadata of a GGUF file, that may be left unread.
 
     Returns:
-        The model, a `Decoder` of text or a `ViT`, and the source that `save` needs.
+        The model, an `EncoderDecoder` where the file has an encoder and a decoder, a `ViT` where it has a vision
+        transformer, else a `Decoder`; and the source that `save` needs.
 
     Raises:
         ValueError: an unknown architecture; a key of config.json that is missing, unread or asks for what is not
@@ -59,14 +71,17 @@ def load(
     check_choice("dtype", dtype, DTYPES)
     check_choice("params", params, PARAMS)
     source, read = open_source(Path(path), ignore)
-    if source.head_copy is not None and not _same_bytes(read(source.head_copy, ()), read(_table(source), ())):
+    if source.head_copy is not None and not same_bytes(read(source.head_copy, ()), read(table_name(source), ())):
         source = untied(source)
+    check_values(source, read)
     carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
     carried |= {one.tensor: np.array(read(one.tensor, one.before)) for one in skipped_rows(source)}
     carried |= {one.tensor: np.array(read(one.tensor, ())) for one in tokens_with_rows(source)}
-    record = replace(source.record if extend is None else _extended(source.record, extend), dtype=dtype)
+    record = source.record if extend is None else each_stack(source.record, lambda stack: _extended(stack, extend))
+    record = each_stack(record, lambda stack: replace(stack, dtype=dtype))
     graph, state = nnx.split(empty_model(record))
-    placed = {} if mesh is None else shardings(state, record.blocks, mesh)
+    blocks = [block for text in stacks(record).values() for block in text.blocks]
+    placed = {} if mesh is None else shardings(state, blocks, mesh)
     by_path = defaultdict(list)
     for slot in source.slots:
         by_path[slot.path].append(slot)
@@ -80,7 +95,7 @@ def load(
     return nnx.merge(graph, nnx.from_flat_state(flat)), replace(source, carried=carried)
 
 
-def save(model: Decoder | ViT, directory: str | os.PathLike[str], source: Source) -> None:
+def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str], source: Source) -> None:
     """Save a model as a Hugging Face folder, which appears whole or not at all.
 
     Tensors have the names, types and files of the source. An extension that the model was loaded with is written into
@@ -106,14 +121,15 @@ def save(model: Decoder | ViT, directory: str | os.PathLike[str], source: Source
 
     def values(name: str) -> np.ndarray:
         tensor = source.tensors[name]
-        if name not in makers and name != source.head_copy:
+        copies = (*source.copies, source.head_copy)
+        if name not in makers and name not in copies:
             return source.carried[name]
         value = np.empty(tensor.shape, FLOATS[tensor.dtype])
         if name in before:
             value[before[name]] = source.carried[name]
-        for slot, number in makers[_table(source) if name == source.head_copy else name]:
-            ours = np.asarray(params[slot.path][...])
-            part = slot.layout.split(ours if slot.row is None else ours[slot.row])[number]
+        for slot, number in makers[table_name(source) if name in copies else name]:
+            own = np.asarray(params[slot.path][...])
+            part = slot.layout.split(own if slot.row is None else own[slot.row])[number]
             if slot.added is not None:
                 part = without_row(part, source.carried[name], source.carried[slot.added.tensor][slot.added.index])
             value[slot.pieces[number].index] = _narrowed(name, part, value.dtype)
@@ -122,27 +138,32 @@ def save(model: Decoder | ViT, directory: str | os.PathLike[str], source: Source
     write_folder(Path(directory), config, source.tensors, values)
 
 
-def _config(model: Decoder | ViT, source: Source) -> Mapping[str, Any]:
+def _config(model: Decoder | EncoderDecoder | ViT, source: Source) -> Mapping[str, Any]:
     """Return the config.json of a model: that of the source, with the extension that the model was loaded with."""
-    record, own = model.record, source.record
-    rule = "the model must be what the config of the source describes, but for extend, to be saved"
-    if type(record) is not type(own):
-        raise ValueError(f"{rule}, got a {type(record).__name__}")
-    names = [one.name for one in fields(own) if one.name not in ("dtype", "stochastic_depth")]
-    changed = [name for name in names if getattr(record, name) != getattr(own, name)]
-    if not changed:
+    ours, theirs = map(_saved, (model.record, source.record))
+    changed = [one.name for one in fields(theirs) if getattr(ours, one.name, None) != getattr(theirs, one.name)]
+    if type(ours) is type(theirs) and not changed:
         return source.config
-    if changed != ["blocks"] or _without_extensions(record) != _without_extensions(own):
+    rule = "the model must be what the config of the source describes, but for extend, to be saved"
+    if type(ours) is not type(theirs):
+        raise ValueError(f"{rule}, got a {type(ours).__name__}")
+    if _without_extensions(ours) != _without_extensions(theirs):
         raise ValueError(f"{rule}, got another {' and '.join(changed)}")
-    if isinstance(record, Text) and isinstance(own, Text):
-        return extended_config(source.config, own, record)
-    extend = record.blocks[0].attention.extend
-    raise ValueError(f"config.json of {source.config['model_type']} cannot say an extension, got {extend}")
+    if isinstance(ours, Text) and isinstance(theirs, Text):
+        return extended_config(source.config, theirs, ours)
+    raise ValueError(f"config.json of {source.config['model_type']} cannot say an extension, got another {changed[0]}")
 
 
-def _without_extensions(record: Text | Picture) -> list[Block]:
-    """Return the layers without their extensions."""
-    return [replace(block, attention=replace(block.attention, extend="none")) for block in record.blocks]
+def _saved(record: Model) -> Model:
+    """Return the record without what is no part of a saved model."""
+    record = each_stack(record, lambda stack: replace(stack, dtype="float32"))
+    return replace(record, stochastic_depth=0.0) if isinstance(record, Picture) else record
+
+
+def _without_extensions(record: Model) -> Model:
+    """Return the record without the extensions of its layers."""
+    plain = lambda block: replace(block, attention=replace(block.attention, extend="none"))
+    return each_stack(record, lambda stack: replace(stack, blocks=tuple(map(plain, stack.blocks))))
 
 
 def _extended(record: Text | Picture, extend: str) -> Text | Picture:
@@ -158,16 +179,6 @@ def _extended(record: Text | Picture, extend: str) -> Text | Picture:
         for block in record.blocks
     )
     return replace(record, blocks=blocks)
-
-
-def _table(source: Source) -> str:
-    """Return the name of the table of token vectors in the file."""
-    return next(slot.pieces[0].tensor for slot in source.slots if slot.path == ("embedding", "table"))
-
-
-def _same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
-    as_integers = lambda x: x.view(f"u{x.dtype.itemsize}")
-    return one.dtype == other.dtype and np.array_equal(as_integers(one), as_integers(other))
 
 
 def _narrowed(name: str, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
