@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from pejax.interop.config import Config
-from pejax.models import Text
+from pejax.interop.records import Model
 
 
 class Architecture(NamedTuple):
@@ -15,19 +17,29 @@ class Architecture(NamedTuple):
         names: the parts of our model, and the names of the file without `.weight` and `.bias`; `{n}` is the number of
             the layer. The parts are
 
-            - `table`, `position`, `types`, `embed_norm`, `norm`, `head`, and of BERT's head `dense` and `dense_norm`;
+            - `table`, `position`, `types`, `embed_norm`, `norm`, `head`, of BERT's head `dense` and `dense_norm`, and
+              `relative`, T5's table of biases;
             - in a layer `norm_attention`, `norm_mlp`, and those with `_after` and `_sum` of other orders, `q_norm`,
               `k_norm`, `q`, `k`, `v` or `qkv`, one tensor of all three, `o`, `up`, `down`, and `gate`, or `gate_up` in
-              place of both.
+              place of both; `gated_up` where `up` has another name beside a gate; of cross-attention `norm_cross`,
+              `cross_q`, `cross_k`, `cross_v`, `cross_o`; of experts `router`, and `{e}` in the others is the number
+              of the expert; `sinks`, without a suffix.
+
+            In a model of two stacks, those of the encoder begin with `encoder.`, those of the decoder with `decoder.`.
         prefix: of names, which a file may have or not. "" = there is none.
         inert: keys of its config.json that change nothing, beside those of `pejax.interop.config.INERT`.
         ignored: a regular expression of tensors that are carried and not computed with. "" = there are none.
         in_out: whether linear layers are `(in, out)`, as GPT-2's.
         qkv_by_head: whether the rows of `qkv` are grouped by key head, as ours; else all queries come first.
         skipped_rows: rows before the first position in the table of positions.
+        by_head: whether linear layers of attention are `(in, heads, channels)`, without `.weight`, as XLNet's; the
+            parameters of Transformer-XL's encoding are the parts `u`, `v_r` and `w_r`.
+        experts: the form of the tensors of experts, as in `pejax.interop.experts.expert_slot`.
+        copies: further names of the table of token vectors, which a file may have.
+        fixed: carried tensors, each a regular expression and the values that it must have.
     """
 
-    read: Callable[[Config], Text]
+    read: Callable[[Config], Model]
     names: Mapping[str, str]
     prefix: str = ""
     inert: tuple[str, ...] = ()
@@ -35,6 +47,10 @@ class Architecture(NamedTuple):
     in_out: bool = False
     qkv_by_head: bool = False
     skipped_rows: int = 0
+    by_head: bool = False
+    experts: str = "each"
+    copies: tuple[str, ...] = ()
+    fixed: tuple[tuple[str, Callable[[Model], np.ndarray]], ...] = ()
 
 
 def in_layer(prefix: str, **names: str) -> dict[str, str]:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from pejax.interop.records import stacks
 from pejax.interop.source import Source, carried_tensors, open_source, skipped_rows
+from pejax.models import Text
 from pejax.models.runs import runs
 
 
@@ -40,25 +42,34 @@ def describe(source: Source) -> list[str]:
     count = sum(math.prod(tensor.shape) for name, tensor in tensors.items())
     files = {tensor.file for tensor in tensors.values()}
     types = sorted({tensor.kind or tensor.dtype for tensor in tensors.values()})
-    kinds = list(dict.fromkeys(record.blocks))
-    letters = dict(zip(kinds, range(len(kinds)), strict=True))
-    pattern = " + ".join(
-        f"{repeats} x ({' '.join(f'kind {letters[block]}' for block in pattern)})"
-        for pattern, repeats in runs(record.blocks)
-    )
     lines = [
         f"{source.config['model_type']}: {count:,} numbers in {len(tensors)} tensors, {len(files)} file(s), "
         f"{' and '.join(types)}",
-        f"vocab={record.vocab} width={record.width} length={record.length} layers={len(record.blocks)} "
-        f"causal={record.causal} embed_scale={record.embed_scale}",
-        f"embed_norm: {record.embed_norm}", f"norm: {record.norm}", f"head: {record.head}",
-        f"layers: {pattern}",
-    ]  # fmt: skip
-    lines += [f"kind {number}: {block}" for block, number in letters.items()]
-    for pe, extend in dict.fromkeys((block.attention.pe, block.attention.extend) for block in record.blocks):
-        own = [n for n, b in enumerate(record.blocks) if (b.attention.pe, b.attention.extend) == (pe, extend)]
-        lines.append(f"encoding: {pe}, extend {extend}: {len(own)} layer(s), from layer {own[0]}")
+    ]
+    lines += [f"{side}{line}" for side, text in stacks(record).items() for line in _stack_lines(text)]
     if source.head_copy is not None:
         lines.append(f"tied: yes, unless {source.head_copy} differs from the table of token vectors")
     lines += [f"carried: {name} {tensors[name].dtype} {tensors[name].shape}" for name in carried_tensors(source)]
+    lines += [f"copy of the table: {name}" for name in source.copies]
     return lines + [f"carried: the first {one.start} rows of {one.tensor}" for one in skipped_rows(source)]
+
+
+def _stack_lines(text: Text) -> list[str]:
+    """Return the lines that say what one stack of layers is."""
+    kinds = list(dict.fromkeys(text.blocks))
+    letters = dict(zip(kinds, range(len(kinds)), strict=True))
+    pattern = " + ".join(
+        f"{repeats} x ({' '.join(f'kind {letters[block]}' for block in pattern)})"
+        for pattern, repeats in runs(text.blocks)
+    )
+    lines = [
+        f"vocab={text.vocab} width={text.width} length={text.length} layers={len(text.blocks)} "
+        f"causal={text.causal} embed_scale={text.embed_scale}",
+        f"embed_norm: {text.embed_norm}", f"norm: {text.norm}", f"head: {text.head}",
+        f"layers: {pattern}",
+    ]  # fmt: skip
+    lines += [f"kind {number}: {block}" for block, number in letters.items()]
+    for pe, extend in dict.fromkeys((block.attention.pe, block.attention.extend) for block in text.blocks):
+        own = [n for n, b in enumerate(text.blocks) if (b.attention.pe, b.attention.extend) == (pe, extend)]
+        lines.append(f"encoding: {pe}, extend {extend}: {len(own)} layer(s), from layer {own[0]}")
+    return lines

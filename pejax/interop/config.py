@@ -18,9 +18,9 @@ INERT = frozenset({
 
 REFUSED = {
     "quantization_config": "quantized weights are not read",
-    "num_experts": "experts are not computed",
-    "num_local_experts": "experts are not computed",
-    "n_routed_experts": "experts are not computed",
+    "num_experts": "this architecture has no experts",
+    "num_local_experts": "this architecture has no experts",
+    "n_routed_experts": "this architecture has no experts",
     "kv_lora_rank": "attention with latent keys and values (MLA) is not computed",
 }
 """Keys that no model of the records can obey, and why."""

@@ -21,6 +21,7 @@ class Piece(NamedTuple):
         axis: that the range is on.
         start: where the range begins.
         stop: where it ends.
+        step: from one entry of the range to the next.
     """
 
     tensor: str
@@ -28,11 +29,12 @@ class Piece(NamedTuple):
     axis: int
     start: int
     stop: int
+    step: int = 1
 
     @property
     def index(self) -> tuple[slice, ...]:
         """The range, as an index."""
-        return (slice(None),) * self.axis + (slice(self.start, self.stop),)
+        return (slice(None),) * self.axis + (slice(self.start, self.stop, self.step),)
 
 
 def whole(tensor: str, *shape: int) -> Piece:
@@ -56,29 +58,30 @@ SAME = Layout(lambda pieces: pieces[0], lambda ours: [ours])
 TRANSPOSED = Layout(lambda pieces: pieces[0].T, lambda ours: [ours.T])
 
 
-def grouped_by_key_head(attention: Attention, letters: str, *, transposed: bool) -> Layout:
+def grouped_by_key_head(attention: Attention, letters: str, *, ours: str = "qkv", transposed: bool) -> Layout:
     """Return the layout of `qkv`, whose columns are each key head's queries, its key and its value.
 
     Args:
         attention: its record.
         letters: which of q, k and v the file has; biases of the others are 0.
+        ours: which of them our parameter has.
         transposed: whether the pieces are `(out, in)`.
     """
-    group = attention.heads // attention.kv_heads
-    heads = {"q": slice(0, group), "k": slice(group, group + 1), "v": slice(group + 1, group + 2)}
+    queries = attention.heads // attention.kv_heads if "q" in ours else 0
+    heads = {"q": slice(0, queries), "k": slice(queries, queries + 1), "v": slice(queries + 1, queries + 2)}
     turn = np.transpose if transposed else np.asarray
 
     def join(pieces: list[np.ndarray]) -> np.ndarray:
         columns = {letter: turn(piece) for letter, piece in zip(letters, pieces, strict=True)}
         first = columns[letters[0]]
-        shape = (*first.shape[:-1], attention.kv_heads, group + 2, attention.head_dim)
-        ours = np.zeros(shape, first.dtype)
+        shape = (*first.shape[:-1], attention.kv_heads, queries + 2, attention.head_dim)
+        joined = np.zeros(shape, first.dtype)
         for letter, x in columns.items():
-            ours[..., heads[letter], :] = x.reshape(*shape[:-2], -1, attention.head_dim)
-        return ours.reshape(*first.shape[:-1], -1)
+            joined[..., heads[letter], :] = x.reshape(*shape[:-2], -1, attention.head_dim)
+        return joined.reshape(*first.shape[:-1], -1)
 
-    def split(ours: np.ndarray) -> list[np.ndarray]:
-        by_head = ours.reshape(*ours.shape[:-1], attention.kv_heads, group + 2, attention.head_dim)
-        return [turn(by_head[..., heads[letter], :].reshape(*ours.shape[:-1], -1)) for letter in letters]
+    def split(value: np.ndarray) -> list[np.ndarray]:
+        by_head = value.reshape(*value.shape[:-1], attention.kv_heads, queries + 2, attention.head_dim)
+        return [turn(by_head[..., heads[letter], :].reshape(*value.shape[:-1], -1)) for letter in letters]
 
     return Layout(join, split)

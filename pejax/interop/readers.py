@@ -6,12 +6,18 @@ from typing import Any
 
 from pejax.interop.config import Config
 from pejax.interop.rope import LAYER_TYPES, head_channels, rope_from_config
-from pejax.models import Attention, Block, Head, Mlp, Norm, Text
+from pejax.models import Attention, Block, Experts, Head, Mlp, Norm, Text
 
 
 def mlp(c: Config, activation: str = "silu", *, key: str = "hidden_act", gated: bool = True, bias: bool = False) -> Mlp:
     """Return the MLP; `activation` is the default of the config's key."""
     return Mlp(c.count("intermediate_size"), c.activation(key, activation), gated, bias)
+
+
+def experts(c: Config, mlp: Mlp, count: int, chosen: int, **options: Any) -> Experts:
+    """Return the experts, each with this MLP; `count` and `chosen` are defaults, `options` are those of the record."""
+    count = c.count("num_local_experts", c("num_experts", count))
+    return Experts(count, c.count("num_experts_per_tok", chosen), mlp, **options)
 
 
 def head(c: Config, *, tied: bool = False, bias: bool = False, cap: float | None = None) -> Head:
@@ -88,10 +94,11 @@ def alike(
     norm: Norm | None,
     head: Head,
     embed_norm: Norm | None = None,
+    causal: bool = True,
 ) -> Text:
-    """Return the record of a decoder whose layers are alike; `layers` is the key of their number."""
+    """Return the record of a model whose layers are alike; `layers` is the key of their number."""
     blocks = (block,) * c.count(layers)
-    return Text(c.count("vocab_size"), width, length, blocks, norm=norm, embed_norm=embed_norm, head=head)
+    return Text(c.count("vocab_size"), width, length, blocks, causal, norm=norm, embed_norm=embed_norm, head=head)
 
 
 def channels_per_head(c: Config, width: int, heads: int) -> int:

@@ -1,25 +1,34 @@
 """Which tensors of a file each parameter of a model is made of."""
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 from flax import nnx
 
 from pejax.interop.architecture import Architecture
+from pejax.interop.by_head import by_head_slot
+from pejax.interop.experts import expert_slot
 from pejax.interop.layouts import SAME, TRANSPOSED, Layout, Piece, grouped_by_key_head, whole
-from pejax.models import Attention, Block, Decoder, Text
+from pejax.interop.records import Model, stacks
+from pejax.models import Attention, Block, Decoder, EncoderDecoder, Experts, Text
 
 PARTS = {
     "embedding.table": "table", "embedding.types": "types", "stack.position.table_0": "position",
     "stack.embed_norm": "embed_norm", "stack.norm": "norm", "head": "head", "head.dense": "dense",
     "head.norm": "dense_norm", "attention.qkv": "qkv", "attention.out": "o", "attention.norm_q": "q_norm",
     "attention.norm_k": "k_norm", "mlp.up": "up", "mlp.gate": "gate", "mlp.down": "down",
+    "stack.position.heads.table": "relative", "cross.q": "cross_q", "cross.kv": "cross_kv", "cross.out": "cross_o",
+    "mlp.router": "router", "attention.sinks": "sinks", "attention.position.heads.u": "u",
+    "attention.position.heads.v": "v_r", "attention.position.heads.w_r": "w_r",
 }  # fmt: skip
 """The parts of `Architecture.names` by the paths of our modules and parameters; norms in a layer have their names."""
 
 SUFFIXES = {"kernel": ".weight", "scale": ".weight", "bias": ".bias", "table": ".weight", "types": ".weight",
-            "table_0": ".weight"}  # fmt: skip
+            "table_0": ".weight", "sinks": "", "down_bias": "", "u": "", "v": "", "w_r": ""}  # fmt: skip
 """What follows the name of a module in a file, by the name of our parameter."""
+
+UNNAMED = ("sinks", "u", "v", "w_r")
+"""Parameters that are parts themselves, not of a module that is one."""
 
 
 class Slot(NamedTuple):
@@ -38,12 +47,14 @@ class Slot(NamedTuple):
     layout: Layout
 
 
-def empty_model(record: Text) -> Decoder:
+def empty_model(record: Model) -> Decoder | EncoderDecoder:
     """Return the model of a record with shapes in place of arrays."""
-    return nnx.eval_shape(lambda: Decoder(record, rngs=nnx.Rngs(0)))
+    if isinstance(record, Text):
+        return nnx.eval_shape(lambda: Decoder(record, rngs=nnx.Rngs(0)))
+    return nnx.eval_shape(lambda: EncoderDecoder(record, rngs=nnx.Rngs(0)))
 
 
-def model_slots(record: Text, architecture: Architecture) -> list[Slot]:
+def model_slots(record: Model, architecture: Architecture) -> list[Slot]:
     """Return what every parameter of the model is made of.
 
     Raises:
@@ -51,17 +62,19 @@ def model_slots(record: Text, architecture: Architecture) -> list[Slot]:
     """
     model = empty_model(record)
     flat = dict(nnx.to_flat_state(nnx.state(model)))
-    layers = model.stack.layers
-    by_body = {body.number: body for body in layers.all_bodies}
+    sides = {side.removesuffix(".") or "stack": (side, text) for side, text in stacks(record).items()}
     slots = []
     for path, variable in flat.items():
-        if path[:2] != ("stack", "layers"):
-            slots.append(_model_slot(record, architecture, path, variable.shape))
+        side, text = sides.get(str(path[0]), ("", None))
+        if text is None or path[1] != "layers":
+            slots.append(_model_slot(architecture, side, path, variable.shape))
             continue
         number = int(str(path[2]).removeprefix("body_")) if path[2] != "blocks" else 0
         own = path[path.index("blocks") + 1 :]
-        for row, layer in enumerate(by_body[number].layers):
-            pieces, layout = _in_layer(record.blocks[layer], architecture, own, layer, variable.shape[1:])
+        bodies = {body.number: body for body in getattr(model, str(path[0])).layers.all_bodies}
+        for row, layer in enumerate(bodies[number].layers):
+            named = _namer(architecture, side, own, layer)
+            pieces, layout = _in_layer(text.blocks[layer], architecture, own, named, variable.shape[1:])
             slots.append(Slot(path, row, pieces, layout))
     return slots
 
@@ -71,12 +84,13 @@ def expected_shapes(slots: list[Slot]) -> dict[str, tuple[int, ...]]:
     return {piece.tensor: piece.shape for slot in slots for piece in slot.pieces}
 
 
-def _model_slot(record: Text, architecture: Architecture, path: tuple[Any, ...], shape: tuple[int, ...]) -> Slot:
+def _model_slot(architecture: Architecture, side: str, path: tuple[Any, ...], shape: tuple[int, ...]) -> Slot:
     """Return the slot of a parameter outside the layers."""
     leaf = str(path[-1])
     module = path if leaf in ("table", "types", "table_0") else path[:-1]
-    name = _name(architecture, PARTS.get(".".join(map(str, module))), path) + SUFFIXES[leaf]
-    if leaf == "kernel":
+    part = PARTS.get(".".join(map(str, ("stack", *module[1:]) if side else module)))
+    name = _name(architecture, side, part, path) + SUFFIXES[leaf]
+    if leaf == "kernel" or part == "relative":
         return Slot(path, None, (_matrix(name, shape, in_out=False),), TRANSPOSED)
     if leaf == "table_0":
         rows = architecture.skipped_rows
@@ -85,29 +99,48 @@ def _model_slot(record: Text, architecture: Architecture, path: tuple[Any, ...],
     return Slot(path, None, (whole(name, *shape),), SAME)
 
 
+Namer: TypeAlias = Callable[..., str]
+"""The part of a layer to the name of its tensor without what follows it; `e` is the number of an expert."""
+
+
+def _namer(architecture: Architecture, side: str, own: tuple[Any, ...], layer: int) -> Namer:
+    """Return the names in one layer."""
+    return lambda part, **expert: _name(architecture, side, part, own).format(n=layer, **expert)
+
+
 def _in_layer(
-    block: Block, architecture: Architecture, own: tuple[Any, ...], layer: int, shape: tuple[int, ...]
+    block: Block, architecture: Architecture, own: tuple[Any, ...], names: Namer, shape: tuple[int, ...]
 ) -> tuple[tuple[Piece, ...], Layout]:
     """Return pieces and layout of a parameter of one layer; `own` is its path in the layer, `shape` its shape there."""
     leaf = str(own[-1])
-    dotted = ".".join(map(str, own[:-1]))
+    dotted = ".".join(map(str, own if leaf in UNNAMED else own[:-1]))
     part = PARTS.get(dotted, dotted)
-    named = lambda part: _name(architecture, part, own).format(n=layer) + SUFFIXES[leaf]
+    named = lambda part: names(part) + SUFFIXES[leaf]
+    if isinstance(block.mlp, Experts) and own[0] == "mlp" and part != "router":
+        return expert_slot(block.mlp, architecture.experts, part, leaf, names, shape)
+    if architecture.by_head and own[0] == "attention":
+        return by_head_slot(block.attention, part, names, shape)
     if part == "qkv":
         return _qkv(block.attention, architecture, named, shape)
+    if part == "cross_kv" and block.cross is not None:
+        return _qkv(block.cross, architecture, lambda letter: named(f"cross_{letter}"), shape, ours="kv")
+    if part == "up" and block.mlp.gated and any(name.endswith("gated_up") for name in architecture.names):
+        part = "gated_up"
+    if part in ("gate", "up") and "gate_up" in architecture.names:
+        *inputs, hidden = shape
+        start = hidden * (part == "up")
+        piece = Piece(named("gate_up"), (2 * hidden, *inputs), 0, start, start + hidden)
+        return (piece,), TRANSPOSED if inputs else SAME
     if leaf != "kernel":
         return (whole(named(part), *shape),), SAME
-    if part in ("gate", "up") and "gate_up" in architecture.names:
-        (inputs, hidden), start = shape, shape[1] * (part == "up")
-        return (Piece(named("gate_up"), (2 * hidden, inputs), 0, start, start + hidden),), TRANSPOSED
     return (_matrix(named(part), shape, architecture.in_out),), SAME if architecture.in_out else TRANSPOSED
 
 
-def _name(architecture: Architecture, part: str | None, path: tuple[Any, ...]) -> str:
+def _name(architecture: Architecture, side: str, part: str | None, path: tuple[Any, ...]) -> str:
     """Return the name of a part in the file."""
-    if part is None or part not in architecture.names:
-        raise ValueError(f"names must have an entry for {part or '.'.join(map(str, path))}, got none")
-    return architecture.names[part]
+    if part is None or side + part not in architecture.names:
+        raise ValueError(f"names must have an entry for {side}{part or '.'.join(map(str, path))}, got none")
+    return architecture.names[side + part]
 
 
 def _matrix(name: str, shape: tuple[int, ...], in_out: bool) -> Piece:
@@ -115,15 +148,15 @@ def _matrix(name: str, shape: tuple[int, ...], in_out: bool) -> Piece:
 
 
 def _qkv(
-    attention: Attention, architecture: Architecture, named: Any, shape: tuple[int, ...]
+    attention: Attention, architecture: Architecture, named: Namer, shape: tuple[int, ...], ours: str = "qkv"
 ) -> tuple[tuple[Piece, ...], Layout]:
-    """Return pieces and layout of the kernel or the bias of queries, keys and values."""
+    """Return pieces and layout of the kernel or the bias of queries, keys and values, or of `ours` of these."""
     is_kernel = len(shape) == 2
-    letters = "".join(letter for letter in "qkv" if is_kernel or letter in attention.bias)
+    letters = "".join(letter for letter in ours if is_kernel or letter in attention.bias)
     transposed = is_kernel and not architecture.in_out
     if "qkv" in architecture.names and architecture.qkv_by_head:
         return (_matrix(named("qkv"), shape, not transposed),), TRANSPOSED if transposed else SAME
-    layout = grouped_by_key_head(attention, letters, transposed=transposed)
+    layout = grouped_by_key_head(attention, letters, ours=ours, transposed=transposed)
     sizes = {"q": attention.heads * attention.head_dim, **dict.fromkeys("kv", attention.kv_heads * attention.head_dim)}
     of = lambda size: (size,) if not is_kernel else (size, shape[0]) if transposed else (shape[0], size)
     if "qkv" not in architecture.names:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from pejax._ops.checks import check_choice
@@ -16,8 +17,8 @@ from pejax.interop.config import Config, read_json
 from pejax.interop.files import FLOATS, WEIGHTS, Reader, Tensor, list_tensors, reader
 from pejax.interop.gguf_models import translate
 from pejax.interop.layouts import Piece
+from pejax.interop.records import Model, last_text, with_head
 from pejax.interop.slots import Slot, expected_shapes, model_slots
-from pejax.models import Text
 
 TYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
@@ -34,14 +35,16 @@ class Source:
         tensors: the file, type and shape of every tensor, by name.
         carried: the values of tensors that the model does not compute with: buffers, and rows of tables before the
             first position.
-        head_copy: the tensor that repeats the table of token vectors. None = there is none.
+        head_copy: the head that repeats the table of token vectors. None = there is none.
+        copies: other tensors that repeat it.
     """
 
     config: Mapping[str, Any]
-    record: Text
+    record: Model
     tensors: Mapping[str, Tensor]
     carried: Mapping[str, np.ndarray]
     head_copy: str | None = None
+    copies: tuple[str, ...] = ()
 
     @property
     def architecture(self) -> Architecture:
@@ -63,7 +66,7 @@ class Source:
         return [slot._replace(pieces=tuple(map(in_file, slot.pieces))) for slot in slots]
 
 
-def read_config(config: Mapping[str, Any], ignore: Sequence[str] = ()) -> Text:
+def read_config(config: Mapping[str, Any], ignore: Sequence[str] = ()) -> Model:
     """Return the record that a config.json describes.
 
     Args:
@@ -151,12 +154,14 @@ def read_folder(directory: Path, ignore: Sequence[str] = ()) -> Source:
     record, architecture = read_config(config, ignore), find_architecture(config.get("model_type"))
     tensors = list_tensors(directory)
     head, dense = (architecture.names.get(part, "") + ".weight" for part in ("head", "dense"))
-    if "dense" in architecture.names and dense not in tensors:
-        record = replace(record, head=None)
-    if head not in tensors and "tie_word_embeddings" not in config and record.head is not None:
-        record = replace(record, head=replace(record.head, tied=True))
-    copied = head in tensors and record.head is not None and record.head.tied
-    source = Source(config, record, tensors, {}, head if copied else None)
+    own = last_text(record).head
+    if own is not None and "dense" in architecture.names and dense not in tensors:
+        own = None
+    if own is not None and head not in tensors and "tie_word_embeddings" not in config:
+        own = replace(own, tied=True)
+    copied = head in tensors and own is not None and own.tied
+    copies = tuple(name for name in (f"{copy}.weight" for copy in architecture.copies) if name in tensors)
+    source = Source(config, with_head(record, own), tensors, {}, head if copied else None, copies)
     _check_tensors(source, directory, lambda name: directory / tensors[name].file, "config.json")
     return source
 
@@ -175,9 +180,43 @@ def skipped_rows(source: Source) -> list[Piece]:
 
 def untied(source: Source) -> Source:
     """Return the source of a model whose head turned out to be no copy of the table."""
-    head = source.record.head
-    record = source.record if head is None else replace(source.record, head=replace(head, tied=False))
-    return replace(source, record=record, config={**source.config, "tie_word_embeddings": False}, head_copy=None)
+    head = last_text(source.record).head
+    record = source.record if head is None else with_head(source.record, replace(head, tied=False))
+    config = {**source.config, "tie_word_embeddings": False}
+    says_more = source.architecture.read(Config(config)) != record  # of T5, a scale
+    return replace(source, record=record, config=source.config if says_more else config, head_copy=None)
+
+
+def table_name(source: Source) -> str:
+    """Return the name of the table of token vectors in the file."""
+    return next(slot.pieces[0].tensor for slot in source.slots if slot.path == ("embedding", "table"))
+
+
+def same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether two tensors have the same type, shape and bits."""
+    as_integers = lambda x: x.view(f"u{x.dtype.itemsize}")
+    return one.dtype == other.dtype and np.array_equal(as_integers(one), as_integers(other))
+
+
+def check_values(source: Source, read: Reader) -> None:
+    """Raise ValueError for a tensor with other values than those that the model computes with.
+
+    Args:
+        source: of the model.
+        read: name and index to the values of a tensor.
+    """
+    for copy in source.copies:
+        if not same_bytes(read(copy, ()), read(table_name(source), ())):
+            raise ValueError(f"{copy} must be the same as {table_name(source)}, got another table")
+    for pattern, values in source.architecture.fixed:
+        for name in (name for name in source.tensors if re.search(pattern, name)):
+            expected, found = values(source.record), read(name, ())
+            if found.shape != expected.shape:
+                raise ValueError(f"{name} must have shape {expected.shape} by config.json, got {found.shape}")
+            largest = float(np.max(np.abs(found.astype(np.float64) - expected)))
+            if not largest <= max(1e-5, float(jnp.finfo(found.dtype).eps)):
+                rule = f"{name} must be what the model computes with, {values.__name__}"
+                raise ValueError(f"{rule}, got values that differ by {largest:.3g}")
 
 
 def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], described: str) -> None:
@@ -190,8 +229,10 @@ def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], desc
         described: what says which shapes the tensors have.
     """
     expected, tensors = expected_shapes(source.slots), source.tensors
-    if source.head_copy is not None:
-        expected[source.head_copy] = (source.record.vocab, source.record.width)
+    text = last_text(source.record)
+    for copy in (*source.copies, source.head_copy):
+        if copy is not None:
+            expected[copy] = (text.vocab, text.width)
     missing = [name for name in expected if name not in tensors]
     if missing:
         raise ValueError(f"{path} must hold the tensor {missing[0]}, got none{_more(missing)}")

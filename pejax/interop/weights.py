@@ -17,9 +17,19 @@ from pejax._ops.checks import check_choice
 from pejax.interop.extended_config import extended_config
 from pejax.interop.files import FLOATS, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
+from pejax.interop.records import each_text, stacks
 from pejax.interop.slots import empty_model
-from pejax.interop.source import Source, carried_tensors, open_source, skipped_rows, untied
-from pejax.models import Block, Decoder, Text
+from pejax.interop.source import (
+    Source,
+    carried_tensors,
+    check_values,
+    open_source,
+    same_bytes,
+    skipped_rows,
+    table_name,
+    untied,
+)
+from pejax.models import Decoder, EncoderDecoder, Text
 from pejax.models.model_records import DTYPES
 
 
@@ -31,7 +41,7 @@ def load(
     params: str = "float32",
     mesh: Mesh | None = None,
     ignore: Sequence[str] = (),
-) -> tuple[Decoder, Source]:
+) -> tuple[Decoder | EncoderDecoder, Source]:
     """Load a model from a Hugging Face folder or a GGUF file.
 
     Args:
@@ -48,7 +58,7 @@ def load(
         ignore: keys of config.json, or of the metadata of a GGUF file, that may be left unread.
 
     Returns:
-        The model, and the source that `save` needs.
+        The model, an `EncoderDecoder` where the file has an encoder and a decoder, and the source that `save` needs.
 
     Raises:
         ValueError: an unknown architecture; a key of config.json that is missing, unread or asks for what is not
@@ -58,13 +68,16 @@ def load(
     check_choice("dtype", dtype, DTYPES)
     check_choice("params", params, PARAMS)
     source, read = open_source(Path(path), ignore)
-    if source.head_copy is not None and not _same_bytes(read(source.head_copy, ()), read(_table(source), ())):
+    if source.head_copy is not None and not same_bytes(read(source.head_copy, ()), read(table_name(source), ())):
         source = untied(source)
+    check_values(source, read)
     carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
     carried |= {one.tensor: np.array(read(one.tensor, (slice(0, one.start),))) for one in skipped_rows(source)}
-    record = replace(source.record if extend is None else _extended(source.record, extend), dtype=dtype)
+    record = source.record if extend is None else each_text(source.record, lambda text: _extended(text, extend))
+    record = each_text(record, lambda text: replace(text, dtype=dtype))
     graph, state = nnx.split(empty_model(record))
-    placed = {} if mesh is None else shardings(state, record.blocks, mesh)
+    blocks = [block for text in stacks(record).values() for block in text.blocks]
+    placed = {} if mesh is None else shardings(state, blocks, mesh)
     by_path = defaultdict(list)
     for slot in source.slots:
         by_path[slot.path].append(slot)
@@ -78,7 +91,7 @@ def load(
     return nnx.merge(graph, nnx.from_flat_state(flat)), replace(source, carried=carried)
 
 
-def save(model: Decoder, directory: str | os.PathLike[str], source: Source) -> None:
+def save(model: Decoder | EncoderDecoder, directory: str | os.PathLike[str], source: Source) -> None:
     """Save a model as a Hugging Face folder, which appears whole or not at all.
 
     Tensors have the names, types and files of the source. An extension that the model was loaded with is written into
@@ -103,35 +116,39 @@ def save(model: Decoder, directory: str | os.PathLike[str], source: Source) -> N
 
     def values(name: str) -> np.ndarray:
         tensor = source.tensors[name]
-        if name not in makers and name != source.head_copy:
+        copies = (*source.copies, source.head_copy)
+        if name not in makers and name not in copies:
             return source.carried[name]
         value = np.empty(tensor.shape, FLOATS[tensor.dtype])
         if name in source.carried:
             value[: len(source.carried[name])] = source.carried[name]
-        for slot, number in makers[_table(source) if name == source.head_copy else name]:
-            ours = np.asarray(params[slot.path][...])
-            part = slot.layout.split(ours if slot.row is None else ours[slot.row])[number]
+        for slot, number in makers[table_name(source) if name in copies else name]:
+            own = np.asarray(params[slot.path][...])
+            part = slot.layout.split(own if slot.row is None else own[slot.row])[number]
             value[slot.pieces[number].index] = _narrowed(name, part, value.dtype)
         return value
 
     write_folder(Path(directory), config, source.tensors, values)
 
 
-def _config(model: Decoder, source: Source) -> Mapping[str, Any]:
+def _config(model: Decoder | EncoderDecoder, source: Source) -> Mapping[str, Any]:
     """Return the config.json of a model: that of the source, with the extension that the model was loaded with."""
-    changed = [one.name for one in fields(Text) if getattr(model.record, one.name) != getattr(source.record, one.name)]
-    other = {*changed} - {"dtype"}
-    if not other:
+    ours, theirs = (
+        each_text(one, lambda text: replace(text, dtype="float32")) for one in (model.record, source.record)
+    )
+    changed = [one.name for one in fields(theirs) if getattr(ours, one.name, None) != getattr(theirs, one.name)]
+    if not changed:
         return source.config
-    if other == {"blocks"} and _without_extensions(model.record) == _without_extensions(source.record):
-        return extended_config(source.config, source.record, model.record)
+    if isinstance(ours, Text) and isinstance(theirs, Text) and _without_extensions(ours) == _without_extensions(theirs):
+        return extended_config(source.config, theirs, ours)
     rule = "the model must be what the config of the source describes, but for extend, to be saved"
-    raise ValueError(f"{rule}, got another {' and '.join(name for name in changed if name in other)}")
+    raise ValueError(f"{rule}, got another {' and '.join(changed)}")
 
 
-def _without_extensions(record: Text) -> list[Block]:
-    """Return the layers without their extensions."""
-    return [replace(block, attention=replace(block.attention, extend="none")) for block in record.blocks]
+def _without_extensions(record: Text) -> Text:
+    """Return the record without the extensions of its layers."""
+    plain = lambda block: replace(block, attention=replace(block.attention, extend="none"))
+    return replace(record, blocks=tuple(map(plain, record.blocks)))
 
 
 def _extended(record: Text, extend: str) -> Text:
@@ -147,16 +164,6 @@ def _extended(record: Text, extend: str) -> Text:
         for block in record.blocks
     )
     return replace(record, blocks=blocks)
-
-
-def _table(source: Source) -> str:
-    """Return the name of the table of token vectors in the file."""
-    return next(slot.pieces[0].tensor for slot in source.slots if slot.path == ("embedding", "table"))
-
-
-def _same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
-    as_integers = lambda x: x.view(f"u{x.dtype.itemsize}")
-    return one.dtype == other.dtype and np.array_equal(as_integers(one), as_integers(other))
 
 
 def _narrowed(name: str, value: np.ndarray, dtype: np.dtype) -> np.ndarray:

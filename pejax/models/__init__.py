@@ -9,7 +9,7 @@ from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pejax.models.execution import Execution
 from pejax.models.generation import generate, stream
-from pejax.models.layer_records import Attention, Block, Head, Mlp, Norm
+from pejax.models.layer_records import Attention, Block, Experts, Head, Mlp, Norm
 from pejax.models.model_records import Picture, Text, TextPair
 from pejax.models.nnx_attention import PositionalAttention, attention_module
 from pejax.models.sampling import Sampling
@@ -25,6 +25,7 @@ __all__ = [
     "EncoderDecoder",
     "EncoderDecoderConfig",
     "Execution",
+    "Experts",
     "Head",
     "Mlp",
     "Norm",

@@ -17,6 +17,7 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding
 from pejax.models import layer_records as records
 from pejax.models.attention import CrossAttention, LayerCache, LayerContext, SelfAttention
+from pejax.models.experts import Experts
 from pejax.models.layer_records import ORDERS
 from pejax.models.layers import Mlp, make_norm, normed
 from pejax.models.sharding import named
@@ -68,7 +69,8 @@ class Block(nnx.Module):
         self.attention = SelfAttention(block.attention, dims, kind.encoding, dtype=dtype, rngs=rngs)
         cross = None if block.cross is None or kind.cross is None else (block.cross, *kind.cross)
         self.cross = None if cross is None else CrossAttention(*cross, dtype=dtype, rngs=rngs)
-        self.mlp = Mlp(block.mlp, dims.width, dtype=dtype, rngs=rngs)
+        made = Experts if isinstance(block.mlp, records.Experts) else Mlp
+        self.mlp = made(block.mlp, dims.width, dtype=dtype, rngs=rngs)  # pyright: ignore[reportArgumentType]
         factor = lambda start: nnx.Param(jnp.full((dims.width,), start, jnp.float32), **named("embed"))
         self.scale_attention = None if block.layer_scale is None else factor(block.layer_scale)
         self.scale_mlp = None if block.layer_scale is None else factor(block.layer_scale)

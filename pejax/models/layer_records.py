@@ -1,6 +1,6 @@
 """Layers described by data: frozen records, each read by the constructor of one module.
 
-    Norm, Attention, Mlp  ->  Block  ->  Text or Picture (`pejax.models.model_records`);  Head
+    Norm, Attention, Mlp or Experts  ->  Block  ->  Text or Picture (`pejax.models.model_records`);  Head
 
 A record holds numbers, names and other records, so two models are the same if their records are equal.
 `DecoderConfig`, `EncoderDecoderConfig` and `ViTConfig` are short recipes for the usual ones. A model has one `Block`
@@ -116,7 +116,7 @@ class Mlp:
 
     Args:
         hidden: channels inside.
-        activation: a name of `pejax.models.layers.ACTIVATIONS`.
+        activation: a name of `pejax.models.layers.ACTIVATIONS`, or of `GATES` if gated.
         gated: whether the activated gate multiplies the inner channels.
         bias: whether its linear maps have biases.
 
@@ -134,12 +134,49 @@ class Mlp:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """E MLPs in place of one, of which each token uses the k with the largest logits of a router, `x @ router`.
+
+    Args:
+        count: E.
+        chosen: k.
+        mlp: the record of every expert.
+        router_bias: whether the router has a bias.
+        over_chosen: whether the weights are the softmax over the chosen logits; else over all of them.
+
+    Raises:
+        ValueError: a count below 1, or more chosen than there are.
+    """
+
+    count: int
+    chosen: int
+    mlp: Mlp
+    router_bias: bool = False
+    over_chosen: bool = True
+
+    def __post_init__(self) -> None:
+        check_counts(self, "count", "chosen")
+        if self.chosen > self.count:
+            raise ValueError(f"chosen must be at most count={self.count}, got {self.chosen}")
+
+    @property
+    def hidden(self) -> int:
+        """Channels inside all experts together, which are all computed."""
+        return self.count * self.mlp.hidden
+
+    @property
+    def gated(self) -> bool:
+        """Whether the experts are gated."""
+        return self.mlp.gated
+
+
+@dataclass(frozen=True)
 class Block:
     """A layer: attention, then cross-attention if there is any, then an MLP, each added to its input.
 
     Args:
         attention: self-attention.
-        mlp: the MLP.
+        mlp: the MLP, or experts in its place.
         norm: of all its norms.
         order: where the norms are, a name of `ORDERS`.
         parallel: "" = one branch after the other; "two" = attention and MLP read the same input through a norm each
@@ -153,7 +190,7 @@ class Block:
     """
 
     attention: Attention
-    mlp: Mlp
+    mlp: Mlp | Experts
     norm: Norm
     order: str = "pre"
     parallel: str = ""
@@ -179,6 +216,7 @@ class Head:
         transform: activation and norm of a dense layer T before the kernel, as in BERT. None = no such layer.
         scale: factor of the states.
         cap: cap of the logits. None = no cap.
+        transform_bias: whether the dense layer T has a bias.
     """
 
     tied: bool = False
@@ -186,3 +224,4 @@ class Head:
     transform: tuple[str, Norm] | None = None
     scale: float = 1.0
     cap: float | None = None
+    transform_bias: bool = True

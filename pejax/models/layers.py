@@ -92,7 +92,7 @@ class Linear(nnx.Linear):
         x = inputs.astype(self.dtype)
         return name_for_remat(product(x, self.kernel[...], self._own_bias()).astype(x.dtype))
 
-    def of(self, function: Callable[..., Array], *inputs: Float[Array, "*B C"]) -> Float[Array, "*B N"]:
+    def of(self, function: Callable[..., Array], *inputs: Float[Array, "*B _"]) -> Float[Array, "*B N"]:
         """Return `function(*inputs) @ kernel + bias`; the backward pass recomputes `function(*inputs)`."""
 
         def run(kernel: Array, bias: Array | None, *inputs: Array) -> Array:
@@ -215,9 +215,27 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 """Activations by name. They save nothing for the backward pass but their argument."""
 
 
+@recompute
+def clamped_swiglu(gate: Float[Array, "*B C"], x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
+    """Return `g · sigmoid(1.702 g) · (u + 1)`, the gate of gpt-oss: g is the gate up to 7, u is x between -7 and 7."""
+    gate = jnp.minimum(gate, 7.0)
+    return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(x, -7.0, 7.0) + 1.0)
+
+
+GATES: dict[str, Callable[[Array, Array], Array]] = {"clamped_swiglu": clamped_swiglu}
+"""Activations of gated MLPs that are no product of an activation and x, by name."""
+
+
+def check_activation(mlp: records.Mlp) -> None:
+    """Raise ValueError for an activation that is not known."""
+    check_choice("activation", mlp.activation, (*ACTIVATIONS, *(GATES if mlp.gated else ())))
+
+
 @functools.cache
 def gate_by(activation: str) -> Callable[[Array, Array], Array]:
-    """Return the function `(gate, x)` to `activation(gate) · x`, which saves its arguments alone."""
+    """Return the function `(gate, x)` to `activation(gate) · x`, or of `GATES`, which saves its arguments alone."""
+    if activation in GATES:
+        return GATES[activation]
     plain = nnx.silu if activation == "silu" else ACTIVATIONS[activation]
 
     @recompute
@@ -244,7 +262,7 @@ class Mlp(nnx.Module):
     """
 
     def __init__(self, mlp: records.Mlp, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        check_choice("activation", mlp.activation, tuple(ACTIVATIONS))
+        check_activation(mlp)
         self.activation, hidden = mlp.activation, mlp.hidden
         to_hidden = lambda: linear(width, hidden, ("embed", "mlp"), dtype=dtype, rngs=rngs, bias=mlp.bias)
         self.up = to_hidden()

@@ -61,7 +61,7 @@ class TextHead(nnx.Module):
         self.activation, norm = head.transform or ("", None)
         if norm is not None:
             check_choice("activation", self.activation, tuple(ACTIVATIONS))
-        dense = lambda: linear(width, width, ("embed", None), dtype=text.dtype, rngs=rngs)
+        dense = lambda: linear(width, width, ("embed", None), dtype=text.dtype, rngs=rngs, bias=head.transform_bias)
         self.dense = None if norm is None else dense()
         self.norm = make_norm(norm, width)
         zeros = lambda *shape: jnp.zeros(shape, jnp.float32)

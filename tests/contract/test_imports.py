@@ -50,6 +50,8 @@ TRAIN_MAY_IMPORT = {
     "vit": {"data", "devices", "engine"},
     "lm": {"data", "devices", "engine"},
     "seq2seq": {"devices", "engine"},
+    "tune": {"data", "devices", "engine", "lm"},
+    "extend": {"data", "devices", "engine", "lm", "tune"},
     "plan": {"devices", "engine", "lm", "seq2seq", "vit"},
     "evaluate": {"devices", "engine"},
     "compare": {"devices", "engine", "evaluate"},

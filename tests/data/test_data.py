@@ -163,30 +163,30 @@ def test_families_of_fonts_are_on_one_side() -> None:
 
 
 def test_glyphs_follow_split_and_index_alone() -> None:
-    few, more = glyphs.draw("train", 16, 40), glyphs.draw("train", 16, 300)
+    few, more = glyphs.draw("train", 16, 40).in_memory(), glyphs.draw("train", 16, 300).in_memory()
     np.testing.assert_array_equal(few.images, more.images[:40])
     np.testing.assert_array_equal(np.bincount(glyphs.draw("test", 12, 340).labels), np.full(34, 10))
-    assert not np.array_equal(few.images, glyphs.draw("test", 16, 40).images)
+    assert not np.array_equal(few.images, glyphs.draw("test", 16, 40).in_memory().images)
 
 
 def test_glyphs_have_true_detail_at_every_size() -> None:
-    base = glyphs.draw("test", 28, 34)
+    base = glyphs.draw("test", 28, 34).in_memory()
     for size in (12, 36, 64):
-        native = glyphs.draw("test", size, 34)
-        enlarged = base.resized(size).images.astype(float)
+        native = glyphs.draw("test", size, 34).in_memory()
+        enlarged = base.resized(size).in_memory().images.astype(float)
         difference = np.abs(native.images - enlarged).mean()
         assert 1 < difference < 20, "the same scene, not the same pixels"
         if size > 28:
             sharpness = lambda images: np.abs(np.diff(images.astype(float), axis=2)).max(axis=(1, 2, 3))
             assert np.mean(sharpness(native.images) > 1.1 * sharpness(enlarged)) > 0.9
-    fine = glyphs.draw("test", 56, 34).images.astype(float)
+    fine = glyphs.draw("test", 56, 34).in_memory().images.astype(float)
     mean = fine.reshape(34, 28, 2, 28, 2, 1).mean((2, 4))
     np.testing.assert_allclose(mean, base.images, atol=1.01, err_msg="pixels are averages of the scene at every size")
 
 
 def test_every_glyph_is_inside_and_visible() -> None:
     for split in ("train", "test"):
-        images = glyphs.draw(split, 24, 680).images[..., 0].astype(int)
+        images = glyphs.draw(split, 24, 680).in_memory().images[..., 0].astype(int)
         border = np.concatenate([images[:, [0, -1]].reshape(680, -1), images[:, :, [0, -1]].reshape(680, -1)], axis=1)
         assert np.ptp(border, axis=1).max() == 0, "no outline touches the border"
         ink = images.max((1, 2)) - border[:, 0]
@@ -305,4 +305,4 @@ def _with(ds: data.Dataset, images: data.Images) -> data.Dataset:
 
 def _glyphs() -> data.Dataset:
     ds = source.dataclasses.replace(small(), mirror=False, classes=glyphs.CLASSES, mean=glyphs.MEAN, std=glyphs.STD)
-    return _with(ds, glyphs.draw("train", 16, 34))
+    return _with(ds, glyphs.draw("train", 16, 34).in_memory())

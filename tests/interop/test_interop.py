@@ -17,7 +17,10 @@ def folder_bytes(folder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-LAYOUTS = ("llama, tied", "qwen2", "gpt2", "gpt_neox", "gemma3_text", "phi3", "mpt", "opt", "bert")
+LAYOUTS = (
+    *("llama, tied", "qwen2", "gpt2", "gpt_neox", "gemma3_text", "phi3", "mpt", "opt", "bert"),
+    *("modernbert, biases", "mixtral"),
+)
 """Configs that differ in how tensors become parameters."""
 
 

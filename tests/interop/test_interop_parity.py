@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hub_folders import CONFIGS, run, tensors, write
+from hub_folders import CONFIGS, run, target_of, tensors, write
 from peers import peer
 
 from pejax.interop import load, save
@@ -24,7 +24,8 @@ def folders(tmp_path_factory):
 
 def maker(name: str):
     """Return the class of transformers that makes and loads such a model."""
-    kind = "AutoModelForMaskedLM" if "bert" in name else "AutoModelForCausalLM"
+    kind = "AutoModelForMaskedLM" if "bert" in name or name == "roformer" else "AutoModelForCausalLM"
+    kind = "AutoModelForSeq2SeqLM" if "t5" in name else kind
     return getattr(peer("transformers"), kind)
 
 
@@ -38,6 +39,8 @@ def made(folders, name: str):
     shifted = "gemma" in name
     with torch.no_grad():
         for path, parameter in model.named_parameters():
+            if not parameter.requires_grad:  # RoFormer's angles
+                continue
             is_factor = path.endswith("weight") and (parameter.ndim == 1 or "_norm" in path)
             parameter.normal_(std=0.1 if is_factor else 0.2)
             if is_factor and not shifted:
@@ -57,6 +60,9 @@ def logits(model, ids, mask=None):
         if "position_ids" in inspect.signature(model.forward).parameters:
             first = 2 if model.config.model_type == "roberta" else 0  # its positions are rows of the table
             options["position_ids"] = torch.as_tensor(first + np.maximum(np.cumsum(mask, axis=1) - 1, 0))
+    if model.config.is_encoder_decoder:
+        options["decoder_input_ids"] = torch.as_tensor(target_of(ids))
+        options |= {} if mask is None else {"decoder_attention_mask": options["attention_mask"]}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return model(torch.as_tensor(ids), use_cache=False, **options).logits.numpy()

@@ -34,10 +34,13 @@ def configured(folder, **keys):
     [
         ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'? Known: bert, bloom, cohere,"),
         ({"model_type": 3}, "unknown model_type 3. Known: bert, "),
-        ({"model_type": "mixtral"}, "model_type must be one without experts, got 'mixtral'"),
+        ({"model_type": "qwen2_moe"}, "without an expert for all tokens beside those that are chosen, got 'qwen2_moe'"),
         ({"model_type": "deepseek_v3"}, "latent keys and values (MLA), got 'deepseek_v3'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config must be absent, because quantized weights are not"),
-        ({"num_experts": 8}, "config.json: num_experts must be absent, because experts are not computed, got 8"),
+        (
+            {"num_experts": 8},
+            "config.json: num_experts must be absent, because this architecture has no experts, got 8",
+        ),
         ({"kv_lora_rank": 8}, "because attention with latent keys and values (MLA) is not computed, got 8"),
         ({"residual_multiplier": 0.2}, "known to change nothing, got residual_multiplier = 0.2"),
         ({"hidden_act": "xielu"}, "config.json: hidden_act must be one of gelu, gelu_new,"),

@@ -11,13 +11,34 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from pejax.interop import Source, save, source_from_config
-from pejax.models import Decoder
+from pejax.interop.records import last_text
+from pejax.interop.slots import empty_model
+from pejax.models import Decoder, EncoderDecoder
 
 SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 64, "rope_theta": 500.0, "pad_token_id": 0}  # fmt: skip
 LEARNED = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 48}
 ENCODER = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
            "num_attention_heads": 4, "max_position_embeddings": 48}  # fmt: skip
+MANY = {"num_local_experts": 4, "num_experts_per_tok": 2}
+OSS = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False}
+QWEN_MANY = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "head_dim": 12}
+PAIR = {
+    "vocab_size": 97,
+    "d_model": 32,
+    "d_kv": 10,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20,
+    "decoder_start_token_id": 0,
+}
+MODERN = {
+    **{"local_attention": 9, "pad_token_id": 0, "eos_token_id": 2, "bos_token_id": 1, "cls_token_id": 1},
+    **{"sep_token_id": 2, "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 700.0},
+                                              "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}},
+}  # fmt: skip
 PER_TYPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 3000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
@@ -73,19 +94,34 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "cohere": {"model_type": "cohere", **SIZES, "logit_scale": 0.5},
     "bert": {"model_type": "bert", **ENCODER},
     "roberta": {"model_type": "roberta", **ENCODER, "max_position_embeddings": 50, "pad_token_id": 1},
+    "modernbert": {"model_type": "modernbert", **ENCODER, **MODERN, "num_hidden_layers": 4},
+    "modernbert, biases": {"model_type": "modernbert", **ENCODER, **MODERN, "attention_bias": True, "mlp_bias": True,
+                           "norm_bias": True, "classifier_bias": True, "tie_word_embeddings": False},
+    "roformer": {"model_type": "roformer", **ENCODER},
+    "mixtral": {"model_type": "mixtral", **SIZES, **MANY},
+    "mixtral, windows": {"model_type": "mixtral", **SIZES, **MANY, "sliding_window": 9},
+    "qwen3_moe": {"model_type": "qwen3_moe", **SIZES, **QWEN_MANY},
+    "qwen3_moe, normalized": {"model_type": "qwen3_moe", **SIZES, **QWEN_MANY, "norm_topk_prob": True},
+    "olmoe": {"model_type": "olmoe", **SIZES, "num_experts": 5, "num_experts_per_tok": 3},
+    "gpt_oss": {"model_type": "gpt_oss", **SIZES, **MANY, "head_dim": 12, "sliding_window": 7, "rope_scaling": OSS},
+    "xlnet": {"model_type": "xlnet", "vocab_size": 97, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48},
+    "t5": {"model_type": "t5", **PAIR},
+    "t5, gated": {"model_type": "t5", **PAIR, "feed_forward_proj": "gated-gelu", "num_decoder_layers": 3,
+                  "tie_word_embeddings": False},
+    "mt5": {"model_type": "mt5", **PAIR},
     "cohere, norms": {"model_type": "cohere", **SIZES, "logit_scale": 0.5, "use_qk_norm": True},
 }  # fmt: skip
 
 
-def drawn(source: Source, seed: int = 0) -> Decoder:
+def drawn(source: Source, seed: int = 0) -> Decoder | EncoderDecoder:
     """Return a model in which every parameter is drawn; the factors of norms are 1 ± 0.1."""
     draw = np.random.default_rng(seed)
-    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(source.record, rngs=nnx.Rngs(0))))
+    graph, state = nnx.split(empty_model(source.record))
 
     def values(path, variable):
         noise = draw.normal(size=variable.shape)
         factors = path[-1] == "scale"
-        offset = 1.0 - source.record.blocks[0].norm.offset if factors else 0.0
+        offset = 1.0 - last_text(source.record).blocks[0].norm.offset if factors else 0.0
         return variable.replace(jnp.asarray(offset + (0.1 if factors else 0.2) * noise, jnp.float32))
 
     flat = [(path, values(path, variable)) for path, variable in nnx.to_flat_state(state)]
@@ -112,8 +148,21 @@ def rewrite(folder: Path, values: dict[str, np.ndarray], **config: Any) -> Path:
     return folder
 
 
-def run(model: Decoder, ids: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """Return the logits, from a compiled program."""
+def run(model: Decoder | EncoderDecoder, ids: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    """Return the logits, from a compiled program; of an encoder-decoder, for the target `target_of(ids)`."""
     graph, params = nnx.split(model)
     segments = None if mask is None else jnp.asarray(mask)
-    return np.asarray(jax.jit(lambda params: nnx.merge(graph, params)(jnp.asarray(ids), segment_ids=segments))(params))
+
+    def logits(params: Any) -> jax.Array:
+        own = nnx.merge(graph, params)
+        if isinstance(own, Decoder):
+            return own(jnp.asarray(ids), segment_ids=segments)
+        given = {"source_segments": segments, "target_segments": segments}
+        return own(jnp.asarray(ids), jnp.asarray(target_of(ids)), **given)
+
+    return np.asarray(jax.jit(logits)(params))
+
+
+def target_of(ids: np.ndarray) -> np.ndarray:
+    """Return the ids of a target for a source: those after them in the vocabulary."""
+    return (ids + 1) % 97

@@ -39,7 +39,6 @@ BAD = {
     "vit --size=400": "10,000 images of 400 x 400 pixels must fit the memory, 1.0 GiB, got 1.5 GiB at least",
     "vit --size=400 --data=glyphs": "10,000 images of 400 x 400 pixels must fit the memory, 1.0 GiB, got 1.5 GiB",
     "vit --eval_sizes 100000": "an image of 100000 x 100000 pixels must fit the memory, 1.0 GiB, got 37.3 GiB at least",
-    "vit --eval_sizes 400": "eval_sizes: 10,000 test images of 400 x 400 pixels must fit the memory",
     "lm --width=99996": "the parameters of width=99996, layers=3 must fit the memory, 1.0 GiB, got 223.5 GiB at least",
     "lm --layers=2000000000": "the parameters of width=96, layers=2000000000 must fit the memory",
     "lm --hidden=2000000000": "parameters and the two moments of each must fit the memory",

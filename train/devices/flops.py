@@ -13,7 +13,7 @@ Reference:
 
 from jax.sharding import Mesh
 
-from pejax.models import Attention, Block, Mlp, Picture, Text, TextPair
+from pejax.models import Attention, Block, Experts, Mlp, Picture, Text, TextPair
 
 TRAINING = 3
 """FLOPs of a training step, in forward passes."""
@@ -134,9 +134,10 @@ def self_products(attention: Attention, width: int) -> int:
     return 2 * width * (2 * inner + 2 * kv)
 
 
-def mlp_products(mlp: Mlp, width: int) -> int:
-    """Return the FLOPs per token of an MLP, forward pass."""
-    return 2 * width * mlp.hidden * (3 if mlp.gated else 2)
+def mlp_products(mlp: Mlp | Experts, width: int) -> int:
+    """Return the FLOPs per token of an MLP, or of a router and all its experts, forward pass."""
+    router = 2 * width * mlp.count if isinstance(mlp, Experts) else 0
+    return router + 2 * width * mlp.hidden * (3 if mlp.gated else 2)
 
 
 def pair_products(attention: Attention) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jax
 
-from train.data.images import CorruptImage, Images, load, train_batches
+from train.data.images import CorruptImage, load, train_batches
 from train.data.images.augment import Augment
 from train.devices.flops import vit_flops
 from train.devices.memory import FLOAT, host_memory, require_room
@@ -29,9 +29,6 @@ from train.vit.config import Config, evaluation_sizes
 from train.vit.evaluate import evaluate
 from train.vit.model import SUMS, Classifier, require_evaluable, require_trainable_positions, resized
 from train.vit.results import draw, load_results, markdown, scores
-
-LARGE = 256
-"""Largest image side, in pixels, for which memory is not checked: such test images fit any machine."""
 
 
 def make_task(config: Config) -> Task:
@@ -45,11 +42,6 @@ def make_task(config: Config) -> Task:
     what = f"a batch of {config.batch} images of {config.size} x {config.size} pixels"
     require_room(FLOAT * config.batch * config.size**2, host_memory() * jax.process_count(), what)
     dataset = load(config.data, size=config.size, validation=config.validation)
-    largest = max(evaluation_sizes(config))
-    if largest > LARGE and isinstance(dataset.train, Images):  # test images of this kind are held in memory
-        count = len(dataset.test(config.patch))
-        what = f"eval_sizes: {count:,} test images of {largest} x {largest} pixels"
-        require_room(count * largest**2 * dataset.channels, host_memory(), what)
     per_epoch = len(dataset.train) // config.batch
     if per_epoch == 0:
         raise ValueError(f"batch must be at most the {len(dataset.train)} training images, got {config.batch}")

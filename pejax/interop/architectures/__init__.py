@@ -10,16 +10,24 @@ from pejax.interop.architectures import (
     gemma,
     gpt2,
     gpt_neox,
+    gpt_oss,
     gptj,
     llama,
+    mixtral,
+    modernbert,
     mpt,
     olmo2,
+    olmoe,
     opt,
     phi,
     phi3,
     qwen,
+    qwen3_moe,
+    roformer,
     smollm3,
     starcoder2,
+    t5,
+    xlnet,
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -39,11 +47,21 @@ ARCHITECTURES: dict[str, Architecture] = {
     **phi.ARCHITECTURES,
     **cohere.ARCHITECTURES,
     **bert.ARCHITECTURES,
+    **modernbert.ARCHITECTURES,
+    **roformer.ARCHITECTURES,
+    **t5.ARCHITECTURES,
+    **xlnet.ARCHITECTURES,
+    **mixtral.ARCHITECTURES,
+    **gpt_oss.ARCHITECTURES,
+    **olmoe.ARCHITECTURES,
+    **qwen3_moe.ARCHITECTURES,
 }
 """By the `model_type` of config.json."""
 
 REFUSED = {
-    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "gpt_oss", "dbrx"), "experts"),
+    **dict.fromkeys(("qwen2_moe", "deepseek_moe"), "an expert for all tokens beside those that are chosen"),
+    "phimoe": "experts that are chosen by SparseMixer",
+    "dbrx": "experts whose weights are divided by another norm than their sum",
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "experts and attention with latent keys and values (MLA)"),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "qwen3_next", "falcon_h1"), "state space layers"),
     **dict.fromkeys(("whisper", "gemma3", "qwen2_vl", "qwen2_5_vl", "llava", "mllama"), "inputs of several kinds"),

@@ -26,15 +26,15 @@ INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "directionality"
 CARRIED = r"(^|\.)(pooler\.dense\.(weight|bias)|embeddings\.position_ids)$|^cls\.seq_relationship\.(weight|bias)$"
 
 
-def bert(c: Config, skipped_rows: int = 0) -> Text:
-    """Read BertConfig; the table of positions begins after the skipped rows."""
+def bert(c: Config, skipped_rows: int = 0, pe: str = "learned") -> Text:
+    """Read BertConfig; a table of positions begins after the skipped rows."""
     c.must("position_embedding_type", "absolute")
     c.must("is_decoder", False)
     c.must("tie_word_embeddings", True)
     norm = Norm("layer", c.number("layer_norm_eps", 1e-12), bias=True)
     layers, length = c.count("num_hidden_layers"), c.count("max_position_embeddings", 512) - skipped_rows
     plain = mlp(c, "gelu", gated=False, bias=True)
-    block = Block(attention(c, pe="learned", bias="qkvo"), plain, norm, order="post")
+    block = Block(attention(c, pe=pe, bias="qkvo"), plain, norm, order="post")
     head = Head(tied=True, bias=True, transform=(plain.activation, norm))
     return Text(
         c.count("vocab_size"), c.count("hidden_size"), length, (block,) * layers, causal=False, norm=None,

@@ -86,7 +86,7 @@ def fashion(size: int, *, folder: str = "", full: bool | None = None) -> Dataset
         raise ValueError(f"fashion(full=True) needs folder=..., {DEBIAN} or a prepared TFDS copy, got none of them")
     train, test, origin = found or (*read_embedded(), "embedded")
     return Dataset(
-        train=train.resized(size),
+        train=train.resized(size).in_memory(),
         test=test.resized,
         classes=CLASSES,
         channels=1,

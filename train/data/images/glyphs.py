@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from train.data.images.outlines import coverage
-from train.data.images.source import Dataset, Images, unpack
-from train.devices.memory import host_memory, require_room
+from train.data.images.source import Dataset, MadeImages, unpack
 
 OUTLINES = Path(__file__).parents[1] / "glyphs.xz"
 LICENSES = Path(__file__).parents[1] / "glyph_licenses"
@@ -27,14 +26,13 @@ CLASSES = tuple("O0" if one == "O" else "I1" if one == "I" else one for one in C
 COUNTS = {"train": 10_000, "test": 5_000}
 SEEDS = {"train": 0, "test": 1}
 DRAWS = 10
-CHUNK = 250
 MEAN, STD = (0.2551,), (0.2157,)
 
 
 def glyphs(size: int) -> Dataset:
     """Return glyphs with training images of `size` pixels: 10,000 for training and 5,000 for testing, in 34 classes."""
     return Dataset(
-        train=draw("train", size),
+        train=draw("train", size).in_memory(),
         test=functools.partial(draw, "test"),
         classes=CLASSES,
         channels=1,
@@ -48,24 +46,21 @@ def glyphs(size: int) -> Dataset:
     )
 
 
-def draw(split: str, size: int, count: int | None = None) -> Images:
+def draw(split: str, size: int, count: int | None = None) -> MadeImages:
     """Return the images of a split at `size` by `size` pixels; an index has the same glyph at every size.
 
     Args:
         split: `train` or `test`.
         size: pixels.
         count: number of images; None = all.
-
-    Raises:
-        ValueError: they do not fit into memory.
     """
-    count = COUNTS[split] if count is None else count
-    require_room(count * size**2, host_memory(), f"{count:,} images of {size} x {size} pixels")
-    labels = np.arange(count) % len(CLASSES)
-    draws = np.stack([np.random.default_rng([SEEDS[split], index]).random(DRAWS) for index in range(count)])
-    parts = [slice(start, start + CHUNK) for start in range(0, count, CHUNK)]
-    images = np.concatenate([_draw(split, labels[part], draws[part], size) for part in parts])
-    return Images(images[..., None], labels.astype(np.uint8))
+    labels = (np.arange(COUNTS[split] if count is None else count) % len(CLASSES)).astype(np.uint8)
+
+    def make(indices: Int[np.ndarray, " M"]) -> UInt8[np.ndarray, "M S S 1"]:
+        draws = np.stack([np.random.default_rng([SEEDS[split], index]).random(DRAWS) for index in indices])
+        return _draw(split, labels[indices], draws, size)[..., None]
+
+    return MadeImages(labels, make)
 
 
 def _draw(

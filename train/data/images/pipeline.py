@@ -17,7 +17,7 @@ from train.data.images.augment import (
     random_resized_crop,
 )
 from train.data.images.randaugment import rand_augment
-from train.data.images.source import Dataset, Images, Source, as_array, as_picture, read
+from train.data.images.source import Dataset, Images, MadeImages, Source, as_array, as_picture, read
 from train.data.images.three_augment import three_augment
 
 Batch = dict[str, np.ndarray]
@@ -120,8 +120,8 @@ def _readable(ds: Dataset, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]
 
 
 def _test_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch | None:
-    if isinstance(source, Images):
-        pixels, labels = source.images[indices], source.labels[indices]
+    if isinstance(source, Images | MadeImages):
+        pixels, labels = source.batch(indices)
     else:
         pairs = [found for index in indices if (found := read(source, int(index), ds.skipped)) is not None]
         if not pairs:
@@ -131,5 +131,5 @@ def _test_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch | Non
 
 
 def _iterator(batches: grain.MapDataset[Any], source: Source) -> grain.DatasetIterator[Batch]:
-    threads = 2 if isinstance(source, Images) else min(16, os.cpu_count() or 1)
+    threads = 2 if isinstance(source, Images | MadeImages) else min(16, os.cpu_count() or 1)
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))

@@ -82,7 +82,7 @@ def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown:
     resized = "resized bicubic: antialiased where it shrinks, upsampled where it grows"
     whole = train.in_memory(skipped) if small else None
     return Dataset(
-        train=train if whole is None else whole.resized(size),
+        train=train if whole is None else whole.resized(size).in_memory(),
         train_at=None if whole is None else whole.resized,
         test=Records(builder, held_out).in_memory(skipped).resized if small else cropped,
         classes=tuple(builder.info.features[label].names),

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import logging
 import lzma
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -19,6 +18,9 @@ log = logging.getLogger(__name__)
 
 VALIDATION_SEED = 1
 """Of the choice of the training images that are held out."""
+
+CHUNK = 250
+"""Images that are made at once where all are."""
 
 
 class CorruptImage(ValueError):
@@ -63,24 +65,63 @@ class Images:
         """Return one image and its label."""
         return self.images[index], int(self.labels[index])
 
+    def batch(self, indices: Integer[np.ndarray, " M"]) -> tuple[UInt8[np.ndarray, "M H W C"], np.ndarray]:
+        """Return the images of these indices and their labels."""
+        return self.images[indices], self.labels[indices]
+
     def subset(self, indices: Integer[np.ndarray, " M"]) -> "Images":
         """Return the source with some of the images."""
-        return Images(self.images[indices], self.labels[indices])
+        return Images(*self.batch(indices))
 
-    def resized(self, size: int) -> "Images":
-        """Return the source with all images resized to `size` by `size` pixels, or itself if they have that size.
+    def resized(self, size: int) -> "MadeImages":
+        """Return the source with all images resized to `size` by `size` pixels, each when it is read."""
+        if self.images.shape[1:3] == (size, size):
+            return MadeImages(self.labels, lambda indices: self.images[indices])
+        return MadeImages(self.labels, lambda indices: np.stack([resize(self.images[one], size) for one in indices]))
+
+
+class MadeImages:
+    """A source of images of one size that are made when they are read, a batch at once.
+
+    Args:
+        labels: of all images.
+        make: indices to images.
+    """
+
+    def __init__(
+        self,
+        labels: Integer[np.ndarray, " N"],
+        make: Callable[[Integer[np.ndarray, " M"]], UInt8[np.ndarray, "M H W C"]],
+    ) -> None:
+        self.labels, self.make = labels, make
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]:
+        """Return one image and its label."""
+        images, (label,) = self.batch(np.asarray([range(len(self))[index]]))
+        return images[0], int(label)
+
+    def batch(self, indices: Integer[np.ndarray, " M"]) -> tuple[UInt8[np.ndarray, "M H W C"], np.ndarray]:
+        """Return the images of these indices and their labels."""
+        return self.make(indices), self.labels[indices]
+
+    def subset(self, indices: Integer[np.ndarray, " M"]) -> "MadeImages":
+        """Return the source with some of the images."""
+        return MadeImages(self.labels[indices], lambda some: self.make(indices[some]))
+
+    def in_memory(self) -> Images:
+        """Return the source with all its images made.
 
         Raises:
             ValueError: they do not fit into memory.
         """
-        if self.images.shape[1:3] == (size, size):
-            return self
-        shape = (len(self), size, size, self.images.shape[3])
-        require_room(math.prod(shape), host_memory(), f"{shape[0]:,} images of {size} x {size} pixels")
-        found = np.empty(shape, np.uint8)
-        for index, image in enumerate(self.images):
-            found[index] = resize(image, size)
-        return Images(found, self.labels)
+        side = len(self[0][0])
+        require_room(len(self) * self[0][0].size, host_memory(), f"{len(self):,} images of {side} x {side} pixels")
+        parts = [self.make(part) for part in np.split(np.arange(len(self)), range(CHUNK, len(self), CHUNK))]
+        return Images(np.concatenate(parts), self.labels)
 
 
 def resize(image: UInt8[np.ndarray, "H W C"], size: int) -> UInt8[np.ndarray, "S S C"]:
@@ -133,7 +174,7 @@ class Dataset:
     mirror: bool  # whether a mirrored image keeps its class
     note: str  # one line for tables of results
     identity: str  # different for different content; stored in checkpoints
-    train_at: Callable[[int], Images] | None = None  # the training images at any size; None: they have one size
+    train_at: Callable[[int], MadeImages] | None = None  # the training images at any size; None: they have one size
 
     skipped: set[str] | None = None  # names of the skipped corrupt images; None: a corrupt image is an error
 

@@ -1,0 +1,53 @@
+"""ModernBERT: norms without bias before the branches, rotary positions with a base per layer type, gated GELU."""
+
+from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.config import Config
+from pejax.interop.readers import attention, layer_types, mlp
+from pejax.interop.rope import rope_from_config
+from pejax.models import Block, Head, Norm, Text
+
+NAMES = {
+    "table": "model.embeddings.tok_embeddings", "embed_norm": "model.embeddings.norm", "norm": "model.final_norm",
+    "head": "decoder", "dense": "head.dense", "dense_norm": "head.norm",
+    **in_layer(
+        "model.layers.{n}.", norm_attention="attn_norm", norm_mlp="mlp_norm", qkv="attn.Wqkv", o="attn.Wo",
+        gate_up="mlp.Wi", down="mlp.Wo",
+    ),
+}  # fmt: skip
+BASES = {"full_attention": ("global_rope_theta", 1.6e5), "sliding_attention": ("local_rope_theta", 1e4)}
+INERT = (
+    *("classifier_pooling", "deterministic_flash_attn", "embedding_dropout", "initializer_cutoff_factor"),
+    *("layer_norm_eps", "mlp_dropout", "position_embedding_type", "reference_compile", "repad_logits_with_grad"),
+    *("sparse_prediction", "sparse_pred_ignore_index"),
+)
+
+
+def modernbert(c: Config) -> Text:
+    """Read ModernBertConfig: tokens of layers with windows see `local_attention // 2` others on either side."""
+    c.must("rope_theta", None)
+    layers, period = c.count("num_hidden_layers"), c.count("global_attn_every_n_layers", 3)
+    types = layer_types(c, ["sliding_attention" if n % period else "full_attention" for n in range(layers)])
+    norm = Norm("layer", c.number("norm_eps", 1e-5), c.flag("norm_bias", False))
+    bias = "qkvo" if c.flag("attention_bias", False) else ""
+    gated = mlp(c, "gelu", key="hidden_activation", bias=c.flag("mlp_bias", False))
+    bases = {kind: c.number(*default) for kind, default in BASES.items()}
+    window = c.count("local_attention", 128) // 2 + 1
+
+    def layer(number: int, kind: str) -> Block:
+        pe, extend = rope_from_config(c, kind, base=bases[kind], local=False)
+        own = attention(c, pe=pe, extend=extend, bias=bias, window=window if kind == "sliding_attention" else None)
+        return Block(own, gated, norm, bare=number == 0)
+
+    transform = c.activation("classifier_activation", "gelu"), norm
+    head = Head(
+        c.flag("tie_word_embeddings", True), c.flag("decoder_bias", True), transform,
+        transform_bias=c.flag("classifier_bias", False),
+    )  # fmt: skip
+    return Text(
+        c.count("vocab_size"), c.count("hidden_size"), c.count("max_position_embeddings"),
+        tuple(layer(number, kind) for number, kind in enumerate(types)), causal=False, norm=norm, embed_norm=norm,
+        head=head,
+    )  # fmt: skip
+
+
+ARCHITECTURES = {"modernbert": Architecture(modernbert, NAMES, "model.", INERT)}

@@ -1,0 +1,82 @@
+"""T5, T5 v1.1, Flan-T5 and mT5: an encoder and a decoder with a relative bias each, and q·k without a scale."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.config import Config
+from pejax.models import Attention, Block, Head, Mlp, Norm, Text, TextPair
+
+
+def _names(side: str, mlp: int) -> dict[str, str]:
+    """Return the names of a stack; the MLP is its part of this number."""
+    dense = f"{mlp}.DenseReluDense."
+    names = {
+        "relative": f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias",
+        "norm": f"{side}.final_layer_norm",
+        **in_layer(
+            f"{side}.block.{{n}}.layer.", norm_attention="0.layer_norm", norm_cross="1.layer_norm",
+            norm_mlp=f"{mlp}.layer_norm", up=f"{dense}wi", gate=f"{dense}wi_0", gated_up=f"{dense}wi_1",
+            down=f"{dense}wo", **{part: f"0.SelfAttention.{part}" for part in "qkvo"},
+            **{f"cross_{part}": f"1.EncDecAttention.{part}" for part in "qkvo"},
+        ),
+    }  # fmt: skip
+    return {f"{side}.{part}": name for part, name in names.items()}
+
+
+NAMES = {"table": "shared", "head": "lm_head", **_names("encoder", 1), **_names("decoder", 2)}
+CARRIED = r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$"
+COPIES = ("encoder.embed_tokens", "decoder.embed_tokens")
+INERT = ("dropout_rate", "initializer_factor", "output_past")
+
+
+def _mlp(c: Config, projection: str) -> Mlp:
+    """Return the MLP; "gated-gelu" is the approximate GELU, "gelu" the exact one."""
+    said = c("feed_forward_proj", projection)
+    gated = str(said).startswith("gated-")
+    name = "gelu_new" if said == "gated-gelu" else str(said).removeprefix("gated-")
+    c.must("is_gated_act", gated)
+    c.must("dense_act_fn", name)
+    own = Config({"feed_forward_proj": name}, c.where)
+    return Mlp(c.count("d_ff", 2048), own.activation("feed_forward_proj"), gated)
+
+
+def pair(c: Config, projection: str, *, scaled: bool) -> TextPair:
+    """Read what both configs share.
+
+    Args:
+        c: the config.
+        projection: the default of `feed_forward_proj`.
+        scaled: whether the states before the head are multiplied by width^-0.5.
+    """
+    c.must("is_encoder_decoder", True)
+    heads, width, layers = c.count("num_heads", 8), c.count("d_model", 512), c.count("num_layers", 6)
+    norm, mlp = Norm("rms", c.number("layer_norm_epsilon", 1e-6)), _mlp(c, projection)
+    buckets, farthest = c.count("relative_attention_num_buckets", 32), c.count("relative_attention_max_distance", 128)
+    own = Attention(heads, heads, c.count("d_kv", 64), f"t5(buckets={buckets}, max_distance={farthest})", scale=1.0)
+    block = Block(own, mlp, norm)
+    crossed = replace(block, cross=replace(own, pe="none"))
+    vocab, length = c.count("vocab_size"), c.count("n_positions", 512)
+    head = Head(c.flag("tie_word_embeddings", True), scale=width**-0.5 if scaled else 1.0)
+    return TextPair(
+        Text(vocab, width, length, (block,) * layers, causal=False, norm=norm, head=None),
+        Text(vocab, width, length, (crossed,) * c.count("num_decoder_layers", layers), norm=norm, head=head),
+    )
+
+
+def t5(c: Config) -> TextPair:
+    """Read T5Config: without `scale_decoder_outputs`, the states are scaled unless the config unties the head."""
+    scaled = c.flag("scale_decoder_outputs", c("tie_word_embeddings", True) is not False)
+    return pair(c, "relu", scaled=scaled)
+
+
+def mt5(c: Config) -> TextPair:
+    """Read MT5Config: the states are never scaled."""
+    return pair(c, "gated-gelu", scaled=False)
+
+
+def _entry(read: Callable[[Config], TextPair]) -> Architecture:
+    return Architecture(read, NAMES, inert=INERT, ignored=CARRIED, copies=COPIES)
+
+
+ARCHITECTURES = {"t5": _entry(t5), "mt5": _entry(mt5)}
