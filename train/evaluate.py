@@ -28,7 +28,10 @@ from train.engine.session import publish, restore_params
 from train.engine.stopping import friendly, stoppable
 from train.engine.task import Program
 
-PROGRAMS = ("vit", "lm", "seq2seq")
+TRAINERS = ("vit", "lm", "seq2seq")
+"""Programs that train models of any encoding."""
+
+PROGRAMS = (*TRAINERS, "tune")
 """Packages whose module `program` has a `PROGRAM`; they are imported only when needed."""
 
 

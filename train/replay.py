@@ -87,7 +87,8 @@ def replay(folder: Path, batch: Any) -> tuple[float, list[tuple[str, int, int]]]
 
     @jax.jit
     def not_finite(params: Any, step: Any) -> Any:
-        slopes = jax.grad(loss, has_aux=True)(params, batch, step_key(config.seed, step))[0]
+        own = loss if task.frozen is None else partial(loss, frozen=task.frozen)
+        slopes = jax.grad(own, has_aux=True)(params, batch, step_key(config.seed, step))[0]
         return jax.tree.map(lambda leaf: jnp.sum(~jnp.isfinite(leaf)), slopes)
 
     counts = jax.tree_util.tree_leaves_with_path(jax.device_get(not_finite(state.params, state.step)))
@@ -97,7 +98,7 @@ def replay(folder: Path, batch: Any) -> tuple[float, list[tuple[str, int, int]]]
         for (path, count), size in zip(counts, sizes, strict=True)
         if count
     ]
-    state = make_step(loss, steps, shardings, mesh)(state, batch)
+    state = make_step(loss, steps, shardings, mesh, task.frozen)(state, batch)
     return float(state.watch.loss), odd
 
 

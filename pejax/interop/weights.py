@@ -2,10 +2,11 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from pejax._ops.checks import check_choice
+from pejax.interop.extended_config import extended_config
 from pejax.interop.files import FLOATS, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
 from pejax.interop.records import each_text, stacks
@@ -27,7 +29,7 @@ from pejax.interop.source import (
     table_name,
     untied,
 )
-from pejax.models import Decoder, EncoderDecoder, Text
+from pejax.models import Block, Decoder, EncoderDecoder, Text
 from pejax.models.model_records import DTYPES
 
 
@@ -92,25 +94,20 @@ def load(
 def save(model: Decoder | EncoderDecoder, directory: str | os.PathLike[str], source: Source) -> None:
     """Save a model as a Hugging Face folder, which appears whole or not at all.
 
-    Tensors have the names, types and files of the source.
+    Tensors have the names, types and files of the source. An extension that the model was loaded with is written into
+    config.json, if that can say it: `linear`, `ntk`, `dynamic_ntk`, `yarn`, `llama3` or `longrope`, with a factor, and
+    where the file has no scaling of its own.
 
     Args:
-        model: of the record of the source.
+        model: of the record of the source, or of the same with an extension.
         directory: must not exist, or be empty.
         source: from `load`, or from `source_from_config`.
 
     Raises:
-        ValueError: a model that is not what the config of the source describes, a value that the type of the file
-            cannot hold, or a folder that is there and not empty.
+        ValueError: a model that is not what the config of the source describes, an extension that config.json cannot
+            say, a value that the type of the file cannot hold, or a folder that is there and not empty.
     """
-    ours, theirs = (
-        each_text(one, lambda text: replace(text, dtype="float32")) for one in (model.record, source.record)
-    )
-    names = [one.name for one in fields(theirs)]
-    different = [name for name in names if getattr(ours, name, None) != getattr(theirs, name)]
-    if different:
-        rule = "the model must be what the config of the source describes (one without extend) to be saved"
-        raise ValueError(f"{rule}, got another {' and '.join(different)}")
+    config = _config(model, source)
     params = dict(nnx.to_flat_state(nnx.state(model)))
     makers = defaultdict(list)
     for slot in source.slots:
@@ -131,7 +128,26 @@ def save(model: Decoder | EncoderDecoder, directory: str | os.PathLike[str], sou
             value[slot.pieces[number].index] = _narrowed(name, part, value.dtype)
         return value
 
-    write_folder(Path(directory), source.config, source.tensors, values)
+    write_folder(Path(directory), config, source.tensors, values)
+
+
+def _config(model: Decoder | EncoderDecoder, source: Source) -> Mapping[str, Any]:
+    """Return the config.json of a model: that of the source, with the extension that the model was loaded with."""
+    narrow = lambda record: each_text(record, lambda text: replace(text, dtype="float32"))
+    ours, theirs = narrow(model.record), narrow(source.record)
+    other = [one.name for one in fields(theirs) if getattr(ours, one.name, None) != getattr(theirs, one.name)]
+    if not other:
+        return source.config
+    if other == ["blocks"] and isinstance(ours, Text) and isinstance(theirs, Text):
+        if _without_extensions(ours) == _without_extensions(theirs):
+            return extended_config(source.config, theirs, ours)
+    rule = "the model must be what the config of the source describes, but for extend, to be saved"
+    raise ValueError(f"{rule}, got another {' and '.join(other)}")
+
+
+def _without_extensions(record: Text) -> list[Block]:
+    """Return the layers without their extensions."""
+    return [replace(block, attention=replace(block.attention, extend="none")) for block in record.blocks]
 
 
 def _extended(record: Text, extend: str) -> Text:

@@ -8,7 +8,7 @@ except ImportError as error:
 from pejax.models.decoder import Decoder, DecoderConfig
 from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pejax.models.execution import Execution
-from pejax.models.generation import generate
+from pejax.models.generation import generate, stream
 from pejax.models.layer_records import Attention, Block, Experts, Head, Mlp, Norm
 from pejax.models.model_records import Picture, Text, TextPair
 from pejax.models.nnx_attention import PositionalAttention, attention_module
@@ -41,4 +41,5 @@ __all__ = [
     "generate_answers",
     "logical_axes",
     "partition_specs",
+    "stream",
 ]

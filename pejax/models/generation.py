@@ -12,6 +12,7 @@ cost nothing extra.
 """
 
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -63,6 +64,58 @@ def generate(
             sampling settings out of range, a missing key, or an encoding that does not support the length (such as a
             learned table that is too short).
     """
+    tokens, policy, key = _checked(model, prompts, count, segment_ids, sampling, key, policy)
+    static, params = nnx.split(model)
+    generated, logits = _generate(static, params, prompts, tokens, key, count, sampling, policy, stop, return_logits)
+    return (generated, logits) if return_logits else generated
+
+
+def stream(
+    model: Decoder,
+    prompts: Int[Array, "B T"],
+    count: int,
+    *,
+    segment_ids: Int[Array, "B T"] | None = None,
+    sampling: Sampling = Sampling(),
+    key: Key[Array, ""] | None = None,
+    policy: str = "stepwise",
+) -> Iterator[Int[Array, " B"]]:
+    """Generate the tokens that follow each prompt one at a time, and return them as they come: those of `generate`.
+
+    The arguments are those of `generate`. Stop reading to stop generating.
+
+    Raises:
+        ValueError: what `generate` refuses, before the first token.
+
+    Examples:
+        >>> for token in stream(model, prompts, 100):
+        ...     print(token)
+    """
+    tokens, policy, key = _checked(model, prompts, count, segment_ids, sampling, key, policy)
+    static, params = nnx.split(model)
+
+    def following() -> Iterator[Int[Array, " B"]]:
+        first, *keys = jax.random.split(key, count)
+        slots = _slots(tokens, count)
+        text, _ = _first(static, params, prompts, slots, first, sampling, policy)
+        yield jnp.copy(text.new)  # the next step reuses the memory of the text
+        for slot, one in enumerate(keys, prompts.shape[1]):
+            text = _following(static, params, text, slots, one, slot, sampling, policy)
+            yield jnp.copy(text.new)
+
+    return following()
+
+
+def _checked(
+    model: Decoder,
+    prompts: Int[Array, "B T"],
+    count: int,
+    segment_ids: Int[Array, "B T"] | None,
+    sampling: Sampling,
+    key: Key[Array, ""] | None,
+    policy: str,
+) -> tuple[TokenPositions, str, Key[Array, ""]]:
+    """Return the positions of the prompts, the policy that is needed, and a key; arguments as in `generate`."""
     record = model.record
     if not record.causal:
         raise ValueError("generation needs a causal model, got causal=False")
@@ -84,10 +137,7 @@ def generate(
         adapt(encoding, params, longest)  # raises if the encoding does not support this length
     if all(bool(is_length_independent(encoding, params, longest)) for encoding, params in own):
         policy = LENGTH_INDEPENDENT
-    static, params = nnx.split(model)
-    key = jax.random.key(0) if key is None else key
-    generated, logits = _generate(static, params, prompts, tokens, key, count, sampling, policy, stop, return_logits)
-    return (generated, logits) if return_logits else generated
+    return tokens, policy, jax.random.key(0) if key is None else key
 
 
 def check_ids(ids: Int[Array, "B T"], vocab: int) -> None:
@@ -144,49 +194,88 @@ def _generate(
 ) -> tuple[Int[Array, "B N"], Float[Array, "B N V"] | None]:
     """Return the generated tokens and their logits; arguments as in `generate`, or policy = `LENGTH_INDEPENDENT`."""
     model: Decoder = nnx.merge(static, params)
-    batch, length = prompts.shape
-    slots = length + count - 1
-    pad_slots = lambda array, mode: jnp.pad(array, ((0, 0), (0, slots - length)), mode=mode)
-    last, segment_ids = tokens.positions[:, -1], pad_slots(tokens.segment_ids, "edge")
-    later = last[:, None] + 1 + jnp.arange(slots - length)
-    positions = jnp.concatenate([tokens.positions, later], axis=1)
+    slots, length = _slots(tokens, count), prompts.shape[1]
     first_key, *keys = jax.random.split(key, count)
-
-    extent = {LENGTH_INDEPENDENT: 1, "stepwise": tokens.positions + 1, "recompute": last + 1}[policy]
-    cache = model.stack.empty_cache(batch, slots)
-    logits, cache = model.cached(prompts, cache, tokens=tokens, extent=extent)
-    new = sample(first_key, logits[:, -1], sampling)
-    last_logits = lambda logits: logits[:, -1] if return_logits else None
+    text, logits = _read(model, prompts, slots, first_key, sampling, policy)
+    kept = lambda logits: logits if return_logits else None
 
     def step(text: _Text, key_and_slot: tuple[Array, Array]) -> tuple[_Text, tuple[Array, Array | None]]:
-        key, slot = key_and_slot
-        ids = jax.lax.dynamic_update_slice_in_dim(text.ids, text.new[:, None], slot, axis=1)
-        position = last + 1 + slot - length
-        token = TokenPositions(position[:, None], segment_ids=segment_ids[:, -1:])
-        extent = 1 if policy == LENGTH_INDEPENDENT else position + 1
-        append = lambda: model.cached(text.new[:, None], text.cache, tokens=token, extent=extent)
-
-        def recompute() -> tuple[Array, Cache]:
-            keep = lambda array: jnp.where(jnp.arange(slots) <= slot, array, 0)
-            filled = TokenPositions(keep(positions), segment_ids=keep(segment_ids))
-            empty = text.cache._replace(used=jnp.zeros((), jnp.int32))
-            logits, cache = model.cached(ids, empty, tokens=filled, extent=extent)
-            return logits[:, slot][:, None], cache._replace(used=slot + 1)
-
-        changed = policy == "recompute" and _params_changed(model, position + 1)
-        logits, cache = append() if changed is False else jax.lax.cond(changed, recompute, append)
-        new = sample(key, logits[:, -1], sampling)
         done = text.done if stop is None else text.done | (text.new == stop)
-        new = new if stop is None else jnp.where(done, stop, new)
-        return _Text(cache, ids, new, done), (new, last_logits(logits))
+        text, logits = _append(model, text, slots, *key_and_slot, sampling, policy)
+        text = text if stop is None else text._replace(new=jnp.where(done, stop, text.new), done=done)
+        return text, (text.new, kept(logits))
 
-    text = _Text(cache, pad_slots(prompts, "constant"), new, jnp.zeros(batch, bool))
-    first = jax.tree.map(lambda leaf: leaf[:, None], (new, last_logits(logits)))
+    first = jax.tree.map(lambda leaf: leaf[:, None], (text.new, kept(logits)))
     if count == 1:
         return first
-    steps = jnp.stack(keys), jnp.arange(length, slots, dtype=jnp.int32)
+    steps = jnp.stack(keys), jnp.arange(length, length + count - 1, dtype=jnp.int32)
     _, following = jax.lax.scan(step, text, steps)
     return jax.tree.map(lambda one, many: jnp.concatenate([one, jnp.moveaxis(many, 0, 1)], axis=1), first, following)
+
+
+def _slots(tokens: TokenPositions, count: int) -> TokenPositions:
+    """Return the positions of all slots: those of the prompts, then of all but the last of the tokens that follow."""
+    last, later = tokens.positions[:, -1:], jnp.arange(1, count, dtype=tokens.positions.dtype)
+    segment_ids = jnp.pad(tokens.segment_ids, ((0, 0), (0, count - 1)), mode="edge")  # pyright: ignore[reportArgumentType]
+    return TokenPositions(jnp.concatenate([tokens.positions, last + later], axis=1), segment_ids=segment_ids)
+
+
+def _read(
+    model: Decoder, prompts: Array, slots: TokenPositions, key: Array, sampling: Sampling, policy: str
+) -> tuple[_Text, Float[Array, "B V"]]:
+    """Return the text after the prompts with its first new token, and the logits that it was drawn from."""
+    batch, length = prompts.shape
+    count = slots.positions.shape[1]
+    tokens = TokenPositions(slots.positions[:, :length], segment_ids=slots.segment_ids[:, :length])  # pyright: ignore[reportOptionalSubscript]
+    extent = {LENGTH_INDEPENDENT: 1, "stepwise": tokens.positions + 1, "recompute": tokens.positions[:, -1] + 1}[policy]
+    cache = model.stack.empty_cache(batch, count)
+    logits, cache = model.cached(prompts, cache, tokens=tokens, extent=extent)
+    ids = jnp.pad(prompts, ((0, 0), (0, count - length)))
+    return _Text(cache, ids, sample(key, logits[:, -1], sampling), jnp.zeros(batch, bool)), logits[:, -1]
+
+
+def _append(
+    model: Decoder, text: _Text, slots: TokenPositions, key: Array, slot: Array, sampling: Sampling, policy: str
+) -> tuple[_Text, Float[Array, "B V"]]:
+    """Return the text with its newest token in a slot and one more new token, and the logits that it was drawn from."""
+    ids = jax.lax.dynamic_update_slice_in_dim(text.ids, text.new[:, None], slot, axis=1)
+    at_slot = lambda array: jax.lax.dynamic_index_in_dim(array, slot, axis=1)
+    token = TokenPositions(at_slot(slots.positions), segment_ids=at_slot(slots.segment_ids))
+    position = token.positions[:, 0]
+    extent = 1 if policy == LENGTH_INDEPENDENT else position + 1
+    append = lambda: model.cached(text.new[:, None], text.cache, tokens=token, extent=extent)
+
+    def recompute() -> tuple[Array, Cache]:
+        keep = lambda array: jnp.where(jnp.arange(ids.shape[1]) <= slot, array, 0)
+        filled = TokenPositions(keep(slots.positions), segment_ids=keep(slots.segment_ids))
+        empty = text.cache._replace(used=jnp.zeros((), jnp.int32))
+        logits, cache = model.cached(ids, empty, tokens=filled, extent=extent)
+        return logits[:, slot][:, None], cache._replace(used=slot + 1)
+
+    changed = policy == "recompute" and _params_changed(model, position + 1)
+    logits, cache = append() if changed is False else jax.lax.cond(changed, recompute, append)
+    return text._replace(cache=cache, ids=ids, new=sample(key, logits[:, -1], sampling)), logits[:, -1]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 5, 6))
+def _first(
+    static: Any, params: Any, prompts: Array, slots: TokenPositions, key: Array, sampling: Sampling, policy: str
+) -> tuple[_Text, Array]:
+    return _read(nnx.merge(static, params), prompts, slots, key, sampling, policy)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 6, 7), donate_argnums=2)
+def _following(
+    static: Any,
+    params: Any,
+    text: _Text,
+    slots: TokenPositions,
+    key: Array,
+    slot: Array,
+    sampling: Sampling,
+    policy: str,
+) -> _Text:
+    return _append(nnx.merge(static, params), text, slots, key, slot, sampling, policy)[0]
 
 
 def _params_changed(model: Decoder, extent: Int[Array, " B"]) -> Array:

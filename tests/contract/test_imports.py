@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "testing": {"_dims", "_encoding", "_probe"},
     "_attention": {"_dims", "_encoding", "_ops", "_positions"},
     "models": {"_attention", "_dims", "_encoding", "_extensions", "_make", "_ops", "_positions"},
-    "interop": {"_ops", "models"},
+    "interop": {"_make", "_ops", "models"},
     "_visualize": {
         *("_attention", "_dims", "_encoding", "_encodings", "_extensions", "_make", "_ops", "_positions"),
         *("encodings", "extensions"),
@@ -50,10 +50,13 @@ TRAIN_MAY_IMPORT = {
     "vit": {"data", "devices", "engine"},
     "lm": {"data", "devices", "engine"},
     "seq2seq": {"devices", "engine"},
+    "tune": {"data", "devices", "engine", "lm"},
+    "extend": {"data", "devices", "engine", "lm", "tune"},
     "plan": {"devices", "engine", "lm", "seq2seq", "vit"},
     "evaluate": {"devices", "engine"},
     "compare": {"devices", "engine", "evaluate"},
     "replay": {"devices", "engine", "evaluate"},
+    "generate": {"devices", "engine"},
     "report": {"compare", "devices", "engine", "evaluate", "plan"},
 }
 TRAIN_ONLY = {"optax", "orbax", "grain", "tensorflow_datasets", "PIL", "tensorboardX", "rich", "simple_parsing"}

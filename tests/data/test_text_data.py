@@ -9,6 +9,7 @@ import socket
 import tarfile
 import warnings
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import numpy as np
 import pytest
@@ -83,6 +84,14 @@ def test_damage_to_the_embedded_file_is_named(tmp_path: Path, monkeypatch: pytes
 
 def texts(corpus: Corpus, part: tuple[np.ndarray, ...]) -> list[str]:
     return [corpus.tokenizer.decode(document) for document in part]
+
+
+def test_the_topics_are_those_of_help_and_half_of_them_is_held_out() -> None:
+    corpus = load_text("topics")
+    whole = "\n".join(text for _, text in sorted(topics.items())).encode()
+    assert corpus.train[0].astype(np.uint8).tobytes() + corpus.held_out[0].astype(np.uint8).tobytes() == whole
+    assert abs(len(corpus.train[0]) / len(whole) - 0.5) < 0.01
+    assert corpus.train[0][-1] == ord("\n")
 
 
 def test_a_file_is_one_document_cut_at_a_line(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hub_folders import CONFIGS, run, target_of, tensors
+from hub_folders import CONFIGS, run, target_of, tensors, write
 from peers import peer
 
 from pejax.interop import load, save
@@ -116,3 +116,19 @@ def test_what_is_saved_is_what_transformers_saved(name, folders, tmp_path):
 def _order(loaded, out):
     model, source = loaded
     return model, out, source
+
+
+@pytest.mark.parametrize(
+    "extend",
+    [
+        "linear(factor=4.0)", "ntk(factor=4.0)", "dynamic_ntk(factor=2.0)", "yarn(factor=4.0)", "llama3(factor=4.0)",
+        "longrope(factor=4.0, long_factors=(1.0, 1.5, 2.0, 4.0))",
+    ],
+)  # fmt: skip
+def test_a_saved_extension_is_that_of_transformers(extend, tmp_path):
+    folder = write(tmp_path / "a", max_position_embeddings=16)
+    model, source = load(folder, extend=extend)
+    save(model, tmp_path / "b", source)
+    theirs = maker("llama").from_pretrained(tmp_path / "b", attn_implementation="eager").eval()
+    ids = ids_of(40)
+    assert np.max(np.abs(run(model, ids) - logits(theirs, ids))) < 1e-4

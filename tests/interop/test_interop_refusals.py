@@ -155,7 +155,7 @@ def test_a_model_of_another_record_is_not_saved(folder, tmp_path):
     from flax import nnx
 
     model = Decoder(other.record, rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match=re.escape("to be saved, got another vocab and blocks")):
+    with pytest.raises(ValueError, match=re.escape("but for extend, to be saved, got another vocab and blocks")):
         save(model, tmp_path / "out", source)
     assert not (tmp_path / "out").exists()
 

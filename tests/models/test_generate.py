@@ -12,7 +12,7 @@ from flax import nnx
 
 from pejax._encoding import merge_params
 from pejax._positions import TokenPositions
-from pejax.models import Decoder, Sampling, generate
+from pejax.models import Decoder, Sampling, generate, stream
 from pejax.models.sampling import sample
 
 SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2]])
@@ -236,3 +236,20 @@ def test_constants_are_there_where_generation_adapts():
     """ALiBi's slopes are constants, and "slopes" flattens them by the length."""
     prompts = ids_of(2, 3)
     assert generate(make(pe="alibi", extend="slopes", length=TRAINED), prompts, TRAINED).shape == (2, TRAINED)
+
+
+@pytest.mark.parametrize("policy", ["stepwise", "recompute"])
+def test_a_stream_is_what_generate_returns(policy):
+    model, prompts, segments = (
+        make(pe="rope(base=4)", extend="dynamic_ntk(factor=2)", length=TRAINED),
+        ids_of(3, 6),
+        SEGMENTS,
+    )
+    options = {"segment_ids": segments, "sampling": Sampling(1.0, top_k=5), "key": jax.random.key(3), "policy": policy}
+    tokens = [*stream(model, prompts, 4, **options)]
+    np.testing.assert_array_equal(jnp.stack(tokens, axis=1), generate(model, prompts, 4, **options))
+
+
+def test_a_stream_refuses_before_the_first_token():
+    with pytest.raises(ValueError, match="count must be at least 1"):
+        stream(make(pe="rope"), ids_of(1, 3), 0)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from pejax import ENCODINGS
 from pejax.models.periods import encoding_specs
 from train.engine.config import RunConfig, parse
-from train.engine.parser import Parser
+from train.engine.parser import Parser, terms
 from train.engine.task import Program
-from train.evaluate import program
+from train.evaluate import TRAINERS, program
 
 PRESETS = {"quick": {"pe": "learned,none,rope_mixed,alibi", "seeds": 1}}
 """Presets of a comparison; others are those of the trainer."""
@@ -139,6 +139,8 @@ def checked(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Seq
     Raises:
         ValueError: an option whose value breaks a rule; it is named.
     """
+    if task not in TRAINERS:
+        raise ValueError(f"task must be one of {', '.join(TRAINERS)}, got {task!r}")
     for name, least in (("seeds", 1), ("jobs", 1)):
         if getattr(options, name) < least:
             raise ValueError(f"{name} must be at least {least}, got {getattr(options, name)}")
@@ -168,28 +170,6 @@ def checked(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Seq
     for candidate in itertools.chain(*candidates.values()):
         found.config(candidate, 0, folder / "runs", validation)
     return found
-
-
-def terms(text: str, name: str) -> tuple[str, ...]:
-    """Split a list of specs at the commas outside of parentheses.
-
-    Raises:
-        ValueError: an empty term, the same one twice, or parentheses that do not match.
-    """
-    found, depth, term = [], 0, ""
-    for character in text:
-        depth += (character in "([") - (character in ")]")
-        if character == "," and depth == 0:
-            found.append(term.strip())
-            term = ""
-        else:
-            term += character
-    found.append(term.strip())
-    if depth or not all(found):
-        raise ValueError(f"{name} must be a list separated by commas, got {text!r}")
-    if len(set(found)) < len(found):
-        raise ValueError(f"{name} must name each once, got {text!r}")
-    return tuple(found)
 
 
 def expanded(spec: str, sweeps: Sequence[str]) -> tuple[Candidate, ...]:

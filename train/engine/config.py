@@ -178,12 +178,12 @@ def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
         base = dataclasses.replace(
             base, **{name: getattr(before, name) for name in (*kind.model_fields, *kind.inherited)}
         )
-    config = _parse(argv, base).validated()
+    config = _parse(argv, base)
     if config.resume and (run_folder(config) / "config.json").is_file():
         kept = {name: getattr(config, name) for name in ("out", "resume", "overwrite", "stop_at", "hosts")}
         stored = dataclasses.replace(load_config(kind, run_folder(config)), **kept)
-        config = _parse(argv, stored).validated()
-    return config
+        config = _parse(argv, stored)
+    return config.validated()
 
 
 def _parse(argv: Sequence[str] | None, default: Kind) -> Kind:

@@ -25,7 +25,7 @@ from train.engine.progress import Report, Unit
 from train.engine.update import Recipe, Weights, changed, layer_by_layer
 
 Metrics = dict[str, Array]
-Loss = Callable[[Any, Mapping[str, Array], Array], tuple[Array, Metrics]]
+Loss = Callable[..., tuple[Array, Metrics]]
 """`(params, batch, key) -> (mean loss, sums over the batch)`; `count` among the sums is the number of units."""
 
 
@@ -80,7 +80,9 @@ def state_shapes(split: Any, recipe: Recipe, shardings: Any) -> TrainState:
     return jax.tree.map(split_as, jax.eval_shape(partial(init_state, recipe=recipe), split.shapes), shardings)
 
 
-def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callable[[TrainState, Any], TrainState]:
+def make_step(
+    loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh, frozen: Any = None
+) -> Callable[[TrainState, Any], TrainState]:
     """Return the jitted step `(state, batch) -> state`, which donates the state.
 
     A step whose loss or gradient is not finite, or whose loss is a spike, changes nothing but `state.watch`.
@@ -90,11 +92,13 @@ def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callabl
         recipe: of the step.
         shardings: of the state.
         mesh: the devices.
+        frozen: arrays on the devices that the loss takes as `frozen=` and no step changes. None = there are none.
     """
     on_cpu = mesh.devices.flat[0].platform == "cpu"
 
-    def step(state: TrainState, batch: Any) -> TrainState:
-        grads, sums = accumulated(loss, recipe.accumulate)(state.params, batch, step_key(recipe.seed, state.step))
+    def step(state: TrainState, batch: Any, *frozen: Any) -> TrainState:
+        own = partial(loss, frozen=frozen[0]) if frozen else loss
+        grads, sums = accumulated(own, recipe.accumulate)(state.params, batch, step_key(recipe.seed, state.step))
         mean, norm = sums["loss"] / jnp.maximum(sums["count"], 1.0), optax.tree.norm(grads)
         accepted, watched = metrics.observe(state.watch, state.step, mean, norm, recipe.spike)
 
@@ -107,13 +111,15 @@ def make_step(loss: Loss, recipe: Recipe, shardings: Any, mesh: Mesh) -> Callabl
         taken, sums = metrics.choose(accepted, counted, (state.step, state.sums))
         return TrainState(*weights, taken, sums, watched)
 
-    return jax.jit(
+    more = () if frozen is None else (frozen,)
+    program = jax.jit(
         step,
         donate_argnums=0,
-        in_shardings=(shardings, split_batch(mesh)),
+        in_shardings=(shardings, split_batch(mesh), *(jax.tree.map(lambda x: x.sharding, one) for one in more)),
         out_shardings=shardings,
         compiler_options=TRAINING_COMPILER if on_cpu else None,
     )
+    return program if frozen is None else lambda state, batch: program(state, batch, frozen)
 
 
 def step_key(seed: int, step: Array) -> Array:

@@ -1,4 +1,4 @@
-"""An argument parser with one-line error messages."""
+"""An argument parser with one-line error messages, and lists of specs."""
 
 import difflib
 import re
@@ -23,3 +23,25 @@ class Parser(simple_parsing.ArgumentParser):
             message = f"unknown option {unknown[1]}; " + (f"did you mean {near[0]}?" if near else "see --help")
         sys.stderr.write(f"error: {message}\n")
         raise SystemExit(2)
+
+
+def terms(text: str, name: str) -> tuple[str, ...]:
+    """Split a list of specs at the commas outside of parentheses.
+
+    Raises:
+        ValueError: an empty term, the same one twice, or parentheses that do not match.
+    """
+    found, depth, term = [], 0, ""
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            found.append(term.strip())
+            term = ""
+        else:
+            term += character
+    found.append(term.strip())
+    if depth or not all(found):
+        raise ValueError(f"{name} must be a list separated by commas, got {text!r}")
+    if len(set(found)) < len(found):
+        raise ValueError(f"{name} must name each once, got {text!r}")
+    return tuple(found)

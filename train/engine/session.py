@@ -123,7 +123,7 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     )
     console.print(task.laws(encoding_params(state.params, mesh)))
     loss = partial(task.loss, execution=training_execution(mesh, config.remat))
-    step = make_step(loss, steps, shardings, mesh)
+    step = make_step(loss, steps, shardings, mesh, task.frozen)
     return Session(config, folder, mesh, task, step, schedule, state, checkpoints)
 
 

@@ -102,6 +102,7 @@ class Task(NamedTuple):
         flops: of a step, as `train.devices.flops` counts them; 0 = unknown.
         head_entropies: `(params, size or length) -> entropies (L, H)` of attention on a few test examples, indexed as
             in `EntropyExecution`; raises ValueError if the encoding refuses the size. None = not measured.
+        frozen: arrays on the devices that `loss` takes as `frozen=` and training does not change. None = none.
     """
 
     split: Split
@@ -124,6 +125,7 @@ class Task(NamedTuple):
     probe_every: int = 0
     flops: int = 0
     head_entropies: Callable[[Any, int], list[list[Array]]] | None = None
+    frozen: Any = None
 
 
 class Evaluate(Protocol):

@@ -52,7 +52,7 @@ class Config(SequenceConfig):
 
     preset: str = "demo"  # demo: minutes on two cores; tinystories: 6 layers, width 384; gpt2_small; llama_7b
     pe: str = "rope"  # positional encoding: a name, with optional arguments: "rope(base=500000)"
-    data: str = "shakespeare"  # shakespeare, file:PATH, jsonl:PATH, tfds:NAME, "NAME(tokenizer='bpe(vocab=4096)')"
+    data: str = "shakespeare"  # shakespeare, topics, file:PATH, jsonl:PATH, tfds:NAME, "NAME(tokenizer='a.json')"
     init: str = ""  # run folder whose trained weights training starts from; a rope run with --pe=none is DroPE
     batch: int = 16  # windows per step, over all devices
     lr: float = 3e-3  # peak learning rate

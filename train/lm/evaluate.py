@@ -8,18 +8,19 @@ the gain from the longer context; a model that ignores it gains zero.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Array, Float
 from rich.console import Console
 
+from pejax.models import Execution
 from train.data.text.loading import Corpus, evaluation_windows
 from train.devices.mesh import EVALUATED, evaluation_execution, paced, put_batch, replicated
 from train.engine.progress import Evaluating
 from train.lm.config import Config
-from train.lm.model import Language
 from train.lm.results import PerplexityResults, PerplexityRow, mean_loss
 
 TOKENS_AT_ONCE = {"cpu": 2**12, "gpu": 2**17, "tpu": 2**17}
@@ -29,8 +30,24 @@ EVERY_WINDOW = 2**31
 """A number of windows that exceeds that of any text."""
 
 
+class Readable(Protocol):
+    """What an evaluation needs of a language model: `train.lm.model.Language`, or a loaded one."""
+
+    config: Any
+
+    def losses(
+        self, params: Any, ids: Any, segment_ids: Any = None, execution: Execution = Execution()
+    ) -> Float[Array, "B T"]:
+        """Return the cross-entropy of every token after the first, in nats."""
+        ...
+
+    def refusal(self, length: int) -> str:
+        """Return why the encoding does not support a length, or an empty string if it does."""
+        ...
+
+
 def evaluate(
-    language: Language, corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console
+    language: Readable, corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console
 ) -> PerplexityResults:
     """Return the perplexity at every evaluation length of the config.
 
@@ -55,7 +72,7 @@ def evaluate(
         beyond = beyond[:0]
     per_region = len(beyond) * trained + sum((longest // length) * length for length in served)
     with Evaluating(console, len(regions) * per_region) as progress:
-        reader = Reader(language, params, mesh, progress)
+        reader = Reader(language.losses, params, mesh, progress)
         if len(beyond):
             contexts = np.stack([regions[:, at - trained + 1 : at + 2] for at in beyond], axis=1)
             sliding = reader.last(contexts)
@@ -87,15 +104,17 @@ class Reader:
     """Computes the losses of windows of tokens, in batches over the devices.
 
     Args:
-        language: the model.
+        losses: `(params, ids, execution=...)` to the loss of every token after the first.
         params: trained.
         mesh: the batches are sharded over it.
         progress: called with the number of tokens read, and their length in words.
     """
 
-    def __init__(self, language: Language, params: Any, mesh: Mesh, progress: Callable[[float, str], None]) -> None:
+    def __init__(
+        self, losses: Callable[..., Any], params: Any, mesh: Mesh, progress: Callable[[float, str], None]
+    ) -> None:
         self.params, self.mesh, self.progress = params, mesh, progress
-        losses = partial(language.losses, execution=evaluation_execution(mesh))
+        losses = partial(losses, execution=evaluation_execution(mesh))
         last = lambda params, ids: losses(params, ids)[:, -1]
         self._all, self._last = (paced(jax.jit(f, out_shardings=replicated(mesh)), mesh) for f in (losses, last))
 

@@ -24,6 +24,15 @@ PROBED = 8
 """Number of training windows that the probe reads."""
 
 
+def mean_over_documents(
+    losses: Float[Array, "B T"], segment_ids: Int[Array, "B T_1"]
+) -> tuple[Float[Array, ""], Metrics]:
+    """Return the mean loss of the tokens that are predicted from tokens of their own document, and the sums."""
+    inside = ((segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] != 0)).astype(jnp.float32)
+    total, count = jnp.sum(losses * inside), jnp.sum(inside)
+    return total / jnp.maximum(count, 1.0), {"loss": total, "count": count}
+
+
 class Language(Split[Decoder]):
     """The model of a run, split into a static definition and parameters.
 
@@ -55,10 +64,7 @@ class Language(Split[Decoder]):
         """
         del key
         ids, segment_ids = batch["ids"], batch["segments"]
-        losses = self.losses(params, ids, segment_ids, execution)
-        inside = ((segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] != 0)).astype(jnp.float32)
-        total, count = jnp.sum(losses * inside), jnp.sum(inside)
-        return total / jnp.maximum(count, 1.0), {"loss": total, "count": count}
+        return mean_over_documents(self.losses(params, ids, segment_ids, execution), segment_ids)
 
     def losses(
         self,

@@ -8,13 +8,16 @@ from train.data.text.prepared import tfds
 from train.data.text.shakespeare import shakespeare
 from train.data.text.source import Corpus, Texts, with_validation
 from train.data.text.tokenizers import Tokenizer
+from train.data.text.topics import topics
 from train.data.text.windows import evaluation_windows, packed_batches, training_windows
 
 __all__ = [
     "Corpus", "Texts", "Tokenizer", "evaluation_windows", "load_text", "packed_batches", "training_windows",
 ]  # fmt: skip
 
-TEXTS: dict[str, Callable[..., Corpus]] = {"shakespeare": shakespeare, "file": file, "jsonl": jsonl, "tfds": tfds}
+TEXTS: dict[str, Callable[..., Corpus]] = {
+    "shakespeare": shakespeare, "topics": topics, "file": file, "jsonl": jsonl, "tfds": tfds,
+}  # fmt: skip
 """Each function takes keyword arguments; "name:VALUE" gives the first of them."""
 
 
@@ -22,7 +25,7 @@ def load_text(spec: str, validation: float = 0.0) -> Corpus:
     """Return the corpus that `spec` names; nothing is downloaded.
 
     Args:
-        spec: `"shakespeare"`, `"file:PATH"`, `"jsonl:PATH"`, `"tfds:NAME"`, or a name with arguments:
+        spec: `"shakespeare"`, `"topics"`, `"file:PATH"`, `"jsonl:PATH"`, `"tfds:NAME"`, or a name with arguments:
             `"shakespeare(tokenizer='bpe(vocab=4096)')"`, `"file(path='train.txt', separator='<|endoftext|>',
             held_out='valid.txt')"` (TinyStories as its authors publish it).
         validation: fraction of the training text that takes the place of the held-out documents; 0 = none.

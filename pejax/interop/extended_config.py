@@ -1,0 +1,107 @@
+"""What config.json says of a model that was loaded with an extension of its rotary encoding."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pejax._make import parse_extension, parse_spec
+from pejax.interop.architectures import find_architecture
+from pejax.interop.config import Config
+from pejax.interop.rope import LAYER_TYPES, TYPES
+from pejax.models import Text
+
+KINDS = {ours: theirs for theirs, ours in TYPES.items() if theirs not in ("default", "su")}
+"""Extensions, and the types of scaling in config.json."""
+
+SAID = (*KINDS, "ntk")
+"""Extensions that config.json can say; NTK-aware scaling is a larger base."""
+
+NEEDED = {
+    "dynamic_ntk": {"factor": 1.0},
+    "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+}
+"""What config.json must say even where it is our default."""
+
+RENAMED = {"long_factors": "long_factor", "short_factors": "short_factor",
+           "trained_length": "original_max_position_embeddings"}  # fmt: skip
+
+
+def extended_config(config: Mapping[str, Any], own: Text, extended: Text) -> dict[str, Any]:
+    """Return the config.json of a model whose layers have an extension that its file does not have.
+
+    The trained length goes to `original_max_position_embeddings`, and `max_position_embeddings` becomes the length that
+    the model is extended to, except with dynamic scaling, which starts from the latter.
+
+    Args:
+        config: of the file.
+        own: the record of the file.
+        extended: the record of the model.
+
+    Raises:
+        ValueError: an extension that config.json cannot say, or not in this architecture.
+    """
+    pe, name, options = _only_term(own, extended)
+    rope, length = parse_spec(pe), options.pop("trained_length", own.length)
+    if name == "dynamic_ntk" and length != own.length:
+        raise ValueError(f"trained_length of dynamic_ntk must be the length of the model, {own.length}, got {length}")
+    changed = dict(config)
+    if name == "ntk":
+        channels = rope.options.get("rotary_dim", extended.blocks[0].attention.head_dim)
+        _set_base(changed, rope.options["base"] * options["factor"] ** (channels / max(channels - 2, 1)))
+    else:
+        lengths = {} if name in ("linear", "dynamic_ntk") else {"trained_length": length}
+        short = {"short_factors": [1.0] * len(options["long_factors"])} if name == "longrope" else {}
+        said = {**NEEDED.get(name, {}), **short, **options, **lengths}
+        listed = {RENAMED.get(key, key): list(one) if isinstance(one, tuple) else one for key, one in said.items()}
+        _set_scaling(changed, {"rope_type": KINDS[name], **listed})
+    if name != "dynamic_ntk":
+        changed["max_position_embeddings"] = round(length * options["factor"])
+    again = find_architecture(config.get("model_type")).read(Config(changed))
+    if isinstance(again, Text) and [one.attention for one in again.blocks] == [one.attention for one in own.blocks]:
+        raise ValueError(f"config.json of {config['model_type']} cannot say an extension, got {name}")
+    return changed
+
+
+def _only_term(own: Text, extended: Text) -> tuple[str, str, dict[str, Any]]:
+    """Return the encoding of all layers, and name and options of the one extension that they have."""
+    kinds = {(one.attention.pe, one.attention.extend, str(two.attention.extend))
+             for one, two in zip(own.blocks, extended.blocks, strict=True) if one.attention.pe != "none"}  # fmt: skip
+    if len(kinds) != 1:
+        raise ValueError(f"extend must be the same in all layers to be saved, got {len(kinds)} kinds of layers")
+    pe, before, after = kinds.pop()
+    found = parse_extension(after)
+    name, options = "", dict[str, Any]()
+    if found is not None and len(found.terms) == 1:
+        name, options = found.terms[0].name, dict(found.terms[0].options)
+    fixed = name in SAID and ("factor" in options or name == "dynamic_ntk")
+    if before != "none" or not fixed or parse_spec(pe).name != "rope":
+        rule = f"extend must be one of {', '.join(SAID)} alone, with a factor, of rope, to be said in config.json"
+        raise ValueError(f"{rule}, got {after} of {pe}")
+    return pe, name, options
+
+
+def _set_base(config: dict[str, Any], base: float) -> None:
+    """Write the base where the config has it."""
+    if config.get("rope_parameters"):
+        config["rope_parameters"] = {**_parameters(config), "rope_theta": base}
+    else:
+        config["rotary_emb_base" if "rotary_emb_base" in config else "rope_theta"] = base
+
+
+def _set_scaling(config: dict[str, Any], said: dict[str, Any]) -> None:
+    """Write the scaling into `rope_parameters`, or into `rope_scaling` beside the flat keys of older files."""
+    length = "original_max_position_embeddings"
+    if config.get(length) is not None:  # Phi's, which wins over the one inside
+        config[length] = said.get(length, config[length])
+    if config.get("rope_parameters"):
+        kept = {key: one for key, one in _parameters(config).items() if key in ("rope_theta", "partial_rotary_factor")}
+        config["rope_parameters"] = {**kept, **said}
+    else:
+        config["rope_scaling"] = said
+
+
+def _parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `rope_parameters`, which are the same for all layers."""
+    found = config["rope_parameters"]
+    if any(key in LAYER_TYPES for key in found):
+        raise ValueError("rope_parameters must be the same for all layers to be extended, got those of layer types")
+    return found

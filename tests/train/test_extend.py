@@ -1,0 +1,189 @@
+"""Loaded models beyond their trained length: what is measured, what goes on where it stopped, what is refused."""
+
+import json
+import math
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from cli import refused
+from gguf_files import byte_tokens, write_gguf
+from hub_folders import write
+
+from pejax import interop
+from train.data.text.loading import evaluation_windows, load_text
+from train.extend import passkey, program, results
+from train.tune import subject
+from train.tune.subject import Loaded, retokenized
+
+LENGTHS = ("--lengths", "192", "256")
+TOLD = ("--windows=1", "--passkey=1")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A Llama of random weights, trained at 64 tokens, whose tokens are bytes."""
+    folder = write(tmp_path_factory.mktemp("models") / "llama", vocab_size=260)
+    return write_gguf(folder.with_name("tiny.gguf"), folder, **byte_tokens())
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "notes.txt"
+    path.write_text("".join(f"line {number} has {number**2} words\n" for number in range(400)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(model, text):
+    return lambda *more: program.main([f"--model={model}", f"--data=file:{text}", *TOLD, *map(str, more)])
+
+
+@pytest.fixture(scope="module")
+def whole(run, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert run("--extend=none,self_extend,yarn(factor=4)", *LENGTHS, f"--out={out}") == 0
+    return out
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "lines.jsonl").read_text().splitlines()]
+
+
+def test_every_extension_is_measured_at_every_length(whole):
+    found = lines(whole)
+    names = ["none", "self_extend", "yarn(factor=4)"]
+    assert [(one["name"], one["length"]) for one in found] == [(name, n) for name in names for n in (192, 256)]
+    for one in found:
+        assert len(one["losses"]) == len(one["found"]) == 1
+        assert len(one["by_position"]) == results.PARTS
+        assert math.isclose(np.mean(one["by_position"]), one["losses"][0], rel_tol=1e-6)
+    assert found[0]["losses"] != found[2]["losses"] != found[4]["losses"]
+    table = (whole / "results.md").read_text()
+    assert table.count("\n| ") == 4
+    assert f"{math.exp(found[0]['losses'][0]):.2f} · " in table
+    assert (whole / "results.png").stat().st_size > 1000
+
+
+def test_the_loss_is_the_cross_entropy_of_the_logits(whole, model, text):
+    ours, _ = interop.load(model)
+    corpus = retokenized(load_text(f"file:{text}"), str(model), 260)
+    assert corpus.tokenizer.decode(corpus.held_out[0]) == text.read_text()[-len(corpus.held_out[0]) :]
+    ids = jnp.asarray(evaluation_windows(corpus, 256, 1)[0][:, -193:])
+    expected = optax.softmax_cross_entropy_with_integer_labels(ours(ids[:, :-1]), ids[:, 1:]).mean()
+    np.testing.assert_allclose(lines(whole)[0]["losses"], [expected], rtol=1e-5)
+
+
+def test_what_is_measured_is_not_measured_again(whole, run, tmp_path, monkeypatch, capsys):
+    before, out = lines(whole), tmp_path / "out"
+    out.mkdir()
+    (out / "settings.json").write_text((whole / "settings.json").read_text())
+    half = [json.dumps(one) for one in before[:3]]
+    (out / "lines.jsonl").write_text("\n".join([*half, json.dumps(before[3])[:40]]))  # the last one was cut off
+    read, measure = [], program.measure
+    record = lambda subject, plan, name, lengths, *rest: (
+        read.append((name, tuple(lengths))) or measure(subject, plan, name, lengths, *rest)
+    )
+    monkeypatch.setattr(program, "measure", record)
+    assert run("--extend=none,self_extend", *LENGTHS, f"--out={out}") == 0
+    assert read == [("self_extend", (256,))]
+    assert "measured already: 3" in capsys.readouterr().out
+    after = [json.loads(line) for line in (out / "lines.jsonl").read_text().splitlines() if line.endswith("}")]
+    timeless = lambda found: [{key: value for key, value in one.items() if key != "seconds"} for one in found]
+    assert timeless(after) == timeless(before[:4])
+
+
+def test_an_extension_that_is_refused_is_in_the_table_as_such(run, tmp_path):
+    out = tmp_path / "out"
+    assert run("--extend=resize", "--lengths", "192", "--passkey=0", f"--out={out}") == 0
+    (one,) = lines(out)
+    assert "resize" in one["refused"]
+    assert "| resize | refused |" in (out / "results.md").read_text()
+    assert one["refused"] in (out / "results.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--model=", "model must name a folder from Hugging Face or a GGUF file"),
+        ("--windows=0", "windows must be at least 1, got 0"),
+        ("--lengths 1", "lengths must be at least 2, got 1"),
+        ("--lengths 100000", "lengths: a held-out document must hold at least length + 1 = 100001 tokens"),
+        ("--lengths 30", "lengths must be at least"),
+        ("--dtype=int8", "dtype must be one of float32, bfloat16, got 'int8'"),
+        ("--extend=none,none", "extend must name each once"),
+        ("--extend= --finetune=", "extend must name at least one extension"),
+        ("--data=nothing", "nothing"),
+        ("--model=/nowhere", "/nowhere"),
+    ],
+)
+def test_bad_flags_are_one_line(flags, message, run, tmp_path, capsys):
+    error = refused(capsys, lambda: run(*LENGTHS, f"--out={tmp_path / 'out'}", *flags.split(" ")))
+    assert message in error
+
+
+def test_other_settings_need_another_folder(whole, run, capsys):
+    error = refused(capsys, lambda: run(*LENGTHS, "--dtype=bfloat16", f"--out={whole}"))
+    assert "dtype='float32', this command has dtype='bfloat16': give another --out" in error
+    error = refused(capsys, lambda: run(*LENGTHS, f"--out={whole.parent}"))
+    assert "out must be a new folder or one of train.extend" in error
+
+
+def test_keys_are_hidden_at_even_depths_and_the_text_has_the_length():
+    encode = lambda text: list(text.encode())
+    found = passkey.questions(encode, 4000, 4)
+    assert [one.depth for one in found] == [0.125, 0.375, 0.625, 0.875]
+    keys = set()
+    for one in found:
+        text = bytes(one.ids.tolist()).decode()
+        assert len(one.ids) == 4001
+        key = text[-one.answer :].strip()
+        assert text.count(key) == 3
+        begin = text.index(f"The pass key is {key}")
+        assert abs(begin / 4000 - one.depth) < 0.05
+        assert text.endswith(f"What is the pass key? The pass key is {key}")
+        keys.add(key)
+    assert len(keys) == 4
+    least = next(length for length in range(1, 400) if not _too_short(encode, length))
+    with pytest.raises(ValueError, match=f"at least {least} for the passkey test, got {least - 1}"):
+        passkey.questions(encode, least - 1, 1)
+
+
+def _too_short(encode, length):
+    try:
+        return not passkey.questions(encode, length, 1)
+    except ValueError:
+        return True
+
+
+def test_the_end_is_what_greedy_decoding_says(model):
+    loaded = Loaded(str(model), "none", "float32")
+    ids = np.random.default_rng(0).integers(2, 250, (1, 21)).astype(np.int32)
+    expected = np.argmax(loaded.model(loaded.loaded)(ids[:, :-1]), axis=-1)[:, -4:]
+    np.testing.assert_array_equal(loaded.ends(loaded.loaded, ids, 4), expected)
+
+
+def test_a_head_that_is_no_product_is_read_in_chunks(tmp_path, monkeypatch):
+    loaded = Loaded(str(write(tmp_path / "gemma", "gemma2")), "none", "float32")
+    ids = np.random.default_rng(0).integers(0, 97, (2, 24)).astype(np.int32)
+    ours = loaded.model(loaded.loaded)
+    expected = optax.softmax_cross_entropy_with_integer_labels(ours(ids[:, :-1]), jnp.asarray(ids[:, 1:]))
+    for at_once in (2**27, 97 * 7):
+        monkeypatch.setattr(subject, "LOGITS_AT_ONCE", at_once)
+        np.testing.assert_allclose(loaded.losses(loaded.loaded, ids), expected, rtol=1e-5)
+
+
+def test_the_command_ends(model, text, tmp_path):
+    words = [
+        f"--model={model}", f"--data=file:{text}", *TOLD[:1], "--passkey=0", "--extend=none", "--lengths", "32",
+        f"--out={tmp_path / 'a folder'}",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "train.extend", *words], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.rstrip().endswith(f"wrote {tmp_path}/a folder/results.md and .png")
+    assert not done.stderr

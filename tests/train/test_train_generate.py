@@ -1,0 +1,122 @@
+"""`python -m train.generate`: what it writes is what the model makes, piece by piece; ends, refusals and Ctrl-C."""
+
+import signal
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cli import refused
+from gguf_files import byte_tokens, write_gguf
+from hub_folders import write
+
+from pejax.interop import load, load_tokenizer
+from pejax.models import Sampling, generate
+from train.generate import main
+
+PROMPT = "the thin"
+VOCAB = 260
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("models") / "llama", vocab_size=VOCAB)
+
+
+@pytest.fixture(scope="module")
+def file(folder, tmp_path_factory):
+    return write_gguf(tmp_path_factory.mktemp("files") / "a.gguf", folder, **byte_tokens())
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "train.generate", *map(str, arguments)]
+
+
+def expected(file, count, **options):
+    """Return the ids that a model makes."""
+    model, tokenizer = load(file)[0], load_tokenizer(file)
+    return np.asarray(generate(model, jnp.asarray([tokenizer.encode(PROMPT)]), count, **options))[0].tolist()
+
+
+def test_a_process_writes_what_the_model_makes(file):
+    flags = ("--temperature=0.7", "--top_k=50", "--top_p=0.9", "--seed=3", "--max_tokens=20")
+    done = subprocess.run(command(PROMPT, f"--model={file}", *flags), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ids = expected(file, 20, sampling=Sampling(0.7, 50, 0.9), key=jax.random.key(3))
+    ids = ids[: ids.index(0)] if 0 in ids else ids
+    assert done.stdout == load_tokenizer(file).decode(ids) + "\n"
+    about, speed = done.stderr.splitlines()
+    context = "context of 64 tokens · 5 tokens of the prompt, at most 20 to follow"
+    assert about == f"llama · 32,160 parameters · rope(base=500.0, pairing='half') · {context}"
+    assert speed.startswith(f"{len(ids)} tokens · ")
+
+
+def test_it_stops_at_the_end_of_the_text(folder, file, tmp_path, capsys):
+    ids = expected(file, 12)
+    end = next(one for one in ids[3:] if one not in ids[:3])
+    model = write_gguf(tmp_path / "a.gguf", folder, **byte_tokens(tokenizer__ggml__eos_token_id=end))
+    assert main([PROMPT, f"--model={model}", "--max_tokens=12"]) == 0
+    written = capsys.readouterr()
+    assert written.out == load_tokenizer(file).decode(ids[: ids.index(end)]) + "\n"
+    assert f"{ids.index(end) + 1} tokens · " in written.err
+
+
+def test_a_prompt_that_fills_the_context_is_refused(file, capsys):
+    message = refused(capsys, lambda: main(["x" * 64, f"--model={file}"]))
+    assert "the prompt must be shorter than the context of the model, 64 tokens, or extend be given" in message
+
+
+@pytest.mark.slow
+def test_the_context_limits_the_text_unless_it_is_extended(file, capsys):
+    long = "x" * 62
+    assert main([long, f"--model={file}"]) == 0
+    assert "62 tokens of the prompt, at most 2 to follow" in capsys.readouterr().err
+    assert main([long, f"--model={file}", "--extend=yarn(factor=4)", "--max_tokens=3"]) == 0
+    error = capsys.readouterr().err
+    assert "rope(base=500.0, pairing='half'), yarn(factor=4) · context of 64 tokens" in error
+    assert "at most 3 to follow" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([""], "the prompt must have at least one token, got none"),
+        (["a", "--max_tokens=0"], "max_tokens must be at least 1, got 0"),
+        (["a", "--temperature=-1"], "temperature must be 0, or finite and at least"),
+        (["a", "--top_k=261"], "top_k must be from 0 to the vocabulary, 260, got 261"),
+        (["a", "--extend=yarm"], "unknown extension 'yarm'"),
+        (["a", "--params=int8"], "params must be one of float32, bfloat16, file, got 'int8'"),
+        ([], "the following arguments are required: prompt"),
+    ],
+)
+def test_options_that_are_refused(arguments, message, file, capsys):
+    assert message in refused(capsys, lambda: main([*arguments, f"--model={file}"]))
+
+
+def test_models_that_are_refused(tmp_path, folder, capsys):
+    assert "nothing must be a file that can be read" in refused(
+        capsys, lambda: main(["a", f"--model={tmp_path}/nothing"])
+    )
+    assert "tokenizer.ggml.model must be one of gpt2, got None" in refused(
+        capsys, lambda: main(["a", f"--model={write_gguf(tmp_path / 'a.gguf', folder)}"])
+    )
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_with_a_line(folder, tmp_path):
+    model = write_gguf(
+        tmp_path / "a.gguf", folder, **byte_tokens(tokenizer__ggml__eos_token_id=None), llama__context_length=10**5
+    )
+    flags = (f"--model={model}", "--max_tokens=90000", "--temperature=1")
+    process = subprocess.Popen(command(PROMPT, *flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out.endswith(b"\n")
+    last = error.decode().splitlines()[-1]
+    assert last.startswith("stopped; ")
+    assert "token" in last

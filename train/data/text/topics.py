@@ -1,0 +1,20 @@
+"""The documentation of the Python language that comes with every Python: about half a megabyte of English."""
+
+from train.data.text.source import Corpus, Texts
+
+
+def topics(*, tokenizer: str = "bytes") -> Corpus:
+    """Return the topics of `help()` in alphabetical order, as two documents; the second half is held out.
+
+    Args:
+        tokenizer: `bytes`, `bpe(vocab=N)` or the path of a tokenizer.json.
+
+    Raises:
+        ValueError: the tokenizer refuses the text.
+    """
+    from pydoc_data.topics import topics as texts
+
+    whole = "\n".join(texts[name] for name in sorted(texts))
+    cut = whole.index("\n", len(whole) // 2) + 1
+    note = "the topics of Python's help(), held out: the second half"
+    return Texts((whole[:cut],), (whole[cut:],), ("second half",), "topics", note).encoded(tokenizer)

@@ -1,0 +1,220 @@
+"""Measure a trained language model beyond its trained length, with extensions of its positions.
+
+    python -m train.extend --model=DIR_OR_GGUF                                     perplexity by length, and pass keys
+    python -m train.extend --model=DIR_OR_GGUF --extend="none,yarn(factor=4)" --lengths 8192 16384
+    python -m train.extend --model=DIR_OR_GGUF --data=file:book.txt                on any text
+    python -m train.extend --model=DIR_OR_GGUF --finetune=pi                       after fine-tuning with pi (LoRA)
+
+Attention is computed in tiles and logits in chunks, so memory grows with the length and not with its square. The folder
+of the results then has lines.jsonl, one line per extension and length, results.md and results.png, and a run of
+`train.tune` for each extension that was fine-tuned with.
+"""
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from rich.console import Console
+
+from pejax import interop
+from pejax.interop.source import open_source
+from pejax.models import Text
+from train.data.text.loading import evaluation_windows, load_text
+from train.devices.mesh import make_mesh
+from train.engine import session
+from train.engine.files import lock_folder, write_atomic
+from train.engine.progress import Evaluating
+from train.engine.stopping import friendly, stoppable
+from train.engine.task import refusal
+from train.extend.options import ExtendOptions, read_options
+from train.extend.passkey import Question, questions
+from train.extend.results import Measured, add, draw, markdown, measured, open_folder, ordered, table
+from train.lm.evaluate import Reader
+from train.tune.program import PROGRAM as TUNE
+from train.tune.subject import Loaded, retokenized
+
+SUFFIX = ", fine-tuned"
+
+
+class Plan(NamedTuple):
+    """Everything that is measured.
+
+    Attributes:
+        options: of the user.
+        folder: of the results.
+        trained: trained length of the model, tokens.
+        lengths: ascending, tokens.
+        windows: of text, `(windows, longest + 1)`.
+        questions: of the passkey test, by length.
+        note: about the text.
+    """
+
+    options: ExtendOptions
+    folder: Path
+    trained: int
+    lengths: tuple[int, ...]
+    windows: np.ndarray
+    questions: dict[int, list[Question]]
+    note: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the rows of the table."""
+        return (*self.options.extensions, *(one + SUFFIX for one in self.options.finetuned))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    console = Console(soft_wrap=True, highlight=False)
+    with friendly(ValueError, TypeError, OSError):
+        options = read_options(argv)
+        with stoppable(lambda: "what was measured is saved: run the same command again"):
+            plan, lines = prepare(options, console)
+            for extend in options.finetuned:
+                tune(plan, extend)
+            lines = measure_all(plan, lines, console)
+            publish(plan, lines, console)
+    return 0
+
+
+def prepare(options: ExtendOptions, console: Console) -> tuple[Plan, list[Measured]]:
+    """Read the text and the config of the model; return the plan and what is measured already.
+
+    Raises:
+        ValueError: what the model, the text or the folder refuses.
+    """
+    path = Path(options.model)
+    source, _ = open_source(path)
+    if not isinstance(source.record, Text):
+        raise ValueError(f"model must be a decoder, got {path}, an encoder-decoder")
+    trained = source.record.length
+    lengths = tuple(sorted(set(options.lengths or (trained // 2, trained, 2 * trained))))
+    corpus = retokenized(load_text(options.data), options.model, source.record.vocab)
+    try:
+        windows, _ = evaluation_windows(corpus, lengths[-1], options.windows)
+    except ValueError as refused:
+        raise ValueError(f"lengths: {refused}") from None
+    tokenizer = interop.load_tokenizer(path)
+    encode = partial(tokenizer.encode, special=False)
+    asked = {length: questions(encode, length, options.passkey) for length in lengths if options.passkey}
+    name = re.sub(r"[^\w.=,-]+", "_", path.resolve().stem)
+    folder = Path(options.out or Path("runs") / f"extend-{name}")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out must be a folder, got the file {folder}")
+    lock_folder(folder)
+    settings = {
+        "model": fingerprint(source.tensors), "data": corpus.identity, "windows": len(windows), "longest": lengths[-1],
+        "passkey": options.passkey, "dtype": options.dtype,
+    }  # fmt: skip
+    lines = open_folder(folder, settings)
+    plan = Plan(options, folder, trained, lengths, windows, asked, corpus.note)
+    console.print(
+        f"{path.name}: trained length {trained:,} · {len(windows)} windows of up to {lengths[-1]:,} tokens of "
+        f"{options.data} · measured already: {len(lines)}"
+    )
+    return plan, lines
+
+
+def fingerprint(tensors: Any) -> str:
+    """Return a digest of the names, types and shapes of the tensors of a file."""
+    listed = sorted((name, one.dtype, tuple(one.shape)) for name, one in tensors.items())
+    return hashlib.sha256(repr(listed).encode()).hexdigest()[:12]
+
+
+def tune(plan: Plan, extend: str) -> None:
+    """Fine-tune with an extension, or go on with a run that was stopped, unless its model is there.
+
+    Raises:
+        SystemExit: fine-tuning was refused, or stopped.
+    """
+    options, folder = plan.options, tuned_folder(plan, extend)
+    if (folder / "results.json").is_file():
+        return
+    arguments = [
+        f"--model={options.model}", f"--extend={extend}", f"--method={options.method}", f"--steps={options.steps}",
+        f"--length={options.length or plan.lengths[-1]}", f"--lr={options.lr}", f"--data={options.data}",
+        f"--dtype={options.dtype}", f"--out={folder}", "--resume", "--eval_limit=1", "--eval_lengths",
+        str(plan.lengths[0]),
+    ]  # fmt: skip
+    status = session.main(TUNE, arguments)
+    if status or not (folder / "results.json").is_file():
+        raise SystemExit(status)
+
+
+def tuned_folder(plan: Plan, extend: str) -> Path:
+    """Return the run folder of fine-tuning with an extension."""
+    return plan.folder / f"tuned-{re.sub(r'[^A-Za-z0-9_.=-]+', '_', extend).strip('_')}"
+
+
+def measure_all(plan: Plan, lines: list[Measured], console: Console) -> list[Measured]:
+    """Measure what is missing, line by line, and return all lines."""
+    rows = ordered(lines, plan.names, plan.lengths)
+    missing = {
+        name: [length for length, one in zip(plan.lengths, row, strict=True) if one is None]
+        for name, row in zip(plan.names, rows, strict=True)
+    }
+    work = lambda length: len(plan.windows) * length + len(plan.questions.get(length, ())) * length
+    total = sum(work(length) for lengths in missing.values() for length in lengths)
+    mesh = make_mesh(0, "", len(plan.windows))
+    with Evaluating(console, max(1, total)) as progress:
+        for name, lengths in missing.items():
+            if not lengths:
+                continue
+            tuned = name.endswith(SUFFIX)
+            extend = name.removesuffix(SUFFIX)
+            model = str(tuned_folder(plan, extend) / "model") if tuned else plan.options.model
+            try:
+                subject = Loaded(model, extend, plan.options.dtype, mesh)
+            except ValueError as refused:
+                why = " ".join(str(refused).split())
+                found = [Measured(name, length, refused=why) for length in lengths]
+            else:
+                found = measure(subject, plan, name, lengths, mesh, progress)
+            for one in found:
+                add(plan.folder, one)
+                lines.append(one)
+                if not console.is_terminal and not one.refused:
+                    console.print(f"{name} · {one.length:,} tokens · perplexity {one.perplexity:.2f} · {one.seconds} s")
+    return lines
+
+
+def measure(
+    subject: Loaded, plan: Plan, name: str, lengths: Sequence[int], mesh: Mesh,
+    progress: Callable[[float, str], None],
+) -> Iterator[Measured]:  # fmt: skip
+    """Yield the measurements of one extension at these lengths, one by one."""
+    params = subject.loaded
+    read = jax.jit(subject.ends, static_argnames="count")
+    reader = Reader(subject.losses, params, mesh, lambda work, what: progress(work, f"{name} · {what}"))
+    for length in lengths:
+        shape = jax.ShapeDtypeStruct((1, length + 1), np.int32)
+        refused = refusal(subject.losses, subject.shapes, shape)
+        if refused:
+            yield Measured(name, length, refused=refused)
+            continue
+        begun = time.perf_counter()
+        losses = reader.all(plan.windows[:, -length - 1 :])
+        seconds = time.perf_counter() - begun
+        found = []
+        for question in plan.questions.get(length, ()):
+            said = np.asarray(read(params, question.ids[None], count=question.answer))[0]
+            found.append(bool((said == question.ids[-question.answer :]).all()))
+            progress(length, f"{name} · pass keys in {length:,} tokens")
+        yield measured(name, length, losses, found, seconds)
+
+
+def publish(plan: Plan, lines: list[Measured], console: Console) -> None:
+    """Print the table, and write it and the figure."""
+    rows = ordered(lines, plan.names, plan.lengths)
+    title = f"{Path(plan.options.model).name}, trained at {plan.trained:,} tokens, on {plan.options.data}"
+    console.print(table(rows, plan.names, plan.lengths, title, plan.options.passkey))
+    write_atomic(plan.folder / "results.md", markdown(rows, plan.names, plan.lengths, title, plan.options.passkey))
+    draw(rows, plan.trained, plan.folder / "results.png", title, plan.note)
+    console.print(f"wrote {plan.folder}/results.md and .png")

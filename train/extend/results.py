@@ -1,0 +1,180 @@
+"""Results of `train.extend`: one JSON line per measurement, a table, and a figure."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from train.engine.figures import COLORS, STYLES, write_figure
+from train.engine.files import write_atomic
+
+LINES, SETTINGS = "lines.jsonl", "settings.json"
+
+LAST = 256
+"""Number of tokens at the end of every window that are compared: the same ones at every length."""
+
+PARTS = 32
+"""Number of parts of a window whose mean losses are kept."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """One extension at one length.
+
+    Args:
+        name: of the extension, with ", fine-tuned" behind it where it is.
+        length: N, tokens.
+        losses: mean loss of each window, nats.
+        last: mean loss of the last `LAST` tokens of each window.
+        by_position: mean loss over all windows in `PARTS` parts of N, from the begin to the end.
+        found: for each depth of the passkey test, from the begin to the end, whether the key was found.
+        seconds: that reading the windows took, compilation included.
+        refused: why the encoding does not support this length or this extension.
+    """
+
+    name: str
+    length: int
+    losses: tuple[float, ...] = ()
+    last: tuple[float, ...] = ()
+    by_position: tuple[float, ...] = ()
+    found: tuple[bool, ...] = ()
+    seconds: float = 0.0
+    refused: str = ""
+
+    @property
+    def perplexity(self) -> float:
+        """Of all tokens of all windows."""
+        return _exp(float(np.mean(self.losses)))
+
+    @property
+    def last_perplexity(self) -> float:
+        """Of the last tokens of all windows."""
+        return _exp(float(np.mean(self.last)))
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def measured(name: str, length: int, losses: np.ndarray, found: Sequence[bool], seconds: float) -> Measured:
+    """Return the means of the losses `(windows, N)` of one extension at one length."""
+    wide = losses.astype(np.float64)
+    parts = [float(part.mean()) for part in np.array_split(wide, min(PARTS, length), axis=1)]
+    means = lambda x: tuple(map(float, x.mean(axis=1)))
+    return Measured(name, length, means(wide), means(wide[:, -LAST:]), tuple(parts), tuple(found), round(seconds, 1))
+
+
+def open_folder(folder: Path, settings: dict[str, Any]) -> list[Measured]:
+    """Return what earlier runs of the same command measured; make the folder if there is none.
+
+    Raises:
+        ValueError: the folder holds measurements with other settings, or a line that is none.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / SETTINGS
+    if place.is_file():
+        stored = json.loads(place.read_text())
+        for key, value in settings.items():
+            if stored.get(key) != value:
+                raise ValueError(
+                    f"{folder} holds measurements with {key}={stored.get(key)!r}, this command has {key}={value!r}: "
+                    "give another --out"
+                )
+    elif any(one.name != ".lock" for one in folder.iterdir()):
+        raise ValueError(f"out must be a new folder or one of train.extend, got {folder}")
+    write_atomic(place, json.dumps(settings, indent=2) + "\n")
+    path = folder / LINES
+    kept = [line for line in (path.read_text().splitlines() if path.is_file() else []) if line.endswith("}")]
+    try:
+        return [_read(json.loads(line)) for line in kept]
+    except (ValueError, TypeError) as wrong:
+        raise ValueError(f"a line of {path} must be a measurement, got {wrong}") from None
+
+
+def _read(values: dict[str, Any]) -> Measured:
+    lists: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return Measured(**lists)
+
+
+def add(folder: Path, one: Measured) -> None:
+    """Append a line."""
+    path = folder / LINES
+    begun = path.read_text() if path.is_file() else ""
+    with path.open("a") as lines:
+        lines.write("\n" if begun and not begun.endswith("\n") else "")
+        lines.write(json.dumps(dataclasses.asdict(one)) + "\n")
+
+
+def ordered(lines: Sequence[Measured], names: Sequence[str], lengths: Sequence[int]) -> list[list[Measured | None]]:
+    """Return the measurements of these names at these lengths, the newest of each; None = not measured."""
+    found = {(one.name, one.length): one for one in lines}
+    return [[found.get((name, length)) for length in lengths] for name in names]
+
+
+def cells(one: Measured | None) -> str:
+    """Return perplexity, that of the last tokens, and keys found, as one cell of a table."""
+    if one is None:
+        return ""
+    if one.refused:
+        return "refused"
+    keys = f" · {sum(one.found)}/{len(one.found)}" if one.found else ""
+    return f"{one.perplexity:.2f} · {one.last_perplexity:.2f}{keys}"
+
+
+def caption(passkey: int) -> str:
+    """Return what the numbers of a cell are."""
+    keys = f" · keys found of {passkey}" if passkey else ""
+    return f"perplexity of all tokens · of the last {LAST}, the same at every length{keys}"
+
+
+def table(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], lengths: Sequence[int], title: str,
+          passkey: int) -> Table:  # fmt: skip
+    """Return the table for the terminal."""
+    made = Table("extension", *(f"{length:,} tokens" for length in lengths), title=title, caption=caption(passkey))
+    for name, row in zip(names, rows, strict=True):
+        made.add_row(name, *map(cells, row))
+    return made
+
+
+def markdown(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], lengths: Sequence[int], title: str,
+             passkey: int) -> str:  # fmt: skip
+    """Return the table as markdown, with the reasons of refusals below it."""
+    head = ["extension", *(f"{length:,}" for length in lengths)]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * len(lengths)}"]
+    lines += [f"| {name} | {' | '.join(map(cells, row))} |" for name, row in zip(names, rows, strict=True)]
+    refused = {one.refused: one.name for row in rows for one in row if one is not None and one.refused}
+    notes = [f"- {name}: {why}" for why, name in refused.items()]
+    return "\n".join([f"# {title}", "", f"{caption(passkey)}.", "", *lines, *([""] if notes else []), *notes, ""])
+
+
+def draw(rows: Sequence[Sequence[Measured | None]], trained: int, path: Path, title: str, note: str) -> None:
+    """Write the figure: perplexity against length, and loss by position at the longest length."""
+    figure = Figure(figsize=(11.0, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for number, row in enumerate(rows):
+        known = [one for one in row if one is not None and not one.refused]
+        if not known:
+            continue
+        color, (line, marker) = COLORS[number % len(COLORS)], STYLES[number // len(COLORS) % len(STYLES)]
+        style = {"color": color, "linestyle": line, "label": known[0].name}
+        left.plot([one.length for one in known], [one.perplexity for one in known], marker=marker, **style)
+        longest = known[-1]
+        if longest is row[-1]:
+            count = len(longest.by_position)
+            right.plot((np.arange(count) + 0.5) * longest.length / count, longest.by_position, **style)
+    left.set(xscale="log", yscale="log", xlabel="context length (tokens)", ylabel="perplexity per token", title=title)
+    lengths = sorted({one.length for row in rows for one in row if one is not None})
+    left.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    left.minorticks_off()
+    right.set(xlabel=f"position in {max(lengths):,} tokens", ylabel="loss (nats)", title="loss by position")
+    for axes in (left, right):
+        axes.axvline(trained, color="0.5", linestyle="-.", linewidth=1, label="trained length")
+        axes.grid(alpha=0.3)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    write_figure(figure, path, note)

@@ -1,0 +1,161 @@
+"""Go on with a text, by a language model in a Hugging Face folder or a GGUF file.
+
+    python -m train.generate --model=SmolLM2-135M "The three primary colors are"
+    python -m train.generate --model=model.gguf "Once upon a time" --temperature=0.8 --top_p=0.95 --seed=3
+    python -m train.generate --model=model.gguf "$(cat book.txt) In short," --extend="yarn(factor=4)"
+
+The text is written as it is made, and ends at the model's own end of text or after `--max_tokens`. What was loaded, and
+how fast it was, goes to the standard error output.
+"""
+
+import os
+
+if __name__ == "__main__":  # before anything heavy is imported
+    from train.devices.cpu import finish, prepare_cpu
+
+    os.environ.setdefault("JAX_NUM_CPU_DEVICES", "1")  # one text at a time: all cores share each operation
+    prepare_cpu()
+
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from rich.console import Console
+
+from pejax import interop
+from pejax.models import Decoder, Sampling, stream
+from train.engine.parser import Parser
+from train.engine.stopping import friendly, stoppable
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerateOptions:
+    """Go on with a text."""
+
+    model: str  # a folder with config.json, safetensors files and tokenizer.json, or a GGUF file
+    max_tokens: int = 256  # most tokens to make
+    temperature: float = 0.0  # 0 = the most probable token each time
+    top_k: int = 0  # draw from the k most probable tokens only; 0 = from all
+    top_p: float = 1.0  # draw from the most probable tokens whose probabilities sum to p
+    seed: int = 0  # draws the tokens
+    extend: str = ""  # extension to texts longer than the model's own context, such as yarn(factor=4)
+    dtype: str = "float32"  # what the model computes in: float32 or bfloat16
+    params: str = "float32"  # what its parameters are kept in: float32, bfloat16, or file, as the file has them
+
+
+@dataclasses.dataclass
+class Progress:
+    """What was made so far.
+
+    Attributes:
+        tokens: their number, the one that ends the text included.
+        began: when the first of them was there.
+        now: when the newest was there.
+    """
+
+    tokens: int = 0
+    began: float = 0.0
+    now: float = 0.0
+
+    def one(self) -> None:
+        """Count a token."""
+        self.tokens, self.now = self.tokens + 1, time.perf_counter()
+        self.began = self.began or self.now
+
+    def __str__(self) -> str:
+        took = self.now - self.began
+        speed = f" · {(self.tokens - 1) / took:.1f} tokens per second after the first" if took else ""
+        return f"{self.tokens} token{'s' * (self.tokens != 1)}{speed}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = Parser(prog="python -m train.generate")
+    parser.add_argument("prompt", help="the text to go on with")
+    parser.add_arguments(GenerateOptions, dest="options")
+    arguments = parser.parse_args(argv)
+    options, console = arguments.options, Console(stderr=True, soft_wrap=True, highlight=False)
+    progress = Progress()
+
+    def stopped() -> str:
+        print(flush=True)
+        return f"{progress}"
+
+    with stoppable(stopped), friendly(ValueError, TypeError, OSError, ImportError):
+        for piece in text(arguments.prompt, options, console, progress):
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+        sys.stdout.write("\n")
+        console.print(str(progress))
+    return 0
+
+
+def text(prompt: str, options: GenerateOptions, console: Console, progress: Progress) -> Iterator[str]:
+    """Return the text that follows, piece by piece.
+
+    Args:
+        prompt: the text before it.
+        options: of the command.
+        console: of the user, who is told what was loaded.
+        progress: counts the tokens.
+
+    Raises:
+        ValueError: a model that cannot be loaded or is no decoder, a prompt without tokens or as long as the context of
+            the model, or an option out of range.
+    """
+    if options.max_tokens < 1:
+        raise ValueError(f"max_tokens must be at least 1, got {options.max_tokens}")
+    with console.status("loading"):  # shown only on a terminal
+        tokenizer = interop.load_tokenizer(options.model)
+        given = {"extend": options.extend or None, "dtype": options.dtype, "params": options.params}
+        model, source = interop.load(options.model, **given)
+    if not isinstance(model, Decoder):
+        raise ValueError(f"the model must be a decoder, got a {type(model).__name__}")
+    ids = tokenizer.encode(prompt)
+    count = _room(len(ids), model.record.length, options)
+    sampling = Sampling(options.temperature, options.top_k, options.top_p)
+    tokens = stream(model, jnp.asarray([ids]), count, sampling=sampling, key=jax.random.key(options.seed))
+    console.print(f"{about(model, source)} · {len(ids)} tokens of the prompt, at most {count} to follow")
+
+    def new() -> Iterator[int]:
+        for token in tokens:
+            one = int(token[0])
+            progress.one()
+            if one in tokenizer.eos:
+                return
+            yield one
+
+    yield from tokenizer.stream(new())
+
+
+def _room(prompt: int, context: int, options: GenerateOptions) -> int:
+    """Return how many tokens can follow a prompt.
+
+    Raises:
+        ValueError: a prompt without tokens, or one that fills the context of the model.
+    """
+    if not prompt:
+        raise ValueError("the prompt must have at least one token, got none")
+    if options.extend:
+        return options.max_tokens
+    if prompt >= context:
+        raise ValueError(f"the prompt must be shorter than the context of the model, {context} tokens, or extend be "
+                         f"given, such as 'yarn(factor=4)', got {prompt} tokens")  # fmt: skip
+    return min(options.max_tokens, context - prompt)
+
+
+def about(model: Decoder, source: interop.Source) -> str:
+    """Return what was loaded, in one line."""
+    count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+    encodings = {f"{one.attention.pe}{'' if str(one.attention.extend) == 'none' else f', {one.attention.extend}'}"
+                 for one in model.record.blocks}  # fmt: skip
+    positions, context = " and ".join(sorted(encodings)), f"context of {model.record.length:,} tokens"
+    return f"{source.config['model_type']} · {count:,} parameters · {positions} · {context}"
+
+
+if __name__ == "__main__":
+    finish(main)

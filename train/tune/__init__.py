@@ -1,0 +1,1 @@
+"""Fine-tunes loaded language models, whole or by low-rank changes."""

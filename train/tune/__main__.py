@@ -1,0 +1,10 @@
+"""Run `python -m train.tune`."""
+
+from train.devices.cpu import finish, prepare_cpu
+
+if __name__ == "__main__":
+    prepare_cpu()  # before anything heavy is imported
+
+    from train.tune.program import main
+
+    finish(main)

@@ -1,0 +1,97 @@
+"""The settings of a run of `train.tune` and their rules."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pejax.interop.source import open_source
+from pejax.models import Text
+from train.engine.config import RunConfig, require_at_least, require_choice
+from train.lm.config import Config as LanguageConfig
+
+METHODS = ("lora", "full")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(LanguageConfig):
+    """Fine-tune a loaded language model on text, then measure its perplexity.
+
+    The encoding, its trained length and the sizes of the model are those of the file: --pe, --width and so on are not
+    given.
+    """
+
+    program = "tune"
+    presets: ClassVar = {"default": {}}
+    inherited = ()
+    run_fields = (*RunConfig.run_fields, "eval_lengths", "eval_stride", "probe_every")
+    eval_factors = (0.5, 1)
+    later = ()
+
+    preset: str = "default"  # default: there is one
+    model: str = ""  # folder from Hugging Face, or a GGUF file
+    method: str = "lora"  # lora: low-rank changes of the linear layers; full: all parameters
+    rank: int = 8  # of the changes, with lora
+    pe: str = "none"
+    data: str = "topics"  # topics (of Python's help()), shakespeare, file:PATH, jsonl:PATH, tfds:NAME
+    batch: int = 2  # windows per step, over all devices
+    lr: float = 2e-4  # peak learning rate
+    weight_decay: float = 0.0  # weight decay, of kernels only
+    eval_limit: int = 2  # held-out windows of the longest length to evaluate on; 0 = all
+    length: int = 0  # tokens of a training window; 0 = the trained length of the model
+    steps: int = 20  # training steps; 0 = one pass over the training text
+    warmup: int = 5  # steps of linear warm-up
+    probe_every: int = 0  # steps between measurements of the loss on positions 0 to L and L to 2L; 0 = never
+    log_every: int = 5  # steps between reports
+
+    @property
+    def trained(self) -> str:
+        """What was fine-tuned, and the trained length, in words."""
+        return f"{self.length} tokens"
+
+    def validated(self) -> Self:
+        """Return the config after checking it, with what the file of the model says filled in.
+
+        Raises:
+            ValueError: naming the field, the rule and the value.
+        """
+        if not self.model:
+            raise ValueError("model must name a folder from Hugging Face or a GGUF file: --model=PATH")
+        require_choice(self, "method", *METHODS)
+        require_at_least(self, 1, "rank")
+        require_at_least(self, 0, "length")
+        if self.init:
+            raise ValueError(f"init must be empty: the model of --model is fine-tuned, got {self.init!r}")
+        source, _ = open_source(Path(self.model))
+        if not isinstance(source.record, Text) or not source.record.causal or source.record.head is None:
+            raise ValueError(
+                f"model must be a decoder with a head, got {source.config.get('model_type')} in {self.model}"
+            )
+        own = _fields(source.record)
+        for name, value in own.items():
+            if getattr(self, name) not in (value, _default(name)):
+                raise ValueError(
+                    f"{name} must be left out, it is that of the model, {value}; got {getattr(self, name)}"
+                )
+        out = self.out or str(
+            Path("runs") / f"{Path(self.model).stem}-{self.method}-{self.data.split(':')[0]}-{self.seed}"
+        )
+        filled = dataclasses.replace(self, **own, out=out, length=self.length or source.record.length)
+        checked = super(Config, filled).validated()
+        return dataclasses.replace(checked, extent=source.record.length)
+
+
+def _fields(record: Text) -> dict[str, Any]:
+    """Return the fields of a run that a record determines, as far as layers that differ allow."""
+    first = record.blocks[0]
+    kinds = list(dict.fromkeys(block.attention.pe for block in record.blocks))
+    return {
+        "pe": kinds[0],
+        "width": record.width,
+        "layers": len(record.blocks),
+        "heads": first.attention.heads,
+        "kv_heads": first.attention.kv_heads,
+    }
+
+
+def _default(name: str) -> Any:
+    return next(field.default for field in dataclasses.fields(Config) if field.name == name)

@@ -1,0 +1,177 @@
+"""Fine-tune a loaded language model on text, with or without an extension of its positions.
+
+    python -m train.tune --model=DIR_OR_GGUF --data=file:book.txt           low-rank changes (LoRA)
+    python -m train.tune --model=DIR_OR_GGUF --extend=pi --length=16384     at a longer length
+    python -m train.tune --model=DIR_OR_GGUF --method=full --steps=1000     all parameters
+    python -m train.tune --resume --out=runs/NAME                           resumes a stopped run
+
+The run folder then has what a run of `train.lm` has, and the model in `model`, a folder that `pejax.interop` and
+transformers load.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+from rich.console import Console
+
+from pejax import interop
+from pejax.models import Execution
+from train.data.text.loading import Corpus, load_text, packed_batches
+from train.devices.flops import text_flops
+from train.devices.hosts import first
+from train.devices.mesh import make_mesh, parameter_shardings
+from train.engine import session
+from train.engine.config import run_folder
+from train.engine.loop import Metrics
+from train.engine.progress import TOKENS
+from train.engine.task import Program, Split, Task, refusal
+from train.lm.evaluate import evaluate, evaluation_regions
+from train.lm.model import SUMS, mean_over_documents
+from train.lm.program import compare
+from train.lm.results import PerplexityResults, load_results, scores
+from train.tune.config import Config
+from train.tune.lora import LowRank, merged
+from train.tune.subject import Loaded, retokenized
+
+
+class Tuned(Split):
+    """The parameters that are trained, beside the loaded model: all of it, or low-rank changes.
+
+    Args:
+        config: of the run.
+        mesh: the devices that have the parameters.
+
+    Raises:
+        ValueError: what `Loaded` refuses.
+    """
+
+    def __init__(self, config: Config, mesh: Mesh) -> None:
+        self.config = config
+        self.subject = Loaded(config.model, config.extend, config.dtype)
+        placed = parameter_shardings(self.subject.variables, mesh)
+        self.frozen = jax.device_put(self.subject.loaded, placed)
+        del self.subject.loaded
+        self.low_rank = config.method == "lora"
+        if self.low_rank:
+            super().__init__(lambda rngs: LowRank(self.subject.shapes, config.rank, rngs=rngs))
+        else:
+            self.prototype = self.subject.prototype
+            self.variables, self.shapes = self.subject.variables, self.subject.shapes
+
+    def init(self, key: Array, shardings: Any = None) -> Any:
+        """Return the parameters before training; those of the loaded model are not random."""
+        if self.low_rank:
+            return super().init(key, shardings)
+        loaded, self.frozen = self.frozen, None
+        return loaded
+
+    def whole(self, params: Any, frozen: Any) -> Any:
+        """Return the parameters of the model."""
+        return merged(frozen, params) if self.low_rank else params
+
+    def losses(
+        self,
+        params: Any,
+        ids: Int[Array, "B T_1"],
+        segment_ids: Int[Array, "B T_1"] | None = None,
+        execution: Execution = Execution(),
+    ) -> Float[Array, "B T"]:
+        """Return the cross-entropy of every token after the first, in nats, of the model's own parameters."""
+        return self.subject.losses(params, ids, segment_ids, execution)
+
+    def loss(
+        self,
+        params: Any,
+        batch: Mapping[str, Array],
+        key: Array,
+        *,
+        execution: Execution = Execution(),
+        frozen: Any = None,
+    ) -> tuple[Array, Metrics]:
+        """Return the mean cross-entropy of the next token, in nats, and the sums over the batch.
+
+        The arguments are those of `train.lm.model.Language.loss`, and `frozen`, the loaded parameters with LoRA.
+        """
+        del key
+        ids, segment_ids = batch["ids"], batch["segments"]
+        return mean_over_documents(self.losses(self.whole(params, frozen), ids, segment_ids, execution), segment_ids)
+
+    def refusal(self, length: int) -> str:
+        """Return why the encoding does not support a length, or an empty string if it does."""
+        return refusal(self.losses, self.subject.shapes, jax.ShapeDtypeStruct((1, length + 1), jnp.int32))
+
+
+def make_task(config: Config) -> Task:
+    """Read the text and load the model.
+
+    Raises:
+        ValueError: the config does not fit the text or the model.
+    """
+    mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
+    tuned = Tuned(config, mesh)
+    record = tuned.subject.record
+    corpus = retokenized(load_text(config.data, config.validation), config.model, record.vocab)
+    evaluation_regions(config, corpus)  # refuse a text that is too short to evaluate on before training
+    refused = tuned.refusal(config.length)
+    if refused:
+        raise ValueError(refused)
+    stream = sum(map(len, corpus.train))
+    epoch = max(1, stream // (config.batch * config.length))
+    return Task(
+        split=tuned,
+        identity=corpus.identity,
+        about=f"{config.method} · length {config.length} · {stream:,} tokens of {config.data}",
+        unit=TOKENS,
+        sums=SUMS,
+        steps=config.steps or epoch,
+        per_epoch=epoch,
+        warmup=config.warmup,
+        batches=partial(packed_batches, corpus, config.length, config.batch, config.seed),
+        loss=tuned.loss,
+        kv_heads=record.blocks[0].attention.kv_heads,
+        length=config.length,
+        laws=lambda params: f"extension: {config.extend}",
+        before=lambda before: tuned,
+        fitted=lambda _, params: params,
+        evaluate=partial(finish, tuned, corpus),
+        flops=text_flops(record, config.batch, config.length),
+        frozen=tuned.frozen if tuned.low_rank else None,
+    )
+
+
+def finish(tuned: Tuned, corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console) -> PerplexityResults:
+    """Write the model as a folder, and return the perplexity at every evaluation length of the config.
+
+    A model with an extension that config.json cannot say is written without it; `load(extend=...)` gives it back.
+    """
+    whole = jax.jit(tuned.whole)(params, tuned.frozen)
+    if first():
+        place = run_folder(tuned.config) / "model"
+        shutil.rmtree(place, ignore_errors=True)
+        write(tuned, whole, place)
+        console.print(f"wrote the model into {place}")
+    return evaluate(tuned, corpus, whole, step=step, mesh=mesh, console=console)
+
+
+def write(tuned: Tuned, params: Any, folder: Path) -> None:
+    """Write the model as a folder from Hugging Face, with the config of its source."""
+    plain, source = interop.load(tuned.config.model)
+    nnx.update(plain, nnx.state(tuned.subject.model(params)))
+    interop.save(plain, folder, source)
+    interop.load_tokenizer(tuned.config.model).library.save(str(folder / "tokenizer.json"))
+
+
+PROGRAM = Program(config=Config, task=make_task, compare=compare, load=load_results, scores=scores, higher=False)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    return session.main(PROGRAM, argv)

@@ -1,0 +1,103 @@
+"""A loaded language model as trainers and measurements take it: split into a definition and parameters."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from pejax import interop
+from pejax.models import Decoder, Execution
+from train.data.text.loading import Corpus
+from train.data.text.tokenizers import Library
+from train.engine.task import Split
+from train.lm.cross_entropy import LOGITS_AT_ONCE, cross_entropy
+
+
+class Loaded(Split[Decoder]):
+    """A decoder from a folder or a GGUF file.
+
+    Args:
+        path: of the model.
+        extend: an extension of its encodings, or "none".
+        dtype: of the computation.
+        mesh: the devices that have its parameters.
+
+    Raises:
+        ValueError: what `pejax.interop.load` refuses, or a model that is not a decoder with a head.
+    """
+
+    def __init__(self, path: str, extend: str, dtype: str, mesh: Mesh | None = None) -> None:
+        model, self.source = interop.load(path, extend=None if extend == "none" else extend, dtype=dtype, mesh=mesh)
+        if not isinstance(model, Decoder) or not model.record.causal or model.record.head is None:
+            kind = type(model).__name__
+            raise ValueError(f"model must be a decoder with a head, got {path} with a {kind} that is none")
+        self.record = model.record
+        self.loaded = nnx.to_pure_dict(nnx.state(model))
+        super().__init__(lambda rngs: Decoder(self.record, rngs=rngs))
+
+    def losses(
+        self,
+        params: Any,
+        ids: Int[Array, "B T_1"],
+        segment_ids: Int[Array, "B T_1"] | None = None,
+        execution: Execution = Execution(),
+    ) -> Float[Array, "B T"]:
+        """Return the cross-entropy of every token after the first, in nats."""
+        model = self.model(params)
+        before = None if segment_ids is None else segment_ids[:, :-1]
+        states = model.states(ids[:, :-1], segment_ids=before, execution=execution)
+        if model.head is not None and model.head.is_product:
+            return cross_entropy(states, model.columns(), ids[:, 1:], execution)
+        return _in_chunks(model, states, ids[:, 1:])
+
+    def ends(self, params: Any, ids: Int[Array, "B T_1"], count: int) -> Int[Array, "B count"]:
+        """Return what the model finds most probable in place of the last tokens, each given all tokens before it."""
+        model = self.model(params)
+        return jnp.argmax(model.logits(model.states(ids[:, :-1])[:, -count:]), axis=-1)
+
+
+def _in_chunks(model: Decoder, states: Float[Array, "B T C"], labels: Int[Array, "B T"]) -> Float[Array, "B T"]:
+    """Return the cross-entropies of a head that is not a product, of which only a part is in memory at once."""
+    batch, tokens = labels.shape
+    chunks = min(tokens, math.ceil(labels.size * model.record.vocab / LOGITS_AT_ONCE))
+    missing = -tokens % chunks
+    cut = lambda x: jnp.moveaxis(x.reshape(batch, chunks, -1, *x.shape[2:]), 1, 0)
+    rows = cut(jnp.pad(states, ((0, 0), (0, missing), (0, 0))))
+    wanted = cut(jnp.pad(labels, ((0, 0), (0, missing))))
+
+    @jax.checkpoint
+    def chunk(some: tuple[Array, Array]) -> Array:
+        return optax.softmax_cross_entropy_with_integer_labels(model.logits(some[0]), some[1])
+
+    return jnp.moveaxis(jax.lax.map(chunk, (rows, wanted)), 0, 1).reshape(batch, -1)[:, :tokens]
+
+
+def retokenized(corpus: Corpus, path: str, vocab: int) -> Corpus:
+    """Return a corpus of bytes in the tokens of a model.
+
+    Args:
+        corpus: tokenized as bytes.
+        path: of the model.
+        vocab: number of tokens that the model knows.
+
+    Raises:
+        ValueError: the model has no tokenizer, the corpus has another one, or a token is not one of the model.
+    """
+    if corpus.tokenizer.identity != "bytes":
+        raise ValueError(f"data must be given without a tokenizer, that of the model is used; got {corpus.identity}")
+    library = Library(interop.load_tokenizer(path).library, Path(path).name)
+    encode = lambda documents: library.encode_all([corpus.tokenizer.decode(one) for one in documents])
+    train, held_out = encode(corpus.train), encode(corpus.held_out)
+    largest = max(int(np.max(one)) for one in (*train, *held_out) if len(one))
+    if largest >= vocab:
+        raise ValueError(f"the tokens of {path} must be below its vocabulary of {vocab}, got {largest}")
+    note = corpus.note.removesuffix("; bytes, vocabulary 256")
+    identity = f"{corpus.identity.removesuffix('bytes')}{library.identity}"
+    return corpus._replace(train=train, held_out=held_out, tokenizer=library, note=note, identity=identity)
