@@ -29,7 +29,7 @@ from pejax.interop.source import (
     table_name,
     untied,
 )
-from pejax.models import Block, Decoder, EncoderDecoder, Text
+from pejax.models import Decoder, EncoderDecoder, Text
 from pejax.models.model_records import DTYPES
 
 
@@ -138,16 +138,16 @@ def _config(model: Decoder | EncoderDecoder, source: Source) -> Mapping[str, Any
     other = [one.name for one in fields(theirs) if getattr(ours, one.name, None) != getattr(theirs, one.name)]
     if not other:
         return source.config
-    if other == ["blocks"] and isinstance(ours, Text) and isinstance(theirs, Text):
-        if _without_extensions(ours) == _without_extensions(theirs):
-            return extended_config(source.config, theirs, ours)
+    if other == ["blocks"] and isinstance(ours, Text) and isinstance(theirs, Text) and _alike(ours, theirs):
+        return extended_config(source.config, theirs, ours)
     rule = "the model must be what the config of the source describes, but for extend, to be saved"
     raise ValueError(f"{rule}, got another {' and '.join(other)}")
 
 
-def _without_extensions(record: Text) -> list[Block]:
-    """Return the layers without their extensions."""
-    return [replace(block, attention=replace(block.attention, extend="none")) for block in record.blocks]
+def _alike(one: Text, other: Text) -> bool:
+    """Return whether the layers of two models are the same but for their extensions."""
+    plain = lambda block: replace(block, attention=replace(block.attention, extend="none"))
+    return [*map(plain, one.blocks)] == [*map(plain, other.blocks)]
 
 
 def _extended(record: Text, extend: str) -> Text:
