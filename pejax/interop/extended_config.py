@@ -56,7 +56,7 @@ def extended_config(config: Mapping[str, Any], own: Text, extended: Text) -> dic
     if name != "dynamic_ntk":
         changed["max_position_embeddings"] = round(length * options["factor"])
     again = find_architecture(config.get("model_type")).read(Config(changed))
-    if isinstance(again, Text) and [one.attention for one in again.blocks] == [one.attention for one in own.blocks]:
+    if not isinstance(again, Text) or [one.attention for one in again.blocks] == [one.attention for one in own.blocks]:
         raise ValueError(f"config.json of {config['model_type']} cannot say an extension, got {name}")
     return changed
 

@@ -133,21 +133,22 @@ def save(model: Decoder | EncoderDecoder, directory: str | os.PathLike[str], sou
 
 def _config(model: Decoder | EncoderDecoder, source: Source) -> Mapping[str, Any]:
     """Return the config.json of a model: that of the source, with the extension that the model was loaded with."""
-    narrow = lambda record: each_text(record, lambda text: replace(text, dtype="float32"))
-    ours, theirs = narrow(model.record), narrow(source.record)
-    other = [one.name for one in fields(theirs) if getattr(ours, one.name, None) != getattr(theirs, one.name)]
-    if not other:
+    ours, theirs = (
+        each_text(one, lambda text: replace(text, dtype="float32")) for one in (model.record, source.record)
+    )
+    changed = [one.name for one in fields(theirs) if getattr(ours, one.name, None) != getattr(theirs, one.name)]
+    if not changed:
         return source.config
-    if other == ["blocks"] and isinstance(ours, Text) and isinstance(theirs, Text) and _alike(ours, theirs):
+    if isinstance(ours, Text) and isinstance(theirs, Text) and _without_extensions(ours) == _without_extensions(theirs):
         return extended_config(source.config, theirs, ours)
     rule = "the model must be what the config of the source describes, but for extend, to be saved"
-    raise ValueError(f"{rule}, got another {' and '.join(other)}")
+    raise ValueError(f"{rule}, got another {' and '.join(changed)}")
 
 
-def _alike(one: Text, other: Text) -> bool:
-    """Return whether the layers of two models are the same but for their extensions."""
+def _without_extensions(record: Text) -> Text:
+    """Return the record without the extensions of its layers."""
     plain = lambda block: replace(block, attention=replace(block.attention, extend="none"))
-    return [*map(plain, one.blocks)] == [*map(plain, other.blocks)]
+    return replace(record, blocks=tuple(map(plain, record.blocks)))
 
 
 def _extended(record: Text, extend: str) -> Text:

@@ -24,8 +24,6 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from pejax import interop
-from pejax.interop.source import open_source
-from pejax.models import Text
 from train.data.text.loading import evaluation_windows, load_text
 from train.devices.mesh import make_mesh
 from train.engine import session
@@ -38,7 +36,7 @@ from train.extend.passkey import Question, questions
 from train.extend.results import Measured, add, draw, markdown, measured, open_folder, ordered, table
 from train.lm.evaluate import Reader
 from train.tune.program import PROGRAM as TUNE
-from train.tune.subject import Loaded, retokenized
+from train.tune.subject import Loaded, decoder_source, retokenized
 
 SUFFIX = ", fine-tuned"
 
@@ -91,12 +89,10 @@ def prepare(options: ExtendOptions, console: Console) -> tuple[Plan, list[Measur
         ValueError: what the model, the text or the folder refuses.
     """
     path = Path(options.model)
-    source, _ = open_source(path)
-    if not isinstance(source.record, Text):
-        raise ValueError(f"model must be a decoder, got {path}, an encoder-decoder")
-    trained = source.record.length
+    record, source = decoder_source(options.model)
+    trained = record.length
     lengths = tuple(sorted(set(options.lengths or (trained // 2, trained, 2 * trained))))
-    corpus = retokenized(load_text(options.data), options.model, source.record.vocab)
+    corpus = retokenized(load_text(options.data), options.model, record.vocab)
     try:
         windows, _ = evaluation_windows(corpus, lengths[-1], options.windows)
     except ValueError as refused:

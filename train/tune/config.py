@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from pejax.interop.source import open_source
 from pejax.models import Text
 from train.engine.config import RunConfig, require_at_least, require_choice
 from train.lm.config import Config as LanguageConfig
+from train.tune.subject import decoder_source
 
 METHODS = ("lora", "full")
 
@@ -61,12 +61,8 @@ class Config(LanguageConfig):
         require_at_least(self, 0, "length")
         if self.init:
             raise ValueError(f"init must be empty: the model of --model is fine-tuned, got {self.init!r}")
-        source, _ = open_source(Path(self.model))
-        if not isinstance(source.record, Text) or not source.record.causal or source.record.head is None:
-            raise ValueError(
-                f"model must be a decoder with a head, got {source.config.get('model_type')} in {self.model}"
-            )
-        own = _fields(source.record)
+        record, _ = decoder_source(self.model)
+        own = _fields(record)
         for name, value in own.items():
             if getattr(self, name) not in (value, _default(name)):
                 raise ValueError(
@@ -75,9 +71,9 @@ class Config(LanguageConfig):
         out = self.out or str(
             Path("runs") / f"{Path(self.model).stem}-{self.method}-{self.data.split(':')[0]}-{self.seed}"
         )
-        filled = dataclasses.replace(self, **own, out=out, length=self.length or source.record.length)
+        filled = dataclasses.replace(self, **own, out=out, length=self.length or record.length)
         checked = super(Config, filled).validated()
-        return dataclasses.replace(checked, extent=source.record.length)
+        return dataclasses.replace(checked, extent=record.length)
 
 
 def _fields(record: Text) -> dict[str, Any]:

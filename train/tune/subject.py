@@ -13,11 +13,25 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from pejax import interop
-from pejax.models import Decoder, Execution
+from pejax.interop.source import open_source
+from pejax.models import Decoder, Execution, Text
 from train.data.text.loading import Corpus
 from train.data.text.tokenizers import Library
 from train.engine.task import Split
 from train.lm.cross_entropy import LOGITS_AT_ONCE, cross_entropy
+
+
+def decoder_source(path: str) -> tuple[Text, interop.Source]:
+    """Return the record of a decoder and its source, read without the weights.
+
+    Raises:
+        ValueError: what `pejax.interop.load` refuses, or a model that is not a decoder with a head.
+    """
+    source, _ = open_source(Path(path))
+    record = source.record
+    if not isinstance(record, Text) or not record.causal or record.head is None:
+        raise ValueError(f"model must be a decoder with a head, got {source.config.get('model_type')} in {path}")
+    return record, source
 
 
 class Loaded(Split[Decoder]):
@@ -34,10 +48,9 @@ class Loaded(Split[Decoder]):
     """
 
     def __init__(self, path: str, extend: str, dtype: str, mesh: Mesh | None = None) -> None:
+        decoder_source(path)
         model, self.source = interop.load(path, extend=None if extend == "none" else extend, dtype=dtype, mesh=mesh)
-        if not isinstance(model, Decoder) or not model.record.causal or model.record.head is None:
-            kind = type(model).__name__
-            raise ValueError(f"model must be a decoder with a head, got {path} with a {kind} that is none")
+        assert isinstance(model, Decoder)  # `decoder_source` refused all others
         self.record = model.record
         self.loaded = nnx.to_pure_dict(nnx.state(model))
         super().__init__(lambda rngs: Decoder(self.record, rngs=rngs))
