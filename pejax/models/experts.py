@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from pejax.models import layer_records as records
-from pejax.models.layers import ACTIVATIONS, check_activation, gate_by, linear, uniform_by_fan_in
+from pejax.models.layers import ACTIVATIONS, Linear, check_activation, gate_by, linear, uniform_by_fan_in
 from pejax.models.sharding import named
 
 
@@ -50,7 +50,11 @@ class Experts(nnx.Module):
     def __call__(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
         weights = self.weights(x)
         hidden = (self.up(x),) if self.gate is None else (self.gate(x), self.up(x))
-        output = self.down.of(weighted(self.record.mlp), weights, *hidden)
+        function = weighted(self.record.mlp)
+        if isinstance(self.down, Linear):
+            output = self.down.of(function, weights, *hidden)
+        else:  # another layer put in its place, such as `nnx.LoRA`
+            output = self.down(function(weights.astype(hidden[0].dtype), *hidden))
         if self.down_bias is None:
             return output
         return output + (weights @ self.down_bias[...].astype(weights.dtype)).astype(output.dtype)

@@ -80,6 +80,23 @@ def test_the_gate_of_gpt_oss_is_clamped():
     assert np.min(hidden[1]) < -7.0
 
 
+def test_the_output_has_the_type_of_the_computation():
+    record, x = RECORDS["gpt-oss"], jnp.asarray(x_of())
+    narrow = Module(record, WIDTH, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    nnx.update(narrow, nnx.state(made(record)))
+    output, expected = narrow(x.astype(jnp.bfloat16)), made(record)(x)
+    assert output.dtype == jnp.bfloat16
+    assert np.median(np.abs(output.astype(jnp.float32) - expected)) < 0.02 * np.max(np.abs(expected))
+
+
+def test_another_layer_may_take_the_place_of_down():
+    module, x = made(RECORDS["mixtral"]), jnp.asarray(x_of())
+    expected, kernel = module(x), module.down.kernel[...]
+    module.down = nnx.Linear(COUNT * HIDDEN, WIDTH, use_bias=False, rngs=nnx.Rngs(0))
+    module.down.kernel[...] = kernel
+    np.testing.assert_allclose(module(x), expected, rtol=1e-5, atol=1e-4)
+
+
 def test_one_expert_is_an_mlp():
     record = Experts(1, 1, Mlp(HIDDEN, "silu", gated=True))
     module, plain = made(record), MlpModule(record.mlp, WIDTH, dtype=jnp.float32, rngs=nnx.Rngs(0))

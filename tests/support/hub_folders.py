@@ -22,7 +22,7 @@ LEARNED = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positio
 ENCODER = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
            "num_attention_heads": 4, "max_position_embeddings": 48}  # fmt: skip
 MANY = {"num_local_experts": 4, "num_experts_per_tok": 2}
-OSS = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False}
+OSS = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "truncate": False}
 QWEN_MANY = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "head_dim": 12}
 PAIR = {
     "vocab_size": 97,

@@ -67,9 +67,9 @@ ARCHITECTURES: dict[str, Architecture] = {
 """By the `model_type` of config.json."""
 
 REFUSED = {
-    **dict.fromkeys(("qwen2_moe", "deepseek_moe"), "an expert for all tokens beside those that are chosen"),
+    "qwen2_moe": "an expert for all tokens beside those that are chosen",
     "phimoe": "experts that are chosen by SparseMixer",
-    "dbrx": "experts whose weights are divided by another norm than their sum",
+    "dbrx": "queries, keys and values that are clipped",
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "experts and attention with latent keys and values (MLA)"),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "qwen3_next", "falcon_h1"), "state space layers"),
     **dict.fromkeys(("whisper", "gemma3", "qwen2_vl", "qwen2_5_vl", "llava", "mllama"), "inputs of several kinds"),

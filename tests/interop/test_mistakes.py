@@ -1,0 +1,73 @@
+"""Mistakes of other libraries are far larger here than what the comparison with transformers allows."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from flax import nnx
+from hub_folders import CONFIGS, drawn, run
+
+from pejax.interop import source_from_config
+from pejax.interop.records import each_text, last_text, with_head
+from pejax.interop.slots import empty_model
+
+pytestmark = pytest.mark.slow
+IDS = np.random.default_rng(3).integers(0, 97, (2, 40))
+
+
+def attention(**fields):
+    return lambda record: each_text(record, lambda text: blocks(text, lambda own: dataclasses.replace(own, **fields)))
+
+
+def blocks(text, change):
+    made = tuple(dataclasses.replace(block, attention=change(block.attention)) for block in text.blocks)
+    return dataclasses.replace(text, blocks=made)
+
+
+def window_less_one(record):
+    return blocks(record, lambda own: own if own.window is None else dataclasses.replace(own, window=own.window - 1))
+
+
+def experts(**fields):
+    def change(record):
+        made = (dataclasses.replace(b, mlp=dataclasses.replace(b.mlp, **fields)) for b in record.blocks)
+        return dataclasses.replace(record, blocks=tuple(made))
+
+    return change
+
+
+def head(**fields):
+    return lambda record: with_head(record, dataclasses.replace(last_text(record).head, **fields))
+
+
+def truncated(record):
+    kept = lambda own: dataclasses.replace(own, extend=own.extend.replace(", truncate=False", ""))
+    return blocks(record, kept)
+
+
+MISTAKES = {
+    "one base for all layers": ("modernbert", attention(pe="rope(base=700.0, pairing='half')")),
+    "a window one token short": ("modernbert", window_less_one),
+    "q and k of T5 scaled": ("t5", attention(scale=None)),
+    "T5's head not scaled": ("t5", head(scale=1.0)),
+    "RoFormer's channels paired by halves": ("roformer", attention(pe="rope(base=10000.0, pairing='half')")),
+    "sinks not used": ("gpt_oss", attention(sinks=False)),
+    "no windows": ("gpt_oss", attention(window=None)),
+    "YaRN with truncation": ("gpt_oss", truncated),
+    "weights over all experts": ("mixtral", experts(over_chosen=False)),
+    "weights over the chosen experts": ("olmoe", experts(over_chosen=True)),
+    "one expert": ("mixtral", experts(chosen=1)),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_seen(name):
+    architecture, mistaken = MISTAKES[name]
+    source = source_from_config(CONFIGS[architecture])
+    model = drawn(source)
+    graph, state = nnx.split(empty_model(mistaken(source.record)))
+    values = dict(nnx.to_flat_state(nnx.state(model)))
+    other = nnx.merge(graph, nnx.from_flat_state([(path, values[path]) for path, _ in nnx.to_flat_state(state)]))
+    difference = np.max(np.abs(run(other, IDS) - run(model, IDS)))
+    print(f"{name}: {difference:.2g}")
+    assert difference > 1e-2
