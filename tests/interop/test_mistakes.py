@@ -8,7 +8,7 @@ from flax import nnx
 from hub_folders import CONFIGS, drawn, run
 
 from pejax.interop import source_from_config
-from pejax.interop.records import each_text, last_text, with_head
+from pejax.interop.records import each_stack, last_text, with_head
 from pejax.interop.slots import empty_model
 
 pytestmark = pytest.mark.slow
@@ -16,7 +16,7 @@ IDS = np.random.default_rng(3).integers(0, 97, (2, 40))
 
 
 def attention(**fields):
-    return lambda record: each_text(record, lambda text: blocks(text, lambda own: dataclasses.replace(own, **fields)))
+    return lambda record: each_stack(record, lambda text: blocks(text, lambda own: dataclasses.replace(own, **fields)))
 
 
 def blocks(text, change):
