@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from pejax import interop
-from pejax.models import stream
+from pejax.models import Decoder, stream
 
 PROMPT = "The three primary colours are"
 GIB = 2**30
@@ -50,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     began = time.perf_counter()
     model, source = interop.load(options.model, params=options.params)
+    if not isinstance(model, Decoder):
+        raise SystemExit(f"error: model must be a decoder, got {options.model} with a {type(model).__name__}")
     jax.block_until_ready(nnx.state(model))
     found: dict[str, Any] = {"package": "pejax", "load_s": round(time.perf_counter() - began, 2), **memory(model)}
     ids = interop.load_tokenizer(options.model).encode(PROMPT)

@@ -54,13 +54,7 @@ class Tokenizer:
         return self.library.decode([*map(int, ids)], skip_special_tokens=False)
 
     def stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """Return the text of token ids piece by piece, as they come; a character whose bytes are not all there is held.
-
-        Examples:
-            >>> tokenizer = load_tokenizer("SmolLM2-135M")
-            >>> for piece in tokenizer.stream(ids):
-            ...     print(piece, end="", flush=True)
-        """
+        """Return the text of token ids in pieces as they come; a character waits until all of its bytes are there."""
         from tokenizers.decoders import DecodeStream
 
         stream, held = DecodeStream(skip_special_tokens=False), []

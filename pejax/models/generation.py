@@ -88,8 +88,11 @@ def stream(
         ValueError: what `generate` refuses, before the first token.
 
     Examples:
-        >>> for token in stream(model, prompts, 100):
-        ...     print(token)
+        >>> from pejax.models import DecoderConfig
+        >>> config = DecoderConfig(vocab=16, length=8, width=8, layers=1, heads=2)
+        >>> model = Decoder(config, rngs=nnx.Rngs(0))
+        >>> [int(token[0]) for token in stream(model, jnp.asarray([[1, 2]]), 3)]  # untrained: all logits are zero
+        [0, 0, 0]
     """
     tokens, policy, key = _checked(model, prompts, count, segment_ids, sampling, key, policy)
     static, params = nnx.split(model)

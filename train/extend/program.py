@@ -14,9 +14,10 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -39,6 +40,8 @@ from train.tune.program import PROGRAM as TUNE
 from train.tune.subject import Loaded, decoder_source, retokenized
 
 SUFFIX = ", fine-tuned"
+
+Result = TypeVar("Result")
 
 
 class Plan(NamedTuple):
@@ -77,9 +80,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             plan, lines = prepare(options, console)
             for extend in options.finetuned:
                 tune(plan, extend)
-            lines = measure_all(plan, lines, console)
+            lines = beside(lambda: measure_all(plan, lines, console))
             publish(plan, lines, console)
     return 0
+
+
+def beside(work: Callable[[], Result]) -> Result:
+    """Return the result of work that a thread does, so that a signal is heard while a program of minutes runs."""
+    pool = ThreadPoolExecutor(1)
+    result = pool.submit(work).result()
+    pool.shutdown()
+    return result
 
 
 def prepare(options: ExtendOptions, console: Console) -> tuple[Plan, list[Measured]]:
