@@ -86,7 +86,7 @@ def layers(attends, case, order):
     return side_by_side(run, attends, (*arrays, params))
 
 
-EVERY_RUN = ("rope", "t5", "shaw")
+EVERY_RUN = ("rope", "t5")
 """Encodings that are split in every run: a rotation, a distance bias, tables that both q and the weights meet."""
 
 

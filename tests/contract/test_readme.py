@@ -27,7 +27,14 @@ def public_names(module: str) -> list[str]:
     return getattr(space, "__all__", [name for name in own if not name.startswith("_")])
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=() if page.name == "README.md" else pytest.mark.slow, id=page.name)
+        for page in PAGES
+        if snippets(page)
+    ],
+)
 def test_the_python_of_a_page_runs_in_order(page):
     lines = [""] * page.read_text().count("\n")  # each block at its own lines, so that an error names them
     for block in re.finditer(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
