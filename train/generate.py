@@ -75,7 +75,7 @@ class Progress:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = Parser(prog="python -m train.generate")
-    parser.add_argument("prompt", help="the text to go on with")
+    parser.add_argument("prompt", metavar="PROMPT", help="the text to go on with")
     parser.add_arguments(GenerateOptions, dest="options")
     arguments = parser.parse_args(argv)
     options, console = arguments.options, Console(stderr=True, soft_wrap=True, highlight=False)
