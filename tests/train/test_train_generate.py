@@ -88,7 +88,7 @@ def test_the_context_limits_the_text_unless_it_is_extended(file, capsys):
         (["a", "--top_k=261"], "top_k must be from 0 to the vocabulary, 260, got 261"),
         (["a", "--extend=yarm"], "unknown extension 'yarm'"),
         (["a", "--params=int8"], "params must be one of float32, bfloat16, file, got 'int8'"),
-        ([], "the following arguments are required: prompt"),
+        ([], "the following arguments are required: PROMPT"),
     ],
 )
 def test_options_that_are_refused(arguments, message, file, capsys):
