@@ -149,7 +149,9 @@ def test_a_key_may_be_ignored(folder, tmp_path):
     file = write_gguf(
         tmp_path / "a.gguf", folder, llama__logit_scale=1.0, general__name="a", quantize__imatrix__file=""
     )
-    load(file, ignore=("llama.logit_scale",))
+    refused(file, "llama.logit_scale")
+    _, source = load(file, ignore=("llama.logit_scale",))
+    assert source.config["model_type"] == "llama"
 
 
 def test_tensors_that_nothing_reads(folder, tmp_path):

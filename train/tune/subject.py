@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -49,8 +49,8 @@ class Loaded(Split[Decoder]):
 
     def __init__(self, path: str, extend: str, dtype: str, mesh: Mesh | None = None) -> None:
         decoder_source(path)
-        model, self.source = interop.load(path, extend=None if extend == "none" else extend, dtype=dtype, mesh=mesh)
-        assert isinstance(model, Decoder)  # `decoder_source` refused all others
+        loaded, self.source = interop.load(path, extend=None if extend == "none" else extend, dtype=dtype, mesh=mesh)
+        model = cast(Decoder, loaded)  # `decoder_source` refused all others
         self.record = model.record
         self.loaded = nnx.to_pure_dict(nnx.state(model))
         super().__init__(lambda rngs: Decoder(self.record, rngs=rngs))
