@@ -1,4 +1,4 @@
-"""Language models from Hugging Face folders and GGUF files, and back, without PyTorch, transformers or network."""
+"""Models of text and images from Hugging Face folders and GGUF files, and back, without PyTorch or transformers."""
 
 try:
     import flax  # noqa: F401

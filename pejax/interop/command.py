@@ -44,8 +44,7 @@ def describe(source: Source) -> list[str]:
     files = {tensor.file for tensor in tensors.values()}
     types = sorted({tensor.kind or tensor.dtype for tensor in tensors.values()})
     lines = [
-        f"{source.config['model_type']}: {count:,} numbers in {len(tensors)} tensors, {len(files)} file(s), "
-        f"{' and '.join(types)}",
+        f"{source.name}: {count:,} numbers in {len(tensors)} tensors, {len(files)} file(s), {' and '.join(types)}",
     ]
     lines += [f"{side}{line}" for side, text in stacks(record).items() for line in _stack_lines(text)]
     if source.head_copy is not None:

@@ -104,3 +104,18 @@ def grouped_by_key_head(attention: Attention, letters: str, *, ours: str = "qkv"
         return [turn(by_head[..., heads[letter], :].reshape(*value.shape[:-1], -1)) for letter in letters]
 
     return Layout(join, split)
+
+
+def mixed_frequencies(name: str, shape: tuple[int, ...], layer: int, layers: int) -> tuple[tuple[Piece, ...], Layout]:
+    """Return piece and layout of a layer's frequencies of RoPE-Mixed: `(axis, layer, head, pair)` in files, x first.
+
+    Args:
+        name: of the tensor, which all layers share.
+        shape: of our parameter, `(head, axis, pair)`, rows first.
+        layer: whose frequencies they are.
+        layers: how many the model has.
+    """
+    heads, axes, pairs = shape
+    join = lambda pieces: pieces[0][::-1, 0].swapaxes(0, 1)
+    split = lambda ours: [ours.swapaxes(0, 1)[::-1, None]]
+    return (Piece(name, (axes, layers, heads, pairs), 1, layer, layer + 1),), Layout(join, split)

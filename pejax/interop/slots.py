@@ -8,7 +8,7 @@ from flax import nnx
 from pejax.interop.architecture import Architecture
 from pejax.interop.by_head import by_head_slot
 from pejax.interop.experts import expert_slot
-from pejax.interop.layouts import SAME, TRANSPOSED, Layout, Piece, grouped_by_key_head, whole
+from pejax.interop.layouts import SAME, TRANSPOSED, Layout, Piece, grouped_by_key_head, mixed_frequencies, whole
 from pejax.interop.picture_slots import picture_pieces
 from pejax.interop.records import Model, stacks
 from pejax.models import Attention, Block, Decoder, EncoderDecoder, Experts, Picture, Text, ViT
@@ -21,15 +21,16 @@ PARTS = {
     "stack.position.heads.table": "relative", "cross.q": "cross_q", "cross.kv": "cross_kv", "cross.out": "cross_o",
     "mlp.router": "router", "attention.sinks": "sinks", "attention.position.heads.u": "u",
     "attention.position.heads.v": "v_r", "attention.position.heads.w_r": "w_r",
+    "attention.position.frequencies": "frequencies",
 }  # fmt: skip
 """The parts of `Architecture.names` by the paths of our modules and parameters; norms in a layer have their names."""
 
 SUFFIXES = {"kernel": ".weight", "scale": ".weight", "bias": ".bias", "table": ".weight", "types": ".weight",
             "table_0": ".weight", "sinks": "", "down_bias": "", "u": "", "v": "", "w_r": "",
-            "scale_attention": ".lambda1", "scale_mlp": ".lambda1"}  # fmt: skip
+            "scale_attention": "", "scale_mlp": "", "frequencies": ""}  # fmt: skip
 """What follows the name of a module in a file, by the name of our parameter."""
 
-UNNAMED = ("sinks", "u", "v", "w_r", "scale_attention", "scale_mlp")
+UNNAMED = ("sinks", "u", "v", "w_r", "scale_attention", "scale_mlp", "frequencies")
 """Parameters that are parts themselves, not of a module that is one."""
 
 
@@ -84,7 +85,11 @@ def model_slots(record: Model, architecture: Architecture) -> list[Slot]:
         bodies = {body.number: body for body in layers.all_bodies}
         for row, layer in enumerate(bodies[number].layers):
             named = _namer(architecture, side, own, layer)
-            pieces, layout = _in_layer(stack.blocks[layer], architecture, own, named, variable.shape[1:])
+            if own[-1] == "frequencies":
+                name = named("frequencies")
+                pieces, layout = mixed_frequencies(name, variable.shape[1:], layer, len(stack.blocks))
+            else:
+                pieces, layout = _in_layer(stack.blocks[layer], architecture, own, named, variable.shape[1:])
             slots.append(Slot(path, row, pieces, layout))
     return slots
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from pejax._ops.checks import check_choice
 from pejax.interop.architecture import Architecture
-from pejax.interop.architectures import find_architecture
+from pejax.interop.architectures import architecture_of
 from pejax.interop.config import Config, read_json
 from pejax.interop.files import FLOATS, WEIGHTS, Reader, Tensor, list_tensors, reader
 from pejax.interop.gguf_models import translate
@@ -20,7 +20,7 @@ from pejax.interop.layouts import Piece
 from pejax.interop.picture_slots import with_heads_of_file
 from pejax.interop.records import Model, last_text, with_head
 from pejax.interop.slots import Slot, expected_shapes, model_slots
-from pejax.models import Picture, Text, TextPair
+from pejax.models import Picture, Text, TextPair, ViTConfig
 
 TYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
@@ -51,7 +51,12 @@ class Source:
     @property
     def architecture(self) -> Architecture:
         """The entry of the table of architectures."""
-        return find_architecture(self.config.get("model_type"))
+        return architecture_of(self.config)
+
+    @property
+    def name(self) -> str:
+        """What config.json calls the architecture."""
+        return self.config.get("model_type", self.config.get("architecture"))
 
     @functools.cached_property
     def slots(self) -> list[Slot]:
@@ -69,20 +74,23 @@ class Source:
         return [slot._replace(pieces=tuple(map(in_file, slot.pieces)), added=added(slot)) for slot in slots]
 
 
-def read_config(config: Mapping[str, Any], ignore: Sequence[str] = ()) -> Model:
+def read_config(config: Mapping[str, Any], ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> Model:
     """Return the record that a config.json describes.
 
     Args:
         config: its content.
         ignore: keys that may be left unread.
+        sizes: what a config.json of timm does not say. None = its name says it.
 
     Raises:
-        ValueError: an architecture that is not known, a key that is missing or unread, or a value that is not computed.
+        ValueError: an architecture that is not known, a key that is missing or unread, a value that is not computed, or
+            sizes where config.json says them.
     """
-    if "model_type" not in config and "architecture" in config:
-        rule = "config.json must have the key model_type and the sizes, which that of timm has not"
-        raise ValueError(f"{rule}, got architecture={config['architecture']!r}")
-    architecture = find_architecture(config.get("model_type"))
+    architecture = architecture_of(config)
+    if sizes is not None:
+        if "model_type" in config:
+            raise ValueError(f"config must be None where config.json has the sizes, got {sizes}")
+        return sizes.record
     c = Config(config)
     record = architecture.read(c)
     c.close((*architecture.inert, *ignore))
@@ -111,7 +119,7 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
         rule = "model_type must be one that is computed whole where a model is new"
         raise ValueError(f"{rule}, got {config.get('model_type')!r}, of which the vision tower alone is")
     record = read_config(config)
-    slots = model_slots(record, find_architecture(config.get("model_type")))
+    slots = model_slots(record, architecture_of(config))
     tensors = {name: Tensor(WEIGHTS, TYPES[dtype], shape) for name, shape in expected_shapes(slots).items()}
     source = Source(dict(config), record, tensors, {})
     zeros = lambda shape: np.zeros(shape, FLOATS[TYPES[dtype]])
@@ -120,20 +128,20 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
     return replace(source, carried=carried)
 
 
-def open_source(path: Path, ignore: Sequence[str] = ()) -> tuple[Source, Reader]:
+def open_source(path: Path, ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> tuple[Source, Reader]:
     """Return the source of a folder or a GGUF file, and the function to the values of its tensors.
 
-    The source is checked but for these values: `carried` is empty.
+    The source is checked but for these values: `carried` is empty. The arguments are those of `read_config`.
 
     Raises:
         ValueError: what `load` refuses.
     """
     file = find_gguf(path)
     if file is None:
-        source = read_folder(path, ignore)
+        source = read_folder(path, ignore, sizes)
         return source, reader(path, source.tensors)
     config, tensors, read = translate(file, ignore)
-    source = Source(config, read_config(config), tensors, {})
+    source = Source(config, read_config(config, (), sizes), tensors, {})
     _check_tensors(source, file, lambda name: file, "its metadata")
     return source, read
 
@@ -153,7 +161,7 @@ def find_gguf(path: Path) -> Path | None:
     return found[0] if found else None
 
 
-def read_folder(directory: Path, ignore: Sequence[str] = ()) -> Source:
+def read_folder(directory: Path, ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> Source:
     """Return the source of a folder, checked but for the values of its tensors: `carried` is empty.
 
     A head that the config ties and the file has is taken for a copy, which `load` compares. The heads of BERT and of
@@ -163,7 +171,7 @@ def read_folder(directory: Path, ignore: Sequence[str] = ()) -> Source:
         ValueError: what `load` refuses.
     """
     config = read_json(directory / "config.json")
-    record, architecture = read_config(config, ignore), find_architecture(config.get("model_type"))
+    record, architecture = read_config(config, ignore, sizes), architecture_of(config)
     tensors = list_tensors(directory)
     if isinstance(record, Picture):
         source = Source(config, with_heads_of_file(record, architecture, tensors), tensors, {})

@@ -31,7 +31,7 @@ from pejax.interop.source import (
     tokens_with_rows,
     untied,
 )
-from pejax.models import Decoder, EncoderDecoder, Picture, Text, ViT
+from pejax.models import Decoder, EncoderDecoder, Picture, Text, ViT, ViTConfig
 from pejax.models.model_records import DTYPES
 
 
@@ -42,6 +42,7 @@ def load(
     dtype: str = "float32",
     params: str = "float32",
     mesh: Mesh | None = None,
+    config: ViTConfig | None = None,
     ignore: Sequence[str] = (),
 ) -> tuple[Decoder | EncoderDecoder | ViT, Source]:
     """Load a model from a Hugging Face folder or a GGUF file.
@@ -57,6 +58,8 @@ def load(
         mesh: devices that the parameters go to, shard by shard, so that the host never holds more than one: split over
             its axes `fsdp` and `tensor`, as in the trainers. A warning says what does not divide and is whole on every
             device. None = the default device.
+        config: the sizes of a vision transformer of rope-vit that timm saved under a name that does not say them; the
+            config.json of timm has none. None = config.json or the name says them.
         ignore: keys of config.json, or of the metadata of a GGUF file, that may be left unread.
 
     Returns:
@@ -70,7 +73,7 @@ def load(
     """
     check_choice("dtype", dtype, DTYPES)
     check_choice("params", params, PARAMS)
-    source, read = open_source(Path(path), ignore)
+    source, read = open_source(Path(path), ignore, config)
     if source.head_copy is not None and not same_bytes(read(source.head_copy, ()), read(table_name(source), ())):
         source = untied(source)
     check_values(source, read)
@@ -151,7 +154,7 @@ def _config(model: Decoder | EncoderDecoder | ViT, source: Source) -> Mapping[st
         raise ValueError(f"{rule}, got another {' and '.join(changed)}")
     if isinstance(ours, Text) and isinstance(theirs, Text):
         return extended_config(source.config, theirs, ours)
-    raise ValueError(f"config.json of {source.config['model_type']} cannot say an extension, got another {changed[0]}")
+    raise ValueError(f"config.json of {source.name} cannot say an extension, got another {changed[0]}")
 
 
 def _saved(record: Model) -> Model:

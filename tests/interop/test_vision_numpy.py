@@ -11,6 +11,7 @@ from hub_pictures import images_of, see
 from safetensors.numpy import save_file
 
 from pejax.interop import load
+from pejax.models import ViTConfig
 
 
 def norm(t, name, x, epsilon):
@@ -104,6 +105,27 @@ def dinov3(t, image, narrow=lambda x: x, *, patch=2, heads=2):
     return norm(t, "norm", x, 1e-5)
 
 
+def rope_vit(t, image, *, patch=2, heads=2):
+    """One layer of RoPE-Mixed in the names of timm: x is the column, y the row, and CLS does not turn."""
+    columns, at = image.shape[1] // patch, "blocks.0."
+    x = patches_of(t, "patch_embed.proj", image, patch)
+    place = np.arange(len(x))
+    angles = (place % columns)[:, None, None] * t["rope.freqs"][0, 0]
+    angles += (place // columns)[:, None, None] * t["rope.freqs"][1, 0]
+    turn = np.concatenate([np.ones((1, *angles.shape[1:])), np.exp(1j * angles)])
+    x = np.concatenate([t["cls_token"][0], x])
+    q, k, v = np.split(dense(t, f"{at}attn.qkv", norm(t, f"{at}norm1", x, 1e-6)), 3, axis=-1)
+
+    def turned_pairs(x):
+        x = x.reshape(len(x), heads, -1, 2)
+        both = (x[..., 0] + 1j * x[..., 1]) * turn
+        return np.stack([both.real, both.imag], axis=-1).reshape(len(x), -1)
+
+    x = x + t[f"{at}gamma_1"] * dense(t, f"{at}attn.proj", attended(turned_pairs(q), turned_pairs(k), v, heads))
+    y = gelu(dense(t, f"{at}mlp.fc1", norm(t, f"{at}norm2", x, 1e-6)))
+    return dense(t, "head", norm(t, "norm", x + t[f"{at}gamma_2"] * dense(t, f"{at}mlp.fc2", y), 1e-6)[0])
+
+
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 20, "image_size": 6,
         "patch_size": 2}  # fmt: skip
 
@@ -116,7 +138,7 @@ def by_hand(folder, config, linear, norms, whole, bare=()):
     """Write a folder of drawn tensors and return them in float64."""
     draw = np.random.default_rng(5)
     value = lambda shape, offset=0.0: (offset + 0.3 * draw.normal(size=shape)).astype(np.float32)
-    values = {name: value(shape, float("lambda" in name)) for name, shape in whole.items()}
+    values = {name: value(shape, float("lambda" in name or "gamma" in name)) for name, shape in whole.items()}
     for name, shape in linear.items():
         values[f"{name}.weight"] = value(shape)
         values |= {} if name in bare else {f"{name}.bias": value(shape[:1])}
@@ -180,3 +202,17 @@ def test_a_dinov3_is_the_one_written_out_in_numpy(tmp_path):
     narrow = lambda x: np.asarray(x, jnp.bfloat16).astype(np.float64)
     rounded = np.stack([dinov3(values, image, narrow) for image in images.astype(np.float64)])
     assert np.max(np.abs(rounded - expected)) > 1e-3
+
+
+def test_rope_vit_is_the_one_written_out_in_numpy_on_grids_of_as_many_patches(tmp_path):
+    """A cache of grids by the number of patches takes 6 x 3 for 3 x 6."""
+    at = "blocks.0."
+    linear = {f"{at}attn.qkv": (48, 16), f"{at}attn.proj": (16, 16), f"{at}mlp.fc1": (32, 16), f"{at}mlp.fc2": (16, 32),
+              "head": (5, 16), "patch_embed.proj": (16, 3, 2, 2)}  # fmt: skip
+    whole = {"cls_token": (1, 1, 16), "rope.freqs": (2, 1, 2, 4), f"{at}gamma_1": (16,), f"{at}gamma_2": (16,)}
+    values = by_hand(tmp_path / "a", {"architecture": "mine"}, linear, (f"{at}norm1", f"{at}norm2", "norm"), whole)
+    model, _ = load(tmp_path / "a", config=ViTConfig(6, 2, 3, 5, 16, 1, 2, mlp_ratio=2, layer_scale=1.0))
+    for size in ((12, 6), (6, 12)):
+        images = images_of(*size)
+        expected = np.stack([rope_vit(values, image) for image in images.astype(np.float64)])
+        assert np.max(np.abs(see(model, images) - expected)) < 1e-5, size

@@ -5,11 +5,14 @@ import json
 import re
 import shutil
 
+import numpy as np
 import pytest
 from hub_folders import write
 from hub_pictures import PICTURES
+from safetensors.numpy import save_file
 
 from pejax.interop.source import read_folder
+from pejax.models import ViTConfig
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +47,28 @@ def test_a_config_that_does_not_fit(name, keys, message, folders, tmp_path):
     assert "\n" not in str(refusal.value)
 
 
-def test_a_config_of_timm(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_base_patch16_rope_224", "num_classes": 9}))
-    message = "which that of timm has not, got architecture='vit_base_patch16_rope_224'"
-    with pytest.raises(ValueError, match=re.escape(message)):
+TIMM = {"architecture": "vit_small_patch16_rope_mixed_224", "num_features": 384, "global_pool": "token"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"architecture": "resnet50"}, "or the sizes be given by config=ViTConfig(...), got 'resnet50'"),
+        ({"num_features": 192}, "config.json: num_features must be 384, got 192"),
+        ({"global_pool": "avg"}, "config.json: global_pool must be 'token', got 'avg'"),
+        ({"model_args": {"depth": 3}}, "or the sizes be given by load(path, config=ViTConfig(...)), got {'depth': 3}"),
+        ({"window_size": 7}, "must be read or be known to change nothing, got window_size = 7"),
+        ({}, "must hold the tensor cls_token, got none"),
+    ],
+)
+def test_a_config_of_timm_that_does_not_fit(keys, message, tmp_path):
+    save_file({"none.weight": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({**TIMM, **keys}))
+    with pytest.raises(ValueError, match=re.escape(message)) as refusal:
         read_folder(tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_sizes_where_config_json_has_them(folders):
+    with pytest.raises(ValueError, match=r"config must be None where config.json has the sizes, got ViTConfig"):
+        read_folder(folders("vit"), sizes=ViTConfig())

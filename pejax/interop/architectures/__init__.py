@@ -1,6 +1,8 @@
 """The architectures that can be read and written: a file per family, a line per file."""
 
 import difflib
+from collections.abc import Mapping
+from typing import Any
 
 from pejax.interop.architecture import Architecture
 from pejax.interop.architectures import (
@@ -26,6 +28,7 @@ from pejax.interop.architectures import (
     qwen,
     qwen3_moe,
     roformer,
+    rope_vit,
     siglip,
     smollm3,
     starcoder2,
@@ -75,6 +78,17 @@ REFUSED = {
     **dict.fromkeys(("whisper", "gemma3", "qwen2_vl", "qwen2_5_vl", "llava", "mllama"), "inputs of several kinds"),
 }
 """Architectures that no record can say, and what they have."""
+
+
+def architecture_of(config: Mapping[str, Any]) -> Architecture:
+    """Return the architecture of a config.json, by its `model_type`, or by timm's `architecture`.
+
+    Raises:
+        ValueError: as `find_architecture`.
+    """
+    if "model_type" in config or "architecture" not in config:
+        return find_architecture(config.get("model_type"))
+    return rope_vit.ARCHITECTURES.get(config["architecture"], rope_vit.SIZES_GIVEN)
 
 
 def find_architecture(model_type: object) -> Architecture:

@@ -8,7 +8,8 @@ from pejax.interop.picture_readers import BACKBONE, INERT, classes, picture
 from pejax.interop.readers import attention, mlp
 from pejax.models import Block, Mlp, Norm, Picture
 
-LAYER = {"norm_attention": "norm1", "norm_mlp": "norm2", "scale_attention": "layer_scale1", "scale_mlp": "layer_scale2"}
+LAYER = {"norm_attention": "norm1", "norm_mlp": "norm2", "scale_attention": "layer_scale1.lambda1",
+         "scale_mlp": "layer_scale2.lambda1"}  # fmt: skip
 V2 = {
     **in_layer(
         "dinov2.", cls="embeddings.cls_token", registers="embeddings.register_tokens",

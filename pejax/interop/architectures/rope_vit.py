@@ -1,0 +1,62 @@
+"""Vision transformers of rope-vit as timm saves them: RoPE-Axial and RoPE-Mixed, also with a table of positions.
+
+The config.json of timm has a name in place of sizes.
+"""
+
+import functools
+from dataclasses import replace
+
+from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.config import Config
+from pejax.models import Picture, ViTConfig
+
+NAMES = {
+    "cls": "cls_token", "position": "pos_embed", "patch": "patch_embed.proj", "norm": "norm", "head": "head",
+    **in_layer(
+        "blocks.{n}.", norm_attention="norm1", norm_mlp="norm2", scale_attention="gamma_1", scale_mlp="gamma_2",
+        qkv="attn.qkv", o="attn.proj", up="mlp.fc1", down="mlp.fc2",
+    ),
+    "frequencies": "rope.freqs",
+}  # fmt: skip
+INERT = ("architecture", "label_names", "label_descriptions")
+SIZES = {"small": (384, 12, 6), "base": (768, 12, 12), "large": (1024, 24, 16)}
+"""Width, layers and heads."""
+ENCODINGS = {"": "rope_axial(indexing='xy')", "_mixed": "rope_mixed"}
+TABLES = {"": "", "_ape": "learned+"}
+
+
+def read(c: Config, size: str, pe: str) -> Picture:
+    """Read the config.json of a model with the sizes of its name."""
+    width, layers, heads = SIZES[size]
+    c.must("num_features", width)
+    c.must("global_pool", "token")
+    if c("model_args", {}):
+        rule = f"{c.where}: model_args must be absent, or the sizes be given by load(path, config=ViTConfig(...))"
+        raise ValueError(f"{rule}, got {c('model_args')}"[:400])
+    own = Config(c.object("pretrained_cfg"), f"{c.where}: pretrained_cfg")
+    channels, height, side = own("input_size", [3, 224, 224])
+    classes = c("num_classes", own("num_classes", 1000))
+    record = ViTConfig((height, side), 16, channels, classes or 1, width, layers, heads, pe=pe, layer_scale=1e-5).record
+    return replace(record, classes=classes)
+
+
+def sizes_missing(c: Config) -> Picture:
+    """Refuse a name that does not say the sizes."""
+    rule = f"architecture must be one of {', '.join(ARCHITECTURES)}, or the sizes be given by config=ViTConfig(...)"
+    raise ValueError(f"{c.where}: {rule}, got {c('architecture')!r}")
+
+
+def _architecture(reader: functools.partial[Picture]) -> Architecture:
+    return Architecture(reader, NAMES, inert=INERT, batched=True)
+
+
+ARCHITECTURES = {
+    f"vit_{size}_patch16_rope{mixed}{ape}_224": _architecture(functools.partial(read, size=size, pe=table + pe))
+    for size in SIZES
+    for mixed, pe in ENCODINGS.items()
+    for ape, table in TABLES.items()
+}
+"""By the `architecture` of timm's config.json."""
+
+SIZES_GIVEN = Architecture(sizes_missing, NAMES, inert=INERT, batched=True)
+"""Of any other name, where the sizes are given."""
