@@ -1,6 +1,7 @@
 """Vision transformers in and out: bytes, tokens with rows of the table, heads, towers, extensions, the command."""
 
 import json
+import math
 import re
 
 import jax
@@ -13,8 +14,10 @@ from hub_pictures import BODY, FIVE, PICTURES, SIZES, TEXT, images_of, see
 from safetensors.numpy import save_file
 
 from pejax.interop import load, save, source_from_config
+from pejax.interop.architectures import architecture_of
 from pejax.interop.command import main
-from pejax.interop.source import read_config
+from pejax.interop.slots import model_slots
+from pejax.interop.source import expected_shapes, read_config
 from pejax.models import Decoder, DecoderConfig, ViT
 
 WHOLE = [name for name, config in PICTURES.items() if "vision_config" not in config]
@@ -216,3 +219,18 @@ def test_the_command_prints_pictures(tmp_path, capsys):
     assert "encoding: learned, extend none: 2 layer(s), from layer 0" in lines
     assert "carried: the first 2 rows of deit.embeddings.position_embeddings" in lines
     assert lines[-1] == "added: its row of the table of positions, to deit.embeddings.distillation_token"
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "tensors", "numbers"),
+    [
+        ("vit_small_patch16_rope_224", 384, 175, 21_984_232),
+        ("vit_base_patch16_rope_mixed_ape_224", 768, 177, 86_594_536),
+        ("vit_large_patch16_rope_mixed_224", 1024, 344, 304_198_632),
+    ],
+)
+def test_the_names_of_rope_vit_say_sizes(name, width, tensors, numbers):
+    """Counted in the models of timm 1.0.31."""
+    config = {"architecture": name, "num_classes": 1000, "num_features": width, "global_pool": "token"}
+    shapes = expected_shapes(model_slots(read_config(config), architecture_of(config)))
+    assert (len(shapes), sum(map(math.prod, shapes.values()))) == (tensors, numbers)

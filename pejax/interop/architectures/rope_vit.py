@@ -25,19 +25,24 @@ ENCODINGS = {"": "rope_axial(indexing='xy')", "_mixed": "rope_mixed"}
 TABLES = {"": "", "_ape": "learned+"}
 
 
-def read(c: Config, size: str, pe: str) -> Picture:
+def read(c: Config, name: str, pe: str) -> Picture:
     """Read the config.json of a model with the sizes of its name."""
-    width, layers, heads = SIZES[size]
+    width, layers, heads = SIZES[name]
     c.must("num_features", width)
     c.must("global_pool", "token")
     if c("model_args", {}):
         rule = f"{c.where}: model_args must be absent, or the sizes be given by load(path, config=ViTConfig(...))"
         raise ValueError(f"{rule}, got {c('model_args')}"[:400])
     own = Config(c.object("pretrained_cfg"), f"{c.where}: pretrained_cfg")
-    channels, height, side = own("input_size", [3, 224, 224])
-    classes = c("num_classes", own("num_classes", 1000))
-    record = ViTConfig((height, side), 16, channels, classes or 1, width, layers, heads, pe=pe, layer_scale=1e-5).record
-    return replace(record, classes=classes)
+    size = own("input_size", [3, 224, 224])
+    if not isinstance(size, list) or len(size) != 3 or any(type(one) is not int or one < 1 for one in size):
+        raise ValueError(f"{own.where}: input_size must be channels, height and width, got {size!r}")
+    channels, *image = size
+    classes = int(c.number("num_classes", own.number("num_classes", 1000)))
+    record = ViTConfig(
+        (image[0], image[1]), 16, channels, max(classes, 1), width, layers, heads, pe=pe, layer_scale=1e-5
+    )
+    return replace(record.record, classes=classes)
 
 
 def sizes_missing(c: Config) -> Picture:
@@ -51,7 +56,7 @@ def _architecture(reader: functools.partial[Picture]) -> Architecture:
 
 
 ARCHITECTURES = {
-    f"vit_{size}_patch16_rope{mixed}{ape}_224": _architecture(functools.partial(read, size=size, pe=table + pe))
+    f"vit_{size}_patch16_rope{mixed}{ape}_224": _architecture(functools.partial(read, name=size, pe=table + pe))
     for size in SIZES
     for mixed, pe in ENCODINGS.items()
     for ape, table in TABLES.items()
