@@ -168,7 +168,7 @@ def test_a_section_is_written_in_place_of_its_own_and_no_other(tmp_path):
 @pytest.mark.parametrize(
     ("part", "only", "rows"),
     [
-        ("attention", "backward", ["pejax"]),
+        pytest.param("attention", "backward", ["pejax"], marks=pytest.mark.slow),
         ("rope", "half, tables made", ["pejax", "jnp, plain"]),
         pytest.param("phases", "position, exact", ["16,777,216", "every integer below 2,048"], marks=pytest.mark.slow),
         pytest.param("bias", "", ["none", "alibi"], marks=pytest.mark.slow),

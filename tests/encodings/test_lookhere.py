@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from biases import compiled
-from cases import normal
+from cases import mostly_slow, normal
 from flax import nnx
 
 from pejax import (
@@ -29,6 +29,7 @@ from pejax.models.layer_scan import Layers
 from pejax.models.vit import ViTConfig
 
 lookhere_bias = compiled("lookhere_bias")
+IMPLEMENTATIONS = ("reference", "blockwise", "cpu", "gpu", "tpu")
 
 GRIDS = [(4, 4), (3, 5), (5, 3)]
 TRIANGLES = {
@@ -131,7 +132,7 @@ def plain(encoding, q, at, soft_cap, prefix=0):
 
 
 @pytest.mark.parametrize("soft_cap", [None, 3.0])
-@pytest.mark.parametrize("implementation", ["reference", "blockwise", "cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_hidden_keys_stay_hidden_in_every_implementation(implementation, soft_cap):
     """Past a soft cap, too; with a prefix that all see; with finite gradients."""
     encoding = make_encoding("lookhere", IMAGE)
@@ -153,7 +154,7 @@ def test_hidden_keys_stay_hidden_in_every_implementation(implementation, soft_ca
     assert np.abs(gradients[1]).min() > 0
 
 
-@pytest.mark.parametrize("implementation", ["reference", "blockwise", "cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ("cpu", "gpu")))
 def test_a_query_that_sees_no_key_gives_zeros_and_one_that_sees_one_gives_its_value(implementation):
     encoding = make_encoding("lookhere", IMAGE)
     hooks = attention_hooks(encoding, {})

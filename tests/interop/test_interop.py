@@ -185,8 +185,9 @@ def test_an_encoder_without_a_head_has_states(tmp_path):
 @pytest.mark.parametrize(
     ("said", "head", "tied"),
     [
-        (True, None, True), (True, "copy", True), (True, "other", False), (False, "other", False),
-        (False, "copy", False), (None, None, True), (None, "other", False),
+        (True, "copy", True), (True, "other", False), (False, "copy", False), (None, None, True),
+        *(pytest.param(*one, marks=pytest.mark.slow)
+          for one in ((True, None, True), (False, "other", False), (None, "other", False))),
     ],
 )  # fmt: skip
 def test_the_file_decides_whether_the_head_is_tied(said, head, tied, tmp_path):

@@ -20,9 +20,9 @@ SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2]
 
 TRAINED = 4
 LONGROPE = "longrope(short_factors=(1.0, 1.5), long_factors=(2.0, 6.0), factor=4)"
-QUICK = [("rope(base=4)", "dynamic_ntk(factor=2)"), ("rope(base=4)", "self_extend(window=2)")]
-"""Frequencies that follow the length, and two rotations; the rest is slow."""
-SLOW = [
+EXTENDED = [
+    ("rope(base=4)", "dynamic_ntk(factor=2)"),
+    ("rope(base=4)", "self_extend(window=2)"),
     ("alibi", "slopes"),
     ("learned", "resize"),
     ("rope(base=4)", "linear+log_n"),
@@ -35,7 +35,11 @@ SLOW = [
     ("shaw", "pi"),
     ("none", "log_n"),
 ]
-EXTENDED = [*QUICK, *(pytest.param(*both, marks=pytest.mark.slow) for both in SLOW)]
+
+
+def one_quick(number: int) -> list:
+    """Return all extensions, of which every run has one; the rest is slow."""
+    return [pytest.param(*both, marks=() if n == number else pytest.mark.slow) for n, both in enumerate(EXTENDED)]
 
 
 def full_segments(segments, count):
@@ -57,7 +61,7 @@ def test_cached_decoding_is_the_full_forward_pass(pe):
     np.testing.assert_array_equal(new, jnp.argmax(expected, -1))
 
 
-@pytest.mark.parametrize(("pe", "extend"), EXTENDED, ids=str)
+@pytest.mark.parametrize(("pe", "extend"), one_quick(1), ids=str)
 def test_recompute_is_the_full_forward_pass_at_the_present_length(pe, extend):
     model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]
     new, found = generate(model, prompts, 4, segment_ids=segments, return_logits=True, policy="recompute")
@@ -131,7 +135,7 @@ def value(encoding, params, h, weights, i):
     return np.asarray(encoding.relative_values(of_head(params, h), weights, jnp.array([i]), jnp.arange(i + 1))[0])
 
 
-@pytest.mark.parametrize(("pe", "extend"), EXTENDED, ids=str)
+@pytest.mark.parametrize(("pe", "extend"), one_quick(0), ids=str)
 def test_stepwise_is_dense_attention_with_the_parameters_of_each_row(pe, extend):
     model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]
     new, found = generate(model, prompts, 4, segment_ids=segments, return_logits=True)

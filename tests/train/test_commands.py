@@ -77,6 +77,7 @@ def test_images_are_trained_on_evaluated_again_and_compared(images, tmp_path):
     assert out.rstrip().endswith(f"wrote {tmp_path}/both.md and {tmp_path}/both.png")
 
 
+@pytest.mark.slow
 def test_the_keys_that_heads_attend_to_are_counted(images):
     *sizes, last = map(json.loads, said("benchmarks.entropy", images, "--images=16").splitlines())
     assert [one["size"] for one in sizes] == last["sizes"] == [28, 64]
