@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
 from rich.table import Table
 
 from train.engine.figures import COLORS, STYLES, write_figure
@@ -168,11 +169,17 @@ def draw(rows: Sequence[Sequence[Measured | None]], trained: int, path: Path, ti
         if longest is row[-1]:
             count = len(longest.by_position)
             right.plot((np.arange(count) + 0.5) * longest.length / count, longest.by_position, **style)
-    left.set(xscale="log", yscale="log", xlabel="context length (tokens)", ylabel="perplexity per token", title=title)
+    left.set(xscale="log", yscale="log", xlabel="context length (tokens)", ylabel="perplexity per token")
     lengths = sorted({one.length for row in rows for one in row if one is not None})
     left.set_xticks(lengths, [f"{length:,}" for length in lengths])
     left.minorticks_off()
+    left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    left.yaxis.set_major_formatter(StrMethodFormatter("{x:,.3g}"))
+    right.xaxis.set_major_locator(MaxNLocator(5))
+    right.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     right.set(xlabel=f"position in {max(lengths):,} tokens", ylabel="loss (nats)", title="loss by position")
+    left.set_title("perplexity by length")
+    figure.suptitle(title)
     for axes in (left, right):
         axes.axvline(trained, color="0.5", linestyle="-.", linewidth=1, label="trained length")
         axes.grid(alpha=0.3)
