@@ -85,7 +85,7 @@ def _split(
     own: list[Term] = []
     others: list[Term] = []
     for term in () if extend is None else extend.terms:
-        if term.name == "pi" and "linear" in takes and axes == 1:
+        if term.name == "pi" and "linear" in takes and axes == 1 and not dict(term.options).get("stretch"):
             own.extend(linear().terms)
         elif term.name in takes:
             own.append(term)

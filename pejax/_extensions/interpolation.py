@@ -1,4 +1,4 @@
-"""Position interpolation: scales positions into the trained extent, for arrays and for all hooks of an encoding.
+"""Position interpolation: scales positions to the trained extent, for arrays and for all hooks of an encoding.
 
 On a grid of N' patches in place of N, the same picture has more patches, but as many tokens without a position (CLS,
 registers) as before. As keys these get the bias `ln(N'/N)`, which keeps their share of attention.
@@ -24,8 +24,10 @@ TABLE = "interpolated_table"
 """The name of the bias at each offset of the current grid, one table per head, if `Encoding.tabulate` asks for it."""
 
 
-def interpolate_encoding(encoding: Encoding, dims: Dims, *, proportional: bool = True) -> Encoding:
-    """Return the encoding with every position multiplied by `min(1, L_a / L'_a)`, axis by axis.
+def interpolate_encoding(
+    encoding: Encoding, dims: Dims, *, proportional: bool = True, stretch: bool = False
+) -> Encoding:
+    """Return the encoding with every position multiplied by `min(1, L_a / L'_a)`, or by `L_a / L'_a`, axis by axis.
 
     What depends on the length gets at most the trained extent. Masks and windows count tokens as before. A bias that
     is a function of the distance gets the scaled distance, because the difference of two scaled positions is rounded.
@@ -36,9 +38,11 @@ def interpolate_encoding(encoding: Encoding, dims: Dims, *, proportional: bool =
         encoding: any. For a rotary encoding, scaling its frequencies (`extend_linear`) is more accurate.
         dims: their extent is L, the trained length or grid.
         proportional: whether keys without a position get this bias, as described in `pi`.
+        stretch: whether a smaller grid is stretched to the trained one.
 
     Raises:
-        ValueError: no trained extent. `adapt` refuses an extent with another number of axes.
+        ValueError: no trained extent, or a sequence that is to be stretched. `adapt` refuses an extent with another
+            number of axes.
 
     Reference:
         Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
@@ -47,9 +51,13 @@ def interpolate_encoding(encoding: Encoding, dims: Dims, *, proportional: bool =
     trained = dims.extent
     if trained is None:
         raise ValueError("pi needs the trained length, got dims.extent=None")
+    if stretch and dims.axes == 1:
+        raise ValueError(
+            "pi must have stretch=False on sequences: a shorter text is no smaller picture, got stretch=True"
+        )
 
     def adapt(params: Params, extent: Extent) -> Params:
-        within, factor = _within(trained, extent)
+        within, factor = _within(trained, extent, stretch)
         params = adapt_to(encoding, params, within)
         if factor is None:
             return params
@@ -92,7 +100,7 @@ def interpolate_encoding(encoding: Encoding, dims: Dims, *, proportional: bool =
     )
 
 
-def pi(*, proportional: bool = True) -> Extension:
+def pi(*, proportional: bool = True, stretch: bool = False) -> Extension:
     """Return position interpolation as an encoding's `extend`, for any encoding with a trained extent.
 
     On one axis, rotary encodings divide their frequencies instead (`linear`), which is equivalent and does not round
@@ -103,6 +111,8 @@ def pi(*, proportional: bool = True) -> Extension:
             patches, larger than the trained one of N patches. Attention to patches whose positions are interpolated is
             a sum over more samples of the same picture, which grows by N'/N; the logits of keys without a position then
             get `ln(N'/N)`. False = positions are scaled, and nothing else. On sequences, this has no effect.
+        stretch: whether an axis that is shorter than the trained one is stretched to it, as a longer one is squeezed
+            into it: positions are multiplied by `L_a / L'_a` in both cases. For grids alone.
 
     Reference:
         Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
@@ -110,7 +120,7 @@ def pi(*, proportional: bool = True) -> Extension:
         Bolya et al. 2023, "Token Merging" (arXiv 2210.09461), equation 1: proportional attention, the logarithm of the
         number of patches that a key stands for.
     """
-    return extension("pi", "encoding", interpolate_encoding, {"proportional": proportional})
+    return extension("pi", "encoding", interpolate_encoding, {"proportional": proportional, "stretch": stretch})
 
 
 def _unplaced_bias(encoding: Encoding) -> Callable[[Params], Array]:
@@ -123,17 +133,17 @@ def _unplaced_bias(encoding: Encoding) -> Callable[[Params], Array]:
     return unplaced_bias
 
 
-def _within(trained: int | tuple[int, ...], extent: Extent) -> tuple[Extent, Array | None]:
+def _within(trained: int | tuple[int, ...], extent: Extent, stretch: bool) -> tuple[Extent, Array | None]:
     """Return the extent that the encoding adapts to, and the factor of the positions, None = 1."""
     most, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained, extent))
     if len(most) != len(sizes):
         raise ValueError(f"extent must have the axes of the trained one, {trained}, got {extent}")
     if isinstance(extent, tuple | int | np.integer):
         sizes = tuple(int(size) for size in sizes)
-        if all(size <= limit for size, limit in zip(sizes, most, strict=True)):
+        within: Any = most if stretch else tuple(map(min, sizes, most))
+        if sizes == within:
             return extent, None
-        factors = jnp.asarray([min(1.0, limit / size) for size, limit in zip(sizes, most, strict=True)], jnp.float32)
-        within: Any = tuple(min(size, limit) for size, limit in zip(sizes, most, strict=True))
+        factors = jnp.asarray([one / size for size, one in zip(sizes, within, strict=True)], jnp.float32)
         return (within, factors) if isinstance(extent, tuple) else (within[0], factors[0])
     length = jnp.asarray(sizes[0])
     return jnp.minimum(length, most[0]), jnp.minimum(1.0, most[0] / length.astype(jnp.float32))

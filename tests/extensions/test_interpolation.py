@@ -87,6 +87,29 @@ def test_every_hook_sees_the_positions_squeezed_and_up_to_the_trained_extent_not
             assert np.abs(np.asarray(one) - np.asarray(found[name])).max() > 1e-3, "squeezing shows"
 
 
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ENCODINGS
+             if serves(name, "image")]
+)  # fmt: skip
+def test_a_smaller_grid_is_stretched_to_the_trained_one(name):
+    case = Case(name, "image")  # trained on 6 x 4
+    encoding, dims, params = case.encoding, case.dims, case.params
+    stretched, positions = interpolate_encoding(encoding, dims, stretch=True), draw(case, 5, reach=1)
+    for extent, factor in (((3, 2), (2, 2)), ((24, 2), (0.25, 2))):
+        scaled = positions.astype(jnp.float32) * np.float32(factor)
+        expected = run(encoding, dims, settled(encoding, params, dims.extent), scaled)
+        found = run(stretched, dims, stretched.adapt(params, extent), positions)
+        close(found, expected, 1e-6)
+    unchanged = stretched.adapt(params, dims.extent), settled(encoding, params, dims.extent)
+    jax.tree.map(np.testing.assert_array_equal, *unchanged)
+
+
+@pytest.mark.parametrize("name", ["rope", "alibi"])
+def test_a_sequence_is_not_stretched(name):
+    with pytest.raises(ValueError, match=r"pi must have stretch=False on sequences: .*, got stretch=True"):
+        make_encoding(name, ROPE, "pi(stretch=True)")
+
+
 SEEN = Encoding(
     embed=lambda params, x, positions: positions,
     rotate=lambda params, x, positions: positions,

@@ -161,7 +161,7 @@ BAD = {
     "--devices=9": "devices must be at most 8, the number of visible devices, got 9",
     "--size=30": "image sizes must be multiples of the patch, 14, got 30",
     "--heads=3": "heads",
-    "--extend=yarn": "extend must be one of none, pi, pi(proportional=False), got 'yarn'",
+    "--extend=yarn": "extend must be one of none, pi, pi(stretch=True), pi(proportional=False), got 'yarn'",
     "--data=fashon": "did you mean 'fashion'?",
     "--label_smoothing=1.5": "label_smoothing",
     "--init=nowhere": "a run folder holds config.json, got nowhere without one",

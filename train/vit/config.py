@@ -54,7 +54,7 @@ class Config(RunConfig):
     init: str = ""  # run folder whose trained weights training starts from; --size may differ
     batch: int = 48  # images per step, over all devices
     eval_limit: int = 0  # test images to evaluate on; 0 = all
-    extend: str = "none"  # beyond the trained size: none; pi: interpolate positions; or pi(proportional=False)
+    extend: str = "none"  # at other sizes: none; pi: interpolate positions; pi(stretch=True): on smaller grids, too
 
     size: int = 28  # side of the training images, pixels
     patch: int = 4  # side of a patch, pixels
@@ -118,7 +118,7 @@ class Config(RunConfig):
         for name in ("label_smoothing", "erasing", "stochastic_depth"):
             if not 0 <= getattr(self, name) < 1 and not (name == "erasing" and self.erasing == 1):
                 raise ValueError(f"{name} must be a probability below 1, got {getattr(self, name)}")
-        require_choice(self, "extend", "none", "pi", "pi(proportional=False)")
+        require_choice(self, "extend", "none", "pi", "pi(stretch=True)", "pi(proportional=False)")
         require_choice(self, "pool", "cls", "mean")
         require_choice(self, "loss", "softmax", "bce")
         for side in (self.size, *self.eval_sizes):
