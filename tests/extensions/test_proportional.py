@@ -160,8 +160,16 @@ def test_without_such_keys_the_program_is_the_same():
 
 
 def test_the_bias_is_the_logarithm_of_patches_per_trained_patch():
-    for extent, times in ((TRAINED, 1.0), ((6, 4), 4.0), ((6, 2), 2.0), ((2, 4), 2.0), ((3, 7), 3.5)):
-        encoding = interpolate_encoding(Encoding(unplaced_bias=lambda params: jnp.float32(0.5)), DIMS)
+    larger = (
+        (False, TRAINED, 1.0),
+        (False, (6, 4), 4.0),
+        (False, (6, 2), 2.0),
+        (False, (2, 4), 2.0),
+        (False, (3, 7), 3.5),
+    )
+    for stretch, extent, times in (*larger, (True, TRAINED, 1.0), (True, (1, 2), 1 / 3), (True, (6, 1), 1.0)):
+        own = Encoding(unplaced_bias=lambda params: jnp.float32(0.5))
+        encoding = interpolate_encoding(own, DIMS, stretch=stretch)
         params = encoding.adapt({}, extent)
         np.testing.assert_allclose(encoding.unplaced_bias(params.get("all", {})), 0.5 + np.log(times), rtol=1e-6)
     line = Dims(heads=2, head_dim=4, extent=8)
