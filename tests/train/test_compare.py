@@ -1,7 +1,9 @@
 """Comparisons: what is compared, that any stop leads to the same table, and what is left out is named."""
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from quick import QUICK
+from rich.console import Console
 
 from pejax import ENCODINGS
 from train.compare.options import Candidate, read, terms
 from train.compare.program import main
 from train.compare.runs import Outcome, outcome, require_distinct, run_of
-from train.compare.table import chosen, markdown, mean_of, rows_of
+from train.compare.table import chosen, markdown, mean_of, rows_of, tables
 from train.engine.files import write_atomic
 from train.vit.results import ResolutionResults, ResolutionRow
 
@@ -152,6 +155,23 @@ def test_the_table_holds_every_seed_and_extension(tmp_path):
     assert "| rope + pi (1 of 2 seeds) | 80.0 | **90.0** |" in text
     assert "| alibi | 71.0 ±12.7 | 62.0 ±25.4 |" in text
     assert text.endswith("A note.\n")
+
+
+@pytest.mark.parametrize(("width", "parts"), [(200, 1), (80, 2), (30, 7)])
+def test_sizes_that_do_not_fit_a_terminal_are_in_a_table_below(width, parts, tmp_path):
+    comparison = read(["--pe=rope,rope_mixed", "--seeds=1", f"--out={tmp_path}"])
+    runs = {one: [run_of(comparison, one, 0)] for (one,) in comparison.candidates.values()}
+    for place, ((run,), offset) in enumerate(zip(runs.values(), (0, 7), strict=True)):
+        store(run, "none", *(21 + 5 * size + (offset - 2 * size) * place for size in range(14)))
+    console = Console(width=width, file=io.StringIO())
+    found = tables(comparison, rows_of(comparison, runs), 28, width)
+    for one in found:
+        console.print(one)
+    assert len(found) == parts
+    text = console.file.getvalue()
+    assert "…" not in text
+    numbers = re.findall(r"\d+\.\d", text)
+    assert sorted(map(float, numbers)) == sorted([21.0 + 5 * n for n in range(14)] + [28.0 + 3 * n for n in range(14)])
 
 
 def test_runs_that_diverged_are_in_the_table(tmp_path):

@@ -168,7 +168,8 @@ class Session:
 
     def _print_tables(self, runs: Mapping[Candidate, Sequence[Run]]) -> None:
         rows = rows_of(self.comparison, runs)
-        for table in tables(self.comparison, [row for row in rows if row.scores], self._trained(runs)):
+        measured = [row for row in rows if row.scores]
+        for table in tables(self.comparison, measured, self._trained(runs), self.console.width):
             self.console.print(table)
 
     def _trained(self, runs: Mapping[Candidate, Sequence[Run]]) -> int:

@@ -11,6 +11,8 @@ from train.compare.options import Candidate, Comparison
 from train.compare.runs import Outcome, Run, load, outcome
 from train.engine.results import t95
 
+BORDER = 3
+"""Characters of a column of a table beside its text."""
 Scores = dict[str, dict[int, float]]
 """What is measured -> size or length -> number."""
 
@@ -104,16 +106,36 @@ def means(of_seeds: Sequence[Scores]) -> dict[str, dict[int, Mean]]:
     return {name: {size: mean_of(found) for size, found in by_size.items()} for name, by_size in numbers.items()}
 
 
-def tables(comparison: Comparison, rows: Sequence[Row], trained: int) -> list[Table]:
-    """Return one table for the terminal per thing that is measured; the best number of each column is bold."""
+def tables(comparison: Comparison, rows: Sequence[Row], trained: int, width: int) -> list[Table]:
+    """Return the tables for a terminal of `width` characters, for each thing that is measured.
+
+    What has more columns than fit becomes several tables. The best number of each column is bold.
+    """
     found = []
     for name in dict.fromkeys(name for row in rows for name in row.scores):
         sizes = sorted({size for row in rows for size in row.scores.get(name, {})})
-        table = Table("encoding", *(f"{size}" for size in sizes), title=f"{name}, trained at {trained}")
-        for row, cells in zip(rows, _cells(comparison, rows, name, sizes), strict=True):
-            table.add_row(row.label, *(f"[bold]{text}[/]" if best else text for text, best in cells))
-        found.append(table)
+        cells = _cells(comparison, rows, name, sizes)
+        widths = [max(len(f"{size}"), *(len(row[n][0]) for row in cells)) for n, size in enumerate(sizes)]
+        labels = max(len("encoding"), *(len(row.label) for row in rows))
+        for part in _fitting(widths, width - labels - BORDER - 1):
+            table = Table("encoding", title=f"{name}, trained at {trained}")
+            for size in sizes[part]:
+                table.add_column(f"{size}", justify="right", no_wrap=True)
+            for row, texts in zip(rows, cells, strict=True):
+                table.add_row(row.label, *(f"[bold]{text}[/]" if best else text for text, best in texts[part]))
+            found.append(table)
     return found
+
+
+def _fitting(widths: Sequence[int], room: int) -> list[slice]:
+    """Return consecutive parts of columns of these widths, each of at least one column and within the room."""
+    starts, used = [0], 0
+    for n, width in enumerate(widths):
+        if n > starts[-1] and used + width + BORDER > room:
+            starts.append(n)
+            used = 0
+        used += width + BORDER
+    return [slice(*ends) for ends in zip(starts, [*starts[1:], len(widths)], strict=True)]
 
 
 def markdown(comparison: Comparison, rows: Sequence[Row], trained: int, notes: Sequence[str]) -> str:
