@@ -67,35 +67,19 @@ def interpolate_encoding(
         table = table_of_offsets(distance, *split_params(params), dims.heads, extent)
         return {**params, "heads": {**params.get("heads", {}), TABLE: table}}
 
-    def on_tokens(hook: Callable) -> Callable:
-        return lambda params, x, positions: hook(_own(params), x, _scaled(params, positions))
-
-    def on_pairs(hook: Callable) -> Callable:
-        def scaled(params: Params, *operands: Array) -> Array:
-            *others, q_positions, k_positions = operands
-            return hook(_own(params), *others, _scaled(params, q_positions), _scaled(params, k_positions))
-
-        return scaled
-
-    def on_distances(hook: Callable) -> Callable:
-        evaluated = lambda params, relative: hook(_own(params), _scaled(params, relative))
-        if not encoding.tabulate:
-            return evaluated
-        return lambda params, relative: look_up_within(TABLE, relative, lambda p: evaluated(p, relative), params)
-
     wrap = lambda way, hook: None if hook is None else way(hook)
-    distance = wrap(on_distances, encoding.distance_bias)
-    interpolated = lambda band: band._replace(rotate=on_tokens(band.rotate), rotate_keys=on_tokens(band.rotate_keys))
+    distance = wrap(_on_tabulated_distances if encoding.tabulate else _on_distances, encoding.distance_bias)
+    on_band = lambda band: band._replace(rotate=_on_tokens(band.rotate), rotate_keys=_on_tokens(band.rotate_keys))
     return encoding._replace(
         adapt=adapt,
-        embed=wrap(on_tokens, encoding.embed),
-        rotate=wrap(on_tokens, encoding.rotate),
-        rotate_keys=wrap(on_tokens, encoding.rotate_keys),
-        bias=wrap(on_pairs, encoding.bias) if distance is None else from_distance(distance),
-        relative_values=wrap(on_pairs, encoding.relative_values),
+        embed=wrap(_on_tokens, encoding.embed),
+        rotate=wrap(_on_tokens, encoding.rotate),
+        rotate_keys=wrap(_on_tokens, encoding.rotate_keys),
+        bias=wrap(_on_pairs, encoding.bias) if distance is None else from_distance(distance),
+        relative_values=wrap(_on_pairs, encoding.relative_values),
         distance_bias=distance,
         relative_keys=None,
-        bands=tuple(map(interpolated, encoding.bands)),
+        bands=tuple(map(on_band, encoding.bands)),
         unplaced_bias=_unplaced_bias(encoding) if proportional and dims.axes > 1 else encoding.unplaced_bias,
     )
 
@@ -121,6 +105,32 @@ def pi(*, proportional: bool = True, stretch: bool = False) -> Extension:
         number of patches that a key stands for.
     """
     return extension("pi", "encoding", interpolate_encoding, {"proportional": proportional, "stretch": stretch})
+
+
+def _on_tokens(hook: Callable) -> Callable:
+    """Return a hook of tokens at scaled positions."""
+    return lambda params, x, positions: hook(_own(params), x, _scaled(params, positions))
+
+
+def _on_pairs(hook: Callable) -> Callable:
+    """Return a hook of queries and keys, whose last operands are their positions, at scaled positions."""
+
+    def scaled(params: Params, *operands: Array) -> Array:
+        *others, q_positions, k_positions = operands
+        return hook(_own(params), *others, _scaled(params, q_positions), _scaled(params, k_positions))
+
+    return scaled
+
+
+def _on_distances(hook: Callable) -> Callable:
+    """Return a hook of relative positions at scaled ones."""
+    return lambda params, relative: hook(_own(params), _scaled(params, relative))
+
+
+def _on_tabulated_distances(hook: Callable) -> Callable:
+    """Return the same hook, which reads the table of the current grid if `adapt` made one."""
+    evaluated = _on_distances(hook)
+    return lambda params, relative: look_up_within(TABLE, relative, lambda p: evaluated(p, relative), params)
 
 
 def _unplaced_bias(encoding: Encoding) -> Callable[[Params], Array]:

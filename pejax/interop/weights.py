@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from pejax._ops.checks import check_choice
 from pejax.interop.extended_config import extended_config
-from pejax.interop.files import FLOATS, write_folder
+from pejax.interop.files import FLOATS, Reader, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
 from pejax.interop.picture_slots import without_row
 from pejax.interop.records import Model, each_stack, stacks
@@ -77,9 +77,6 @@ def load(
     if source.head_copy is not None and not same_bytes(read(source.head_copy, ()), read(table_name(source), ())):
         source = untied(source)
     check_values(source, read)
-    carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
-    carried |= {one.tensor: np.array(read(one.tensor, one.before)) for one in skipped_rows(source)}
-    carried |= {one.tensor: np.array(read(one.tensor, ())) for one in tokens_with_rows(source)}
     record = source.record if extend is None else each_stack(source.record, lambda stack: _extended(stack, extend))
     record = each_stack(record, lambda stack: replace(stack, dtype=dtype))
     graph, state = nnx.split(empty_model(record))
@@ -95,7 +92,14 @@ def load(
         everything = (slice(None),) * len(shape)
         array = on_devices(shape, placed[name], values) if placed else jnp.asarray(values(everything))
         flat.append((name, variable.replace(array)))
-    return nnx.merge(graph, nnx.from_flat_state(flat)), replace(source, carried=carried)
+    return nnx.merge(graph, nnx.from_flat_state(flat)), replace(source, carried=_carried(source, read))
+
+
+def _carried(source: Source, read: Reader) -> dict[str, np.ndarray]:
+    """Return the values of what the model does not compute with."""
+    carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
+    carried |= {one.tensor: np.array(read(one.tensor, one.before)) for one in skipped_rows(source)}
+    return carried | {one.tensor: np.array(read(one.tensor, ())) for one in tokens_with_rows(source)}
 
 
 def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str], source: Source) -> None:
