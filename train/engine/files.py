@@ -1,9 +1,88 @@
-"""The files of a run folder: atomic writes, and a lock so that only one run at a time writes to it."""
+"""The files of a run folder: safe reads, atomic writes, and a lock so that only one run at a time writes to it."""
 
 import fcntl
+import json
 import os
 import socket
+import stat
 from pathlib import Path
+from typing import Any
+
+LARGEST = 64 * 2**20
+"""Bytes of the largest file of a run folder that is read as text."""
+
+DEEPEST = 40
+"""Most levels of nesting in a JSON file of a run folder."""
+
+NOT_FILES = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+
+
+def read_text(path: Path, most: int = LARGEST) -> str:
+    """Read a UTF-8 text file of a run folder, which may come from somebody else.
+
+    Links are refused, so that nothing outside of the folder is read; so are pipes and devices, which may never end.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no regular file, larger than `most` bytes, or not UTF-8. The message quotes nothing of it.
+    """
+    kind = stat.S_IFMT(os.lstat(path).st_mode)
+    if kind != stat.S_IFREG:
+        raise ValueError(f"{path} must be a regular file, got {NOT_FILES.get(kind, 'a device')}")
+    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(opened, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{path} must have at most {most:,} bytes, got {os.stat(path).st_size:,}")
+    try:
+        return content.decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as wrong:
+        raise ValueError(f"{path} must be UTF-8, got another byte at {wrong.start}") from None
+
+
+def parse_object(text: str, what: str) -> dict[str, Any]:
+    """Parse a JSON object that may come from somebody else: numbers of at most 64 bits, and plain Unicode texts.
+
+    Args:
+        text: the JSON.
+        what: names it in the message.
+
+    Raises:
+        ValueError: it is no such object. The message quotes nothing of it.
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{what} must be nested at most {DEEPEST} deep") from None
+    except ValueError as broken:
+        raise ValueError(f"{what} must be JSON: {broken}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{what} must hold an object, got a {type(found).__name__}")
+    _require_plain(found, what)
+    return found
+
+
+def _require_plain(value: Any, what: str, depth: int = 0) -> None:
+    """Check the numbers, texts and nesting of parsed JSON."""
+    if depth > DEEPEST:
+        raise ValueError(f"{what} must be nested at most {DEEPEST} deep")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{what} must hold integers of at most 64 bits, got a larger one")
+    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ValueError(f"{what} must hold Unicode texts, got half of a surrogate pair")
+    children = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for child in children:
+        _require_plain(child, what, depth + 1)
+
+
+def read_object(path: Path, most: int = LARGEST) -> dict[str, Any]:
+    """Read a JSON object from a file of a run folder.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: what `read_text` and `parse_object` refuse.
+    """
+    return parse_object(read_text(path, most), f"{path}")
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -14,7 +93,7 @@ def write_atomic(path: Path, text: str) -> None:
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text)
+        beside.write_text(text, encoding="utf-8")
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
