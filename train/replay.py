@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from rich.console import Console
 
 from train.devices.mesh import make_mesh, put_batch, training_execution
 from train.engine import failed_step
@@ -30,6 +29,7 @@ from train.engine.optimizers import make_optimizer
 from train.engine.parser import Parser
 from train.engine.stopping import friendly
 from train.engine.task import recipe
+from train.engine.terminal import user_console
 from train.evaluate import program
 
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "folder", type=Path, metavar="RUN_DIR/offending-STEP", help="folder of the step that halted a run"
     )
-    console = Console(soft_wrap=True, highlight=False)
+    console = user_console()
     with friendly(ValueError, TypeError, OSError, CheckpointError):
         folder = parser.parse_args(argv).folder
         step, was, batch = failed_step.read(folder)

@@ -56,7 +56,8 @@ class Report:
             # An unbounded queue: with a bound, writing would wait forever for a thread that a full disk has ended.
             self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, max_queue=0)
         self.steps, self.unit, self.console, self.peak_seconds = steps, unit, console, peak_seconds
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        text = TextColumn("{task.description}", markup=False)
+        columns = (BarColumn(), MofNCompleteColumn(), text, TimeRemainingColumn())
         self.progress = Progress(TextColumn("training"), *columns, console=console, disable=not console.is_terminal)
         self.task = self.progress.add_task("compiling the first step", total=steps, completed=step)
         self.first = self.last = step
@@ -131,7 +132,8 @@ class Evaluating:
     """
 
     def __init__(self, console: Console, total: float) -> None:
-        columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        text = TextColumn("{task.description}", markup=False)
+        columns = (BarColumn(), TaskProgressColumn(), text, TimeRemainingColumn())
         self.progress = Progress(
             TextColumn("evaluating"), *columns, console=console, transient=True, disable=not console.is_terminal
         )

@@ -32,6 +32,7 @@ from train.engine.files import lock_folder, write_atomic
 from train.engine.progress import Evaluating
 from train.engine.stopping import friendly, stoppable
 from train.engine.task import refusal
+from train.engine.terminal import user_console
 from train.extend.options import ExtendOptions, read_options
 from train.extend.passkey import Question, questions
 from train.extend.results import Measured, add, draw, markdown, measured, open_folder, ordered, table
@@ -73,7 +74,7 @@ class Plan(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = user_console()
     with friendly(ValueError, TypeError, OSError):
         options = read_options(argv)
         with stoppable(lambda: "what was measured is saved: run the same command again"):

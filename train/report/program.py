@@ -20,6 +20,7 @@ from rich.console import Console
 
 from train.engine.parser import Parser
 from train.engine.stopping import friendly, stoppable
+from train.engine.terminal import user_console
 from train.report.blocks import Plot, plots
 from train.report.collect import Run, collect
 from train.report.content import Material, document
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="do not read checkpoints: no entropy per head, and no learned parameters before and after",
     )  # fmt: skip
     arguments = parser.parse_args(argv)
-    console = Console(soft_wrap=True, highlight=False)
+    console = user_console()
     again = "no file of the report was changed half-way: run the same command again"
     with stoppable(lambda: again), friendly(ValueError, OSError):
         return report(arguments.folders, checked(arguments.out), not arguments.no_probes, console)
