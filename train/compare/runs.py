@@ -125,7 +125,7 @@ def outcome(run: Run) -> Outcome | None:
     if not path.is_file():
         return None
     try:
-        return Outcome(**json.loads(path.read_text()))
+        return Outcome(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as wrong:
         raise ValueError(f"{OUTCOME} must be written by train.compare, got {path}: {wrong}") from None
 

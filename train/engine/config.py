@@ -237,7 +237,7 @@ def _stored(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"a run folder holds config.json, got {folder} without one")
     try:
-        stored = json.loads(path.read_text())
+        stored = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as broken:  # no JSON, or no UTF-8
         raise ValueError(f"config.json must be JSON, got {path}: {broken}") from None
     if not isinstance(stored, dict):

@@ -70,7 +70,7 @@ def read(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
         kinds = {"versions": dict, "devices": str, "parameters": int, "flops": int, "peak_bytes": int, "peak_of": str}
         odd = [name for name, kind in kinds.items() if not isinstance(found.get(name, kind()), kind)]
         odd += [name for name, number in found["versions"].items() if not isinstance(number, str)]

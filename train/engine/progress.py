@@ -117,7 +117,7 @@ class Report:
                 f"{self.path.parent / 'tensorboard'} can no longer be written: see the error of its writer above"
             )
         line = {"step": step, **values}
-        with self.path.open("a") as lines:
+        with self.path.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(line) + "\n")
         for name, value in line.items():
             self.board.add_scalar(f"train/{name}", value, step)
@@ -160,7 +160,7 @@ class Evaluating:
 
 def complete_lines(path: Path) -> list[str]:
     """Return the complete lines of a metrics file; none if there is no file."""
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     return [line for line in lines if line.startswith("{") and line.endswith("}")]
 
 

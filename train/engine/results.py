@@ -109,7 +109,7 @@ def load(kind: type[Kind], row: Any, path: Path, nested: Callable[..., Any] = di
         return nested(**value) if isinstance(value, dict) else value
 
     try:
-        stored = json.loads(path.read_text())
+        stored = json.loads(path.read_text(encoding="utf-8"))
         rows = [{name: read(one[name]) for name in row._fields if name in one} for one in stored["rows"]]
         found = kind(**{**stored, "rows": tuple(row(**values) for values in rows)})
         if not found.rows:

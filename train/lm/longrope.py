@@ -119,7 +119,7 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
         )
     numbers = ", ".join(f"{value:.4f}" for value in np.asarray(found.factors))
     path = folder / f"longrope-{length}.txt"
-    path.write_text(f"longrope(factor={length / config.length}, long_factors=({numbers},))\n")
+    path.write_text(f"longrope(factor={length / config.length}, long_factors=({numbers},))\n", encoding="utf-8")
     console.print(f"factors {numbers}")
     console.print(f'wrote {path}; try: python -m train.evaluate {folder} --extend="$(cat {path})"')
 

@@ -250,7 +250,7 @@ def unfinished(folder: Path) -> str:
 def _outcome(folder: Path) -> dict[str, Any]:
     """Return how `train.compare` says that a run ended; nothing where it says nothing, or nothing readable."""
     try:
-        ended = json.loads((folder / OUTCOME).read_text())
+        ended = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError, ValueError):
         return {}
     return ended if isinstance(ended, dict) and isinstance(ended.get("refused", {}), dict) else {}
@@ -259,7 +259,7 @@ def _outcome(folder: Path) -> dict[str, Any]:
 def _read_lines(folder: Path, found: Found) -> None:
     """Read the lines of a comparison whose run folders are not there."""
     path = folder / LINES
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         place = f"{path}, line {number}"
         try:
             one = _line(json.loads(line))

@@ -129,7 +129,7 @@ def _keep(folder: Path, probe: Probe, console: Console) -> None:
 def read_probe(folder: Path, step: int) -> Probe | None:
     """Return the probe of a run folder, or None where there is none of this step and format."""
     try:
-        stored = json.loads((folder / FILE).read_text())
+        stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
         if stored.pop("format") != FORMAT or stored["step"] != step:
             return None
         listed: list[dict[str, Any]] = stored.pop("learned")

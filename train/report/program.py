@@ -92,8 +92,8 @@ def report(folders: Sequence[Path], out: Path, probing: bool, console: Console) 
             drawn = [_renamed(plot, out.stem) for plot in drawn]
             for plot in drawn:
                 _write(out.with_name(f"{plot.name}.png"), lambda path, plot=plot: draw(plot, path))
-            _write(out.with_suffix(".md"), lambda path: path.write_text(markdown(content, out.stem)))
-            _write(out, lambda path: path.write_text(page(content)))
+            _write(out.with_suffix(".md"), lambda path: path.write_text(markdown(content, out.stem), encoding="utf-8"))
+            _write(out, lambda path: path.write_text(page(content), encoding="utf-8"))
         except OSError as refused:
             raise ValueError(f"out must be where files can be written, got {out}: {refused.strerror}") from None
     for one in left:
