@@ -6,7 +6,7 @@ On the same devices the loss is equal to that of the run, bit by bit. The exit s
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.devices.cpu import prepare_cpu
+    from train.devices.cpu import finish, prepare_cpu
 
     prepare_cpu()
 
@@ -27,7 +27,7 @@ from train.engine.config import load_config, program_of
 from train.engine.loop import init_state, make_step, state_shardings, step_key
 from train.engine.optimizers import make_optimizer
 from train.engine.parser import Parser
-from train.engine.stopping import friendly
+from train.engine.stopping import friendly, stoppable
 from train.engine.task import recipe
 from train.engine.terminal import user_console
 from train.evaluate import program
@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "folder", type=Path, metavar="RUN_DIR/offending-STEP", help="folder of the step that halted a run"
     )
     console = user_console()
-    with friendly(ValueError, TypeError, OSError, CheckpointError):
+    again = "nothing was changed: run the same command again"
+    with stoppable(lambda: again), friendly(ValueError, TypeError, OSError, CheckpointError):
         folder = parser.parse_args(argv).folder
         step, was, batch = failed_step.read(folder)
         now, odd = replay(folder, batch)
@@ -103,4 +104,4 @@ def replay(folder: Path, batch: Any) -> tuple[float, list[tuple[str, int, int]]]
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    finish(main)
