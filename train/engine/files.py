@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +104,11 @@ def lock_folder(folder: Path) -> None:
     """Lock a run folder for this process until the process ends.
 
     Raises:
-        ValueError: another process has locked it.
+        ValueError: another process has locked it, or its name cannot be that of a checkpoint, which is no bytes.
     """
+    if any("\ud800" <= letter <= "\udfff" for letter in str(folder.absolute())):
+        encoding = sys.getfilesystemencoding()
+        raise ValueError(f"out must be a path in the encoding of this locale, {encoding}, got {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)  # stays open: closing it releases the lock
     try:
