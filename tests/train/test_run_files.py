@@ -62,7 +62,8 @@ def test_json_beyond_what_a_run_writes_is_refused_without_quoting_it(text, messa
     assert len(str(refused.value)) < 200
 
 
-def test_a_folder_whose_name_is_only_bytes_is_refused_before_it_is_made(tmp_path):
-    with pytest.raises(ValueError, match="out must be a path in the encoding of this locale, utf-8, got "):
-        lock_folder(tmp_path / os.fsdecode(b"run-\xff"))
+@pytest.mark.parametrize("name", [os.fsdecode(b"run-\xff"), "run\\0"])
+def test_a_folder_that_checkpoints_could_not_be_read_from_is_refused_before_it_is_made(name, tmp_path):
+    with pytest.raises(ValueError, match="out must be a path in this locale's encoding, utf-8, without a backslash"):
+        lock_folder(tmp_path / name)
     assert not list(tmp_path.iterdir())

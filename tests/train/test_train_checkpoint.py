@@ -62,6 +62,15 @@ def test_the_newest_comes_back(saved):
     assert seen == [{"lr": 2}]
 
 
+@pytest.mark.parametrize("name", ["sweep[lr=a]", "a[b/c]*?", "100% é # ~ {x} \x1b"])
+def test_a_folder_may_have_any_name(name, tmp_path):
+    """Orbax takes brackets for a pattern: what it wrote in such a folder could not be read again."""
+    checkpoints = Checkpoints(tmp_path / name)
+    save(checkpoints, 1)
+    checkpoints.close()
+    assert reopened(tmp_path / name) == (1, [])
+
+
 def test_arrays_that_do_not_match_the_digest_are_passed_over(saved):
     seal = saved / "checkpoints" / "2" / "seal" / "metadata"
     content = json.loads(seal.read_text())

@@ -20,6 +20,7 @@ from orbax.checkpoint.args import Composite, JsonRestore, JsonSave, StandardRest
 
 from train.devices.hosts import agreed, first, lost, of_first
 from train.engine.digest import digests
+from train.engine.literal_path import LiteralPath
 
 FORMAT = 4
 """Version of the checkpoint format; checkpoints of another version are refused."""
@@ -48,7 +49,7 @@ class Checkpoints:
         writing = ocp.CheckpointManagerOptions(max_to_keep=KEPT, cleanup_tmp_directories=True)
         options = ocp.CheckpointManagerOptions(read_only=True, create=False) if reading else writing
         try:
-            self.manager = ocp.CheckpointManager(self.folder, options=options)
+            self.manager = ocp.CheckpointManager(LiteralPath(self.folder), options=options)
         except OSError as refused:
             raise CheckpointError(f"cannot keep checkpoints in {self.folder}: {first_line(refused)}") from None
 

@@ -104,11 +104,12 @@ def lock_folder(folder: Path) -> None:
     """Lock a run folder for this process until the process ends.
 
     Raises:
-        ValueError: another process has locked it, or its name cannot be that of a checkpoint, which is no bytes.
+        ValueError: another process has locked it, or checkpoints in it could not be read again.
     """
-    if any("\ud800" <= letter <= "\udfff" for letter in str(folder.absolute())):
+    path = str(folder.absolute())
+    if "\\" in path or any("\ud800" <= letter <= "\udfff" for letter in path):
         encoding = sys.getfilesystemencoding()
-        raise ValueError(f"out must be a path in the encoding of this locale, {encoding}, got {folder}")
+        raise ValueError(f"out must be a path in this locale's encoding, {encoding}, without a backslash, got {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)  # stays open: closing it releases the lock
     try:
