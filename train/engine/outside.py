@@ -3,12 +3,53 @@
 A run folder may come from somebody else, and its config.json may name any file of the user's.
 """
 
+import ast
+import re
 import shlex
 from collections.abc import Collection
 from pathlib import Path
 
-from train.data.spec import named_paths
+from pejax._make import expression
 from train.engine.config import RunConfig
+
+NO_PATHS = ("key", "on_error", "separator", "test")
+"""Arguments of data whose texts name no file."""
+
+TOKENIZERS = r"bytes|bpe\(.*\)"
+"""Tokenizers that are no file."""
+
+
+def named_paths(data: str) -> tuple[str, ...]:
+    """Return the files, folders and prepared data that the spec of data names; none if they are embedded.
+
+    A text that is not known to be something else counts as a path: nothing is opened by mistake.
+
+    Examples:
+        >>> named_paths("fashion(full=True)"), named_paths("copy,reverse")
+        ((), ())
+        >>> named_paths("jsonl:notes.jsonl"), named_paths("shakespeare(tokenizer='a.json')")
+        (('notes.jsonl',), ('a.json',))
+    """
+    if re.fullmatch(r"\s*\w+(\s*,\s*\w+)*\s*", data):  # names without arguments; of tasks, several
+        return ()
+    name, colon, value = data.partition(":")
+    if colon and name.isidentifier():
+        return (value,)
+    try:
+        call = expression(data, "data")
+    except ValueError:
+        return (data,)
+    if not isinstance(call, ast.Call) or call.args:
+        return (data,)
+    return tuple(path for word in call.keywords for path in _paths(word))
+
+
+def _paths(word: ast.keyword) -> list[str]:
+    """Return the paths that one argument of a spec names."""
+    if word.arg in NO_PATHS:
+        return []
+    texts = [one.value for one in ast.walk(word.value) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return [text for text in texts if word.arg != "tokenizer" or not re.fullmatch(TOKENIZERS, text)]
 
 
 def missing_options(config: RunConfig, data: Collection[str], model: str = "") -> str:
