@@ -13,7 +13,7 @@ from pejax.models.execution import REMAT
 from pejax.models.periods import encoding_specs
 from train.devices.hosts import parse_hosts
 from train.devices.mesh import parse_mesh
-from train.engine.files import write_atomic
+from train.engine.files import read_object, write_atomic
 from train.engine.metrics import parse_profile
 from train.engine.parser import Parser
 
@@ -24,6 +24,9 @@ RUN_FIELDS = (
 """Fields of every program that may change when a run is resumed or evaluated."""
 
 OPTIMIZERS = ("adamw", "lamb")
+
+LARGEST_CONFIG = 2**20
+"""Most bytes of a config.json."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,15 +236,10 @@ def program_of(folder: Path) -> str:
 
 
 def _stored(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ValueError(f"a run folder holds config.json, got {folder} without one")
     try:
-        stored = json.loads(path.read_text())
-    except ValueError as broken:  # no JSON, or no UTF-8
-        raise ValueError(f"config.json must be JSON, got {path}: {broken}") from None
-    if not isinstance(stored, dict):
-        raise ValueError(f"config.json must hold an object, got {path} with a {type(stored).__name__}")
+        stored = read_object(folder / "config.json", LARGEST_CONFIG)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"a run folder holds config.json, got {folder} without one") from None
     return {"program": "vit", **stored}  # the first runs, all of train.vit, did not store it
 
 

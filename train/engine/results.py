@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from train.engine.files import write_atomic
+from train.engine.files import read_object, write_atomic
 
 Z95 = 1.959963984540054
 """Two-sided 95 % quantile of the standard normal."""
@@ -109,7 +109,7 @@ def load(kind: type[Kind], row: Any, path: Path, nested: Callable[..., Any] = di
         return nested(**value) if isinstance(value, dict) else value
 
     try:
-        stored = json.loads(path.read_text())
+        stored = read_object(path)
         rows = [{name: read(one[name]) for name in row._fields if name in one} for one in stored["rows"]]
         found = kind(**{**stored, "rows": tuple(row(**values) for values in rows)})
         if not found.rows:
