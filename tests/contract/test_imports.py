@@ -18,6 +18,7 @@ CORE = {"jax", "jaxlib", "numpy", "jaxtyping", "chex"}
 MAY_IMPORT = {
     "_ops": set(),
     "_params": set(),
+    "_text": set(),
     "_dims": set(),
     "_encoding": {"_dims", "_ops", "_params"},
     "_positions": {"_dims", "_encoding", "_ops"},
@@ -32,10 +33,10 @@ MAY_IMPORT = {
     "testing": {"_dims", "_encoding", "_probe"},
     "_attention": {"_dims", "_encoding", "_ops", "_positions"},
     "models": {"_attention", "_dims", "_encoding", "_extensions", "_make", "_ops", "_positions"},
-    "interop": {"_make", "_ops", "models"},
+    "interop": {"_make", "_ops", "_text", "models"},
     "_visualize": {
         *("_attention", "_dims", "_encoding", "_encodings", "_extensions", "_make", "_ops", "_positions"),
-        *("encodings", "extensions"),
+        *("_text", "encodings", "extensions"),
     },
     "visualize": {"_visualize"},
 }
