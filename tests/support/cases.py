@@ -97,7 +97,7 @@ class Args(NamedTuple):
 
 def normal(*shape: int, seed: int = 0) -> jax.Array:
     """Draw standard normal numbers."""
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 def draw(case: Case, *shape: int, reach: int = 2) -> jax.Array:
