@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow
 
 from pejax import Dims, TokenPositions, adapt, attention_fn, dot_product_attention, make_encoding
 from pejax._attention.core.hooks import attention_hooks
@@ -39,7 +40,7 @@ def test_it_takes_by_name_every_argument_that_flax_has():
     assert set(inspect.signature(nnx.dot_product_attention).parameters) - {"promote_dtype"} <= ours
 
 
-@pytest.mark.parametrize("lead", [(2, 1), (2, 2), (1, 1)])
+@pytest.mark.parametrize("lead", [(2, 1), slow((2, 2)), slow((1, 1))])
 def test_a_mask_is_honoured(lead):
     mask = jnp.asarray(np.random.default_rng(1).random((*lead, 6, 6)) < 0.6).at[..., 0].set(True)
     want = nn.MultiHeadDotProductAttention(num_heads=2).apply(drawn(), X, mask=mask)
@@ -91,7 +92,7 @@ def test_cross_attention_and_cached_decoding_bind_their_own_positions():
         np.testing.assert_allclose(out[:, 0], whole[:, i], atol=1e-6)
 
 
-@pytest.mark.parametrize("spec", ["t5", "rope_mixed(axes=2)", "shaw"])
+@pytest.mark.parametrize("spec", ["t5", slow("rope_mixed(axes=2)"), slow("shaw")])
 def test_learned_parameters_train(spec):
     name, axes = spec.split("(")[0], 2 if "axes" in spec else 1
     dims = Dims(heads=2, head_dim=4, axes=axes, extent=6 if axes == 1 else (2, 3))

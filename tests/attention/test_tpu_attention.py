@@ -136,6 +136,7 @@ def test_the_kernels_are_the_reference_in_value_and_every_gradient(name):
             assert (np.asarray(output)[np.isneginf(lse)] == 0).all()
 
 
+@pytest.mark.slow
 def test_bfloat16_is_float32_but_for_the_rounding_of_its_operands():
     rng = np.random.default_rng(1)
     q, k, v = (jnp.asarray(rng.normal(size=(1, 20, 2, D)), jnp.bfloat16) for _ in range(3))

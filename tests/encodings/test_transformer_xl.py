@@ -188,6 +188,7 @@ def test_vectors_of_the_wrong_shape_are_refused():
         dot_product_attention(q, q, q, positions=jnp.arange(32), hooks=hooks, implementation="cpu")
 
 
+@pytest.mark.slow
 def test_memory_is_linear_in_the_length_with_vectors():
     encoding = make_encoding("transformer_xl", Dims(heads=1, head_dim=8))
     params = encoding.init_layer(jax.random.key(0))

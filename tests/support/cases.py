@@ -45,6 +45,11 @@ def mostly_slow(values: Iterable[Any], quick: Sequence[Any] = EACH_KIND) -> list
     return [pytest.param(value, marks=() if value in quick else pytest.mark.slow) for value in values]
 
 
+def slow(*values: Any) -> Any:
+    """Return the values of one run of a test, for `-m slow`: `["cpu", slow("blockwise")]`."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @dataclass(frozen=True)
 class Case:
     """An encoding made for some dims, and parameters of one layer of it."""
