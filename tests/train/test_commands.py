@@ -153,6 +153,7 @@ def test_a_step_that_broke_is_computed_again(tmp_path):
     assert "the same as" in said("train.replay", place)
 
 
+@pytest.mark.slow
 def test_a_plan_is_made():
     out = said("train.plan", "lm", "--preset=gpt2_small", "--batch=64", "--topology=h100:8")
     assert "h100" in out

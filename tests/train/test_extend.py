@@ -182,6 +182,7 @@ def test_a_head_that_is_no_product_is_read_in_chunks(tmp_path, monkeypatch):
         np.testing.assert_allclose(loaded.losses(loaded.loaded, ids), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_command_ends(model, text, tmp_path):
     words = [
         f"--model={model}", f"--data=file:{text}", *TOLD[:1], "--passkey=0", "--extend=none", "--lengths", "32",
