@@ -114,6 +114,7 @@ def test_a_report_reads_the_weights_of_a_run(images, tmp_path):
     assert "Published results beside ours" in text
 
 
+@pytest.mark.slow
 def test_text_is_trained_on(text):
     lengths = [row["length"] for row in json.loads((text / "results.json").read_text())["rows"]]
     assert lengths == [64, 128, 256]
