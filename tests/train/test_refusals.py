@@ -13,7 +13,7 @@ import pytest
 
 from train import evaluate
 from train.devices import memory as room
-from train.engine.config import from_dict
+from train.engine.stored_config import from_dict
 from train.lm import program as lm
 from train.plan import program as plan
 from train.seq2seq import program as seq2seq
@@ -104,7 +104,10 @@ def test_results_of_no_utf8_are_named(tmp_path, capsys):
     folder = run(tmp_path / "run")
     (folder / "results.json").write_bytes(b"\xff")
     error = refused(capsys, ["evaluate", "--compare", str(folder), f"--to={tmp_path}/to/both"])
-    assert f"results must come from an evaluation, got {folder / 'results.json'}: 'utf-8'" in error
+    assert (
+        f"results must come from an evaluation, got {folder / 'results.json'}: {folder / 'results.json'} must be UTF-8"
+        in error
+    )
 
 
 def test_a_folder_without_results_is_named(tmp_path, capsys):

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from train.compare.runs import OUTCOME, folder_name
 from train.compare.table import Scores
 from train.engine import environment
-from train.engine.config import RunConfig, load_config, program_of
+from train.engine.config import RunConfig
 from train.engine.progress import read_metrics
 from train.engine.results import Evaluation
+from train.engine.stored_config import load_config, program_of
 from train.evaluate import PROGRAMS, program
 
 FOREIGN = 20
