@@ -2,6 +2,7 @@
 
     python -m train.evaluate runs/rope_mixed-fashion-0                  evaluates the newest checkpoint again
     python -m train.evaluate runs/rope_mixed-fashion-0 --extend=pi      with positions interpolated
+    python -m train.evaluate runs/rope-notes-0 --data=file:notes.txt    trained on files, which must be named here, too
     python -m train.evaluate --compare runs/* --to=comparison           one table and one figure of all results
 
 Files are written into the run folder, those of `--compare` to `--to`.
@@ -25,6 +26,7 @@ from rich.console import Console
 from train.devices.mesh import make_mesh
 from train.engine.checkpoint import written_steps
 from train.engine.files import read_text
+from train.engine.outside import require_named
 from train.engine.parser import Parser
 from train.engine.results import results_stem
 from train.engine.session import publish, restore_params
@@ -38,6 +40,9 @@ TRAINERS = ("vit", "lm", "seq2seq")
 PROGRAMS = (*TRAINERS, "tune")
 """Packages whose module `program` has a `PROGRAM`; they are imported only when needed."""
 
+OF_COMMAND = ("data", "model", "to")
+"""Options that are no settings of an evaluation."""
+
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateOptions:
@@ -47,6 +52,8 @@ class EvaluateOptions:
     eval_sizes: tuple[int, ...] = ()  # image sides in pixels (vit); empty = those of the run
     eval_lengths: tuple[int, ...] = ()  # lengths in tokens (lm, seq2seq); empty = those of the run
     eval_limit: int = -1  # number of test examples (lm: windows); 0 = all, -1 = as in the run's own evaluation
+    data: str = ""  # data of the run, needed where it is in files: a run folder alone makes no file be opened
+    model: str = ""  # model of a run of train.tune, needed for the same reason
     to: str = ""  # with --compare: the files to write, without .md and .png; empty = comparison
 
 
@@ -90,13 +97,15 @@ def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> bo
         Whether it is the newest of all; if not, that is said in one line.
 
     Raises:
-        ValueError: an option that this program does not have, or that does not fit the run.
+        ValueError: an option that this program does not have, or that does not fit the run, or files that the run names
+            and the options do not.
     """
     made_by = program(program_of(folder))
     if options.eval_limit < -1:
         raise ValueError(f"eval_limit must be at least -1, got {options.eval_limit}")
     config = load_config(made_by.config, folder)
-    given = {name: value for name, value in dataclasses.asdict(options).items() if value and name != "to"}
+    require_named(config, folder, options.data, options.model)
+    given = {name: value for name, value in dataclasses.asdict(options).items() if value and name not in OF_COMMAND}
     changes = {**given, "eval_limit": config.eval_limit if options.eval_limit < 0 else options.eval_limit}
     for name in changes:
         if name not in made_by.config.run_fields:
@@ -121,7 +130,7 @@ def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
         ValueError: a folder without results, runs that are not comparable, an option of evaluations, or a path that
             cannot be written.
     """
-    for name in ("eval_sizes", "eval_lengths", "eval_limit"):
+    for name in ("eval_sizes", "eval_lengths", "eval_limit", "data", "model"):
         if getattr(options, name) != getattr(EvaluateOptions, name):
             raise ValueError(f"{name} must be given without --compare, got {getattr(options, name)!r} with it")
     to = Path(options.to or "comparison")

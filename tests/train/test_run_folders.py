@@ -18,6 +18,7 @@ from train.engine import session
 from train.engine.checkpoint import written_steps
 from train.engine.run_files import own_files
 from train.engine.stored_config import digest_of, is_run, load_config, save_config
+from train.report.collect import collect
 from train.vit.config import Config as VitConfig
 from train.vit.results import ResolutionResults, ResolutionRow, load_results
 
@@ -239,6 +240,17 @@ def evaluated(folder: Path, **changed: object) -> Path:
     found = ResolutionResults("rope", "fashion", 28, 120, "none", "note", rows, 120, digest_of(folder))
     dataclasses.replace(found, **changed).save(folder)
     return folder / "results.json"
+
+
+def test_a_report_leaves_out_results_of_a_step_before_the_last(tmp_path):
+    folder = evaluated(tmp_path / "run").parent
+    row = (ResolutionRow(28, 49, 10, 100),)
+    ResolutionResults("rope", "fashion", 28, 90, "none", "note", row, 120, digest_of(folder)).save(folder)
+    found = collect([tmp_path])
+    assert [[one.scores["top-1, %"][28] for one in run.scored] for run in found.runs] == [[80.0]]
+    (left,) = found.left
+    assert left.what == f"{folder / 'results-step90.json'}"
+    assert left.why == "measured at step 90, before the end of training at step 120"
 
 
 @pytest.mark.parametrize(

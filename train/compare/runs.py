@@ -181,7 +181,9 @@ def execute(comparison: Comparison, run: Run, launch: Callable[[list[str], Path]
         _write(run, found)
     for extend in run.extensions if found.status == "done" else ():
         if not evaluated(run, extend, found):
-            status, error = launch(["-m", "train.evaluate", str(run.folder), f"--extend={extend}"], run.log)
+            data = comparison.config(run.candidate, run.seed, run.folder, run.validation).data  # may be in files
+            command = ["-m", "train.evaluate", str(run.folder), f"--extend={extend}", f"--data={data}"]
+            status, error = launch(command, run.log)
             if status and _status(run, status) == "stopped":
                 break
             if status:

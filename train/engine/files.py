@@ -33,7 +33,7 @@ def read_text(path: Path, most: int = LARGEST) -> str:
         raise ValueError(f"{path} must be a regular file, got {NOT_FILES.get(kind, 'a device')}")
     opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(opened, "rb") as file:
-        content = file.read(most + 1)
+        content = file.read(min(most, os.fstat(opened).st_size) + 1)  # `read` reserves what it is asked for
     if len(content) > most:
         raise ValueError(f"{path} must have at most {most:,} bytes, got {os.stat(path).st_size:,}")
     try:

@@ -21,6 +21,9 @@ from train.engine.files import read_object, write_atomic
 FILE = "config.json"
 """Its name in a run folder."""
 
+LARGEST = 2**20
+"""Most bytes of it."""
+
 MARKS = ("program", "pejax", "run")
 """Entries of config.json beside the fields of the program."""
 
@@ -94,7 +97,7 @@ def is_run(folder: Path) -> bool:
 
 def _stored(folder: Path) -> dict[str, Any]:
     try:
-        stored = read_object(folder / FILE)
+        stored = read_object(folder / FILE, LARGEST)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"a run folder holds config.json, got {folder} without one") from None
     return {"program": "vit", **stored}  # the first runs, all of train.vit, did not store it

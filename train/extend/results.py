@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
 from rich.table import Table
 
-from train.engine.figures import COLORS, STYLES, write_figure
+from train.engine.figures import COLORS, STYLES, verbatim, write_figure
 from train.engine.files import read_object, write_atomic
 
 LINES, SETTINGS = "lines.jsonl", "settings.json"
@@ -154,6 +154,7 @@ def markdown(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], le
     return "\n".join([f"# {title}", "", f"{caption(passkey)}.", "", *lines, *([""] if notes else []), *notes, ""])
 
 
+@verbatim
 def draw(rows: Sequence[Sequence[Measured | None]], trained: int, path: Path, title: str, note: str) -> None:
     """Write the figure: perplexity against length, and loss by position at the longest length."""
     figure = Figure(figsize=(11.0, 4.5), layout="constrained")
