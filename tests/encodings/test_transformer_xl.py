@@ -149,9 +149,10 @@ def sides(t, s):
     yield q._replace(positions=index[:, :t] + apart), TokenPositions(index, *fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("t", "s", "options"),
-    [(70, 150, {"window": 40}), pytest.param(90, 90, {"causal": True, "soft_cap": 3.0}, marks=pytest.mark.slow)],
+    [(70, 150, {"window": 40}), (90, 90, {"causal": True, "soft_cap": 3.0})],
     ids=str,
 )
 def test_the_cpu_core_has_the_output_and_gradients_of_the_bias_for_any_positions(t, s, options, monkeypatch):
