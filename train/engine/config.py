@@ -15,7 +15,6 @@ from train.devices.hosts import parse_hosts
 from train.devices.mesh import parse_mesh
 from train.engine.files import write_atomic
 from train.engine.metrics import parse_profile
-from train.engine.parser import Parser
 
 RUN_FIELDS = (
     "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "spike", "profile", "eval_limit",
@@ -187,6 +186,8 @@ def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
 
 
 def _parse(argv: Sequence[str] | None, default: Kind) -> Kind:
+    from train.engine.parser import Parser  # what it needs is not needed by a config that is made in Python
+
     parser = Parser(prog=f"python -m train.{default.program}")
     parser.add_arguments(type(default), dest="config", default=default)
     return parser.parse_args(argv).config
