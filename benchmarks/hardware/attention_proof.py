@@ -169,8 +169,8 @@ def fixed_of(kind: Kind, learned: dict[str, Any]) -> Fixed:
         everywhere, mask = jnp.ones((len(q), len(k))), visible(options, q_tokens, k_tokens)
         keep = everywhere
         if dropout is not None:
-            places = (jnp.arange(size, dtype=jnp.uint32) for size in everywhere.shape)
-            keep = keep_pairs(dropout, *places, options.dropout_rate) / (1 - options.dropout_rate)
+            rows, columns = (jnp.arange(size, dtype=jnp.uint32) for size in everywhere.shape)
+            keep = keep_pairs(dropout, rows, columns, options.dropout_rate) / (1 - options.dropout_rate)
         late = jnp.zeros(len(k))
         if hooks.unplaced_bias is not None and k_tokens.has_position is not None:
             late = jnp.where(k_tokens.has_position, 0.0, hooks.unplaced_bias())

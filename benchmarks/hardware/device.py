@@ -41,12 +41,7 @@ def facts() -> dict[str, Any]:
         device = jax.devices()[0]
     except RuntimeError as refused:
         return {**found, "platform": "", "problem": str(refused).strip().splitlines()[0][:300]}
-    if device.platform == "cpu":
-        try:
-            jax.devices("gpu")
-        except RuntimeError as refused:
-            found["problem"] = str(refused).strip().splitlines()[0][:300]
-    known = {"platform": device.platform, "card": device.device_kind, "problem": found.get("problem", "")}
+    known = {"platform": device.platform, "card": device.device_kind, "problem": ""}
     known["capability"] = str(getattr(device, "compute_capability", ""))
     limit = (device.memory_stats() or {}).get("bytes_limit", 0) / 2**30
     return {**found, **known, "memory": found["memory"] or limit}

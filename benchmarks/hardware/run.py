@@ -132,8 +132,7 @@ def environment(settings: Settings, scratch: Path, jobs: int, stage: str = "") -
     }
     flags = QUICK if settings.rehearse else "" if stage == "measure" else UNTUNED
     own["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", flags)
-    if settings.rehearse:
-        own["JAX_PLATFORMS"] = "cpu"
+    own["JAX_PLATFORMS"] = "cpu" if settings.rehearse else "cuda,cpu"  # the host computes what is right
     return {**os.environ, **own}
 
 

@@ -91,7 +91,7 @@ def prepare(
         pes: the encodings.
         until: the end of the time.
     """
-    from benchmarks.hardware.training import PROBED, sizes_of
+    from benchmarks.hardware.training import sizes_of
 
     case = Case("train", f"{given['data']} | epochs", TASK.format("probe"))
     sizes = sizes_of(run.settings.rehearse, more["few"])
@@ -103,16 +103,16 @@ def prepare(
         run.ledger.add(case, failed[0])
         return None
     probes = [((TASK.format("probe"), {**given, **more, "pe": pe}), min(240.0, left())) for pe in pes]
-    found = [one for one in run.pool.together(probes) if one["outcome"] == "made"]
-    known = run.ledger.found.get((case.stage, case.name), {})
-    if not found or time.monotonic() >= until:
+    run.pool.together(probes)
+    if time.monotonic() >= until:
         return None
-    # Compiled now, so that what is timed is what training repeats: all encodings beside each other.
-    begun = time.monotonic()
-    run.pool.together([((task, arguments), min(240.0, left())) for (task, arguments), _ in probes])
-    scored = sum(one["score"] for one in found) / len(run.pool.workers)
-    step = max(1e-4, (time.monotonic() - begun - scored) / PROBED)
-    epoch = step * max(one["per_epoch"] for one in found)
+    # All is compiled now: what is timed is what training repeats, all encodings beside each other.
+    found = run.pool.together([(task, min(240.0, left())) for task, _ in probes])
+    known = run.ledger.found.get((case.stage, case.name), {})
+    scored, step = (slowest(found, name, len(run.pool.workers)) for name in ("score", "step"))
+    epoch = step * max((one.get("per_epoch", 0) for one in found), default=0)
+    if not epoch:
+        return None
     half = 0.5 * (until - time.monotonic()) - scored
     fitting = FULL if math.isinf(until) else max(1, min(FULL, int(half / epoch)))
     epochs = known.get("epochs") or (1 if run.settings.rehearse else fitting)
@@ -120,6 +120,11 @@ def prepare(
         told = f"{epochs}, of {epoch:.2f} s for all encodings"
         run.ledger.add(case, {"outcome": "made", "epochs": epochs, "epoch": epoch, "message": told})
     return epochs, epochs * epoch + scored
+
+
+def slowest(found: list[dict[str, Any]], name: str, workers: int) -> float:
+    """Return the seconds of the worker that takes longest, which does every one of so many tasks."""
+    return max(sum(one.get(name, 0.0) for one in found[first::workers]) for first in range(min(workers, len(found))))
 
 
 def train_seed(run: Run, given: dict[str, Any], more: dict[str, Any], cases: list[Case], until: float) -> None:
