@@ -124,9 +124,8 @@ def program(length: int, spec: str, implementation: str, backward: bool, learned
     params = adapt(encoding, init_params(encoding, jax.random.key(0)), length)
 
     def forward(q: Array, k: Array, v: Array, params: Any) -> Any:
-        tokens = jnp.arange(length, dtype=jnp.int32)
         hooks = attention_hooks(encoding, params)
-        return dot_product_attention(q, k, v, positions=tokens, causal=True, implementation=implementation, hooks=hooks)
+        return dot_product_attention(q, k, v, causal=True, implementation=implementation, hooks=hooks)
 
     def both(q: Array, k: Array, v: Array, cotangent: Array, params: Any) -> tuple:
         if learned:
