@@ -65,25 +65,14 @@ def columns(rehearse: bool) -> list[Column]:
     """Return the columns, the most wanted first; a rehearsal has one of each kind, of a few tokens."""
     title = "Causal attention, 16 heads of 64, 32,768 tokens in all, bfloat16, {}".format
     both, ahead = title("forward and backward"), title("forward")
+    of = lambda n, **more: {"length": n, "toy": rehearse, **more}
     step = lambda pe: Column(STEPS_TABLE, pe, "step", {"pe": pe, "toy": rehearse})
-    attend = lambda table, n: Column(table, f"L = {n:,}", "attention", attention_of(n, table == both, rehearse))
-    turn = lambda n: Column(
-        "Rotation of q and k, 32 and 8 heads of 128", f"L = {n:,}", "rotation", rotation_of(n, rehearse)
-    )
+    attend = lambda table, n: Column(table, f"L = {n:,}", "attention", of(n, backward=table == both))
+    turn = lambda n: Column("Rotation of q and k, 32 and 8 heads of 128", f"L = {n:,}", "rotation", of(n))
     if rehearse:
         return [attend(both, 64), turn(64), step("alibi")]
     timed = [*(attend(both, n) for n in LENGTHS), *map(step, PES), *(attend(ahead, n) for n in LENGTHS)]
-    return [*timed, *(turn(n) for n in LENGTHS[1:])]
-
-
-def attention_of(length: int, backward: bool, toy: bool) -> dict[str, Any]:
-    """Return the arguments of `ways.attention`."""
-    return {"length": length, "backward": backward, "toy": toy}
-
-
-def rotation_of(length: int, toy: bool) -> dict[str, Any]:
-    """Return the arguments of `ways.rotation`."""
-    return {"length": length, "toy": toy}
+    return [*timed, turn(LENGTHS[-1])]
 
 
 def memory_cases(rehearse: bool) -> list[Case]:

@@ -74,7 +74,7 @@ def train_on(run: Run, data: str, pes: list[str], seeds: range, folder: str, unt
     for seed in seeds:
         took = math.inf if made is None else made[1]
         if due[seed] and epochs and time.monotonic() + (0 if seed == 0 else took) < until:
-            train_seed(run, {**given, "seed": seed}, {**more, "epochs": epochs}, due[seed], until)
+            train_seed(run, {**given, "seed": seed}, {**more, "epochs": epochs}, due[seed], took, until)
         else:
             run.left.extend(due[seed])
 
@@ -109,8 +109,7 @@ def prepare(
     # All is compiled now: what is timed is what training repeats, all encodings beside each other.
     found = run.pool.together([(task, min(240.0, left())) for task, _ in probes])
     known = run.ledger.found.get((case.stage, case.name), {})
-    scored, step = (slowest(found, name, len(run.pool.workers)) for name in ("score", "step"))
-    epoch = step * max((one.get("per_epoch", 0) for one in found), default=0)
+    scored, epoch = (slowest(found, name, len(run.pool.workers)) for name in ("score", "epoch"))
     if not epoch:
         return None
     half = 0.5 * (until - time.monotonic()) - scored
@@ -127,8 +126,19 @@ def slowest(found: list[dict[str, Any]], name: str, workers: int) -> float:
     return max(sum(one.get(name, 0.0) for one in found[first::workers]) for first in range(min(workers, len(found))))
 
 
-def train_seed(run: Run, given: dict[str, Any], more: dict[str, Any], cases: list[Case], until: float) -> None:
-    """Make the batches of a seed, and train the encodings that are due on them; then let go of the batches."""
+def train_seed(
+    run: Run, given: dict[str, Any], more: dict[str, Any], cases: list[Case], took: float, until: float
+) -> None:
+    """Make the batches of a seed, and train the encodings that are due on them; then let go of the batches.
+
+    Args:
+        run: of the command.
+        given: folder, data, seed and size of the problem.
+        more: arguments of a trainer, the epochs among them.
+        cases: the encodings that are due.
+        took: seconds that a seed takes; one that takes three times as long hangs.
+        until: the end of the time.
+    """
     left = lambda: min(LONG, max(1.0, until - time.monotonic()))
     epochs = range(more["epochs"])
     made = run.pool.together([((TASK.format("make_epoch"), {**given, "epoch": n}), min(120.0, left())) for n in epochs])
@@ -138,6 +148,7 @@ def train_seed(run: Run, given: dict[str, Any], more: dict[str, Any], cases: lis
         run.left.extend(cases[1:])
         return
     names = [case.name.split(" | ")[1] for case in cases]
+    limit = lambda: min(left(), 60.0 + 3 * took)
 
     def done(number: int, found: dict[str, Any]) -> None:
         if found["outcome"] == "hung" and time.monotonic() >= until:
@@ -145,7 +156,7 @@ def train_seed(run: Run, given: dict[str, Any], more: dict[str, Any], cases: lis
         else:
             run.ledger.add(cases[number], found)
 
-    run.pool.together([((TASK.format("train"), {**given, **more, "pe": pe}), left()) for pe in names], done)
+    run.pool.together([((TASK.format("train"), {**given, **more, "pe": pe}), limit()) for pe in names], done)
     for path in Path(given["folder"]).glob(f"{given['data']}-{given['seed']}-*.npz"):
         if given["seed"] or not path.name.endswith("-0-0.npz"):
             path.unlink()

@@ -1,6 +1,7 @@
 """Training a vision transformer in a process that others run beside: from batches that were made once, for all of them.
 
-The model, its loss and its step are those of `train.vit`. A process holds what it has compiled for an encoding.
+The model, its loss and its optimizer are those of `train.vit`. A process holds what it has compiled for an encoding: a
+program that trains for an epoch, for all seeds and numbers of epochs, and one per evaluation.
 """
 
 import dataclasses
@@ -13,23 +14,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from train.data.images import load
 from train.data.images.augment import Augment
 from train.data.images.pipeline import normalize, train_batch
-from train.devices.mesh import make_mesh
-from train.engine.loop import init_state, make_step, state_shardings
-from train.engine.optimizers import make_optimizer
-from train.engine.task import recipe
+from train.engine.optimizers import decayed, make_optimizer
 from train.vit.config import PRESETS, Config, evaluation_sizes
-from train.vit.model import SUMS, Classifier
+from train.vit.model import Classifier
 
 EXTENSIONS = ("none", "pi(stretch=True)")
 TOKENS_AT_ONCE = 2**15
 """Of a chunk of test images."""
-
-PROBED = 20
-"""Steps by which the time of a step is measured."""
 
 TOY = {"size": 8, "width": 16, "layers": 1, "heads": 2, "batch": 8}
 
@@ -95,9 +91,16 @@ class Trainer:
 
     def __init__(self, folder: str, data: str, pe: str, toy: bool, few: bool) -> None:
         self.folder, self.data, self.pe, self.toy = Path(folder), data, pe, toy
-        self.mesh, self.sizes = make_mesh(1), sizes_of(toy, few)
+        self.sizes = sizes_of(toy, few)
         with np.load(self.folder / f"{data}-test-{self.sizes[0]}.npz") as file:
             self.channels, self.classes = file["image"].shape[-1], int(file["classes"])
+        config = config_of(data, pe, 0, 1, toy)
+        self.model = self.classifier(config)
+        self.optimizer = optax.chain(
+            optax.scale_by_adam(b1=0.9, b2=0.999), optax.add_decayed_weights(config.weight_decay, decayed)
+        )
+        self.draw = jax.jit(lambda key: self.model.init(key))
+        self.train = jax.jit(self.epoch, donate_argnums=(0, 1))
         self.scorers = {
             (extend, size): self._scorer(extend, size) for extend in EXTENSIONS for size in self._of(extend)
         }
@@ -137,15 +140,47 @@ class Trainer:
         labels = np.pad(labels, (0, fill), constant_values=-1)
         return images.reshape(count, chunk, *images.shape[1:]), labels.reshape(count, chunk)
 
-    def begin(self, seed: int, epochs: int, per_epoch: int) -> tuple[Any, Any]:
-        """Return the step and the initial state."""
-        config = config_of(self.data, self.pe, seed, epochs, self.toy)
-        classifier = self.classifier(config)
+    def epoch(self, params: Any, opt: Any, images: Any, labels: Any, rates: Any, key: Any, first: Any) -> Any:
+        """Return the parameters, the moments and the losses after the steps of an epoch.
+
+        Args:
+            params: of the model.
+            opt: the moments.
+            images: `(steps, B, S, S, C)`.
+            labels: `(steps, B)`.
+            rates: the learning rate of every step.
+            key: from which the key of every step is drawn, as `train.vit` does it.
+            first: number of the first step.
+        """
+
+        def step(state: tuple[Any, Any], batch: tuple[Any, ...]) -> tuple[tuple[Any, Any], Any]:
+            image, label, rate, number = batch
+            loss = jax.value_and_grad(self.model.loss, has_aux=True)
+            (value, _), grads = loss(state[0], {"image": image, "label": label}, jax.random.fold_in(key, number))
+            updates, opt = self.optimizer.update(grads, state[1], state[0])
+            return (jax.tree.map(lambda leaf, update: leaf - rate * update, state[0], updates), opt), value
+
+        numbers = first + jnp.arange(len(images), dtype=jnp.int32)
+        (params, opt), losses = jax.lax.scan(step, (params, opt), (images, labels, rates, numbers))
+        return params, opt, losses
+
+    def begin(self, seed: int) -> tuple[Any, Any, Any]:
+        """Return the parameters, the moments and the key of a seed."""
+        key = jax.random.key(seed)
+        params = self.draw(key)
+        return params, self.optimizer.init(params), jax.random.split(key)[1]
+
+    def batches(self, seed: int, epoch: int) -> tuple[Any, Any]:
+        """Return the images and labels of an epoch, on the device."""
+        with np.load(self.folder / f"{self.data}-{seed}-{epoch}.npz") as file:
+            return jnp.asarray(file["image"]), jnp.asarray(file["label"])
+
+    def rates(self, epochs: int, per_epoch: int) -> np.ndarray:
+        """Return the learning rate of every step of every epoch, `(epochs, per_epoch)`."""
+        config = config_of(self.data, self.pe, 0, epochs, self.toy)
         total = epochs * per_epoch
-        steps = recipe(config, make_optimizer(config, total, round(config.warmup * per_epoch))[0], SUMS)
-        shardings = state_shardings(classifier, steps, self.mesh)
-        step = make_step(classifier.loss, steps, shardings, self.mesh)
-        return step, jax.device_put(init_state(classifier.init(jax.random.key(seed)), steps), shardings)
+        schedule = make_optimizer(config, total, round(config.warmup * per_epoch))[1]
+        return np.asarray([schedule(number) for number in range(total)], np.float32).reshape(epochs, per_epoch)
 
     def score(self, params: Any) -> tuple[dict[str, dict[int, float]], dict[str, str]]:
         """Return top-1 in percent by extension and size, and why an extension was refused."""
@@ -175,36 +210,30 @@ def trainer(folder: str, data: str, pe: str, toy: bool, few: bool) -> Trainer:
 
 
 def probe(folder: str, data: str, pe: str, toy: bool, few: bool) -> dict[str, Any]:
-    """Compile the step and the tests of an encoding, and run a few steps; return how many steps an epoch has."""
+    """Compile what trains and tests an encoding, and run each once; return the seconds that each takes."""
     own = trainer(folder, data, pe, toy, few)
-    with np.load(own.folder / f"{data}-0-0.npz") as file:
-        batches, labels = jnp.asarray(file["image"]), jnp.asarray(file["label"])
-    step, state = own.begin(0, 1, len(batches))
-    state = jax.block_until_ready(step(state, {"image": batches[0], "label": labels[0]}))
+    images, labels = own.batches(0, 0)
+    params, opt, key = own.begin(0)
+    rates = jnp.zeros(len(images), jnp.float32)
     begun = time.perf_counter()
-    for number in range(PROBED):
-        turn = number % len(batches)
-        state = step(state, {"image": batches[turn], "label": labels[turn]})
-    jax.block_until_ready(state)
-    found = {"outcome": "made", "per_epoch": len(batches), "step": (time.perf_counter() - begun) / PROBED}
+    params, *_ = jax.block_until_ready(own.train(params, opt, images, labels, rates, key, 0))
     began = time.perf_counter()
-    own.score(state.params)
-    return {**found, "score": time.perf_counter() - began}
+    own.score(params)
+    return {"outcome": "made", "epoch": began - begun, "score": time.perf_counter() - began}
 
 
 def train(folder: str, data: str, pe: str, seed: int, epochs: int, toy: bool, few: bool) -> dict[str, Any]:
     """Train an encoding with one seed, and test it at all sizes, with and without positions that are interpolated."""
-    own, begun, state, step = trainer(folder, data, pe, toy, few), time.perf_counter(), None, None
+    own, begun = trainer(folder, data, pe, toy, few), time.perf_counter()
+    params, opt, key = own.begin(seed)
+    rates, losses = None, jnp.zeros(1)
     for epoch in range(epochs):
-        with np.load(own.folder / f"{data}-{seed}-{epoch}.npz") as file:
-            images, labels = jnp.asarray(file["image"]), jnp.asarray(file["label"])
-        if state is None:
-            step, state = own.begin(seed, epochs, len(images))
-        for number in range(len(images)):
-            state = step(state, {"image": images[number], "label": labels[number]})  # pyright: ignore
-    if state is None or bool(state.watch.halted):
-        return {"outcome": "wrong", "message": "a loss or a gradient was not finite"}
+        images, labels = own.batches(seed, epoch)
+        rates = own.rates(epochs, len(images)) if rates is None else rates
+        params, opt, losses = own.train(params, opt, images, labels, rates[epoch], key, epoch * len(images))
+    if not np.isfinite(losses).all():
+        return {"outcome": "wrong", "message": "a loss was not finite"}
     trained = time.perf_counter() - begun
-    top1, refused = own.score(state.params)
+    top1, refused = own.score(params)
     told = f"{epochs} epochs, {max(top1['none'].values()):.1f} % at best, {trained:.0f} s"
     return {"outcome": "trained", "top1": top1, "refused": refused, "epochs": epochs, "message": told}

@@ -318,6 +318,12 @@ def test_the_plan_says_what_each_stage_takes_and_how_that_is_known(capsys):
     assert sum(float(line.split(":")[1].split(" s;")[0]) for line in text.splitlines()[1:]) < 8 * 60
 
 
+@pytest.mark.parametrize("name", program.STAGES)
+def test_the_docs_tell_the_same_plan(name):
+    took, _ = program.STAGES[name].expected(Settings([name], 8.0, Path()), program.MOST)
+    assert f"| {name} | {took:.0f} |" in (ROOT / "docs" / "hardware.md").read_text()
+
+
 def test_the_shared_memory_of_every_kernel_is_told_and_within_the_limit():
     told = shared_memory.table()
     assert "of 227 (compute capability 9.0)" in told

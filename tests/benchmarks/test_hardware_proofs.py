@@ -5,10 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.hardware import attention_proof, measure, oracle, train
+from benchmarks.hardware import attention_proof, measure, oracle, train, training
 from benchmarks.hardware.kinds import KINDS, kind_of, tokens_of
 from benchmarks.hardware.oracle import Fixed, Terms
 from benchmarks.hardware.training import make_epoch
+from train.devices.mesh import make_mesh
+from train.engine.loop import init_state, make_step, state_shardings
+from train.engine.optimizers import make_optimizer
+from train.engine.task import recipe
+from train.vit.model import SUMS
 
 KIND = "none, sink, soft cap"
 
@@ -121,6 +126,31 @@ def test_a_seed_takes_as_long_as_the_process_with_the_most_to_do():
     assert train.slowest(steps, "step", 4) == 3.0
     assert train.slowest(steps, "step", 2) == 5.0
     assert train.slowest(steps, "step", 9) == 3.0
+
+
+@pytest.mark.slow
+def test_an_epoch_is_the_steps_of_train_vit(tmp_path):
+    make_epoch(str(tmp_path), "fashion", 3, 0, toy=True)
+    for size in training.sizes_of(True, True):
+        training.make_tests(str(tmp_path), "fashion", size, toy=True)
+    own = training.Trainer(str(tmp_path), "fashion", "rope_mixed", True, True)
+    images, labels = own.batches(3, 0)
+    rates = own.rates(5, len(images))[1]
+    params, opt, key = own.begin(3)
+    config = training.config_of("fashion", "rope_mixed", 3, 5, True)
+    steps = recipe(config, make_optimizer(config, 10, round(config.warmup * 2))[0], SUMS)
+    mesh, copy = make_mesh(1), jax.tree.map(jnp.copy, (params, opt))
+    shardings = state_shardings(own.model, steps, mesh)
+    state = init_state(own.model.init(jax.random.key(3)), steps)._replace(step=jnp.int32(2))
+    count = lambda leaf: jnp.int32(2) if leaf.dtype == jnp.int32 else leaf
+    state = jax.device_put(state._replace(opt=jax.tree.map(count, state.opt)), shardings)
+    step = make_step(own.model.loss, steps, shardings, mesh)
+    for number in range(2):
+        state = step(state, {"image": images[number], "label": labels[number]})
+    found, _, losses = own.train(copy[0], jax.tree.map(count, copy[1]), images, labels, rates, key, 2)
+    np.testing.assert_allclose(jnp.mean(losses), state.sums["loss"] / state.sums["count"], rtol=1e-5)
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(state.params), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def test_batches_depend_on_the_seed_and_the_epoch_alone(tmp_path):
