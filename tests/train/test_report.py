@@ -12,12 +12,13 @@ from cli import refused
 from report_runs import lm_run, vit_run
 
 from train.engine.results import t95
-from train.report import collect as collecting
+from train.report import walk
 from train.report.blocks import Cell, Table
-from train.report.collect import Left, collect
+from train.report.collect import collect
 from train.report.content import Material, document
 from train.report.groups import Group, differences, grouped, paired, seeds_text
 from train.report.program import main
+from train.report.records import Left
 from train.report.training import curve_of
 
 ROOT = Path(__file__).parents[2]
@@ -260,7 +261,7 @@ def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
             raise PermissionError(13, "Permission denied", str(path))
         return scan(path)
 
-    monkeypatch.setattr(collecting.os, "scandir", guarded)
+    monkeypatch.setattr(walk.os, "scandir", guarded)
     assert left_of(tmp_path).endswith("locked: cannot be read: Permission denied")
 
 

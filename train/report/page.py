@@ -31,7 +31,7 @@ def page(document: Document) -> str:
         section=lambda block: isinstance(block, Section),
     )
     environment.filters.update(sort_key=sort_key, breakable=breakable)
-    raw = lambda name: Markup((TEMPLATES / name).read_text())  # our own files, not data
+    raw = lambda name: Markup((TEMPLATES / name).read_text(encoding="utf-8"))  # our own files, not data
     return environment.get_template("page.html").render(
         document=document, drawn=drawn, styles=styles, shapes=SHAPES, many=MANY, css=raw("page.css"),
         script=raw("page.js"),
