@@ -11,6 +11,7 @@ from pejax._attention.core.hooks import Hooks, attention_hooks
 from pejax._attention.core.merge import merge_attention
 from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._attention.flax_api import attention_fn
+from pejax._attention.kernel_check import check_kernels
 from pejax._attention.linear import linear_attention
 from pejax._attention.sharded import sharded_attention
 from pejax._compose import compose_encodings
@@ -73,6 +74,7 @@ __all__ = [
     "attention_weights",
     "augment_positions",
     "caches_rotated_keys",
+    "check_kernels",
     "compose_encodings",
     "cpb_bias",
     "dot_product_attention",

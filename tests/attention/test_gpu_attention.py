@@ -10,7 +10,6 @@ from cases import mostly_slow
 from jax.interpreters.partial_eval import dce_jaxpr
 from jax.tree_util import Partial
 
-from benchmarks import gpu as benchmark
 from pejax import Dims, Hooks, TokenPositions, adapt, dot_product_attention, make_encoding
 from pejax._attention import backends
 from pejax._attention.backends import IMPLEMENTATIONS
@@ -302,8 +301,3 @@ def test_a_parameter_as_long_as_the_trace_is_not_taken_for_distances():
     cut(weighed, {"weights": jnp.ones(elementwise.COUNT - 1)}, 1, jnp.int32)
     with pytest.raises(NotImplementedError, match="no parameter of the distance_bias hook may have an axis of 8,191"):
         cut(weighed, {"weights": jnp.ones(elementwise.COUNT)}, 1, jnp.int32)
-
-
-def test_the_benchmark_says_in_one_line_that_there_is_no_gpu(capsys):
-    assert benchmark.main([]) == 0
-    assert capsys.readouterr().out == "benchmarks.gpu measures NVIDIA GPUs, and JAX sees none: its backend is cpu.\n"

@@ -162,6 +162,13 @@ def test_importing_the_library_brings_in_nothing_heavy_and_no_kernels():
     assert run.stdout.strip() == "[]"
 
 
+def test_the_models_of_the_trainers_need_no_package_of_pipelines_and_command_lines():
+    """So that they train from batches that are made ahead, on machines with JAX, Flax, optax and orbax alone."""
+    unneeded = ["array_record", "gguf", "grain", "simple_parsing", "tensorboardX", "tensorflow_datasets"]
+    script = f"import sys; sys.modules.update(dict.fromkeys({unneeded})); import train.vit.model, train.lm.model"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
 def test_the_core_dependencies_are_the_ones_imported():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {requirement.split(">")[0] for requirement in project["dependencies"]}

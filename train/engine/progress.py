@@ -15,7 +15,6 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from tensorboardX import SummaryWriter
 
 from train.devices.hosts import first
 from train.engine.files import parse_object, read_text, write_atomic
@@ -55,6 +54,8 @@ class Report:
     ) -> None:
         self.path, self.board = folder / "metrics.jsonl", None
         if first():
+            from tensorboardX import SummaryWriter  # a model alone does not need it
+
             write_atomic(self.path, "".join(f"{line}\n" for line in lines_until(self.path, step)))
             # An unbounded queue: with a bound, writing would wait forever for a thread that a full disk has ended.
             self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, max_queue=0)

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-import grain
 import jax
 import optax
 from flax import nnx
@@ -23,6 +22,9 @@ from train.engine.config import RunConfig
 from train.engine.loop import Metrics
 from train.engine.progress import Unit
 from train.engine.update import Recipe
+
+if TYPE_CHECKING:
+    import grain
 
 Model = TypeVar("Model", bound=nnx.Module)
 
@@ -116,7 +118,7 @@ class Task(NamedTuple):
     steps: int
     per_epoch: int
     warmup: int
-    batches: Callable[[int, range], grain.DatasetIterator]
+    batches: "Callable[[int, range], grain.DatasetIterator]"
     loss: Callable[..., tuple[Array, Metrics]]
     kv_heads: int
     length: int
