@@ -35,10 +35,10 @@ from scipy import stats
 from train.data.images import Dataset, evaluation_batches, load
 from train.devices.mesh import make_mesh
 from train.engine.attention_entropy import EntropyExecution
-from train.engine.config import load_config
 from train.engine.results import results_stem
 from train.engine.session import restore_params
 from train.engine.stopping import friendly
+from train.engine.stored_config import load_config
 from train.vit.config import Config, evaluation_sizes
 from train.vit.model import SUMS, Classifier
 from train.vit.results import load_results

@@ -24,12 +24,12 @@ from rich.console import Console
 from train.devices.mesh import make_mesh, put_batch, training_execution
 from train.engine import failed_step
 from train.engine.checkpoint import CheckpointError, Checkpoints
-from train.engine.config import load_config, program_of
 from train.engine.loop import init_state, make_step, state_shardings, step_key
 from train.engine.optimizers import make_optimizer
 from train.engine.outside import require_named
 from train.engine.parser import Parser
 from train.engine.stopping import friendly
+from train.engine.stored_config import load_config, program_of
 from train.engine.task import recipe
 from train.evaluate import program
 

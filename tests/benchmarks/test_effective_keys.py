@@ -13,7 +13,7 @@ from pejax import attention_weights
 from pejax._positions import TokenPositions
 from train.engine.attention_entropy import entropy as mean_entropy
 from train.engine.attention_entropy import head_entropies
-from train.engine.config import parse
+from train.engine.parser import parse
 from train.vit import program as vit
 from train.vit.config import Config
 from train.vit.model import Classifier

@@ -18,9 +18,10 @@ from train import evaluate
 from train.data.text.loading import load_text, training_windows
 from train.devices.mesh import make_mesh
 from train.engine import session
-from train.engine.config import load_config, parse
 from train.engine.loop import init_state, make_step, state_shardings
 from train.engine.optimizers import make_optimizer
+from train.engine.parser import parse
+from train.engine.stored_config import load_config
 from train.engine.task import fitted, recipe
 from train.lm import program as lm
 from train.lm.config import Config

@@ -16,9 +16,9 @@ from jax.sharding import PartitionSpec
 from pejax import ENCODINGS, grid_positions
 from pejax.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig, Execution, ViT, ViTConfig
 from train.devices.mesh import make_mesh, own_rows, parse_mesh, put_batch, require_divisible, training_execution
-from train.engine.config import parse
 from train.engine.loop import init_state, make_step, state_shardings
 from train.engine.optimizers import make_optimizer
+from train.engine.parser import parse
 from train.engine.task import recipe
 from train.engine.update import Recipe
 from train.lm import program as lm

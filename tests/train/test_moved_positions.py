@@ -11,7 +11,7 @@ from cases import mostly_slow
 from cli import assert_bad_options, assert_resumes, programs_on_disk
 
 from pejax import ENCODINGS, augment_positions, grid_positions
-from train.engine.config import parse
+from train.engine.parser import parse
 from train.vit import program as vit
 from train.vit.config import Config
 from train.vit.model import Classifier, require_trainable_positions

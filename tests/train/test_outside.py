@@ -12,8 +12,8 @@ from report_runs import lm_run, vit_run
 
 from train import evaluate, replay
 from train.compare import options as compare
-from train.engine.config import save_config
 from train.engine.outside import named_paths
+from train.engine.stored_config import save_config
 from train.lm import longrope
 from train.tune.config import Config as TuneConfig
 

@@ -13,7 +13,7 @@ import pytest
 
 from train import evaluate
 from train.devices import memory as room
-from train.engine.config import from_dict
+from train.engine.stored_config import from_dict
 from train.lm import program as lm
 from train.plan import program as plan
 from train.seq2seq import program as seq2seq
@@ -88,7 +88,7 @@ DAMAGED = {
     '{"trained": "x"}': "trained must be int, got 'x'",
     '{"name": null}': "name must be str, got None",
     json.dumps({"rows": [{**ROW, "size": "x"}]}): "size must be int, got 'x'",
-    json.dumps({"rows": [{**ROW, "count": 0}]}): "division by zero",
+    json.dumps({"rows": [{**ROW, "count": 0}]}): "correct must be from 0 to count=0, got 1",
 }
 
 

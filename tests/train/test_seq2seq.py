@@ -12,7 +12,7 @@ from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, r
 from pejax import ENCODINGS
 from train import evaluate
 from train.devices.mesh import make_mesh
-from train.engine.config import parse
+from train.engine.parser import parse
 from train.engine.task import fitted
 from train.seq2seq import model as answers
 from train.seq2seq import program as seq2seq

@@ -19,8 +19,8 @@ from train import evaluate
 from train.data.images import evaluation_batches, load
 from train.devices.mesh import make_mesh
 from train.engine import loop
-from train.engine.config import parse
 from train.engine.optimizers import decayed
+from train.engine.parser import parse
 from train.vit import evaluate as vit_evaluate
 from train.vit import program as vit
 from train.vit.config import Config, evaluation_sizes

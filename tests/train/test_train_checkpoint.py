@@ -13,8 +13,9 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from train.devices.mesh import mesh_of, replicated
-from train.engine.checkpoint import CheckpointError, Checkpoints, sealed
+from train.engine.checkpoint import CheckpointError, Checkpoints
 from train.engine.digest import digests
+from train.engine.files import sealed
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """Orbax leaves coroutines behind where a file is broken or a write fails."""

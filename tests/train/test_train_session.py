@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -82,14 +83,15 @@ def test_a_folder_takes_one_run_at_a_time(tmp_path, capsys):
     try:
         assert other.stdout is not None
         other.stdout.readline()
-        for flag in ("--resume", "--overwrite"):
-            error = refused(capsys, lambda: train(tmp_path, flag, "--stop_at=1"))  # noqa: B023
-            assert f"only one run at a time may write to {tmp_path}, got a second one" in error
-            assert f"process {other.pid} of" in error
+        error = refused(capsys, lambda: train(tmp_path, "--overwrite", "--stop_at=1"))
+        assert f"only one run at a time may write to {tmp_path}, got a second one" in error
+        assert f"process {other.pid} of" in error
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     finally:
         other.kill()
         other.communicate()
+    assert train(tmp_path, "--stop_at=1") == 0
+    shutil.rmtree(tmp_path / "checkpoints")
     assert train(tmp_path, "--resume", "--stop_at=1") == 0
     assert f"nothing to resume in {tmp_path}: a new run starts" in capsys.readouterr().out
     assert train(tmp_path, "--resume", "--stop_at=1") == 0

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from pejax import ENCODINGS
 from pejax.models.periods import encoding_specs
-from train.engine.config import RunConfig, parse
+from train.engine.config import RunConfig
 from train.engine.outside import require_named
-from train.engine.parser import Parser, terms
+from train.engine.parser import Parser, parse, terms
 from train.engine.task import Program
 from train.evaluate import TRAINERS, program
 

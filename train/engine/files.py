@@ -1,10 +1,12 @@
 """The files of a run folder: safe reads, atomic writes, and a lock so that only one run at a time writes to it."""
 
 import fcntl
+import hashlib
 import json
 import os
 import socket
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,12 @@ def read_object(path: Path, most: int = LARGEST) -> dict[str, Any]:
     return parse_object(read_text(path, most), f"{path}")
 
 
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a JSON file with a digest of its other entries added, by which a change is noticed."""
+    rest = {name: value for name, value in content.items() if name != "digest"}
+    return {**rest, "digest": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
+
+
 def write_atomic(path: Path, text: str) -> None:
     """Write a text file; if the disk is full or the process is killed, the old file remains.
 
@@ -103,14 +111,18 @@ def lock_folder(folder: Path) -> None:
     """Lock a run folder for this process until the process ends.
 
     Raises:
-        ValueError: another process has locked it.
+        ValueError: another process has locked it, or its lock file is somebody else's.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)  # stays open: closing it releases the lock
+    path, holder = folder / ".lock", ""
+    if os.path.lexists(path):
+        holder = read_text(path, most=200)
+        if holder and not holder.startswith("process "):
+            raise ValueError(f"{path} must be the lock of a run, got a file of somebody else: give another --out")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)  # stays open: closing it releases the lock
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        holder = os.read(lock, 200).decode()
         os.close(lock)
         raise ValueError(
             f"only one run at a time may write to {folder}, got a second one while {holder or 'another'} is running: "

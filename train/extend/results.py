@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
 from rich.table import Table
 
 from train.engine.figures import COLORS, STYLES, verbatim, write_figure
-from train.engine.files import write_atomic
+from train.engine.files import read_object, write_atomic
 
 LINES, SETTINGS = "lines.jsonl", "settings.json"
 
@@ -80,7 +80,7 @@ def open_folder(folder: Path, settings: dict[str, Any]) -> list[Measured]:
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / SETTINGS
     if place.is_file():
-        stored = json.loads(place.read_text())
+        stored = read_object(place)
         for key, value in settings.items():
             if stored.get(key) != value:
                 raise ValueError(

@@ -33,12 +33,12 @@ from pejax._ops.rotary import rope_apply
 from pejax.models import Decoder
 from train.data.text.loading import Corpus, evaluation_windows, load_text
 from train.devices.mesh import make_mesh
-from train.engine.config import load_config
 from train.engine.files import write_atomic
 from train.engine.outside import require_named
 from train.engine.parser import Parser
 from train.engine.session import restore_params
 from train.engine.stopping import friendly
+from train.engine.stored_config import load_config
 from train.engine.task import Split
 from train.lm.config import Config
 from train.lm.evaluate import EVERY_WINDOW

@@ -22,8 +22,7 @@ from jax.stages import Compiled
 from rich.console import Console
 
 from train.devices.mesh import require_divisible
-from train.engine.config import parse
-from train.engine.parser import Parser
+from train.engine.parser import Parser, parse
 from train.engine.stopping import friendly
 from train.lm import config as lm_config
 from train.plan.abstract_step import AbstractStep, compile_step, lm_step, seq2seq_step, vit_step

@@ -12,9 +12,10 @@ from typing import Any
 
 from train.compare.runs import OUTCOME
 from train.engine import environment
-from train.engine.config import RunConfig, load_config, program_of
+from train.engine.config import RunConfig
 from train.engine.files import read_object
 from train.engine.progress import read_metrics
+from train.engine.stored_config import load_config, program_of
 from train.evaluate import program
 from train.report.lines import HELD_OUT, read_lines
 from train.report.records import Found, Left, Run, Scored
@@ -139,6 +140,8 @@ def _scored(name: str, path: Path) -> Scored:
         raise ValueError(f"results must have at most {RESULTS:,} bytes, got {os.lstat(path).st_size:,}")
     found = program(name).load(path)
     require_sound(found)
+    if found.unfinished:
+        raise ValueError(f"measured at step {found.step}, before the end of training at step {found.steps}")
     return require_finite(scored_of(name, found))
 
 

@@ -18,11 +18,11 @@ from rich.console import Console
 
 from train.devices.cpu import finish
 from train.devices.mesh import AXES, make_mesh
-from train.engine.config import load_config, program_of
 from train.engine.outside import missing_options
 from train.engine.parser import Parser
 from train.engine.session import encoding_params, restore_params
 from train.engine.stopping import friendly
+from train.engine.stored_config import load_config, program_of
 from train.engine.task import Task, require_trainable
 from train.evaluate import program
 from train.plan.abstract_step import AbstractStep, lm_step, seq2seq_step, vit_step
