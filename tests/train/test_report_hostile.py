@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from cli import refused
-from hostile_folders import LONG, NUMBERS, PROBE, TEXTS, hostile_folders
+from hostile_folders import LONG, NUMBERS, PROBE, TEXTS, hostile_folders, unsealed
 from report_runs import add_probe, lm_run, vit_run
 from rich.console import Console
 
-from train.engine.config import save_config
+from train.engine.stored_config import save_config
 from train.report import collect as collecting
 from train.report import probes as probing
 from train.report import program, walk
@@ -98,6 +98,8 @@ def test_any_value_at_any_place_leaves_a_report_of_the_good_run(seed, tmp_path, 
     add_probe(vit_run(tmp_path / "vit", "alibi", 1, {28: 50, 64: 20}), PROBE)
     of_text = dataclasses.replace(PROBE, trained=128)
     add_probe(lm_run(tmp_path / "lm", "rope", 1, {64: 1.0, 128: 1.0, 256: "too long"}), of_text)
+    unsealed(tmp_path / "vit")
+    unsealed(tmp_path / "lm")
     good(tmp_path / "runs" / "0")
     for number in range(60):
         folder = tmp_path / "runs" / f"{number:02}"
