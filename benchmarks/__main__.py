@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in names:
         measure(name, wished[name], progress, folder, command_line(chosen))
         kept = [
-            (case, json.loads(path_of(folder, name, case).read_text()))
+            (case, json.loads(path_of(folder, name, case).read_text(encoding="utf-8")))
             for case in cases[name]
             if path_of(folder, name, case).exists()
         ]

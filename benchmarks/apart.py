@@ -41,7 +41,9 @@ class _Worker:
     def __init__(self, words: list[str]) -> None:
         command = [sys.executable, "-m", "benchmarks.apart", *words]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, start_new_session=True)
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, start_new_session=True, encoding="utf-8"
+        )
         weakref.finalize(self, _end, self.process)
         self._answer()
 

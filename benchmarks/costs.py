@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out: Path = parser.parse_args(arguments).out
     record = measured(list(ENCODINGS), SETTINGS)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float
 from rich.console import Console
-from scipy import stats
 
 from train.data.images import Dataset, evaluation_batches, load
 from train.devices.mesh import make_mesh
@@ -39,6 +39,7 @@ from train.engine.results import results_stem
 from train.engine.session import restore_params
 from train.engine.stopping import friendly
 from train.engine.stored_config import load_config
+from train.engine.terminal import user_console
 from train.vit.config import Config, evaluation_sizes
 from train.vit.model import SUMS, Classifier
 from train.vit.results import load_results
@@ -133,11 +134,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(argv)
     if chosen.images < 1:
         parser.error(f"--images must be at least 1, got {chosen.images}")
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console = user_console(stderr=True)
     with friendly(ValueError, TypeError, OSError):
         ends = [measure(folder, chosen.extend, chosen.images, console) for folder in chosen.runs]
     if len(ends) >= FEWEST:
-        rank: Any = stats.spearmanr([end["shift"] for end in ends], [end["top1_lost"] for end in ends])
+        rank: Any = scipy.stats.spearmanr([end["shift"] for end in ends], [end["top1_lost"] for end in ends])
         say({"runs": len(ends), "spearman": round(float(rank.statistic), 4), "p": round(float(rank.pvalue), 4)})
     return 0
 

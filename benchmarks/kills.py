@@ -49,7 +49,7 @@ def toy(folder: Path) -> list[str]:
     """Return the options of a language model that trains in seconds, and write its text."""
     words, drawn = ("alpha", "beta", "gamma", "delta", "epsilon"), random.Random(0)
     text = folder / "text.txt"
-    text.write_text("\n".join(" ".join(drawn.choices(words, k=12)) for _ in range(600)))
+    text.write_text("\n".join(" ".join(drawn.choices(words, k=12)) for _ in range(600)), encoding="utf-8")
     return [
         f"--data=file:{text}", "--width=16", "--layers=1", "--heads=2", "--length=16", "--batch=8", f"--steps={STEPS}",
         "--log_every=1", f"--checkpoint_every={EVERY}", "--eval_lengths", "16", "32", "--eval_limit=4",
@@ -121,7 +121,7 @@ def ended(processes: list[BaseProcess]) -> list[int]:
 def reached(out: Path) -> int:
     """Return the last step in the metrics of a run."""
     with contextlib.suppress(OSError, IndexError, json.JSONDecodeError):
-        return json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+        return json.loads((out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])["step"]
     return 0
 
 
@@ -134,7 +134,7 @@ def wait_for(step: int, out: Path, process: BaseProcess) -> None:
 def final(out: Path) -> dict[str, str]:
     """Return the digests of the state at the end of a run."""
     seal = out / "checkpoints" / str(STEPS) / "seal" / "metadata"
-    return json.loads(seal.read_text())["digests"]
+    return json.loads(seal.read_text(encoding="utf-8"))["digests"]
 
 
 def main() -> None:
@@ -162,7 +162,7 @@ def kill(folder: Path, kills: int, count: int, seed: int) -> None:
         statuses = ended(start(folder / name, count, [*flags, f"--out={folder / name}"]))
         whole = time.monotonic() - begun
         if any(statuses):
-            sys.exit((folder / f"{name}.0").read_text())
+            sys.exit((folder / f"{name}.0").read_text(encoding="utf-8"))
     wanted, out, log = final(folder / "never"), folder / "run", folder / "log"
     done, worst, finished, kept, begun = 0, 0, 0, 0, time.monotonic()
     while True:
@@ -180,7 +180,8 @@ def kill(folder: Path, kills: int, count: int, seed: int) -> None:
                 os.kill(processes[victim].pid or 0, signal.SIGKILL)
             done += killed
         statuses = ended(processes)
-        said = (Path(f"{log}.0").read_text(errors="replace") if Path(f"{log}.0").exists() else "").strip()
+        first = Path(f"{log}.0")
+        said = first.read_text(encoding="utf-8", errors="replace").strip() if first.exists() else ""
         resumed = re.search(r"going on from step (\d+)", said)
         if resumed and int(resumed[1]) != kept:
             sys.exit(f"went on from step {resumed[1]}, step {kept} was saved\n{said}")

@@ -28,7 +28,7 @@ def peak_bytes() -> int:
     Linux keeps in `ru_maxrss` what the parent had when it started this process; VmHWM does not.
     """
     status = pathlib.Path("/proc/self/status")
-    found = re.search(r"VmHWM:\s+(\d+)", status.read_text()) if status.exists() else None
+    found = re.search(r"VmHWM:\s+(\d+)", status.read_text(encoding="utf-8")) if status.exists() else None
     if found:
         return 1024 * int(found[1])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -63,7 +63,9 @@ def _in_a_process(spec: str, problem: Problem) -> dict[str, float]:
     words = [spec, f"--length={problem.length}", f"--heads={problem.heads}", f"--head-dim={problem.head_dim}"]
     words += [f"--dtype={problem.dtype}", *(["--backward"] if problem.backward else [])]
     command = [sys.executable, "-m", "benchmarks.long", *words]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout)
+    return json.loads(
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT, encoding="utf-8").stdout
+    )
 
 
 def cases(settings: Settings) -> list[Case]:

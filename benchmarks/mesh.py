@@ -62,7 +62,9 @@ def measure(axis: str, rounds: int, toy: bool, say: Say) -> Column:
         say(f"{devices} devices", number / len(DEVICES))
         command = [sys.executable, "-m", "benchmarks.mesh", axis, str(devices), f"--rounds={rounds}"]
         command += ["--toy"] if toy else []
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
+        printed = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT, encoding="utf-8"
+        ).stdout
         found[devices] = json.loads(printed.splitlines()[-1])
     alone = statistics.median(found[1])
     cells = {}

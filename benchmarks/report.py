@@ -108,7 +108,8 @@ def column_of(timed: Timed, *, first_calls: bool = False) -> Column:
 def machine() -> str:
     """Return versions, hardware and threads in one line."""
     info = pathlib.Path("/proc/cpuinfo")
-    fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line) if info.exists() else {}
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
     fields = {name.strip(): value.strip() for name, value in fields.items()}
     model = fields.get("model name", platform.processor())
     host = f"{os.cpu_count()} x {model} (family {fields.get('cpu family')}, model {fields.get('model')})"
@@ -151,7 +152,7 @@ def keep(path: pathlib.Path, column: Column, command: str, load: float) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(kept, indent=1) + "\n")
+    partial.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     partial.replace(path)
 
 
@@ -186,10 +187,10 @@ def table(title: str, columns: Sequence[tuple[str, dict[str, Any]]], head: str) 
 
 def write_section(path: pathlib.Path, part: Part, text: str) -> None:
     """Put a section into a Markdown file: in place of the one with the same title, or at the end."""
-    old = path.read_text() if path.exists() else "# Results\n"
+    old = path.read_text(encoding="utf-8") if path.exists() else "# Results\n"
     pattern = re.compile(rf"^## {re.escape(part.title)}(,[^\n]*)?\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
     if pattern.search(old):
         new = pattern.sub(lambda found: text + ("" if found.end() == len(old) else "\n"), old, count=1)
     else:
         new = f"{old.rstrip()}\n\n{text}"
-    path.write_text(new)
+    path.write_text(new, encoding="utf-8")

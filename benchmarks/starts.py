@@ -90,7 +90,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def read(path: Path, cores: int) -> list[Start]:
     """Return the starts of this version of jax with so many cores that a file holds."""
-    lines = path.read_text().splitlines() if path.is_file() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     starts = [json.loads(line) for line in lines]
     return [one for one in starts if (one["cores"], one["jax"]) == (cores, version("jax"))]
 
@@ -101,7 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen.out.mkdir(parents=True, exist_ok=True)
     chosen.results.parent.mkdir(parents=True, exist_ok=True)
     starts = [one for one in read(chosen.results, chosen.cores) if one["command"] in chosen.commands]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
+    )
     where = {"cores": chosen.cores, "jax": version("jax"), "commit": commit.stdout.strip()}
     with tempfile.TemporaryDirectory() as folder:
         trained, begun, done = Path(folder) / "trained", time.monotonic(), 0
@@ -115,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             status, seconds = start([name, *COMMANDS[name], *to], log, chosen.cores, chosen.patience)
             today = str(datetime.date.today())
             starts.append({"command": name, "status": status, "seconds": round(seconds, 1), **where, "date": today})
-            with chosen.results.open("a") as lines:
+            with chosen.results.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(starts[-1]) + "\n")
             done += 1
             rest = (time.monotonic() - begun) / done * (sum(left.values()) - 1)

@@ -209,5 +209,5 @@ def require_memory(needed: float) -> None:
 def free_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
     """Return the bytes that a process can still take: Linux's estimate, elsewhere all of the machine's memory."""
     if meminfo.is_file():
-        return 1024 * int(meminfo.read_text().split("MemAvailable:")[1].split()[0])
+        return 1024 * int(meminfo.read_text(encoding="utf-8").split("MemAvailable:")[1].split()[0])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -23,7 +23,7 @@ import nbformat
 
 COLAB = Path(__file__).parent
 ROOT = COLAB.resolve().parent
-REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({})"
 INSTALL = f"""try:
     import pejax
@@ -184,7 +184,7 @@ def main() -> None:
             text = nbformat.writes(notebook) + "\n"
             if len(text) > MOST_BYTES:
                 sys.exit(f"{name}.ipynb has {len(text):,} bytes: at most {MOST_BYTES:,}")
-            (COLAB / f"{name}.ipynb").write_text(text)
+            (COLAB / f"{name}.ipynb").write_text(text, encoding="utf-8")
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
     print(f"in all: {time.perf_counter() - began:.0f} s")
 

@@ -162,14 +162,14 @@ def pages() -> dict[Path, str]:
     written = {DOCS / "encodings" / f"{name}.md": page(name, found) for name in RECORDS}
     guide = DOCS / "which-one.md"
     tables = {"scores": scores_of_all(found), "results": results_of_all(found), "costs": costs_of_all(found)}
-    return {**written, guide: filled(guide.read_text(), tables)}
+    return {**written, guide: filled(guide.read_text(encoding="utf-8"), tables)}
 
 
 def main() -> None:
     """Write the pages."""
     for path, text in pages().items():
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

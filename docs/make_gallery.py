@@ -202,7 +202,7 @@ def draw(item: Item) -> Path:
 def main() -> None:
     """Draw the pictures named, or all, and write the page."""
     FIGURES.mkdir(parents=True, exist_ok=True)
-    (DOCS / "gallery.md").write_text(page())
+    (DOCS / "gallery.md").write_text(page(), encoding="utf-8")
     for items in SECTIONS.values():
         for item in items:
             if item.picture and (not sys.argv[1:] or item.file in sys.argv[1:]):

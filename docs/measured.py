@@ -40,7 +40,7 @@ def read_table(page: Path, heading: str, columns: Sequence[str]) -> Table:
     Raises:
         ValueError: no such heading, no table before the next heading, other columns, or a row of another length.
     """
-    lines = page.read_text().splitlines()
+    lines = page.read_text(encoding="utf-8").splitlines()
     if lines.count(heading) != 1:
         raise ValueError(f"{page.name} must have the heading {heading!r} once, got {lines.count(heading)}")
     below = lines[lines.index(heading) + 1 :]
@@ -96,5 +96,5 @@ def measurements() -> Measurements:
         read_table(results, "### Fashion-MNIST", SIZES),
         read_table(results, "### Glyphs", SIZES),
         {way: read_table(record, f"### Encodings, causal, float32, {way}", ["L = 2,048"]) for way in directions},
-        json.loads((ROOT / "benchmarks" / "results" / "costs.json").read_text()),
+        json.loads((ROOT / "benchmarks" / "results" / "costs.json").read_text(encoding="utf-8")),
     )

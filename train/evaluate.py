@@ -33,6 +33,7 @@ from train.engine.session import publish, restore_params
 from train.engine.stopping import friendly, stoppable
 from train.engine.stored_config import digest_of, load_config, program_of
 from train.engine.task import Program
+from train.engine.terminal import user_console
 
 TRAINERS = ("vit", "lm", "seq2seq")
 """Programs that train models of any encoding."""
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_arguments(EvaluateOptions, dest="options")
     arguments = parser.parse_args(argv)
-    options, console = arguments.options, Console(soft_wrap=True, highlight=False)
+    options, console = arguments.options, user_console()
     again = "the runs are unchanged: run the same command again"
     with stoppable(lambda: again), friendly(ValueError, TypeError, OSError):
         if arguments.compare:

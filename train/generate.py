@@ -30,6 +30,7 @@ from pejax import interop
 from pejax.models import Decoder, Sampling, stream
 from train.engine.parser import Parser
 from train.engine.stopping import friendly, stoppable
+from train.engine.terminal import user_console
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("prompt", metavar="PROMPT", help="the text to go on with")
     parser.add_arguments(GenerateOptions, dest="options")
     arguments = parser.parse_args(argv)
-    options, console = arguments.options, Console(stderr=True, soft_wrap=True, highlight=False)
+    options, console = arguments.options, user_console(stderr=True)
     progress = Progress()
 
     def stopped() -> str:

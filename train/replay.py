@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from rich.console import Console
 
 from train.devices.mesh import make_mesh, put_batch, training_execution
 from train.engine import failed_step
@@ -31,6 +30,7 @@ from train.engine.parser import Parser
 from train.engine.stopping import friendly
 from train.engine.stored_config import load_config, program_of
 from train.engine.task import recipe
+from train.engine.terminal import user_console
 from train.evaluate import program
 
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--data", default="", metavar="str", help="data of the run, needed where it is in files")
     parser.add_argument("--model", default="", metavar="str", help="model of a run of train.tune")
-    console = Console(soft_wrap=True, highlight=False)
+    console = user_console()
     with friendly(ValueError, TypeError, OSError, CheckpointError):
         options = parser.parse_args(argv)
         step, was, batch = failed_step.read(options.folder)

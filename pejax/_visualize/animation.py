@@ -72,7 +72,7 @@ class Animation(NamedTuple):
             images = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in frames]
             images[0].save(path, save_all=True, append_images=images[1:], duration=self.interval, loop=0, optimize=True)
         elif path.suffix == ".html":
-            path.write_text(self._page(dpi) if self.html is None else self.html())
+            path.write_text(self._page(dpi) if self.html is None else self.html(), encoding="utf-8")
         else:
             refuse("Animation.save", "path must end in .gif or .html", repr(str(path)))
         return path

@@ -30,6 +30,7 @@ def test_by_head_it_is_the_entropy_of_each_heads_weights():
     assert float(jnp.mean(found)) == pytest.approx(float(mean_entropy(q, k, 1, positions=tokens)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_uniform_heads_have_all_keys_at_every_size():
     """Queries and keys of zero attend evenly; 40 images are launched as 32 and 8."""
     one = Classifier(parse(Config, [*TINY, "--pe=none", "--registers=1"]), channels=1, classes=10)

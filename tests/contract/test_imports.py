@@ -18,6 +18,7 @@ CORE = {"jax", "jaxlib", "numpy", "jaxtyping", "chex"}
 MAY_IMPORT = {
     "_ops": set(),
     "_params": set(),
+    "_text": set(),
     "_dims": set(),
     "_encoding": {"_dims", "_ops", "_params"},
     "_positions": {"_dims", "_encoding", "_ops"},
@@ -32,10 +33,10 @@ MAY_IMPORT = {
     "testing": {"_dims", "_encoding", "_probe"},
     "_attention": {"_dims", "_encoding", "_ops", "_positions"},
     "models": {"_attention", "_dims", "_encoding", "_extensions", "_make", "_ops", "_positions"},
-    "interop": {"_make", "_ops", "models"},
+    "interop": {"_make", "_ops", "_text", "models"},
     "_visualize": {
         *("_attention", "_dims", "_encoding", "_encodings", "_extensions", "_make", "_ops", "_positions"),
-        *("encodings", "extensions"),
+        *("_text", "encodings", "extensions"),
     },
     "visualize": {"_visualize"},
 }
@@ -135,9 +136,8 @@ def test_the_library_imports_little_from_outside(module):
     assert not strangers, f"{module} imports {sorted(strangers)}"
 
 
-@pytest.mark.parametrize("name", ["pejax", "pejax.visualize"])
-def test_drawing_packages_are_imported_when_a_picture_is_drawn(name):
-    script = f"import {name}, sys; print([one for one in {sorted(DRAWING)} if one in sys.modules])"
+def test_drawing_packages_are_imported_when_a_picture_is_drawn():
+    script = f"import pejax.visualize, sys; print([one for one in {sorted(DRAWING)} if one in sys.modules])"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 
@@ -155,16 +155,10 @@ def test_training_imports_no_peer_and_no_test(module):
     assert not roots & (PEERS | {"tests", "benchmarks", "tensorflow"})
 
 
-def test_importing_the_library_brings_in_nothing_heavy():
-    heavy = sorted(TRAIN_ONLY | PEERS | {"flax", "matplotlib", "plotly", "hypothesis", "tensorflow", "train"})
-    script = f"import pejax, sys; print([name for name in {heavy} if name in sys.modules])"
+def test_importing_the_library_brings_in_nothing_heavy_and_no_kernels():
+    heavy = sorted(TRAIN_ONLY | PEERS | DRAWING | {"flax", "hypothesis", "tensorflow", "train"})
+    script = f"import pejax, sys; print([name for name in sys.modules if name in {heavy} or 'pallas' in name])"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
-
-
-def test_importing_the_library_brings_in_no_kernels():
-    script = "import pejax, sys; print([name for name in sys.modules if 'pallas' in name])"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert run.stdout.strip() == "[]"
 
 

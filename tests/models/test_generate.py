@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
+from cases import mostly_slow, slow
 from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
 from flax import nnx
 
@@ -51,7 +51,7 @@ def close(actual, expected) -> None:
     np.testing.assert_allclose(np.asarray(actual) / size, np.asarray(expected) / size, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS))
+@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS, ("rope", "t5")))
 def test_cached_decoding_is_the_full_forward_pass(pe):
     model, prompts = make(pe=pe), ids_of(3, 6)
     new, found = generate(model, prompts, 3, segment_ids=SEGMENTS, return_logits=True)
@@ -242,7 +242,7 @@ def test_constants_are_there_where_generation_adapts():
     assert generate(make(pe="alibi", extend="slopes", length=TRAINED), prompts, TRAINED).shape == (2, TRAINED)
 
 
-@pytest.mark.parametrize("policy", ["stepwise", "recompute"])
+@pytest.mark.parametrize("policy", ["stepwise", slow("recompute")])
 def test_a_stream_is_what_generate_returns(policy):
     model, prompts, segments = (
         make(pe="rope(base=4)", extend="dynamic_ntk(factor=2)", length=TRAINED),

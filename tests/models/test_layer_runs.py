@@ -162,7 +162,8 @@ def test_bodies_and_encodings_have_names_of_their_own():
     assert set(one["stack"]["layers"]) == {"blocks"}
 
 
-@pytest.mark.parametrize("remat", mostly_slow(["full", "products"], ["full"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["full", "products"])
 def test_rematerialization_changes_no_gradient(remat):
     static, params = nnx.split(mixed())
     total = lambda params, execution: jnp.sum(jnp.sin(nnx.merge(static, params)(IDS, execution=execution)))
@@ -180,6 +181,7 @@ def test_layers_over_devices_without_communication_are_those_of_one():
     close(local, forward(model, IDS), 2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pe", mostly_slow(["rope*2 + none*1", "rope(extend='dynamic_ntk')*1 + t5*1"], ["rope*2 + none*1"])
 )
@@ -214,6 +216,7 @@ def test_stochastic_depth_and_constants_by_depth_follow_the_layers():
     assert len(set(falling)) == 4
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_has_periods_on_both_sides():
     config = EncoderDecoderConfig(
         vocab=11, width=16, encoder_layers=3, decoder_layers=4, pe="alibi*2 + none*1", decoder_pe="rope*1 + none*1",

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow
 from flax import nnx
 
 from pejax import Dims, TokenPositions, attention_fn, make_encoding
@@ -61,7 +62,7 @@ def raises_one_line(call, *parts: str) -> None:
         assert part in text, text
 
 
-@pytest.mark.parametrize("spec", ["rope_mixed", "shaw", "t5"])
+@pytest.mark.parametrize("spec", ["rope_mixed", slow("shaw"), slow("t5")])
 def test_a_step_of_gradient_descent_changes_every_position_parameter(spec):
     layer, x = make(spec), draw_tokens()
     # One token without position: a constant that a head adds to all its logits would change nothing.
@@ -83,7 +84,7 @@ def test_a_step_of_gradient_descent_changes_every_position_parameter(spec):
     assert all(jax.tree.leaves(moved)), moved
 
 
-@pytest.mark.parametrize("spec", ["rope", "t5", "shaw", "alibi"])
+@pytest.mark.parametrize("spec", ["rope", "t5", slow("shaw"), slow("alibi")])
 def test_the_layer_is_its_projections_around_attention(spec):
     layer, x = make(spec), draw_tokens()
     np.testing.assert_allclose(layer(x), by_hand(layer, x, jnp.arange(8), 8), atol=1e-5)

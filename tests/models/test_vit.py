@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from biases import types_unchecked
-from cases import mostly_slow
+from cases import mostly_slow, slow
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from peers import peer
@@ -218,7 +218,7 @@ def test_grouped_heads_equal_key_and_value_heads_repeated():
     np.testing.assert_allclose(run(grouped, draw_images()), run(full, draw_images()), rtol=1e-4)
 
 
-@pytest.mark.parametrize("pe", ["rope_mixed", "shaw"])
+@pytest.mark.parametrize("pe", ["rope_mixed", slow("shaw")])
 def test_bfloat16_computes_what_float32_does(pe):
     wide, narrow = make(pe=pe), make(pe=pe, dtype="bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(narrow))} == {jnp.dtype("float32")}
@@ -258,6 +258,7 @@ def test_stochastic_depth_keeps_or_scales_whole_examples():
     assert (factors[1, 0] != factors[1, 1]).any()
 
 
+@pytest.mark.slow
 def test_stochastic_depth_grows_with_depth_and_is_for_training_only():
     model, images = make(layers=3, stochastic_depth=0.5), draw_images(16)
     assert model.layers.rates == (0.0, 0.25, 0.5)

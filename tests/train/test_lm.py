@@ -159,6 +159,7 @@ def test_fine_tuning_at_another_length_keeps_the_trained_extent(whole, longer):
     assert rows(longer, "results-pi")[1]["gain"] is None, "16 is trained now"
 
 
+@pytest.mark.slow
 def test_resuming_keeps_the_extension_that_the_run_trains_with(longer):
     config = parse(Config, [f"--out={longer}", "--resume"])
     assert (config.extend, config.extent, config.eval_lengths) == ("pi", 8, (8, 16))

@@ -205,6 +205,7 @@ def test_resized_parameters_are_those_that_at_gives():
     np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_resized_parameters_of_several_kinds_of_layers():
     """A table of positions is resized once, those of relative positions layer by layer, other kinds not at all."""
     pe = "--pe=(learned+rope_axial)*1 + relative_table*1 + rope_axial*1"

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow
 from cli import assert_resumes, programs_on_disk, refused
 from gguf_files import byte_tokens, write_gguf
 from hub_folders import run as logits
@@ -115,7 +116,7 @@ def test_changes_begin_at_zero_and_are_added(model):
         ("--width=48", "width must be left out, it is that of the model, 32; got 48"),
         ("--pe=alibi", "pe must be left out"),
         ("--init=runs/other", "a run folder holds config.json, got runs/other"),
-        ("--data=shakespeare(tokenizer='bpe(vocab=300)')", "data must be given without a tokenizer"),
+        slow("--data=shakespeare(tokenizer='bpe(vocab=300)')", "data must be given without a tokenizer"),
         ("--extend=resize", "resize"),
     ],
 )

@@ -35,13 +35,14 @@ class Children:
             log: what the process prints is appended to this file.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a") as output:
+        with log.open("a", encoding="utf-8") as output:
             with self._lock:
                 if self._stopped:
                     return -signal.SIGTERM, "stopped"
                 child = subprocess.Popen(
                     [sys.executable, "-m", "train.compare.guarded", *arguments],
-                    stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, start_new_session=True,
+                    encoding="utf-8", errors="replace", env={**os.environ, "PYTHONIOENCODING": "utf-8"},
                 )  # fmt: skip
                 self._running.add(child)
             errors = child.communicate()[1]

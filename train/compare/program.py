@@ -42,11 +42,12 @@ from train.compare.runs import (
 from train.compare.table import chosen, markdown, rows_of, tables
 from train.engine.files import lock_folder, write_atomic
 from train.engine.stopping import INTERRUPTED, friendly
+from train.engine.terminal import user_console
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status: 0, or 1 if a run failed or none was done."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = user_console()
     with friendly(ValueError, TypeError, OSError):
         comparison = options.read(argv)
         lock_folder(comparison.folder)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from rich.styled import Styled
 from rich.table import Table
 
 from train.compare.options import Candidate, Comparison
@@ -115,14 +116,15 @@ def tables(comparison: Comparison, rows: Sequence[Row], trained: int, width: int
     for name in dict.fromkeys(name for row in rows for name in row.scores):
         sizes = sorted({size for row in rows for size in row.scores.get(name, {})})
         cells = _cells(comparison, rows, name, sizes)
-        widths = [max(len(f"{size}"), *(len(row[n][0]) for row in cells)) for n, size in enumerate(sizes)]
+        room = lambda text: len(text.replace("±", "+-"))  # as it is written where the encoding lacks it
+        widths = [max(len(f"{size}"), *(room(row[n][0]) for row in cells)) for n, size in enumerate(sizes)]
         labels = max(len("encoding"), *(len(row.label) for row in rows))
         for part in _fitting(widths, width - labels - BORDER - 1):
             table = Table("encoding", title=f"{name}, trained at {trained}")
             for size in sizes[part]:
                 table.add_column(f"{size}", justify="right", no_wrap=True)
             for row, texts in zip(rows, cells, strict=True):
-                table.add_row(row.label, *(f"[bold]{text}[/]" if best else text for text, best in texts[part]))
+                table.add_row(row.label, *(Styled(text, "bold") if best else text for text, best in texts[part]))
             found.append(table)
     return found
 

@@ -108,7 +108,7 @@ def worthwhile(environ: Mapping[str, str], root: Path) -> bool:
     if environ.keys() & TUNABLE or platform.libc_ver()[0] != "glibc":
         return False
     mode = root / "sys/kernel/mm/transparent_hugepage/enabled"
-    if not mode.is_file() or "[madvise]" not in mode.read_text():
+    if not mode.is_file() or "[madvise]" not in mode.read_text(encoding="utf-8"):
         return False
     platforms = environ.get("JAX_PLATFORMS", "")
     found = any(path for pattern in ACCELERATORS for path in (root / "dev").glob(pattern))

@@ -49,7 +49,9 @@ def keep(state: TrainState, config: RunConfig, task: Task, record: dict[str, Any
         folder.mkdir()
         save_config(config, folder)
         np.savez(folder / "batch.npz", **next(task.batches(before, range(config.batch))))
-        (folder / "step.json").write_text(json.dumps({"step": step, "loss": repr(loss), "bits": loss.hex()}) + "\n")
+        (folder / "step.json").write_text(
+            json.dumps({"step": step, "loss": repr(loss), "bits": loss.hex()}) + "\n", encoding="utf-8"
+        )
     checkpoints = Checkpoints(folder)
     checkpoints.save(before, unhalted(state), record)
     checkpoints.wait()
@@ -93,7 +95,7 @@ def read(folder: Path) -> tuple[int, float, dict[str, np.ndarray]]:
     if not (folder / "step.json").is_file():
         raise ValueError(f"a saved step is in a folder offending-STEP of a run, got {folder}")
     try:
-        step = json.loads((folder / "step.json").read_text())
+        step = json.loads((folder / "step.json").read_text(encoding="utf-8"))
         with np.load(folder / "batch.npz") as batch:
             return step["step"], float.fromhex(step["bits"]), dict(batch)
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as wrong:

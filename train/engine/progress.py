@@ -60,7 +60,8 @@ class Report:
             # An unbounded queue: with a bound, writing would wait forever for a thread that a full disk has ended.
             self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, max_queue=0)
         self.steps, self.unit, self.console, self.peak_seconds = steps, unit, console, peak_seconds
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        text = TextColumn("{task.description}", markup=False)
+        columns = (BarColumn(), MofNCompleteColumn(), text, TimeRemainingColumn())
         self.progress = Progress(TextColumn("training"), *columns, console=console, disable=not console.is_terminal)
         self.task = self.progress.add_task("compiling the first step", total=steps, completed=step)
         self.first = self.last = step
@@ -120,7 +121,7 @@ class Report:
                 f"{self.path.parent / 'tensorboard'} can no longer be written: see the error of its writer above"
             )
         line = {"step": step, **values}
-        with self.path.open("a") as lines:
+        with self.path.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(line) + "\n")
         for name, value in line.items():
             self.board.add_scalar(f"train/{name}", value, step)
@@ -135,7 +136,8 @@ class Evaluating:
     """
 
     def __init__(self, console: Console, total: float) -> None:
-        columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        text = TextColumn("{task.description}", markup=False)
+        columns = (BarColumn(), TaskProgressColumn(), text, TimeRemainingColumn())
         self.progress = Progress(
             TextColumn("evaluating"), *columns, console=console, transient=True, disable=not console.is_terminal
         )

@@ -39,6 +39,7 @@ from train.engine.stored_config import (
     save_config,
 )
 from train.engine.task import EvaluationResult, Program, Split, Task, mesh_memory, recipe, require_trainable
+from train.engine.terminal import user_console
 
 PREFETCHED = 4
 """Number of batches that a thread prepares ahead."""
@@ -65,7 +66,7 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
     say = partial(onward, config)
     with together(config.hosts, say), contextlib.nullcontext() if config.hosts else stoppable(say):
         with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
-            console = Console(soft_wrap=True, highlight=False, quiet=not first())
+            console = user_console(quiet=not first())
             with console.status("preparing"):  # shown only on a terminal
                 session = prepare(program, config, console)
         with friendly(CheckpointError, OSError, FloatingPointError, *program.errors):

@@ -34,6 +34,7 @@ from train.engine.run_files import MODEL
 from train.engine.stopping import friendly, stoppable
 from train.engine.stored_config import is_run
 from train.engine.task import refusal
+from train.engine.terminal import user_console
 from train.extend.options import ExtendOptions, read_options
 from train.extend.passkey import Question, questions
 from train.extend.results import Measured, add, draw, markdown, measured, open_folder, ordered, table
@@ -75,7 +76,7 @@ class Plan(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = user_console()
     with friendly(ValueError, TypeError, OSError):
         options = read_options(argv)
         with stoppable(lambda: "what was measured is saved: run the same command again"):

@@ -91,7 +91,8 @@ def open_folder(folder: Path, settings: dict[str, Any]) -> list[Measured]:
         raise ValueError(f"out must be a new folder or one of train.extend, got {folder}")
     write_atomic(place, json.dumps(settings, indent=2) + "\n")
     path = folder / LINES
-    kept = [line for line in (path.read_text().splitlines() if path.is_file() else []) if line.endswith("}")]
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    kept = [line for line in lines if line.endswith("}")]
     try:
         return [_read(json.loads(line)) for line in kept]
     except (ValueError, TypeError) as wrong:
@@ -106,8 +107,8 @@ def _read(values: dict[str, Any]) -> Measured:
 def add(folder: Path, one: Measured) -> None:
     """Append a line."""
     path = folder / LINES
-    begun = path.read_text() if path.is_file() else ""
-    with path.open("a") as lines:
+    begun = path.read_text(encoding="utf-8") if path.is_file() else ""
+    with path.open("a", encoding="utf-8") as lines:
         lines.write("\n" if begun and not begun.endswith("\n") else "")
         lines.write(json.dumps(dataclasses.asdict(one)) + "\n")
 

@@ -40,6 +40,7 @@ from train.engine.session import restore_params
 from train.engine.stopping import friendly
 from train.engine.stored_config import load_config
 from train.engine.task import Split
+from train.engine.terminal import user_console
 from train.lm.config import Config
 from train.lm.evaluate import EVERY_WINDOW
 from train.lm.model import SUMS, Language
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_arguments(SearchOptions, dest="options")
     arguments = parser.parse_args(argv)
     with friendly(ValueError, TypeError, OSError):
-        search(arguments.run, arguments.options, Console(soft_wrap=True, highlight=False))
+        search(arguments.run, arguments.options, user_console())
     return 0
 
 

@@ -69,7 +69,7 @@ def make_task(config: Config) -> Task:
 def compare(files: Sequence[Path], to: Path) -> None:
     """Write the tables of many runs, and figures of perplexity against length and of the loss during training."""
     runs = [load_results(path) for path in files]
-    Path(f"{to}.md").write_text(markdown(runs))
+    Path(f"{to}.md").write_text(markdown(runs), encoding="utf-8")
     draw(runs, Path(f"{to}.png"))
     draw_training(runs, [path.parent for path in files], Path(f"{to}-training.png"))
 

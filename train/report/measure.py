@@ -24,6 +24,7 @@ from train.engine.session import encoding_params, restore_params
 from train.engine.stopping import friendly
 from train.engine.stored_config import load_config, program_of
 from train.engine.task import Task, require_trainable
+from train.engine.terminal import user_console
 from train.evaluate import program
 from train.plan.abstract_step import AbstractStep, lm_step, seq2seq_step, vit_step
 from train.plan.estimate import step_memory
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", action="append", default=[], metavar="str", help="in files, that may be read")
     with friendly(ValueError, TypeError, OSError, RuntimeError):
         options = parser.parse_args(argv)
-        console = Console(soft_wrap=True, highlight=False)
+        console = user_console()
         write_probe(measure(options.run, options.trained, options.size, options.data, console), options.file)
     return 0
 

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from train.engine.parser import Parser
 from train.engine.stopping import friendly, stoppable
+from train.engine.terminal import user_console
 from train.report.blocks import Document, Plot, plots
 from train.report.collect import collect
 from train.report.content import Material, document
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="data of runs, needed where it is in files, to read what their weights tell; may be given several times",
     )  # fmt: skip
     arguments = parser.parse_args(argv)
-    console = Console(soft_wrap=True, highlight=False)
+    console = user_console()
     again = "no file of the report was changed half-way: run the same command again"
     with stoppable(lambda: again), friendly(ValueError, OSError):
         probing = None if arguments.no_probes else arguments.data

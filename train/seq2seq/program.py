@@ -64,7 +64,7 @@ def make_task(config: Config) -> Task:
 def compare(files: Sequence[Path], to: Path) -> None:
     """Write the tables and the figure of many runs."""
     runs = [load_results(path) for path in files]
-    Path(f"{to}.md").write_text(markdown(runs))
+    Path(f"{to}.md").write_text(markdown(runs), encoding="utf-8")
     draw(runs, Path(f"{to}.png"))
 
 

@@ -77,7 +77,7 @@ def make_task(config: Config) -> Task:
 def compare(files: Sequence[Path], to: Path) -> None:
     """Write one markdown table and one figure of many runs."""
     runs = [load_results(path) for path in files]
-    Path(f"{to}.md").write_text(markdown(runs))
+    Path(f"{to}.md").write_text(markdown(runs), encoding="utf-8")
     draw(runs, Path(f"{to}.png"))
 
 

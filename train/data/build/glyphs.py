@@ -140,8 +140,8 @@ def main() -> None:
     OUTLINES.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
     LICENSES.mkdir(exist_ok=True)
     for package in {**TRAIN, **TEST}:
-        text = (folder / package / "usr/share/doc" / package / "copyright").read_text()
-        (LICENSES / f"{package}.txt").write_text(re.sub(r"[ \t]+\n", "\n", text))
+        text = (folder / package / "usr/share/doc" / package / "copyright").read_text(encoding="utf-8")
+        (LICENSES / f"{package}.txt").write_text(re.sub(r"[ \t]+\n", "\n", text), encoding="utf-8")
     print(f"{OUTLINES}: {OUTLINES.stat().st_size} bytes, sha256 of the content {hashlib.sha256(content).hexdigest()}")
 
 
