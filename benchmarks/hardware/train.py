@@ -72,7 +72,7 @@ def train_on(run: Run, data: str, pes: list[str], seeds: range, folder: str, unt
     made = prepare(run, given, more, pes, until)
     epochs = 0 if made is None else made[0]
     for seed in seeds:
-        took = math.inf if made is None else made[1]
+        took = math.inf if made is None else made[1] * len(due[seed]) / len(pes)
         if due[seed] and epochs and time.monotonic() + (0 if seed == 0 else took) < until:
             train_seed(run, {**given, "seed": seed}, {**more, "epochs": epochs}, due[seed], took, until)
         else:
