@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import resource
 import shutil
 from pathlib import Path
@@ -120,6 +121,19 @@ def test_any_file_may_be_damaged(damage, saved):
         shutil.rmtree(folder)
         shutil.copytree(copy, folder)
     assert passed_over == {"state", "seal"}
+
+
+def test_a_checkpoint_with_a_pipe_or_a_link_is_refused_at_once(saved):
+    folder = saved / "checkpoints" / "2"
+    path = folder / "seal" / "metadata"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=r"2/seal/metadata must be a regular file, got a pipe$"):
+        Checkpoints(saved)
+    shutil.rmtree(folder)
+    folder.symlink_to(saved / "checkpoints" / "1")
+    with pytest.raises(ValueError, match=r"checkpoints/2 must be a regular file, got a link$"):
+        Checkpoints(saved)
 
 
 @pytest.mark.parametrize("part", ["seal", "state"])

@@ -19,7 +19,7 @@ from orbax.checkpoint.args import Composite, JsonRestore, JsonSave, StandardRest
 
 from train.devices.hosts import agreed, first, lost, of_first
 from train.engine.digest import digests
-from train.engine.files import sealed
+from train.engine.files import require_regular, sealed
 
 FORMAT = 4
 """Version of the checkpoint format; checkpoints of another version are refused."""
@@ -48,6 +48,8 @@ class Checkpoints:
         writing = ocp.CheckpointManagerOptions(max_to_keep=KEPT, cleanup_tmp_directories=True)
         options = ocp.CheckpointManagerOptions(read_only=True, create=False) if reading else writing
         try:
+            for step in written_steps(folder):
+                require_regular(self.folder / f"{step}")  # orbax reads what it finds there
             self.manager = ocp.CheckpointManager(self.folder, options=options)
         except OSError as refused:
             raise CheckpointError(f"cannot keep checkpoints in {self.folder}: {first_line(refused)}") from None

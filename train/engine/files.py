@@ -42,6 +42,22 @@ def read_text(path: Path, most: int = LARGEST) -> str:
         raise ValueError(f"{path} must be UTF-8, got another byte at {wrong.start}") from None
 
 
+def require_regular(folder: Path) -> None:
+    """Check that a folder is no link, and holds regular files and folders alone, at any depth.
+
+    Raises:
+        ValueError: naming what else is there: a link may lead anywhere, and a pipe is never read to its end.
+    """
+    for place, below, files in [(folder.parent, (), (folder.name,)), *os.walk(folder)]:
+        for path in (Path(place) / name for name in (*below, *files)):
+            try:
+                kind = stat.S_IFMT(os.lstat(path).st_mode)
+            except FileNotFoundError:  # a run that goes on has deleted it
+                continue
+            if kind not in (stat.S_IFREG, stat.S_IFDIR):
+                raise ValueError(f"{path} must be a regular file, got {NOT_FILES.get(kind, 'a device')}")
+
+
 def parse_object(text: str, what: str) -> dict[str, Any]:
     """Parse a JSON object that may come from somebody else: numbers of at most 64 bits, and plain Unicode texts.
 
