@@ -121,7 +121,7 @@ def unmeasured(*_: object) -> Probe:
 # Files outside of a run
 
 
-def test_no_file_that_a_run_names_is_in_a_report(tmp_path, capsys):
+def test_no_file_that_a_run_names_is_in_a_report(tmp_path, capsys, undrawn):
     for name in ("secret.txt", "secret.json", "config.json"):
         (tmp_path / "home" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "home" / name).write_text(f'{{"{SECRET}": "{SECRET}"}}\n')
@@ -146,6 +146,7 @@ def test_no_file_that_a_run_names_is_in_a_report(tmp_path, capsys):
     assert f"needs --data=jsonl:{secret}" in (tmp_path / "out" / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_files_that_the_command_names_are_read_by_another_process(tmp_path, capsys):
     secret = tmp_path / "secret.jsonl"
     secret.write_text(f"{SECRET}\n")

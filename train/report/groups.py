@@ -186,13 +186,14 @@ def _titles(keys: Sequence[Key]) -> dict[Key, str]:
         data = plain(key.data, IN_A_TITLE)
         first[key] = f"{kind}: {data}, trained at {key.extent}" if data else f"{kind}: unknown data"
     found: dict[Key, str] = {}
+    numbers: Counter[str] = Counter()
     for key, title in first.items():
         alike = [other for other in keys if first[other] == title]
         facts = {name: value for name, value in _facts(key).items() if _differs(name, alike)}
         apart = [f"{name} {plain(f'{value}', IN_A_TITLE)}" for name, value in facts.items()]
-        own = f" ({', '.join(apart[:NAMED])})" if apart else ""
-        number = sum(text == title + own for text in found.values())
-        found[key] = title + own + (f", set {number + 1}" if number else "")
+        text = title + (f" ({', '.join(apart[:NAMED])})" if apart else "")
+        numbers[text] += 1
+        found[key] = text + (f", set {numbers[text]}" if numbers[text] > 1 else "")
     return found
 
 
