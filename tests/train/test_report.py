@@ -125,15 +125,6 @@ def test_runs_measured_on_other_test_images_are_apart(tmp_path):
     ]
 
 
-def test_sections_of_one_title_are_numbered(tmp_path):
-    for number, extra in enumerate(({}, {"registers": 1}, {"registers": 2}, {"registers": 3})):
-        vit_run(tmp_path / f"{number}", "none", 0, {28: 50}, width=128 * (number > 0) or 64, patch=2, layers=1, **extra)
-    vit_run(tmp_path / "other", "none", 0, {28: 50}, width=64, patch=4, layers=2)
-    titles = [group.title for group in read(tmp_path)[0]]
-    assert len(set(titles)) == 5
-    assert sum(title.endswith(("set 2", "set 3")) for title in titles) == 2
-
-
 def test_other_settings_of_the_optimizer_are_in_the_label(tmp_path):
     vit_run(tmp_path / "slow", "none", 0, {28: 50}, lr=1e-3)
     vit_run(tmp_path / "fast", "none", 0, {28: 60}, lr=2e-3)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from cli import refused
-from hostile_folders import LONG, NUMBERS, PROBE, TEXTS, hostile_folders, unsealed
+from hostile_folders import PROBE, hostile_folders, unsealed
+from hostile_values import LONG, NUMBERS, TEXTS
 from report_runs import add_probe, lm_run, vit_run
 from rich.console import Console
 
@@ -220,6 +221,15 @@ def test_a_tuned_run_has_a_section_of_its_own(tmp_path):
     assert "of another kind" in content.sections[1].blocks[1]
     _, reasons = probes_of([run for run in found.runs if run.program == "tune"], [], Console())
     assert list(reasons.values()) == ["the weights of fine-tuned models are not measured"]
+
+
+def test_sections_of_one_title_are_numbered(tmp_path):
+    for number, extra in enumerate(({}, {"registers": 1}, {"registers": 2}, {"registers": 3})):
+        vit_run(tmp_path / f"{number}", "none", 0, {28: 50}, width=128 * (number > 0) or 64, patch=2, layers=1, **extra)
+    vit_run(tmp_path / "other", "none", 0, {28: 50}, width=64, patch=4, layers=2)
+    titles = [group.title for group in grouped(collect([tmp_path]).runs)[0]]
+    assert len(set(titles)) == 5
+    assert sum(title.endswith(("set 2", "set 3")) for title in titles) == 2
 
 
 def test_texts_are_plain_and_short():
