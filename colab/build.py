@@ -155,11 +155,22 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
                     raise RuntimeError(f"cell {i} printed a path of this machine: {path}")
 
 
+def write(path: Path, text: str) -> None:
+    """Write a notebook whole or not at all: a killed or interrupted build leaves the one that was there."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def main() -> None:
     """Build the notebooks that the command line names.
 
     Raises:
-        SystemExit: with status 1, a cell failed or a notebook differs from its script; with 2, an unknown name.
+        SystemExit: with status 1, a cell failed or a notebook differs from its script; with 2, an unknown name; with
+            130, Ctrl-C.
     """
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="how notebooks begin; all if none is named")
@@ -184,10 +195,14 @@ def main() -> None:
             text = nbformat.writes(notebook) + "\n"
             if len(text) > MOST_BYTES:
                 sys.exit(f"{name}.ipynb has {len(text):,} bytes: at most {MOST_BYTES:,}")
-            (COLAB / f"{name}.ipynb").write_text(text, encoding="utf-8")
+            write(COLAB / f"{name}.ipynb", text)
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
     print(f"in all: {time.perf_counter() - began:.0f} s")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("stopped; notebooks that are not named above are as they were", file=sys.stderr)
+        raise SystemExit(130) from None

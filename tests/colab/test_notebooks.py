@@ -115,6 +115,25 @@ def test_check_names_the_notebook_that_differs(tmp_path):
     assert "no such notebook: 02. There are: 01_one" in run.stderr
 
 
+def test_a_notebook_is_written_whole_or_stays(tmp_path, monkeypatch):
+    """Whatever ends the build: a full disk, Ctrl-C, or SIGKILL, after which a hidden file may stay beside it."""
+    path, text = tmp_path / "01_one.ipynb", '{"name": "é"}\n'
+    build.write(path, text)
+    assert path.read_bytes() == text.encode()
+    for raised in (OSError("no space left"), KeyboardInterrupt()):
+        for step in ("write_text", "replace"):
+            with monkeypatch.context() as patched:
+
+                def fail(*_, **__):
+                    raise raised  # noqa: B023
+
+                patched.setattr(Path, step, fail)
+                with pytest.raises(type(raised)):
+                    build.write(path, "half")
+            assert path.read_bytes() == text.encode()
+            assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_cell_that_fails_is_named(tmp_path):
     pytest.importorskip("nbclient", reason="needs the extra `notebooks`")
     pytest.importorskip("ipykernel", reason="needs the extra `notebooks`")

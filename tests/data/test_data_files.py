@@ -1,10 +1,12 @@
 """Folders of classes, damaged and unusual image files, and data sets prepared by TFDS."""
 
 import io
+import os
 import shutil
 import socket
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,6 +95,48 @@ def test_folders_that_cannot_serve(tmp_path: Path, make: object, message: str) -
     with pytest.raises(ValueError, match=message) as raised:
         data.load(f"folder:{root}")
     assert "\n" not in str(raised.value)
+
+
+def link_to_nothing(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def link_to_a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def link_in_a_circle(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (link_to_nothing, "a link to nothing"),
+        (link_in_a_circle, "a link to nothing"),
+        (link_to_a_device, "a pipe or a device"),
+        (os.mkfifo, "a pipe or a device"),
+    ],
+)
+def test_what_is_no_file_among_images_is_named_before_it_is_read(tmp_path: Path, make: Any, what: str) -> None:
+    root = make_folder(tmp_path / "images", {"train": 4, "val": 3})
+    make(root / "val" / "blue" / "9.png")
+    with pytest.raises(ValueError, match=rf"must be a file that can be read, got .*val/blue/9\.png: {what}$"):
+        data.load(f"folder:{root}", size=16)
+
+
+def test_an_image_that_may_not_be_read_is_named_before_it_is_read(tmp_path: Path, monkeypatch: Any) -> None:
+    root = make_folder(tmp_path / "images", {"": 4})
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "2.png" and access(path, mode))
+    with pytest.raises(ValueError, match=r"got .*/2\.png: Permission denied"):
+        data.load(f"folder:{root}", size=16)
+
+
+def test_a_name_that_is_not_utf_8_is_one_of_an_image(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "images", {"": 4})
+    (root / "red" / "0.png").rename(root / "red" / os.fsdecode(b"\xff.png"))
+    assert len(data.load(f"folder:{root}", size=16).train) == 9
 
 
 def corrupt_folder(root: Path) -> Path:

@@ -36,6 +36,7 @@ BAD = {
     "seq2seq --eval_lengths 4 4294967296": "eval_lengths must be below 2147483648, got 4294967296",
     "vit --repeats=49": "repeats must be at most batch=48, got 49",
     "vit --size=100000": "48 examples of 625,000,000 tokens, width=64 (batch / accumulate) must fit the memory",
+    "vit --registers=10000000": "48 examples of 10,000,049 tokens, width=64 (batch / accumulate) must fit the memory",
     "vit --size=400": "10,000 images of 400 x 400 pixels must fit the memory, 1.0 GiB, got 1.5 GiB at least",
     "vit --size=400 --data=glyphs": "10,000 images of 400 x 400 pixels must fit the memory, 1.0 GiB, got 1.5 GiB",
     "vit --eval_sizes=16,30": "image sizes must be multiples of the patch, 4, got 30",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train.engine.files import DEEPEST, parse_object, read_object, read_text
+from train.engine.files import DEEPEST, lock_folder, parse_object, read_object, read_text
 
 
 def test_a_regular_file_is_read_and_its_line_ends_are_plain(tmp_path):
@@ -60,3 +60,9 @@ def test_json_beyond_what_a_run_writes_is_refused_without_quoting_it(text, messa
         parse_object(text, "config.json")
     assert "hunter2" not in str(refused.value)
     assert len(str(refused.value)) < 200
+
+
+def test_a_folder_whose_name_is_only_bytes_is_refused_before_it_is_made(tmp_path):
+    with pytest.raises(ValueError, match="out must be a path in the encoding of this locale, utf-8, got "):
+        lock_folder(tmp_path / os.fsdecode(b"run-\xff"))
+    assert not list(tmp_path.iterdir())

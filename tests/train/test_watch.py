@@ -70,10 +70,11 @@ def test_what_is_not_finite_halts_for_good(loss, norm):
     jax.tree.map(np.testing.assert_array_equal, after, state)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_spike_is_a_loss_over_so_many_times_the_median_of_the_last(seed):
+@pytest.mark.parametrize(("seed", "missing"), [(0, metrics.NO_LOSS), (1, metrics.NO_LOSS), (2, np.nan)])
+def test_a_spike_is_a_loss_over_so_many_times_the_median_of_the_last(seed, missing):
+    """Checkpoints of earlier versions have NaN where there is no loss yet."""
     losses = np.random.default_rng(seed).lognormal(0.0, 0.5, 120).astype(np.float32)
-    state, halted_at = metrics.begin(), None
+    state, halted_at = metrics.begin()._replace(recent=jnp.full((metrics.WINDOW,), missing)), None
     step = jax.jit(lambda state, at, loss: metrics.observe(state, at, loss, jnp.float32(1.0), 2.0))
     for at, loss in enumerate(losses):
         _, state = step(state, at, loss)
@@ -82,6 +83,21 @@ def test_a_spike_is_a_loss_over_so_many_times_the_median_of_the_last(seed):
             break
     wanted = [at for at in range(metrics.WINDOW, 120) if losses[at] > 2 * np.median(losses[at - metrics.WINDOW : at])]
     assert halted_at == wanted[0]
+
+
+def test_losses_that_are_missing_are_no_nan_for_long():
+    old = metrics.begin()._replace(recent=jnp.full((metrics.WINDOW,), np.nan))
+    _, state = metrics.observe(old, jnp.int32(3), jnp.float32(2.0), jnp.float32(1.0), 0.0)
+    _, same = metrics.observe(metrics.begin(), jnp.int32(3), jnp.float32(2.0), jnp.float32(1.0), 0.0)
+    jax.tree.map(np.testing.assert_array_equal, state, same)
+    assert sorted(np.unique(state.recent)) == [2.0, np.float32(metrics.NO_LOSS)]
+
+
+def test_runs_may_look_for_what_is_not_a_number(tmp_path):
+    with jax.debug_nans(True), jax.debug_infs(True):
+        assert train(tmp_path / "run", "--spike=5", "--ema=0.9") == 0
+    assert train(tmp_path / "same", "--spike=5", "--ema=0.9") == 0
+    assert kernel(tmp_path / "run") == kernel(tmp_path / "same")
 
 
 @pytest.mark.parametrize("spoilt", ["nan", "1e30"])
@@ -144,14 +160,14 @@ def test_positions_are_summarized_by_name_and_group_of_layers():
     rng = np.random.default_rng(0)
     table, slopes = rng.standard_normal((5, 3)), rng.standard_normal((6, 4))
     params = {
-        "position": {"all": {"table": jnp.asarray(table, jnp.float32)}},
+        "position": {"all": {"table": jnp.asarray(table, jnp.float32), "c": jnp.float32(2.0)}},  # fire has numbers
         "layers": {"blocks": {"attention": {"position": {"heads": {"slopes": jnp.asarray(slopes, jnp.float32)}}}}},
         "head": {"kernel": jnp.ones((2, 2))},
     }
     found = metrics.named(metrics.position_figures(params))
     spans = {"0_1": slopes[:2], "2_3": slopes[2:4], "4_4": slopes[4:5], "5_5": slopes[5:]}
     wanted = {f"position/heads/slopes/layers_{name}": part for name, part in spans.items()}
-    wanted["position/all/table"] = table
+    wanted |= {"position/all/table": table, "position/all/c": np.float64(2.0)}
     assert found == {
         f"{name}/{kind}": pytest.approx(float(getattr(part, kind)()), rel=1e-5)
         for name, part in wanted.items()

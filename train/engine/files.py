@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -127,8 +128,12 @@ def lock_folder(folder: Path) -> None:
     """Lock a run folder for this process until the process ends.
 
     Raises:
-        ValueError: another process has locked it, or its lock file is somebody else's.
+        ValueError: another process has locked it, its lock file is somebody else's, or its name has bytes that are no
+            text, which no checkpoint can have in its path.
     """
+    if any("\ud800" <= letter <= "\udfff" for letter in str(folder.absolute())):
+        encoding = sys.getfilesystemencoding()
+        raise ValueError(f"out must be a path in the encoding of this locale, {encoding}, got {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     path, holder = folder / ".lock", ""
     if os.path.lexists(path):

@@ -21,6 +21,10 @@ from jaxtyping import Array, Bool, Float
 WINDOW = 32
 """Number of losses in the running median; before there are that many, no loss counts as a spike."""
 
+NO_LOSS = float(np.finfo(np.float32).max)
+"""What stands in the window for a step that was not taken yet; a NaN, as in checkpoints of earlier versions, would end
+a run with JAX_DEBUG_NANS."""
+
 STACKED = "blocks"
 """Attribute of a model whose parameters are stacked over layers."""
 
@@ -37,7 +41,7 @@ class Watch(NamedTuple):
     Attributes:
         halted: a step was not applied, nor was any step after it.
         loss: of the last step, or of the one that halted the run.
-        recent: losses of the last `WINDOW` steps in any order; NaN where there are fewer.
+        recent: losses of the last `WINDOW` steps in any order; `NO_LOSS` where there are fewer.
         steps: number of steps since the last report.
         norm: sum of their gradient norms, before clipping.
         largest: the largest of these norms.
@@ -54,7 +58,7 @@ class Watch(NamedTuple):
 def begin() -> Watch:
     """Return the statistics before the first step."""
     zero = lambda: jnp.zeros((), jnp.float32)  # no two leaves may share a buffer that is donated
-    return Watch(jnp.zeros((), bool), zero(), jnp.full((WINDOW,), jnp.nan), zero(), zero(), zero())
+    return Watch(jnp.zeros((), bool), zero(), jnp.full((WINDOW,), NO_LOSS), zero(), zero(), zero())
 
 
 def observe(
@@ -70,13 +74,15 @@ def observe(
         spike: largest allowed ratio of the loss to the running median; 0 = no limit.
     """
     accepted = jnp.isfinite(loss) & jnp.isfinite(norm)
+    known = jnp.abs(watch.recent) < NO_LOSS
+    recent = jnp.where(known, watch.recent, NO_LOSS)
     if spike:
-        accepted &= ~(loss > spike * jnp.median(watch.recent))  # NaN while there are too few losses: nothing is a spike
+        accepted &= ~((loss > spike * jnp.median(recent)) & known.all())
     accepted &= ~watch.halted
     after = Watch(
         ~accepted,
         loss,
-        watch.recent.at[step % WINDOW].set(loss),
+        recent.at[step % WINDOW].set(loss),
         watch.steps + 1.0,
         watch.norm + norm,
         jnp.maximum(watch.largest, norm),
@@ -115,7 +121,7 @@ def position_figures(params: Any) -> dict[str, Float[Array, "3"]]:
         if "position" in names:
             name = "/".join(name for name in names if name not in HIDDEN_PATH_PARTS)
             stacked = STACKED in names[: names.index("position")]
-            groups = layer_groups(len(leaf)) if stacked else {"": slice(None)}
+            groups = layer_groups(len(leaf)) if stacked else {"": ...}  # a number has no axis
             found |= {name + group: leaf[layers] for group, layers in groups.items()}
     return {name: jnp.stack([x.min(), x.mean(), x.max()]) for name, x in found.items() if x.size}
 

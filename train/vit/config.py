@@ -99,8 +99,8 @@ class Config(RunConfig):
 
     @property
     def tokens(self) -> int:
-        """The patches of a training image."""
-        return (self.size // self.patch) ** 2
+        """The tokens of a training image: its patches, registers and CLS."""
+        return (self.size // self.patch) ** 2 + self.registers + (self.pool == "cls")
 
     def validated(self) -> Self:
         """Return the config after checking it.

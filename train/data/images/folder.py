@@ -1,7 +1,9 @@
 """Images in one subfolder per class, as in ImageNet100 and Imagenette."""
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -59,8 +61,8 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
         shown: side of the central square of a test image, as a fraction of the shorter side.
 
     Raises:
-        ValueError: no such folder, no images, a single class, a class without images, test images of an unknown class,
-            or an invalid `on_error` or `shown`.
+        ValueError: no such folder, no images, a single class, a class without images, an image that is no file which
+            can be read, test images of an unknown class, or an invalid `on_error` or `shown`.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
@@ -127,7 +129,12 @@ def _split(classes: dict[str, list[Path]], root: Path) -> tuple[dict[str, list[P
     for name, files in classes.items():
         if len(files) < 2:
             raise ValueError(f"a class to split must hold two images, got {str(root / name)!r} with {len(files)}")
-        drawn = sorted(files, key=lambda file: hashlib.sha256(file.relative_to(root).as_posix().encode()).digest())
+        drawn = sorted(
+            files,
+            key=lambda file: hashlib.sha256(
+                file.relative_to(root).as_posix().encode(errors="surrogateescape")
+            ).digest(),
+        )
         count = max(1, round(HELD_OUT * len(files)))
         test[name], train[name] = sorted(drawn[:count]), sorted(drawn[count:])
     return train, test
@@ -135,5 +142,23 @@ def _split(classes: dict[str, list[Path]], root: Path) -> tuple[dict[str, list[P
 
 def _digest(root: Path, files: Sequence[Path]) -> str:
     """Return a digest of the paths of files below the root, and of their sizes."""
-    lines = (f"{file.relative_to(root).as_posix()} {file.stat().st_size}" for file in files)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
+    lines = (f"{file.relative_to(root).as_posix()} {_size(file)}" for file in files)
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()[:8]
+
+
+def _size(file: Path) -> int:
+    """Return the size of an image file.
+
+    Raises:
+        ValueError: it is a pipe or a device, whose reading may never end, a link to nothing, or may not be read.
+    """
+    try:
+        found = file.stat()
+    except OSError as refused:
+        what = "a link to nothing" if file.is_symlink() else refused.strerror
+        raise ValueError(f"an image must be a file that can be read, got {file}: {what}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"an image must be a file that can be read, got {file}: a pipe or a device")
+    if not os.access(file, os.R_OK):
+        raise ValueError(f"an image must be a file that can be read, got {file}: {os.strerror(errno.EACCES)}")
+    return found.st_size
