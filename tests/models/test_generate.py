@@ -144,6 +144,7 @@ def test_stepwise_is_dense_attention_with_the_parameters_of_each_row(pe, extend)
     close(found[1], rows_oracle(model, ids[1, 1:6])[1:])
 
 
+@pytest.mark.slow
 def test_the_policies_differ_where_the_parameters_do():
     model, prompts = make(pe="rope(base=4)", extend="dynamic_ntk(factor=2)", length=TRAINED), ids_of(1, 3)
     _, stepwise = generate(model, prompts, 4, return_logits=True)

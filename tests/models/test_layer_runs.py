@@ -174,6 +174,7 @@ def test_rematerialization_changes_no_gradient(remat):
     close(*slopes(params), 1e-4)
 
 
+@pytest.mark.slow
 def test_layers_over_devices_without_communication_are_those_of_one():
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
     model = mixed()

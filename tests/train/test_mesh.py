@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import slow
 from cli import assert_bad_options
 from decoders import FAST, TEXT_ENCODINGS
 from flax import nnx
@@ -275,7 +274,8 @@ def test_bad_flags_are_one_line(flag, tmp_path, capsys):
     assert_bad_options(capsys, train, tmp_path / "run", flag, BAD[flag])
 
 
-@pytest.mark.parametrize("alone", [True, slow(False)])
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [True, False])
 def test_layers_alone_sum_their_gradients_once(alone):
     """Nothing inside of a loop over layers waits for another device."""
     mesh = make_mesh(8)
