@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow, slow
+from cases import mostly_slow
 from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
 from flax import nnx
 
@@ -176,6 +176,7 @@ def test_sampling_draws_from_the_distribution_it_says():
     np.testing.assert_array_equal(share(), [1, 0, 0, 0])
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_text():
     model, prompts, how = make(), ids_of(2, 4), Sampling(temperature=2.0)
     one, again, other = (generate(model, prompts, 5, sampling=how, key=jax.random.key(n)) for n in (1, 1, 2))
@@ -243,7 +244,8 @@ def test_constants_are_there_where_generation_adapts():
     assert generate(make(pe="alibi", extend="slopes", length=TRAINED), prompts, TRAINED).shape == (2, TRAINED)
 
 
-@pytest.mark.parametrize("policy", ["stepwise", slow("recompute")])
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["stepwise", "recompute"])
 def test_a_stream_is_what_generate_returns(policy):
     model, prompts, segments = (
         make(pe="rope(base=4)", extend="dynamic_ntk(factor=2)", length=TRAINED),

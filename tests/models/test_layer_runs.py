@@ -195,6 +195,7 @@ def test_generation_with_a_cache_is_a_full_pass_over_the_text(pe):
         close(found[:, n], forward(model, ids)[:, -1], 2e-4)
 
 
+@pytest.mark.slow
 def test_stochastic_depth_and_constants_by_depth_follow_the_layers():
     config = ViTConfig(
         image_size=12, width=32, heads=4, layers=5, pe="lookhere*2 + rope_axial*1", stochastic_depth=0.5, pool="mean"

@@ -195,6 +195,7 @@ def test_images_have_the_trained_grid_or_say_theirs():
     raises_one_line(lambda: unknown(x), "dims.extent=None")
 
 
+@pytest.mark.slow
 def test_one_table_may_serve_all_layers():
     rngs, encoding = nnx.Rngs(0), make_encoding("t5", DIMS)
     first = attention_module(encoding, DIMS, rngs)

@@ -274,6 +274,7 @@ def test_stochastic_depth_grows_with_depth_and_is_for_training_only():
     raises_one_line(lambda: model(images, train=True), "stochastic_depth=0.5", "key", "None")
 
 
+@pytest.mark.slow
 def test_the_first_layer_is_never_dropped():
     model, images = make(layers=1, stochastic_depth=0.9), draw_images(8)
     np.testing.assert_allclose(run(model, images, key=jax.random.key(0), train=True), run(model, images), rtol=1e-5)
