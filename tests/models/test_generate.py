@@ -1,5 +1,6 @@
 """Cached decoding equals its policy's oracle, for every encoding and every way to stretch it; sampling; refusals."""
 
+import functools
 import re
 
 import jax
@@ -10,7 +11,7 @@ from cases import mostly_slow
 from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
 from flax import nnx
 
-from pejax._encoding import merge_params
+from pejax._encoding import adapt, merge_params
 from pejax._positions import TokenPositions
 from pejax.models import Decoder, Sampling, generate, stream
 from pejax.models.sampling import sample
@@ -78,7 +79,7 @@ def rows_oracle(model: Decoder, ids) -> np.ndarray:
     """Return the logits where query i and its keys have the parameters of length i + 1: a loop over pairs, float64."""
     stack, dims = model.stack, model.stack.dims
     encoding = stack.encoding
-    at = (lambda params, length: params) if encoding.adapt is None else encoding.adapt
+    at = functools.partial(adapt, encoding)
     turn_keys = encoding.rotate_keys or encoding.rotate
     x = model.embedding(ids[None])
     shared = nnx.as_pure(stack.position)
