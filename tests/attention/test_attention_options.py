@@ -68,7 +68,8 @@ def test_jit_and_vmap_change_nothing():
     np.testing.assert_allclose(run(*(x[None] for x in (q, k, v)))[0], plain, atol=1e-6)
 
 
-@pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ["blockwise"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_batch_split_over_devices_attends_as_on_one(implementation):
     q, k, v = qkv(12, batch=(8,))
     segments = jnp.asarray(np.random.default_rng(1).integers(0, 3, (8, 12)))
@@ -91,6 +92,7 @@ def test_a_batch_split_over_devices_attends_as_on_one(implementation):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), (out, gradients), (want[0][1], want[1]))
 
 
+@pytest.mark.slow
 def test_inside_shard_map():
     q, k, v = qkv(12, batch=(8,))
     mesh = Mesh(np.asarray(jax.devices()), ("data",))

@@ -181,8 +181,9 @@ def test_corner_heads_see_their_own_patch_alone():
     np.testing.assert_allclose(out[4::5, 0], q[4::5, 0], rtol=1e-5)  # the last column, looking to the right
 
 
-@pytest.mark.parametrize("soft_cap", [slow(None), 2.0])
-@pytest.mark.parametrize("way", ["ring", slow("gather")])
+@pytest.mark.slow
+@pytest.mark.parametrize("soft_cap", [None, 2.0])
+@pytest.mark.parametrize("way", ["ring", "gather"])
 def test_hidden_keys_stay_hidden_on_a_sharded_sequence(way, soft_cap):
     encoding = make_encoding("lookhere", Dims(heads=4, head_dim=4, axes=2, extent=(4, 4)))
     at, q = grid_positions(4, 4), normal(16, 4, 4)

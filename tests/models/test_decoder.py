@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
+from cases import mostly_slow, slow
 from decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 from flax import nnx
 
@@ -70,7 +70,12 @@ def test_without_position_and_mask_a_permutation_of_words_permutes_the_answers()
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"style": "gpt2"}, {"qk_norm": True, "soft_cap": 5.0, "tied": True}, {"pe": "shaw", "dtype": "bfloat16"}],
+    [
+        slow({}),
+        {"style": "gpt2"},
+        slow({"qk_norm": True, "soft_cap": 5.0, "tied": True}),
+        slow({"pe": "shaw", "dtype": "bfloat16"}),
+    ],
     ids=str,
 )
 def test_gradients_reach_every_parameter(options):

@@ -1,16 +1,17 @@
 """Cached decoding equals its policy's oracle, for every encoding and every way to stretch it; sampling; refusals."""
 
+import functools
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow, slow
+from cases import mostly_slow
 from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
 from flax import nnx
 
-from pejax._encoding import merge_params
+from pejax._encoding import adapt, merge_params
 from pejax._positions import TokenPositions
 from pejax.models import Decoder, Sampling, generate, stream
 from pejax.models.sampling import sample
@@ -78,7 +79,7 @@ def rows_oracle(model: Decoder, ids) -> np.ndarray:
     """Return the logits where query i and its keys have the parameters of length i + 1: a loop over pairs, float64."""
     stack, dims = model.stack, model.stack.dims
     encoding = stack.encoding
-    at = (lambda params, length: params) if encoding.adapt is None else encoding.adapt
+    at = functools.partial(adapt, encoding)
     turn_keys = encoding.rotate_keys or encoding.rotate
     x = model.embedding(ids[None])
     shared = nnx.as_pure(stack.position)
@@ -144,6 +145,7 @@ def test_stepwise_is_dense_attention_with_the_parameters_of_each_row(pe, extend)
     close(found[1], rows_oracle(model, ids[1, 1:6])[1:])
 
 
+@pytest.mark.slow
 def test_the_policies_differ_where_the_parameters_do():
     model, prompts = make(pe="rope(base=4)", extend="dynamic_ntk(factor=2)", length=TRAINED), ids_of(1, 3)
     _, stepwise = generate(model, prompts, 4, return_logits=True)
@@ -175,6 +177,7 @@ def test_sampling_draws_from_the_distribution_it_says():
     np.testing.assert_array_equal(share(), [1, 0, 0, 0])
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_text():
     model, prompts, how = make(), ids_of(2, 4), Sampling(temperature=2.0)
     one, again, other = (generate(model, prompts, 5, sampling=how, key=jax.random.key(n)) for n in (1, 1, 2))
@@ -242,7 +245,8 @@ def test_constants_are_there_where_generation_adapts():
     assert generate(make(pe="alibi", extend="slopes", length=TRAINED), prompts, TRAINED).shape == (2, TRAINED)
 
 
-@pytest.mark.parametrize("policy", ["stepwise", slow("recompute")])
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["stepwise", "recompute"])
 def test_a_stream_is_what_generate_returns(policy):
     model, prompts, segments = (
         make(pe="rope(base=4)", extend="dynamic_ntk(factor=2)", length=TRAINED),

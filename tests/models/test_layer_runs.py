@@ -174,6 +174,7 @@ def test_rematerialization_changes_no_gradient(remat):
     close(*slopes(params), 1e-4)
 
 
+@pytest.mark.slow
 def test_layers_over_devices_without_communication_are_those_of_one():
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
     model = mixed()
@@ -194,6 +195,7 @@ def test_generation_with_a_cache_is_a_full_pass_over_the_text(pe):
         close(found[:, n], forward(model, ids)[:, -1], 2e-4)
 
 
+@pytest.mark.slow
 def test_stochastic_depth_and_constants_by_depth_follow_the_layers():
     config = ViTConfig(
         image_size=12, width=32, heads=4, layers=5, pe="lookhere*2 + rope_axial*1", stochastic_depth=0.5, pool="mean"

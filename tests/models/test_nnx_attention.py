@@ -144,7 +144,7 @@ def test_cached_decoding_with_bound_positions_equals_the_full_forward(spec):
     np.testing.assert_allclose(jnp.concatenate(steps, axis=1), layer(x, is_causal=True), atol=1e-5)
 
 
-@pytest.mark.parametrize("extend", ["dynamic_ntk", "pi"])
+@pytest.mark.parametrize("extend", [slow("dynamic_ntk"), "pi"])
 def test_a_step_adapts_to_how_far_it_has_come_and_not_to_the_size_of_the_cache(extend):
     encoding = make_encoding("rope", Dims(heads=2, head_dim=8, extent=4), extend)
     module = attention_module(encoding, Dims(heads=2, head_dim=8, extent=4), nnx.Rngs(0))
@@ -195,6 +195,7 @@ def test_images_have_the_trained_grid_or_say_theirs():
     raises_one_line(lambda: unknown(x), "dims.extent=None")
 
 
+@pytest.mark.slow
 def test_one_table_may_serve_all_layers():
     rngs, encoding = nnx.Rngs(0), make_encoding("t5", DIMS)
     first = attention_module(encoding, DIMS, rngs)

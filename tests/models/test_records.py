@@ -325,6 +325,7 @@ def test_heads_read_two_vectors_or_two_tokens():
     close((distilled.head(states[:, 0]) + distilled.distilled_head(states[:, 1])) / 2, distilled(images))
 
 
+@pytest.mark.slow
 def test_centered_coordinates_are_those_of_the_image_at_hand():
     """A prefix token has no position, and a picture of the same aspect sampled finer turns its corners alike."""
     images = normal(1, 12, 12, 1)

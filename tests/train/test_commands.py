@@ -68,7 +68,12 @@ def factors(text) -> str:
     return (text / "longrope-256.txt").read_text().strip()
 
 
-def test_images_are_trained_on_evaluated_again_and_compared(images, tmp_path):
+def test_images_are_trained_on(images):
+    assert [row["size"] for row in json.loads((images / "results.json").read_text())["rows"]] == [28, 64]
+
+
+@pytest.mark.slow
+def test_images_are_evaluated_again_and_compared(images, tmp_path):
     out = said("train.evaluate", images, "--extend=pi")
     assert out.rstrip().endswith(f"wrote {images}/results-pi.json and .png")
     rows = [json.loads((images / f"{name}.json").read_text())["rows"] for name in ("results", "results-pi")]

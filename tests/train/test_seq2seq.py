@@ -191,6 +191,7 @@ def test_runs_have_folders_of_their_own(monkeypatch, tmp_path):
     assert parse(Config, ["--out=here"]).out == "here"
 
 
+@pytest.mark.slow
 def test_starting_from_another_run(whole, tmp_path, capsys):
     assert train(tmp_path / "more", "--pe=rope", f"--init={whole}", "--stop_at=1") == 0
     assert f"starting from step 6 of {whole}, trained at 4 tokens" in capsys.readouterr().out

@@ -225,6 +225,7 @@ def test_resized_parameters_of_several_kinds_of_layers():
     assert fitted["layers"]["body_2"]["blocks"]["mlp"] == params["layers"]["body_2"]["blocks"]["mlp"]
 
 
+@pytest.mark.slow
 def test_the_filling_of_a_batch_is_not_counted():
     """A head of zeros says class 0 for every image, those that fill the batch included."""
     config = parse(

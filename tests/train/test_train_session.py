@@ -45,6 +45,7 @@ def test_a_program_names_its_units_and_itself(tmp_path, capsys):
     assert "tokens_per_second" in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_probes_change_no_bit(whole, tmp_path):
     assert [line["step"] for line in timeless(whole)] == [2, 3, 4, 6, 6, 8]
     assert [line["step"] for line in timeless(whole) if "size" in line] == [3, 6]
