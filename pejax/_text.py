@@ -1,11 +1,13 @@
-"""Text for the terminal: plain characters where its encoding lacks others, and no control characters."""
+"""What commands print: plain characters where an encoding lacks others, no control characters, and a quiet end."""
 
 import codecs
 import contextlib
 import io
 import os
+import signal
 import sys
 import unicodedata
+from collections.abc import Callable
 from typing import TextIO
 
 PLAIN = {
@@ -63,6 +65,26 @@ def complain(line: str) -> None:
     """Write a line to the standard error output at once, past its buffer; one that is closed is ignored."""
     with contextlib.suppress(OSError):
         os.write(2, f"{printable(line)}\n".encode(getattr(sys.stderr, "encoding", None) or "ascii", HANDLER))
+
+
+def run(command: Callable[[], object]) -> None:
+    """Run a command that prints; it ends without a traceback where nobody reads on, and at Ctrl-C.
+
+    Raises:
+        SystemExit: with the status of a process that the signal ended.
+    """
+    plain_output()
+    try:
+        try:
+            command()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        discard(sys.stdout)
+        raise SystemExit(128 + signal.SIGPIPE) from None
+    except KeyboardInterrupt:
+        complain("stopped")
+        raise SystemExit(128 + signal.SIGINT) from None
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:

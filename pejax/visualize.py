@@ -65,4 +65,6 @@ __all__ = [
 ]
 
 if __name__ == "__main__":
-    main()
+    from pejax._text import run
+
+    run(main)

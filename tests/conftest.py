@@ -1,6 +1,5 @@
 """Strict promotion, eight host devices, warnings as errors and runtime type checks for the whole test run."""
 
-import argparse
 import gc
 import os
 
@@ -17,7 +16,7 @@ import jax
 import jaxtyping
 import pytest
 
-pytest_plugins = ("budget",)
+pytest_plugins = ("budget", "shards")
 pytest.register_assert_rewrite("cases", "cli", "laws", "biases")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -27,29 +26,10 @@ hypothesis.settings.load_profile("fixed")
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Know `--shard`, and, without xdist (`-p no:xdist`), its options in pyproject.toml, which then say nothing."""
-    parser.addoption("--shard", type=shard, metavar="I/N", help="run every N-th test from the I-th on, I < N")
+    """Without xdist (`-p no:xdist`), know its options in pyproject.toml, which then say nothing."""
     if not pluginmanager.hasplugin("xdist"):
         for option in ("--numprocesses", "--maxprocesses", "--dist"):
             parser.addoption(option)
-
-
-def shard(text: str) -> tuple[int, int]:
-    """Read `I/N`."""
-    index, _, count = text.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise argparse.ArgumentTypeError(f"must be I/N with 0 <= I < N, got {text!r}")
-    return int(index), int(count)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of one shard: every test of the run is in one of the N."""
-    if config.option.shard is None:
-        return
-    index, count = config.option.shard
-    config.hook.pytest_deselected(items=[item for n, item in enumerate(items) if n % count != index])
-    items[:] = items[index::count]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -27,6 +27,8 @@ from flax import nnx
 from rich.console import Console
 
 from pejax import interop
+from pejax._devices import visible_devices
+from pejax._text import printable
 from pejax.models import Decoder, Sampling, stream
 from train.engine.parser import Parser
 from train.engine.stopping import friendly, stoppable
@@ -83,12 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     progress = Progress()
 
     def stopped() -> str:
-        print(flush=True)
+        print()  # flushed before the line that says it
         return f"{progress}"
 
     with stoppable(stopped), friendly(ValueError, TypeError, OSError, ImportError):
         for piece in text(arguments.prompt, options, console, progress):
-            sys.stdout.write(piece)
+            sys.stdout.write(printable(piece) if sys.stdout.isatty() else piece)
             sys.stdout.flush()
         sys.stdout.write("\n")
         console.print(str(progress))
@@ -110,6 +112,7 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
     """
     if options.max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {options.max_tokens}")
+    visible_devices()
     with console.status("loading"):  # shown only on a terminal
         tokenizer = interop.load_tokenizer(options.model)
         given = {"extend": options.extend or None, "dtype": options.dtype, "params": options.params}

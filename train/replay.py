@@ -6,7 +6,7 @@ On the same devices the loss is equal to that of the run, bit by bit. The exit s
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.devices.cpu import prepare_cpu
+    from train.devices.cpu import finish, prepare_cpu
 
     prepare_cpu()
 
@@ -27,7 +27,7 @@ from train.engine.loop import init_state, make_step, state_shardings, step_key
 from train.engine.optimizers import make_optimizer
 from train.engine.outside import require_named
 from train.engine.parser import Parser
-from train.engine.stopping import friendly
+from train.engine.stopping import friendly, stoppable
 from train.engine.stored_config import load_config, program_of
 from train.engine.task import recipe
 from train.engine.terminal import user_console
@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", default="", metavar="str", help="data of the run, needed where it is in files")
     parser.add_argument("--model", default="", metavar="str", help="model of a run of train.tune")
     console = user_console()
-    with friendly(ValueError, TypeError, OSError, CheckpointError):
+    again = "nothing was changed: run the same command again"
+    with stoppable(lambda: again), friendly(ValueError, TypeError, OSError, CheckpointError):
         options = parser.parse_args(argv)
         step, was, batch = failed_step.read(options.folder)
         now, odd = replay(options.folder, batch, options.data, options.model)
@@ -109,4 +110,4 @@ def replay(folder: Path, batch: Any, data: str = "", model: str = "") -> tuple[f
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    finish(main)

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from pejax._devices import visible_devices
 from pejax._dims import Dims
 from pejax._encoding import Encoding
 from pejax._encodings.rope import rope_frequencies
 from pejax._make import make_encoding, parse_spec
+from pejax._text import printable
 from pejax._visualize import (
     angles,
     attention_by_distance,
@@ -236,7 +238,7 @@ class _Parser(argparse.ArgumentParser):
 
 def refuse(message: str) -> NoReturn:
     """Print one line and exit with status 2."""
-    print(f"pejax.visualize: {' '.join(message.split())}", file=sys.stderr)
+    print(f"pejax.visualize: {' '.join(printable(message).split())}", file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -268,6 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         for package in ("matplotlib", "plotly", "PIL"):
             require(package)
+        visible_devices()
         work = list(_work(given.encoding, given.only))
         folder = Path(given.out)
         folder.mkdir(parents=True, exist_ok=True)
@@ -279,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (folder / name).mkdir(exist_ok=True)
         for path in write(picture.draw(subject, given.theme), folder / name / picture.name, given.format):
             files += 1
-            print(f"[{i}/{len(work)}] {path}", flush=True)
+            print(f"[{i}/{len(work)}] {printable(str(path))}", flush=True)
     print(f"{files} files in {time.perf_counter() - began:.0f} s")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from pejax._text import printable
 from pejax.interop.records import stacks
 from pejax.interop.source import Source, carried_tensors, open_source, skipped_rows, tokens_with_rows
 from pejax.models import Picture, Text
@@ -19,7 +20,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message and leave with status 2."""
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {printable(message)}", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         source, _ = open_source(Path(options.path), tuple(filter(None, options.ignore.split(","))))
     except ValueError as refusal:
         parser.error(str(refusal))
-    print("\n".join(describe(source)))
+    print(printable("\n".join(describe(source))))
 
 
 def describe(source: Source) -> list[str]:

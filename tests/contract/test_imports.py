@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "_ops": set(),
     "_params": set(),
     "_text": set(),
+    "_devices": set(),
     "_dims": set(),
     "_encoding": {"_dims", "_ops", "_params"},
     "_positions": {"_dims", "_encoding", "_ops"},
@@ -36,9 +37,9 @@ MAY_IMPORT = {
     "interop": {"_make", "_ops", "_text", "models"},
     "_visualize": {
         *("_attention", "_dims", "_encoding", "_encodings", "_extensions", "_make", "_ops", "_positions"),
-        *("_text", "encodings", "extensions"),
+        *("_devices", "_text", "encodings", "extensions"),
     },
-    "visualize": {"_visualize"},
+    "visualize": {"_text", "_visualize"},
 }
 # Within attention: below the calls at its root, the implementations; below those, what they share.
 ATTENTION = {"core": {"core"}, "xla": {"core", "xla"}, "gpu": {"core", "xla", "gpu"}, "tpu": {"core", "xla", "tpu"}}

@@ -37,7 +37,8 @@ class Budget:
             folders[test.split("::")[0].rpartition("/")[0].removeprefix("tests/")] += seconds
         terminalreporter.section("time")
         for test, seconds in self.tests.most_common(10):
-            terminalreporter.line(f"{seconds:7.1f} s  {test}")
+            if seconds >= 0.1:
+                terminalreporter.line(f"{seconds:7.1f} s  {test}")
         by_folder = ", ".join(f"{folder} {seconds:.0f}" for folder, seconds in folders.most_common())
         terminalreporter.line(f"{self.tests.total():7.1f} s  in all: {by_folder}")
         if self.default > SECONDS / 10 and self.default > (allowed := SECONDS * calibration() / REFERENCE):

@@ -13,6 +13,7 @@ import numpy as np
 from flax import nnx
 from rich.table import Table
 
+from train.engine import session
 from train.engine.config import RunConfig, require_at_least
 from train.engine.files import write_atomic
 from train.engine.progress import TOKENS
@@ -122,3 +123,8 @@ def compare(files: Sequence[Path], to: Path) -> None:
 PROGRAM = Program(
     config=Config, task=make_task, compare=compare, load=lambda path: None, scores=lambda found: {}, higher=True
 )
+
+
+def train(out: Path, *flags: str) -> int:
+    """Run the command line with a run folder, and return its status."""
+    return session.main(PROGRAM, [f"--out={out}", *flags])

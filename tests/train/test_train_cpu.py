@@ -58,7 +58,7 @@ def test_a_core_is_a_device_unless_told_otherwise(allowed, told, devices, tmp_pa
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: allowed, raising=False)
-    monkeypatch.setattr("train.devices.cpu.stop_at_once", lambda: None)  # Ctrl-C is pytest's
+    monkeypatch.setattr("train.devices.cpu.prepare_imports", lambda: None)  # Ctrl-C is pytest's
     prepare_cpu(tmp_path)  # no such kernel: the process goes on
     assert os.environ.get("JAX_NUM_CPU_DEVICES") == devices
 
@@ -173,32 +173,40 @@ def test_a_loop_of_programs_that_sum_over_the_devices_ends():
     assert (ended.returncode, ended.stdout) == (0, "400\n"), ended.stderr[-2000:]
 
 
-def test_the_writers_of_a_failed_checkpoint_are_not_heard(monkeypatch):
+def test_the_writers_of_a_failed_checkpoint_and_dropped_stops_are_not_heard(monkeypatch):
     told = []
     monkeypatch.setattr(sys, "__unraisablehook__", told.append)
-    closed, other = (SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "other"))
-    for one in (closed, other):
+    errors = RuntimeError("Event loop is closed"), cpu.Stopped(2), RuntimeError("other")
+    closed, stopped, other = (SimpleNamespace(exc_value=one, exc_type=type(one)) for one in errors)
+    for one in (closed, stopped, other):
         cpu._unraisable(one)
     assert told == [other]
 
 
-@pytest.mark.parametrize(("ending", "status"), [("raise SystemExit(2)", 2), ("return 1", 1), ("return 0", 0)])
-def test_a_command_that_failed_waits_for_no_thread(ending, status):
-    script = f"""
-import threading
+def test_a_command_that_failed_waits_for_no_thread():
+    """All endings in one process: each is a fork of it, since the imports take most of the time."""
+    script = """
+import os, sys, threading, warnings
+import pejax._text
 from train.devices.cpu import finish
 
-def main():
-    threading.Thread(target=threading.Event().wait, args=(None if {status} else 0.1,)).start()
-    print("said")
-    {ending}
+def main(status, ending):
+    threading.Thread(target=threading.Event().wait, args=(None if status else 0.1,)).start()
+    print("said ·")
+    return ending()
 
-finish(main)
+warnings.simplefilter("ignore")
+for status, ending in ((2, lambda: sys.exit(2)), (1, lambda: 1), (0, lambda: 0)):
+    child = os.fork()
+    if not child:
+        finish(lambda: main(status, ending))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2]
-    )
-    assert (ended.returncode, ended.stdout) == (status, "said\n")
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (0, "said -\n2\nsaid -\n1\nsaid -\n0\n"), ended.stderr
 
 
 @pytest.mark.parametrize("finished", [False, True])

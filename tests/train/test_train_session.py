@@ -132,13 +132,16 @@ def test_a_file_is_written_whole_or_stays(tmp_path):
 def test_programs_are_not_mixed_up(whole, tmp_path, capsys):
     other = tmp_path / "other"
     other.mkdir()
-    (other / "config.json").write_text('{"pe": "rope"}')
+    (other / "config.json").write_text('{"program": "vit", "pe": "rope"}')
     (other / "results.json").write_text("{}")
     wanted = f"{other} must hold a run of train.toy, got one of train.vit"
     assert wanted in refused(capsys, lambda: train(tmp_path / "run", f"--init={other}"))
     assert wanted in refused(capsys, lambda: train(other, "--resume"))
     error = refused(capsys, lambda: evaluate.main(["--compare", str(whole), str(other)]))
     assert "runs in one comparison must be of one program, got toy and vit" in error
+    (other / "config.json").write_text('{"model_type": "llama"}')
+    error = refused(capsys, lambda: evaluate.main([str(other)]))
+    assert f"{other / 'config.json'} must be the config of a run, got one of something else" in error
     (other / "config.json").write_text('{"program": "os"}')
     error = refused(capsys, lambda: evaluate.main([str(other)]))
     assert "the program of a run must be one of vit, toy, got 'os'" in error

@@ -2,12 +2,15 @@
 
 import os
 import platform
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
+
+from train.devices.surroundings import require_surroundings
 
 TUNABLE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Environment of glibc's malloc: request transparent huge pages, so that large arrays have fewer TLB misses. A single
@@ -34,18 +37,21 @@ MOST = 4
 """Maximum number of cores used as devices: each has its own copy of the parameters and moments."""
 
 
+class Stopped(BaseException):
+    """Raised by a signal to stop, with its number."""
+
+
 def prepare_cpu(root: Path = Path("/")) -> None:
     """Make JAX use one device per core, unless the environment sets it, and huge pages if they help.
 
     With one device, XLA parallelizes single operations, and all but the largest leave cores idle; with one device per
     core, the batch is sharded over the cores. For huge pages this process executes the interpreter again with `TUNABLE`
-    set. Call this before heavy imports, which would otherwise run twice; Ctrl-C during them ends with one line.
+    set. Call this before heavy imports, which would otherwise run twice.
 
     Args:
         root: of the file system.
     """
-    sys.excepthook, sys.unraisablehook = _report, _unraisable
-    stop_at_once()
+    prepare_imports()
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(min(cores(), MOST)))
     if sys.executable and worthwhile(os.environ, root):
@@ -57,23 +63,41 @@ def finish(command: Callable[[], int]) -> NoReturn:
 
     At its exit Python waits for threads, and those of a failed checkpoint take minutes.
     """
+    from pejax._text import discard, plain_output  # brings in JAX, which `prepare_cpu` must precede
+
     if signal.getsignal(signal.SIGINT) is _stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    plain_output()
     try:
         status = command()
     except SystemExit as ended:
         status = ended.code
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:  # as after `| head -1`
+            discard(stream)
     if status:
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(status if isinstance(status, int) else 1)
     raise SystemExit(0)
 
 
-def stop_at_once() -> None:
-    """Make Ctrl-C end the process at once with one line; during the import of an extension it would be an error."""
+def prepare_imports() -> None:
+    """Make what goes wrong until `finish` one line: Ctrl-C, and an environment that JAX cannot have.
+
+    Ctrl-C ends the process at once: during the import of an extension it would be an error.
+
+    Raises:
+        SystemExit: status 2, after a line about the environment.
+    """
+    sys.excepthook, sys.unraisablehook = _report, _unraisable
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _stop)
+    try:
+        require_surroundings(os.environ)
+    except ValueError as wrong:
+        sys.stderr.write(f"error: {wrong}\n")
+        raise SystemExit(2) from None
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -83,18 +107,25 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    refused = re.search(r"for (?:environment '|JAX flag )(\w+)", f"{error}")
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write("stopped\n")
+    elif issubclass(kind, ValueError) and refused:  # by the import of JAX
+        name = refused[1].upper()
+        sys.stderr.write(f"error: {name} must be what JAX takes, got {os.environ.get(name)!r}: {error}\n")
+        sys.stderr.flush()
+        os._exit(2)
     else:
         sys.__excepthook__(kind, error, trace)
 
 
 def _unraisable(report: "sys.UnraisableHookArgs") -> None:
-    """Report errors that cannot be raised, except for those of the writers of a failed checkpoint.
+    """Report errors that cannot be raised, except for stops and those of the writers of a failed checkpoint.
 
-    The first writer that fails ends their event loop and raises the error; the others then find the loop closed.
+    A stop is raised again. The first writer that fails ends their event loop and raises the error; the others then find
+    the loop closed.
     """
-    if str(report.exc_value) != "Event loop is closed":
+    if not issubclass(report.exc_type, Stopped) and str(report.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(report)
 
 

@@ -24,6 +24,7 @@ from jax._src.distributed import global_state  # the only way to a barrier with 
 from jax.experimental import multihost_utils
 
 import pejax
+from pejax._text import complain
 
 JOINED_WITHIN = 300
 """Seconds that a process waits for the others at the start."""
@@ -208,5 +209,5 @@ def _fail(status: int) -> None:
 def _end(status: int, line: str) -> None:
     """End at once, without JAX's shutdown, which would wait for the other processes."""
     sys.stdout.flush()
-    os.write(2, f"{line}\n".encode())
+    complain(line)
     os._exit(status)

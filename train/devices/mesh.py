@@ -21,6 +21,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from pejax._devices import visible_devices
 from pejax.models import Execution, partition_specs
 from pejax.models.sharding import AXES, RULES
 
@@ -66,7 +67,7 @@ def make_mesh(devices: int = 0, sizes: str = "", batch: int = 0) -> Mesh:
     Raises:
         ValueError: more devices than there are, or sizes whose product is not the number of devices.
     """
-    visible = jax.devices()
+    visible = visible_devices()
     if devices > len(visible):
         raise ValueError(f"devices must be at most {len(visible)}, the number of visible devices, got {devices}")
     if batch and not devices and not sizes and visible[0].platform == "cpu" and jax.process_count() == 1:

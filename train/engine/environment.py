@@ -74,8 +74,8 @@ def read(folder: Path) -> dict[str, Any]:
         found = read_object(path, LARGEST)
         kinds = {"versions": dict, "devices": str, "parameters": int, "flops": int, "peak_bytes": int, "peak_of": str}
         odd = [name for name, kind in kinds.items() if type(found.get(name, kind())) is not kind]
-        odd += [name for name, number in found["versions"].items() if not isinstance(number, str)]
-        odd += [name for name in ("parameters", "flops", "peak_bytes") if not odd and found.get(name, 0) < 0]
+        odd = odd or [name for name, number in found["versions"].items() if not isinstance(number, str)]
+        odd = odd or [name for name in ("parameters", "flops", "peak_bytes") if found.get(name, 0) < 0]
         if odd:
             raise ValueError(f"{odd[0]} is of another type, or negative")
     except FileNotFoundError:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import simple_parsing
 
+from pejax._text import printable
 from train.engine.config import require_choice, run_folder
 from train.engine.stored_config import FILE, Kind, load_config
 
@@ -37,7 +38,7 @@ class Parser(simple_parsing.ArgumentParser):
             known = [option for action in self._actions for option in action.option_strings]
             near = difflib.get_close_matches(unknown[1], known, n=1)
             message = f"unknown option {unknown[1]}; " + (f"did you mean {near[0]}?" if near else "see --help")
-        sys.stderr.write(f"error: {message}\n")
+        sys.stderr.write(f"error: {printable(message)}\n")
         raise SystemExit(2)
 
 

@@ -14,6 +14,7 @@ from grain.experimental import ThreadPrefetchDatasetIterator
 from jax.sharding import Mesh
 from rich.console import Console
 
+from pejax._devices import visible_devices
 from train.devices.flops import peak_seconds
 from train.devices.hosts import agreed, first, join, require_alike, together
 from train.devices.memory import FLOAT, require_room
@@ -66,6 +67,7 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
     say = partial(onward, config)
     with together(config.hosts, say), contextlib.nullcontext() if config.hosts else stoppable(say):
         with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
+            visible_devices()  # before any other use of them
             console = user_console(quiet=not first())
             with console.status("preparing"):  # shown only on a terminal
                 session = prepare(program, config, console)

@@ -7,54 +7,90 @@ import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from jax.errors import JaxRuntimeError
+
+from pejax._text import complain, printable
+from train.devices.cpu import Stopped
 from train.devices.hosts import lost
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C. After SIGTERM, as on preemptible machines, it is 0, because everything is saved."""
 
+REPEATED = 0.1
+"""Seconds after which a stop that nothing handles is raised again."""
+
 
 @contextlib.contextmanager
 def friendly(*kinds: type[Exception]) -> Iterator[None]:
-    """Print errors of these classes in one line, `error: ...`, and exit with status 2; after Ctrl-C with status 130."""
+    """Print errors of these classes in one line, `error: ...`, and exit with status 2; after Ctrl-C with status 130.
+
+    So are errors of too little memory. A closed pipe is left to `finish`.
+    """
     try:
         yield
-    except kinds as wrong:
+    except BrokenPipeError:
+        raise
+    except (*kinds, MemoryError, JaxRuntimeError) as wrong:
         if lost(wrong):  # then `hosts.together` reports it
             raise
-        sys.stderr.write(f"error: {' '.join(str(wrong).split())}\n")
+        if not isinstance(wrong, (*kinds, MemoryError)) and "RESOURCE_EXHAUSTED" not in str(wrong):
+            raise
+        text = printable(" ".join(str(wrong).split())) or type(wrong).__name__
+        sys.stderr.write(f"error: {text}\n")
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         raise SystemExit(INTERRUPTED) from None
 
 
-class Stopped(BaseException):
-    """Raised by a signal to stop, with its number."""
-
-
 @contextlib.contextmanager
 def stoppable(onward: Callable[[], str]) -> Iterator[None]:
     """Make Ctrl-C and SIGTERM end the process, with a line that says how to go on; a second one ends it at once.
 
-    During training, `loop.Stop` handles the signals instead. Threads that compile or read are not waited for.
+    Python drops what a signal raises while C calls back, as at the end of a garbage collection, so a stop is raised
+    again until something handles it. During training, `loop.Stop` handles the signals instead. Threads that compile or
+    read are not waited for.
 
     Args:
         onward: returns a text that says what is saved and how to go on.
     """
+    asked = 0
 
     def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
         del frame
-        for again in before:
+        asked = number
+        for again in (signal.SIGINT, signal.SIGTERM):
             signal.signal(again, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, REPEATED, REPEATED)
         raise Stopped(number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    def repeat(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if not _stopping():
+            raise Stopped(asked)
+
+    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGALRM: repeat}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
-    except Stopped as stopped:
-        sys.stdout.flush()
-        os.write(2, f"stopped; {onward()}\n".encode())
-        os._exit(INTERRUPTED if stopped.args[0] == signal.SIGINT else 0)
+    except BaseException:  # a Stopped, or what others made of it
+        if not asked:
+            raise
+        line = f"stopped; {onward()}"
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        complain(line)
+        os._exit(INTERRUPTED if asked == signal.SIGINT else 0)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _stopping() -> bool:
+    """Whether a stop is on its way: a `finally` or an `except` that it reached has not ended yet."""
+    error = sys.exception()
+    while error is not None and not isinstance(error, Stopped):
+        error = error.__context__
+    return error is not None

@@ -100,6 +100,8 @@ def _stored(folder: Path) -> dict[str, Any]:
         stored = read_object(folder / FILE, LARGEST)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"a run folder holds config.json, got {folder} without one") from None
+    if "program" not in stored and not stored.keys() >= UNMARKED:
+        raise ValueError(f"{folder / FILE} must be the config of a run, got one of something else")
     return {"program": "vit", **stored}  # the first runs, all of train.vit, did not store it
 
 

@@ -7,7 +7,7 @@ The factors minimize the loss on held-out text that the evaluation of the run do
 """
 
 if __name__ == "__main__":  # before anything heavy is imported
-    from train.devices.cpu import prepare_cpu
+    from train.devices.cpu import finish, prepare_cpu
 
     prepare_cpu()
 
@@ -37,7 +37,7 @@ from train.engine.files import write_atomic
 from train.engine.outside import require_named
 from train.engine.parser import Parser
 from train.engine.session import restore_params
-from train.engine.stopping import friendly
+from train.engine.stopping import friendly, stoppable
 from train.engine.stored_config import load_config
 from train.engine.task import Split
 from train.engine.terminal import user_console
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="run folder of train.lm with --pe=rope")
     parser.add_arguments(SearchOptions, dest="options")
     arguments = parser.parse_args(argv)
-    with friendly(ValueError, TypeError, OSError):
+    with stoppable(lambda: "nothing was written: run the same command again"), friendly(ValueError, TypeError, OSError):
         search(arguments.run, arguments.options, user_console())
     return 0
 
@@ -184,4 +184,4 @@ def unread_windows(corpus: Corpus, config: Config, length: int, count: int) -> n
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    finish(main)

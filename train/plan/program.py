@@ -23,7 +23,7 @@ from rich.console import Console
 
 from train.devices.mesh import require_divisible
 from train.engine.parser import Parser, parse
-from train.engine.stopping import friendly
+from train.engine.stopping import friendly, stoppable
 from train.engine.terminal import user_console
 from train.lm import config as lm_config
 from train.plan.abstract_step import AbstractStep, compile_step, lm_step, seq2seq_step, vit_step
@@ -72,7 +72,7 @@ class DoesNotFit(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    with friendly(ValueError, TypeError):
+    with stoppable(lambda: "run the same command again"), friendly(ValueError, TypeError):
         subject, topology, options = read(sys.argv[1:] if argv is None else argv)
         console = user_console()
         console.print(describe(subject, topology))

@@ -1,9 +1,9 @@
 """Run `python -m train.report`."""
 
-from train.devices.cpu import finish, stop_at_once
+from train.devices.cpu import finish, prepare_imports
 
 if __name__ == "__main__":
-    stop_at_once()  # while everything heavy is imported
+    prepare_imports()  # while everything heavy is imported
 
     from train.report.program import main
 

@@ -22,16 +22,14 @@ from train.report.records import Found, Left, Run, Scored
 from train.report.sound import require_finite, require_sound, require_texts
 from train.report.walk import COMPARISON, RUN, Place, is_file, places
 
-FOREIGN, OF_FOLDER = 20, 20
-"""Most folders without a run that are named, and most items of a folder that are left out by name; more are counted."""
+NAMED = 20
+"""Most items of one folder that are left out by name; more are counted."""
 
 EVALUATIONS, RESULTS, METRICS = 50, 2**20, 8 * 2**20
 """Most evaluations of a run, and most bytes of the files of an evaluation and of metrics that are read."""
 
 SECONDS = 5.0
 """Time for a folder, after which the rest of it is left out."""
-
-NO_RUN = "no run folder of a trainer: no config.json"
 
 Leave = Callable[[object, object], None]
 """Is told what is left out, and why."""
@@ -48,40 +46,42 @@ def collect(folders: Sequence[Path]) -> Found:
             kind = "a file" if folder.exists() else "nothing"
             raise ValueError(f"a report needs folders with runs, got {kind} at {folder}")
     found, seen = Found([], []), set[str]()
-    unread, foreign = list[Left](), list[Left]()
-    note: Leave = lambda what, why: unread.append(Left(f"{what}", f"{why}"))
+    others: dict[Path, list[Left]] = {}  # by the folder that they are in
+    note = lambda path, why: others.setdefault(path.parent, []).append(Left(f"{path}", why))
     for folder in folders:
         for place in places(folder, note, seen):
             inside: list[Left] = []
             try:
-                _read(place, found.runs, inside, foreign)
+                if not _read(place, found.runs, inside):
+                    note(place.path, "no run folder of a trainer: no config.json")
             except OSError as refused:
                 inside.append(Left(f"{place.path}", f"cannot be read: {refused.strerror or refused}"))
-            _extend(found.left, inside, OF_FOLDER, f"{place.path}")
-    _extend(found.left, unread, 10 * FOREIGN, "folders that were not looked at")
-    _extend(found.left, foreign, FOREIGN, NO_RUN)
+            _extend(found.left, inside, place.path)
+    for parent, left in others.items():
+        _extend(found.left, left, parent)
     return found
 
 
-def _extend(left: list[Left], more: list[Left], most: int, what: str) -> None:
-    """Add what was left out; of many items, some and their number."""
-    left += more[:most]
-    if len(more) > most:
-        left.append(Left(f"{len(more) - most:,} more", what))
+def _extend(left: list[Left], more: list[Left], folder: Path) -> None:
+    """Add what was left out in a folder; of many items, some and the number of the others."""
+    left += more[:NAMED]
+    if len(more) > NAMED:
+        left.append(Left(f"{len(more) - NAMED:,} more in {folder}", f"the last: {more[-1].why}"))
 
 
-def _read(place: Place, runs: list[Run], left: list[Left], foreign: list[Left]) -> None:
-    """Read one folder: a run, a comparison, or something else."""
-    leave: Leave = lambda what, why: left.append(Left(f"{what}", " ".join(f"{why}".split())))
+def _read(place: Place, runs: list[Run], left: list[Left]) -> bool:
+    """Read one folder: a run, a comparison, or what they are in; return whether it is one of these."""
     path, compared = place.path, COMPARISON in place.names
+    leave: Leave = lambda what, why: left.append(Left(f"{what}", " ".join(f"{why}".replace(f"{path}/", "").split())))
+    if compared:
+        runs += read_lines(path, leave)
     if RUN in place.names:
         _read_run(place, runs, leave)
     elif OUTCOME in place.names:
         leave(path, unfinished(place))
-    elif not compared and path.name != "log" and not place.folders:
-        foreign.append(Left(f"{path}", NO_RUN))
-    if compared:
-        runs += read_lines(path, leave)
+    else:
+        return compared or path.name == "log" or place.folders
+    return True
 
 
 def _read_run(place: Place, runs: list[Run], leave: Leave) -> None:

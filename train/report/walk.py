@@ -27,13 +27,13 @@ class Place(NamedTuple):
     Attributes:
         path: of it.
         names: of what is in it.
-        folders: those of them that are folders to look at, ascending.
+        folders: whether there are folders or links to folders in it, apart from the parts of a run.
         linked: whether it was reached by a link.
     """
 
     path: Path
     names: frozenset[str]
-    folders: tuple[str, ...]
+    folders: bool
     linked: bool
 
 
@@ -58,29 +58,29 @@ def places(top: Path, leave: Callable[[Path, str], None], seen: set[str]) -> Ite
             return
         seen.add(real)
         try:
-            place, links = _read(path, left)
+            names, folders, links = _read(path, left)
         except OSError as refused:
             leave(path, f"cannot be read: {refused.strerror}")
             continue
-        if len(place.names) == ENTRIES:
+        if len(names) == ENTRIES:
             leave(path, f"it has {ENTRIES:,} entries or more, and others are not looked at")
-        yield place
-        if place.folders and depth == DEEPEST:
-            leave(path / place.folders[0], f"this and all in it: a report looks {DEEPEST} levels deep at most")
-            continue
         less = None if left is None else left - 1
-        below = [(path / name, depth + 1, less) for name in place.folders]
+        below: list[tuple[Path, int, int | None]] = [(path / name, depth + 1, less) for name in folders]
         for link in links:
             levels = _levels(link)
             if levels is None:
                 leave(link, "a link to a folder that is no run is not followed")
             else:
                 below.append((link, depth + 1, levels))
-        ahead += sorted(below, key=lambda one: one[0], reverse=True)
+        yield Place(path, names, bool(below or links), left is not None)
+        if below and depth == DEEPEST:
+            leave(below[0][0], f"this and all in it: a report looks {DEEPEST} levels deep at most")
+        else:
+            ahead += sorted(below, key=lambda one: one[0], reverse=True)
 
 
-def _read(path: Path, left: int | None) -> tuple[Place, list[Path]]:
-    """Return what is in a folder, and the links to folders in it that may be followed.
+def _read(path: Path, left: int | None) -> tuple[frozenset[str], list[str], list[Path]]:
+    """Return the names in a folder, those of the folders to look at, and the links to folders that may be followed.
 
     Args:
         path: of the folder.
@@ -95,7 +95,7 @@ def _read(path: Path, left: int | None) -> tuple[Place, list[Path]]:
     own = [one for one in some if one.name in runs and not any(fnmatch.fnmatchcase(one.name, part) for part in PARTS)]
     folders = sorted(one.name for one in own if one.is_dir(follow_symlinks=False))
     links = [path / one.name for one in own if left is None and one.is_symlink() and os.path.isdir(path / one.name)]
-    return Place(path, frozenset(one.name for one in some), tuple(folders), left is not None), links
+    return frozenset(one.name for one in some), folders, links
 
 
 def _levels(link: Path) -> int | None:

@@ -1,0 +1,38 @@
+"""What a process must find around it before JAX is imported, which would end without a word of why."""
+
+import os
+import re
+import resource
+from collections.abc import Mapping
+
+LEAST_ADDRESSES = 5 * 2**29
+"""Bytes of address space below which XLA cannot start its threads and compile: the smallest run needs 2.3 GiB."""
+
+MOST_DEVICES = 4096
+"""Of a CPU; JAX takes seconds for a thousand of them, and never ends for a million."""
+
+GIB = 2**30
+
+
+def require_surroundings(environ: Mapping[str, str]) -> None:
+    """Check the working directory, the limit on memory, and what the environment tells JAX about CPUs and compilation.
+
+    Raises:
+        ValueError: one of them breaks a rule; the message says which.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ValueError("the working directory must exist, got one that was deleted: change to another") from None
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if addresses != resource.RLIM_INFINITY and addresses < LEAST_ADDRESSES:
+        raise ValueError(
+            f"the limit on address space (ulimit -v) must be at least {LEAST_ADDRESSES / GIB} GiB, "
+            f"got {addresses / GIB:.2f} GiB"
+        )
+    devices = environ.get("JAX_NUM_CPU_DEVICES", "1")
+    if not re.fullmatch(r"0*[1-9]\d{0,6}", devices, re.ASCII) or int(devices) > MOST_DEVICES:
+        raise ValueError(f"JAX_NUM_CPU_DEVICES must be from 1 to {MOST_DEVICES}, got {devices!r}")
+    unjitted = environ.get("JAX_DISABLE_JIT", "")
+    if unjitted.lower() in ("y", "yes", "t", "true", "on", "1"):
+        raise ValueError(f"JAX_DISABLE_JIT must be off: operation by operation no step would end, got {unjitted!r}")
