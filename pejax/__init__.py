@@ -1,7 +1,7 @@
 """Positional encodings in JAX, for text and for vision."""
 
 import importlib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 from pejax import encodings as encodings
@@ -55,7 +55,10 @@ from pejax._positions import (
 from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS
 
-__version__ = version("pejax")
+try:
+    __version__ = version("pejax")
+except PackageNotFoundError:  # a copy of the repository, on a machine where nothing can be installed
+    __version__ = "0+copy"
 
 __all__ = [
     "ENCODINGS",

@@ -216,6 +216,14 @@ def test_a_process_keeps_what_it_holds_until_it_fails(tmp_path):
         own.end()
 
 
+def test_a_device_that_does_not_start_is_told_of_every_case(tmp_path):
+    worker = Worker(os.environ, tmp_path / "log", ((task("fill"), {}), 20.0))
+    found = worker.ask(task("right"), {}, 20.0)
+    assert found["outcome"] == "memory"
+    assert found["message"].startswith("did not start: RuntimeError: RESOURCE_EXHAUSTED")
+    assert worker.process is None
+
+
 def test_processes_end_with_the_command(tmp_path):
     script = "import os, pathlib; from benchmarks.hardware.pool import Worker; "
     script += f"worker = Worker(os.environ, pathlib.Path({str(tmp_path / 'log')!r})); "

@@ -163,6 +163,22 @@ def test_importing_the_library_brings_in_nothing_heavy_and_no_kernels():
     assert run.stdout.strip() == "[]"
 
 
+def test_a_copy_of_the_repository_that_is_not_installed_can_be_imported():
+    script = """if True:
+    import importlib.metadata
+    installed = importlib.metadata.version
+    def version(name):
+        if name == "pejax":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed(name)
+    importlib.metadata.version = version
+    import pejax
+    print(pejax.__version__)
+    """
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert run.stdout == "0+copy\n"
+
+
 def test_the_models_of_the_trainers_need_no_package_of_pipelines_and_command_lines():
     """So that they train from batches that are made ahead, on machines with JAX, Flax, optax and orbax alone."""
     unneeded = ["array_record", "gguf", "grain", "simple_parsing", "tensorboardX", "tensorflow_datasets"]
