@@ -93,7 +93,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", mostly_slow(CASES, ("alibi on a grid", "t5, packed, unplaced, or in any order")))
+@pytest.mark.parametrize("name", mostly_slow(CASES, ("t5, packed, unplaced, or in any order",)))
 def test_the_kernels_are_the_reference_in_value_and_every_gradient(name):
     case = CASES[name]
     sides = [side() if callable(side) else side for side in case[1:3]]
@@ -184,6 +184,7 @@ def test_a_tile_is_cut_from_its_diagonal_and_summed_back_to_it(queries, keys):
     np.testing.assert_allclose(jax.jit(lambda tile: diagonal_gradient(plan, tile, Scratch()))(tile)[0], want, atol=1e-5)
 
 
+@pytest.mark.slow
 @hypothesis.given(st.data())
 def test_every_pair_that_sees_is_in_a_tile_that_is_visited(data):
     numbers = lambda low, high: data.draw(st.lists(st.integers(low, high), min_size=12, max_size=12))

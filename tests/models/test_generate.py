@@ -136,6 +136,7 @@ def value(encoding, params, h, weights, i):
     return np.asarray(encoding.relative_values(of_head(params, h), weights, jnp.array([i]), jnp.arange(i + 1))[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pe", "extend"), one_quick(0), ids=str)
 def test_stepwise_is_dense_attention_with_the_parameters_of_each_row(pe, extend):
     model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]

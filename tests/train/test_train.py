@@ -96,9 +96,8 @@ def test_stop_and_resume_change_no_bit(whole, tmp_path):
     assert_resumes(train, whole, tmp_path / "run", "--pe=rope_mixed", "--stop_at=5")
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 0)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_saves_and_says_how_to_go_on(number, status, whole, tmp_path, monkeypatch, capsys):
     report = loop.Report.__call__
 

@@ -117,6 +117,7 @@ def test_a_step_that_is_not_finite_is_kept_and_computed_again(spoilt, tmp_path, 
     assert "gradient of ['kernel']: 4 of 4 values are not finite" in said
 
 
+@pytest.mark.slow
 def test_a_spike_stops_and_the_run_goes_on_past_it(tmp_path, capsys):
     out = tmp_path / "run"
     error = refused(capsys, lambda: train(out, "--spoilt=30", "--spike=5"))
