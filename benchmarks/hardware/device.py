@@ -63,7 +63,7 @@ def torch_build() -> str:
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return ""
-    text = (Path(found.origin).parent / "version.py").read_text()  # importing it takes seconds
+    text = (Path(found.origin).parent / "version.py").read_text(encoding="utf-8")  # importing it takes seconds
     built = re.search(r"^cuda\b[^=\n]*=\s*'([\d.]+)'", text, re.MULTILINE)
     return built[1] if built else "none"
 
@@ -72,7 +72,9 @@ def driver() -> dict[str, Any]:
     """Return the version of NVIDIA's driver and the free memory of the first GPU in GiB; empty and 0 without one."""
     query = ["nvidia-smi", "--query-gpu=driver_version,memory.free", "--format=csv,noheader,nounits", "--id=0"]
     try:
-        line = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+        line = subprocess.run(
+            query, capture_output=True, text=True, encoding="utf-8", timeout=30, check=True
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return {"driver": "", "memory": 0.0}
     name, _, free = line.partition(", ")

@@ -31,7 +31,7 @@ class Ledger:
     def __init__(self, folder: Path, identity: Mapping[str, Any], say: Callable[[str], None] = print) -> None:
         self.folder, self.identity, self.say = folder, dict(identity), say
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / "results.jsonl").open("a+")
+        self._file = (folder / "results.jsonl").open("a+", encoding="utf-8")
         try:
             self.found = self._read()
         except BaseException:
@@ -61,7 +61,7 @@ class Ledger:
         self._file.flush()
         log = self.folder / "log.txt"
         if found.get("log") and (not log.exists() or log.stat().st_size < MOST_LOG):
-            with log.open("a") as file:
+            with log.open("a", encoding="utf-8") as file:
                 file.write(f"=== {case.stage}: {case.name}: {found['outcome']}\n{found['log']}\n")
         mark = "!! " if found["outcome"] in BAD else ""
         told = f"{found['outcome']}: {found['message']}" if found.get("message") else found["outcome"]

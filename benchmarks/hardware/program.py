@@ -152,6 +152,6 @@ def conclude(settings: Settings, ledger: Ledger, left: Sequence[Case], stages: M
         parts.append(f"not done: {', '.join(f'{case.stage}: {case.name}' for case in left)[:2000]}")
     text = "\n\n".join(part for part in parts if part)
     head = f"# {ledger.identity['card']}, {datetime.date.today().isoformat()}\n\n"
-    (settings.out / "table.md").write_text(f"{head}{text}\n")
+    (settings.out / "table.md").write_text(f"{head}{text}\n", encoding="utf-8")
     print(f"\n{text}", flush=True)
     return 1 if bad or unproved else 0
