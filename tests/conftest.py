@@ -18,7 +18,7 @@ import jax
 import jaxtyping
 import pytest
 
-pytest_plugins = ("budget",)
+pytest_plugins = ("budget", "shards")
 pytest.register_assert_rewrite("cases", "cli", "laws", "biases")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
