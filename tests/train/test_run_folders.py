@@ -142,6 +142,13 @@ def test_resuming_needs_a_run_and_makes_nothing(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_command_that_says_what_to_train_may_be_started_again_and_again(tmp_path, capsys):
+    """As a scheduler does, which does not know whether there is a run."""
+    for said in ("stopped at step 2", "stopped at step 4"):
+        assert train(tmp_path / "run", "--resume", "--pe=alibi", f"--stop_at={said[-1]}") == 0
+        assert said in capsys.readouterr().out
+
+
 def test_data_that_are_refused_leave_nothing_behind(tmp_path, capsys, monkeypatch):
     def make_task(config):
         def batches(step, rows):

@@ -143,7 +143,8 @@ def test_a_run_does_not_write_into_the_folder_of_its_model(kind, flag, folder, m
     argv = [f"--model={place}", *SHORT, f"--out={tmp_path / 'run'}", flag]
     error = refused(capsys, lambda: program.main(argv))
     of_resume = {"folder": "must be the config of a run", "file": "must be the config of a run"}
-    wanted = of_resume.get(kind, "resume needs a run") if flag == "--resume" else "out must be another folder than that"
+    apart = "out must be another folder than that of the model"
+    wanted = of_resume.get(kind, apart) if flag == "--resume" else apart
     assert wanted in error
     assert contents(tmp_path) == before
 

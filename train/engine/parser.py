@@ -63,11 +63,11 @@ def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
         )
     config = _parse(argv, base)
     if config.resume:
-        if not (run_folder(config) / FILE).exists():
-            raise ValueError(f"resume needs a run, got none in {run_folder(config)}: leave it out to begin one")
         kept = {name: getattr(config, name) for name in ("out", "resume", "overwrite", "stop_at", "hosts")}
-        stored = dataclasses.replace(load_config(kind, run_folder(config)), **kept)
-        config = _parse(argv, stored)
+        if (run_folder(config) / FILE).exists():
+            config = _parse(argv, dataclasses.replace(load_config(kind, run_folder(config)), **kept))
+        elif first == dataclasses.replace(kind(), **kept):  # nothing says what to train: a mistyped folder
+            raise ValueError(f"resume needs a run, got none in {run_folder(config)}: leave it out to begin one")
     return config.validated()
 
 
