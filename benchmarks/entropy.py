@@ -28,17 +28,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float
 from rich.console import Console
-from scipy import stats
 
 from train.data.images import Dataset, evaluation_batches, load
 from train.devices.mesh import make_mesh
 from train.engine.attention_entropy import EntropyExecution
-from train.engine.config import load_config
 from train.engine.results import results_stem
 from train.engine.session import restore_params
 from train.engine.stopping import friendly
+from train.engine.stored_config import load_config
 from train.engine.terminal import user_console
 from train.vit.config import Config, evaluation_sizes
 from train.vit.model import SUMS, Classifier
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with friendly(ValueError, TypeError, OSError):
         ends = [measure(folder, chosen.extend, chosen.images, console) for folder in chosen.runs]
     if len(ends) >= FEWEST:
-        rank: Any = stats.spearmanr([end["shift"] for end in ends], [end["top1_lost"] for end in ends])
+        rank: Any = scipy.stats.spearmanr([end["shift"] for end in ends], [end["top1_lost"] for end in ends])
         say({"runs": len(ends), "spearman": round(float(rank.statistic), 4), "p": round(float(rank.pvalue), 4)})
     return 0
 

@@ -166,7 +166,8 @@ def kill(folder: Path, kills: int, count: int, seed: int) -> None:
     wanted, out, log = final(folder / "never"), folder / "run", folder / "log"
     done, worst, finished, kept, begun = 0, 0, 0, 0, time.monotonic()
     while True:
-        processes = start(log, count, [*flags, f"--out={out}", "--resume"])
+        going_on = ["--resume"] if (out / "config.json").exists() else []
+        processes = start(log, count, [*flags, f"--out={out}", *going_on])
         if done < kills:
             if drawn.random() < 0.5:
                 processes[0].join(drawn.uniform(0, whole))

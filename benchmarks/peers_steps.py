@@ -82,7 +82,7 @@ def gpt_model(sizes: Sizes, pe: str) -> Any:
     nn = torch.nn
     positions = torch.arange(sizes.length)
     relative = positions[None, :] - positions[:, None]
-    slopes = torch.from_numpy(np.array(alibi_slopes(sizes.heads)))[:, None, None]
+    slopes = torch.from_numpy(np.array(alibi_slopes(sizes.heads))).to(positions.device)[:, None, None]
     bias = (slopes * relative).masked_fill(relative > 0, -torch.inf)[None] if pe == "alibi" else None
 
     class Gpt(nn.Module):

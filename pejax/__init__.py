@@ -1,7 +1,7 @@
 """Positional encodings in JAX, for text and for vision."""
 
 import importlib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 from pejax import encodings as encodings
@@ -11,6 +11,7 @@ from pejax._attention.core.hooks import Hooks, attention_hooks
 from pejax._attention.core.merge import merge_attention
 from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._attention.flax_api import attention_fn
+from pejax._attention.kernel_check import check_kernels
 from pejax._attention.linear import linear_attention
 from pejax._attention.sharded import sharded_attention
 from pejax._compose import compose_encodings
@@ -54,7 +55,10 @@ from pejax._positions import (
 from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS
 
-__version__ = version("pejax")
+try:
+    __version__ = version("pejax")
+except PackageNotFoundError:  # a copy of the repository, on a machine where nothing can be installed
+    __version__ = "0+copy"
 
 __all__ = [
     "ENCODINGS",
@@ -73,6 +77,7 @@ __all__ = [
     "attention_weights",
     "augment_positions",
     "caches_rotated_keys",
+    "check_kernels",
     "compose_encodings",
     "cpb_bias",
     "dot_product_attention",

@@ -16,6 +16,9 @@ from pejax._extensions.extension import Extension, Term
 from pejax.encodings import ENCODINGS
 from pejax.extensions import ANY_ENCODING, EXTENSIONS
 
+LONGEST, MOST_TERMS = 20_000, 256
+"""Most characters of a spec, and most terms of a sum: a spec may come from a file of somebody else."""
+
 
 class Spec(NamedTuple):
     """A string such as "rope(base=500000)", parsed and checked: `ENCODINGS[name](dims, **options)` makes the encoding.
@@ -149,7 +152,7 @@ def parse_call(
         ValueError: a malformed spec, an unknown name or argument, one given twice, or a value that is no literal.
         TypeError: a value of another type than the annotation says.
     """
-    node = _expression(spec, what)
+    node = expression(spec, what)
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     if not isinstance(call.func, ast.Name) or call.args or any(word.arg is None for word in call.keywords):
         raise ValueError(f"{what} is written name or name(key=value, ...), got {spec!r}")
@@ -190,16 +193,35 @@ def split_sum(spec: str, *, what: str) -> list[str]:
     """Split `"a(...) + b + c(...)"` into its terms, as they are written.
 
     Raises:
-        ValueError: no expression.
+        ValueError: no expression, or more terms than any model needs.
     """
-    node, terms = _expression(spec, what), []
+    segment = lambda term: str(ast.get_source_segment(spec.strip(), term))
+    return [segment(term) for term in sum_terms(expression(spec, what), what)]
+
+
+def sum_terms(node: ast.expr, what: str) -> list[ast.expr]:
+    """Return the terms of a parsed sum.
+
+    Raises:
+        ValueError: more than `MOST_TERMS`.
+    """
+    terms = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         terms.append(node.right)
         node = node.left
-    return [str(ast.get_source_segment(spec.strip(), term)) for term in (node, *reversed(terms))]
+    if len(terms) >= MOST_TERMS:
+        raise ValueError(f"{what} must be a sum of at most {MOST_TERMS} terms, got {len(terms) + 1}")
+    return [node, *reversed(terms)]
 
 
-def _expression(spec: str, what: str) -> ast.expr:
+def expression(spec: str, what: str) -> ast.expr:
+    """Parse a spec.
+
+    Raises:
+        ValueError: no expression, or one that is too long.
+    """
+    if len(spec) > LONGEST:
+        raise ValueError(f"{what} must be written in at most {LONGEST:,} characters, got {len(spec):,}")
     try:
         return ast.parse(spec.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,7 +1,9 @@
 """Strict promotion, eight host devices, warnings as errors and runtime type checks for the whole test run."""
 
+import ctypes
 import gc
 import os
+from pathlib import Path
 
 from quick import QUICK
 
@@ -16,6 +18,7 @@ import jax
 import jaxtyping
 import pytest
 
+pytest_plugins = ("budget", "shards")
 pytest.register_assert_rewrite("cases", "cli", "laws", "biases")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -24,6 +27,14 @@ hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, m
 hypothesis.settings.load_profile("fixed")
 
 
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Without xdist (`-p no:xdist`), know its options in pyproject.toml, which then say nothing."""
+    if not pluginmanager.hasplugin("xdist"):
+        for option in ("--numprocesses", "--maxprocesses", "--dist"):
+            parser.addoption(option)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Start no workers for one file or one test: each takes seconds to start, and what a file shares is made twice."""
     path = config.args[0].split("::")[0]
@@ -44,3 +55,18 @@ def pytest_collection_finish() -> None:
     """Do not look for cycles in what is imported."""
     gc.collect()
     gc.freeze()
+
+
+MEMORY = Path("/proc/self/statm")  # on Linux
+MOST = 2 * 2**30
+"""Bytes that a process may hold at the end of a file of tests before it lets go of what it has compiled."""
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Keep memory bounded: all slow tests in two workers would leave 12 GB of programs behind."""
+    if nextitem is None or nextitem.path == item.path or not MEMORY.exists():
+        return
+    if int(MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MOST:
+        jax.clear_caches()
+        gc.collect()
+        getattr(ctypes.CDLL(None), "malloc_trim", abs)(0)  # glibc keeps what is freed

@@ -2,6 +2,7 @@
 
     python -m train.evaluate runs/rope_mixed-fashion-0                  evaluates the newest checkpoint again
     python -m train.evaluate runs/rope_mixed-fashion-0 --extend=pi      with positions interpolated
+    python -m train.evaluate runs/rope-notes-0 --data=file:notes.txt    trained on files, which must be named here, too
     python -m train.evaluate --compare runs/* --to=comparison           one table and one figure of all results
 
 Files are written into the run folder, those of `--compare` to `--to`.
@@ -14,6 +15,8 @@ if __name__ == "__main__":  # before anything heavy is imported
 
 import dataclasses
 import importlib
+import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +24,14 @@ from pathlib import Path
 from rich.console import Console
 
 from train.devices.mesh import make_mesh
-from train.engine.config import load_config, program_of
+from train.engine.checkpoint import written_steps
+from train.engine.files import read_text
+from train.engine.outside import require_named
 from train.engine.parser import Parser
 from train.engine.results import results_stem
 from train.engine.session import publish, restore_params
 from train.engine.stopping import friendly, stoppable
+from train.engine.stored_config import digest_of, load_config, program_of
 from train.engine.task import Program
 from train.engine.terminal import user_console
 
@@ -34,6 +40,9 @@ TRAINERS = ("vit", "lm", "seq2seq")
 
 PROGRAMS = (*TRAINERS, "tune")
 """Packages whose module `program` has a `PROGRAM`; they are imported only when needed."""
+
+OF_COMMAND = ("data", "model", "to")
+"""Options that are no settings of an evaluation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +53,8 @@ class EvaluateOptions:
     eval_sizes: tuple[int, ...] = ()  # image sides in pixels (vit); empty = those of the run
     eval_lengths: tuple[int, ...] = ()  # lengths in tokens (lm, seq2seq); empty = those of the run
     eval_limit: int = -1  # number of test examples (lm: windows); 0 = all, -1 = as in the run's own evaluation
+    data: str = ""  # data of the run, needed where it is in files: a run folder alone makes no file be opened
+    model: str = ""  # model of a run of train.tune, needed for the same reason
     to: str = ""  # with --compare: the files to write, without .md and .png; empty = comparison
 
 
@@ -65,9 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if options.to:
             raise ValueError(f"to must be given only with --compare, got {options.to!r} without it")
-        for folder in arguments.runs:
-            evaluate_run(folder, options, console)
-    return 0
+        newest = [evaluate_run(folder, options, console) for folder in arguments.runs]
+    return 0 if all(newest) else 1
 
 
 def program(name: str) -> Program:
@@ -81,17 +91,22 @@ def program(name: str) -> Program:
     return importlib.import_module(f"train.{name}.program").PROGRAM
 
 
-def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> None:
-    """Evaluate the newest checkpoint of a run folder, print the table and write the result files.
+def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> bool:
+    """Evaluate the newest intact checkpoint of a run folder, print the table and write the result files.
+
+    Returns:
+        Whether it is the newest of all; if not, that is said in one line.
 
     Raises:
-        ValueError: an option that this program does not have, or that does not fit the run.
+        ValueError: an option that this program does not have, or that does not fit the run, or files that the run names
+            and the options do not.
     """
     made_by = program(program_of(folder))
     if options.eval_limit < -1:
         raise ValueError(f"eval_limit must be at least -1, got {options.eval_limit}")
     config = load_config(made_by.config, folder)
-    given = {name: value for name, value in dataclasses.asdict(options).items() if value and name != "to"}
+    require_named(config, folder, options.data, options.model)
+    given = {name: value for name, value in dataclasses.asdict(options).items() if value and name not in OF_COMMAND}
     changes = {**given, "eval_limit": config.eval_limit if options.eval_limit < 0 else options.eval_limit}
     for name in changes:
         if name not in made_by.config.run_fields:
@@ -100,7 +115,11 @@ def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> No
     with console.status("preparing"):  # shown only on a terminal
         mesh, task = make_mesh(config.devices), made_by.task(config)
         step, params = restore_params(config, task.split, task.sums, folder, mesh, console)
-    publish(task.evaluate(params, step=step, mesh=mesh, console=console), folder, console)
+    publish(task.evaluate(params, step=step, mesh=mesh, console=console), task.steps, folder, console)
+    newest = max(written_steps(folder), default=step)
+    if step < newest:
+        sys.stderr.write(f"error: step {newest} of {folder} is damaged: these are the results of step {step}\n")
+    return step == newest
 
 
 def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
@@ -112,7 +131,7 @@ def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
         ValueError: a folder without results, runs that are not comparable, an option of evaluations, or a path that
             cannot be written.
     """
-    for name in ("eval_sizes", "eval_lengths", "eval_limit"):
+    for name in ("eval_sizes", "eval_lengths", "eval_limit", "data", "model"):
         if getattr(options, name) != getattr(EvaluateOptions, name):
             raise ValueError(f"{name} must be given without --compare, got {getattr(options, name)!r} with it")
     to = Path(options.to or "comparison")
@@ -123,6 +142,10 @@ def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
     if len(names) > 1:
         raise ValueError(f"runs in one comparison must be of one program, got {' and '.join(names)}")
     made_by = program(names[0])
+    for folder in folders:
+        if digest_of(folder):  # earlier versions wrote none
+            load_config(made_by.config, folder)  # refused if its settings were changed
+    require_replaceable(to)
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".comparison-", dir=to.parent) as beside:
@@ -132,6 +155,19 @@ def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
     except OSError as refused:
         raise ValueError(f"to must be where files can be written, got {to}: {refused.strerror}") from None
     return to
+
+
+def require_replaceable(to: Path) -> None:
+    """Check that a comparison replaces nothing but an earlier one, known by the heads of its tables.
+
+    Raises:
+        ValueError: there is a file that no comparison wrote.
+    """
+    table, figure = to.with_name(f"{to.name}.md"), to.with_name(f"{to.name}.png")
+    written = table.is_file() and any(line.startswith("| encoding |") for line in read_text(table).splitlines())
+    for path in (table, figure):
+        if os.path.lexists(path) and not written:
+            raise ValueError(f"to must not name files that no comparison wrote, got {path}: give another --to")
 
 
 def result_files(folders: Sequence[Path], extend: str) -> list[Path]:

@@ -23,11 +23,12 @@ import jax.numpy as jnp
 from train.devices.mesh import make_mesh, put_batch, training_execution
 from train.engine import failed_step
 from train.engine.checkpoint import CheckpointError, Checkpoints
-from train.engine.config import load_config, program_of
 from train.engine.loop import init_state, make_step, state_shardings, step_key
 from train.engine.optimizers import make_optimizer
+from train.engine.outside import require_named
 from train.engine.parser import Parser
 from train.engine.stopping import friendly, stoppable
+from train.engine.stored_config import load_config, program_of
 from train.engine.task import recipe
 from train.engine.terminal import user_console
 from train.evaluate import program
@@ -39,12 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "folder", type=Path, metavar="RUN_DIR/offending-STEP", help="folder of the step that halted a run"
     )
+    parser.add_argument("--data", default="", metavar="str", help="data of the run, needed where it is in files")
+    parser.add_argument("--model", default="", metavar="str", help="model of a run of train.tune")
     console = user_console()
     again = "nothing was changed: run the same command again"
     with stoppable(lambda: again), friendly(ValueError, TypeError, OSError, CheckpointError):
-        folder = parser.parse_args(argv).folder
-        step, was, batch = failed_step.read(folder)
-        now, odd = replay(folder, batch)
+        options = parser.parse_args(argv)
+        step, was, batch = failed_step.read(options.folder)
+        now, odd = replay(options.folder, batch, options.data, options.model)
     same = now == was or (math.isnan(now) and math.isnan(was))
     console.print(
         f"step {step} · the loss is {now!r}, {'the same as' if same else 'different from'} {was!r} in the run"
@@ -54,22 +57,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if same else 1
 
 
-def replay(folder: Path, batch: Any) -> tuple[float, list[tuple[str, int, int]]]:
+def replay(folder: Path, batch: Any, data: str = "", model: str = "") -> tuple[float, list[tuple[str, int, int]]]:
     """Return the loss of a saved step, and the parameters whose gradient is not finite.
 
     Args:
         folder: of the step.
         batch: of the step.
+        data: of the run, where it is in files.
+        model: of a run of `train.tune`.
 
     Returns:
         The loss; for each such parameter its name, the number of values that are not finite, and of all values.
 
     Raises:
-        ValueError: no such folder, other data than in the run, or fewer devices.
+        ValueError: no such folder, other data than in the run or files that are not named, or fewer devices.
         CheckpointError: the state is damaged.
     """
     made_by = program(program_of(folder))
     config = dataclasses.replace(load_config(made_by.config, folder), hosts="", resume=False)
+    require_named(config, folder, data, model)
     mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
     task = made_by.task(config)
     steps = recipe(config, make_optimizer(config, task.steps, task.warmup)[0], task.sums)

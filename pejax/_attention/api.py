@@ -9,6 +9,7 @@ from jax.sharding import AxisType
 from jaxtyping import Array, Float
 
 from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates
+from pejax._attention.compiling import compile_error
 from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks, hides
 from pejax._attention.core.operands import (
@@ -197,18 +198,21 @@ def explain_attention(
     v: Float[Array | jax.ShapeDtypeStruct, "*B S K D"],
     *,
     implementation: str | None = None,
+    compile: bool = False,
     **arguments: Any,
 ) -> str:
     """Say which implementation `dot_product_attention` would run for these arguments, and why not the others.
 
     Nothing is computed: the arrays may be `jax.ShapeDtypeStruct`s. Choices made at run time, such as whether the
-    positions are consecutive, are not reported.
+    positions are consecutive, are not reported. A kernel that runs may still fail to compile on a device that it was
+    not tried on, inside your jit, where no other takes its place: `compile` finds out (`check_kernels`: for all).
 
     Args:
         q: queries.
         k: keys.
         v: values.
         implementation: one implementation, or None, as in `dot_product_attention`.
+        compile: whether to compile the one that runs, forward and backward, on the device at hand.
         **arguments: all other arguments of `dot_product_attention`.
 
     Returns:
@@ -219,7 +223,8 @@ def explain_attention(
         TypeError: likewise.
     """
     lines: list[str] = []
-    check_sink(arguments.pop("sink", None), q.shape[-2])
+    sink = arguments.pop("sink", None)
+    check_sink(sink, q.shape[-2])
 
     def trace(q: Array, k: Array, v: Array) -> None:
         check_sharding(q=q, k=k, v=v)
@@ -238,7 +243,21 @@ def explain_attention(
                 lines.append(f"{name}: {why}")
 
     jax.eval_shape(trace, q, k, v)
+    ran = next((i for i, line in enumerate(lines) if ": runs" in line), None)
+    if compile and ran is not None:
+        lines[ran] += _how_it_compiles(lines[ran].partition(":")[0], q, k, v, {**arguments, "sink": sink})
     return "\n".join(lines)
+
+
+def _how_it_compiles(name: str, q: Any, k: Any, v: Any, arguments: dict[str, Any]) -> str:
+    hooks = arguments.pop("hooks", Hooks())
+    run = lambda q, k, v, hooks: dot_product_attention(q, k, v, hooks=hooks, implementation=name, **arguments)
+    shapes = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v))
+    error, seconds = compile_error(run, *shapes, hooks)
+    if not error:
+        return f"; compiled forward and backward in {seconds:.1f} s"
+    instead = "" if name == "blockwise" else '; implementation="blockwise" needs no kernel'
+    return f", but does not compile here: {error}{instead}"
 
 
 def _how_it_runs(name: str) -> str:

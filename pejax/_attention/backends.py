@@ -110,12 +110,17 @@ def candidates(operands: Operands, implementation: str | None) -> tuple[str, ...
         ValueError: an unknown implementation.
     """
     if implementation is not None:
-        if implementation not in IMPLEMENTATIONS:
-            raise ValueError(f"implementation must be None or one of {(*IMPLEMENTATIONS,)}, got {implementation!r}")
-        return (implementation,)
+        return (checked_name(implementation),)
     short, kernels = PREFERENCES[platform()]
     is_short = operands.q.shape[-2] * operands.k.shape[-2] <= short
     return ("reference", *kernels) if is_short else (*kernels, "reference")
+
+
+def checked_name(implementation: str) -> str:
+    """Return the name of an implementation; ValueError for another."""
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation must be None or one of {(*IMPLEMENTATIONS,)}, got {implementation!r}")
+    return implementation
 
 
 def attempt(

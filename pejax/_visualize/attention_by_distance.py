@@ -183,7 +183,7 @@ def plot_logits_by_distance(
     trained = trained_length(dims)
     extent = length_of(picture, dims, length if length is not None or trained is None else 2 * trained)
     logits = logits_by_distance(encoding, dims, params, extent, draws)
-    flat = logits.reshape(-1, extent)
+    flat = np.ma.masked_invalid(logits.reshape(-1, extent))  # without keys that are hidden from a head
     mean, deviation = flat.mean(axis=0), flat.std(axis=0)
     figure, panels = new_figure(colors, panel=(6.6, 4.0))
     axes, at = panels[0, 0], np.arange(extent)

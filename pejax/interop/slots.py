@@ -1,5 +1,6 @@
 """Which tensors of a file each parameter of a model is made of."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -55,11 +56,16 @@ class Slot(NamedTuple):
 
 def empty_model(record: Model) -> Decoder | EncoderDecoder | ViT:
     """Return the model of a record with shapes in place of arrays."""
+    return nnx.merge(*_shapes(record))
+
+
+@functools.lru_cache(maxsize=8)  # to load or save a model takes several of its record
+def _shapes(record: Model) -> tuple[Any, Any]:
     if isinstance(record, Picture):
-        return nnx.eval_shape(lambda: ViT(record, rngs=nnx.Rngs(0)))
+        return nnx.split(nnx.eval_shape(lambda: ViT(record, rngs=nnx.Rngs(0))))
     if isinstance(record, Text):
-        return nnx.eval_shape(lambda: Decoder(record, rngs=nnx.Rngs(0)))
-    return nnx.eval_shape(lambda: EncoderDecoder(record, rngs=nnx.Rngs(0)))
+        return nnx.split(nnx.eval_shape(lambda: Decoder(record, rngs=nnx.Rngs(0))))
+    return nnx.split(nnx.eval_shape(lambda: EncoderDecoder(record, rngs=nnx.Rngs(0))))
 
 
 def model_slots(record: Model, architecture: Architecture) -> list[Slot]:

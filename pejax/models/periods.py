@@ -9,7 +9,10 @@ A string without `*` is the encoding of all layers. In a period, a term without 
 
 import ast
 
-from pejax._make import Spec, parse_spec, split_sum
+from pejax._make import Spec, expression, parse_spec, split_sum, sum_terms
+
+DEEPEST = 10_000
+"""Most layers of a period: more than any model has, and few enough to list."""
 
 
 def layer_specs(pe: str, layers: int) -> tuple[str, ...]:
@@ -20,7 +23,7 @@ def layer_specs(pe: str, layers: int) -> tuple[str, ...]:
         layers: L.
 
     Raises:
-        ValueError: a count that is no positive integer, or a period of more layers than the model has.
+        ValueError: a count that is no positive integer, or a period of more layers than the model has, or than 10,000.
 
     Examples:
         >>> layer_specs("rope(base=1e4)*2 + none*1", 4)
@@ -55,30 +58,29 @@ def _period(pe: str) -> list[str]:
     terms = _terms(pe)
     if not any(isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult) for term in terms):
         return [pe]
-    return [spec for term in terms for spec in _repeated(pe.strip(), term)]
+    counted = [_counted(pe.strip(), term) for term in terms]
+    layers = sum(count for _, count in counted)
+    if layers > DEEPEST:
+        raise ValueError(f"a period must have at most {DEEPEST:,} layers, got {layers:,}")
+    return [spec for spec, count in counted for _ in range(count)]
 
 
 def _terms(pe: str) -> list[ast.expr]:
     """Return the terms of a sum; none for what is no expression, which `make_encoding` refuses."""
     try:
-        node = ast.parse(pe.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return sum_terms(expression(pe, "an encoding"), "an encoding")
+    except ValueError:
         return []
-    terms = []
-    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        terms.append(node.right)
-        node = node.left
-    return [node, *reversed(terms)]
 
 
-def _repeated(pe: str, term: ast.expr) -> list[str]:
-    """Return the spec of a term, as often as it says."""
+def _counted(pe: str, term: ast.expr) -> tuple[str, int]:
+    """Return the spec of a term, and for how many layers it stands."""
     one, count = term, ast.Constant(1)
     if isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult):
         one, count = term.left, term.right
     if not isinstance(count, ast.Constant) or type(count.value) is not int or count.value < 1:
         raise ValueError(f"a period counts layers by positive integers, got {ast.get_source_segment(pe, count)!r}")
-    return [str(ast.get_source_segment(pe, one))] * count.value
+    return str(ast.get_source_segment(pe, one)), count.value
 
 
 def check_spec(pe: object) -> None:

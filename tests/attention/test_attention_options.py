@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_slow
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
@@ -40,7 +41,7 @@ def tilted(params, q, k, q_positions, k_positions):
 TILTED = Hooks(bias=Partial(tilted, {"heads": {"slope": jnp.asarray([0.1, -0.3])}, "all": {"mix": jnp.asarray(0.2)}}))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ["blockwise"]))
 def test_a_value_moves_exactly_the_queries_that_see_it(implementation):
     q, k, v = qkv(11, batch=())
     segments = jnp.asarray([1] * 4 + [2] * 6 + [0])
@@ -67,6 +68,7 @@ def test_jit_and_vmap_change_nothing():
     np.testing.assert_allclose(run(*(x[None] for x in (q, k, v)))[0], plain, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_batch_split_over_devices_attends_as_on_one(implementation):
     q, k, v = qkv(12, batch=(8,))
@@ -90,6 +92,7 @@ def test_a_batch_split_over_devices_attends_as_on_one(implementation):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), (out, gradients), (want[0][1], want[1]))
 
 
+@pytest.mark.slow
 def test_inside_shard_map():
     q, k, v = qkv(12, batch=(8,))
     mesh = Mesh(np.asarray(jax.devices()), ("data",))
@@ -192,7 +195,7 @@ def test_memory_grows_linearly_with_the_length_forward_and_backward(monkeypatch)
     assert temporary(1024, "reference") > 4 * 1024**2
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ["blockwise"]))
 def test_half_precision_in_half_precision_out_with_float32_inside(implementation):
     half = [x.astype(jnp.bfloat16) for x in qkv(20)]
 
@@ -214,7 +217,7 @@ def test_half_precision_in_half_precision_out_with_float32_inside(implementation
         np.testing.assert_allclose(a.astype(jnp.float32), b, atol=3e-2 * float(jnp.abs(b).max()))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ["blockwise"]))
 def test_huge_logits_neither_overflow_nor_lose_the_winner(implementation):
     q, k, v = qkv(9, batch=())
 

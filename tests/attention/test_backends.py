@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_slow, slow
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax.tree_util import Partial
@@ -171,7 +172,7 @@ BIASED = [
 ]
 
 
-@pytest.mark.parametrize("spec", BIASED)
+@pytest.mark.parametrize("spec", mostly_slow(BIASED, ("alibi", "shaw")))
 def test_queries_of_float64_have_gradients_in_tiles(spec):
     """Positions that count on by one, so that a bias of the distance is read from its line."""
     with jax.enable_x64(True):
@@ -180,6 +181,7 @@ def test_queries_of_float64_have_gradients_in_tiles(spec):
     assert {leaf.dtype for leaf in jax.tree.leaves(gradients[1])} <= {jnp.dtype("float32")}
 
 
+@pytest.mark.slow
 def test_a_line_of_biases_is_added_to_queries_of_float64():
     call = {**PLAIN, "spec": "t5"}
     with jax.enable_x64(True):
@@ -209,8 +211,8 @@ def check(implementations, call):
             assert error <= 2 * allowed + 8 * eps * size, (name, i, error, allowed, size)
 
 
-@pytest.mark.parametrize("implementation", ["cpu", "blockwise"])
-@pytest.mark.parametrize("length", [4, 16])
+@pytest.mark.parametrize("implementation", ["cpu", slow("blockwise")])
+@pytest.mark.parametrize("length", [slow(4), 16])
 def test_products_of_bfloat16_outside_of_loops_compile(implementation, length):
     """A loop of one turn is inlined, and XLA:CPU has refused the product BF16 x BF16 = F32 that it then meets."""
     q, k, v = jax.random.normal(jax.random.key(0), (3, length, 1, D), jnp.bfloat16)
@@ -252,7 +254,7 @@ def holed(params, q, k, q_positions, k_positions):
     return jnp.where((apart == 3) | (apart == -2), jnp.nan, 0.0) * params["one"]
 
 
-@pytest.mark.parametrize("implementation", ANY)
+@pytest.mark.parametrize("implementation", mostly_slow(ANY, ["cpu"]))
 def test_what_is_not_a_number_stays_in_the_rows_that_see_it(implementation):
     """A bias of NaN where nothing is seen changes nothing; where something is seen it is not hidden."""
     q, k, v = jax.random.normal(jax.random.key(0), (3, 12, 1, D))
@@ -270,7 +272,7 @@ def test_what_is_not_a_number_stays_in_the_rows_that_see_it(implementation):
     np.testing.assert_allclose(kept, plain, atol=1e-6)
 
 
-@pytest.mark.parametrize("implementation", ANY)
+@pytest.mark.parametrize("implementation", mostly_slow(ANY, ["cpu"]))
 def test_logits_beyond_the_range_of_float16_are_right(implementation):
     q, k, v = jax.random.normal(jax.random.key(1), (3, 20, 2, D), jnp.float16) * jnp.float16([200, 200, 1]).reshape(
         3, 1, 1, 1
@@ -287,7 +289,7 @@ def test_logits_beyond_the_range_of_float16_are_right(implementation):
     np.testing.assert_allclose(np.asarray(half, np.float32), run(jnp.float32), atol=2e-3)
 
 
-@pytest.mark.parametrize("implementation", ANY)
+@pytest.mark.parametrize("implementation", mostly_slow(ANY, ["cpu"]))
 def test_rows_that_see_nothing_are_zero_and_so_are_their_gradients(implementation):
     q, k, v = jax.random.normal(jax.random.key(2), (3, 20, 2, D))
     segments = jnp.asarray([0] * 3 + [1] * 10 + [0] * 7)
@@ -305,7 +307,7 @@ def level(params, q, k, q_positions, k_positions):
     return jnp.full((len(q), len(k)), params["level"])
 
 
-@pytest.mark.parametrize("implementation", ["cpu", "blockwise"])
+@pytest.mark.parametrize("implementation", ["cpu", slow("blockwise")])
 def test_rounding_the_output_to_bfloat16_adds_nothing_to_the_gradient_of_a_bias(implementation):
     """By the rounded output it would be 0.032; what is left comes of rounding the weights."""
     q, k, v, d_output = jax.random.normal(jax.random.key(0), (4, 64, 32, 16)).astype(jnp.bfloat16)

@@ -10,7 +10,6 @@ from cases import mostly_slow
 from jax.interpreters.partial_eval import dce_jaxpr
 from jax.tree_util import Partial
 
-from benchmarks import gpu as benchmark
 from pejax import Dims, Hooks, TokenPositions, adapt, dot_product_attention, make_encoding
 from pejax._attention import backends
 from pejax._attention.backends import IMPLEMENTATIONS
@@ -112,7 +111,7 @@ def agree(got, want, tolerance):
     jax.tree.map(same, got, want)
 
 
-EVERY_RUN = ("none, causal", "alibi, two axes, floats, cap")
+EVERY_RUN = ("alibi, two axes, floats, cap",)
 
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, EVERY_RUN))
@@ -167,7 +166,7 @@ LOWERED = {
 
 
 @pytest.mark.parametrize("dtype", [pytest.param(jnp.float32, marks=pytest.mark.slow), jnp.bfloat16])
-@pytest.mark.parametrize("spec", LOWERED)
+@pytest.mark.parametrize("spec", mostly_slow(LOWERED, ["none", "t5"]))
 def test_every_kernel_lowers_to_triton(spec, dtype):
     """With all that a tile can ask for, in the sizes that a GPU gets."""
     case = {"spec": spec, "causal": True, "window": 100, "t": 200, "s": 200, "segments": True, "unplaced": True}
@@ -302,8 +301,3 @@ def test_a_parameter_as_long_as_the_trace_is_not_taken_for_distances():
     cut(weighed, {"weights": jnp.ones(elementwise.COUNT - 1)}, 1, jnp.int32)
     with pytest.raises(NotImplementedError, match="no parameter of the distance_bias hook may have an axis of 8,191"):
         cut(weighed, {"weights": jnp.ones(elementwise.COUNT)}, 1, jnp.int32)
-
-
-def test_the_benchmark_says_in_one_line_that_there_is_no_gpu(capsys):
-    assert benchmark.main([]) == 0
-    assert capsys.readouterr().out == "benchmarks.gpu measures NVIDIA GPUs, and JAX sees none: its backend is cpu.\n"

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from biases import types_unchecked
-from cases import close, normal
+from cases import close, normal, slow
 from jax.sharding import AxisType
 
 from pejax import (
@@ -87,7 +87,7 @@ def ours(implementation):
     return run
 
 
-@pytest.mark.parametrize("implementation", ["reference", "blockwise", "cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("implementation", [slow("reference"), slow("blockwise"), "cpu", slow("gpu"), slow("tpu")])
 def test_a_sink_is_one_more_key_whose_value_is_zero(implementation):
     got, want = step(ours(implementation))(*arrays(), SINK), step(with_a_column)(*arrays(), SINK)
     close(got, want, 2e-5)
@@ -153,8 +153,8 @@ def test_any_encoding_takes_a_sink_and_bands_take_it_once(extend):
     np.testing.assert_allclose(shares[:, 0].mean(-1), first, rtol=1e-5)  # the first query sees itself alone
 
 
-@pytest.mark.parametrize("method", ["ring", "gather"])
-@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("method", ["ring", slow("gather")])
+@pytest.mark.parametrize("kind", ["Auto", slow("Explicit")])
 def test_over_many_devices_as_on_one(method, kind):
     mesh = jax.make_mesh((2, 4), ("tensor", "sequence"), axis_types=(AxisType[kind],) * 2)
     split = {"mesh": mesh, "head_axis": "tensor", "sequence_axis": "sequence", "method": method}

@@ -30,6 +30,7 @@ def made(tmp_path, monkeypatch):
     return "made"
 
 
+@pytest.mark.slow
 def test_a_way_in_a_process_of_its_own_is_called_there_and_fails_here(made):
     call = apart(made, "ways", [2], "counts")()
     call()
@@ -43,6 +44,7 @@ def test_a_way_in_a_process_of_its_own_is_called_there_and_fails_here(made):
         apart(made, "ways", [2], "absent")()
 
 
+@pytest.mark.slow
 def test_a_process_ends_with_its_way(made):
     call = apart(made, "ways", [2], "counts")()
     process = call.process

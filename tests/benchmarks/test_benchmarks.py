@@ -169,7 +169,7 @@ def test_a_section_is_written_in_place_of_its_own_and_no_other(tmp_path):
     ("part", "only", "rows"),
     [
         pytest.param("attention", "backward", ["pejax"], marks=pytest.mark.slow),
-        ("rope", "half, tables made", ["pejax", "jnp, plain"]),
+        pytest.param("rope", "half, tables made", ["pejax", "jnp, plain"], marks=pytest.mark.slow),
         pytest.param("phases", "position, exact", ["16,777,216", "every integer below 2,048"], marks=pytest.mark.slow),
         pytest.param("bias", "", ["none", "alibi"], marks=pytest.mark.slow),
         (

@@ -13,7 +13,7 @@ from pejax import attention_weights
 from pejax._positions import TokenPositions
 from train.engine.attention_entropy import entropy as mean_entropy
 from train.engine.attention_entropy import head_entropies
-from train.engine.config import parse
+from train.engine.parser import parse
 from train.vit import program as vit
 from train.vit.config import Config
 from train.vit.model import Classifier
@@ -30,6 +30,7 @@ def test_by_head_it_is_the_entropy_of_each_heads_weights():
     assert float(jnp.mean(found)) == pytest.approx(float(mean_entropy(q, k, 1, positions=tokens)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_uniform_heads_have_all_keys_at_every_size():
     """Queries and keys of zero attend evenly; 40 images are launched as 32 and 8."""
     one = Classifier(parse(Config, [*TINY, "--pe=none", "--registers=1"]), channels=1, classes=10)

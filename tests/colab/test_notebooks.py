@@ -99,6 +99,7 @@ def run_build(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=dict(os.environ))
 
 
+@pytest.mark.slow
 def test_check_names_the_notebook_that_differs(tmp_path):
     (tmp_path / "colab").mkdir()
     (tmp_path / "colab" / "01_one.py").write_text("# %% [markdown]\n# # One?\n\n# %%\nx = 1\n")

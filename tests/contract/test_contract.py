@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_slow, slow
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,7 +123,7 @@ def test_layers_draw_from_keys_of_their_own():
     assert len(np.unique(np.asarray(stacked["u"]))) == 24
 
 
-@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("axes", [slow(1), 2, slow(3)])
 def test_bias_from_a_distance_is_that_distance_of_each_pair(axes):
     shape = () if axes == 1 else (axes,)
     q_positions = jax.random.randint(jax.random.key(0), (3, *shape), 0, 9)
@@ -261,7 +262,7 @@ def test_the_spec_of_a_record_makes_it_again(name, extend):
     assert ("extend" in encoding.spec) == (extend != "none")
 
 
-@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("name", mostly_slow(ENCODINGS))
 def test_explain_counts_what_init_draws(name):
     dims = Dims(heads=4, head_dim=8, extent=16)
     encoding = make_encoding(name, dims)

@@ -7,9 +7,13 @@ import pytest
 from test_imports import PEJAX
 
 WITH_EXAMPLES = [module for module, path in PEJAX.items() if ">>>" in path.read_text() and "isualize" not in module]
+LONG = ("pejax.models.generation", "pejax._encodings.fire")
+"""Modules whose examples take over a second."""
 
 
-@pytest.mark.parametrize("module", WITH_EXAMPLES)
+@pytest.mark.parametrize(
+    "module", [pytest.param(one, marks=pytest.mark.slow) if one in LONG else one for one in WITH_EXAMPLES]
+)
 def test_the_examples_of_a_module_run(module):
     result = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted > 0

@@ -5,6 +5,7 @@ import runpy
 from pathlib import Path
 
 import jax
+import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -30,6 +31,7 @@ def test_rope_in_your_attention(capsys):
     assert "ALiBi by attend: output of shape (2, 16, 4, 32)" in printed
 
 
+@pytest.mark.slow
 def test_flax_layer(capsys):
     shares = re.findall(r"(\d+) tokens: accuracy (\d+) %", run("flax_layer", capsys))
     assert [length for length, _ in shares] == ["24", "96"]

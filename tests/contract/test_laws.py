@@ -6,14 +6,10 @@ import pytest
 from cases import DIMS, EACH_KIND, Case, derivatives, forward, gradients, serves
 from laws import (
     LAWS,
-    batched_positions_are_rows,
     blockwise_is_dense,
     constants_are_arguments,
     derivatives_of_every_kind_agree,
-    integers_and_floats_agree,
     jit_changes_nothing,
-    packed_is_separate,
-    permutation_moves_the_output,
     the_future_is_not_seen,
 )
 
@@ -38,6 +34,7 @@ VARIANTS = {
     "rope(rotary_dim=4, base=500.0, pairing='half')": "causal",
     "rope(sections=(3, 1, 2))": "volume",
     "rope(extend='dynamic_ntk+linear(factor=2)')": "sequence",
+    "rope(extend='self_extend(window=4, group=5)')": "causal",
     "rope(extend='yarn(factor=4, attention_factor=1)')": "sequence",
     "rope_axial(layout='alternate', indexing='xy', pairing='half')": "image",
     "rope_axial(extend='ntk')": "image",
@@ -47,6 +44,9 @@ VARIANTS = {
     "sinusoidal(layout='concat')": "image",
     "t5(buckets=8, max_distance=20, share='layer')": "causal",
 }
+
+EACH_MECHANISM = (*EACH_KIND, "fire", "rope_mixed", "rope(extend='self_extend(window=4, group=5)')")
+"""Those of `EACH_KIND`, a bias of both positions, a rotation that each layer learns, and distances in two bands."""
 
 
 def cases() -> list[Case]:
@@ -66,20 +66,10 @@ def pairs() -> list:
 
 
 def is_quick(case: Case, law: Callable[[Case], None]) -> bool:
-    """Whether a law is checked in every run.
-
-    Those that an encoding may break by itself are, on causal sequences and images; those of attention for one encoding
-    of each kind.
-    """
-    if law is blockwise_is_dense:
-        return case.setting == "causal" and case.is_default
-    if law in (jit_changes_nothing, permutation_moves_the_output, packed_is_separate):
-        return case.setting == "causal" and case.spec in EACH_KIND
-    if law in (batched_positions_are_rows, integers_and_floats_agree) and case.setting == "image":
-        return case.spec in (*EACH_KIND, "rope_mixed")
-    if law is constants_are_arguments:
-        return case.spec in (*EACH_KIND, "rope_axial")
-    return case.setting in ("causal", "image") or not case.is_default
+    """Whether a law is checked in every run: on one encoding of each mechanism, causal, and on three for images."""
+    if law is jit_changes_nothing:  # operation by operation
+        return case.setting == "causal" and case.spec in ("learned", "rope")
+    return case.spec in {"causal": EACH_MECHANISM, "image": ("alibi", "learned", "rope_axial")}.get(case.setting, ())
 
 
 @pytest.fixture(scope="module")

@@ -146,17 +146,17 @@ def test_objects_of_a_file_are_documents(tmp_path: Path) -> None:
 BAD_FILES = [
     ("file", b"", "must hold a document, got 0 bytes without one"),
     ("file", b" \n\n", "must hold a document, got 3 bytes without one"),
-    ("file", b"abc \xff", r"must be UTF-8, got byte 0xff at offset 4"),
-    ("file", b"abc\xe2\x82", r"must be UTF-8, got byte 0xe2 at offset 3"),
+    ("file", b"abc \xff", r"must be UTF-8, got another byte at offset 4"),
+    ("file", b"abc\xe2\x82", r"must be UTF-8, got another byte at offset 3"),
     ("file", b"no line end", "must hold two lines to be cut between, got one"),
     ("file", b"one line\n", "must hold two lines to be cut between, got one"),
     ("separated", b"--\n--\n", "must hold a document, got 6 bytes without one"),
     ("separated", b"alone", "must hold two different documents to hold one out, got 1"),
     ("jsonl", b"", "must hold a document, got 0 bytes"),
     ("jsonl", b'{"text": ""}', "must hold a document"),
-    ("jsonl", b'{"text": "a"}\n{"text": ', r"line 2 of .* must be JSON, got '\{\"text\": '"),
-    ("jsonl", b'{"text": "a"}\n\n{"body": "b"}', r"line 3 of .* must be an object with text under 'text', got"),
-    ("jsonl", b'["a"]', r"line 1 of .* must be an object with text"),
+    ("jsonl", b'{"text": "a"}\n{"text": ', r"line 2 of .* must be JSON, got something else$"),
+    ("jsonl", b'{"text": "a"}\n\n{"body": "b"}', r"line 3 of .* an object with text under 'text', got another one$"),
+    ("jsonl", b'["a"]', r"line 1 of .* must be an object with text under 'text', got a list$"),
     ("jsonl", b'{"text": 3}', r"line 1 of .* must be an object with text"),
     ("jsonl", b'{"text": "\\ud800"}', r"line 1 of .* must hold Unicode text, got half of a surrogate pair"),
     ("jsonl", b"[" * 100_000, r"line 1 of .* must be JSON"),
@@ -172,6 +172,17 @@ def test_a_bad_file_is_answered_in_one_line(tmp_path: Path, kind: str, content: 
         load_text(spec)
     assert "\n" not in str(raised.value)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"hunter2", b"machine x password hunter2\n", b'{"hunter2": 1}', b"hunter2\xff"])
+def test_no_message_quotes_a_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "secret.json"
+    path.write_bytes(content)
+    for spec in (f"jsonl:{path}", f"file:{path}", f"file(path={str(path)!r}, separator='a')",
+                 f"shakespeare(tokenizer={str(path)!r})"):  # fmt: skip
+        with pytest.raises(ValueError, match=r"secret\.json") as raised:
+            load_text(spec)
+        assert "hunter" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +267,7 @@ def test_prepared_text_is_found_by_type(data_dir: Path) -> None:
         ("tfds(name='books', key='title', held_out=1.5)", "held_out must be a fraction between 0 and 1"),
         (
             "tfds(name='books', key='body', held_out=0.5)",
-            r"books/1.0.0 train \d must be UTF-8, got byte 0xff at offset 2",
+            r"books/1.0.0 train \d must be UTF-8, got another byte at offset 2",
         ),
         ("tfds(name='numbers', held_out=0.5)", "tfds data must have a text, got numbers with number"),
         (

@@ -12,7 +12,8 @@ from train.data.text.tokenizers import tokenizer
 from train.seq2seq.tasks import evaluation_batches
 
 
-@pytest.mark.parametrize("name", ["fashion", pytest.param("glyphs", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fashion", "glyphs"])
 def test_images_are_held_out_at_every_size_and_not_trained_on(name):
     whole, split = load(name, size=8), load(name, size=8, validation=0.1)
     held = split.test(8)
@@ -27,6 +28,7 @@ def test_images_are_held_out_at_every_size_and_not_trained_on(name):
     assert f"{len(held):,} training images" in split.note
 
 
+@pytest.mark.slow
 def test_the_validation_images_are_as_sharp_as_the_test_images():
     """They come from the stored images, not from those of the training size."""
     stored = Images(load("fashion").train.images[:50], load("fashion").train.labels[:50])

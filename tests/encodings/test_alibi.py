@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from biases import compiled
+from cases import slow
 from peers import peer
 
 from pejax import (
@@ -94,7 +95,10 @@ def test_the_factory_scales_slopes_and_stretches_them_beyond_the_trained_extent(
     np.testing.assert_array_equal(slopes("alibi(extend='slopes')", 16), alibi_slopes(4))
 
 
-@pytest.mark.parametrize("spec", ["alibi", "alibi(learned=True)", "alibi(learned=True, extend='slopes')"])
+@pytest.mark.parametrize(
+    "spec",
+    [slow("alibi"), "alibi(learned=True)", slow("alibi(learned=True, extend='slopes')")],
+)
 def test_slopes_of_the_parameters_are_used_and_have_gradients_everywhere(spec):
     dims = Dims(heads=4, head_dim=4, extent=32)
     encoding, tokens, q = make_encoding(spec, dims), jnp.arange(6), jnp.ones((6, 4, 4))

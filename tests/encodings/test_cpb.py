@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import normal
+from cases import normal, slow
 from peers import peer
 
 from pejax import Dims, TokenPositions, adapt, attend, cpb_bias, grid_positions, init_params, make_encoding
@@ -37,7 +37,7 @@ def test_coordinates_of_a_grid_of_7_within_and_beyond_it():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("axes", [slow(1), 2, slow(3)])
 def test_cpb_is_its_formula(axes):
     sides = (4, 7, 3)[:axes]
     dims = Dims(heads=2, head_dim=4, axes=axes, extent=sides if axes > 1 else sides[0])
@@ -48,7 +48,7 @@ def test_cpb_is_its_formula(axes):
         assert bias[h, i, j] == pytest.approx(by_hand(params, h, np.asarray(at[j] - at[i]), sides), abs=2e-5)
 
 
-@pytest.mark.parametrize("grid", [(4, 7), (5, 3), (1, 6)], ids=str)
+@pytest.mark.parametrize("grid", [slow((4, 7)), (5, 3), slow((1, 6))], ids=str)
 @pytest.mark.parametrize("kind", [jnp.int32, jnp.float32])
 def test_the_record_gives_the_functions_numbers_on_any_grid(grid, kind):
     """Read from a table of the grid, or evaluated pair by pair: at floats, and at offsets beyond the grid."""
@@ -70,7 +70,7 @@ def test_many_offsets_are_evaluated_in_parts(monkeypatch):
     np.testing.assert_allclose(cpb_bias(at, at, params, extent=IMAGE.extent), whole, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [jnp.int32, jnp.float32])
+@pytest.mark.parametrize("kind", [jnp.int32, slow(jnp.float32)])
 def test_every_parameter_has_the_gradient_of_plain_attention(kind):
     """Through the table, and pair by pair."""
     encoding, params = drawn()

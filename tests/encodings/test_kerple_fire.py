@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from biases import compiled, types_unchecked
+from cases import slow
 
 from pejax import Dims, grid_positions, make_encoding
 from pejax._encoding import split_params
@@ -159,7 +160,11 @@ def test_fire_has_finite_gradients_everywhere():
             assert np.isfinite(leaf).all()
 
 
-@pytest.mark.parametrize(("extent", "threshold"), [(16, 16.0), (4096, 512.0), (None, 512.0), ((3, 20), 20.0)], ids=str)
+@pytest.mark.parametrize(
+    ("extent", "threshold"),
+    [(16, 16.0), slow(4096, 512.0), (None, 512.0), slow((3, 20), 20.0)],
+    ids=str,
+)
 def test_the_threshold_follows_a_short_extent(extent, threshold):
     axes = len(extent) if isinstance(extent, tuple) else 1
     at = jnp.arange(24) if axes == 1 else 3 * grid_positions(4, 6)
@@ -227,7 +232,7 @@ PLACES = {
 
 @pytest.mark.parametrize("places", PLACES)
 @pytest.mark.parametrize("kind", [jnp.int32, pytest.param(jnp.float32, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("causal", [True, slow(False)])
 def test_blocks_of_pairs_add_up_to_the_network_pair_by_pair(monkeypatch, kind, causal, places):
     """Values and every gradient, with blocks that do not divide the lengths, a unit without a knot and one at 0."""
     monkeypatch.setattr(relu_network, "BLOCK", 8)

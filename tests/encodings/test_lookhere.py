@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from biases import compiled
-from cases import mostly_slow, normal
+from cases import mostly_slow, normal, slow
 from flax import nnx
 
 from pejax import (
@@ -132,7 +132,7 @@ def plain(encoding, q, at, soft_cap, prefix=0):
 
 
 @pytest.mark.parametrize("soft_cap", [None, 3.0])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ["cpu"]))
 def test_hidden_keys_stay_hidden_in_every_implementation(implementation, soft_cap):
     """Past a soft cap, too; with a prefix that all see; with finite gradients."""
     encoding = make_encoding("lookhere", IMAGE)
@@ -154,7 +154,7 @@ def test_hidden_keys_stay_hidden_in_every_implementation(implementation, soft_ca
     assert np.abs(gradients[1]).min() > 0
 
 
-@pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ("cpu", "gpu")))
+@pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ["cpu"]))
 def test_a_query_that_sees_no_key_gives_zeros_and_one_that_sees_one_gives_its_value(implementation):
     encoding = make_encoding("lookhere", IMAGE)
     hooks = attention_hooks(encoding, {})
@@ -181,6 +181,7 @@ def test_corner_heads_see_their_own_patch_alone():
     np.testing.assert_allclose(out[4::5, 0], q[4::5, 0], rtol=1e-5)  # the last column, looking to the right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("soft_cap", [None, 2.0])
 @pytest.mark.parametrize("way", ["ring", "gather"])
 def test_hidden_keys_stay_hidden_on_a_sharded_sequence(way, soft_cap):
@@ -208,7 +209,7 @@ def test_other_peoples_layers_hide_keys_past_a_soft_cap_too():
     np.testing.assert_allclose(out, plain(encoding, q, AT, 1.0)[1], atol=2e-5)
 
 
-@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("layers", [slow(1), 3])
 def test_a_model_gives_every_layer_the_slopes_of_its_depth(layers):
     config = ViTConfig(width=24, heads=6, layers=layers, pe="lookhere", image_size=12, patch=4)
     model = ViT(config, rngs=nnx.Rngs(0))
@@ -223,6 +224,7 @@ def test_a_model_gives_every_layer_the_slopes_of_its_depth(layers):
     np.testing.assert_allclose(whole, x, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_cross_attention_has_the_slopes_of_its_depth():
     """Two decoder layers of a model are its layers one by one, each given the slopes of its depth by hand."""
     dims = Dims(heads=2, head_dim=4, extent=6)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from biases import types_unchecked
+from cases import slow
 from peers import peer
 
 from pejax import (
@@ -109,8 +110,8 @@ def test_partial_rotation_turns_the_first_channels_only(pairing):
     np.testing.assert_array_equal(apply(X, positions, frequencies, pairing=pairing), out)
 
 
-@pytest.mark.parametrize("rotary_dim", [12, 8])
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("rotary_dim", [slow(12), 8])
+@pytest.mark.parametrize("dtype", [slow("float64"), "float32", slow("float16"), "bfloat16"])
 def test_halves_are_turned_in_one_pass(dtype, rotary_dim):
     """Not by a concatenation, which XLA:CPU computes in a loop for each part; what passes stays, NaN or not."""
     positions, frequencies = np.arange(6, dtype=np.int32), rope_frequencies(rotary_dim)
@@ -184,7 +185,7 @@ def test_frequencies_of_axes_in_either_order():
     np.testing.assert_array_equal(volume, np.kron(np.eye(3), [1, 0.5]).astype(np.float32))
 
 
-@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("axes", [slow(1), 2, slow(3)])
 def test_mixed_frequencies_start_along_the_columns_of_rotations(axes):
     heads, n = 64, 4
     drawn = rope_mixed_frequencies(jax.random.key(0), heads, 2 * axes * n, axes=axes, base=16.0)
@@ -226,7 +227,7 @@ def model(params: dict, x: jax.Array, positions: jax.Array, frequencies: jax.Arr
     return jnp.sum(jnp.square(x.astype(jnp.float32))), turned
 
 
-@pytest.mark.parametrize("kind", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("kind", [jnp.float32, slow(jnp.bfloat16)])
 def test_phases_survive_a_jitted_vmapped_differentiated_model(kind):
     """Up to 2^31, x64 off: rotated unit vectors are cos and sin of the float64 product, rounded once to x.dtype."""
     positions = np.stack([np.arange(first, first + 8, dtype=np.int32) for first in (0, 10**6, 2**24 - 7, 2**31 - 8)])

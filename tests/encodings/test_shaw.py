@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from biases import clipped, compiled, largest_intermediate, types_unchecked
+from cases import slow
 from peers import peer
 
 from pejax import Dims, dot_product_attention, grid_positions, make_encoding
@@ -121,7 +122,7 @@ def test_attention_adds_both_terms_with_the_scale_of_the_dims_and_shared_tables(
         np.testing.assert_allclose(ours[:, h], np.einsum("ts,tsd->td", weights, v_h[None] + values), atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(13, 11), (6, 30), (30, 6), (3, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(13, 11), slow((6, 30)), slow((30, 6)), (3, 4)], ids=str)
 def test_picking_by_strips_is_picking_pair_by_pair(monkeypatch, shape):
     """Wherever the keys begin: before, across and after the queries; and the gradients are each other's transpose."""
     monkeypatch.setattr(clipped_lookup, "STRIP", 4)

@@ -149,9 +149,10 @@ def sides(t, s):
     yield q._replace(positions=index[:, :t] + apart), TokenPositions(index, *fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("t", "s", "options"),
-    [(70, 150, {"window": 40}), pytest.param(90, 90, {"causal": True, "soft_cap": 3.0}, marks=pytest.mark.slow)],
+    [(70, 150, {"window": 40}), (90, 90, {"causal": True, "soft_cap": 3.0})],
     ids=str,
 )
 def test_the_cpu_core_has_the_output_and_gradients_of_the_bias_for_any_positions(t, s, options, monkeypatch):
@@ -188,6 +189,7 @@ def test_vectors_of_the_wrong_shape_are_refused():
         dot_product_attention(q, q, q, positions=jnp.arange(32), hooks=hooks, implementation="cpu")
 
 
+@pytest.mark.slow
 def test_memory_is_linear_in_the_length_with_vectors():
     encoding = make_encoding("transformer_xl", Dims(heads=1, head_dim=8))
     params = encoding.init_layer(jax.random.key(0))

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import close, mostly_slow, normal
+from cases import close, mostly_slow, normal, slow
 
 from pejax import ENCODINGS, Dims, attend, grid_positions, init_params, make_encoding
 from pejax._encoding import split_params
@@ -22,7 +22,7 @@ def drawn(spec: str) -> tuple:
     return interpolate_encoding(plain, DIMS), interpolate_encoding(plain._replace(tabulate=False), DIMS), params
 
 
-@pytest.mark.parametrize("spec", TABULATED)
+@pytest.mark.parametrize("spec", mostly_slow(TABULATED, ["t5"]))
 @pytest.mark.parametrize("shift", [0, 5, 0.25, "far"])
 def test_the_table_holds_the_bias_of_every_pair(spec, shift):
     """At the patches of the grid and a shift of them; at others, the network or table is asked pair by pair."""
@@ -39,8 +39,8 @@ def test_the_table_holds_the_bias_of_every_pair(spec, shift):
     assert float(jnp.ptp(found[0])) > 1.0
 
 
-@pytest.mark.parametrize("implementation", mostly_slow(["reference", "cpu", "blockwise"], ["cpu"]))
-@pytest.mark.parametrize("spec", TABULATED)
+@pytest.mark.parametrize("implementation", [slow("reference"), "cpu", slow("blockwise")])
+@pytest.mark.parametrize("spec", mostly_slow(TABULATED, ["t5"]))
 def test_attention_and_its_gradients_are_those_of_pairs(spec, implementation):
     *encodings, params = drawn(spec)
     q, k, v = normal(3, 21, 4, 12)

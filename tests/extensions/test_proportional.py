@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import close, normal
+from cases import close, normal, slow
 
 from pejax import (
     ENCODINGS,
@@ -86,7 +86,7 @@ def ways() -> list:
     """Return every encoding with every implementation that serves it."""
     found = [(spec, way) for spec in SPECS for way in ("reference", "blockwise", "cpu")]
     found += [(spec, way) for spec in IN_KERNELS for way in ("gpu", "tpu")]
-    quick = ("rope_axial", "cpu"), ("alibi", "blockwise")
+    quick = ("rope_axial", "cpu"), ("alibi", "reference")
     return [pytest.param(*one, marks=() if one in quick else pytest.mark.slow) for one in found]
 
 
@@ -111,7 +111,7 @@ def test_without_the_bias_the_patches_outvote_the_others():
 
 
 @pytest.mark.parametrize("slope", [None, 0.5])
-@pytest.mark.parametrize("implementation", ["reference", "blockwise", "cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("implementation", ["reference", slow("blockwise"), slow("cpu"), slow("gpu"), slow("tpu")])
 def test_the_bias_counts_keys_past_a_soft_cap(implementation, slope):
     """A bias of ln 3 is the key three times, beside capped logits, and with another bias of the distance or without."""
     tokens = TokenPositions(jnp.arange(9), has_position=jnp.arange(9) > 1)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_slow
 
 from pejax import ENCODINGS, Dims, make_encoding
 from pejax._encoding import merge_params
@@ -40,7 +41,7 @@ def test_positions_below_zero_and_narrow_ones_give_finite_numbers_and_gradients(
     )
 
 
-@pytest.mark.parametrize("name", [name for name in ENCODINGS if name != "rope_axial"])
+@pytest.mark.parametrize("name", mostly_slow(name for name in ENCODINGS if name != "rope_axial"))
 def test_any_encoding_has_its_queries_scaled_and_nothing_else(name):
     plain, scaled = make_encoding(name, DIMS), make_encoding(name, DIMS, "log_n(trained_length=3)")
     key = jax.random.key(0)

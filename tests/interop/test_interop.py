@@ -5,6 +5,7 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow
 from hub_folders import CONFIGS, drawn, rewrite, run, tensors, write
 from safetensors.numpy import load_file, save_file
 
@@ -185,9 +186,9 @@ def test_an_encoder_without_a_head_has_states(tmp_path):
 @pytest.mark.parametrize(
     ("said", "head", "tied"),
     [
-        (True, "copy", True), (True, "other", False), (False, "copy", False), (None, None, True),
-        *(pytest.param(*one, marks=pytest.mark.slow)
-          for one in ((True, None, True), (False, "other", False), (None, "other", False))),
+        (True, "other", False), (None, None, True),
+        slow(True, "copy", True), slow(False, "copy", False), slow(True, None, True), slow(False, "other", False),
+        slow(None, "other", False),
     ],
 )  # fmt: skip
 def test_the_file_decides_whether_the_head_is_tied(said, head, tied, tmp_path):

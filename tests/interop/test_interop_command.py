@@ -1,10 +1,11 @@
-"""`python -m pejax.interop` as a process: what it prints, and what it refuses; and what the guide says of the code."""
+"""`python -m pejax.interop`, once as a process: what it prints and refuses; and what the guide says of the code."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+from cli import refused
 from hub_folders import tensors, write
 
 from pejax.interop.architectures import ARCHITECTURES
@@ -13,22 +14,16 @@ from pejax.interop.command import main
 ROOT = Path(__file__).parents[2]
 
 
-def run(*arguments, expect=0):
-    script = [sys.executable, "-m", "pejax.interop", *map(str, arguments)]
-    done = subprocess.run(script, capture_output=True, text=True, check=False)
-    assert done.returncode == expect, done.stderr
-    return done.stdout, done.stderr
-
-
 def test_it_prints_the_record_the_encodings_and_what_is_carried(tmp_path):
-    output, errors = run(write(tmp_path / "a", "llama, yarn"))
-    lines = output.splitlines()
+    script = [sys.executable, "-m", "pejax.interop", str(write(tmp_path / "a", "llama, yarn"))]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
     assert lines[0] == "llama: 21,728 numbers in 21 tensors, 1 file(s), F32"
     assert lines[1] == "vocab=97 width=32 length=64 layers=2 causal=True embed_scale=1.0"
     assert "layers: 2 x (kind 0)" in lines
     extend = "yarn(trained_length=16, factor=4.0)"
     assert lines[-1] == f"encoding: rope(base=500.0, pairing='half'), extend {extend}: 2 layer(s), from layer 0"
-    assert not errors
+    assert not done.stderr
 
 
 def test_it_says_what_differs_and_what_is_carried(tmp_path, capsys):
@@ -41,7 +36,7 @@ def test_it_says_what_differs_and_what_is_carried(tmp_path, capsys):
     assert capsys.readouterr().out.endswith("carried: the first 2 rows of model.decoder.embed_positions.weight\n")
 
 
-def test_it_reads_no_weights(tmp_path):
+def test_it_reads_no_weights(tmp_path, capsys):
     folder = write(tmp_path / "a")
     size = sum(value.nbytes for value in tensors(folder).values())
     file = folder / "model.safetensors"
@@ -49,15 +44,15 @@ def test_it_reads_no_weights(tmp_path):
         opened.seek(file.stat().st_size - size)
         opened.truncate()
         opened.truncate(file.stat().st_size + size)  # a hole in place of the values
-    assert run(folder)[0].startswith("llama: ")
+    main([str(folder)])
+    assert capsys.readouterr().out.startswith("llama: ")
 
 
-def test_it_refuses_in_one_line(tmp_path):
-    output, errors = run(tmp_path / "nothing", expect=2)
-    assert not output
+def test_it_refuses_in_one_line(tmp_path, capsys):
     rule = "must be a file that can be read, got No such file or directory"
-    assert errors == f"error: {tmp_path}/nothing/config.json {rule}\n"
-    assert run(expect=2)[1] == "error: the following arguments are required: path\n"
+    message = refused(capsys, lambda: main([f"{tmp_path}/nothing"]))
+    assert message == f"error: {tmp_path}/nothing/config.json {rule}\n"
+    assert refused(capsys, lambda: main([])) == "error: the following arguments are required: path\n"
 
 
 def test_the_guide_shows_an_architecture_as_it_is_and_lists_all():

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow
 from flax import nnx
 from gguf_files import write_gguf
 from hub_folders import rewrite, run, tensors, write
@@ -31,7 +32,7 @@ def flat(model):
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "gpt_neox")]
 
 
-@pytest.mark.parametrize("name", ["llama", "phi3", *SLOW])
+@pytest.mark.parametrize("name", ["phi3", slow("llama"), *SLOW])
 def test_parameters_on_a_mesh_are_those_on_one_device(name, tmp_path):
     folder = write(tmp_path / "a", name, vocab_size=96)
     expected, _ = load(folder)
@@ -89,7 +90,7 @@ def test_only_the_range_asked_for_is_read(tmp_path):
 # Types
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("qwen2", "bfloat16"), ("gpt2", "float16")])
+@pytest.mark.parametrize(("name", "dtype"), [("qwen2", "bfloat16"), slow("gpt2", "float16")])
 def test_parameters_keep_the_type_of_the_file(name, dtype, tmp_path):
     folder = write(tmp_path / "a", name, dtype)
     model, source = load(folder, params="file")

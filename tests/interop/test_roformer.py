@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import slow
 from hub_folders import CONFIGS, rewrite, tensors, write
 
 from pejax.interop import load, save, source_from_config
@@ -37,8 +38,8 @@ def test_the_table_of_angles_is_carried(dtype, tmp_path):
     ("table", "message"),
     [
         (angles(9000.0), "must be what the model computes with, sines_and_cosines, got values that differ by 0."),
-        (angles(10000.0)[1:], r"must have shape \(48, 8\) by config.json, got \(47, 8\)"),
-        (np.full((ROWS, CHANNELS), np.nan), "must be what the model computes with, sines_and_cosines"),
+        slow(angles(10000.0)[1:], r"must have shape \(48, 8\) by config.json, got \(47, 8\)"),
+        slow(np.full((ROWS, CHANNELS), np.nan), "must be what the model computes with, sines_and_cosines"),
     ],
 )
 def test_other_angles_are_refused(table, message, tmp_path):

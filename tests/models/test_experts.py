@@ -106,6 +106,7 @@ def test_one_expert_is_an_mlp():
     np.testing.assert_allclose(module(x), plain(x), rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_experts_that_are_not_chosen_get_no_gradient():
     record, x = RECORDS["mixtral"], jnp.asarray(x_of(1)[:1])
     static, params = nnx.split(made(record))

@@ -1,5 +1,6 @@
 """Cached decoding equals its policy's oracle, for every encoding and every way to stretch it; sampling; refusals."""
 
+import functools
 import re
 
 import jax
@@ -10,7 +11,7 @@ from cases import mostly_slow
 from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
 from flax import nnx
 
-from pejax._encoding import merge_params
+from pejax._encoding import adapt, merge_params
 from pejax._positions import TokenPositions
 from pejax.models import Decoder, Sampling, generate, stream
 from pejax.models.sampling import sample
@@ -51,7 +52,7 @@ def close(actual, expected) -> None:
     np.testing.assert_allclose(np.asarray(actual) / size, np.asarray(expected) / size, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS))
+@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS, ("rope", "t5")))
 def test_cached_decoding_is_the_full_forward_pass(pe):
     model, prompts = make(pe=pe), ids_of(3, 6)
     new, found = generate(model, prompts, 3, segment_ids=SEGMENTS, return_logits=True)
@@ -78,7 +79,7 @@ def rows_oracle(model: Decoder, ids) -> np.ndarray:
     """Return the logits where query i and its keys have the parameters of length i + 1: a loop over pairs, float64."""
     stack, dims = model.stack, model.stack.dims
     encoding = stack.encoding
-    at = (lambda params, length: params) if encoding.adapt is None else encoding.adapt
+    at = functools.partial(adapt, encoding)
     turn_keys = encoding.rotate_keys or encoding.rotate
     x = model.embedding(ids[None])
     shared = nnx.as_pure(stack.position)
@@ -135,6 +136,7 @@ def value(encoding, params, h, weights, i):
     return np.asarray(encoding.relative_values(of_head(params, h), weights, jnp.array([i]), jnp.arange(i + 1))[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pe", "extend"), one_quick(0), ids=str)
 def test_stepwise_is_dense_attention_with_the_parameters_of_each_row(pe, extend):
     model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]
@@ -144,6 +146,7 @@ def test_stepwise_is_dense_attention_with_the_parameters_of_each_row(pe, extend)
     close(found[1], rows_oracle(model, ids[1, 1:6])[1:])
 
 
+@pytest.mark.slow
 def test_the_policies_differ_where_the_parameters_do():
     model, prompts = make(pe="rope(base=4)", extend="dynamic_ntk(factor=2)", length=TRAINED), ids_of(1, 3)
     _, stepwise = generate(model, prompts, 4, return_logits=True)
@@ -175,6 +178,7 @@ def test_sampling_draws_from_the_distribution_it_says():
     np.testing.assert_array_equal(share(), [1, 0, 0, 0])
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_text():
     model, prompts, how = make(), ids_of(2, 4), Sampling(temperature=2.0)
     one, again, other = (generate(model, prompts, 5, sampling=how, key=jax.random.key(n)) for n in (1, 1, 2))
@@ -242,6 +246,7 @@ def test_constants_are_there_where_generation_adapts():
     assert generate(make(pe="alibi", extend="slopes", length=TRAINED), prompts, TRAINED).shape == (2, TRAINED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["stepwise", "recompute"])
 def test_a_stream_is_what_generate_returns(policy):
     model, prompts, segments = (

@@ -76,6 +76,9 @@ def test_a_period_names_the_encoding_of_every_layer(pe, layers, wanted):
         ("rope*0 + none", "a period counts layers by positive integers, got '0'"),
         ("rope*x + none", "a period counts layers by positive integers, got 'x'"),
         ("rope*3 + none*2", "pe='rope*3 + none*2' has a period of 5 layers, the model has 4"),
+        ("rope*1000000000+none*1", "a period must have at most 10,000 layers, got 1,000,000,001"),
+        ("rope*1" + "+none*1" * 300, "an encoding must be a sum of at most 256 terms, got 301"),
+        ("rope" + "+none" * 5000, "an encoding must be written in at most 20,000 characters, got 25,004"),
         ("rope*1 + rop*1", "unknown encoding 'rop'; did you mean 'rope'?"),
         ("rope*1 + learned*1", "only the encoding of the first layer may change the input tokens, got learned in a"),
     ],
@@ -159,7 +162,8 @@ def test_bodies_and_encodings_have_names_of_their_own():
     assert set(one["stack"]["layers"]) == {"blocks"}
 
 
-@pytest.mark.parametrize("remat", mostly_slow(["full", "products"], ["full"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["full", "products"])
 def test_rematerialization_changes_no_gradient(remat):
     static, params = nnx.split(mixed())
     total = lambda params, execution: jnp.sum(jnp.sin(nnx.merge(static, params)(IDS, execution=execution)))
@@ -170,6 +174,7 @@ def test_rematerialization_changes_no_gradient(remat):
     close(*slopes(params), 1e-4)
 
 
+@pytest.mark.slow
 def test_layers_over_devices_without_communication_are_those_of_one():
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
     model = mixed()
@@ -177,6 +182,7 @@ def test_layers_over_devices_without_communication_are_those_of_one():
     close(local, forward(model, IDS), 2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pe", mostly_slow(["rope*2 + none*1", "rope(extend='dynamic_ntk')*1 + t5*1"], ["rope*2 + none*1"])
 )
@@ -189,6 +195,7 @@ def test_generation_with_a_cache_is_a_full_pass_over_the_text(pe):
         close(found[:, n], forward(model, ids)[:, -1], 2e-4)
 
 
+@pytest.mark.slow
 def test_stochastic_depth_and_constants_by_depth_follow_the_layers():
     config = ViTConfig(
         image_size=12, width=32, heads=4, layers=5, pe="lookhere*2 + rope_axial*1", stochastic_depth=0.5, pool="mean"
@@ -211,6 +218,7 @@ def test_stochastic_depth_and_constants_by_depth_follow_the_layers():
     assert len(set(falling)) == 4
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_has_periods_on_both_sides():
     config = EncoderDecoderConfig(
         vocab=11, width=16, encoder_layers=3, decoder_layers=4, pe="alibi*2 + none*1", decoder_pe="rope*1 + none*1",

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow
 from flax import nnx
 
 from pejax import Dims, TokenPositions, attention_fn, make_encoding
@@ -61,7 +62,7 @@ def raises_one_line(call, *parts: str) -> None:
         assert part in text, text
 
 
-@pytest.mark.parametrize("spec", ["rope_mixed", "shaw", "t5"])
+@pytest.mark.parametrize("spec", ["rope_mixed", slow("shaw"), slow("t5")])
 def test_a_step_of_gradient_descent_changes_every_position_parameter(spec):
     layer, x = make(spec), draw_tokens()
     # One token without position: a constant that a head adds to all its logits would change nothing.
@@ -83,7 +84,7 @@ def test_a_step_of_gradient_descent_changes_every_position_parameter(spec):
     assert all(jax.tree.leaves(moved)), moved
 
 
-@pytest.mark.parametrize("spec", ["rope", "t5", "shaw", "alibi"])
+@pytest.mark.parametrize("spec", ["rope", "t5", slow("shaw"), slow("alibi")])
 def test_the_layer_is_its_projections_around_attention(spec):
     layer, x = make(spec), draw_tokens()
     np.testing.assert_allclose(layer(x), by_hand(layer, x, jnp.arange(8), 8), atol=1e-5)
@@ -143,7 +144,7 @@ def test_cached_decoding_with_bound_positions_equals_the_full_forward(spec):
     np.testing.assert_allclose(jnp.concatenate(steps, axis=1), layer(x, is_causal=True), atol=1e-5)
 
 
-@pytest.mark.parametrize("extend", ["dynamic_ntk", "pi"])
+@pytest.mark.parametrize("extend", [slow("dynamic_ntk"), "pi"])
 def test_a_step_adapts_to_how_far_it_has_come_and_not_to_the_size_of_the_cache(extend):
     encoding = make_encoding("rope", Dims(heads=2, head_dim=8, extent=4), extend)
     module = attention_module(encoding, Dims(heads=2, head_dim=8, extent=4), nnx.Rngs(0))
@@ -194,6 +195,7 @@ def test_images_have_the_trained_grid_or_say_theirs():
     raises_one_line(lambda: unknown(x), "dims.extent=None")
 
 
+@pytest.mark.slow
 def test_one_table_may_serve_all_layers():
     rngs, encoding = nnx.Rngs(0), make_encoding("t5", DIMS)
     first = attention_module(encoding, DIMS, rngs)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import close, normal
+from cases import close, normal, slow
 from flax import nnx
 
 from pejax import Encoding, attend
@@ -157,7 +157,7 @@ def test_biases_that_are_not_there_have_no_gradient():
     np.testing.assert_array_equal(found > 0, [True, True, True, False, True])
 
 
-@pytest.mark.parametrize("over", ["head", "heads", "all"])
+@pytest.mark.parametrize("over", ["head", slow("heads"), slow("all")])
 def test_queries_and_keys_are_normed_over_what_the_record_says(over):
     norm = Norm("rms", 1e-3)
     attention = Attention(heads=4, kv_heads=2, head_dim=6, pe="rope", qk_norm=norm, qk_norm_over=over)
@@ -325,6 +325,7 @@ def test_heads_read_two_vectors_or_two_tokens():
     close((distilled.head(states[:, 0]) + distilled.distilled_head(states[:, 1])) / 2, distilled(images))
 
 
+@pytest.mark.slow
 def test_centered_coordinates_are_those_of_the_image_at_hand():
     """A prefix token has no position, and a picture of the same aspect sampled finer turns its corners alike."""
     images = normal(1, 12, 12, 1)

@@ -119,8 +119,8 @@ def test_other_sizes_work_and_a_shift_of_all_patches_changes_what_it_should(pe):
 
 
 def with_gradients() -> list:
-    """Return the encodings that have parameters; one of each kind of place for them is in every run."""
-    quick = ("learned", "rope_mixed")  # the input, each layer
+    """Return the encodings that have parameters; one of them is in every run."""
+    quick = ("rope_mixed",)
     return [pytest.param(pe, marks=() if pe in quick else pytest.mark.slow) for pe in PARAMETRIC]
 
 
@@ -141,6 +141,7 @@ def test_gradients_reach_every_parameter_of_every_layer(pe):
     assert sum("position" in path for path in gradients) == position_leaves(model.encoding)
 
 
+@pytest.mark.slow
 def test_all_else_is_the_same_for_every_encoding():
     def rest(pe: str) -> dict[str, jax.Array]:
         drawn = jax.jit(lambda: nnx.state(ViT(ViTConfig(**TINY, pe=pe), rngs=nnx.Rngs(0))), compiler_options=FAST)()
@@ -170,6 +171,7 @@ def test_the_grid_comes_from_the_image_and_may_be_overridden():
     assert float(jnp.abs(run(model, images, squeezed, extent=(4, 4)) - default).max()) > 1e-3
 
 
+@pytest.mark.slow
 def test_an_extension_of_the_config_extends_the_encoding():
     images = draw_images(2, 24, 24)
     trained = make(pe="rope_axial")
@@ -218,6 +220,7 @@ def test_grouped_heads_equal_key_and_value_heads_repeated():
     np.testing.assert_allclose(run(grouped, draw_images()), run(full, draw_images()), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pe", ["rope_mixed", "shaw"])
 def test_bfloat16_computes_what_float32_does(pe):
     wide, narrow = make(pe=pe), make(pe=pe, dtype="bfloat16")
@@ -258,6 +261,7 @@ def test_stochastic_depth_keeps_or_scales_whole_examples():
     assert (factors[1, 0] != factors[1, 1]).any()
 
 
+@pytest.mark.slow
 def test_stochastic_depth_grows_with_depth_and_is_for_training_only():
     model, images = make(layers=3, stochastic_depth=0.5), draw_images(16)
     assert model.layers.rates == (0.0, 0.25, 0.5)
@@ -270,11 +274,13 @@ def test_stochastic_depth_grows_with_depth_and_is_for_training_only():
     raises_one_line(lambda: model(images, train=True), "stochastic_depth=0.5", "key", "None")
 
 
+@pytest.mark.slow
 def test_the_first_layer_is_never_dropped():
     model, images = make(layers=1, stochastic_depth=0.9), draw_images(8)
     np.testing.assert_allclose(run(model, images, key=jax.random.key(0), train=True), run(model, images), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_program_does_not_grow_with_depth(monkeypatch):
     calls = []
     once = block_module.Block.__call__
@@ -297,6 +303,7 @@ def spread(leaf: jax.Array) -> float:
     return float(jnp.std(leaf))
 
 
+@pytest.mark.slow
 def test_initial_values_are_those_of_the_recipe():
     config = ViTConfig(image_size=64, patch=8, channels=3, width=192, layers=2, heads=4, registers=64, pe="learned")
     model = ViT(config, rngs=nnx.Rngs(0))

@@ -45,6 +45,11 @@ def mostly_slow(values: Iterable[Any], quick: Sequence[Any] = EACH_KIND) -> list
     return [pytest.param(value, marks=() if value in quick else pytest.mark.slow) for value in values]
 
 
+def slow(*values: Any) -> Any:
+    """Return the values of one run of a test, for `-m slow`: `["cpu", slow("blockwise")]`."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @dataclass(frozen=True)
 class Case:
     """An encoding made for some dims, and parameters of one layer of it."""
@@ -97,7 +102,7 @@ class Args(NamedTuple):
 
 def normal(*shape: int, seed: int = 0) -> jax.Array:
     """Draw standard normal numbers."""
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 def draw(case: Case, *shape: int, reach: int = 2) -> jax.Array:

@@ -125,7 +125,7 @@ def drawn(source: Source, seed: int = 0) -> Decoder | EncoderDecoder | ViT:
         noise = draw.normal(size=variable.shape)
         factors = path[-1] in ("scale", "scale_attention", "scale_mlp")
         offset = 1.0 - first.norm.offset if factors else 0.0
-        return variable.replace(jnp.asarray(offset + (0.1 if factors else 0.2) * noise, jnp.float32))
+        return variable.replace(jnp.asarray(np.float32(offset + (0.1 if factors else 0.2) * noise)))
 
     flat = [(path, values(path, variable)) for path, variable in nnx.to_flat_state(state)]
     return nnx.merge(graph, nnx.from_flat_state(flat))

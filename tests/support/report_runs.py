@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from train.engine.config import save_config
 from train.engine.results import store
+from train.engine.stored_config import save_config
 from train.lm import config as lm_config
 from train.lm.results import MeanLoss, PerplexityResults, PerplexityRow
 from train.vit import config as vit_config

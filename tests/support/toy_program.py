@@ -13,7 +13,9 @@ import numpy as np
 from flax import nnx
 from rich.table import Table
 
+from train.engine import session
 from train.engine.config import RunConfig, require_at_least
+from train.engine.files import write_atomic
 from train.engine.progress import TOKENS
 from train.engine.task import Program, Split, Task
 
@@ -26,6 +28,7 @@ class Config(RunConfig):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"demo": {}, "long": {"steps": 40}}
     model_fields: ClassVar[tuple[str, ...]] = ("width",)
     inherited: ClassVar[tuple[str, ...]] = ("pe", "data", "length")
+    run_fields: ClassVar[tuple[str, ...]] = (*RunConfig.run_fields, "probe_every")
 
     preset: str = "demo"  # demo or long
     data: str = "numbers"
@@ -57,6 +60,8 @@ class Found:
     step: int
     kernel: list[str]
     stem: str = "results"
+    steps: int = 0
+    run: str = ""
 
     def table(self) -> Table:
         """Return the table for the terminal."""
@@ -64,7 +69,7 @@ class Found:
 
     def save(self, folder: Path) -> None:
         """Write the JSON."""
-        (folder / "results.json").write_text(json.dumps(dataclasses.asdict(self)))
+        write_atomic(folder / "results.json", json.dumps(dataclasses.asdict(self)))
 
 
 def make_task(config: Config) -> Task:
@@ -118,3 +123,8 @@ def compare(files: Sequence[Path], to: Path) -> None:
 PROGRAM = Program(
     config=Config, task=make_task, compare=compare, load=lambda path: None, scores=lambda found: {}, higher=True
 )
+
+
+def train(out: Path, *flags: str) -> int:
+    """Run the command line with a run folder, and return its status."""
+    return session.main(PROGRAM, [f"--out={out}", *flags])

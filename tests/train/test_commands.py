@@ -18,9 +18,9 @@ from quick import QUICK
 ROOT = Path(__file__).parents[2]
 IMPATIENT = " ".join(f"--xla_cpu_collective_call_{end}_timeout_seconds=20" for end in ("warn_stuck", "terminate"))
 SMALL = ("--layers=1", "--width=32", "--heads=2")
-SHORT_VIT = (*SMALL, "--epochs=1", "--eval_limit=800", "--eval_sizes", "28", "64")
-SHORT_LM = (*SMALL, "--steps=50", "--eval_limit=20", "--eval_stride=64", "--eval_lengths", "64", "128", "256")
-SHORT_SEQ2SEQ = (*SMALL, "--encoder_layers=1", "--steps=50", "--eval_limit=64", "--eval_lengths", "4")
+SHORT_VIT = (*SMALL, "--epochs=1", "--batch=400", "--eval_limit=80", "--eval_sizes", "28", "64")
+SHORT_LM = (*SMALL, "--steps=10", "--eval_limit=4", "--eval_stride=64", "--eval_lengths", "64", "128", "256")
+SHORT_SEQ2SEQ = (*SMALL, "--encoder_layers=1", "--steps=10", "--eval_limit=64", "--eval_lengths", "4")
 
 
 def started(*words: object, **told: str) -> subprocess.Popen[str]:
@@ -68,7 +68,12 @@ def factors(text) -> str:
     return (text / "longrope-256.txt").read_text().strip()
 
 
-def test_images_are_trained_on_evaluated_again_and_compared(images, tmp_path):
+def test_images_are_trained_on(images):
+    assert [row["size"] for row in json.loads((images / "results.json").read_text())["rows"]] == [28, 64]
+
+
+@pytest.mark.slow
+def test_images_are_evaluated_again_and_compared(images, tmp_path):
     out = said("train.evaluate", images, "--extend=pi")
     assert out.rstrip().endswith(f"wrote {images}/results-pi.json and .png")
     rows = [json.loads((images / f"{name}.json").read_text())["rows"] for name in ("results", "results-pi")]
@@ -97,9 +102,10 @@ def test_an_evaluation_is_stopped(number, status, images):
     assert time.monotonic() - begun < 10.0
     assert process.returncode == status, err[-3000:]
     assert "wrote" not in out
-    assert "stopped; step 208 is saved; go on with: python -m train.vit --resume" in err
+    assert "stopped; step 25 is saved; go on with: python -m train.vit --resume" in err
 
 
+@pytest.mark.slow
 def test_a_report_reads_the_weights_of_a_run(images, tmp_path):
     out = said("train.report", images.parent, "-o", tmp_path / "report.html")
     assert f"wrote {tmp_path}/report.html, report.md and 5 figures; runs read: 1" in out
@@ -113,6 +119,7 @@ def test_a_report_reads_the_weights_of_a_run(images, tmp_path):
     assert "Published results beside ours" in text
 
 
+@pytest.mark.slow
 def test_text_is_trained_on(text):
     lengths = [row["length"] for row in json.loads((text / "results.json").read_text())["rows"]]
     assert lengths == [64, 128, 256]
@@ -127,6 +134,7 @@ def test_longrope_is_searched_and_its_factors_are_read(text, factors):
 SEQ2SEQ = ("--pe=rope", "--task=reverse", "--cross=unified")
 
 
+@pytest.mark.slow
 def test_answers_are_learned_and_counted(tmp_path):
     folder = tmp_path / "run"
     out = said("train.seq2seq", *SEQ2SEQ, *SHORT_SEQ2SEQ, f"--out={folder}")
@@ -136,10 +144,10 @@ def test_answers_are_learned_and_counted(tmp_path):
 @pytest.mark.slow
 def test_a_stopped_run_of_answers_goes_on(tmp_path):
     folder = tmp_path / "run"
-    out = said("train.seq2seq", *SEQ2SEQ, *SHORT_SEQ2SEQ, "--stop_at=20", f"--out={folder}")
+    out = said("train.seq2seq", *SEQ2SEQ, *SHORT_SEQ2SEQ, "--stop_at=4", f"--out={folder}")
     assert f"go on with: python -m train.seq2seq --resume --out={folder}" in out
     out = said("train.seq2seq", "--resume", "--stop_at=0", f"--out={folder}")
-    assert "going on from step 20" in out
+    assert "going on from step 4" in out
     assert out.rstrip().endswith(f"wrote {folder}/results.json and .png")
 
 
@@ -151,11 +159,13 @@ def test_a_step_that_broke_is_computed_again(tmp_path):
     assert "the same as" in said("train.replay", place)
 
 
+@pytest.mark.slow
 def test_a_plan_is_made():
     out = said("train.plan", "lm", "--preset=gpt2_small", "--batch=64", "--topology=h100:8")
     assert "h100" in out
 
 
+@pytest.mark.slow
 def test_benchmarks_run_on_toys():
     assert said("benchmarks", "rope", "--toy", "--rounds=1")
 

@@ -18,9 +18,10 @@ from rich.console import Console
 from pejax import ENCODINGS
 from train.compare.options import Candidate, read, terms
 from train.compare.program import main
-from train.compare.runs import Outcome, outcome, require_distinct, run_of
+from train.compare.runs import Outcome, execute, outcome, require_distinct, require_own, run_of
 from train.compare.table import chosen, markdown, mean_of, rows_of, tables
 from train.engine.files import write_atomic
+from train.engine.stored_config import save_config
 from train.vit.results import ResolutionResults, ResolutionRow
 
 ROOT = Path(__file__).parents[2]
@@ -282,3 +283,24 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert "stopped, all runs are saved; the same command goes on" in out
     comparison = read(argv)
     assert outcome(run_of(comparison, Candidate("rope", "rope"), 0)).status == "stopped"
+
+
+def test_a_run_that_was_stopped_before_its_config_was_written_goes_on(tmp_path):
+    """Ctrl-C in the first seconds leaves what the comparison wrote, and nothing of the trainer."""
+    comparison = read(["--pe=none", "--seeds=1", *SMALL, f"--out={tmp_path}"])
+    run = run_of(comparison, Candidate("none", "none"), 0)
+    seen = []
+
+    def launch(arguments: list[str], log: Path) -> tuple[int, str]:
+        seen.append(arguments)
+        return -signal.SIGTERM, "stopped"
+
+    assert execute(comparison, run, launch).status == "stopped"
+    require_own(comparison, run)
+    assert execute(comparison, run, launch).status == "stopped"
+    save_config(comparison.config(run.candidate, run.seed, run.folder), run.folder)
+    execute(comparison, run, launch)
+    assert ["--resume" in arguments for arguments in seen] == [False, False, True]
+    (run.folder / "config.json").write_text('{"name": "my web app"}')
+    with pytest.raises(ValueError, match=r"out must be a folder without config\.json"):
+        require_own(comparison, run)

@@ -82,6 +82,7 @@ def test_watching_changes_no_output_and_finds_every_layer(make, pe):
     assert all(0.0 < value < np.log(tokens) for value in values.values())
 
 
+@pytest.mark.slow
 def test_layers_of_several_kinds_are_found_in_their_order():
     pe = "rope*2 + alibi*1 + none*1"
     model = Decoder(DecoderConfig(vocab=11, length=8, width=16, layers=6, heads=2, pe=pe), rngs=nnx.Rngs(0))

@@ -172,6 +172,7 @@ def test_the_end_is_what_greedy_decoding_says(model):
     np.testing.assert_array_equal(loaded.ends(loaded.loaded, ids, 4), expected)
 
 
+@pytest.mark.slow
 def test_a_head_that_is_no_product_is_read_in_chunks(tmp_path, monkeypatch):
     loaded = Loaded(str(write(tmp_path / "gemma", "gemma2")), "none", "float32")
     ids = np.random.default_rng(0).integers(0, 97, (2, 24)).astype(np.int32)
@@ -182,6 +183,7 @@ def test_a_head_that_is_no_product_is_read_in_chunks(tmp_path, monkeypatch):
         np.testing.assert_allclose(loaded.losses(loaded.loaded, ids), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_command_ends(model, text, tmp_path):
     words = [
         f"--model={model}", f"--data=file:{text}", *TOLD[:1], "--passkey=0", "--extend=none", "--lengths", "32",

@@ -17,7 +17,7 @@ from train import replay
 from train.devices import hosts
 from train.engine import session
 from train.engine.checkpoint import written_steps
-from train.engine.config import parse
+from train.engine.parser import parse
 from train.lm import program as lm
 from train.lm.config import Config
 
@@ -124,7 +124,7 @@ def test_stopped_and_killed_no_bit_is_lost(ways, flags, tmp_path):
     assert kills.ended(kills.start(log, 2, [*flags, f"--out={never}"])) == [0, 0], said(log)
     kept = 0
     for victim, number, statuses in ways:
-        processes = kills.start(log, 2, [*flags, f"--out={out}", "--resume"])
+        processes = kills.start(log, 2, [*flags, f"--out={out}", *(["--resume"] if kept else [])])
         kills.wait_for(kept + kills.EVERY + 3, out, processes[0])
         os.kill(processes[victim].pid, number)
         assert kills.ended(processes) == statuses, said(log)

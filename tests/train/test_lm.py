@@ -18,9 +18,10 @@ from train import evaluate
 from train.data.text.loading import load_text, training_windows
 from train.devices.mesh import make_mesh
 from train.engine import session
-from train.engine.config import load_config, parse
 from train.engine.loop import init_state, make_step, state_shardings
 from train.engine.optimizers import make_optimizer
+from train.engine.parser import parse
+from train.engine.stored_config import load_config
 from train.engine.task import fitted, recipe
 from train.lm import program as lm
 from train.lm.config import Config
@@ -158,6 +159,7 @@ def test_fine_tuning_at_another_length_keeps_the_trained_extent(whole, longer):
     assert rows(longer, "results-pi")[1]["gain"] is None, "16 is trained now"
 
 
+@pytest.mark.slow
 def test_resuming_keeps_the_extension_that_the_run_trains_with(longer):
     config = parse(Config, [f"--out={longer}", "--resume"])
     assert (config.extend, config.extent, config.eval_lengths) == ("pi", 8, (8, 16))

@@ -16,9 +16,9 @@ from jax.sharding import PartitionSpec
 from pejax import ENCODINGS, grid_positions
 from pejax.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig, Execution, ViT, ViTConfig
 from train.devices.mesh import make_mesh, own_rows, parse_mesh, put_batch, require_divisible, training_execution
-from train.engine.config import parse
 from train.engine.loop import init_state, make_step, state_shardings
 from train.engine.optimizers import make_optimizer
+from train.engine.parser import parse
 from train.engine.task import recipe
 from train.engine.update import Recipe
 from train.lm import program as lm
@@ -178,15 +178,17 @@ def test_no_device_ever_holds_all_of_the_parameters():
     assert init.memory_analysis().output_size_in_bytes < 0.2 * total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [
         ("--accumulate=2",),
-        *(pytest.param((f"--remat={kind}",), marks=pytest.mark.slow) for kind in ("full", "products")),
+        ("--remat=full",),
+        ("--remat=products",),
     ],
     ids="=".join,
 )
-@pytest.mark.parametrize("sizes", [pytest.param("", marks=pytest.mark.slow), "data=2,fsdp=2,tensor=2"])
+@pytest.mark.parametrize("sizes", ["", "data=2,fsdp=2,tensor=2"])
 def test_parts_and_recomputation_change_no_loss(flags, sizes):
     np.testing.assert_allclose(losses("text", sizes, "--pe=alibi", *flags), losses("text", "", "--pe=alibi"), atol=1e-5)
 
@@ -274,6 +276,7 @@ def test_bad_flags_are_one_line(flag, tmp_path, capsys):
     assert_bad_options(capsys, train, tmp_path / "run", flag, BAD[flag])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alone", [True, False])
 def test_layers_alone_sum_their_gradients_once(alone):
     """Nothing inside of a loop over layers waits for another device."""
@@ -310,7 +313,8 @@ def alone_like_one_device(model, logits) -> None:
     assert any(size for name, size in sizes.items() if "position" in name), "the test would not see them change"
 
 
-@pytest.mark.parametrize("lengths", [*(pytest.param(same, marks=pytest.mark.slow) for same in (None, 12)), "each"])
+@pytest.mark.slow
+@pytest.mark.parametrize("lengths", [None, 12, "each"])
 def test_layers_alone_have_the_segments_and_lengths_of_their_examples(lengths):
     config = DecoderConfig(vocab=11, length=8, width=16, layers=2, heads=4, pe="t5", extend="log_n")
     extent = jnp.arange(8, 16) if lengths == "each" else lengths

@@ -32,11 +32,13 @@ def test_labels_are_mixed_as_the_pixels_are(kind: str) -> None:
     assert max(shares) > 0.9
 
 
+@pytest.mark.slow
 def test_mixup_and_cutmix_take_turns() -> None:
     cut = [len(np.unique(pairs(seed, mixup=1.0, cutmix=1.0)[2][0])) == 2 for seed in range(200)]
     assert 0.35 < np.mean(cut) < 0.6
 
 
+@pytest.mark.slow
 def test_the_cut_square_has_the_share_drawn_unless_clipped() -> None:
     keys = jax.random.split(jax.random.key(0), 400)
     boxes = np.asarray(jax.vmap(lambda key: mixing.cut_box(64, 0.7, key))(keys))

@@ -11,7 +11,7 @@ from cases import mostly_slow
 from cli import assert_bad_options, assert_resumes, programs_on_disk
 
 from pejax import ENCODINGS, augment_positions, grid_positions
-from train.engine.config import parse
+from train.engine.parser import parse
 from train.vit import program as vit
 from train.vit.config import Config
 from train.vit.model import Classifier, require_trainable_positions
@@ -65,7 +65,7 @@ def test_they_move_the_loss_in_training_and_nothing_in_evaluation():
     np.testing.assert_array_equal(*logits)
 
 
-@pytest.mark.parametrize("pe", mostly_slow([*ENCODINGS, "fire(signed=True)", "learned(factorized=True)"], ["cpb"]))
+@pytest.mark.parametrize("pe", mostly_slow([*ENCODINGS, "fire(signed=True)", "learned(factorized=True)"], ["alibi"]))
 def test_every_encoding_learns_at_such_positions(pe):
     """Tables of positions hold less than a patch beyond their ends; everything else takes any."""
     flags = INSIDE if pe.startswith("learned") else MOVED

@@ -16,8 +16,8 @@ from train.data.images import load, train_batches
 from train.data.images.augment import Augment
 from train.data.images.three_augment import CHANGES, jitter, three_augment
 from train.data.text.loading import load_text
-from train.engine.config import parse
 from train.engine.optimizers import make_optimizer
+from train.engine.parser import parse
 from train.lm import program as lm
 from train.lm.config import Config as TextConfig
 from train.vit import program as vit

@@ -13,7 +13,7 @@ import pytest
 
 from train import evaluate
 from train.devices import memory as room
-from train.engine.config import from_dict
+from train.engine.stored_config import from_dict
 from train.lm import program as lm
 from train.plan import program as plan
 from train.seq2seq import program as seq2seq
@@ -89,7 +89,7 @@ DAMAGED = {
     '{"trained": "x"}': "trained must be int, got 'x'",
     '{"name": null}': "name must be str, got None",
     json.dumps({"rows": [{**ROW, "size": "x"}]}): "size must be int, got 'x'",
-    json.dumps({"rows": [{**ROW, "count": 0}]}): "division by zero",
+    json.dumps({"rows": [{**ROW, "count": 0}]}): "correct must be from 0 to count=0, got 1",
 }
 
 
@@ -105,7 +105,8 @@ def test_results_of_no_utf8_are_named(tmp_path, capsys):
     folder = run(tmp_path / "run")
     (folder / "results.json").write_bytes(b"\xff")
     error = refused(capsys, ["evaluate", "--compare", str(folder), f"--to={tmp_path}/to/both"])
-    assert f"results must come from an evaluation, got {folder / 'results.json'}: 'utf-8'" in error
+    assert f"results must come from an evaluation, got {folder / 'results.json'}: " in error
+    assert "results.json must be UTF-8, got another byte at 0" in error
 
 
 def test_a_folder_without_results_is_named(tmp_path, capsys):
@@ -115,13 +116,16 @@ def test_a_folder_without_results_is_named(tmp_path, capsys):
     assert f"a comparison needs run folders with results*.json, got {bare} without" in error
 
 
-@pytest.mark.parametrize("line", ["{bad}", '{"a": 1}', '{"step": "x"}'])
-def test_a_damaged_line_of_metrics_leaves_no_half_of_a_comparison(line, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [("{bad}", "must be JSON"), ('{"a": 1}', "must have a step"), ('{"step": "x"}', "must have a step and numbers")],
+)
+def test_a_damaged_line_of_metrics_leaves_no_half_of_a_comparison(line, rule, tmp_path, capsys):
     row = {"length": 28, "everything": {"mean": 1.0, "half": 0.1, "count": 9}}
     folder = run(tmp_path / "run", "lm", rows=[row])
     (folder / "metrics.jsonl").write_text(f'{{"step": 1, "loss_0_to_L": 1.0}}\n{line}\n')
     options = ["evaluate", "--compare", str(folder), f"--to={tmp_path}/to/both"]
-    expected = f"a line of {folder / 'metrics.jsonl'} must be JSON with a step and numbers, got {line!r}"
+    expected = f"a line of {folder / 'metrics.jsonl'} {rule}"
     assert expected in refused(capsys, options)
     assert not list((tmp_path / "to").iterdir())
     (folder / "metrics.jsonl").write_text('{"step": 1, "loss_0_to_L": 1.0, "loss_L_to_2L": 2.0}\n{"step": 2, "lo')

@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,15 +10,14 @@ from cli import refused
 from report_runs import lm_run, vit_run
 
 from train.engine.results import t95
-from train.report import collect as collecting
+from train.report import walk
 from train.report.blocks import Cell, Table
-from train.report.collect import Left, collect
+from train.report.collect import collect
 from train.report.content import Material, document
 from train.report.groups import Group, differences, grouped, paired, seeds_text
 from train.report.program import main
+from train.report.records import Left
 from train.report.training import curve_of
-
-ROOT = Path(__file__).parents[2]
 
 
 def read(folder: Path) -> tuple[list[Group], list[Left]]:
@@ -260,7 +257,7 @@ def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
             raise PermissionError(13, "Permission denied", str(path))
         return scan(path)
 
-    monkeypatch.setattr(collecting.os, "scandir", guarded)
+    monkeypatch.setattr(walk.os, "scandir", guarded)
     assert left_of(tmp_path).endswith("locked: cannot be read: Permission denied")
 
 
@@ -285,14 +282,12 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path, capsys):
     assert "out must be where files can be written" in line
 
 
-def test_the_command_writes_page_markdown_and_figures(tmp_path):
+def test_the_command_writes_page_markdown_and_figures(tmp_path, capsys):
     for seed, pe in enumerate(("none", "alibi")):
         vit_run(tmp_path / "runs" / pe, pe, seed, {12: 20, 28: 50, 64: 30})
     (vit_run(tmp_path / "runs" / "half", "rope_axial", 0, {28: 50}) / "results.json").unlink()
-    words = ("train.report", tmp_path / "runs", "-o", tmp_path / "new folder" / "page.html")
-    run = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=ROOT)
-    assert run.returncode == 0, run.stderr
-    assert f"left out: {tmp_path}/runs/half: not finished" in run.stdout
+    assert main([f"{tmp_path}/runs", "-o", f"{tmp_path}/new folder/page.html"]) == 0
+    assert f"left out: {tmp_path}/runs/half: not finished" in capsys.readouterr().out
     made = sorted(path.name for path in (tmp_path / "new folder").iterdir())
     assert made == ["page-s1-1.png", "page-s1-loss.png", "page-s1-top1.png", "page.html", "page.md"]
     text = (tmp_path / "new folder" / "page.md").read_text()

@@ -14,13 +14,14 @@ from report_runs import lm_run, vit_run
 from train.report import page as paging
 from train.report.blocks import Plot, plots
 from train.report.charts import COLORS, DASHES, MARKERS, SHAPES, drawn, styles
-from train.report.collect import Left, collect
+from train.report.collect import collect
 from train.report.content import Material, document
 from train.report.groups import grouped
 from train.report.inside import entropy_section, learned_section
 from train.report.markdown import markdown
 from train.report.page import page
-from train.report.probes import Learned, Probe
+from train.report.probe_file import Learned, Probe
+from train.report.records import Left
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}

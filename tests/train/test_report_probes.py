@@ -11,7 +11,9 @@ from rich.console import Console
 
 from train.report import probes as probing
 from train.report.collect import collect
-from train.report.probes import Learned, Probe, flattened, learned, named_layers, probes_of, read_probe
+from train.report.measure import flattened, learned, named_layers
+from train.report.probe_file import Learned, Probe, read_probe
+from train.report.probes import probes_of
 
 SLOPES = Learned("heads/slope", (2,), 0.5, (1.0, 1.5, 2.0), (2.0, 2.0, 2.0), ([1.0, 2.0], [2.0, 2.0]))
 PROBE = Probe(30, 1000, 2, 10**9, 2**28, 28, {"28": {"layer": [[1.0]]}}, {"64": "too large"}, (SLOPES,))
@@ -25,21 +27,21 @@ def console() -> Console:
 def test_a_probe_is_kept_for_its_step(tmp_path):
     folder = vit_run(tmp_path / "run", "alibi", 0, {28: 50, 64: 20})
     add_probe(folder, PROBE)
-    assert read_probe(folder, 30) == PROBE
-    assert read_probe(folder, 60) is None
+    assert read_probe(folder / "probe.json", 30) == PROBE
+    assert read_probe(folder / "probe.json", 60) is None
     (folder / "probe.json").write_text(json.dumps({"format": 0, **dataclasses.asdict(PROBE)}))
-    assert read_probe(folder, 30) is None
+    assert read_probe(folder / "probe.json", 30) is None
     (folder / "probe.json").write_text("{")
-    assert read_probe(folder, 30) is None
+    assert read_probe(folder / "probe.json", 30) is None
 
 
 def test_weights_are_read_once_and_again_for_a_larger_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(probing, "measure", lambda config, run, console: dataclasses.replace(PROBE, step=31))
+    monkeypatch.setattr(probing, "measured_apart", lambda *_: dataclasses.replace(PROBE, step=31))
     add_probe(vit_run(tmp_path / "kept", "alibi", 0, {28: 50, 64: 20}), PROBE)
     add_probe(vit_run(tmp_path / "grown", "none", 0, {28: 50, 96: 20}), PROBE)
     vit_run(tmp_path / "bare", "learned", 0, {28: 50})
     said = console()
-    found, reasons = probes_of(collect([tmp_path]).runs, said)
+    found, reasons = probes_of(collect([tmp_path]).runs, [], said)
     assert {folder.name: probe.step for folder, probe in found.items()} == {"kept": 30, "grown": 31}
     assert reasons == {f"{tmp_path}/bare": "it has no checkpoint"}
     assert said.export_text().count("reading the weights") == 1
@@ -49,9 +51,12 @@ def test_weights_are_read_once_and_again_for_a_larger_size(tmp_path, monkeypatch
 def test_data_that_are_no_longer_there_are_a_reason(tmp_path):
     add_probe(vit_run(tmp_path / "bad", "none", 0, {28: 50}, data="folder:nowhere"), PROBE)
     (tmp_path / "bad" / "probe.json").unlink()
-    found, reasons = probes_of(collect([tmp_path]).runs, console())
+    found, reasons = probes_of(collect([tmp_path]).runs, [], console())
     assert not found
-    assert "nowhere" in reasons[f"{tmp_path}/bad"]
+    assert reasons[f"{tmp_path}/bad"] == "needs --data=folder:nowhere"
+    found, reasons = probes_of(collect([tmp_path]).runs, ["folder:nowhere"], console())
+    assert not found
+    assert "folder must be a directory, got 'nowhere'" in reasons[f"{tmp_path}/bad"]
 
 
 def test_learned_parameters_are_named_and_compared():

@@ -12,7 +12,7 @@ from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, r
 from pejax import ENCODINGS
 from train import evaluate
 from train.devices.mesh import make_mesh
-from train.engine.config import parse
+from train.engine.parser import parse
 from train.engine.task import fitted
 from train.seq2seq import model as answers
 from train.seq2seq import program as seq2seq
@@ -191,6 +191,7 @@ def test_runs_have_folders_of_their_own(monkeypatch, tmp_path):
     assert parse(Config, ["--out=here"]).out == "here"
 
 
+@pytest.mark.slow
 def test_starting_from_another_run(whole, tmp_path, capsys):
     assert train(tmp_path / "more", "--pe=rope", f"--init={whole}", "--stop_at=1") == 0
     assert f"starting from step 6 of {whole}, trained at 4 tokens" in capsys.readouterr().out

@@ -19,8 +19,8 @@ from train import evaluate
 from train.data.images import evaluation_batches, load
 from train.devices.mesh import make_mesh
 from train.engine import loop
-from train.engine.config import parse
 from train.engine.optimizers import decayed
+from train.engine.parser import parse
 from train.vit import evaluate as vit_evaluate
 from train.vit import program as vit
 from train.vit.config import Config, evaluation_sizes
@@ -96,9 +96,8 @@ def test_stop_and_resume_change_no_bit(whole, tmp_path):
     assert_resumes(train, whole, tmp_path / "run", "--pe=rope_mixed", "--stop_at=5")
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 0)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_saves_and_says_how_to_go_on(number, status, whole, tmp_path, monkeypatch, capsys):
     report = loop.Report.__call__
 
@@ -205,6 +204,7 @@ def test_resized_parameters_are_those_that_at_gives():
     np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_resized_parameters_of_several_kinds_of_layers():
     """A table of positions is resized once, those of relative positions layer by layer, other kinds not at all."""
     pe = "--pe=(learned+rope_axial)*1 + relative_table*1 + rope_axial*1"
@@ -224,6 +224,7 @@ def test_resized_parameters_of_several_kinds_of_layers():
     assert fitted["layers"]["body_2"]["blocks"]["mlp"] == params["layers"]["body_2"]["blocks"]["mlp"]
 
 
+@pytest.mark.slow
 def test_the_filling_of_a_batch_is_not_counted():
     """A head of zeros says class 0 for every image, those that fill the batch included."""
     config = parse(

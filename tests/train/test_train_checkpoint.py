@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import resource
 import shutil
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from train.devices.mesh import mesh_of, replicated
-from train.engine.checkpoint import CheckpointError, Checkpoints, sealed
+from train.engine.checkpoint import CheckpointError, Checkpoints
 from train.engine.digest import digests
+from train.engine.files import sealed
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """Orbax leaves coroutines behind where a file is broken or a write fails."""
@@ -128,6 +130,19 @@ def test_any_file_may_be_damaged(damage, saved):
         shutil.rmtree(folder)
         shutil.copytree(copy, folder)
     assert passed_over == {"state", "seal"}
+
+
+def test_a_checkpoint_with_a_pipe_or_a_link_is_refused_at_once(saved):
+    folder = saved / "checkpoints" / "2"
+    path = folder / "seal" / "metadata"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=r"2/seal/metadata must be a regular file, got a pipe$"):
+        Checkpoints(saved)
+    shutil.rmtree(folder)
+    folder.symlink_to(saved / "checkpoints" / "1")
+    with pytest.raises(ValueError, match=r"checkpoints/2 must be a regular file, got a link$"):
+        Checkpoints(saved)
 
 
 @pytest.mark.parametrize("part", ["seal", "state"])

@@ -163,6 +163,7 @@ print(len(jax.device_get(found)))
 """
 
 
+@pytest.mark.slow
 def test_a_loop_of_programs_that_sum_over_the_devices_ends():
     """Launched in hundreds on as many devices as threads: without pace nothing would move any more."""
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}

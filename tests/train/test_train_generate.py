@@ -40,6 +40,7 @@ def expected(file, count, **options):
     return np.asarray(generate(model, jnp.asarray([tokenizer.encode(PROMPT)]), count, **options))[0].tolist()
 
 
+@pytest.mark.slow
 def test_a_process_writes_what_the_model_makes(file):
     flags = ("--temperature=0.7", "--top_k=50", "--top_p=0.9", "--seed=3", "--max_tokens=20")
     done = subprocess.run(command(PROMPT, f"--model={file}", *flags), capture_output=True, text=True, check=False)

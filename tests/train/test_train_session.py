@@ -2,12 +2,14 @@
 
 import json
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import toy_program
+from cases import slow
 from cli import refused
 from metric_lines import timeless
 
@@ -43,6 +45,7 @@ def test_a_program_names_its_units_and_itself(tmp_path, capsys):
     assert "tokens_per_second" in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_probes_change_no_bit(whole, tmp_path):
     assert [line["step"] for line in timeless(whole)] == [2, 3, 4, 6, 6, 8]
     assert [line["step"] for line in timeless(whole) if "size" in line] == [3, 6]
@@ -51,7 +54,7 @@ def test_probes_change_no_bit(whole, tmp_path):
     assert timeless(tmp_path / "run") == [line for line in timeless(whole) if "size" not in line]
 
 
-@pytest.mark.parametrize("stop_at", [3, 4])
+@pytest.mark.parametrize("stop_at", [3, slow(4)])
 def test_stop_and_resume_with_probes_change_no_bit(stop_at, whole, tmp_path):
     assert train(tmp_path / "run", "--probe_every=3", f"--stop_at={stop_at}") == 0
     assert train(tmp_path / "run", "--resume") == 0
@@ -82,14 +85,15 @@ def test_a_folder_takes_one_run_at_a_time(tmp_path, capsys):
     try:
         assert other.stdout is not None
         other.stdout.readline()
-        for flag in ("--resume", "--overwrite"):
-            error = refused(capsys, lambda: train(tmp_path, flag, "--stop_at=1"))  # noqa: B023
-            assert f"only one run at a time may write to {tmp_path}, got a second one" in error
-            assert f"process {other.pid} of" in error
+        error = refused(capsys, lambda: train(tmp_path, "--overwrite", "--stop_at=1"))
+        assert f"only one run at a time may write to {tmp_path}, got a second one" in error
+        assert f"process {other.pid} of" in error
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     finally:
         other.kill()
         other.communicate()
+    assert train(tmp_path, "--stop_at=1") == 0
+    shutil.rmtree(tmp_path / "checkpoints")
     assert train(tmp_path, "--resume", "--stop_at=1") == 0
     assert f"nothing to resume in {tmp_path}: a new run starts" in capsys.readouterr().out
     assert train(tmp_path, "--resume", "--stop_at=1") == 0
@@ -129,13 +133,16 @@ def test_a_file_is_written_whole_or_stays(tmp_path):
 def test_programs_are_not_mixed_up(whole, tmp_path, capsys):
     other = tmp_path / "other"
     other.mkdir()
-    (other / "config.json").write_text('{"pe": "rope"}')
+    (other / "config.json").write_text('{"program": "vit", "pe": "rope"}')
     (other / "results.json").write_text("{}")
     wanted = f"{other} must hold a run of train.toy, got one of train.vit"
     assert wanted in refused(capsys, lambda: train(tmp_path / "run", f"--init={other}"))
     assert wanted in refused(capsys, lambda: train(other, "--resume"))
     error = refused(capsys, lambda: evaluate.main(["--compare", str(whole), str(other)]))
     assert "runs in one comparison must be of one program, got toy and vit" in error
+    (other / "config.json").write_text('{"model_type": "llama"}')
+    error = refused(capsys, lambda: evaluate.main([str(other)]))
+    assert f"{other / 'config.json'} must be the config of a run, got one of something else" in error
     (other / "config.json").write_text('{"program": "os"}')
     error = refused(capsys, lambda: evaluate.main([str(other)]))
     assert "the program of a run must be one of vit, toy, got 'os'" in error

@@ -1,9 +1,12 @@
 """Fine-tuning of loaded models: what is trained, what is not, and the model that is written."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow
 from cli import assert_resumes, programs_on_disk, refused
 from gguf_files import byte_tokens, write_gguf
 from hub_folders import run as logits
@@ -11,6 +14,7 @@ from hub_folders import tensors, write
 from metric_lines import timeless
 
 from pejax import interop
+from train import evaluate
 from train.tune import program
 from train.tune.lora import SCALE, LowRank, kernels, merged
 from train.tune.subject import Loaded
@@ -115,10 +119,41 @@ def test_changes_begin_at_zero_and_are_added(model):
         ("--width=48", "width must be left out, it is that of the model, 32; got 48"),
         ("--pe=alibi", "pe must be left out"),
         ("--init=runs/other", "a run folder holds config.json, got runs/other"),
-        ("--data=shakespeare(tokenizer='bpe(vocab=300)')", "data must be given without a tokenizer"),
+        slow("--data=shakespeare(tokenizer='bpe(vocab=300)')", "data must be given without a tokenizer"),
         ("--extend=resize", "resize"),
     ],
 )
 def test_bad_flags_are_one_line(flags, message, train, tmp_path, capsys):
     assert message in refused(capsys, lambda: train(tmp_path / "run", flags))
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def contents(folder):
+    """Return the bytes of every file below a folder."""
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("flag", ["--seed=0", "--overwrite", "--resume"])
+@pytest.mark.parametrize("kind", ["folder", "file", "below the run"])
+def test_a_run_does_not_write_into_the_folder_of_its_model(kind, flag, folder, model, tmp_path, capsys):
+    place = shutil.copytree(folder, tmp_path / "run" / ("model" if kind == "below the run" else ""))
+    if kind == "file":
+        place = shutil.copy(model, tmp_path / "run")
+    before = contents(tmp_path)
+    argv = [f"--model={place}", *SHORT, f"--out={tmp_path / 'run'}", flag]
+    error = refused(capsys, lambda: program.main(argv))
+    of_resume = {"folder": "must be the config of a run", "file": "must be the config of a run"}
+    apart = "out must be another folder than that of the model"
+    wanted = of_resume.get(kind, apart) if flag == "--resume" else apart
+    assert wanted in error
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_evaluating_again_does_not_touch_the_model(tuned, model):
+    (tuned / "model" / "notes.txt").write_text("mine")
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in (tuned / "model").iterdir()}
+    argv = [str(tuned), f"--model={model}", "--eval_lengths", "32"]
+    assert evaluate.main(argv) == 0
+    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in (tuned / "model").iterdir()} == before
+    (tuned / "model" / "notes.txt").unlink()

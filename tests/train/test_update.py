@@ -12,8 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from train.devices.cpu import TRAINING_COMPILER
 from train.devices.mesh import make_mesh
 from train.engine import metrics
-from train.engine.config import parse
 from train.engine.optimizers import make_optimizer
+from train.engine.parser import parse
 from train.engine.update import Recipe, Weights, changed, layer_by_layer
 from train.lm.program import Config
 

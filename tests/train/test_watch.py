@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_program
+from cases import slow
 from cli import refused
 from metric_lines import timeless
 
@@ -100,7 +101,7 @@ def test_runs_may_look_for_what_is_not_a_number(tmp_path):
     assert kernel(tmp_path / "run") == kernel(tmp_path / "same")
 
 
-@pytest.mark.parametrize("spoilt", ["nan", "1e30"])
+@pytest.mark.parametrize("spoilt", ["nan", slow("1e30")])
 def test_a_step_that_is_not_finite_is_kept_and_computed_again(spoilt, tmp_path, capsys):
     out = tmp_path / "run"
     error = refused(capsys, lambda: train(out, f"--spoilt={spoilt}"))
@@ -116,6 +117,7 @@ def test_a_step_that_is_not_finite_is_kept_and_computed_again(spoilt, tmp_path, 
     assert "gradient of ['kernel']: 4 of 4 values are not finite" in said
 
 
+@pytest.mark.slow
 def test_a_spike_stops_and_the_run_goes_on_past_it(tmp_path, capsys):
     out = tmp_path / "run"
     error = refused(capsys, lambda: train(out, "--spoilt=30", "--spike=5"))

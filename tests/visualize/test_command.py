@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from cases import slow
 from PIL import Image
 
 SCRIPT = (sys.executable, "-m", "pejax.visualize")
@@ -67,13 +68,14 @@ def test_it_refuses_in_one_line_with_status_2(arguments, message, monkeypatch, c
     assert errors.startswith("pejax.visualize: ")
 
 
+@pytest.mark.slow
 def test_an_unknown_name_ends_the_process_with_status_2():
     output, errors = run("alibo", expect=2)
     assert not output
     assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize("package", ["matplotlib", "plotly"])
+@pytest.mark.parametrize("package", ["matplotlib", slow("plotly")])
 def test_without_the_extra_it_says_what_to_install(package):
     hidden = f"import sys; sys.modules[{package!r}] = None; import pejax, pejax.visualize as v\n"
     call = {

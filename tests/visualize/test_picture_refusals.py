@@ -100,6 +100,7 @@ def test_an_encoding_that_refuses_the_length_says_why():
         visualize.plot_extrapolation(learned, DIMS)
 
 
+@pytest.mark.slow
 def test_an_animation_has_two_kinds_of_files(tmp_path):
     animation = visualize.animate_rotation(ROPE, DIMS, positions=2)
     with pytest.raises(ValueError, match=r"Animation.save: path must end in .gif or .html, got '.*\.png'"):

@@ -114,9 +114,11 @@ def matplotlib_color(color):
 
 
 SUITED = [
-    (name, picture.name) for name in pejax.ENCODINGS for picture in command.PICTURES
-    if picture.suits(command.subject_of(name))
-]  # fmt: skip
+    (name, picture.name)
+    for name, subject in [(name, command.subject_of(name)) for name in pejax.ENCODINGS]
+    for picture in command.PICTURES
+    if picture.suits(subject)
+]
 LIGHT = {"needle", "rotation", "rotary_steps", "bias", "slopes", "embedding", "grid_bias", "timeline"}
 ONCE = {"alibi", "rope", "learned"}
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from pejax import ENCODINGS
 from pejax.models.periods import encoding_specs
-from train.engine.config import RunConfig, parse
-from train.engine.parser import Parser, terms
+from train.engine.config import RunConfig
+from train.engine.outside import require_named
+from train.engine.parser import Parser, parse, terms
 from train.engine.task import Program
 from train.evaluate import TRAINERS, program
 
@@ -137,7 +138,7 @@ def checked(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Seq
     """Return the comparison that the options describe.
 
     Raises:
-        ValueError: an option whose value breaks a rule; it is named.
+        ValueError: an option whose value breaks a rule, or files that the run `--init` names alone; it is named.
     """
     if task not in TRAINERS:
         raise ValueError(f"task must be one of {', '.join(TRAINERS)}, got {task!r}")
@@ -168,7 +169,9 @@ def checked(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Seq
         validation, options.jobs, folder,
     )  # fmt: skip
     for candidate in itertools.chain(*candidates.values()):
-        found.config(candidate, 0, folder / "runs", validation)
+        config = found.config(candidate, 0, folder / "runs", validation)
+        if config.init and not any(word.partition("=")[0] == "--data" for word in (*argv, *candidate.options)):
+            require_named(config, Path(config.init))
     return found
 
 

@@ -25,6 +25,8 @@ from train.compare import options
 from train.compare.children import Children, in_parallel, wait_until_free
 from train.compare.options import Candidate, Comparison
 from train.compare.runs import (
+    LINES,
+    TABLE,
     Outcome,
     Run,
     ended,
@@ -34,6 +36,7 @@ from train.compare.runs import (
     record,
     require_distinct,
     require_own,
+    require_own_folder,
     run_of,
 )
 from train.compare.table import chosen, markdown, rows_of, tables
@@ -77,6 +80,7 @@ class Session:
         everything = [*swept.values(), *itertools.chain(*map(self._tested, settings))]
         tested = len(comparison.candidates) * len(comparison.seeds)
         require_distinct(everything)
+        require_own_folder(comparison.folder)
         for run in everything:
             require_own(comparison, run)
         self.console.print(
@@ -184,9 +188,9 @@ class Session:
         everything = [*swept, *itertools.chain(*runs.values())]
         outcomes = {run: found for run in everything if (found := outcome(run)) is not None}
         lines = [json.dumps(record(comparison, run, found)) + "\n" for run, found in outcomes.items()]
-        write_atomic(folder / "results.jsonl", "".join(lines))
+        write_atomic(folder / LINES, "".join(lines))
         text = markdown(comparison, rows_of(comparison, runs), self._trained(runs), self._notes(runs))
-        write_atomic(folder / "table.md", text)
+        write_atomic(folder / TABLE, text)
         for run, found in outcomes.items():
             if found.status == "failed":
                 self.console.print(f"{run.label} failed, see {run.log}: {found.message}", markup=False)

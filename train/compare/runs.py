@@ -17,13 +17,18 @@ from signal import SIGINT, SIGTERM
 from typing import Any, NamedTuple
 
 from train.compare.options import Candidate, Comparison
-from train.engine.config import RunConfig, load_config, require_same
-from train.engine.files import write_atomic
+from train.engine.config import RunConfig
+from train.engine.files import parse_object, read_object, read_text, write_atomic
 from train.engine.results import Evaluation, results_stem
+from train.engine.run_files import require_no_run
 from train.engine.stopping import INTERRUPTED
+from train.engine.stored_config import is_run, load_config, require_same
 
 OUTCOME = "outcome.json"
 """What came out of a run, beside the files of the trainer."""
+
+LINES, TABLE = "results.jsonl", "table.md"
+"""What came out of all runs, in the folder of the comparison."""
 
 
 class Run(NamedTuple):
@@ -98,15 +103,29 @@ def require_distinct(runs: Sequence[Run]) -> None:
             raise ValueError(f"{rule}, got {other.candidate.label!r} and {run.candidate.label!r} for {run.folder}")
 
 
+def require_own_folder(folder: Path) -> None:
+    """Check that a comparison replaces no table or list of results but its own.
+
+    Raises:
+        ValueError: naming a file that no comparison wrote.
+    """
+    lines = folder / LINES
+    if lines.exists():
+        first = read_text(lines).partition("\n")[0]
+        if first and not {"task", "pe", "trained", "seed"} <= parse_object(first, f"the first line of {lines}").keys():
+            raise ValueError(f"{lines} must be written by train.compare, got another file: give another --out")
+    elif (folder / TABLE).exists():
+        raise ValueError(f"out must be a folder without {TABLE}, which train.compare writes, got {folder}")
+
+
 def require_own(comparison: Comparison, run: Run) -> None:
     """Check that a run folder that exists holds this run, with the budget of this comparison.
 
     Raises:
         ValueError: naming the folder, and the setting that differs.
     """
-    if not (run.folder / "config.json").is_file():
-        if run.folder.is_dir() and any(run.folder.glob("[!.]*")):
-            raise ValueError(f"the folder of a run must be empty or hold config.json, got {run.folder} without one")
+    if not is_run(run.folder):
+        require_no_run(run.folder, overwrite=False)
         return
     wanted: RunConfig = comparison.config(run.candidate, run.seed, run.folder, run.validation)
     try:
@@ -125,7 +144,7 @@ def outcome(run: Run) -> Outcome | None:
     if not path.is_file():
         return None
     try:
-        return Outcome(**json.loads(path.read_text(encoding="utf-8")))
+        return Outcome(**read_object(path))
     except (ValueError, TypeError) as wrong:
         raise ValueError(f"{OUTCOME} must be written by train.compare, got {path}: {wrong}") from None
 
@@ -156,12 +175,15 @@ def execute(comparison: Comparison, run: Run, launch: Callable[[list[str], Path]
     found = earlier if earlier and earlier.status == "done" else None
     if found is None:
         options = comparison.command(run.candidate, run.seed, run.folder, run.validation)
-        status, error = launch(["-m", f"train.{comparison.task}", *options, "--resume"], run.log)
+        options += ["--resume"] if is_run(run.folder) else []
+        status, error = launch(["-m", f"train.{comparison.task}", *options], run.log)
         found = Outcome(_status(run, status), error if status else "", spent + time.monotonic() - began)
         _write(run, found)
     for extend in run.extensions if found.status == "done" else ():
         if not evaluated(run, extend, found):
-            status, error = launch(["-m", "train.evaluate", str(run.folder), f"--extend={extend}"], run.log)
+            data = comparison.config(run.candidate, run.seed, run.folder, run.validation).data  # may be in files
+            command = ["-m", "train.evaluate", str(run.folder), f"--extend={extend}", f"--data={data}"]
+            status, error = launch(command, run.log)
             if status and _status(run, status) == "stopped":
                 break
             if status:

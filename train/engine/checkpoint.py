@@ -1,14 +1,13 @@
 """Checkpoints whose integrity is verified: arrays and config, with digests of the arrays.
 
-A checkpoint is one orbax step with two items: `state` (the arrays) and `seal` (the config, a digest of every array, and
-a digest of the seal itself). Orbax alone restores flipped bytes silently; here every restore compares the digests, and
-a damaged checkpoint is reported and skipped for the one before it. The position in the data is not stored, because
-batches depend only on (seed, step).
+A checkpoint is one orbax step with two items: `state` (the arrays) and `seal` (the step, the config, a digest of every
+array, and a digest of the seal itself). Orbax alone restores flipped bytes silently; here every restore compares the
+digests and the step, and a damaged or renamed checkpoint is reported and skipped for the one before it. The position in
+the data is not stored, because batches depend only on (seed, step).
 """
 
-import hashlib
-import json
 import logging
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from orbax.checkpoint.args import Composite, JsonRestore, JsonSave, StandardRest
 
 from train.devices.hosts import agreed, first, lost, of_first
 from train.engine.digest import digests
+from train.engine.files import require_regular, sealed
 from train.engine.literal_path import LiteralPath
 
 FORMAT = 4
@@ -49,6 +49,8 @@ class Checkpoints:
         writing = ocp.CheckpointManagerOptions(max_to_keep=KEPT, cleanup_tmp_directories=True)
         options = ocp.CheckpointManagerOptions(read_only=True, create=False) if reading else writing
         try:
+            for step in written_steps(folder):
+                require_regular(self.folder / f"{step}")  # orbax reads what it finds there
             self.manager = ocp.CheckpointManager(LiteralPath(self.folder), options=options)
         except OSError as refused:
             raise CheckpointError(f"cannot keep checkpoints in {self.folder}: {first_line(refused)}") from None
@@ -63,7 +65,7 @@ class Checkpoints:
         Raises:
             CheckpointError: it, or the previous one, cannot be written; earlier ones are unchanged.
         """
-        seal = sealed({"format": FORMAT, "digests": digests(state), "config": config})
+        seal = sealed({"format": FORMAT, "step": step, "digests": digests(state), "config": config})
         items = Composite(state=StandardSave(state), seal=JsonSave(seal))
         try:
             self.manager.wait_until_finished()
@@ -122,6 +124,8 @@ class Checkpoints:
         seal = self.manager.restore(step, args=Composite(seal=JsonRestore()))["seal"]
         if seal.get("format", 1) > 2 and seal != sealed(seal):  # earlier formats had no digest of the seal
             raise CheckpointError("its seal has changed since it was written")
+        if seal.get("step", step) != step:
+            raise CheckpointError(f"it was written as step {seal['step']}")
         return seal
 
     def _read(self, step: int, state: Any, written: dict[str, str]) -> Any:
@@ -132,6 +136,9 @@ class Checkpoints:
         if changed:
             name = changed[0]
             raise CheckpointError(f"{name} was saved with digest {written.get(name)}, got {found[name]}")
+        taken = int(getattr(restored, "step", step))  # of a training state; seals of earlier versions have no step
+        if taken != step:
+            raise CheckpointError(f"it was written as step {taken}")
         return restored
 
     def _try(self, step: int, read: Callable[..., Any], *arguments: Any) -> Any:
@@ -146,10 +153,17 @@ class Checkpoints:
         return None
 
     def discard_after(self, step: int) -> None:
-        """Delete the checkpoints after `step`, which are damaged, when training resumes from `step`."""
-        for child in self.folder.iterdir() if first() else ():
-            if child.name.isdigit() and int(child.name) > step:
+        """Delete the checkpoints after `step`, which are damaged, when training resumes from `step`.
+
+        What stands in the way of later ones without being a checkpoint, such as a file of that name, is renamed.
+        """
+        for child in sorted(self.folder.iterdir()) if first() else ():
+            if _step_of(child) is None or int(child.name) <= step:
+                continue
+            if child.is_dir() and not child.is_symlink():
                 shutil.rmtree(child)
+            else:
+                child.rename(child.with_name(f"{child.name}.aside"))
         agreed(True)
         self.manager.reload()
 
@@ -158,19 +172,21 @@ class Checkpoints:
         self.manager.close()
 
 
-def sealed(seal: dict[str, Any]) -> dict[str, Any]:
-    """Return a seal with a digest of its other entries added, as in every format from 3 on."""
-    rest = {name: value for name, value in seal.items() if name != "digest"}
-    return {**rest, "digest": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
-
-
 def written_steps(folder: Path) -> list[int]:
     """Return the steps that have a checkpoint in a run folder, newest first.
 
     Orbax renames a folder to the number of its step once it is complete.
     """
-    written = [child for child in (folder / "checkpoints").glob("[0-9]*") if child.name.isdigit()]
-    return sorted((int(child.name) for child in written if any(child.iterdir())), reverse=True)
+    try:
+        written = [child for child in (folder / "checkpoints").iterdir() if _step_of(child) is not None]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((int(child.name) for child in written if child.is_dir() and any(child.iterdir())), reverse=True)
+
+
+def _step_of(path: Path) -> int | None:
+    """Return the step that a name in the folder of checkpoints stands for, as Orbax writes it."""
+    return int(path.name) if re.fullmatch(r"0|[1-9][0-9]{0,17}", path.name) else None
 
 
 def first_line(error: Exception) -> str:

@@ -1,11 +1,10 @@
-"""The settings of a run: fields of every program, read from a command line or config.json, checked and stored."""
+"""The settings of a run: fields of every program, and their rules."""
 
 import dataclasses
-import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -13,9 +12,7 @@ from pejax.models.execution import REMAT
 from pejax.models.periods import encoding_specs
 from train.devices.hosts import parse_hosts
 from train.devices.mesh import parse_mesh
-from train.engine.files import write_atomic
 from train.engine.metrics import parse_profile
-from train.engine.parser import Parser
 
 RUN_FIELDS = (
     "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "spike", "profile", "eval_limit",
@@ -93,6 +90,12 @@ class RunConfig:
         raise NotImplementedError
 
     @property
+    def default_name(self) -> str:
+        """The name of the run folder where `out` is empty; what a file name should not have is replaced."""
+        extent = "-" + self.trained.replace(" ", "") if self.init else ""
+        return f"{self.pe}-{self.data.replace('/', '_')}-{self.seed}{extent}"
+
+    @property
     def tokens(self) -> int:
         """The tokens of a training example; where that is unknown, a lower bound."""
         return 1
@@ -159,139 +162,9 @@ def require_choice(config: RunConfig, name: str, *choices: str) -> None:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(config, name)!r}")
 
 
-def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
-    """Read the command line: options override the preset, the run `--init`, or the run that is resumed.
-
-    Args:
-        kind: the config of the program.
-        argv: the options; those of the process when None.
-
-    Raises:
-        SystemExit: status 2, after a one-line message that names the option and the rule.
-        ValueError: an option whose value breaks a rule.
-    """
-    first = _parse(argv, kind())
-    require_choice(first, "preset", *kind.presets)
-    base = dataclasses.replace(kind(), preset=first.preset, **kind.presets[first.preset])
-    if first.init:
-        before = load_config(kind, Path(first.init))
-        base = dataclasses.replace(
-            base, **{name: getattr(before, name) for name in (*kind.model_fields, *kind.inherited)}
-        )
-    config = _parse(argv, base)
-    if config.resume and (run_folder(config) / "config.json").is_file():
-        kept = {name: getattr(config, name) for name in ("out", "resume", "overwrite", "stop_at", "hosts")}
-        stored = dataclasses.replace(load_config(kind, run_folder(config)), **kept)
-        config = _parse(argv, stored)
-    return config.validated()
-
-
-def _parse(argv: Sequence[str] | None, default: Kind) -> Kind:
-    parser = Parser(prog=f"python -m train.{default.program}")
-    parser.add_arguments(type(default), dest="config", default=default)
-    return parser.parse_args(argv).config
-
-
 def run_folder(config: RunConfig) -> Path:
     """Return the folder of the run's files."""
-    if config.out:
-        return Path(config.out)
-    extent = "-" + config.trained.replace(" ", "") if config.init else ""
-    name = f"{config.pe}-{config.data.replace('/', '_')}-{config.seed}{extent}"
-    return Path("runs") / re.sub(r"[^\w.=,-]+", "_", name)
-
-
-def save_config(config: RunConfig, folder: Path) -> None:
-    """Write the config and the name of its program into the run folder as JSON."""
-    stored = {"program": config.program, **dataclasses.asdict(config)}
-    write_atomic(folder / "config.json", json.dumps(stored, indent=2) + "\n")
-
-
-def load_config(kind: type[Kind], folder: Path) -> Kind:
-    """Read the config of a run folder.
-
-    Raises:
-        ValueError: the folder has no config, or one of another program or version.
-    """
-    stored = _stored(folder)
-    if stored["program"] != kind.program:
-        raise ValueError(f"{folder} must hold a run of train.{kind.program}, got one of train.{stored['program']}")
-    del stored["program"]
-    try:
-        return from_dict(kind, stored)
-    except ValueError as wrong:
-        raise ValueError(f"{folder / 'config.json'}: {wrong}") from None
-
-
-def program_of(folder: Path) -> str:
-    """Return the name of the program that made a run folder.
-
-    Raises:
-        ValueError: the folder has no config.
-    """
-    return _stored(folder)["program"]
-
-
-def _stored(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ValueError(f"a run folder holds config.json, got {folder} without one")
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as broken:  # no JSON, or no UTF-8
-        raise ValueError(f"config.json must be JSON, got {path}: {broken}") from None
-    if not isinstance(stored, dict):
-        raise ValueError(f"config.json must hold an object, got {path} with a {type(stored).__name__}")
-    return {"program": "vit", **stored}  # the first runs, all of train.vit, did not store it
-
-
-def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
-    """Return the config with the values that were stored as JSON, whose lists are tuples.
-
-    Raises:
-        ValueError: fields that this program does not have, missing ones, or a value of the wrong type.
-    """
-    defaults = dataclasses.asdict(kind())
-    stored = {**{name: defaults[name] for name in kind.later}, **stored}
-    if set(stored) != set(defaults):
-        odd = sorted(set(stored) ^ set(defaults))[0]
-        raise ValueError(f"a stored config must have exactly this program's fields, got a difference in {odd!r}")
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
-    for name, default in defaults.items():
-        value, number = values[name], isinstance(default, float) and type(values[name]) is int
-        alike = type(value) is type(default) and (default != () or all(type(one) is int for one in value))
-        if not alike and not number:
-            raise ValueError(f"{name} must be of type {type(default).__name__}, got {value!r}")
-    return kind(**values)
-
-
-def require_same(stored: Kind, config: Kind, also: Sequence[str] = ()) -> None:
-    """Check that a checkpoint was made with this config.
-
-    Args:
-        stored: the config in the checkpoint.
-        config: of this run.
-        also: run fields that must be equal too.
-
-    Raises:
-        ValueError: naming the first field that differs and both its values.
-    """
-    for field in dataclasses.fields(config):
-        was, now = getattr(stored, field.name), getattr(config, field.name)
-        if (field.name in also or field.name not in config.run_fields) and was != now:
-            raise ValueError(f"the checkpoint was made with {field.name}={was!r}, this run has {field.name}={now!r}")
-
-
-def require_fitting(before: Kind, config: Kind) -> None:
-    """Check that the model of the run `init` has the shape of this run's model.
-
-    Raises:
-        ValueError: naming the first field that differs and both its values.
-    """
-    for name in config.model_fields:
-        was, now = getattr(before, name), getattr(config, name)
-        if was != now:
-            raise ValueError(f"the model of {config.init} has {name}={was!r}, this run has {name}={now!r}")
+    return Path(config.out) if config.out else Path("runs") / re.sub(r"[^\w.=,-]+", "_", config.default_name)
 
 
 def command(config: RunConfig) -> str:

@@ -10,10 +10,13 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from train.engine.files import write_atomic
+from train.engine.files import read_object, write_atomic
 
 FILE = "environment.json"
 """Its name in a run folder."""
+
+LARGEST = 2**16
+"""Most bytes of it."""
 
 PACKAGES = ("pejax", "jax", "jaxlib", "flax", "optax")
 
@@ -67,15 +70,16 @@ def read(folder: Path) -> dict[str, Any]:
         ValueError: the file is damaged.
     """
     path = folder / FILE
-    if not path.is_file():
-        return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_object(path, LARGEST)
         kinds = {"versions": dict, "devices": str, "parameters": int, "flops": int, "peak_bytes": int, "peak_of": str}
-        odd = [name for name, kind in kinds.items() if not isinstance(found.get(name, kind()), kind)]
-        odd += [name for name, number in found["versions"].items() if not isinstance(number, str)]
+        odd = [name for name, kind in kinds.items() if type(found.get(name, kind())) is not kind]
+        odd = odd or [name for name, number in found["versions"].items() if not isinstance(number, str)]
+        odd = odd or [name for name in ("parameters", "flops", "peak_bytes") if found.get(name, 0) < 0]
         if odd:
-            raise ValueError(f"{odd[0]} is of another type")
-    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+            raise ValueError(f"{odd[0]} is of another type, or negative")
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError) as wrong:
         raise ValueError(f"{FILE} must be written by a trainer, got {path}: {wrong}") from None
     return found

@@ -22,8 +22,10 @@ import numpy as np
 
 from train.devices.hosts import first
 from train.engine.checkpoint import Checkpoints
-from train.engine.config import RunConfig, command, save_config
+from train.engine.config import RunConfig, command
 from train.engine.loop import TrainState
+from train.engine.outside import missing_options
+from train.engine.stored_config import save_config
 from train.engine.task import Task
 
 
@@ -56,7 +58,7 @@ def keep(state: TrainState, config: RunConfig, task: Task, record: dict[str, Any
     checkpoints.close()
     fresh = f"python -m train.{config.program} --init={shlex.quote(str(folder))} with a lower --lr and another --out"
     onward = f"{command(config)} --spike=0" if is_spike(state, config) else fresh
-    again = f"python -m train.replay {shlex.quote(str(folder))}"
+    again = " ".join(filter(None, ("python -m train.replay", shlex.quote(str(folder)), missing_options(config, ()))))
     return f"{cause(state, config)} at step {step}, which was saved (replay it: {again}); go on with: {onward}"
 
 

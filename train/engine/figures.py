@@ -1,10 +1,12 @@
 """Figures of the evaluations of many runs: one curve per run, its 95 % interval as a band."""
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,6 +17,9 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 
 STYLES = (("-", "o"), ("--", "s"), (":", "^"))
 """Line and marker; they change once all colors are used."""
+
+verbatim = matplotlib.rc_context({"text.parse_math": False})
+"""Decorates functions that draw: texts are drawn as they are, because names of data may have dollar signs."""
 
 
 class Curve(NamedTuple):
@@ -59,6 +64,7 @@ def plot(axes: Axes, runs: Sequence[Evaluation], curves: Sequence[Curve], traine
     axes.grid(alpha=0.3, which="both")
 
 
+@verbatim
 def draw_curves(
     runs: Sequence[Evaluation], curves: Sequence[Curve], path: Path, *, trained: str, log: bool = False, **texts: str
 ) -> None:
@@ -89,6 +95,7 @@ def draw_curves(
     write_figure(figure, path, runs[0].note)
 
 
+@verbatim
 def draw_panels(
     runs: Sequence[Evaluation],
     panels: Mapping[str, Sequence[Curve]],
@@ -124,5 +131,15 @@ def draw_panels(
 
 def write_figure(figure: Figure, path: Path, note: str) -> None:
     """Write a figure with a note below it."""
-    figure.text(0.01, -0.01, note, fontsize=8, va="top")
-    figure.savefig(path, dpi=150, bbox_inches="tight")
+    figure.text(0.01, -0.01, note, fontsize=8, va="top", parse_math=False)
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure beside its place, then move it there: what is there may be a link to a file elsewhere."""
+    beside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        figure.savefig(beside, dpi=150, bbox_inches="tight")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,11 +1,13 @@
 """The files of a run folder: safe reads, atomic writes, and a lock so that only one run at a time writes to it."""
 
 import fcntl
+import hashlib
 import json
 import os
 import socket
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +34,29 @@ def read_text(path: Path, most: int = LARGEST) -> str:
         raise ValueError(f"{path} must be a regular file, got {NOT_FILES.get(kind, 'a device')}")
     opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(opened, "rb") as file:
-        content = file.read(most + 1)
+        content = file.read(min(most, os.fstat(opened).st_size) + 1)  # `read` reserves what it is asked for
     if len(content) > most:
         raise ValueError(f"{path} must have at most {most:,} bytes, got {os.stat(path).st_size:,}")
     try:
         return content.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as wrong:
         raise ValueError(f"{path} must be UTF-8, got another byte at {wrong.start}") from None
+
+
+def require_regular(folder: Path) -> None:
+    """Check that a folder is no link, and holds regular files and folders alone, at any depth.
+
+    Raises:
+        ValueError: naming what else is there: a link may lead anywhere, and a pipe is never read to its end.
+    """
+    for place, below, files in [(folder.parent, (), (folder.name,)), *os.walk(folder)]:
+        for path in (Path(place) / name for name in (*below, *files)):
+            try:
+                kind = stat.S_IFMT(os.lstat(path).st_mode)
+            except FileNotFoundError:  # a run that goes on has deleted it
+                continue
+            if kind not in (stat.S_IFREG, stat.S_IFDIR):
+                raise ValueError(f"{path} must be a regular file, got {NOT_FILES.get(kind, 'a device')}")
 
 
 def parse_object(text: str, what: str) -> dict[str, Any]:
@@ -86,6 +104,12 @@ def read_object(path: Path, most: int = LARGEST) -> dict[str, Any]:
     return parse_object(read_text(path, most), f"{path}")
 
 
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a JSON file with a digest of its other entries added, by which a change is noticed."""
+    rest = {name: value for name, value in content.items() if name != "digest"}
+    return {**rest, "digest": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
+
+
 def write_atomic(path: Path, text: str) -> None:
     """Write a text file; if the disk is full or the process is killed, the old file remains.
 
@@ -104,18 +128,23 @@ def lock_folder(folder: Path) -> None:
     """Lock a run folder for this process until the process ends.
 
     Raises:
-        ValueError: another process has locked it, or checkpoints in it could not be read again.
+        ValueError: another process has locked it, its lock file is somebody else's, or its path has a backslash or
+            bytes that are no text, and checkpoints in it could not be read again.
     """
-    path = str(folder.absolute())
-    if "\\" in path or any("\ud800" <= letter <= "\udfff" for letter in path):
+    text = str(folder.absolute())
+    if "\\" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
         encoding = sys.getfilesystemencoding()
         raise ValueError(f"out must be a path in this locale's encoding, {encoding}, without a backslash, got {folder}")
     folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)  # stays open: closing it releases the lock
+    path, holder = folder / ".lock", ""
+    if os.path.lexists(path):
+        holder = read_text(path, most=200)
+        if holder and not holder.startswith("process "):
+            raise ValueError(f"{path} must be the lock of a run, got a file of somebody else: give another --out")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)  # stays open: closing it releases the lock
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        holder = os.read(lock, 200).decode()
         os.close(lock)
         raise ValueError(
             f"only one run at a time may write to {folder}, got a second one while {holder or 'another'} is running: "

@@ -1,14 +1,19 @@
-"""An argument parser with one-line error messages, and lists of specs."""
+"""Command lines: a parser with one-line error messages, the config of a run, and lists of specs."""
 
 import argparse
+import dataclasses
 import difflib
 import re
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import simple_parsing
 
 from pejax._text import printable
+from train.engine.config import require_choice, run_folder
+from train.engine.stored_config import FILE, Kind, load_config
 
 
 class Parser(simple_parsing.ArgumentParser):
@@ -35,6 +40,41 @@ class Parser(simple_parsing.ArgumentParser):
             message = f"unknown option {unknown[1]}; " + (f"did you mean {near[0]}?" if near else "see --help")
         sys.stderr.write(f"error: {printable(message)}\n")
         raise SystemExit(2)
+
+
+def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
+    """Read the command line: options override the preset, the run `--init`, or the run that is resumed.
+
+    Args:
+        kind: the config of the program.
+        argv: the options; those of the process when None.
+
+    Raises:
+        SystemExit: status 2, after a one-line message that names the option and the rule.
+        ValueError: an option whose value breaks a rule.
+    """
+    first = _parse(argv, kind())
+    require_choice(first, "preset", *kind.presets)
+    base = dataclasses.replace(kind(), preset=first.preset, **kind.presets[first.preset])
+    if first.init:
+        before = load_config(kind, Path(first.init))
+        base = dataclasses.replace(
+            base, **{name: getattr(before, name) for name in (*kind.model_fields, *kind.inherited)}
+        )
+    config = _parse(argv, base)
+    if config.resume:
+        kept = {name: getattr(config, name) for name in ("out", "resume", "overwrite", "stop_at", "hosts")}
+        if (run_folder(config) / FILE).exists():
+            config = _parse(argv, dataclasses.replace(load_config(kind, run_folder(config)), **kept))
+        elif first == dataclasses.replace(kind(), **kept):  # nothing says what to train: a mistyped folder
+            raise ValueError(f"resume needs a run, got none in {run_folder(config)}: leave it out to begin one")
+    return config.validated()
+
+
+def _parse(argv: Sequence[str] | None, default: Kind) -> Kind:
+    parser = Parser(prog=f"python -m train.{default.program}")
+    parser.add_arguments(type(default), dest="config", default=default)
+    return parser.parse_args(argv).config
 
 
 def terms(text: str, name: str) -> tuple[str, ...]:

@@ -15,10 +15,9 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from tensorboardX import SummaryWriter
 
 from train.devices.hosts import first
-from train.engine.files import write_atomic
+from train.engine.files import parse_object, read_text, write_atomic
 
 
 class Unit(NamedTuple):
@@ -30,6 +29,9 @@ class Unit(NamedTuple):
 
 IMAGES = Unit("images", "img")
 TOKENS = Unit("tokens", "tok")
+
+LARGEST = 2**30
+"""Most bytes of a metrics file."""
 
 EVERY_SECONDS = 15.0
 """Seconds between lines of progress if the output is not a terminal."""
@@ -52,6 +54,8 @@ class Report:
     ) -> None:
         self.path, self.board = folder / "metrics.jsonl", None
         if first():
+            from tensorboardX import SummaryWriter  # a model alone does not need it
+
             write_atomic(self.path, "".join(f"{line}\n" for line in lines_until(self.path, step)))
             # An unbounded queue: with a bound, writing would wait forever for a thread that a full disk has ended.
             self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, max_queue=0)
@@ -158,9 +162,16 @@ class Evaluating:
             self.printed = now
 
 
-def complete_lines(path: Path) -> list[str]:
-    """Return the complete lines of a metrics file; none if there is no file."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+def complete_lines(path: Path, most: int = LARGEST) -> list[str]:
+    """Return the complete lines of a metrics file of at most `most` bytes; none if there is no file.
+
+    Raises:
+        ValueError: it is no file of text, or a larger one.
+    """
+    try:
+        lines = read_text(path, most).splitlines()
+    except FileNotFoundError:
+        return []
     return [line for line in lines if line.startswith("{") and line.endswith("}")]
 
 
@@ -175,18 +186,17 @@ def lines_until(path: Path, step: int) -> list[str]:
     ]
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the content of the complete lines of a metrics file.
+def read_metrics(path: Path, most: int = LARGEST) -> list[dict[str, Any]]:
+    """Return the content of the complete lines of a metrics file of at most `most` bytes.
 
     Raises:
         ValueError: a line is not one that a run writes.
     """
     found = []
-    for line in complete_lines(path):
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            found.append({})
-        if not all(isinstance(value, int | float) for value in found[-1].values()) or "step" not in found[-1]:
-            raise ValueError(f"a line of {path} must be JSON with a step and numbers, got {line[:40]!r}")
+    for line in complete_lines(path, most):
+        values = parse_object(line, f"a line of {path}")
+        kinds = {type(value) for value in values.values()}
+        if not kinds <= {int, float} or type(values.get("step")) is not int or values["step"] < 0:
+            raise ValueError(f"a line of {path} must have a step and numbers, got other values")
+        found.append(values)
     return found

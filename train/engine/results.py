@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from train.engine.files import write_atomic
+from train.engine.files import read_object, sealed, write_atomic
+from train.engine.stored_config import digest_of
 
 Z95 = 1.959963984540054
 """Two-sided 95 % quantile of the standard normal."""
@@ -19,9 +20,14 @@ def wilson(correct: int, count: int) -> tuple[float, float]:
 
     `(p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)` with p = correct/count, n = count.
 
+    Raises:
+        ValueError: more correct ones than there are.
+
     Reference:
         Wilson 1927, "Probable inference, the law of succession, and statistical inference", JASA 22(158).
     """
+    if not 0 <= correct <= count:
+        raise ValueError(f"correct must be from 0 to count={count}, got {correct}")
     p, z2 = correct / count, Z95**2 / count
     half = Z95 * (p * (1 - p) / count + z2 / (4 * count)) ** 0.5
     low, high = (p + z2 / 2 - half) / (1 + z2), (p + z2 / 2 + half) / (1 + z2)
@@ -61,6 +67,8 @@ class Evaluation:
         extend: the context extension in this evaluation, or `none`.
         note: what a reader of the table must know about the data.
         rows: one per size or length.
+        steps: number of the last step of training; 0 = unknown.
+        run: digest of the settings of the run (`train.engine.stored_config`); empty = unknown.
     """
 
     name: str
@@ -70,25 +78,33 @@ class Evaluation:
     extend: str
     note: str
     rows: tuple[Any, ...]
+    steps: int = 0
+    run: str = ""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether training went on after this step."""
+        return self.step < self.steps
 
     @property
     def label(self) -> str:
-        """The encoding and its extension."""
+        """The encoding, its extension, and the step if training went on after it."""
         how = self.extend if len(self.extend) <= SHORT else re.sub(r"\(.*\)", "(...)", self.extend)
-        return self.name if self.extend == "none" else f"{self.name} + {how}"
+        label = self.name if self.extend == "none" else f"{self.name} + {how}"
+        return f"{label}, step {self.step} of {self.steps}" if self.unfinished else label
 
     @property
     def stem(self) -> str:
         """Name of its files, without suffix."""
-        return results_stem(self.extend)
+        return results_stem(self.extend) + (f"-step{self.step}" if self.unfinished else "")
 
 
 Kind = TypeVar("Kind", bound=Evaluation)
 
 
 def store(found: Evaluation, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the JSON file of an evaluation into its run folder, with the given rows."""
-    stored = {**dataclasses.asdict(found), "rows": rows}
+    """Write the JSON file of an evaluation into its run folder, with the given rows and a digest of all of it."""
+    stored = sealed({**dataclasses.asdict(found), "rows": rows})
     write_atomic(folder / f"{found.stem}.json", json.dumps(stored, indent=2) + "\n")
 
 
@@ -102,20 +118,26 @@ def load(kind: type[Kind], row: Any, path: Path, nested: Callable[..., Any] = di
         nested: the class of values that are stored as JSON objects.
 
     Raises:
-        ValueError: the file is missing or holds something else.
+        ValueError: the file is missing, holds something else, was changed, or belongs to another run than the
+            config.json beside it.
     """
 
     def read(value: Any) -> Any:
         return nested(**value) if isinstance(value, dict) else value
 
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = read_object(path)
+        if "digest" in stored and sealed(stored) != stored:
+            raise ValueError("it has changed since it was written")
+        stored.pop("digest", None)
         rows = [{name: read(one[name]) for name in row._fields if name in one} for one in stored["rows"]]
         found = kind(**{**stored, "rows": tuple(row(**values) for values in rows)})
         if not found.rows:
             raise ValueError("rows must be at least one, got none")
         for one in (found, *found.rows):
             _require_types(one)
+        if found.run and digest_of(path.parent) not in ("", found.run):
+            raise ValueError("it belongs to another run than the config.json beside it")
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as wrong:
         raise ValueError(f"results must come from an evaluation, got {path}: {wrong}") from None
     return found
@@ -151,7 +173,8 @@ def _require_types(record: Any) -> None:
     """
     for name, hint in get_type_hints(type(record)).items():
         value = getattr(record, name)
-        if name != "rows" and not isinstance(value, int | float if hint is float else hint):
+        wanted = int | float if hint is float else hint
+        if name != "rows" and (not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool)):
             raise ValueError(f"{name} must be {getattr(hint, '__name__', hint)}, got {value!r}")
         if name != "rows" and isinstance(value, tuple):
             _require_types(value)

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,23 +21,24 @@ from train.devices.memory import FLOAT, require_room
 from train.devices.mesh import make_mesh, own_rows, paced, put_batch, replicated, require_divisible, training_execution
 from train.engine import environment, failed_step
 from train.engine.checkpoint import CheckpointError, Checkpoints, written_steps
-from train.engine.config import (
-    RunConfig,
-    command,
-    from_dict,
-    load_config,
-    parse,
-    require_fitting,
-    require_same,
-    run_folder,
-    save_config,
-)
+from train.engine.config import RunConfig, command, run_folder
 from train.engine.files import lock_folder
 from train.engine.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
 from train.engine.metrics import parse_profile
 from train.engine.optimizers import make_optimizer
+from train.engine.parser import parse
 from train.engine.progress import read_metrics
+from train.engine.run_files import delete_run, require_no_run
 from train.engine.stopping import INTERRUPTED, friendly, stoppable
+from train.engine.stored_config import (
+    FILE,
+    digest_of,
+    from_dict,
+    load_config,
+    require_fitting,
+    require_same,
+    save_config,
+)
 from train.engine.task import EvaluationResult, Program, Split, Task, mesh_memory, recipe, require_trainable
 from train.engine.terminal import user_console
 
@@ -78,7 +78,7 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
 def onward(config: RunConfig) -> str:
     """Return which step of a run is saved, and the command that resumes it."""
     steps = written_steps(run_folder(config))
-    if not (run_folder(config) / "config.json").is_file():
+    if not (run_folder(config) / FILE).is_file():
         return "nothing is saved yet: run the same command again"
     saved = f"step {steps[0]} is saved" if steps else "no step is saved yet"
     return f"{saved}; go on with: {command(config)}"
@@ -105,6 +105,7 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     if config.init and run_folder(config).resolve() == Path(config.init).resolve():
         raise ValueError(f"out must be another folder than init, got {config.init} for both")
     begin = partial(start, task, config, shardings.params, mesh, console)
+    task.batches(0, own_rows(mesh, config.batch))  # data that are too short are refused before anything is written
     params = None if config.resume else begin()  # before an older run is overwritten
     folder = make_folder(config)
     checkpoints = Checkpoints(folder, console.print)
@@ -164,39 +165,32 @@ def train(session: Session, console: Console) -> int:
         console.print(f"stopped at step {at} of {task.steps}, saved; go on with: {command(config)}")
         return INTERRUPTED if signal == SIGINT else 0
     params = state.params if state.average is None else state.average
-    publish(task.evaluate(params, step=at, mesh=session.mesh, console=console), session.folder, console)
+    found = task.evaluate(params, step=at, mesh=session.mesh, console=console)
+    publish(found, task.steps, session.folder, console)
+    if task.export is not None:
+        task.export(params, console)
     return 0
 
 
 def make_folder(config: RunConfig) -> Path:
-    """Make and lock the run folder, without overwriting another run.
+    """Make and lock the run folder, and delete the run in it if that is to be overwritten.
 
     The first process does this for all.
 
     Raises:
-        ValueError: another run is writing to it, or it has a run and neither --resume nor --overwrite was given.
+        ValueError: another run is writing to it, it has a run and neither --resume nor --overwrite was given, or it has
+            files of somebody else under the names of a run's.
     """
     folder = run_folder(config)
     if first():
+        if not config.resume:
+            require_no_run(folder, config.overwrite)
         lock_folder(folder)
-    held = not agreed(not (folder / "config.json").exists())
-    if held and not config.resume:
-        if not config.overwrite:
-            raise ValueError(f"{folder} already has a run: give --resume, --overwrite or another --out")
-        if first():
-            empty(folder)
-        agreed(True)
+        if not config.resume and require_no_run(folder, config.overwrite):
+            delete_run(folder)
+    agreed(True)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def empty(folder: Path) -> None:
-    """Delete the files of a run, except for the lock file."""
-    for child in folder.iterdir():
-        if child.is_dir() and not child.is_symlink():
-            shutil.rmtree(child)
-        elif child.name != ".lock":
-            child.unlink()
 
 
 def start(task: Task, config: RunConfig, shardings: Any, mesh: Mesh, console: Console) -> Any:
@@ -272,8 +266,16 @@ def restore_params(
     return step, state.params if state.average is None else state.average
 
 
-def publish(found: EvaluationResult, folder: Path, console: Console) -> None:
-    """Print the table, and write the JSON file and the figure into the run folder."""
+def publish(found: EvaluationResult, steps: int, folder: Path, console: Console) -> None:
+    """Print the table, and write the JSON file and the figure into the run folder.
+
+    Args:
+        found: the results.
+        steps: number of the last step of training; results of an earlier one are written beside those of the last.
+        folder: of the run.
+        console: of the user.
+    """
+    found = dataclasses.replace(found, steps=steps, run=digest_of(folder))
     if first():
         found.save(folder)
     console.print(found.table())

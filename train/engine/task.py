@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-import grain
 import jax
 import optax
 from flax import nnx
@@ -23,6 +22,9 @@ from train.engine.config import RunConfig
 from train.engine.loop import Metrics
 from train.engine.progress import Unit
 from train.engine.update import Recipe
+
+if TYPE_CHECKING:
+    import grain
 
 Model = TypeVar("Model", bound=nnx.Module)
 
@@ -61,11 +63,13 @@ class Split(Generic[Model]):
 
 
 class EvaluationResult(Protocol):
-    """The result of an evaluation."""
+    """The result of an evaluation: a dataclass with the fields `steps` and `run` of `results.Evaluation`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def stem(self) -> str:
-        """Name of its files in the run folder, without suffix: `results` or `results-EXTEND`."""
+        """Name of its files in the run folder, without suffix: `results`, `results-EXTEND`, `results-step90`."""
         ...
 
     def table(self) -> Table:
@@ -103,6 +107,7 @@ class Task(NamedTuple):
         head_entropies: `(params, size or length) -> entropies (L, H)` of attention on a few test examples, indexed as
             in `EntropyExecution`; raises ValueError if the encoding refuses the size. None = not measured.
         frozen: arrays on the devices that `loss` takes as `frozen=` and training does not change. None = none.
+        export: `(params, console)` writes the trained model for others into the run folder. None = it does not.
     """
 
     split: Split
@@ -113,7 +118,7 @@ class Task(NamedTuple):
     steps: int
     per_epoch: int
     warmup: int
-    batches: Callable[[int, range], grain.DatasetIterator]
+    batches: "Callable[[int, range], grain.DatasetIterator]"
     loss: Callable[..., tuple[Array, Metrics]]
     kv_heads: int
     length: int
@@ -126,6 +131,7 @@ class Task(NamedTuple):
     flops: int = 0
     head_entropies: Callable[[Any, int], list[list[Array]]] | None = None
     frozen: Any = None
+    export: Callable[[Any, Console], None] | None = None
 
 
 class Evaluate(Protocol):

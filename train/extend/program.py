@@ -30,7 +30,9 @@ from train.devices.mesh import make_mesh
 from train.engine import session
 from train.engine.files import lock_folder, write_atomic
 from train.engine.progress import Evaluating
+from train.engine.run_files import MODEL
 from train.engine.stopping import friendly, stoppable
+from train.engine.stored_config import is_run
 from train.engine.task import refusal
 from train.engine.terminal import user_console
 from train.extend.options import ExtendOptions, read_options
@@ -143,16 +145,16 @@ def tune(plan: Plan, extend: str) -> None:
         SystemExit: fine-tuning was refused, or stopped.
     """
     options, folder = plan.options, tuned_folder(plan, extend)
-    if (folder / "results.json").is_file():
+    if (folder / "results.json").is_file() and (folder / MODEL).is_dir():
         return
     arguments = [
         f"--model={options.model}", f"--extend={extend}", f"--method={options.method}", f"--steps={options.steps}",
         f"--length={options.length or plan.lengths[-1]}", f"--lr={options.lr}", f"--data={options.data}",
-        f"--dtype={options.dtype}", f"--out={folder}", "--resume", "--eval_limit=1", "--eval_lengths",
-        str(plan.lengths[0]),
+        f"--dtype={options.dtype}", f"--out={folder}", *(["--resume"] if is_run(folder) else []), "--eval_limit=1",
+        "--eval_lengths", str(plan.lengths[0]),
     ]  # fmt: skip
     status = session.main(TUNE, arguments)
-    if status or not (folder / "results.json").is_file():
+    if status or not (folder / MODEL).is_dir():
         raise SystemExit(status)
 
 
@@ -177,7 +179,7 @@ def measure_all(plan: Plan, lines: list[Measured], console: Console) -> list[Mea
                 continue
             tuned = name.endswith(SUFFIX)
             extend = name.removesuffix(SUFFIX)
-            model = str(tuned_folder(plan, extend) / "model") if tuned else plan.options.model
+            model = str(tuned_folder(plan, extend) / MODEL) if tuned else plan.options.model
             try:
                 subject = Loaded(model, extend, plan.options.dtype, mesh)
             except ValueError as refused:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
 from rich.table import Table
 
-from train.engine.figures import COLORS, STYLES, write_figure
-from train.engine.files import write_atomic
+from train.engine.figures import COLORS, STYLES, verbatim, write_figure
+from train.engine.files import read_object, write_atomic
 
 LINES, SETTINGS = "lines.jsonl", "settings.json"
 
@@ -80,7 +80,7 @@ def open_folder(folder: Path, settings: dict[str, Any]) -> list[Measured]:
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / SETTINGS
     if place.is_file():
-        stored = json.loads(place.read_text(encoding="utf-8"))
+        stored = read_object(place)
         for key, value in settings.items():
             if stored.get(key) != value:
                 raise ValueError(
@@ -155,6 +155,7 @@ def markdown(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], le
     return "\n".join([f"# {title}", "", f"{caption(passkey)}.", "", *lines, *([""] if notes else []), *notes, ""])
 
 
+@verbatim
 def draw(rows: Sequence[Sequence[Measured | None]], trained: int, path: Path, title: str, note: str) -> None:
     """Write the figure: perplexity against length, and loss by position at the longest length."""
     figure = Figure(figsize=(11.0, 4.5), layout="constrained")

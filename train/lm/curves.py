@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from train.engine.figures import COLORS, STYLES
+from train.engine.figures import COLORS, STYLES, save_figure, verbatim
 from train.engine.progress import read_metrics
 from train.engine.results import Evaluation
 
@@ -14,6 +14,7 @@ PANELS = (("loss_0_to_L", "positions 0 to {0}"), ("loss_L_to_2L", "positions {0}
 """The name of each probed loss in the metrics, and the title of its panel."""
 
 
+@verbatim
 def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Path) -> None:
     """Draw the probed losses of training text against the step, for runs with probes.
 
@@ -41,7 +42,7 @@ def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Pat
         axes.grid(alpha=0.3)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
     figure.suptitle(f"{runs[0].data}: training text, trained at {trained} tokens")
-    figure.savefig(path, dpi=150, bbox_inches="tight")
+    save_figure(figure, path)
 
 
 def read_probes(folder: Path) -> list[dict[str, Any]]:

@@ -33,10 +33,12 @@ from pejax._ops.rotary import rope_apply
 from pejax.models import Decoder
 from train.data.text.loading import Corpus, evaluation_windows, load_text
 from train.devices.mesh import make_mesh
-from train.engine.config import load_config
+from train.engine.files import write_atomic
+from train.engine.outside import require_named
 from train.engine.parser import Parser
 from train.engine.session import restore_params
 from train.engine.stopping import friendly, stoppable
+from train.engine.stored_config import load_config
 from train.engine.task import Split
 from train.engine.terminal import user_console
 from train.lm.config import Config
@@ -55,6 +57,7 @@ class SearchOptions:
     children: int = 16  # new candidates per generation: half mutations, half crossovers
     chunk: int = 4  # candidates that are evaluated at once
     seed: int = 0  # random seed of the search
+    data: str = ""  # data of the run, needed where it is in files
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,9 +75,11 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
     """Search, print the best factors, and write them as an `--extend` into the run folder.
 
     Raises:
-        ValueError: a run with another encoding, a length not beyond the trained one, or too little held-out text.
+        ValueError: a run with another encoding, a length not beyond the trained one, too little held-out text, or files
+            that the run names and the options do not.
     """
     config = load_config(Config, folder)
+    require_named(config, folder, options.data)
     length = options.length or 8 * config.length
     name, rope_options = parse_spec(config.pe)
     if name != "rope":
@@ -119,7 +124,7 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
         )
     numbers = ", ".join(f"{value:.4f}" for value in np.asarray(found.factors))
     path = folder / f"longrope-{length}.txt"
-    path.write_text(f"longrope(factor={length / config.length}, long_factors=({numbers},))\n", encoding="utf-8")
+    write_atomic(path, f"longrope(factor={length / config.length}, long_factors=({numbers},))\n")
     console.print(f"factors {numbers}")
     console.print(f'wrote {path}; try: python -m train.evaluate {folder} --extend="$(cat {path})"')
 

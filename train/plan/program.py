@@ -22,8 +22,7 @@ from jax.stages import Compiled
 from rich.console import Console
 
 from train.devices.mesh import require_divisible
-from train.engine.config import parse
-from train.engine.parser import Parser
+from train.engine.parser import Parser, parse
 from train.engine.stopping import friendly, stoppable
 from train.engine.terminal import user_console
 from train.lm import config as lm_config

@@ -24,6 +24,9 @@ CHARACTER = 7.2
 ROW, LANE = 46.0, 15.0
 """Height of a row of strips, and of a lane in it, pixels."""
 
+EQUAL = 1e-9
+"""Relative difference of numbers up to which they count as one: a scale between them would have no width."""
+
 
 class Frame(NamedTuple):
     """The size of an image and the edges of the plotting area, pixels."""
@@ -130,11 +133,12 @@ def _ends(plot: Plot, values: Sequence[float]) -> Iterable[float]:
 def _scale(axis: Axis, values: Sequence[float], start: float, end: float, room: bool) -> Scale:
     low, high = min(values), max(values)
     log = bool(axis.log) and low > 0
+    apart = high - low > EQUAL * max(abs(low), abs(high))
     if log:
-        pad = (high / low) ** 0.04 if high > low else 1.5
+        pad = (high / low) ** 0.04 if apart else 1.5
         return Scale(low / pad, high * pad, start, end, True)
-    pad = 0.04 * (high - low) if high > low else 0.5 * abs(high) or 0.5
-    return Scale(low - pad if room or low == high else low - pad / 2, high + pad, start, end, False)
+    pad = 0.04 * (high - low) if apart else 0.5 * abs(high) or 0.5
+    return Scale(low - pad if room or not apart else low - pad / 2, high + pad, start, end, False)
 
 
 def _ticks(scale: Scale) -> list[float]:

@@ -8,13 +8,21 @@ from typing import Any, NamedTuple
 from train.compare.table import Mean, cell_text
 from train.engine.environment import versions
 from train.report.blocks import Axis, Cell, Curve, Document, Plot, Point, Section, Table, capital
-from train.report.collect import Left
 from train.report.costs import costs_table
 from train.report.groups import Group, Series, differences, paired, seeds_text
 from train.report.inside import entropy_section, learned_section
-from train.report.probes import Probe
+from train.report.probe_file import Probe
 from train.report.published import published_section
+from train.report.records import Left
+from train.report.texts import cleaned
 from train.report.training import training_plots
+
+TITLE = "Results of positional encodings"
+"""Of every report: a file with it may be replaced by another report."""
+
+
+LEFT = 1000
+"""Most items that are left out and named."""
 
 
 class Material(NamedTuple):
@@ -50,7 +58,7 @@ def document(material: Material) -> Document:
     sections = [_group_section(material, number) for number in range(len(groups))]
     sections += [_left_section(material.left), _runs_section(groups)]
     made_with = ", ".join(f"{name} {number}" for name, number in versions().items() if number)
-    return Document("Results of positional encodings", lead, tuple(sections), f"Made {material.made} with {made_with}.")
+    return cleaned(Document(TITLE, lead, tuple(sections), f"Made {material.made} with {made_with}."))
 
 
 def _group_section(material: Material, number: int) -> Section:
@@ -91,13 +99,14 @@ def _note(group: Group) -> str:
 
 
 def _curves(group: Group, what: str, file: str, scope: str) -> Plot:
-    of_text, sizes = group.key.program == "lm", tuple(float(size) for size in group.sizes(what))
+    of_text, sizes = group.key.program in ("lm", "tune"), tuple(float(size) for size in group.sizes(what))
     curves = tuple(
         Curve(f"{one.label}", style, tuple(_point(one.label, size, mean, group.unit) for size, mean in by.items()))
         for style, one in enumerate(group.series)
         if (by := dict(sorted(one.means.get(what, {}).items())))
     )
-    side = {"vit": "image side, pixels", "lm": "context length, tokens", "seq2seq": "length of the source, tokens"}
+    of_program = {"vit": "image side, pixels", "seq2seq": "length of the source, tokens"}
+    side = of_program.get(group.key.program, "context length, tokens")
     trained = group.key.trained
     better = "higher" if group.higher else "lower"
     caption = f"Of the test data; {better} is better."
@@ -108,8 +117,8 @@ def _curves(group: Group, what: str, file: str, scope: str) -> Plot:
     if trained:
         caption += f" All were trained at {group.key.extent}, and at no other size."
     return Plot(
-        "curves", file, f"{capital(what)} against {side[group.key.program].partition(',')[0]}", caption,
-        Axis(side[group.key.program], 2 if of_text else 0, sizes), Axis(what, 10 if of_text else 0), curves,
+        "curves", file, f"{capital(what)} against {side.partition(',')[0]}", caption,
+        Axis(side, 2 if of_text else 0, sizes), Axis(what, 10 if of_text else 0), curves,
         (float(trained), f"trained at {group.key.extent.rpartition(' ')[0]}") if trained else None, scope=scope,
     )  # fmt: skip
 
@@ -195,8 +204,10 @@ def _value(value: Any) -> str:
 def _left_section(left: Sequence[Left]) -> Section:
     if not left:
         return Section("left", "Left out", ("Nothing was left out.",))
-    rows = tuple((Cell(one.what), Cell(one.why)) for one in left)
-    return Section("left", "Left out", (Table("What is not in this report, and why.", ("what", "why"), rows),))
+    rows = [(Cell(one.what), Cell(one.why)) for one in left[:LEFT]]
+    if len(left) > LEFT:
+        rows.append((Cell(f"{len(left) - LEFT:,} more"), Cell("the command names all of them")))
+    return Section("left", "Left out", (Table("What is not in this report, and why.", ("what", "why"), tuple(rows)),))
 
 
 def _runs_section(groups: Sequence[Group]) -> Section:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from train.report.blocks import Cell, Table
 from train.report.groups import Group, Series
-from train.report.probes import Probe
+from train.report.probe_file import Probe
+from train.report.sound import drawable
 
 GIB = 2**30
 
@@ -36,7 +37,7 @@ def _row(series: Series, probes: Mapping[Path, Probe]) -> tuple[Cell, ...]:
     parameters = made.get("parameters") or (probe.parameters if probe else 0)
     flops = made.get("flops") or (probe.flops if probe else 0)
     seconds = [line.get("step_seconds", 0.0) for run in series.runs for line in run.metrics[1:]]
-    seconds = [one for one in seconds if one > 0]
+    seconds = [one for one in seconds if one > 0 and drawable(one)]
     step = 1000 * statistics.median(seconds) if seconds else 0.0
     peaks = [run.made_with["peak_bytes"] for run in series.runs if "peak_bytes" in run.made_with]
     peak, kind = max(peaks, default=0), f"peak of {made.get('peak_of', '')}"

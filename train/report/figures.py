@@ -1,20 +1,26 @@
 """The plots of a report as PNG files, for papers and slides: the same data as on the page, drawn by matplotlib."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from train.engine.figures import COLORS
+from train.engine.figures import COLORS, verbatim
 from train.report.blocks import Axis, Curve, Plot
+from train.report.texts import plain
 
 DASHES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LANE = 0.3
 """Distance between the two lanes of a strip, in rows."""
 
+NAME, TITLE = 48, 100
+"""Most characters of the name of a curve, and of other texts: longer ones would take the room of the curves."""
 
+
+@verbatim
 def draw(plot: Plot, path: Path) -> None:
     """Write a plot as a PNG file."""
     many = len(plot.curves)
@@ -26,26 +32,30 @@ def draw(plot: Plot, path: Path) -> None:
     else:
         for curve in plot.curves:
             _curve(axes, plot, curve)
-        _scaled(axes, "x", plot.x)
-        _scaled(axes, "y", plot.y)
+        points = [p for curve in plot.curves for p in curve.points]
+        _scaled(axes, "x", plot.x, min(p.x for p in points))
+        _scaled(axes, "y", plot.y, min(p.y for p in points))
         if plot.kind == "scatter":
             low, high = axes.get_xlim()
             axes.plot([low, high], [low, high], color="0.5", linestyle="-.", linewidth=1, zorder=0)
         if plot.mark is not None:
             axes.axvline(plot.mark[0], color="0.4", linestyle="-.", linewidth=1, label=plot.mark[1], zorder=0)
         figure.legend(loc="outside right upper", frameon=False, fontsize=8, ncols=1 + many // 28)
-    axes.set_title(plot.title, fontsize=10, loc="right" if plot.kind == "strips" else "center")
-    axes.set_xlabel(plot.x.label)
-    axes.set_ylabel(plot.y.label)
+    axes.set_title(plain(plot.title, TITLE), fontsize=10, loc="right" if plot.kind == "strips" else "center")
+    axes.set_xlabel(plain(plot.x.label, TITLE))
+    axes.set_ylabel(plain(plot.y.label, NAME))
     axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150, format="png")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a character that the font lacks is drawn as a box
+        figure.savefig(path, dpi=150, format="png")
 
 
 def _curve(axes: Axes, plot: Plot, curve: Curve) -> None:
     color, dash = COLORS[curve.style % len(COLORS)], DASHES[curve.style // len(COLORS) % len(DASHES)]
     marker = MARKERS[(curve.style + curve.style // len(COLORS)) % len(MARKERS)]
     xs, ys = [p.x for p in curve.points], [p.y for p in curve.points]
-    label = f" {curve.label}" if curve.label.startswith("_") else curve.label  # matplotlib hides labels in "_"
+    label = _name(curve)
+    label = f" {label}" if label.startswith("_") else label  # matplotlib hides labels in "_"
     if plot.kind == "scatter":
         axes.plot(xs, ys, marker, markersize=4, color=color, alpha=0.7, label=label)
         return
@@ -56,9 +66,14 @@ def _curve(axes: Axes, plot: Plot, curve: Curve) -> None:
     axes.plot(xs, ys, dash, marker=marker, markersize=4, markevery=every, color=color, label=label)
 
 
-def _scaled(axes: Axes, which: str, axis: Axis) -> None:
+def _name(curve: Curve) -> str:
+    return plain(curve.label, NAME)
+
+
+def _scaled(axes: Axes, which: str, axis: Axis, least: float) -> None:
+    """Set the scale and the ticks of an axis; numbers from `least` on, which a logarithmic one needs above 0."""
     set_scale, ticked = getattr(axes, f"set_{which}scale"), getattr(axes, f"{which}axis")
-    if axis.log:
+    if axis.log and least > 0:
         set_scale("log", base=axis.log)
         ticked.set_major_formatter("{x:g}")
         ticked.set_minor_formatter("{x:g}")
@@ -75,6 +90,6 @@ def _strips(axes: Axes, plot: Plot) -> None:
             label = plot.lanes[lane] if row == 0 else None
             ys, color = [row + LANE * (lane - 0.5)] * len(xs), COLORS[row % len(COLORS)]
             axes.plot(xs, ys, look, color=color, label=label, **style)
-    axes.set_yticks(range(len(plot.curves)), [curve.label for curve in plot.curves])
+    axes.set_yticks(range(len(plot.curves)), [_name(curve) for curve in plot.curves])
     axes.set_ylim(len(plot.curves) - 0.5, -0.5)
     axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False, fontsize=8)

@@ -5,12 +5,14 @@ the optimizer may differ, as after a sweep; the label of a series then says so.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from train.compare.table import Mean, mean_of, means
 from train.evaluate import program
-from train.report.collect import Left, Run, Scored
+from train.report.records import Left, Run, Scored
+from train.report.texts import plain
 
 TUNED = ("optimizer", "lr", "lr_end", "weight_decay", "warmup", "clip")
 """Settings that may differ between the series of a section."""
@@ -18,12 +20,24 @@ TUNED = ("optimizer", "lr", "lr_end", "weight_decay", "warmup", "clip")
 OF_SERIES = ("pe", "decoder_pe", "cross", "cross_pe", "seed", "init", "preset", "validation", *TUNED)
 """Settings that are not those of a section."""
 
-KINDS = {"vit": ("Images", "px"), "lm": ("Text", "tokens"), "seq2seq": ("Questions", "tokens")}
+KINDS = {
+    "vit": ("Images", "px"),
+    "lm": ("Text", "tokens"),
+    "seq2seq": ("Questions", "tokens"),
+    "tune": ("Fine-tuned on text", "tokens"),
+}
 """By program: what it is about, and the unit of sizes."""
+
+SECTIONS, MEASURES, SIZES = 100, 12, 60
+"""Most sections of a report, and most measures and sizes of one: those that most encodings have."""
+
+IN_A_TITLE = 80
+"""Most characters of the name of data, or of a setting, in a title."""
 
 NAMED = 3
 """Maximum number of settings by which sections of one title are told apart in it."""
 
+Value = TypeVar("Value", bound=Hashable)
 Settings = tuple[tuple[str, Any], ...]
 
 
@@ -104,16 +118,23 @@ class Group(NamedTuple):
     @property
     def measures(self) -> tuple[str, ...]:
         """What is measured."""
-        return tuple(dict.fromkeys(what for series in self.series for what in series.means))
+        return tuple(_most_common((what for series in self.series for what in series.means), MEASURES))
 
     def sizes(self, what: str) -> list[int]:
         """Return all sizes or lengths at which it is measured, ascending."""
-        return sorted({size for series in self.series for size in series.means.get(what, {})})
+        return sorted(_most_common((size for one in self.series for size in one.means.get(what, {})), SIZES))
 
     @property
     def reference(self) -> Series:
         """The series that others are compared with: `none`, else the first."""
         return next((one for one in self.series if one.label == "none"), self.series[0])
+
+
+def _most_common(values: Iterable[Value], most: int) -> list[Value]:
+    """Return the distinct values in the order in which they come; of more than `most`, the most common ones."""
+    counts = Counter(values)
+    kept = {value for value, _ in counts.most_common(most)}
+    return [value for value in counts if value in kept]
 
 
 def key_of(run: Run, scored: Scored) -> Key | None:
@@ -129,7 +150,7 @@ def key_of(run: Run, scored: Scored) -> Key | None:
 
 
 def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
-    """Return the sections, and the evaluations that are there twice."""
+    """Return the sections, and the evaluations in none: those that are there twice, or in too many sections."""
     pairs = [(run, one, key_of(run, one)) for run in runs for one in run.scored]
     of_comparison: dict[Any, set[Key]] = {}
     for run, _, key in pairs:
@@ -143,6 +164,10 @@ def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
         sections.setdefault(key, []).append((run, one))
     left: list[Left] = []
     order = sorted(sections, key=lambda key: (list(KINDS).index(key.program), -len(sections[key]), key.data))
+    for key in order[SECTIONS:]:
+        why = f"a report has {SECTIONS} sections at most, those with the most evaluations: give fewer folders"
+        left += [Left(f"{run.place} ({one.label})", why) for run, one in sections[key]]
+    order = order[:SECTIONS]
     titles = _titles(order)
     found = [Group(titles[key], key, _series(sections[key], left), program(key.program).higher) for key in order]
     return found, left
@@ -158,14 +183,17 @@ def _titles(keys: Sequence[Key]) -> dict[Key, str]:
     first: dict[Key, str] = {}
     for key in keys:
         kind = KINDS[key.program][0]
-        first[key] = f"{kind}: {key.data}, trained at {key.extent}" if key.data else f"{kind}: unknown data"
+        data = plain(key.data, IN_A_TITLE)
+        first[key] = f"{kind}: {data}, trained at {key.extent}" if data else f"{kind}: unknown data"
     found: dict[Key, str] = {}
+    numbers: Counter[str] = Counter()
     for key, title in first.items():
         alike = [other for other in keys if first[other] == title]
-        apart = [f"{name} {value}" for name, value in _facts(key).items() if _differs(name, alike)]
-        own = f" ({', '.join(apart[:NAMED])})" if apart else ""
-        number = sum(text == title + own for text in found.values())
-        found[key] = title + own + (f", set {number + 1}" if number else "")
+        facts = {name: value for name, value in _facts(key).items() if _differs(name, alike)}
+        apart = [f"{name} {plain(f'{value}', IN_A_TITLE)}" for name, value in facts.items()]
+        text = title + (f" ({', '.join(apart[:NAMED])})" if apart else "")
+        numbers[text] += 1
+        found[key] = text + (f", set {numbers[text]}" if numbers[text] > 1 else "")
     return found
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from train.report.blocks import Axis, Cell, Curve, Plot, Point, Section, Table
 from train.report.groups import Group, Series
-from train.report.probes import Learned, Probe
+from train.report.probe_file import Learned, Probe
 
 DRAWN = ("frequencies", "slope", "r1", "r2")
 """Last parts of the names of parameters that are drawn before and after training: numbers or frequencies per head."""
@@ -83,6 +83,8 @@ def _before_after(label: str, parameter: Learned, file: str) -> Plot | None:
         return None
     of_head = 3 if last == "frequencies" else 1  # axes of the array in one layer: (H, A, F) or (H,)
     before, after = (np.asarray(values) for values in parameter.values)
+    if before.ndim not in (of_head, of_head + 1):
+        return None
     layered = before.ndim > of_head
     layers = zip(before, after, strict=True) if layered else [(before, after)]
     curves = tuple(

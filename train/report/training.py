@@ -1,9 +1,8 @@
 """Training curves: what runs reported while they trained, the mean over seeds at the steps that all of them have."""
 
-import math
-
 from train.report.blocks import Axis, Curve, Plot, Point, capital
 from train.report.groups import Group, Series
+from train.report.sound import drawable
 
 METRICS = {
     "loss": "training loss, nats",
@@ -51,7 +50,7 @@ def training_plots(group: Group, scope: str) -> tuple[str | Plot, ...]:
 def curve_of(series: Series, name: str) -> tuple[Point, ...]:
     """Return the mean of a metric over the seeds, at the steps that all runs with this metric have."""
     of_seeds = [
-        {line["step"]: line[name] for line in run.metrics if name in line and math.isfinite(line[name])}
+        {line["step"]: line[name] for line in run.metrics if name in line and drawable(line[name])}
         for run in series.runs
     ]
     of_seeds = [one for one in of_seeds if one]

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pejax.models import Text
-from train.engine.config import RunConfig, require_at_least, require_choice
+from train.engine.config import RunConfig, require_at_least, require_choice, run_folder
+from train.engine.run_files import MODEL
 from train.lm.config import Config as LanguageConfig
 from train.tune.subject import decoder_source
 
@@ -48,6 +49,11 @@ class Config(LanguageConfig):
         """What was fine-tuned, and the trained length, in words."""
         return f"{self.length} tokens"
 
+    @property
+    def default_name(self) -> str:
+        """The name of the run folder where `out` is empty."""
+        return f"{Path(self.model).stem}-{self.method}-{self.data.split(':')[0]}-{self.seed}"
+
     def validated(self) -> Self:
         """Return the config after checking it, with what the file of the model says filled in.
 
@@ -61,6 +67,7 @@ class Config(LanguageConfig):
         require_at_least(self, 0, "length")
         if self.init:
             raise ValueError(f"init must be empty: the model of --model is fine-tuned, got {self.init!r}")
+        _require_apart(self.model, run_folder(self))
         record, _ = decoder_source(self.model)
         own = _fields(record)
         for name, value in own.items():
@@ -68,12 +75,20 @@ class Config(LanguageConfig):
                 raise ValueError(
                     f"{name} must be left out, it is that of the model, {value}; got {getattr(self, name)}"
                 )
-        out = self.out or str(
-            Path("runs") / f"{Path(self.model).stem}-{self.method}-{self.data.split(':')[0]}-{self.seed}"
-        )
-        filled = dataclasses.replace(self, **own, out=out, length=self.length or record.length)
+        filled = dataclasses.replace(self, **own, out=f"{run_folder(self)}", length=self.length or record.length)
         checked = super(Config, filled).validated()
         return dataclasses.replace(checked, extent=record.length)
+
+
+def _require_apart(model: str, out: Path) -> None:
+    """Check that a run does not write into the folder of its model, or replace it.
+
+    Raises:
+        ValueError: it would.
+    """
+    place, folder = Path(model).resolve(), out.resolve()
+    if folder == place or folder / MODEL == place or (place.is_file() and folder == place.parent):
+        raise ValueError(f"out must be another folder than that of the model, got {out} for the model {model}")
 
 
 def _fields(record: Text) -> dict[str, Any]:

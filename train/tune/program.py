@@ -9,10 +9,10 @@ The run folder then has what a run of `train.lm` has, and the model in `model`, 
 transformers load.
 """
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -32,6 +32,7 @@ from train.engine import session
 from train.engine.config import run_folder
 from train.engine.loop import Metrics
 from train.engine.progress import TOKENS
+from train.engine.run_files import MODEL, delete_part
 from train.engine.task import Program, Split, Task, refusal
 from train.lm.evaluate import evaluate, evaluation_regions
 from train.lm.model import SUMS, mean_over_documents
@@ -141,32 +142,43 @@ def make_task(config: Config) -> Task:
         laws=lambda params: f"extension: {config.extend}",
         before=lambda before: tuned,
         fitted=lambda _, params: params,
-        evaluate=partial(finish, tuned, corpus),
+        evaluate=partial(measured, tuned, corpus),
         flops=text_flops(record, config.batch, config.length),
         frozen=tuned.frozen if tuned.low_rank else None,
+        export=partial(export, tuned),
     )
 
 
-def finish(tuned: Tuned, corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console) -> PerplexityResults:
-    """Write the model as a folder, and return the perplexity at every evaluation length of the config.
+def measured(
+    tuned: Tuned, corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console
+) -> PerplexityResults:
+    """Return the perplexity at every evaluation length of the config."""
+    whole = jax.jit(tuned.whole)(params, tuned.frozen)
+    return evaluate(tuned, corpus, whole, step=step, mesh=mesh, console=console)
+
+
+def export(tuned: Tuned, params: Any, console: Console) -> None:
+    """Write the model as a folder from Hugging Face, with the config of its source, in place of an earlier one.
 
     A model with an extension that config.json cannot say is written without it; `load(extend=...)` gives it back.
     """
     whole = jax.jit(tuned.whole)(params, tuned.frozen)
-    if first():
-        place = run_folder(tuned.config) / "model"
-        shutil.rmtree(place, ignore_errors=True)
-        write(tuned, whole, place)
-        console.print(f"wrote the model into {place}")
-    return evaluate(tuned, corpus, whole, step=step, mesh=mesh, console=console)
-
-
-def write(tuned: Tuned, params: Any, folder: Path) -> None:
-    """Write the model as a folder from Hugging Face, with the config of its source."""
+    if not first():
+        return
+    folder = run_folder(tuned.config)
+    place, beside = folder / MODEL, folder / f".{MODEL}.{os.getpid()}"
     plain, source = interop.load(tuned.config.model)
-    nnx.update(plain, nnx.state(tuned.subject.model(params)))
-    interop.save(plain, folder, source)
-    interop.load_tokenizer(tuned.config.model).library.save(str(folder / "tokenizer.json"))
+    nnx.update(plain, nnx.state(tuned.subject.model(whole)))
+    try:
+        interop.save(plain, beside, source)
+        interop.load_tokenizer(tuned.config.model).library.save(str(beside / "tokenizer.json"))
+        delete_part(place)
+        place.mkdir(exist_ok=True)
+        for made in sorted(beside.iterdir()):
+            made.replace(place / made.name)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    console.print(f"wrote the model into {place}")
 
 
 PROGRAM = Program(config=Config, task=make_task, compare=compare, load=load_results, scores=scores, higher=False)

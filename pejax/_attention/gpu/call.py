@@ -15,6 +15,7 @@ from pejax._attention.core.operands import Operands
 from pejax._attention.gpu.bias_gradients import by_diagonals, numbers_by_queries, positions_by_keys
 from pejax._attention.gpu.block_masks import Marks, Tiles, marks, spans, tiles
 from pejax._attention.gpu.kernels import by_keys, by_queries, forward
+from pejax._attention.gpu.shared_memory import BACKWARD, fitting, limit
 from pejax._attention.gpu.tile import Inputs, Plan
 
 
@@ -55,15 +56,14 @@ class Call:
         """The plans of forward and backward, which share their padded lengths."""
         q = self.operands.q
         lengths, options = (q.shape[-2], self.operands.k.shape[-2]), self.static.options
-        width = _power(q.shape[-1]) * q.dtype.itemsize
-        wide, narrow = ((128, 64), (64, 64)) if width <= 256 else ((64, 32), (32, 32)) if width <= 512 else _LEAST
+        ahead, back = tile_sizes(_power(q.shape[-1]) * q.dtype.itemsize, limit())
 
         def fit(blocks: tuple[int, int]) -> tuple[int, int]:
             most = options.block or max(blocks)
             q_size, k_size = (min(size, most, _power(length)) for size, length in zip(blocks, lengths, strict=True))
             return q_size, k_size
 
-        ahead, back = fit(wide), fit(narrow)
+        ahead, back = fit(ahead), fit(back)
         q_unit, k_unit = map(max, ahead, back)
         plan = Plan(
             options=options,
@@ -191,7 +191,19 @@ class Call:
         )
 
 
-_LEAST = (32, 16), (32, 16)
+def tile_sizes(width: int, shared: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the queries and keys of a tile, forward and backward.
+
+    Args:
+        width: bytes of a head of one token, padded.
+        shared: bytes of shared memory that a program may have.
+
+    Raises:
+        NotImplementedError: no tile fits.
+    """
+    narrow, wide = ((128, 64), (64, 64)), ((64, 32), (32, 32))
+    ahead, back = narrow if width <= 256 else wide if width <= 512 else ((32, 16), (32, 16))
+    return fitting(("forward",), ahead, width, shared), fitting(BACKWARD, back, width, shared)
 
 
 def _summed(found: tuple[Array, ...], given: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -15,6 +15,7 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
 from pejax._attention.core.kernel_call import Rows
+from pejax._attention.gpu.shared_memory import STAGES
 from pejax._attention.gpu.tile import Inputs, Place, Plan, dot, scores, scores_gradient, tile_marks
 
 
@@ -26,7 +27,7 @@ def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *ope
         grid=grid,
         out_shape=outputs,
         interpret=plan.interpret,
-        compiler_params=triton.CompilerParams(num_warps=8 if dim * size > 128 else 4, num_stages=2),
+        compiler_params=triton.CompilerParams(num_warps=8 if dim * size > 128 else 4, num_stages=STAGES),
         name=f"pejax_{name}",
     )
     return jax.jit(kernel_call)(*operands)  # jax drops a jit that nobody reads, but no pallas_call

@@ -1,10 +1,12 @@
-"""Batches from a data set, with grain; all random choices depend only on (seed, step)."""
+"""Batches from a data set, with grain; all random choices depend only on (seed, step).
+
+grain is imported by what returns an iterator: a batch can be made without it.
+"""
 
 import os
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import grain
 import numpy as np
 from jaxtyping import Float32, UInt8
 
@@ -20,12 +22,15 @@ from train.data.images.randaugment import rand_augment
 from train.data.images.source import Dataset, Images, MadeImages, Source, as_array, as_picture, read
 from train.data.images.three_augment import three_augment
 
+if TYPE_CHECKING:
+    import grain
+
 Batch = dict[str, np.ndarray]
 
 
 def train_batches(
     ds: Dataset, batch: int, seed: int, augment: Augment, step: int = 0, rows: range | None = None
-) -> grain.DatasetIterator[Batch]:
+) -> "grain.DatasetIterator[Batch]":
     """Return an endless iterator of training batches, reshuffled each epoch, without incomplete batches.
 
     Every row depends only on (seed, step). Batches are made by threads; no process is started.
@@ -44,16 +49,18 @@ def train_batches(
     Raises:
         ValueError: fewer training images than one batch.
     """
+    import grain
+
     if not 1 <= batch <= len(ds.train):
         raise ValueError(f"batch must be from 1 to the {len(ds.train)} training images, got {batch}")
     order = grain.MapDataset.range(len(ds.train)).seed(seed).shuffle()
     batches = order.batch(-(-batch // augment.repeats), drop_remainder=True, batch_fn=np.asarray).repeat()
     batches = batches.map(lambda indices: np.repeat(indices, augment.repeats)[:batch])
-    made = batches.random_map(partial(_train_batch, ds, augment, range(batch) if rows is None else rows))
+    made = batches.random_map(partial(train_batch, ds, augment, range(batch) if rows is None else rows))
     return _iterator(made[step:], ds.train)
 
 
-def evaluation_batches(ds: Dataset, size: int, batch: int) -> grain.DatasetIterator[Batch]:
+def evaluation_batches(ds: Dataset, size: int, batch: int) -> "grain.DatasetIterator[Batch]":
     """Return an iterator over the test images at `size` pixels; the last batch may be smaller.
 
     The order is a golden-ratio sequence, so that the first N images are a representative sample of a source that is
@@ -67,6 +74,8 @@ def evaluation_batches(ds: Dataset, size: int, batch: int) -> grain.DatasetItera
     Returns:
         Batches `{"image": (B, size, size, C) float32, normalized, "label": (B,) int32}`.
     """
+    import grain
+
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
     source = ds.test(size)
@@ -81,7 +90,16 @@ def normalize(pixels: UInt8[np.ndarray, "B S S C"], ds: Dataset) -> Float32[np.n
     return pixels * (1 / (255 * std)) - mean / std
 
 
-def _train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray, rng: np.random.Generator) -> Batch:
+def train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray, rng: np.random.Generator) -> Batch:
+    """Return some rows of one augmented training batch.
+
+    Args:
+        ds: the data set.
+        augment: the augmentation.
+        rows: of the batch, to make.
+        indices: of the images of all rows.
+        rng: what augments the batch; each row has a generator of its own, drawn from it.
+    """
     seeds = rng.integers(2**63, size=len(indices))[rows.start : rows.stop]
     rngs, indices = [np.random.default_rng(int(seed)) for seed in seeds], indices[rows.start : rows.stop]
     if isinstance(ds.train, Images):
@@ -130,6 +148,8 @@ def _test_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch | Non
     return {"image": normalize(pixels, ds), "label": labels.astype(np.int32)}
 
 
-def _iterator(batches: grain.MapDataset[Any], source: Source) -> grain.DatasetIterator[Batch]:
+def _iterator(batches: "grain.MapDataset[Any]", source: Source) -> "grain.DatasetIterator[Batch]":
+    import grain
+
     threads = 2 if isinstance(source, Images | MadeImages) else min(16, os.cpu_count() or 1)
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))

@@ -100,10 +100,11 @@ def _objects(path: Path, key: str) -> dict[str, str]:
         where = f"line {number} of {path}"
         try:
             content = json.loads(line)
-        except (ValueError, RecursionError) as broken:
-            raise ValueError(f"{where} must be JSON, got {line[:40]!r}: {broken}") from None
+        except (ValueError, RecursionError):  # whose text may quote the line, and a config may name any file
+            raise ValueError(f"{where} must be JSON, got something else") from None
         if not isinstance(content, dict) or not isinstance(content.get(key), str):
-            raise ValueError(f"{where} must be an object with text under {key!r}, got {line[:40]!r}")
+            kind = "another one" if isinstance(content, dict) else f"a {type(content).__name__}"
+            raise ValueError(f"{where} must be an object with text under {key!r}, got {kind}")
         if any("\ud800" <= letter <= "\udfff" for letter in content[key]):
             raise ValueError(f"{where} must hold Unicode text, got half of a surrogate pair")
         if content[key]:

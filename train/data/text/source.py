@@ -95,8 +95,7 @@ def decoded(content: bytes, name: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as broken:
-        at = broken.start
-        raise ValueError(f"{name} must be UTF-8, got byte 0x{content[at]:02x} at offset {at}") from None
+        raise ValueError(f"{name} must be UTF-8, got another byte at offset {broken.start}") from None
 
 
 def divided(documents: Mapping[str, str], fraction: float, source: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -160,8 +160,9 @@ def _read(path: Path) -> Library:
 
     try:
         return Library(Kind.from_str(json.dumps(json.loads(path.read_bytes()))), path.name)
-    except Exception as broken:  # the library raises no narrower exception
-        raise ValueError(f"{path} must be a tokenizer of the tokenizers library: {broken}".replace("\n", " ")) from None
+    except Exception as broken:  # the library raises no narrower exception, and its messages quote the file
+        kind = "no JSON" if isinstance(broken, ValueError | RecursionError) else "other JSON"
+        raise ValueError(f"{path} must be a tokenizer of the tokenizers library, got {kind}") from None
 
 
 def _train(vocab: int, documents: Sequence[str]) -> Library:

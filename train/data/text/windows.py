@@ -2,19 +2,22 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-import grain
 import numpy as np
 from jaxtyping import Int32, Integer
 
 from train.data.text.source import Corpus
+
+if TYPE_CHECKING:
+    import grain
 
 Batch = dict[str, np.ndarray]
 
 
 def packed_batches(
     corpus: Corpus, length: int, batch: int, seed: int, step: int = 0, rows: range | None = None
-) -> grain.DatasetIterator[Batch]:
+) -> "grain.DatasetIterator[Batch]":
     """Return an endless iterator of batches of training windows, cut from the concatenated documents.
 
     The documents, in random order, form one ring of N tokens. Each epoch has a random start s and the (N - 1) // length
@@ -36,6 +39,8 @@ def packed_batches(
     Raises:
         ValueError: the training documents have fewer than T + 1 tokens, or `length` or `batch` is below 1.
     """
+    import grain  # the other windows are cut without it
+
     for name, value in (("length", length), ("batch", batch)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")

@@ -1,0 +1,187 @@
+"""One kind of attention by one implementation on the device, against float64 on the host: outputs and all gradients."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from benchmarks.hardware import oracle
+from benchmarks.hardware.kinds import BATCH, Kind, kind_of, tokens_of
+from benchmarks.hardware.oracle import Fixed, Terms, relative_error
+from benchmarks.hardware.outcomes import verdict
+from pejax import adapt, attention_hooks, dot_product_attention, init_params, make_encoding, sharded_attention
+from pejax._attention.api import checked
+from pejax._attention.core.dropout import Dropout, keep_pairs
+from pejax._attention.core.masks import visible
+from pejax._attention.core.operands import over_heads
+from pejax._attention.core.reference import placed_pairs
+from pejax._encoding import rotate_keys, rotate_queries
+from pejax._positions import TokenPositions, rotary_positions
+
+TOLERANCES = {"highest": 1e-5, "default": 2e-3, "bfloat16": 2e-2}
+"""Of the norm of an error over the norm of what is right: float32 at precision "highest", at the default (TF32 on a
+GPU), and bfloat16."""
+
+
+def prove(kind: str, implementation: str, precision: str, toy: bool) -> dict[str, Any]:
+    """Return whether one implementation is right, with the relative error of every output and gradient.
+
+    Args:
+        kind: of `KINDS`.
+        implementation: of `dot_product_attention`, or "sharded": `sharded_attention` on a mesh of one device.
+        precision: of `TOLERANCES`.
+        toy: a few tokens.
+    """
+    dtype = "bfloat16" if precision == "bfloat16" else "float32"
+    with_lse = implementation != "cudnn"  # whose own gradients serve where nobody asks for log-sum-exps
+    learned, cotangents, wanted = reference(kind, dtype, toy, with_lse)
+
+    def run(learned: dict[str, Any]) -> dict[str, Array]:
+        output, lse = attend(kind_of(kind, toy), implementation, learned)
+        return {"output": output, "lse": lse} if with_lse else {"output": output}
+
+    def both(learned: dict[str, Any], cotangents: dict[str, Array]) -> tuple[Any, Any]:
+        found, pull = jax.vjp(run, learned)
+        return found, pull({name: cotangents[name] for name in found})[0]
+
+    with jax.default_matmul_precision("highest" if precision == "highest" else None):
+        found, gradients = jax.device_get(jax.jit(both)(learned, cotangents))
+    errors = {name: relative_error(found[name], wanted[0][name]) for name in found}
+    pairs = zip(_named(gradients).items(), _named(wanted[1]).values(), strict=True)
+    errors |= {f"d_{name}": relative_error(got, want) for (name, got), want in pairs}
+    return verdict(errors, TOLERANCES[precision])
+
+
+def attend(kind: Kind, implementation: str, learned: dict[str, Any]) -> tuple[Array, Array]:
+    """Return the outputs and the log-sum-exps of an implementation.
+
+    Args:
+        kind: what is asked.
+        implementation: as in `prove`.
+        learned: `q`, `k`, `v`, `params`, and `sink`, `q_positions` and `k_positions` where there are such.
+    """
+    encoding, q, k, (q_tokens, k_tokens) = rotated(kind, learned)
+    call: Any = functools.partial(dot_product_attention, implementation=implementation)
+    if implementation == "sharded":
+        mesh = jax.make_mesh((1,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
+        call = functools.partial(sharded_attention, mesh=mesh, head_axis="heads")
+    hooks = attention_hooks(encoding, adapt(encoding, learned["params"], kind.dims.extent), rotated=True)
+    more = {"sink": learned["sink"]} if kind.sink else {}
+    return call(
+        q, k, learned["v"], positions=q_tokens, k_positions=k_tokens, hooks=hooks, return_lse=True, **arguments(kind),
+        **more,
+    )  # fmt: skip
+
+
+def arguments(kind: Kind) -> dict[str, Any]:
+    """Return the arguments of attention that are neither arrays with gradients nor tokens."""
+    found = {"causal": kind.causal, "scale": kind.dims.scale, **kind.options}
+    return {**found, "dropout": (jax.random.key(3), kind.rate)} if kind.rate else found
+
+
+def rotated(kind: Kind, learned: dict[str, Any]) -> tuple[Any, Array, Array, tuple[TokenPositions, TokenPositions]]:
+    """Return the encoding, the rotated queries and keys, and the tokens, with the positions that have gradients."""
+    encoding, tokens = make_encoding(kind.spec, kind.dims), tokens_of(kind)
+    if kind.floats:
+        names = ("q_positions", "k_positions")
+        tokens = tuple(side._replace(positions=learned[n]) for side, n in zip(tokens, names, strict=True))
+    params = adapt(encoding, learned["params"], kind.dims.extent)
+    q, k = learned["q"], learned["k"]
+    q = rotate_queries(encoding, params, q, rotary_positions(tokens[0], q.shape[:-2]))
+    k = rotate_keys(encoding, params, k, rotary_positions(tokens[1], k.shape[:-2]))
+    return encoding, q, k, (tokens[0], tokens[1])
+
+
+def drawn(kind: Kind, dtype: str) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return what is learned, off its initial values so that no zero hides a mistake, and cotangents."""
+    rng, dims = np.random.default_rng(0), kind.dims
+    draw = lambda *shape, kind="float32": jnp.asarray(rng.standard_normal(shape, np.float32), kind)
+    heads = {"q": (kind.queries, dims.heads), "k": (kind.keys, dims.kv_heads), "v": (kind.keys, dims.kv_heads)}
+    learned: dict[str, Any] = {name: draw(BATCH, *x, dims.head_dim, kind=dtype) for name, x in heads.items()}
+    params = init_params(make_encoding(kind.spec, dims), jax.random.key(0))
+    learned["params"] = jax.tree.map(lambda x: x + 0.1 * draw(*x.shape), params)
+    if kind.sink:
+        learned["sink"] = draw(dims.heads)
+    if kind.floats:
+        for name, side in zip(("q_positions", "k_positions"), tokens_of(kind), strict=True):
+            learned[name] = side.positions
+    rows = (BATCH, kind.queries, dims.heads)
+    return learned, {"output": draw(*rows, dims.head_dim, kind=dtype), "lse": draw(*rows)}
+
+
+@functools.lru_cache(maxsize=4)
+def reference(
+    name: str, dtype: str, toy: bool, with_lse: bool
+) -> tuple[dict[str, Any], dict[str, Array], tuple[Any, Any]]:
+    """Return what is learned, the cotangents, and the outputs and gradients that are right; on the host.
+
+    Args:
+        name: of the kind.
+        dtype: of queries, keys and values.
+        toy: a few tokens.
+        with_lse: whether the log-sum-exps have cotangents, too.
+    """
+    kind = kind_of(name, toy)
+    with jax.default_device(jax.devices("cpu")[0]):
+        learned, cotangents = drawn(kind, dtype)
+        wide = jax.tree.map(lambda x: x.astype(jnp.float32), learned)
+        terms, pull = jax.vjp(jax.jit(functools.partial(terms_of, kind)), wide)
+        output, lse, saved = oracle.attend(terms, fixed := fixed_of(kind, wide))
+        shape = output.shape
+        lead = lambda x: np.moveaxis(x.reshape(shape[0], shape[1] * shape[2], *x.shape[3:]), 1, 2)
+        back = lambda x: np.moveaxis(np.asarray(x, np.float64), 2, 1).reshape(*shape[:3], shape[3], *x.shape[3:])
+        cotangents["lse"] = jnp.where(np.isfinite(lead(lse)) & with_lse, cotangents["lse"], 0.0)
+        given = (back(cotangents[name].astype(jnp.float32)) for name in ("output", "lse"))
+        found = oracle.gradients(terms, fixed, saved, *given)
+        (gradients,) = pull(jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), found, terms))
+    return jax.device_get((learned, cotangents, ({"output": lead(output), "lse": lead(lse)}, gradients)))
+
+
+def terms_of(kind: Kind, learned: dict[str, Any]) -> Terms:
+    """Return what attention takes, with what the encoding adds; differentiable, in float32."""
+    encoding, q, k, tokens = rotated(kind, learned)
+    hooks = attention_hooks(encoding, adapt(encoding, learned["params"], kind.dims.extent), rotated=True)
+    _, layout, operands = checked(q, k, learned["v"], *tokens, hooks, **arguments(kind))
+
+    def head(q, k, v, hooks, q_tokens, k_tokens, dropout, pairs) -> Any:
+        if hooks.bias is None:
+            return jnp.zeros((len(q), len(k)))
+        bias, placed = hooks.bias(q, k, q_tokens.positions, k_tokens.positions), placed_pairs(q_tokens, k_tokens)
+        return bias if placed is None else jnp.where(placed, bias, 0.0)
+
+    n, groups, heads, t, _ = operands.q.shape
+    bias: Any = over_heads(head, operands, layout)
+    sink = learned["sink"].reshape(groups, heads) if kind.sink else jnp.full((groups, heads), -jnp.inf)
+    return Terms(operands.q, operands.k, operands.v, jnp.reshape(bias, (n, groups, heads, t, -1)), sink)
+
+
+def fixed_of(kind: Kind, learned: dict[str, Any]) -> Fixed:
+    """Return which pairs are seen, what dropout multiplies them by, and what is added after the cap."""
+    encoding, q, k, tokens = rotated(kind, learned)
+    hooks = attention_hooks(encoding, adapt(encoding, learned["params"], kind.dims.extent), rotated=True)
+    options, layout, operands = checked(q, k, learned["v"], *tokens, hooks, **arguments(kind))
+
+    def head(q, k, v, hooks, q_tokens, k_tokens, dropout: Dropout | None, pairs) -> Any:
+        everywhere, mask = jnp.ones((len(q), len(k))), visible(options, q_tokens, k_tokens)
+        keep = everywhere
+        if dropout is not None:
+            rows, columns = (jnp.arange(size, dtype=jnp.uint32) for size in everywhere.shape)
+            keep = keep_pairs(dropout, rows, columns, options.dropout_rate) / (1 - options.dropout_rate)
+        late = jnp.zeros(len(k))
+        if hooks.unplaced_bias is not None and k_tokens.has_position is not None:
+            late = jnp.where(k_tokens.has_position, 0.0, hooks.unplaced_bias())
+        return everywhere > 0 if mask is None else everywhere * mask > 0, keep, everywhere * late
+
+    found: Any = jax.jit(lambda operands: over_heads(head, operands, layout))(operands)
+    seen, keep, late = found
+    return Fixed(options.scale, options.soft_cap, np.asarray(late), np.asarray(seen), np.asarray(keep))
+
+
+def _named(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the leaves of a tree by the path to them."""
+    paths = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}

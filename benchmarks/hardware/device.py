@@ -1,0 +1,118 @@
+"""The device at hand: what it is, read in a process of its own, and why the command cannot use it."""
+
+import importlib.util
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("pejax", "jax", "jaxlib", "flax", "optax", "numpy", "torch", "triton")
+
+DRIVERS = {"jax-cuda13-plugin": 580, "jax-cuda12-plugin": 525}
+"""The oldest driver of NVIDIA that each plugin of JAX takes."""
+
+LEAST_CAPABILITY = (8, 0)
+"""The oldest GPUs that multiply bfloat16 in matrix units, as the kernels do."""
+
+SHARE = 4.0
+"""GiB of memory of a process beside others."""
+
+LEAST_MEMORY = 16.0
+"""GiB that measurements need."""
+
+
+def ready() -> dict[str, Any]:
+    """Start JAX on its device, so that no case pays for it."""
+    import jax
+
+    jax.block_until_ready(jax.numpy.zeros(8) + 1)
+    return {"outcome": "made"}
+
+
+def facts() -> dict[str, Any]:
+    """Return what JAX and the driver say of the first device."""
+    import jax
+
+    found: dict[str, Any] = {"outcome": "made", "versions": versions(), "torch": torch_build(), **driver()}
+    try:
+        device = jax.devices()[0]
+    except RuntimeError as refused:
+        return {**found, "platform": "", "problem": str(refused).strip().splitlines()[0][:300]}
+    known = {"platform": device.platform, "card": device.device_kind, "problem": ""}
+    known["capability"] = str(getattr(device, "compute_capability", ""))
+    limit = (device.memory_stats() or {}).get("bytes_limit", 0) / 2**30
+    return {**found, **known, "memory": found["memory"] or limit}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that are installed."""
+    found = {}
+    for name in (*PACKAGES, *DRIVERS):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def torch_build() -> str:
+    """Return the CUDA version that torch is built for, "none" where it is built without, empty where it is missing."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return ""
+    text = (Path(found.origin).parent / "version.py").read_text(encoding="utf-8")  # importing it takes seconds
+    built = re.search(r"^cuda\b[^=\n]*=\s*'([\d.]+)'", text, re.MULTILINE)
+    return built[1] if built else "none"
+
+
+def driver() -> dict[str, Any]:
+    """Return the version of NVIDIA's driver and the free memory of the first GPU in GiB; empty and 0 without one."""
+    query = ["nvidia-smi", "--query-gpu=driver_version,memory.free", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        line = subprocess.run(
+            query, capture_output=True, text=True, encoding="utf-8", timeout=30, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return {"driver": "", "memory": 0.0}
+    name, _, free = line.partition(", ")
+    return {"driver": name, "memory": float(free) / 1024 if free.isdigit() else 0.0}
+
+
+def refusal(found: Mapping[str, Any]) -> str:
+    """Return why the command cannot use a device, in one line; empty where it can."""
+    for plugin, least in DRIVERS.items():
+        if plugin in found["versions"] and found["driver"] and int(found["driver"].split(".")[0]) < least:
+            return f"NVIDIA's driver must be at least {least} for {plugin}, got {found['driver']}"
+    if found["platform"] not in ("gpu", "cuda"):
+        why = found["problem"] or f"its first device is a {found['platform'].upper()}"
+        return f"a GPU is needed, and JAX sees none ({why}): --rehearse runs every stage on the CPU with toy sizes"
+    if not re.fullmatch(r"\d+\.\d+", found["capability"]):
+        return f"the GPU must be one of NVIDIA, got {found['card']}"
+    if tuple(map(int, found["capability"].split("."))) < LEAST_CAPABILITY:
+        least = ".".join(map(str, LEAST_CAPABILITY))
+        return f"the GPU must have compute capability {least} or more, got {found['capability']} of {found['card']}"
+    if 0 < found["memory"] < LEAST_MEMORY:
+        return f"the GPU must have {LEAST_MEMORY:.0f} GiB free, got {found['memory']:.1f} GiB of {found['card']}"
+    return ""
+
+
+def remarks(found: Mapping[str, Any]) -> list[str]:
+    """Return what is left out or unlike what was planned, in lines."""
+    lines = []
+    if found["torch"] in ("", "none"):
+        lines.append(
+            f"torch is {'not installed' if not found['torch'] else 'built without CUDA'}: its rows are left out"
+        )
+    if found["capability"] and not found["capability"].startswith("9."):
+        lines.append(
+            f"expected times are those of an H100; {found['card']} has compute capability {found['capability']}"
+        )
+    return lines
+
+
+def side_by_side(found: Mapping[str, Any], most: int) -> int:
+    """Return how many processes the card and the cores hold."""
+    return max(1, min(most, (os.cpu_count() or 2) - 1, int(0.9 * found["memory"] / SHARE)))

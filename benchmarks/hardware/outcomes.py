@@ -1,0 +1,52 @@
+"""What can become of a case, and what is said of it in one line."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+GOOD = ("proved", "measured", "trained", "made", "refused", "missing")
+"""Outcomes that fail nothing: `refused`, an implementation says that it does not support the case; `missing`, a package
+is not installed."""
+
+BAD = ("wrong", "error", "memory", "crashed", "hung")
+"""Outcomes for which the command ends with status 1."""
+
+
+class Case(NamedTuple):
+    """What one process does in one go.
+
+    Attributes:
+        stage: prove, measure or train.
+        name: unique within its stage.
+        task: `module:function`; called with the arguments, it returns a mapping with an `outcome`.
+        arguments: that JSON holds.
+        limit: seconds after which it counts as hung.
+        expected: seconds that it takes on an H100, by estimate.
+    """
+
+    stage: str
+    name: str
+    task: str
+    arguments: Mapping[str, Any] = {}
+    limit: float = 60.0
+    expected: float = 5.0
+
+
+def verdict(errors: Mapping[str, float], tolerance: float) -> dict[str, Any]:
+    """Return `proved` if every error is within the tolerance, else `wrong`; NaN never passes."""
+    errors = {name: float(error) for name, error in errors.items()}
+    found = {"errors": errors, "tolerance": tolerance}
+    bad = [name for name, error in errors.items() if not error <= tolerance]
+    if not bad:
+        return {"outcome": "proved", **found, "message": f"largest error {max(errors.values(), default=0.0):.1e}"}
+    told = ", ".join(f"{name} {errors[name]:.1e}" for name in bad)
+    return {"outcome": "wrong", **found, "message": f"error above {tolerance:.0e}: {told}"}
+
+
+def finite(value: Any) -> Any:
+    """Return a value with words for the numbers that JSON has not: NaN and infinities."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): finite(one) for name, one in value.items()}
+    return [finite(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,157 @@
+"""Prove, measure and train on a GPU, in minutes, with one command.
+
+    python -m benchmarks.hardware --minutes=8 --out=DIR    every implementation against float64, times, memory, tables
+    python -m benchmarks.hardware --minutes=0 --out=DIR    the full recipe of training, however long it takes
+    python -m benchmarks.hardware --plan                   what each stage is expected to take
+    python -m benchmarks.hardware --rehearse --out=DIR     every stage on the CPU, with toy sizes
+
+A case is done by a process of its own, so that a crash, a hang or a lack of memory ends that case alone. DIR then holds
+results.jsonl, a line per case, table.md and log.txt; the same command again goes on where it was stopped. The status is
+0 if every proof held and nothing failed, 1 if not, 2 where there is no GPU that it can use.
+"""
+
+import argparse
+import datetime
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hardware import measure, prove, shared_memory, train
+from benchmarks.hardware.device import refusal, remarks
+from benchmarks.hardware.ledger import Ledger
+from benchmarks.hardware.outcomes import BAD, Case
+from benchmarks.hardware.run import (
+    MOST,
+    Run,
+    Settings,
+    Stage,
+    deadline,
+    first_answer,
+    jobs_of,
+    make_pool,
+    scratch_folder,
+)
+from train.devices.hosts import code_digest
+
+STAGES: dict[str, Stage] = {"prove": prove.STAGE, "measure": measure.STAGE, "train": train.STAGE}
+
+
+def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
+    """Read the command line; return the settings, and whether only the plan is asked for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.hardware", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, help="for all stages (default 8); 0 = no limit, as for a rehearsal")
+    parser.add_argument("--stages", default="prove,measure,train", help="separated by commas (default all, in order)")
+    parser.add_argument("--out", type=Path, default=Path("runs/hardware"), metavar="DIR", help="folder of the results")
+    parser.add_argument("--rehearse", action="store_true", help="on the CPU: toy sizes, kernels interpreted")
+    parser.add_argument("--jobs", type=int, default=0, help="processes side by side; 0 = what the card holds")
+    parser.add_argument("--plan", action="store_true", help="print what each stage is expected to take, and end")
+    chosen = parser.parse_args(argv)
+    stages = [name.strip() for name in chosen.stages.split(",")]
+    unknown = [name for name in stages if name not in STAGES]
+    if unknown:
+        parser.error(f"--stages must be of {', '.join(STAGES)}, got {unknown[0]!r}")
+    minutes = (0.0 if chosen.rehearse else 8.0) if chosen.minutes is None else chosen.minutes
+    if minutes < 0 or chosen.jobs < 0:
+        parser.error(f"--minutes and --jobs must be 0 or more, got {minutes:g} and {chosen.jobs}")
+    ordered = [name for name in STAGES if name in stages]
+    return Settings(ordered, minutes, chosen.out, chosen.rehearse, chosen.jobs), chosen.plan
+
+
+def plan(settings: Settings, jobs: int, stages: Mapping[str, Stage]) -> str:
+    """Return what each stage is expected to take on an H100, and how that was estimated."""
+    lines = [f"Expected on an H100 with {jobs} processes side by side; estimated, not measured:"]
+    for name in settings.stages:
+        took, how = stages[name].expected(settings, jobs)
+        lines.append(f"  {name}: {took:.0f} s; {how}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None, stages: Mapping[str, Stage] | None = None) -> int:
+    """Run the command line; return the exit status.
+
+    Args:
+        argv: None = that of the process.
+        stages: in place of `STAGES`.
+    """
+    begun, stages = time.monotonic(), STAGES if stages is None else stages
+    settings, only_plan = options(argv)
+    if only_plan:
+        print(plan(settings, settings.jobs or MOST, stages))
+        return 0
+    try:
+        scratch = scratch_folder()
+        found = first_answer(settings, scratch)
+        why = "" if settings.rehearse else refusal(found)
+        if why:
+            raise ValueError(why)
+        ledger = Ledger(settings.out, identity(settings, found))
+    except (ValueError, OSError) as refused:
+        print(f"error: {refused}", file=sys.stderr)
+        return 2
+    introduce(settings, found, stages)
+    left: list[Case] = []
+    try:
+        for name in settings.stages:
+            pool = make_pool(settings, name, scratch, found)
+            try:
+                until = deadline(name, settings, begun, time.monotonic())
+                stages[name].run(Run(settings, pool, ledger, scratch, left), until)
+            finally:
+                pool.end()
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on from here")
+        return 130
+    finally:
+        ledger.close()
+        for log in scratch.glob(f"log-{os.getpid()}-*.txt"):
+            log.unlink()
+    return conclude(settings, ledger, left, stages, time.monotonic() - begun)
+
+
+def identity(settings: Settings, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what all lines of a folder have in common."""
+    card = {"card": found.get("card") or found["platform"], "driver": found["driver"]}
+    return {**card, "versions": found["versions"], "code": code_digest(), "rehearsal": settings.rehearse}
+
+
+def introduce(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stage]) -> None:
+    """Print what is at hand, what is left out and what is expected."""
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    print(f"{found['card']}, driver {found['driver'] or 'none'}; {versions}; {jobs_of(settings, found)} processes")
+    if settings.rehearse:
+        print("Rehearsal on the CPU: toy sizes, kernels interpreted; its figures mean nothing.")
+        print(plan(settings, MOST, stages))
+        print(shared_memory.table())
+    else:
+        print("\n".join(remarks(found)), end="\n" if remarks(found) else "")
+    sys.stdout.flush()
+
+
+def conclude(settings: Settings, ledger: Ledger, left: Sequence[Case], stages: Mapping[str, Stage], took: float) -> int:
+    """Print the tables and what failed, write them to table.md, and return the exit status.
+
+    Args:
+        settings: of the command line.
+        ledger: of the results.
+        left: cases that the time did not allow.
+        stages: by name.
+        took: seconds of the command.
+    """
+    lines = [line for (stage, _), line in ledger.found.items() if stage in settings.stages]
+    bad = [line for line in lines if line["outcome"] in BAD and not line.get("peer")]
+    unproved = [case for case in left if case.stage == "prove"]
+    parts = [stages[name].table(ledger.of_stage(name)) for name in settings.stages]
+    parts.append(f"{len(lines)} cases in {took:.0f} s: {len(bad)} failed, {len(left)} not done.")
+    parts += ["\n".join(f"FAILED {x['stage']}: {x['case']}: {x['outcome']}: {x.get('message', '')}" for x in bad)]
+    if left:
+        parts.append(f"not done: {', '.join(f'{case.stage}: {case.name}' for case in left)[:2000]}")
+    text = "\n\n".join(part for part in parts if part)
+    head = f"# {ledger.identity['card']}, {datetime.date.today().isoformat()}\n\n"
+    (settings.out / "table.md").write_text(f"{head}{text}\n", encoding="utf-8")
+    print(f"\n{text}", flush=True)
+    return 1 if bad or unproved else 0

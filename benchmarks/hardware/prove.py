@@ -1,0 +1,106 @@
+"""The stage that proves: every implementation that the device offers, on every kind of attention, and what is around.
+
+Outputs and all gradients are compared with float64 on the host. A refusal, an implementation that says what it does not
+support, is listed as one. Rows of the table are kinds; columns are implementations, each with its largest error over
+its types, as a share of what is allowed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.hardware.kinds import KINDS
+from benchmarks.hardware.outcomes import BAD, Case
+from benchmarks.hardware.run import STARTS, Run, Settings, Stage
+
+PRECISIONS = {
+    "gpu": ("highest", "default", "bfloat16"),
+    "cudnn": ("bfloat16",),
+    "blockwise": ("highest", "bfloat16"),
+    "reference": ("highest", "bfloat16"),
+    "sharded": ("highest",),
+}
+"""Of each implementation. "cudnn" takes narrow types alone."""
+
+LAWS = ("rope", "alibi", "t5", "rope_mixed")
+
+EXPECTED = {"gpu": 9.0, "cudnn": 5.0, "blockwise": 6.0, "reference": 4.0, "sharded": 9.0}
+"""Seconds of a case on an H100: mostly XLA's and Triton's compilation, by estimate."""
+
+
+def cases(rehearse: bool) -> list[Case]:
+    """Return the cases, the longest first; a rehearsal interprets each kind once, and other implementations once."""
+    task = "benchmarks.hardware.{}".format
+    found = [
+        Case(
+            "prove",
+            f"ten steps of train.{model}",
+            task("steps_proof:prove"),
+            {"model": model, "toy": rehearse},
+            120,
+            45,
+        )
+        for model in ("vit", "lm")
+    ]
+    found.append(Case("prove", "phases at 2^24", task("laws_proof:phases"), {"toy": rehearse}))
+    laws = LAWS[:1] if rehearse else LAWS
+    found += [Case("prove", f"laws of {spec}", task("laws_proof:laws"), {"spec": spec}, 60, 8) for spec in laws]
+    for implementation, precisions in PRECISIONS.items():
+        for precision in precisions:
+            for kind in KINDS:
+                if rehearse and not rehearsed(kind, implementation, precision):
+                    continue
+                chosen = {"kind": kind, "implementation": implementation, "precision": precision, "toy": rehearse}
+                name, took = f"{kind} | {implementation} | {precision}", EXPECTED[implementation]
+                found.append(Case("prove", name, task("attention_proof:prove"), chosen, 90, took))
+    return found
+
+
+def rehearsed(kind: str, implementation: str, precision: str) -> bool:
+    """Return whether a rehearsal does this case: the kernels on each kind, all else on the first."""
+    return kind == next(iter(KINDS)) or (implementation == "gpu" and precision == "highest")
+
+
+def run(run: Run, until: float) -> None:
+    """Do the cases that are due."""
+    run.do(cases(run.settings.rehearse), until)
+
+
+def expected(settings: Settings, jobs: int) -> tuple[float, str]:
+    """Return the seconds that the stage takes on an H100, and how they were estimated."""
+    found = cases(False)
+    work = sum(case.expected for case in found)
+    how = f"{len(found)} cases of 4 to 9 s, of which XLA and Triton compile most, {work:.0f} s in {jobs} processes"
+    return STARTS + work / jobs, f"{how} that start in {STARTS:.0f} s"
+
+
+def table(lines: Mapping[str, dict[str, Any]]) -> str:
+    """Return one row per kind, and the other proofs."""
+    if not lines:
+        return ""
+    names = list(PRECISIONS)
+    own = lambda kind, name: cell([lines.get(f"{kind} | {name} | {precision}") for precision in PRECISIONS[name]])
+    rows = [f"| {kind} | {' | '.join(own(kind, name) for name in names)} |" for kind in KINDS]
+    told = [
+        f"- {name}: {line['outcome']}, {line.get('message', '')}" for name, line in lines.items() if " | " not in name
+    ]
+    refused = sum(line["outcome"] == "refused" for line in lines.values())
+    proved = sum(line["outcome"] == "proved" for line in lines.values())
+    head = f"## Proofs: {proved} hold, {refused} refusals, {sum(x['outcome'] in BAD for x in lines.values())} failed"
+    about = 'Largest error over what is allowed: 1e-5 float32 at "highest", 2e-3 at the default, 2e-2 bfloat16.'
+    columns = [f"| kind | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    return "\n".join([head, "", about, "", *columns, *rows, "", *told])
+
+
+def cell(lines: Sequence[dict[str, Any] | None]) -> str:
+    """Return what is said of an implementation in its types: the worst outcome, or its largest error."""
+    done = [line for line in lines if line is not None]
+    bad = [line["outcome"] for line in done if line["outcome"] in BAD]
+    if bad:
+        return f"**{bad[0]}**"
+    shares = [max(line["errors"].values()) / line["tolerance"] for line in done if line["outcome"] == "proved"]
+    if shares:
+        return f"{max(shares):.2f}"
+    return "refused" if done else "-"
+
+
+STAGE = Stage(run, expected, table)

@@ -1,0 +1,25 @@
+"""The shared memory of every kernel for GPUs, by arithmetic, beside what a program may have."""
+
+from pejax._attention.gpu.call import tile_sizes
+from pejax._attention.gpu.shared_memory import KERNELS, LIMITS, shared_bytes
+
+WIDTHS = {
+    "bfloat16, D=64": 128,
+    "bfloat16, D=128": 256,
+    "float32, D=64": 256,
+    "float32, D=128": 512,
+    "float32, D=256": 1024,
+}
+"""Bytes of a head of one token."""
+
+
+def table(capability: str = "9.0") -> str:
+    """Return the KiB that a program of each kernel holds at most, by type and head dim, in its tiles."""
+    limit = LIMITS[capability] * 1024
+    lines = [f"Shared memory of a program, KiB at most, of {limit // 1024} (compute capability {capability}):"]
+    for name, width in WIDTHS.items():
+        ahead, back = tile_sizes(width, limit)
+        sizes = (shared_bytes(kernel, ahead if kernel == "forward" else back, width) for kernel in KERNELS)
+        told = ", ".join(f"{kernel} {size / 1024:.0f}" for kernel, size in zip(KERNELS, sizes, strict=True))
+        lines.append(f"  {name}, tiles {ahead[0]}x{ahead[1]} and {back[0]}x{back[1]}: {told}")
+    return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""Ten training steps of `train.vit` and `train.lm` on the device, against the same steps on the host's CPU.
+
+`python -m benchmarks.hardware.steps_proof MODEL` prints the losses on whatever device JAX has.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.hardware.outcomes import verdict
+from train.devices.mesh import make_mesh, put_batch
+from train.engine.loop import init_state, make_step, state_shardings
+from train.engine.optimizers import make_optimizer
+from train.engine.task import recipe
+
+TOLERANCE = 1e-4
+"""Of the difference of losses at precision "highest", over the loss."""
+
+
+def prove(model: str, toy: bool) -> dict[str, Any]:
+    """Return whether the losses of every step are those of the CPU; how far the default precision is off is told."""
+    host = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.hardware.steps_proof", model, *(["toy"] if toy else [])],
+        stdout=subprocess.PIPE, env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )  # fmt: skip
+    with jax.default_matmul_precision("highest"):
+        own = losses(model, toy)
+    default = losses(model, toy)
+    wanted = np.asarray(json.loads(host.communicate()[0]))
+    off = lambda found: float(np.max(np.abs(np.asarray(found) - wanted) / wanted))
+    found = verdict({"loss": off(own)}, TOLERANCE)
+    return {**found, "default": off(default), "message": f"{found['message']}; default precision {off(default):.1e}"}
+
+
+def losses(model: str, toy: bool) -> list[float]:
+    """Return the loss of each step, from one seed, on batches that are drawn at random."""
+    config, split, sums, batch = (vit if model == "vit" else lm)(toy)
+    count = 3 if toy else 10
+    mesh = make_mesh(1)
+    steps = recipe(config, make_optimizer(config, count, 2)[0], sums)
+    shardings = state_shardings(split, steps, mesh)
+    step = make_step(split.loss, steps, shardings, mesh)
+    state = jax.device_put(init_state(split.init(jax.random.key(0)), steps), shardings)
+    put, sum_of = put_batch(batch, mesh), [0.0]
+    for _ in range(count):
+        state = step(state, put)
+        sum_of.append(float(state.sums["loss"] / state.sums["count"]) * len(sum_of))
+    return np.diff(sum_of).tolist()
+
+
+def vit(toy: bool) -> tuple[Any, Any, tuple[str, ...], dict[str, np.ndarray]]:
+    """Return the config, the model, the names of its sums and a batch of the vision transformer."""
+    from train.vit.config import Config
+    from train.vit.model import SUMS, Classifier
+
+    sizes: dict[str, Any] = {"size": 8, "width": 16, "layers": 1, "batch": 4} if toy else {"layers": 3, "batch": 32}
+    config = Config(pe="rope_mixed", patch=2, **sizes).validated()
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((config.batch, config.size, config.size, 1), np.float32)
+    return config, Classifier(config, 1, 10), SUMS, {"image": images, "label": rng.integers(0, 10, config.batch)}
+
+
+def lm(toy: bool) -> tuple[Any, Any, tuple[str, ...], dict[str, np.ndarray]]:
+    """Return the same of the language model."""
+    from train.lm.config import Config
+    from train.lm.model import SUMS, Language
+
+    sizes: dict[str, Any] = {"length": 16, "width": 16, "layers": 1, "batch": 2} if toy else {"length": 256, "batch": 8}
+    config = Config(pe="t5", **sizes).validated()
+    ids = np.random.default_rng(0).integers(0, 90, (config.batch, config.length + 1), np.int32)
+    return config, Language(config, 90), SUMS, {"ids": ids, "segments": np.ones_like(ids)}
+
+
+if __name__ == "__main__":
+    with jax.default_matmul_precision("highest"):
+        print(json.dumps(losses(sys.argv[1], "toy" in sys.argv[2:])))

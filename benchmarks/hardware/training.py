@@ -1,0 +1,239 @@
+"""Training a vision transformer in a process that others run beside: from batches that were made once, for all of them.
+
+The model, its loss and its optimizer are those of `train.vit`. A process holds what it has compiled for an encoding: a
+program that trains for an epoch, for all seeds and numbers of epochs, and one per evaluation.
+"""
+
+import dataclasses
+import functools
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from train.data.images import load
+from train.data.images.augment import Augment
+from train.data.images.pipeline import normalize, train_batch
+from train.engine.optimizers import decayed, make_optimizer
+from train.vit.config import PRESETS, Config, evaluation_sizes
+from train.vit.model import Classifier
+
+EXTENSIONS = ("none", "pi(stretch=True)")
+TOKENS_AT_ONCE = 2**15
+"""Of a chunk of test images."""
+
+TOY = {"size": 8, "width": 16, "layers": 1, "heads": 2, "batch": 8}
+
+
+def config_of(data: str, pe: str, seed: int, epochs: int, toy: bool) -> Config:
+    """Return the published grid's config: patches of 2 at 28 pixels, 14 x 14 of them, 8 heads and six layers."""
+    chosen = {**PRESETS["table"], "heads": 8, "epochs": epochs, "warmup": 0.2 * epochs, **(TOY if toy else {})}
+    return Config(preset="table", data=data, pe=pe, seed=seed, **chosen).validated()
+
+
+def sizes_of(toy: bool, few: bool) -> tuple[int, ...]:
+    """Return the sides of the test images: 6 x 6 to 32 x 32 patches."""
+    if toy:
+        return (8, 12)
+    return (12, 20, 28, 44, 64) if few else evaluation_sizes(config_of("glyphs", "none", 0, 1, False))
+
+
+@functools.lru_cache(maxsize=1)
+def dataset(data: str, size: int) -> Any:
+    """Return a data set; the last one is kept."""
+    return load(data, size=size)
+
+
+def make_epoch(folder: str, data: str, seed: int, epoch: int, toy: bool) -> dict[str, Any]:
+    """Write the augmented batches of one epoch, which depend on the seed and the epoch alone."""
+    config = config_of(data, "none", seed, 1, toy)
+    ds = dataset(data, config.size)
+    rng = np.random.default_rng([seed, epoch])
+    steps = 2 if toy else len(ds.train) // config.batch
+    order = rng.permutation(len(ds.train))[: steps * config.batch].reshape(steps, config.batch)
+    augment = Augment(**{field.name: getattr(config, field.name) for field in dataclasses.fields(Augment)})
+    made = [train_batch(ds, augment, range(config.batch), indices, rng) for indices in order]
+    arrays = {name: np.stack([batch[name] for batch in made]) for name in ("image", "label")}
+    _store(Path(folder) / f"{data}-{seed}-{epoch}.npz", **arrays, classes=len(ds.classes))
+    return {"outcome": "made", "steps": steps}
+
+
+def make_tests(folder: str, data: str, size: int, toy: bool) -> dict[str, Any]:
+    """Write the test images of one size."""
+    ds = dataset(data, config_of(data, "none", 0, 1, toy).size)
+    source = ds.test(size)
+    pixels, labels = source.batch(np.arange(len(source))[: 32 if toy else None])
+    _store(Path(folder) / f"{data}-test-{size}.npz", image=normalize(pixels, ds), label=labels, classes=len(ds.classes))
+    return {"outcome": "made"}
+
+
+def _store(path: Path, **arrays: Any) -> None:
+    partial = path.with_suffix(".partial.npz")
+    np.savez(partial, **arrays)
+    partial.replace(path)
+
+
+class Trainer:
+    """What is compiled for one encoding, on one data set.
+
+    Args:
+        folder: of the batches and the test images.
+        data: name of the data set.
+        pe: spec of the encoding.
+        toy: a tiny model.
+        few: test at a few sizes.
+    """
+
+    def __init__(self, folder: str, data: str, pe: str, toy: bool, few: bool) -> None:
+        self.folder, self.data, self.pe, self.toy = Path(folder), data, pe, toy
+        self.sizes = sizes_of(toy, few)
+        with np.load(self.folder / f"{data}-test-{self.sizes[0]}.npz") as file:
+            self.channels, self.classes = file["image"].shape[-1], int(file["classes"])
+        config = config_of(data, pe, 0, 1, toy)
+        self.model = self.classifier(config)
+        self.optimizer = optax.chain(
+            optax.scale_by_adam(b1=0.9, b2=0.999), optax.add_decayed_weights(config.weight_decay, decayed)
+        )
+        self.draw = jax.jit(lambda key: self.model.init(key))
+        self.train = jax.jit(self.epoch, donate_argnums=(0, 1))
+        self.scorers = {
+            (extend, size): self._scorer(extend, size) for extend in EXTENSIONS for size in self._of(extend)
+        }
+
+    def _of(self, extend: str) -> list[int]:
+        """Return the sizes that an extension changes: all but the trained one."""
+        trained = config_of(self.data, self.pe, 0, 1, self.toy).size
+        return [size for size in self.sizes if extend == "none" or size != trained]
+
+    def classifier(self, config: Config) -> Classifier:
+        """Return the model of a config."""
+        return Classifier(config, self.channels, self.classes)
+
+    def _scorer(self, extend: str, size: int) -> Any:
+        """Compile `(params, images, labels) -> correct`, in chunks; ValueError where the encoding refuses the size."""
+        config = dataclasses.replace(config_of(self.data, self.pe, 0, 1, self.toy), extend=extend)
+        classifier = self.classifier(config)
+
+        def correct(params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
+            hits = lambda chunk: jnp.argmax(classifier.logits(params, chunk[0]), -1) == chunk[1]
+            return jnp.sum(jax.lax.map(hits, (images, labels)), dtype=jnp.int32)
+
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self.tests(size))
+        try:
+            return jax.jit(correct).lower(classifier.shapes, *shapes).compile()
+        except ValueError as refused:
+            return str(refused).splitlines()[0]
+
+    def tests(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the test images of a size in chunks, filled with images of no class."""
+        with np.load(self.folder / f"{self.data}-test-{size}.npz") as file:
+            images, labels = file["image"], file["label"].astype(np.int32)
+        chunk = min(len(labels), max(1, TOKENS_AT_ONCE // (size // 2) ** 2))
+        count = math.ceil(len(labels) / chunk)
+        fill = count * chunk - len(labels)
+        images = np.pad(images, ((0, fill), (0, 0), (0, 0), (0, 0)))
+        labels = np.pad(labels, (0, fill), constant_values=-1)
+        return images.reshape(count, chunk, *images.shape[1:]), labels.reshape(count, chunk)
+
+    def epoch(self, params: Any, opt: Any, images: Any, labels: Any, rates: Any, key: Any, first: Any) -> Any:
+        """Return the parameters, the moments and the losses after the steps of an epoch.
+
+        Args:
+            params: of the model.
+            opt: the moments.
+            images: `(steps, B, S, S, C)`.
+            labels: `(steps, B)`.
+            rates: the learning rate of every step.
+            key: from which the key of every step is drawn, as `train.vit` does it.
+            first: number of the first step.
+        """
+
+        def step(state: tuple[Any, Any], batch: tuple[Any, ...]) -> tuple[tuple[Any, Any], Any]:
+            image, label, rate, number = batch
+            loss = jax.value_and_grad(self.model.loss, has_aux=True)
+            (value, _), grads = loss(state[0], {"image": image, "label": label}, jax.random.fold_in(key, number))
+            updates, opt = self.optimizer.update(grads, state[1], state[0])
+            return (jax.tree.map(lambda leaf, update: leaf - rate * update, state[0], updates), opt), value
+
+        numbers = first + jnp.arange(len(images), dtype=jnp.int32)
+        (params, opt), losses = jax.lax.scan(step, (params, opt), (images, labels, rates, numbers))
+        return params, opt, losses
+
+    def begin(self, seed: int) -> tuple[Any, Any, Any]:
+        """Return the parameters, the moments and the key of a seed."""
+        key = jax.random.key(seed)
+        params = self.draw(key)
+        return params, self.optimizer.init(params), jax.random.split(key)[1]
+
+    def batches(self, seed: int, epoch: int) -> tuple[Any, Any]:
+        """Return the images and labels of an epoch, on the device."""
+        with np.load(self.folder / f"{self.data}-{seed}-{epoch}.npz") as file:
+            return jnp.asarray(file["image"]), jnp.asarray(file["label"])
+
+    def rates(self, epochs: int, per_epoch: int) -> np.ndarray:
+        """Return the learning rate of every step of every epoch, `(epochs, per_epoch)`."""
+        config = config_of(self.data, self.pe, 0, epochs, self.toy)
+        total = epochs * per_epoch
+        schedule = make_optimizer(config, total, round(config.warmup * per_epoch))[1]
+        return np.asarray([schedule(number) for number in range(total)], np.float32).reshape(epochs, per_epoch)
+
+    def score(self, params: Any) -> tuple[dict[str, dict[int, float]], dict[str, str]]:
+        """Return top-1 in percent by extension and size, and why an extension was refused."""
+        found: dict[str, dict[int, float]] = {extend: {} for extend in EXTENSIONS}
+        refused = {}
+        for (extend, size), scorer in self.scorers.items():
+            if isinstance(scorer, str):
+                refused[extend] = scorer
+                continue
+            images, labels = self.tests(size)
+            right = int(scorer(params, images, labels))
+            found[extend][size] = 100 * right / int((labels >= 0).sum())
+        for size, value in found["none"].items():
+            found[EXTENSIONS[1]].setdefault(size, value) if EXTENSIONS[1] not in refused else None
+        return found, refused
+
+
+TRAINERS: dict[tuple[str, str], Trainer] = {}
+"""By data set and encoding."""
+
+
+def trainer(folder: str, data: str, pe: str, toy: bool, few: bool) -> Trainer:
+    """Return what is compiled for an encoding."""
+    if (data, pe) not in TRAINERS:
+        TRAINERS[data, pe] = Trainer(folder, data, pe, toy, few)
+    return TRAINERS[data, pe]
+
+
+def probe(folder: str, data: str, pe: str, toy: bool, few: bool) -> dict[str, Any]:
+    """Compile what trains and tests an encoding, and run each once; return the seconds that each takes."""
+    own = trainer(folder, data, pe, toy, few)
+    images, labels = own.batches(0, 0)
+    params, opt, key = own.begin(0)
+    rates = jnp.zeros(len(images), jnp.float32)
+    begun = time.perf_counter()
+    params, *_ = jax.block_until_ready(own.train(params, opt, images, labels, rates, key, 0))
+    began = time.perf_counter()
+    own.score(params)
+    return {"outcome": "made", "epoch": began - begun, "score": time.perf_counter() - began}
+
+
+def train(folder: str, data: str, pe: str, seed: int, epochs: int, toy: bool, few: bool) -> dict[str, Any]:
+    """Train an encoding with one seed, and test it at all sizes, with and without positions that are interpolated."""
+    own, begun = trainer(folder, data, pe, toy, few), time.perf_counter()
+    params, opt, key = own.begin(seed)
+    rates, losses = None, jnp.zeros(1)
+    for epoch in range(epochs):
+        images, labels = own.batches(seed, epoch)
+        rates = own.rates(epochs, len(images)) if rates is None else rates
+        params, opt, losses = own.train(params, opt, images, labels, rates[epoch], key, epoch * len(images))
+    if not np.isfinite(losses).all():
+        return {"outcome": "wrong", "message": "a loss was not finite"}
+    trained = time.perf_counter() - begun
+    top1, refused = own.score(params)
+    told = f"{epochs} epochs, {max(top1['none'].values()):.1f} % at best, {trained:.0f} s"
+    return {"outcome": "trained", "top1": top1, "refused": refused, "epochs": epochs, "message": told}

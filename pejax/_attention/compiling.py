@@ -1,0 +1,30 @@
+"""Whether a program compiles, found out by compiling it: what fails inside a user's jit cannot be caught there."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+def compile_error(function: Callable[..., Any], *operands: Any) -> tuple[str, float]:
+    """Return why a function and its gradients do not compile, in one line, empty where they do; and the seconds.
+
+    Args:
+        function: returns one array.
+        *operands: trees of arrays or shapes; floats among them get gradients.
+    """
+
+    def loss(*operands: Any) -> Array:
+        return jnp.sum(function(*operands).astype(jnp.float32))
+
+    begun = time.perf_counter()
+    both = jax.value_and_grad(loss, tuple(range(len(operands))), allow_int=True)
+    try:
+        jax.jit(both).lower(*operands).compile()
+    except Exception as refused:  # XLA, Triton, Mosaic and cuDNN each raise types of their own
+        line = next(iter(str(refused).strip().splitlines()), "") or type(refused).__name__
+        return line[:300], time.perf_counter() - begun
+    return "", time.perf_counter() - begun

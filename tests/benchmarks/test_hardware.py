@@ -1,0 +1,349 @@
+"""The command that proves, measures and trains on a GPU: what it does with failures, time, other results and devices.
+
+Processes of these tests do not import JAX; the rehearsal of all stages is the slow test.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.hardware import device, measure, program, prove, shared_memory, train
+from benchmarks.hardware.ledger import Ledger
+from benchmarks.hardware.outcomes import Case, verdict
+from benchmarks.hardware.pool import Pool, Worker
+from benchmarks.hardware.run import QUICK, Settings, Stage, deadline
+
+ROOT = Path(__file__).parents[2]
+H100 = {
+    **{"platform": "gpu", "card": "NVIDIA H100 80GB HBM3", "capability": "9.0", "memory": 79.0, "problem": ""},
+    **{"driver": "580.159.04", "torch": "13.0", "versions": {"jax": "0.11.2", "jax-cuda13-plugin": "0.11.2"}},
+}
+
+
+def task(name):
+    return f"tests.support.hardware_cases:{name}"
+
+
+def case(name, limit=20.0, stage="prove"):
+    return Case(stage, name, task(name.split()[0]), {}, limit)
+
+
+def pool(tmp_path, count=2):
+    return Pool([Worker(os.environ, tmp_path / f"log-{number}.txt") for number in range(count)])
+
+
+def stage(*cases):
+    told = lambda lines: "\n".join(f"{name}: {line['outcome']}" for name, line in lines.items())
+    return Stage(lambda run, until: run.do(cases, until), lambda settings, jobs: (1.0, "a guess"), told)
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Return the command on toy stages: `(stages, *arguments) -> status`, on what is taken for an H100."""
+    monkeypatch.setattr(program, "scratch_folder", lambda: tmp_path)
+    monkeypatch.setattr(program, "first_answer", lambda *_: H100)
+    monkeypatch.setattr(program, "make_pool", lambda *_: pool(tmp_path))
+
+    def run(stages, *arguments):
+        return program.main([f"--out={tmp_path / 'out'}", f"--stages={','.join(stages)}", *arguments], stages)
+
+    return run
+
+
+def lines(tmp_path):
+    return [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+
+
+def test_a_nan_a_hang_a_lack_of_memory_and_a_crash_end_their_case_alone(command, tmp_path, capsys):
+    names = ["right first", "nan", "hang", "fill", "die", "refuse", "right last"]
+    assert command({"prove": stage(*(case(name, 1.0 if name == "hang" else 20.0) for name in names))}) == 1
+    found = {line["case"]: line for line in lines(tmp_path)}
+    assert {name: line["outcome"] for name, line in found.items()} == {
+        **{"right first": "proved", "nan": "wrong", "hang": "hung", "fill": "memory", "die": "crashed"},
+        **{"refuse": "refused", "right last": "proved"},
+    }
+    assert found["nan"]["message"] == "error above 1e-05: d_q nan"
+    assert found["hang"]["message"] == "no answer in 1 s"
+    assert found["die"]["message"] == "the process ended by SIGKILL"
+    assert found["right last"]["card"] == "NVIDIA H100 80GB HBM3"
+    assert found["right last"]["driver"] == "580.159.04"
+    printed = capsys.readouterr().out
+    assert "FAILED prove: fill: memory: RuntimeError: RESOURCE_EXHAUSTED: Out of memory" in printed
+    assert "7 cases" in printed
+    assert "4 failed, 0 not done" in printed
+    files = sorted((tmp_path / "out").iterdir())
+    assert [path.name for path in files] == ["log.txt", "results.jsonl", "table.md"]
+    assert "illegal memory access" in (tmp_path / "out" / "log.txt").read_text()
+
+
+def test_all_right_is_status_0_and_a_second_call_does_only_what_is_missing(command, tmp_path):
+    assert command({"prove": stage(case("right first"))}) == 0
+    before = lines(tmp_path)
+    assert command({"prove": stage(case("right first"), case("right second"))}) == 0
+    assert lines(tmp_path)[:1] == before
+    assert [line["case"] for line in lines(tmp_path)] == ["right first", "right second"]
+
+
+def test_a_failure_of_an_earlier_call_is_still_one(command, tmp_path):
+    stages = {"prove": stage(case("nan"))}
+    assert command(stages) == 1
+    assert command(stages) == 1
+    assert len(lines(tmp_path)) == 1
+
+
+def test_a_line_that_was_cut_is_done_again(command, tmp_path):
+    assert command({"prove": stage(case("right first"))}) == 0
+    path = tmp_path / "out" / "results.jsonl"
+    path.write_text(path.read_text() + '{"stage": "prove", "case": "right sec')
+    assert command({"prove": stage(case("right first"), case("right second"))}) == 0
+    assert json.loads(path.read_text().splitlines()[-1])["case"] == "right second"
+
+
+def test_what_the_time_does_not_allow_is_listed_as_not_done(command, capsys):
+    stages = {"prove": stage(case("hang", 60.0)), "train": stage(case("right", stage="train"))}
+    assert command(stages, "--minutes=0.12") == 1  # about a second beyond what the end takes
+    assert "not done: prove: hang, train: right" in capsys.readouterr().out
+
+
+def test_training_that_was_not_done_fails_nothing(command):
+    assert command({"train": stage(case("hang", 60.0, stage="train"))}, "--minutes=0.12") == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            {"platform": "cpu", "problem": ""},
+            "a GPU is needed, and JAX sees none (its first device is a CPU): --rehearse",
+        ),
+        ({"platform": "", "problem": "no CUDA"}, "a GPU is needed, and JAX sees none (no CUDA): --rehearse"),
+        ({"capability": "gfx942", "card": "MI300X"}, "the GPU must be one of NVIDIA, got MI300X"),
+        ({"capability": "7.5", "card": "T4"}, "the GPU must have compute capability 8.0 or more, got 7.5 of T4"),
+        ({"memory": 7.5}, "the GPU must have 16 GiB free, got 7.5 GiB of NVIDIA H100 80GB HBM3"),
+        ({"driver": "550.54.15"}, "NVIDIA's driver must be at least 580 for jax-cuda13-plugin, got 550.54.15"),
+    ],
+)
+def test_what_it_cannot_use_is_told_in_one_line_with_status_2(change, line, command, monkeypatch, capsys):
+    monkeypatch.setattr(program, "first_answer", lambda *_: {**H100, **change})
+    assert command({"prove": stage(case("right"))}) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {line}")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("driver", "590.1"), ("card", "NVIDIA H200"), ("versions", {"jax": "0.12.0"})]
+)
+def test_results_of_another_version_or_card_are_refused_in_one_line(name, value, command, monkeypatch, capsys):
+    assert command({"prove": stage(case("right"))}) == 0
+    monkeypatch.setattr(program, "first_answer", lambda *_: {**H100, name: value})
+    assert command({"prove": stage(case("right"))}) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: out must be new, or of the same {name}: ")
+    assert told.count("\n") == 1
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused_in_one_line(command, tmp_path, capsys):
+    (tmp_path / "out").write_text("")
+    assert command({"prove": stage(case("right"))}) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_two_commands_do_not_write_to_one_folder(tmp_path):
+    held = Ledger(tmp_path, {})
+    script = "import pathlib; from benchmarks.hardware.ledger import Ledger; "
+    script += f"Ledger(pathlib.Path({str(tmp_path)!r}), {{}})"
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert "ValueError: out must be the folder of one command at a time" in other.stderr
+    held.close()
+
+
+def test_unknown_stages_and_negative_minutes_are_refused(capsys):
+    for arguments in (["--stages=prove,fly"], ["--minutes=-1"]):
+        with pytest.raises(SystemExit, match="2"):
+            program.options(arguments)
+    told = capsys.readouterr().err
+    assert "--stages must be of prove, measure, train, got 'fly'" in told
+    assert "--minutes and --jobs must be 0 or more, got -1 and 0" in told
+
+
+def test_stages_run_in_order_and_a_rehearsal_has_no_end():
+    assert program.options(["--stages=train,prove"])[0].stages == ["prove", "train"]
+    assert program.options([])[0].minutes == 8
+    assert program.options(["--rehearse"])[0].minutes == 0
+    assert program.options(["--rehearse", "--minutes=2"])[0].minutes == 2
+
+
+def test_each_stage_has_its_share_of_the_time_and_the_last_what_is_left():
+    settings = Settings(["prove", "measure", "train"], 8.0, Path())
+    assert deadline("prove", settings, 0.0, 10.0) == 160.0
+    assert deadline("measure", settings, 0.0, 90.0) == 240.0
+    assert deadline("train", settings, 0.0, 200.0) == 474.0
+    assert deadline("measure", settings._replace(stages=["prove", "measure"]), 0.0, 90.0) == 474.0
+    assert deadline("train", settings._replace(minutes=0.0), 0.0, 200.0) == float("inf")
+
+
+def test_remarks_tell_of_torch_without_cuda_and_of_other_cards():
+    assert device.remarks(H100) == []
+    assert device.remarks({**H100, "torch": "none"}) == ["torch is built without CUDA: its rows are left out"]
+    other = device.remarks({**H100, "torch": "", "capability": "8.9", "card": "L4"})
+    assert other[0] == "torch is not installed: its rows are left out"
+    assert "L4 has compute capability 8.9" in other[1]
+
+
+def test_as_many_processes_run_as_the_card_and_the_cores_hold(monkeypatch):
+    monkeypatch.setattr(device.os, "cpu_count", lambda: 16)
+    assert device.side_by_side(H100, 20) == 15
+    assert device.side_by_side({**H100, "memory": 24.0}, 20) == 5
+    assert device.side_by_side({**H100, "memory": 0.0}, 20) == 1
+
+
+def test_a_process_keeps_what_it_holds_until_it_fails(tmp_path):
+    """So that training finds what was compiled, and a lost way of measuring is made again."""
+    own = pool(tmp_path)
+    held = lambda what: ((task("hold"), {"what": what}), 20.0)
+    try:
+        assert [one["held"] for one in own.together([held("a"), held("b"), held("c")])] == [["a"], ["b"], ["a", "c"]]
+        assert own.worker_of(2) is own.worker_of(0)
+        assert own.worker_of(0).ask(task("die"), {}, 20.0)["outcome"] == "crashed"
+        assert own.worker_of(0).ask(*held("d")[0], 20.0)["held"] == ["d"]
+    finally:
+        own.end()
+
+
+def test_a_device_that_does_not_start_is_told_of_every_case(tmp_path):
+    worker = Worker(os.environ, tmp_path / "log", ((task("fill"), {}), 20.0))
+    found = worker.ask(task("right"), {}, 20.0)
+    assert found["outcome"] == "memory"
+    assert found["message"].startswith("did not start: RuntimeError: RESOURCE_EXHAUSTED")
+    assert worker.process is None
+
+
+def test_processes_end_with_the_command(tmp_path):
+    script = "import os, pathlib; from benchmarks.hardware.pool import Worker; "
+    script += f"worker = Worker(os.environ, pathlib.Path({str(tmp_path / 'log')!r})); "
+    script += f"print(worker.ask({task('hold')!r}, {{'what': 'x'}}, 20.0)['process'], flush=True); os._exit(0)"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    number, until = int(found.stdout), time.monotonic() + 10
+    while Path(f"/proc/{number}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{number}").exists()
+
+
+def test_nan_and_what_is_not_within_the_tolerance_is_wrong():
+    assert verdict({"output": 1e-6}, 1e-5)["outcome"] == "proved"
+    assert verdict({"output": 2e-5}, 1e-5)["outcome"] == "wrong"
+    assert verdict({"output": float("nan")}, 1e-5)["outcome"] == "wrong"
+    assert verdict({"output": float("inf")}, 1e-5)["outcome"] == "wrong"
+
+
+def test_every_kind_meets_every_implementation_in_its_types_and_names_are_unique():
+    found = prove.cases(rehearse=False)
+    names = [one.name for one in found]
+    assert len(set(names)) == len(names)
+    assert len([name for name in names if " | " in name]) == len(prove.KINDS) * 9
+    json.dumps([one.arguments for one in found])
+    rehearsed = [one.name for one in prove.cases(rehearse=True)]
+    assert set(rehearsed) <= set(names)
+    assert {name.split(" | ")[0] for name in rehearsed if " | " in name} == set(prove.KINDS)
+
+
+def test_columns_name_their_ways_without_a_device_and_a_rehearsal_has_no_peers():
+    found = measure.columns(rehearse=False)
+    names = [column.case(way).name for column in found for way in column.ways]
+    assert len(set(names)) == len(names)
+    assert {column.name for column in found if "forward and" in column.table} == {
+        "L = 2,048",
+        "L = 8,192",
+        "L = 32,768",
+    }
+    assert [way for column in found for way in column.ways if "Flex" in way].count("torch FlexAttention, ALiBi") == 2
+    assert not [way for column in measure.columns(rehearse=True) for way in column.ways if measure.is_peer(way)]
+
+
+def test_the_table_of_proofs_tells_the_worst_of_each_implementation():
+    kind = next(iter(prove.KINDS))
+    of = lambda name, found: {"stage": "prove", "case": f"{kind} | {name}", **found}
+    found = {
+        f"{kind} | gpu | highest": of("gpu", verdict({"output": 2e-6}, 1e-5)),
+        f"{kind} | gpu | bfloat16": of("gpu", verdict({"output": 1e-2}, 2e-2)),
+        f"{kind} | cudnn | bfloat16": {"outcome": "refused"},
+        f"{kind} | blockwise | highest": verdict({"output": 1.0}, 1e-5),
+    }
+    assert f"| {kind} | 0.50 | refused | **wrong** | - | - |" in prove.table(found)
+
+
+def test_the_table_of_times_has_ratios_of_the_same_rounds_and_tells_what_failed():
+    column = measure.columns(rehearse=False)[0]
+    name = lambda way: column.case(way).name
+    found = {
+        name("torch SDPA, flash, no bias"): {"outcome": "measured", "seconds": [0.001, 0.002]},
+        name("pejax kernels, no bias"): {"outcome": "measured", "seconds": [0.002, 0.004]},
+        name("pejax kernels, T5"): {"outcome": "hung", "message": "no answer in 30 s"},
+    }
+    text = measure.table(found)
+    assert "| pejax kernels, no bias | 3.00 ms |" in text
+    assert "| torch SDPA, flash, no bias | 0.50 (0.50 to 0.50) |" in text
+    assert "- L = 8,192: pejax kernels, T5: failed, no answer in 30 s" in text
+
+
+def test_the_table_of_training_is_the_mean_over_the_seeds_that_were_reached():
+    line = lambda value: {
+        "outcome": "trained", "epochs": 3, "top1": {"none": {"28": value, "12": 5.0}, "pi(stretch=True)": {}},
+    }  # fmt: skip
+    found = {
+        "glyphs | rope | seed 0": line(50.0),
+        "glyphs | rope | seed 1": line(60.0),
+        "glyphs | alibi | seed 0": line(1.0),
+    }
+    text = train.table(found)
+    assert "| rope | 2 | 5.0 | 55.0 |" in text
+    assert "| alibi | 1 | 5.0 | 1.0 |" in text
+    assert "3 epochs" in text
+
+
+def test_missing_packages_of_training_are_one_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(train.NEEDED, "no_such_package", "no-such-package")
+    left = []
+    settings = Settings(["train"], 8.0, tmp_path)
+    ledger = Ledger(tmp_path, {})
+    train.run(program.Run(settings, pool(tmp_path), ledger, tmp_path, left), time.monotonic() + 60)
+    ledger.close()
+    assert capsys.readouterr().out == "train needs packages that are missing: pip install no-such-package\n"
+    assert len(left) == len(train.DATA) * len(train.ENCODINGS) * train.SEEDS
+
+
+def test_the_plan_says_what_each_stage_takes_and_how_that_is_known(capsys):
+    assert program.main(["--plan"]) == 0
+    text = capsys.readouterr().out
+    assert "estimated, not measured" in text
+    assert [line.split(":")[0].strip() for line in text.splitlines()[1:]] == ["prove", "measure", "train"]
+    assert sum(float(line.split(":")[1].split(" s;")[0]) for line in text.splitlines()[1:]) < 8 * 60
+
+
+@pytest.mark.parametrize("name", program.STAGES)
+def test_the_docs_tell_the_same_plan(name):
+    took, _ = program.STAGES[name].expected(Settings([name], 8.0, Path()), program.MOST)
+    assert f"| {name} | {took:.0f} |" in (ROOT / "docs" / "hardware.md").read_text()
+
+
+def test_the_shared_memory_of_every_kernel_is_told_and_within_the_limit():
+    told = shared_memory.table()
+    assert "of 227 (compute capability 9.0)" in told
+    sizes = [int(word.split()[-1]) for line in told.splitlines()[1:] for word in line.split(": ")[1].split(", ")]
+    assert len(sizes) == len(shared_memory.WIDTHS) * len(shared_memory.KERNELS)
+    assert max(sizes) <= 227
+
+
+@pytest.mark.slow
+def test_the_rehearsal_runs_every_stage_to_its_end(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.hardware", "--rehearse", f"--out={tmp_path / 'out'}"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "XLA_FLAGS": QUICK})
+    assert found.returncode == 0, found.stdout[-4000:]
+    assert "0 failed, 0 not done" in found.stdout
+    assert len(list((tmp_path / "out").iterdir())) <= 6

@@ -1,0 +1,183 @@
+"""The stages of `benchmarks.hardware` that measure and train, on processes that answer what a test says."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.hardware import measure, train
+from benchmarks.hardware.ledger import Ledger
+from benchmarks.hardware.run import Run, Settings
+
+
+class Worker:
+    """A worker whose answers are those of a function of `(name of the task, arguments)`."""
+
+    process = object()
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def ask(self, task, arguments, limit):
+        return self.answer(task.partition(":")[2], arguments)
+
+
+class Pool:
+    """As many workers, which answer at once."""
+
+    def __init__(self, count, answer):
+        self.workers = [Worker(answer) for _ in range(count)]
+        self.asked = []
+
+    def run(self, cases, until, done):
+        for case in cases:
+            self.asked.append(case.task.partition(":")[2])
+            done(case, self.workers[0].ask(case.task, case.arguments, case.limit))
+        return []
+
+    def together(self, asks, done=lambda *_: None):
+        found = []
+        for number, ((task, arguments), limit) in enumerate(asks):
+            self.asked.append(task.partition(":")[2])
+            found.append(self.workers[number % len(self.workers)].ask(task, arguments, limit))
+            done(number, found[-1])
+        return found
+
+    def worker_of(self, number):
+        return self.workers[number % len(self.workers)]
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Return how to start a stage: `(answer) -> run`."""
+    ledgers = []
+
+    def start(answer, count=15, **settings):
+        for ledger in ledgers:
+            ledger.close()
+        ledgers.append(Ledger(tmp_path / "out", {}, lambda line: None))
+        chosen = Settings(["train"], 8.0, tmp_path / "out")._replace(**settings)
+        return Run(chosen, Pool(count, answer), ledgers[-1], tmp_path, [])
+
+    yield start
+    ledgers[-1].close()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Stop the clock of deadlines; a test moves it."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def trains(task, arguments, epoch=0.5):
+    """Answer as training does."""
+    if task == "probe":
+        return {"outcome": "made", "epoch": epoch, "score": 1.0}
+    if task == "train":
+        return {
+            "outcome": "trained",
+            "top1": {"none": {"28": 50.0}, "pi(stretch=True)": {}},
+            "epochs": arguments["epochs"],
+        }
+    return {"outcome": "made"}
+
+
+def test_one_seed_of_all_encodings_ends_in_half_of_the_time(started):
+    run = started(trains)
+    train.run(run, 101.0)
+    lines = run.ledger.of_stage("train")
+    assert lines["glyphs | epochs"]["epochs"] == 99
+    assert lines["glyphs | rope | seed 2"]["epochs"] == lines["glyphs | epochs"]["epochs"]
+    assert len([name for name in lines if name.startswith("fashion") and "seed" in name]) == 15 * 3
+    assert not run.left
+
+
+def test_with_fewer_processes_than_encodings_fewer_epochs_fit(started):
+    run = started(trains, count=5)
+    train.run(run, 101.0)
+    assert run.ledger.of_stage("train")["glyphs | epochs"]["epochs"] == 31
+
+
+def test_without_a_limit_the_recipe_is_the_full_one(started):
+    run = started(trains, minutes=0.0)
+    train.run(run, float("inf"))
+    assert run.ledger.of_stage("train")["glyphs | epochs"]["epochs"] == train.FULL
+
+
+def test_a_second_call_keeps_the_epochs_and_trains_only_what_is_missing(started):
+    def fails_once(task, arguments):
+        if task == "train" and arguments["seed"] == 1:
+            return {"outcome": "hung", "message": "no answer"} if arguments["pe"] == "rope" else trains(task, arguments)
+        return trains(task, arguments)
+
+    first = started(fails_once)
+    train.run(first, 101.0)
+    epochs = first.ledger.of_stage("train")["glyphs | epochs"]["epochs"]
+    assert first.ledger.of_stage("train")["glyphs | rope | seed 1"]["outcome"] == "hung"
+    path = first.settings.out / "results.jsonl"
+    kept = [line for line in path.read_text().splitlines(keepends=True) if "glyphs | alibi | seed 2" not in line]
+    path.write_text("".join(kept))
+    second = started(lambda task, arguments: trains(task, arguments, epoch=1.0))
+    train.run(second, 101.0)
+    assert second.pool.asked.count("train") == 1
+    assert second.ledger.of_stage("train")["glyphs | alibi | seed 2"]["epochs"] == epochs
+
+
+def test_seeds_that_do_not_fit_are_not_begun(started, clock):
+    def slow(task, arguments):
+        clock[0] += 45.0 / 15 if task == "train" else 0.0
+        return trains(task, arguments)
+
+    run = started(slow)
+    train.run(run, 101.0)
+    lines = run.ledger.of_stage("train")
+    assert {name.rpartition(" ")[2] for name in lines if "glyphs" in name and "seed" in name} == {"0", "1"}
+    assert lines["fashion | rope | seed 0"]["epochs"] < lines["glyphs | rope | seed 0"]["epochs"]
+    assert {case.name for case in run.left} >= {"glyphs | rope | seed 2", "fashion | rope | seed 1"}
+
+
+def test_data_that_cannot_be_made_end_their_training_alone(started):
+    full = {"outcome": "error", "message": "OSError: No space left on device"}
+    run = started(
+        lambda task, arguments: (
+            full if task == "make_tests" and arguments["data"] == "glyphs" else trains(task, arguments)
+        )
+    )
+    train.run(run, 101.0)
+    lines = run.ledger.of_stage("train")
+    assert lines["glyphs | epochs"]["message"] == "OSError: No space left on device"
+    assert lines["fashion | rope | seed 0"]["outcome"] == "trained"
+    assert "glyphs | rope | seed 0" in {case.name for case in run.left}
+
+
+def test_a_way_that_fails_is_told_and_the_others_are_timed(started):
+    def answer(task, arguments):
+        way = arguments.get("way", "")
+        if "Flex" in way:
+            return {"outcome": "memory", "message": "out of memory"}
+        if task == "sample":
+            hung = way == "pejax kernels, T5"
+            return {"outcome": "hung", "message": "no answer"} if hung else {"outcome": "measured", "seconds": 0.25}
+        return {"outcome": "measured", "share": 1.0} if task == "memory" else {"outcome": "made"}
+
+    run = started(answer, stages=["measure"])
+    measure.run(run, 1000.0)
+    lines = run.ledger.of_stage("measure")
+    column = measure.columns(rehearse=False)[0]
+    of = lambda way: lines[column.case(way).name]
+    assert of("pejax kernels, no bias")["seconds"] == [0.25] * measure.ROUNDS
+    assert (of("pejax kernels, T5")["outcome"], of("pejax kernels, T5")["peer"]) == ("hung", False)
+    assert (of("torch FlexAttention, ALiBi")["outcome"], of("torch FlexAttention, ALiBi")["peer"]) == ("memory", True)
+    assert len(lines) == sum(len(each.ways) for each in measure.columns(False)) + len(measure.memory_cases(False))
+    again = started(lambda *_: pytest.fail("asked again"), stages=["measure"])
+    measure.run(again, 1000.0)
+
+
+def test_columns_that_the_time_does_not_allow_are_left(started):
+    run = started(lambda *_: {"outcome": "made"}, stages=["measure"])
+    column = measure.columns(rehearse=False)[0]
+    measure.time_column(run, column, 0.0)
+    assert [case.name for case in run.left] == [column.case(way).name for way in column.ways]
+    assert Path(run.settings.out, "results.jsonl").read_text() == ""

@@ -1,0 +1,48 @@
+"""What a process is asked in tests of `benchmarks.hardware`: what is right, wrong, or must not end the others."""
+
+import os
+import time
+from typing import Any
+
+from benchmarks.hardware.outcomes import verdict
+
+HELD: list[str] = []
+
+
+def right() -> dict[str, Any]:
+    """Return a proof that holds."""
+    return verdict({"output": 1e-7}, 1e-5)
+
+
+def nan() -> dict[str, Any]:
+    """Return a proof of something that is not a number."""
+    return verdict({"output": 1e-7, "d_q": float("nan")}, 1e-5)
+
+
+def hang() -> dict[str, Any]:
+    """Take too long."""
+    time.sleep(60)
+    return right()
+
+
+def fill() -> dict[str, Any]:
+    """Run out of memory as XLA does."""
+    raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.")
+
+
+def die() -> dict[str, Any]:
+    """End the process as a kernel that is killed does, after a word on standard output."""
+    print("illegal memory access")
+    os.kill(os.getpid(), 9)
+    return right()
+
+
+def refuse() -> dict[str, Any]:
+    """Refuse."""
+    raise NotImplementedError("fused kernels take narrow types")
+
+
+def hold(what: str) -> dict[str, Any]:
+    """Keep something, and return all that is kept."""
+    HELD.append(what)
+    return {"outcome": "made", "held": list(HELD), "process": os.getpid()}

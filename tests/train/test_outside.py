@@ -1,0 +1,106 @@
+"""Files that a run folder names: no command opens them unless its own line names them, and no message quotes them."""
+
+import dataclasses
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli import refused
+from report_runs import lm_run, vit_run
+
+from train import evaluate, replay
+from train.compare import options as compare
+from train.engine.outside import named_paths
+from train.engine.stored_config import save_config
+from train.lm import longrope
+from train.tune.config import Config as TuneConfig
+
+SECRET = "hunter2-the-first-line-of-a-secret-file"
+
+
+@pytest.mark.parametrize(
+    ("spec", "paths"),
+    [
+        ("fashion", ()),
+        ("glyphs", ()),
+        ("fashion(full=True)", ()),
+        ("copy,reverse", ()),
+        ("shakespeare(tokenizer='bpe(vocab=512)')", ()),
+        ("topics(tokenizer='~/tokenizer.json')", ("~/tokenizer.json",)),
+        ("fashion(folder='photos')", ("photos",)),
+        ("folder:photos", ("photos",)),
+        ("folder(path='photos', on_error='skip', shown=1.0)", ("photos",)),
+        ("tfds:mnist", ("mnist",)),
+        ("jsonl:~/.netrc", ("~/.netrc",)),
+        ("file(path='a', separator='--', held_out='b', tokenizer='c.json')", ("a", "b", "c.json")),
+        ("file(path='a', held_out=0.1, tokenizer='bytes')", ("a",)),
+        ("file(**{'path': 'a'})", ("path", "a")),
+        ("../a", ("../a",)),
+        ("file(path=", ("file(path=",)),
+    ],
+)
+def test_the_paths_in_a_spec_of_data(spec, paths):
+    assert named_paths(spec) == paths
+
+
+@pytest.fixture
+def secret(tmp_path) -> Path:
+    """A file that a run folder names."""
+    path = tmp_path / "secret.jsonl"
+    path.write_text(f"{SECRET}\n")
+    return path
+
+
+def test_a_run_on_files_is_evaluated_if_the_command_names_them(secret, tmp_path, capsys):
+    folder = lm_run(tmp_path / "run", "rope", 0, {64: 1.0}, data=f"jsonl:{secret}")
+    line = refused(capsys, lambda: evaluate.main([f"{folder}"]))
+    assert line == f"error: {folder} was trained on jsonl:{secret}; to read it, add --data=jsonl:{secret}\n"
+    line = refused(capsys, lambda: evaluate.main([f"{folder}", "--data=shakespeare"]))
+    assert line == f"error: data must be that of the run {folder}, 'jsonl:{secret}', got 'shakespeare'\n"
+    line = refused(capsys, lambda: evaluate.main([f"{folder}", f"--data=jsonl:{secret}"]))
+    assert "secret.jsonl must be JSON" in line
+    assert SECRET[:4] not in line
+
+
+def test_the_option_to_add_is_written_for_a_shell(tmp_path, capsys):
+    data = "file(path='my notes.txt', tokenizer='$(rm x).json')"
+    folder = lm_run(tmp_path / "run", "rope", 0, {64: 1.0}, data=data)
+    line = refused(capsys, lambda: evaluate.main([f"{folder}"]))
+    assert shlex.split(line)[-1] == f"--data={data}"
+
+
+def test_a_tuned_run_is_evaluated_if_the_command_names_its_model(secret, tmp_path, capsys):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    save_config(TuneConfig(model=f"{tmp_path}", data=f"jsonl:{secret}"), folder)
+    line = refused(capsys, lambda: evaluate.main([f"{folder}"]))
+    assert line.endswith(f"was trained on {tmp_path} and jsonl:{secret}; to read it, add --data=jsonl:{secret} "
+                         f"--model={tmp_path}\n")  # fmt: skip
+    line = refused(capsys, lambda: evaluate.main([f"{folder}", f"--data=jsonl:{secret}"]))
+    assert line.endswith(f"to read it, add --model={tmp_path}\n")
+
+
+def test_a_step_is_replayed_if_the_command_names_its_data(tmp_path, capsys):
+    folder = vit_run(tmp_path / "offending-3", "none", 0, {28: 1}, data="folder:photos")
+    (folder / "step.json").write_text(json.dumps({"step": 3, "loss": "1.0", "bits": (1.0).hex()}))
+    np.savez(folder / "batch.npz", image=np.zeros(1))
+    assert refused(capsys, lambda: replay.main([f"{folder}"])).endswith("to read it, add --data=folder:photos\n")
+    assert "folder must be a directory" in refused(capsys, lambda: replay.main([f"{folder}", "--data=folder:photos"]))
+
+
+def test_factors_are_searched_if_the_command_names_the_data(secret, tmp_path, capsys):
+    folder = lm_run(tmp_path / "run", "rope", 0, {64: 1.0}, data=f"jsonl:{secret}")
+    line = refused(capsys, lambda: longrope.main([f"{folder}"]))
+    assert line.endswith(f"to read it, add --data=jsonl:{secret}\n")
+    assert "must be JSON" in refused(capsys, lambda: longrope.main([f"{folder}", f"--data=jsonl:{secret}"]))
+
+
+def test_a_comparison_names_the_data_of_the_run_that_it_starts_from(tmp_path):
+    folder = vit_run(tmp_path / "run", "none", 0, {28: 1}, data="folder:photos")
+    words = ("--pe=none", f"--init={folder}", f"--out={tmp_path / 'out'}")
+    with pytest.raises(ValueError, match=r"to read it, add --data=folder:photos$"):
+        compare.read(words)
+    found = compare.read([*words, "--data=folder:photos"])
+    assert dataclasses.asdict(found.config(found.candidates["none"][0], 0, tmp_path))["data"] == "folder:photos"

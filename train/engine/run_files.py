@@ -1,0 +1,120 @@
+"""The files of a run folder: which are a run's own, and may be deleted with it, and which are somebody else's."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from train.engine.files import read_object
+from train.engine.stored_config import FILE, is_run
+
+FILES = (FILE, "environment.json", "metrics.jsonl", "probe.json", "outcome.json", r"longrope-\d+.txt")
+"""Files of a run in its folder, as patterns, beside its results."""
+
+RESULTS = re.compile(r"results(-.+)?\.(json|png)")
+
+MODEL = "model"
+"""Folder of the model that `train.tune` writes, in its run folder."""
+
+PARTS = {
+    "checkpoints": r"\d+(\.orbax-checkpoint-tmp.*)?",
+    "tensorboard": r"events\.out\.tfevents\..*",
+    "profile": r"plugins",
+    MODEL: r"(config|generation_config|tokenizer|model\.safetensors\.index)\.json|model[-\w]*\.safetensors",
+}
+"""Folders of a run in its folder, and patterns of what it writes into them."""
+
+FAILED_STEP = re.compile(r"offending-\d+")
+"""Folders of steps that halted the run (`train.engine.failed_step`)."""
+
+UNFINISHED = re.compile(r"\.(.+)\.\d+")
+"""Files that `write_atomic` was writing when its process was killed."""
+
+
+def own_files(folder: Path) -> Iterator[Path]:
+    """Yield the files and folders that a run has written into its folder; of its subfolders, what is in them.
+
+    Links in place of a run's files are yielded, but never followed: what they lead to is not the run's.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.name in PARTS and not path.is_symlink() and path.is_dir():
+            yield from _own_in(path)
+        elif _is_own(path):
+            yield path
+
+
+def _own_in(part: Path) -> list[Path]:
+    return [child for child in sorted(part.iterdir()) if re.fullmatch(PARTS[part.name], child.name)]
+
+
+def _is_own(path: Path) -> bool:
+    if path.is_symlink() and path.name in PARTS:
+        return True
+    if path.is_dir() and not path.is_symlink():
+        return bool(FAILED_STEP.fullmatch(path.name))
+    unfinished = UNFINISHED.fullmatch(path.name)
+    name = unfinished[1] if unfinished else path.name
+    return any(re.fullmatch(own, name) for own in FILES) or (bool(RESULTS.fullmatch(name)) and _is_evaluation(path))
+
+
+def _is_evaluation(path: Path) -> bool:
+    """Return whether a file `results-NAME.json`, or the figure beside one, was written by an evaluation."""
+    if path.stem == "results" or UNFINISHED.fullmatch(path.name):
+        return True
+    try:
+        return {"name", "data", "extend", "rows"} <= read_object(path.with_suffix(".json")).keys()
+    except (OSError, ValueError):
+        return False
+
+
+def delete_run(folder: Path) -> None:
+    """Delete the files of a run, and nothing else that is in its folder; config.json last.
+
+    Stopped half-way, the folder is still known as that of a run.
+    """
+    for path in sorted(own_files(folder), key=lambda path: path.name == FILE):
+        _delete(path)
+    for name in PARTS:
+        part = folder / name
+        if part.is_dir() and not any(part.iterdir()):
+            part.rmdir()
+
+
+def delete_part(part: Path) -> None:
+    """Delete what a run has written into one of its folders, if that is there; a link in its place is removed."""
+    for path in _own_in(part) if part.is_dir() and not part.is_symlink() else [part]:
+        _delete(path)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def require_no_run(folder: Path, overwrite: bool) -> bool:
+    """Check that a run may begin in a folder; return whether an earlier run in it is to be deleted first.
+
+    Raises:
+        ValueError: it has a run that may not be overwritten, or files of somebody else under the names of a run's.
+    """
+    if is_run(folder):
+        if not overwrite:
+            raise ValueError(f"{folder} already has a run: give --resume, --overwrite or another --out")
+        return True
+    if not folder.is_dir():
+        return False
+    taken = [path.name for path in folder.iterdir() if path.name != "outcome.json" and _would_be_written(path)]
+    if taken:
+        raise ValueError(
+            f"out must be a folder without {sorted(taken)[0]}, which a run writes, unless it has a run already, "
+            f"got {folder}: give another --out"
+        )
+    return False
+
+
+def _would_be_written(path: Path) -> bool:
+    if path.name in PARTS and path.is_dir():
+        return any(path.iterdir())
+    return path.name in PARTS or path.name in FILES or bool(RESULTS.fullmatch(path.name))

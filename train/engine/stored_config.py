@@ -1,0 +1,154 @@
+"""The settings of a run in its folder: config.json, which is how a run is known.
+
+Beside the fields of the program it holds
+
+    program    name of the program that wrote it
+    pejax      version of pejax that wrote it; earlier versions did not store it
+    run        digest of the settings that the weights depend on; it is in the results of the run, too
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from train.engine.config import RunConfig
+from train.engine.files import read_object, write_atomic
+
+FILE = "config.json"
+"""Its name in a run folder."""
+
+LARGEST = 2**20
+"""Most bytes of it."""
+
+MARKS = ("program", "pejax", "run")
+"""Entries of config.json beside the fields of the program."""
+
+UNMARKED = {"pe", "data", "seed", "out", "width", "layers", "heads", "batch", "lr", "checkpoint_every"}
+"""Fields of every run of earlier versions, by which one without the marks is known."""
+
+Kind = TypeVar("Kind", bound=RunConfig)
+
+
+def settings_digest(config: RunConfig) -> str:
+    """Return a digest of the settings that the weights of a run depend on.
+
+    Fields that runs of earlier versions lack count only where they are not at their default, so that it stays the same.
+    """
+    free, defaults = {*config.run_fields} - {*config.trained_with}, type(config)()
+    kept = lambda name, value: name not in free and not (name in config.later and value == getattr(defaults, name))
+    fixed = {name: value for name, value in dataclasses.asdict(config).items() if kept(name, value)}
+    content = json.dumps({"program": config.program, **fixed}, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def save_config(config: RunConfig, folder: Path) -> None:
+    """Write the config and its marks into the run folder as JSON."""
+    marks = {"program": config.program, "pejax": version("pejax"), "run": settings_digest(config)}
+    write_atomic(folder / FILE, json.dumps({**marks, **dataclasses.asdict(config)}, indent=2) + "\n")
+
+
+def load_config(kind: type[Kind], folder: Path) -> Kind:
+    """Read the config of a run folder.
+
+    Raises:
+        ValueError: the folder has no config, one of another program or version, or one that was changed by hand.
+    """
+    stored = _stored(folder)
+    if stored["program"] != kind.program:
+        raise ValueError(f"{folder} must hold a run of train.{kind.program}, got one of train.{stored['program']}")
+    try:
+        config = from_dict(kind, {name: value for name, value in stored.items() if name not in MARKS})
+    except ValueError as wrong:
+        raise ValueError(f"{folder / FILE}: {wrong}") from None
+    if stored.get("run", settings_digest(config)) != settings_digest(config):
+        raise ValueError(f"{folder / FILE}: its settings must be those that the run was trained with, got changed ones")
+    return config
+
+
+def program_of(folder: Path) -> str:
+    """Return the name of the program that made a run folder.
+
+    Raises:
+        ValueError: the folder has no config.
+    """
+    return _stored(folder)["program"]
+
+
+def digest_of(folder: Path) -> str:
+    """Return the digest of the settings in a run folder; empty where there is no config, or one without."""
+    try:
+        return f"{_stored(folder).get('run', '')}"
+    except ValueError:
+        return ""
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether the config.json of a folder was written by a trainer."""
+    try:
+        stored = _stored(folder)
+    except (OSError, ValueError):
+        return False
+    return {*MARKS} <= stored.keys() or stored.keys() >= UNMARKED
+
+
+def _stored(folder: Path) -> dict[str, Any]:
+    try:
+        stored = read_object(folder / FILE, LARGEST)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"a run folder holds config.json, got {folder} without one") from None
+    if "program" not in stored and not stored.keys() >= UNMARKED:
+        raise ValueError(f"{folder / FILE} must be the config of a run, got one of something else")
+    return {"program": "vit", **stored}  # the first runs, all of train.vit, did not store it
+
+
+def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
+    """Return the config with the values that were stored as JSON, whose lists are tuples.
+
+    Raises:
+        ValueError: fields that this program does not have, missing ones, or a value of the wrong type.
+    """
+    defaults = dataclasses.asdict(kind())
+    stored = {**{name: defaults[name] for name in kind.later}, **stored}
+    if set(stored) != set(defaults):
+        odd = sorted(set(stored) ^ set(defaults))[0]
+        raise ValueError(f"a stored config must have exactly this program's fields, got a difference in {odd!r}")
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+    for name, default in defaults.items():
+        value, number = values[name], isinstance(default, float) and type(values[name]) is int
+        alike = type(value) is type(default) and (default != () or all(type(one) is int for one in value))
+        if not alike and not number:
+            raise ValueError(f"{name} must be of type {type(default).__name__}, got {value!r}")
+    return kind(**values)
+
+
+def require_same(stored: Kind, config: Kind, also: Sequence[str] = ()) -> None:
+    """Check that a checkpoint was made with this config.
+
+    Args:
+        stored: the config in the checkpoint.
+        config: of this run.
+        also: run fields that must be equal too.
+
+    Raises:
+        ValueError: naming the first field that differs and both its values.
+    """
+    for field in dataclasses.fields(config):
+        was, now = getattr(stored, field.name), getattr(config, field.name)
+        if (field.name in also or field.name not in config.run_fields) and was != now:
+            raise ValueError(f"the checkpoint was made with {field.name}={was!r}, this run has {field.name}={now!r}")
+
+
+def require_fitting(before: Kind, config: Kind) -> None:
+    """Check that the model of the run `init` has the shape of this run's model.
+
+    Raises:
+        ValueError: naming the first field that differs and both its values.
+    """
+    for name in config.model_fields:
+        was, now = getattr(before, name), getattr(config, name)
+        if was != now:
+            raise ValueError(f"the model of {config.init} has {name}={was!r}, this run has {name}={now!r}")

@@ -1,0 +1,96 @@
+"""Lines of results.jsonl, which `train.compare` writes: they stand in for run folders that are gone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from train.compare.runs import folder_name
+from train.engine.files import parse_object, read_text
+from train.evaluate import TRAINERS
+from train.report.records import Run, Scored
+from train.report.sound import SIZES, drawable, require_finite, require_texts
+from train.report.walk import COMPARISON, RUN, is_file
+
+BYTES, LINES, MEASURED = 16 * 2**20, 1000, 1000
+"""Most bytes and lines of a file that are read, and numbers of a line."""
+
+HELD_OUT = "measured on held-out training data, to choose settings"
+"""Why a run of a sweep is left out."""
+
+
+def read_lines(folder: Path, leave: Callable[[str, object], None]) -> list[Run]:
+    """Return the runs of a comparison whose folders are not there.
+
+    Args:
+        folder: of the comparison.
+        leave: is told of each line that is left out, and why.
+    """
+    path, found = folder / COMPARISON, []
+    try:
+        lines = read_text(path, BYTES).splitlines()
+    except (OSError, ValueError) as refused:
+        leave(f"{path}", refused)
+        return []
+    for number, line in enumerate(lines[:LINES], 1):
+        place = f"{path}, line {number}"
+        try:
+            one = _line(line)
+        except ValueError as wrong:
+            leave(place, f"not a line of train.compare: {wrong}")
+            continue
+        kind = "sweep" if one["validation"] else "runs"
+        if is_file(folder / kind / folder_name(one["trained"], one["seed"]) / RUN):
+            continue
+        if one["validation"]:
+            leave(place, HELD_OUT)
+        elif one["status"] != "done":
+            leave(place, f"{one['trained']} seed {one['seed']} {one['status']}: {one['message']}")
+        elif one["scores"]:
+            found.append(Run(place, one["task"], one["seed"], one["scores"], comparison=folder))
+    if len(lines) > LINES:
+        leave(f"{path}", f"it has {len(lines):,} lines, and {LINES:,} at most are read")
+    return found
+
+
+def _line(text: str) -> dict[str, Any]:
+    """Return the content of a line, checked.
+
+    Raises:
+        ValueError: it is none of `train.compare`.
+    """
+    stored = parse_object(text, "it")
+    kinds: dict[str, Any] = {"task": str, "trained": str, "seed": int, "status": str, "message": str, "scores": dict}
+    for name, kind in {**kinds, "validation": int | float}.items():
+        if name not in stored:
+            raise ValueError(f"missing {name!r}")
+        if not isinstance(stored[name], kind) or isinstance(stored[name], bool):
+            raise ValueError(f"{name} must be of another type, got {stored[name]!r}")
+    require_texts(stored)
+    if stored["task"] not in TRAINERS:
+        raise ValueError(f"task must be one of {', '.join(TRAINERS)}, got {stored['task']!r}")
+    if not stored["trained"].strip():
+        raise ValueError("trained must name the encoding, got an empty text")
+    return {**stored, "scores": _scores(stored["trained"], stored["scores"])}
+
+
+def _scores(name: str, stored: dict[str, Any]) -> tuple[Scored, ...]:
+    """Return the evaluations of a line: extension -> what is measured -> size -> number.
+
+    Raises:
+        ValueError: something else.
+    """
+    found, count = [], 0
+    for extend, by_what in stored.items():
+        numbers: dict[str, dict[int, float]] = {}
+        for what, by_size in by_what.items() if isinstance(by_what, dict) else ():
+            if not isinstance(by_size, dict) or not all(map(drawable, by_size.values())):
+                raise ValueError(f"scores must be numbers by size, got others for {what!r}")
+            numbers[what] = {int(size): float(number) for size, number in by_size.items()}
+            if any(size not in SIZES for size in numbers[what]):
+                raise ValueError(f"a size or length must be from 1 to {SIZES[-1]:,}, got others for {what!r}")
+            count += len(by_size)
+        require_texts({"an extension": extend, "what is measured": max(numbers, key=len, default="")})
+        found.append(require_finite(Scored(name, extend, 0, 0, "", numbers, {})))
+    if count > MEASURED:
+        raise ValueError(f"scores must be at most {MEASURED:,} numbers, got {count:,}")
+    return tuple(found)

@@ -1,0 +1,62 @@
+"""The files of a report: a page, markdown and figures, which replace those of an earlier report and nothing else."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from train.report.content import TITLE
+
+HEAD = 4096
+"""Bytes at the beginning of a file by which it is known."""
+
+OWN = {
+    ".html": f"<title>{TITLE}</title>",
+    ".htm": f"<title>{TITLE}</title>",
+    ".md": f"# {TITLE}\n",
+    ".png": "Matplotlib",  # what draws the figures writes its name into them
+}
+"""What is in the beginning of a file of a report, by its suffix."""
+
+
+def checked(text: str) -> Path:
+    """Return the path of the page.
+
+    Raises:
+        ValueError: it is a folder, ends in something else than .html, or would replace a file that is no report's.
+    """
+    path = Path(text)
+    if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
+        raise ValueError(f"out must name a file that ends in .html, got {text!r}")
+    for one in (path, path.with_suffix(".md")):
+        require_replaceable(one)
+    return path
+
+
+def require_replaceable(path: Path) -> None:
+    """Check that there is no file, or one that `train.report` wrote.
+
+    Raises:
+        ValueError: there is another one.
+    """
+    try:
+        kind = os.stat(path).st_mode
+    except OSError:  # whether it can be written is found out later
+        return
+    head = b""
+    if stat.S_ISREG(kind):
+        with path.open("rb") as file:
+            head = file.read(HEAD)
+    begin = OWN[path.suffix.lower()].encode()
+    if not (head.startswith(begin) if path.suffix == ".md" else begin in head):
+        raise ValueError(f"out must not replace a file that train.report did not write, got {path}: give another --out")
+
+
+def write(path: Path, make: Callable[[Path], object]) -> None:
+    """Write a file beside its place, then move it there: what was there before is replaced whole or not at all."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        make(beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,148 @@
+"""probe.json, what the weights of a run told an earlier report: its content, and how it is written and read."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from train.engine.files import read_object, write_atomic
+from train.report.sound import LARGEST as LARGEST_NUMBER
+from train.report.sound import SIZES, drawable
+
+FILE = "probe.json"
+"""Its name in a run folder."""
+
+FORMAT = 1
+"""Version of the file; others are computed again."""
+
+LARGEST, PARAMETERS, HEADS = 4 * 2**20, 32, 2**14
+"""Most bytes of the file, learned parameters, and entropies in it."""
+
+NUMBERS = 4096
+"""Most numbers of a learned parameter that are kept; of larger ones, only the summary."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """A learned parameter of an encoding before and after training.
+
+    Args:
+        name: its path in the model: "heads/frequencies".
+        shape: of the array.
+        moved: `|after - before| / |before|`, norms over the whole array; NaN if it starts at zero.
+        before: minimum, mean and maximum at the start.
+        after: the same, trained.
+        values: `[before, after]` of the whole array as nested lists; empty for large ones.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    moved: float
+    before: tuple[float, float, float]
+    after: tuple[float, float, float]
+    values: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """What was measured on the weights of one run.
+
+    Args:
+        step: of the checkpoint.
+        parameters: number of all parameters.
+        position_parameters: number of those of the encoding.
+        flops: of a training step; 0 = unknown.
+        memory: bytes of a training step on one device, estimated by the planner; 0 = unknown.
+        trained: size or length of training.
+        entropies: size or length -> name of layers -> entropies `(L, H)`, nats.
+        refused: size or length -> why the entropy was not measured.
+        learned: parameters of the encoding.
+        start: why there is no "before"; empty = the random initial parameters.
+    """
+
+    step: int
+    parameters: int
+    position_parameters: int
+    flops: int
+    memory: int
+    trained: int
+    entropies: dict[str, dict[str, list[list[float]]]]
+    refused: dict[str, str]
+    learned: tuple[Learned, ...]
+    start: str = ""
+
+
+def write_probe(probe: Probe, path: Path) -> None:
+    """Write a probe.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_atomic(path, json.dumps({"format": FORMAT, **dataclasses.asdict(probe)}) + "\n")
+
+
+def read_probe(path: Path, step: int | None = None) -> Probe | None:
+    """Return the probe in a file, or None where there is none of this format and, if given, of this step."""
+    try:
+        stored = read_object(path, LARGEST)
+        if stored.pop("format") != FORMAT or step not in (None, stored["step"]):
+            return None
+        listed = [{name: _tupled(value) for name, value in one.items()} for one in stored.pop("learned")]
+        found = Probe(**stored, learned=tuple(Learned(**one) for one in listed))
+        _require_sound(found)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return found
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _require_sound(probe: Probe) -> None:
+    """Check the types and numbers of a probe that was read.
+
+    Raises:
+        ValueError, TypeError, AttributeError: there is something else in it.
+    """
+    numbers = (probe.step, probe.parameters, probe.position_parameters, probe.flops, probe.memory, probe.trained)
+    by_layer = [pair for by in probe.entropies.values() for pair in by.items()]
+    texts = (
+        probe.start,
+        *probe.refused.values(),
+        *(one.name for one in probe.learned),
+        *(name for name, _ in by_layer),
+    )
+    heads = [one for _, layers in by_layer for one in layers]
+    sizes = [int(size) for size in (*probe.entropies, *probe.refused)]
+    if not all(type(one) is int and one >= 0 for one in numbers) or not all(isinstance(one, str) for one in texts):
+        raise ValueError("a probe must have numbers and texts in their places")
+    if len(probe.learned) > PARAMETERS or len(sizes) > PARAMETERS or not all(size in SIZES for size in sizes):
+        raise ValueError(f"a probe must have at most {PARAMETERS} parameters and sizes")
+    if sum(map(len, heads)) > HEADS or not all(one and all(map(drawable, one)) for one in heads):
+        raise ValueError(f"a probe must have at most {HEADS:,} entropies, which are numbers")
+    if sum(map(_checked, probe.learned)) > 8 * NUMBERS:
+        raise ValueError(f"a probe must have at most {8 * NUMBERS:,} numbers of parameters")
+
+
+def _checked(one: Learned) -> int:
+    """Return how many numbers of a learned parameter there are, after checking it.
+
+    Raises:
+        ValueError, TypeError: it has something else.
+    """
+    summaries = (one.moved, *one.before, *one.after)
+    if len(summaries) != 7 or not all(math.isnan(x) or abs(x) <= LARGEST_NUMBER for x in summaries):
+        raise ValueError("a learned parameter must have a change, and three numbers before and after it")
+    if not all(type(side) is int and side >= 0 for side in one.shape):
+        raise ValueError("the shape of a parameter must be integers")
+    if not one.values:
+        return 0
+    before, after = (np.asarray(values) for values in one.values)
+    flat = [*before.ravel().tolist(), *after.ravel().tolist()]
+    if not flat or not before.shape == after.shape == one.shape or not all(map(drawable, flat)):
+        raise ValueError("the values of a parameter must be numbers in its shape")
+    return before.size
