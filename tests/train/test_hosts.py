@@ -150,11 +150,13 @@ def test_a_step_that_is_not_finite_stops_both_processes_and_is_kept_once(flags, 
     wild = ("--lr=1e30", "--warmup=0", "--clip=0")
     assert kills.ended(kills.start(log, 2, [*flags, *wild, f"--out={out}"])) == [2, 2]
     folder = out / "offending-2"
+    (data,) = (flag for flag in flags if flag.startswith("--data="))
+    again = f"python -m train.replay {folder} {data}"
     for process in range(2):
         assert said(log, process)[-1].startswith(
-            f"error: the loss is nan at step 2, which was saved (replay it: python -m train.replay {folder})"
+            f"error: the loss is nan at step 2, which was saved (replay it: {again})"
         )
-    assert replay.main([str(folder)]) == 0
+    assert replay.main([str(folder), data]) == 0
     assert "step 2 · the loss is nan, the same as nan in the run" in capsys.readouterr().out
 
 
