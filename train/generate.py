@@ -112,6 +112,9 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
     """
     if options.max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {options.max_tokens}")
+    if any("\ud800" <= letter <= "\udfff" for letter in prompt):
+        encoding = sys.getfilesystemencoding()
+        raise ValueError(f"the prompt must be text in this locale's encoding, {encoding}, got {prompt!r}")
     visible_devices()
     with console.status("loading"):  # shown only on a terminal
         tokenizer = interop.load_tokenizer(options.model)

@@ -84,6 +84,7 @@ def test_the_context_limits_the_text_unless_it_is_extended(file, capsys):
     ("arguments", "message"),
     [
         ([""], "the prompt must have at least one token, got none"),
+        (["h\udcc3\udca9"], "the prompt must be text in this locale's encoding, utf-8, got 'h\\udcc3\\udca9'"),
         (["a", "--max_tokens=0"], "max_tokens must be at least 1, got 0"),
         (["a", "--temperature=-1"], "temperature must be 0, or finite and at least"),
         (["a", "--top_k=261"], "top_k must be from 0 to the vocabulary, 260, got 261"),
