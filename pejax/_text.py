@@ -68,10 +68,10 @@ def complain(line: str) -> None:
 
 
 def run(command: Callable[[], object]) -> None:
-    """Run a command that prints; it ends without a traceback where nobody reads on, and at Ctrl-C.
+    """Run a command that prints; it ends without a traceback at Ctrl-C, where nobody reads on, and on a full disk.
 
     Raises:
-        SystemExit: with the status of a process that the signal ended.
+        SystemExit: with the status of a process that the signal ended, or 2.
     """
     plain_output()
     try:
@@ -82,6 +82,10 @@ def run(command: Callable[[], object]) -> None:
     except BrokenPipeError:
         discard(sys.stdout)
         raise SystemExit(128 + signal.SIGPIPE) from None
+    except OSError as refused:
+        discard(sys.stdout)
+        complain(f"error: {refused}")
+        raise SystemExit(2) from None
     except KeyboardInterrupt:
         complain("stopped")
         raise SystemExit(128 + signal.SIGINT) from None

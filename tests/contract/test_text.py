@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pejax._text import HANDLER, complain, discard, plain, plain_output, printable
+from pejax._text import HANDLER, complain, discard, plain, plain_output, printable, run
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,31 @@ def test_a_closed_pipe_takes_what_is_written_after_it_was_noticed(tmp_path):
         discard(stream)
         stream.write("more")
         stream.flush()
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "line"),
+    [
+        (None, None, ""),
+        (BrokenPipeError(), 141, ""),
+        (KeyboardInterrupt(), 130, "stopped\n"),
+        (OSError(28, "No space left on device"), 2, "error: [Errno 28] No space left on device\n"),
+    ],
+)
+def test_a_command_ends_in_one_line_at_most(raised, status, line, capfd, tmp_path, monkeypatch):
+    def command():
+        if raised is not None:
+            raise raised
+
+    with (tmp_path / "out").open("w", encoding="utf-8") as stream, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stream)
+        if status is None:
+            run(command)
+        else:
+            with pytest.raises(SystemExit) as ended:
+                run(command)
+            assert ended.value.code == status
+    assert capfd.readouterr().err == line
 
 
 def test_a_last_line_reaches_the_descriptor_in_its_encoding(capfd, monkeypatch):

@@ -197,7 +197,10 @@ def main(status, ending):
     return ending()
 
 warnings.simplefilter("ignore")
-for status, ending in ((2, lambda: sys.exit(2)), (1, lambda: 1), (0, lambda: 0)):
+def closed():
+    raise BrokenPipeError
+
+for status, ending in ((2, lambda: sys.exit(2)), (141, closed), (0, lambda: 0)):
     child = os.fork()
     if not child:
         finish(lambda: main(status, ending))
@@ -207,7 +210,7 @@ for status, ending in ((2, lambda: sys.exit(2)), (1, lambda: 1), (0, lambda: 0))
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (0, "said -\n2\nsaid -\n1\nsaid -\n0\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "said -\n2\nsaid -\n141\nsaid -\n0\n"), ended.stderr
 
 
 @pytest.mark.parametrize("finished", [False, True])

@@ -1,6 +1,8 @@
 """The session and the evaluation serve any program: here a line fitted to numbers."""
 
+import io
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -46,6 +48,29 @@ def test_a_program_names_its_units_and_itself(tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_a_run_in_a_folder_of_any_name_names_the_command_that_resumes_it(tmp_path, monkeypatch):
+    """Printed without the markup of rich, in any encoding."""
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="ascii"))
+    out = tmp_path / "sweep[lr=a] [/red] ·"
+    assert train(out, "--stop_at=3") == 0
+    said = output.getvalue().decode()
+    assert f"go on with: python -m train.toy --resume --out='{tmp_path}/sweep[lr=a] [/red] -'\n" in said
+    assert "rope - 5 parameters - length 16 - 8 x cpu" in said
+    assert train(out, "--resume") == 0
+    assert "going on from step 3" in output.getvalue().decode()
+
+
+def test_a_run_whose_output_nobody_reads_goes_on(whole, tmp_path, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        assert train(tmp_path / "run") == 0
+        monkeypatch.undo()
+    assert (tmp_path / "run" / "results.json").read_text() == (whole / "results.json").read_text()
+
+
 def test_probes_change_no_bit(whole, tmp_path):
     assert [line["step"] for line in timeless(whole)] == [2, 3, 4, 6, 6, 8]
     assert [line["step"] for line in timeless(whole) if "size" in line] == [3, 6]

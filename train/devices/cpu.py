@@ -72,6 +72,8 @@ def finish(command: Callable[[], int]) -> NoReturn:
         status = command()
     except SystemExit as ended:
         status = ended.code
+    except BrokenPipeError:  # nobody reads on what it only prints
+        status = 128 + signal.SIGPIPE
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -72,7 +72,7 @@ class DoesNotFit(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    with stoppable(lambda: "run the same command again"), friendly(ValueError, TypeError):
+    with stoppable(lambda: "run the same command again"), friendly(ValueError, TypeError, OSError):
         subject, topology, options = read(sys.argv[1:] if argv is None else argv)
         console = user_console()
         console.print(describe(subject, topology))
