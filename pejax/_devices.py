@@ -1,6 +1,7 @@
 """The devices that JAX finds, or why it finds none."""
 
 import os
+import re
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ def visible_devices() -> list[Any]:
     try:
         return jax.devices()
     except (RuntimeError, AssertionError) as none:  # an empty AssertionError without a driver of GPUs
-        reason = " ".join(f"{none}".split()) or "it finds no such device"
+        reason = re.sub(r" \((set|you may need to) .*", "", " ".join(f"{none}".split())) or "it finds no such device"
         platforms = os.environ.get("JAX_PLATFORMS", "")
         raise ValueError(
             f"JAX_PLATFORMS must name what this machine has, got {platforms!r}: {reason}; "

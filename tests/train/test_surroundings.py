@@ -27,9 +27,10 @@ def test_what_jax_can_have_is_left_alone():
 
 
 @pytest.mark.parametrize("value", ["1", "true", "YES"])
-def test_training_without_compilation_is_refused(value):
-    with pytest.raises(ValueError, match=f"JAX_DISABLE_JIT must be off: .* got '{value}'"):
-        require_surroundings({"JAX_DISABLE_JIT": value})
+@pytest.mark.parametrize("name", ["JAX_DISABLE_JIT", "JAX_ENABLE_X64"])
+def test_switches_with_which_nothing_can_be_trained_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be off: .*, got '{value}'"):
+        require_surroundings({name: value})
 
 
 def test_too_few_addresses_are_refused(monkeypatch):

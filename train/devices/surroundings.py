@@ -11,6 +11,12 @@ LEAST_ADDRESSES = 5 * 2**29
 MOST_DEVICES = 4096
 """Of a CPU; JAX takes seconds for a thousand of them, and never ends for a million."""
 
+MUST_BE_OFF = {
+    "JAX_DISABLE_JIT": "operation by operation no training step would end",
+    "JAX_ENABLE_X64": "part of a run would be float64, and its checkpoints could not be read again",
+}
+"""Switches of JAX that no trainer can have, and why."""
+
 GIB = 2**30
 
 
@@ -33,6 +39,7 @@ def require_surroundings(environ: Mapping[str, str]) -> None:
     devices = environ.get("JAX_NUM_CPU_DEVICES", "1")
     if not re.fullmatch(r"0*[1-9]\d{0,6}", devices, re.ASCII) or int(devices) > MOST_DEVICES:
         raise ValueError(f"JAX_NUM_CPU_DEVICES must be from 1 to {MOST_DEVICES}, got {devices!r}")
-    unjitted = environ.get("JAX_DISABLE_JIT", "")
-    if unjitted.lower() in ("y", "yes", "t", "true", "on", "1"):
-        raise ValueError(f"JAX_DISABLE_JIT must be off: operation by operation no step would end, got {unjitted!r}")
+    for name, why in MUST_BE_OFF.items():
+        given = environ.get(name, "")
+        if given.lower() in ("y", "yes", "t", "true", "on", "1"):
+            raise ValueError(f"{name} must be off: {why}, got {given!r}")

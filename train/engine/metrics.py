@@ -58,7 +58,7 @@ class Watch(NamedTuple):
 def begin() -> Watch:
     """Return the statistics before the first step."""
     zero = lambda: jnp.zeros((), jnp.float32)  # no two leaves may share a buffer that is donated
-    return Watch(jnp.zeros((), bool), zero(), jnp.full((WINDOW,), NO_LOSS), zero(), zero(), zero())
+    return Watch(jnp.zeros((), bool), zero(), jnp.full((WINDOW,), NO_LOSS, jnp.float32), zero(), zero(), zero())
 
 
 def observe(
