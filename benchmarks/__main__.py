@@ -29,6 +29,7 @@ from benchmarks import attention, bias, compile_time, long, memory, mesh, phases
 from benchmarks.peers_torch import forget
 from benchmarks.report import Case, Part, Settings, keep, path_of, section, write_section
 from benchmarks.timing import Progress
+from pejax._text import plain_output
 
 PARTS: dict[str, Part] = {
     "attention": attention.PART,
@@ -128,4 +129,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # a first call is to compile
+    plain_output()
     raise SystemExit(main())

@@ -28,6 +28,7 @@ from typing import Any
 
 import jax
 
+from pejax._text import plain_output
 from train.devices import hosts
 from train.engine.checkpoint import written_steps
 
@@ -208,4 +209,5 @@ def kill(folder: Path, kills: int, count: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
+    plain_output()
     main()

@@ -27,6 +27,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pejax._text import plain_output
+
 ROOT = Path(__file__).parents[1]
 
 COMMANDS = {
@@ -150,4 +152,5 @@ def table(starts: Sequence[Start], cores: int) -> str:
 
 
 if __name__ == "__main__":
+    plain_output()
     raise SystemExit(main())
