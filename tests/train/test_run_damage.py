@@ -3,12 +3,19 @@
 import itertools
 import json
 import os
+from pathlib import Path
 
 import pytest
 from cases import mostly_slow
 from toy_program import train
 
 from train import evaluate
+from train.compare import program as compare
+from train.compare.children import Children
+from train.compare.options import read
+from train.compare.runs import run_of
+from train.engine.stored_config import digest_of, save_config
+from train.vit.results import ResolutionResults, ResolutionRow
 
 pytestmark = pytest.mark.usefixtures("toy")
 
@@ -63,4 +70,52 @@ def test_damage_gives_the_undisturbed_result_or_one_line(what, run, toy_run, tmp
         assert status != 1 or "is damaged: these are the results of step 6" in error
         if status == 0:
             assert json.loads((run / "results.json").read_text()) == undisturbed
+    assert tree(outside) == before
+
+
+OF_COMPARISON = ("runs/none-0/config.json", "runs/none-0/results.json", "runs/none-0/outcome.json", "runs/none-0/.lock",
+                 "results.jsonl", "table.md", ".lock")  # fmt: skip
+
+
+BRIEFLY = [("runs/none-0/results.json", "a folder"), ("runs/none-0/outcome.json", "a link")]
+
+
+@pytest.mark.parametrize("what", mostly_slow(itertools.product(OF_COMPARISON, DAMAGE), BRIEFLY), ids=" ".join)
+def test_a_damaged_comparison_gives_its_table_or_one_line(what, tmp_path, capsys, monkeypatch):
+    """Its processes are stood in for: they write the results that they would write again."""
+    name, damage = what
+    out, outside = tmp_path / "compared", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mine").write_text("mine")
+    argv = ["--pe=none", "--seeds=1", "--data=fashion(full=False)", f"--out={out}"]
+    comparison = read(argv)
+    run = run_of(comparison, *comparison.candidates["none"], 0)
+
+    def launch(self, arguments: list[str], log: Path) -> tuple[int, str]:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        save_config(comparison.config(run.candidate, run.seed, run.folder), run.folder)
+        rows = (ResolutionRow(28, 49, 80, 100),)
+        results = ResolutionResults("none", "fashion", 28, 9, "none", "note", rows, 9, digest_of(run.folder))
+        try:
+            results.save(run.folder)
+        except OSError as refused:
+            return 2, f"{refused}"
+        return 0, ""
+
+    monkeypatch.setattr(Children, "launch", launch)
+    assert compare.main(argv) == 0
+    table = (out / "table.md").read_text()
+    (run.folder / ".lock").write_text("process 1 of a machine")
+    DAMAGE[damage](out / name)
+    before = tree(outside)
+    capsys.readouterr()
+    try:
+        status = compare.main(argv)
+    except SystemExit as stopped:
+        status = stopped.code
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err + said.out
+    assert (status, said.err.count("\n")) in ((0, 0), (2, 1))
+    if status == 0:
+        assert (out / "table.md").read_text() == table
     assert tree(outside) == before

@@ -122,8 +122,12 @@ def require_own(comparison: Comparison, run: Run) -> None:
     """Check that a run folder that exists holds this run, with the budget of this comparison.
 
     Raises:
-        ValueError: naming the folder, and the setting that differs.
+        ValueError: naming the folder, and the setting that differs, or what is in the place of its results.
     """
+    for extend in run.extensions:
+        path = run.folder / f"{results_stem(extend)}.json"
+        if path.is_dir():  # else the evaluation that cannot write there would count as one that the trainer refused
+            raise ValueError(f"{path} must be a file of results, got a folder")
     if not is_run(run.folder):
         require_no_run(run.folder, overwrite=False)
         return
