@@ -146,12 +146,12 @@ def perplexities(extend: str) -> list[float]:
 # %%
 PAIRS = config.dims.head_dim // 2
 frequencies = pejax.rope_frequencies(config.dims.head_dim)
-rope_options = {"base": 10000.0, "rotary_dim": 2 * PAIRS, "trained_length": TRAINED}
+rotary = pejax.Rotary(base=10000.0, rotary_dim=2 * PAIRS, length=LONGEST)
 
 
 def rotate(params, x, positions):
     divided, attention_factor = pejax.extend_longrope(
-        frequencies, length=LONGEST, long_factors=params["factors"], **rope_options
+        frequencies, rotary, trained_length=TRAINED, long_factors=params["factors"]
     )
     return pejax.rope_apply(x, positions, divided, attention_factor=attention_factor)
 

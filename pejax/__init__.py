@@ -32,6 +32,7 @@ from pejax._encodings.t5 import t5_bias, t5_bucket
 from pejax._encodings.transformer_xl import transformer_xl_logits
 from pejax._explain import explain
 from pejax._extensions.apply import extend_encoding
+from pejax._extensions.base import Rotary
 from pejax._extensions.interpolation import interpolate_positions
 from pejax._extensions.linear import extend_linear
 from pejax._extensions.llama3 import extend_llama3
@@ -67,6 +68,7 @@ __all__ = [
     "Dims",
     "Encoding",
     "Hooks",
+    "Rotary",
     "TokenPositions",
     "adapt",
     "alibi_bias",

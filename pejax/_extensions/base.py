@@ -2,9 +2,8 @@
 
     f'_i = f_i · ratio(i),   i = -d/2 · log_base(f_i) the pair, d the number of rotated channels
 
-Every `extend_X(frequencies, ...)` returns the frequencies and the factor that multiplies cosine and sine of queries and
-keys. Frequencies are `(F,)`, or `(A, F)` on A axes; zeros, of channels that do not rotate, stay zero. Extensions can be
-chained: `base_frequencies` are the frequencies before any extension, which identify the pairs.
+Every `extend_X(frequencies, rotary, ...)` returns the frequencies and the factor that multiplies cosine and sine of
+queries and keys. Frequencies are `(F,)`, or `(A, F)` on A axes; zeros, of channels that do not rotate, stay zero.
 
 Values that are not traced are computed by NumPy in float64 and rounded once; traced values by JAX in float32. Every
 helper takes both.
@@ -12,7 +11,7 @@ helper takes both.
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +22,23 @@ Frequencies: TypeAlias = Float[Array | np.ndarray, "*A F"]
 Factor: TypeAlias = float | int | Array
 Length: TypeAlias = int | Array | tuple[int, ...]
 Extended: TypeAlias = tuple[Float[Array | np.ndarray, "*A F"], float | Float[Array | np.ndarray, "*F"]]
+
+
+class Rotary(NamedTuple):
+    """The rotary encoding whose frequencies are extended, and its current length.
+
+    Attributes:
+        base: base of the frequencies before any extension, above 1.
+        rotary_dim: d, number of rotated channels; D/A on A axes.
+        length: L', the current length, tokens, or one length per axis; a single length may be traced.
+        base_frequencies: the frequencies before any extension, which identify the pairs, if those to be extended were
+            extended before. None = the same.
+    """
+
+    base: float
+    rotary_dim: int
+    length: Length | None = None
+    base_frequencies: Frequencies | None = None
 
 
 def together(*values: Any) -> tuple[Any, list[Any]]:
@@ -44,23 +60,29 @@ def powered(frequencies: Frequencies, index: Any, factor: Any, rotary_dim: int) 
     return (frequencies * factor ** (-2.0 * index / max(rotary_dim - 2, 1))).astype(xp.float32)
 
 
-def pair_index(frequencies: Frequencies, base: float, rotary_dim: int) -> Any:
-    """Return the pair that each unscaled frequency belongs to, `-d/2 · log_base |f|`; 0 where it is 0.
+def unextended(frequencies: Frequencies, rotary: Rotary) -> Frequencies:
+    """Return the frequencies before any extension."""
+    return frequencies if rotary.base_frequencies is None else rotary.base_frequencies
+
+
+def pair_index(frequencies: Frequencies, rotary: Rotary) -> Any:
+    """Return the pair that each frequency belonged to before any extension, `-d/2 · log_base |f|`; 0 where it is 0.
 
     Raises:
         ValueError: a base not above 1, or a rotary_dim that is odd or below 2.
     """
+    base, rotary_dim = rotary.base, rotary.rotary_dim
     if not 1 < base < math.inf:
         raise ValueError(f"base must be a finite number above 1, got {base}")
     if rotary_dim < 2 or rotary_dim % 2:
         raise ValueError(f"rotary_dim must be even and at least 2, got {rotary_dim}")
-    xp, (frequencies,) = together(frequencies)
-    size = xp.where(frequencies == 0, 1.0, xp.abs(frequencies))
+    xp, (unscaled,) = together(unextended(frequencies, rotary))
+    size = xp.where(unscaled == 0, 1.0, xp.abs(unscaled))
     return xp.log(size) * (-0.5 * rotary_dim / math.log(base))
 
 
 def resolve_factor(
-    frequencies: Frequencies, trained_length: int | tuple[int, ...] | None, factor: Any, length: Length | None
+    frequencies: Frequencies, length: Length | None, trained_length: int | tuple[int, ...] | None, factor: Any
 ) -> Any:
     """Return the factor given, or `max(1, length / trained_length)`: `(A, 1)` where the lengths are one per axis.
 

@@ -1,10 +1,21 @@
 """The record of an extension, such as `yarn(factor=8)`, or of several, `yarn(factor=8) + log_n()`."""
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+import operator
+import re
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec
 
+import jax
+import numpy as np
+from jaxtyping import AbstractArray
+
+Options = ParamSpec("Options")
+UNIONS = (types.UnionType, typing.Union)
 Target = Literal["frequencies", "encoding", "queries", "factory"]
 
 
@@ -15,8 +26,8 @@ class Term(NamedTuple):
         name: its name in `pejax.extensions.EXTENSIONS`.
         target: what it changes: the frequencies of a rotary encoding; any encoding; the queries of any encoding, after
             all other extensions; or what one encoding's own factory knows how to extend.
-        function: what computes it: `(frequencies, **options)`, `(encoding, dims, **options)`, or a function that the
-            factory calls.
+        function: function that computes it: `(frequencies, rotary, **options)`, `(encoding, dims, **options)`, or one
+            that the factory calls.
         options: the options that were given, as pairs of name and value.
         by_length: whether it depends on the length even where its factor is fixed.
     """
@@ -57,9 +68,62 @@ class Extension:
 
 
 def extension(
-    name: str, target: Target, function: Callable[..., Any], options: Mapping[str, Any], *, by_length: bool = False
-) -> Extension:
-    """Return an extension of one term, with the options that are not None and differ from the function's defaults."""
-    defaults = inspect.signature(function).parameters
-    given = tuple((key, one) for key, one in options.items() if one is not None and one != defaults[key].default)
-    return Extension((Term(name, target, function, given, by_length),))
+    name: str,
+    target: Target,
+    function: Callable[Concatenate[Any, Any, Options], Any],
+    *,
+    by_length: bool = False,
+) -> Callable[Options, Extension]:
+    """Declare an extension by the function that computes it, and return the function that makes its record.
+
+    The record's function has the keyword arguments, defaults and documentation of `function`. A record holds those that
+    differ from the defaults.
+
+    Args:
+        name: name in `pejax.extensions.EXTENSIONS`.
+        target: what `function` changes (`Term`).
+        function: `(frequencies, rotary, *, ...)`, or `(encoding, dims, *, ...)`.
+        by_length: whether the result depends on the length even where its factor is fixed.
+    """
+    _, _, *options = inspect.signature(function).parameters.values()
+    options = [one.replace(annotation=_without_arrays(one.annotation)) for one in options]
+    signature = inspect.Signature(options, return_annotation=Extension)
+    defaults = {one.name: one.default for one in options}
+
+    @functools.wraps(function)
+    def record(*args: Options.args, **given: Options.kwargs) -> Extension:
+        try:
+            bound = signature.bind(*args, **given).arguments
+        except TypeError as refusal:
+            raise TypeError(f"{name}: {refusal}") from None
+        values = [(key, _hashable(value)) for key, value in bound.items()]
+        changed = tuple((key, value) for key, value in values if value is not None and value != defaults[key])
+        return Extension((Term(name, target, function, changed, by_length),))
+
+    record.__name__ = record.__qualname__ = name
+    record.__doc__ = _documentation(inspect.getdoc(function) or "")
+    record.__annotations__ = {one.name: one.annotation for one in options} | {"return": Extension}
+    record.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]  # read by `inspect.signature`
+    return record
+
+
+def _without_arrays(annotation: Any) -> Any:
+    """Return the annotation without the arrays that a function of frequencies accepts and no record can hold."""
+    is_array = lambda one: isinstance(one, type) and issubclass(one, jax.Array | AbstractArray)
+    kept = [one for one in typing.get_args(annotation) if not is_array(one)]
+    return functools.reduce(operator.or_, kept) if typing.get_origin(annotation) in UNIONS else annotation
+
+
+def _hashable(value: Any) -> Any:
+    """Return lists and arrays as tuples."""
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic | jax.Array) else value
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _documentation(text: str) -> str:
+    """Return the documentation of a function of frequencies or encodings as that of its record."""
+    summary, rest = text.split("\n\n", 1)
+    rest = re.sub(r"(?m)^    (frequencies|rotary|encoding|dims): .*\n(        .*\n)*", "", rest)
+    rest = re.sub(r"(?m)^Returns:\n(    .*\n)+\n", "", rest)
+    use = "Returns the record for `extend=` of a factory, which supplies the current length L' and, if it is None, L."
+    return f"{summary}\n\n{use}\n\n{rest}"

@@ -1,14 +1,14 @@
 """Extensions of a rotary encoding's frequencies, as one function."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pejax._extensions.base import Extended, Frequencies, Length
+from pejax._extensions.base import Extended, Frequencies, Length, Rotary
 from pejax._extensions.extension import Extension
 
 
 class FrequencyExtension(NamedTuple):
-    """How some frequencies are extended.
+    """A function that extends frequencies.
 
     Attributes:
         extend: `(frequencies, length) -> (frequencies, attention factor)`; the length may be traced, or a grid.
@@ -35,22 +35,22 @@ def extend_frequencies(
         extension: terms that act on frequencies. None = the frequencies stay as they are. A term without a factor takes
             it from the current length.
         sample: frequencies of the shape that will be extended, on which every term is tried.
-        base: of the frequencies.
-        rotary_dim: channels that rotate; of one axis where there are several.
-        trained_length: the encoding's, tokens or a grid; a term's own comes first.
+        base: base of the frequencies.
+        rotary_dim: number of channels that rotate, per axis.
+        trained_length: length in tokens, or grid, of a term that gives none itself.
 
     Raises:
-        ValueError: what a term refuses, after the extension's text.
+        ValueError: a value that a term refuses; the message begins with the extension's text.
     """
     if extension is None:
         return FrequencyExtension(lambda frequencies, length: (frequencies, 1.0), by_length=False)
 
     def extend(frequencies: Frequencies, length: Length | None) -> Extended:
+        rotary = Rotary(base, rotary_dim, length, base_frequencies=frequencies)
         extended, attention_factor = frequencies, 1.0
         for term in extension.terms:
-            known: dict[str, Any] = {"trained_length": trained_length, **dict(term.options)}
-            known |= {"base": base, "rotary_dim": rotary_dim, "length": length, "base_frequencies": frequencies}
-            extended, factor = term.function(extended, **known)
+            options = {"trained_length": trained_length, **dict(term.options)}
+            extended, factor = term.function(extended, rotary, **options)
             attention_factor = attention_factor * factor
         return extended, attention_factor
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Int, Num
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, split_params
 from pejax._encoding import adapt as adapt_to
-from pejax._extensions.extension import Extension, extension
+from pejax._extensions.extension import extension
 from pejax._ops.checks import check_position_type
 from pejax._ops.offset_table import look_up_within, table_of_offsets
 
@@ -27,7 +27,10 @@ TABLE = "interpolated_table"
 def interpolate_encoding(
     encoding: Encoding, dims: Dims, *, proportional: bool = True, stretch: bool = False
 ) -> Encoding:
-    """Return the encoding with every position multiplied by `min(1, L_a / L'_a)`, or by `L_a / L'_a`, axis by axis.
+    """Scale positions into the trained extent (position interpolation), for any encoding with a trained extent.
+
+    `p'_a = p_a · min(1, L_a / L'_a)` on every axis a. On one axis, rotary encodings divide their frequencies instead
+    (`linear`), which is equivalent and does not round positions.
 
     What depends on the length gets at most the trained extent. Masks and windows count tokens as before. A bias that
     is a function of the distance gets the scaled distance, because the difference of two scaled positions is rounded.
@@ -35,10 +38,14 @@ def interpolate_encoding(
     that is slower than a lookup (`Encoding.tabulate`) is evaluated once per offset between two patches.
 
     Args:
-        encoding: any. For a rotary encoding, scaling its frequencies (`extend_linear`) is more accurate.
-        dims: their extent is L, the trained length or grid.
-        proportional: whether keys without a position get this bias, as described in `pi`.
-        stretch: whether a smaller grid is stretched to the trained one.
+        encoding: any encoding.
+        dims: dims whose extent is L, the trained length or grid.
+        proportional: whether tokens without a position (CLS, registers) keep their share of attention on a grid of N'
+            patches, larger than the trained one of N patches. Attention to patches whose positions are interpolated is
+            a sum over more samples of the same picture, which grows by N'/N; the logits of keys without a position then
+            get `ln(N'/N)`. False = positions are scaled, and nothing else. On sequences, this has no effect.
+        stretch: whether an axis that is shorter than the trained one is stretched to it, as a longer one is squeezed
+            into it: positions are multiplied by `L_a / L'_a` in both cases. For grids alone.
 
     Raises:
         ValueError: no trained extent, or a sequence that is to be stretched. `adapt` refuses an extent with another
@@ -47,6 +54,8 @@ def interpolate_encoding(
     Reference:
         Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
         (arXiv 2306.15595), equation 3.
+        Bolya et al. 2023, "Token Merging" (arXiv 2210.09461), equation 1: proportional attention, the logarithm of the
+        number of patches that a key stands for.
     """
     trained = dims.extent
     if trained is None:
@@ -84,27 +93,7 @@ def interpolate_encoding(
     )
 
 
-def pi(*, proportional: bool = True, stretch: bool = False) -> Extension:
-    """Return position interpolation as an encoding's `extend`, for any encoding with a trained extent.
-
-    On one axis, rotary encodings divide their frequencies instead (`linear`), which is equivalent and does not round
-    positions.
-
-    Args:
-        proportional: whether tokens without a position (CLS, registers) keep their share of attention on a grid of N'
-            patches, larger than the trained one of N patches. Attention to patches whose positions are interpolated is
-            a sum over more samples of the same picture, which grows by N'/N; the logits of keys without a position then
-            get `ln(N'/N)`. False = positions are scaled, and nothing else. On sequences, this has no effect.
-        stretch: whether an axis that is shorter than the trained one is stretched to it, as a longer one is squeezed
-            into it: positions are multiplied by `L_a / L'_a` in both cases. For grids alone.
-
-    Reference:
-        Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
-        (arXiv 2306.15595), equation 3.
-        Bolya et al. 2023, "Token Merging" (arXiv 2210.09461), equation 1: proportional attention, the logarithm of the
-        number of patches that a key stands for.
-    """
-    return extension("pi", "encoding", interpolate_encoding, {"proportional": proportional, "stretch": stretch})
+pi = extension("pi", "encoding", interpolate_encoding)
 
 
 def _on_tokens(hook: Callable) -> Callable:
@@ -128,13 +117,13 @@ def _on_distances(hook: Callable) -> Callable:
 
 
 def _on_tabulated_distances(hook: Callable) -> Callable:
-    """Return the same hook, which reads the table of the current grid if `adapt` made one."""
+    """Return a hook of relative positions that reads the table of the current grid if `adapt` made one."""
     evaluated = _on_distances(hook)
     return lambda params, relative: look_up_within(TABLE, relative, lambda p: evaluated(p, relative), params)
 
 
 def _unplaced_bias(encoding: Encoding) -> Callable[[Params], Array]:
-    """Return the hook that adds `ln(N'/N)` to what the encoding itself gives keys without a position."""
+    """Return the hook that adds `ln(N'/N)` to the encoding's own bias of keys without a position."""
 
     def unplaced_bias(params: Params) -> Array:
         own = jnp.float32(0.0) if encoding.unplaced_bias is None else encoding.unplaced_bias(_own(params))

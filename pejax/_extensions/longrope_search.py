@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pejax._extensions.base import Rotary
 from pejax._extensions.linear import extend_linear
 from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
@@ -111,15 +112,15 @@ def search_longrope(
 
 
 def _published(rotary_dim: int, factor: float, base: float, trained_length: int) -> Float[np.ndarray, "3 n"]:
-    """Return the factors of PI, NTK and YaRN, each made never to fall."""
+    """Return the factors of PI, NTK and YaRN, each list made nondecreasing."""
     frequencies = geometric_frequencies(rotary_dim // 2, base)
-    options = {"base": base, "rotary_dim": rotary_dim, "trained_length": trained_length, "factor": factor}
-    extended = [extend(frequencies, **options)[0] for extend in (extend_linear, extend_ntk, extend_yarn)]
+    rotary, options = Rotary(base, rotary_dim), {"trained_length": trained_length, "factor": factor}
+    extended = [extend(frequencies, rotary, **options)[0] for extend in (extend_linear, extend_ntk, extend_yarn)]
     return np.maximum.accumulate(np.clip(frequencies / np.stack(extended), 1.0, None), axis=-1)
 
 
 def _measured(loss: Callable[[Array], Array], members: Float[np.ndarray, "M n"], chunk: int) -> Float[np.ndarray, " M"]:
-    """Return the loss of each member, of so many at once; the last ones are filled up with copies."""
+    """Return the loss of each member, computed in chunks; the last chunk is padded with copies."""
     padded = np.concatenate([members, np.repeat(members[-1:], -len(members) % chunk, axis=0)])
     losses = [np.asarray(loss(jnp.asarray(part))) for part in padded.reshape(-1, chunk, members.shape[1])]
     losses = np.concatenate(losses)[: len(members)].astype(np.float32)
@@ -129,7 +130,7 @@ def _measured(loss: Callable[[Array], Array], members: Float[np.ndarray, "M n"],
 def _ranked(
     members: Float[np.ndarray, "M n"], losses: Float[np.ndarray, " M"]
 ) -> tuple[Float[np.ndarray, "M n"], Float[np.ndarray, " M"]]:
-    """Return both, the least loss first."""
+    """Return the members and their losses, sorted by loss."""
     order = np.argsort(losses, kind="stable")
     return members[order], losses[order]
 
@@ -137,7 +138,7 @@ def _ranked(
 def _mutants(
     rng: np.random.Generator, members: Float[np.ndarray, "M n"], rate: float, highest: float
 ) -> Float[np.ndarray, "M n"]:
-    """Draw some factors of each member anew, between the nearest ones that stay; the order stays too."""
+    """Return the members with some factors redrawn between their nearest unchanged neighbors, nondecreasing."""
     stays = rng.random(members.shape) >= rate
     lowest = np.maximum.accumulate(np.where(stays, members, 1.0), axis=1)
     most = np.minimum.accumulate(np.where(stays, members, highest)[:, ::-1], axis=1)[:, ::-1]
@@ -148,5 +149,5 @@ def _mutants(
 def _crossed(
     rng: np.random.Generator, mothers: Float[np.ndarray, "M n"], fathers: Float[np.ndarray, "M n"]
 ) -> Float[np.ndarray, "M n"]:
-    """Take each factor from either parent, in order: between the two parents everywhere."""
+    """Return children that take each factor from one of two parents, nondecreasing."""
     return np.sort(np.where(rng.random(mothers.shape) < 0.5, mothers, fathers), axis=1)

@@ -1,6 +1,6 @@
 """Resampling of a learned table for sequences longer than the table."""
 
-from pejax._extensions.extension import Extension, extension
+from pejax._extensions.extension import Extension, Term
 from pejax._ops.resize import resize_grid
 
 
@@ -10,4 +10,4 @@ def resize() -> Extension:
     Without this extension, a sequence longer than the table is refused. On grids the table is always resampled. If the
     length is traced, the table is read at the centers of the resampled cells, which is equivalent.
     """
-    return extension("resize", "factory", resize_grid, {})
+    return Extension((Term("resize", "factory", resize_grid, ()),))

@@ -14,22 +14,22 @@ from jaxtyping import Array
 from pejax._dims import Dims
 from pejax._encoding import Band, Encoding, Extent, Params
 from pejax._encoding import adapt as adapt_to
-from pejax._extensions.extension import Extension, extension
+from pejax._extensions.extension import extension
 
 Rotation = Callable[[Params, Array, Array], Array]
 
 
 def group_positions(encoding: Encoding, dims: Dims, *, group: int | None = None, window: int | None = None) -> Encoding:
-    """Return the encoding with the positions of far pairs counted in groups, without training.
+    """Count the positions of far pairs in groups, and those of near pairs as in training; needs no training.
 
     Pairs nearer than W are rotated as before; others as if the query were at `⌊p/G⌋ + W - ⌊W/G⌋`, the key at `⌊p/G⌋`.
 
     Args:
-        encoding: any that rotates queries and keys and has no bands.
-        dims: those of a causal model of sequences; L is their extent.
-        group: G, tokens. None = the smallest that keeps the current length L' in the trained range,
+        encoding: any encoding that rotates queries and keys and has no bands.
+        dims: dims of a causal model of sequences, whose extent is L.
+        group: G, tokens per group. None = the smallest that keeps the current length L' in the trained range,
             `⌊(L' - 1)/G⌋ + W - ⌊W/G⌋ < L`: the paper's `⌈(L' - W) / (L - W)⌉` or, where G does not divide W, more.
-        window: W, tokens. None = L / 4.
+        window: W, tokens; pairs nearer than W keep their distances. None = L / 4.
 
     Raises:
         ValueError: no rotation, no causality, no trained length, more than one axis, or a group or window below 1.
@@ -65,14 +65,17 @@ def group_positions(encoding: Encoding, dims: Dims, *, group: int | None = None,
     return encoding._replace(adapt=adapt if group is None else encoding.adapt, bands=bands, shift_invariant=False)
 
 
+self_extend = extension("self_extend", "encoding", group_positions)
+
+
 def clip_distances(encoding: Encoding, dims: Dims, *, window: int | None = None) -> Encoding:
-    """Return the encoding with every distance from W on rotated as if it were W, without training.
+    """Rotate every distance of W or more as if it were W; needs no training (ReRoPE).
 
     `(R_q q_i) · (R_k k_j) = q_i · R_{-min(i - j, W)} k_j`
 
     Args:
-        encoding: any that rotates queries and keys and has no bands.
-        dims: those of a causal model of sequences; L is their extent.
+        encoding: any encoding that rotates queries and keys and has no bands.
+        dims: dims of a causal model of sequences, whose extent is L.
         window: W, tokens. None = L / 2.
 
     Raises:
@@ -95,23 +98,7 @@ def clip_distances(encoding: Encoding, dims: Dims, *, window: int | None = None)
     return encoding._replace(bands=(Band(0, near, rotate, rotate_keys), Band(near, None, far, far_keys)))
 
 
-def self_extend(*, group: int | None = None, window: int | None = None) -> Extension:
-    """Return Self-Extend as an encoding's `extend`: near distances as in training, far ones counted in groups.
-
-    Args:
-        group: G, tokens per group. None = the smallest that keeps the current length in the trained range.
-        window: W, tokens; pairs nearer than W keep their distances. None = a quarter of the trained length.
-    """
-    return extension("self_extend", "encoding", group_positions, {"group": group, "window": window})
-
-
-def rerope(*, window: int | None = None) -> Extension:
-    """Return ReRoPE as an encoding's `extend`: every distance of W or more is rotated as if it were W.
-
-    Args:
-        window: W, tokens. None = half the trained length.
-    """
-    return extension("rerope", "encoding", clip_distances, {"window": window})
+rerope = extension("rerope", "encoding", clip_distances)
 
 
 def _rotations(name: str, encoding: Encoding, dims: Dims) -> tuple[Rotation, Rotation, int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pejax._extensions.extension import Extension, extension
+from pejax._extensions.extension import Extension, Term
 
 
 def scale_alibi_slopes(
@@ -38,4 +38,4 @@ def scale_alibi_slopes(
 
 def slopes() -> Extension:
     """Return flatter slopes as the `extend` of `alibi`: `scale_alibi_slopes` at the current length or grid."""
-    return extension("slopes", "factory", scale_alibi_slopes, {})
+    return Extension((Term("slopes", "factory", scale_alibi_slopes, ()),))

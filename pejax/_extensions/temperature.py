@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Num
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
-from pejax._extensions.extension import Extension, extension
+from pejax._extensions.extension import extension
 from pejax._ops.checks import check_position_type, check_positions
 
 
@@ -63,25 +63,6 @@ def llama4_temperature(
     return scale * jnp.log1p(jnp.floor((_counted(positions) + 1.0) / floor_length)) + 1.0
 
 
-def log_n(*, trained_length: int | None = None) -> Extension:
-    """Return the log-n temperature as an encoding's `extend`: `log_n_temperature` multiplies its queries.
-
-    Args:
-        trained_length: L, at least 2 tokens. None = the encoding's `Dims.extent`.
-    """
-    return extension("log_n", "queries", _scale_by_log_n, {"trained_length": trained_length})
-
-
-def llama4(*, floor_length: int = 8192, scale: float = 0.1) -> Extension:
-    """Return Llama 4's temperature as an encoding's `extend`: `llama4_temperature` multiplies its queries.
-
-    Args:
-        floor_length: length of a step, in tokens.
-        scale: factor of the logarithm.
-    """
-    return extension("llama4", "queries", _scale_by_llama4, {"floor_length": floor_length, "scale": scale})
-
-
 def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> Encoding:
     """Return the encoding with its queries multiplied by a function of their positions.
 
@@ -89,7 +70,7 @@ def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> 
     return records that do not compare equal.
 
     Args:
-        encoding: any on one axis, with or without `rotate`.
+        encoding: any encoding on one axis, with or without `rotate`.
         temperature: function t of positions `(*B, T)`; returns the factor of each query, `(*B, T)`.
     """
     rotation = encoding.rotate or _unrotated
@@ -110,7 +91,14 @@ def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> 
     )
 
 
-def _scale_by_log_n(encoding: Encoding, dims: Dims, *, trained_length: int | None = None) -> Encoding:
+def scale_by_log_n(encoding: Encoding, dims: Dims, *, trained_length: int | None = None) -> Encoding:
+    """Multiply queries by the log-n temperature of their positions, `log_n_temperature`.
+
+    Args:
+        encoding: any encoding on one axis.
+        dims: dims whose extent is the trained length.
+        trained_length: L, at least 2 tokens. None = the encoding's `Dims.extent`.
+    """
     _check_sequence("log_n", dims)
     trained = dims.extent if trained_length is None else trained_length
     if not isinstance(trained, int):
@@ -118,9 +106,23 @@ def _scale_by_log_n(encoding: Encoding, dims: Dims, *, trained_length: int | Non
     return _scale_tokens(encoding, functools.partial(log_n_temperature, trained_length=trained))
 
 
-def _scale_by_llama4(encoding: Encoding, dims: Dims, *, floor_length: int = 8192, scale: float = 0.1) -> Encoding:
+log_n = extension("log_n", "queries", scale_by_log_n)
+
+
+def scale_by_llama4(encoding: Encoding, dims: Dims, *, floor_length: int = 8192, scale: float = 0.1) -> Encoding:
+    """Multiply queries by Llama 4's temperature of their positions, `llama4_temperature`.
+
+    Args:
+        encoding: any encoding on one axis.
+        dims: dims of a model of sequences.
+        floor_length: length of a step, in tokens.
+        scale: factor of the logarithm.
+    """
     _check_sequence("llama4", dims)
     return _scale_tokens(encoding, functools.partial(llama4_temperature, floor_length=floor_length, scale=scale))
+
+
+llama4 = extension("llama4", "queries", scale_by_llama4)
 
 
 def _check_sequence(name: str, dims: Dims) -> None:

@@ -9,7 +9,7 @@ from pejax._extensions.base import (
     Extended,
     Factor,
     Frequencies,
-    Length,
+    Rotary,
     by_axis,
     by_channel,
     known_length,
@@ -19,19 +19,17 @@ from pejax._extensions.base import (
     resolve_factor,
     scaled,
     together,
+    unextended,
 )
-from pejax._extensions.extension import Extension, extension
+from pejax._extensions.extension import extension
 
 
 def extend_yarn(
     frequencies: Frequencies,
+    rotary: Rotary,
     *,
-    base: float,
-    rotary_dim: int,
-    trained_length: int | tuple[int, ...] | None,
     factor: Factor | None = None,
-    length: Length | None = None,
-    base_frequencies: Frequencies | None = None,
+    trained_length: int | tuple[int, ...] | None = None,
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
     mscale: float | None = None,
@@ -47,12 +45,9 @@ def extend_yarn(
 
     Args:
         frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
-        base: of the unscaled frequencies, above 1.
-        rotary_dim: d, number of rotated channels; D/A on A axes.
-        trained_length: L, tokens, or one length per axis.
+        rotary: the encoding that has these frequencies, and L', its current length.
         factor: s, at least 1 (not checked if traced). None = max(1, L' / L), on each axis.
-        length: L', the current length, tokens, or one length per axis; a single length may be traced.
-        base_frequencies: the unscaled frequencies, if `frequencies` were extended before. None = `frequencies`.
+        trained_length: L, tokens, or one length per axis.
         beta_fast: in turns per L tokens; pairs that turn more often are unchanged.
         beta_slow: in turns per L tokens; pairs that turn less often are divided by s.
         mscale: together with `mscale_all_dim`, replaces the factor of queries and keys by
@@ -71,17 +66,20 @@ def extend_yarn(
 
     Reference:
         Peng et al. 2023, "YaRN" (arXiv 2309.00071), section 3 and appendix A.2; transformers' rope type "yarn".
+
+    Examples:
+        >>> import pejax
+        >>> dims = pejax.Dims(heads=8, head_dim=64, extent=4096)
+        >>> long = pejax.encodings.rope(dims, extend=pejax.extensions.yarn(factor=8))
     """
     if not 0 < beta_slow < beta_fast < math.inf:
         raise ValueError(f"beta_fast must be above beta_slow, both above 0, got {beta_fast} and {beta_slow}")
-    resolved = resolve_factor(frequencies, trained_length, factor, length)
-    unscaled = frequencies if base_frequencies is None else base_frequencies
-    index = pair_index(unscaled, base, rotary_dim)
-    turns = known_length("yarn", trained_length)
-    low, high = (_yarn_pair(by_axis(turns), beta, base, rotary_dim) for beta in (beta_fast, beta_slow))
+    resolved = resolve_factor(frequencies, rotary.length, trained_length, factor)
+    index, trained = pair_index(frequencies, rotary), by_axis(known_length("yarn", trained_length))
+    low, high = (_yarn_pair(trained, beta, rotary) for beta in (beta_fast, beta_slow))
     if truncate:
         low, high = np.floor(low), np.ceil(high)
-    low, high = np.clip(low, 0, rotary_dim - 1), np.clip(high, 0, rotary_dim - 1)
+    low, high = (np.clip(end, 0, rotary.rotary_dim - 1) for end in (low, high))
     xp, (index, low, width) = together(index, low, np.where(low == high, 0.001, high - low))
     divided = xp.clip((index - low) / width, 0.0, 1.0)
     if attention_factor is None:
@@ -90,43 +88,12 @@ def extend_yarn(
         attention_factor = above / below
     else:
         positive("attention_factor", attention_factor)
-    return scaled(frequencies, 1.0 - divided, resolved), by_channel(attention_factor, unscaled)
+    return scaled(frequencies, 1.0 - divided, resolved), by_channel(attention_factor, unextended(frequencies, rotary))
 
 
-def _yarn_pair(length: Any, turns: float, base: float, rotary_dim: int) -> Any:
-    """Return which pair, a fraction, turns so many times in so many tokens."""
-    return rotary_dim * np.log(length / (math.tau * turns)) / (2.0 * math.log(base))
+def _yarn_pair(length: Any, turns: float, rotary: Rotary) -> Any:
+    """Return the index, a fraction, of the pair that makes this number of turns in this number of tokens."""
+    return rotary.rotary_dim * np.log(length / (math.tau * turns)) / (2.0 * math.log(rotary.base))
 
 
-def yarn(
-    *,
-    factor: float | None = None,
-    trained_length: int | tuple[int, ...] | None = None,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
-    mscale: float | None = None,
-    mscale_all_dim: float | None = None,
-    attention_factor: float | None = None,
-    truncate: bool = True,
-) -> Extension:
-    """Return YaRN as an encoding's `extend`: `extend_yarn` for its frequencies.
-
-    Args:
-        factor: s, at least 1. None = it follows from the current length, on each axis.
-        trained_length: L, tokens, or one length per axis. None = the encoding's `Dims.extent`.
-        beta_fast: in turns per L tokens; pairs that turn more often are unchanged.
-        beta_slow: in turns per L tokens; pairs that turn less often are divided by s.
-        mscale: together with `mscale_all_dim`, another factor of queries and keys (`extend_yarn`).
-        mscale_all_dim: see `mscale`.
-        attention_factor: factor that multiplies queries and keys. None = `0.1 ln s + 1`, or the one by `mscale`.
-        truncate: whether the ends of the blend are rounded outward to whole pairs.
-
-    Examples:
-        >>> import pejax
-        >>> dims = pejax.Dims(heads=8, head_dim=64, extent=4096)
-        >>> long = pejax.encodings.rope(dims, extend=pejax.extensions.yarn(factor=8))
-    """
-    options = {"factor": factor, "trained_length": trained_length, "attention_factor": attention_factor}
-    options |= {"beta_fast": beta_fast, "beta_slow": beta_slow, "truncate": truncate}
-    options |= {"mscale": mscale, "mscale_all_dim": mscale_all_dim}
-    return extension("yarn", "frequencies", extend_yarn, options)
+yarn = extension("yarn", "frequencies", extend_yarn)

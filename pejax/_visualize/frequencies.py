@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
+from pejax._extensions.base import Rotary
 from pejax._extensions.linear import extend_linear
 from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.ntk import extend_ntk
@@ -132,18 +133,17 @@ def plot_wavelengths(
     if frequencies.ndim != 1 or not len(frequencies) or not np.all(frequencies > 0):
         refuse(picture, "frequencies must be (F,), all above 0", f"shape {frequencies.shape}")
     check_count(picture, trained_length=trained_length)
-    known = {"base": base, "rotary_dim": 2 * len(frequencies), "trained_length": trained_length, "factor": factor}
+    rotary, known = Rotary(base, 2 * len(frequencies)), {"trained_length": trained_length, "factor": factor}
     extended = {
         "trained": frequencies,
-        "position interpolation": extend_linear(frequencies, **known)[0],
-        "NTK": extend_ntk(frequencies, **known)[0],
-        "YaRN": extend_yarn(frequencies, **known)[0],
+        "position interpolation": extend_linear(frequencies, rotary, **known)[0],
+        "NTK": extend_ntk(frequencies, rotary, **known)[0],
+        "YaRN": extend_yarn(frequencies, rotary, **known)[0],
     }
     length = int(factor * trained_length)
     if long_factors is not None:
-        longrope = extend_longrope(
-            frequencies, **known, length=max(length, trained_length + 1), long_factors=long_factors
-        )
+        longer = rotary._replace(length=max(length, trained_length + 1))
+        longrope = extend_longrope(frequencies, longer, **known, long_factors=long_factors)
         extended["LongRoPE"] = longrope[0]
     figure, panels = new_figure(
         colors, 1, 2, panel=(5.4, 4.0), title=f"extended from {trained_length} to {length} tokens"

@@ -32,6 +32,7 @@ from pejax import (
     rope_apply,
     rope_frequencies,
 )
+from pejax._extensions.base import Rotary
 from pejax._extensions.yarn import extend_yarn
 
 IMPLEMENTATIONS = ("reference", "blockwise")
@@ -224,7 +225,7 @@ def test_rope_takes_a_list_of_positions():
 
 
 def test_rope_says_that_an_extension_returns_two_things():
-    yarn = extend_yarn(rope_frequencies(8), base=10000.0, rotary_dim=8, trained_length=4, factor=2.0)
+    yarn = extend_yarn(rope_frequencies(8), Rotary(10000.0, 8), trained_length=4, factor=2.0)
     with (
         types_unchecked(),
         pytest.raises(TypeError, match=r"extensions return \(frequencies, attention_factor\).* got a tuple of 2"),

@@ -16,7 +16,7 @@ import pejax
 from pejax.interop import rope_from_config, source_from_config
 
 BASE, PAIRS, TRAINED = 1e4, 64, 4096
-OPTIONS = {"base": BASE, "rotary_dim": 2 * PAIRS, "trained_length": TRAINED}
+ROTARY = pejax.Rotary(BASE, 2 * PAIRS)
 
 
 def frequencies(base: float = BASE) -> np.ndarray:
@@ -39,9 +39,10 @@ def test_a_second_base_has_a_table_of_its_own():
 
 def test_dynamic_ntk_leaves_the_fastest_pair_alone():
     """All frequencies are divided alike, the fastest by 4.09 for a factor of 4 (keras-hub)."""
-    found, _ = pejax.extend_dynamic_ntk(pejax.rope_frequencies(2 * PAIRS), length=TRAINED, factor=4.0, **OPTIONS)
+    plain = pejax.rope_frequencies(2 * PAIRS)
+    found, _ = pejax.extend_dynamic_ntk(plain, ROTARY._replace(length=TRAINED), trained_length=TRAINED, factor=4.0)
     np.testing.assert_array_equal(found, np.float32(frequencies()))
-    found, _ = pejax.extend_dynamic_ntk(pejax.rope_frequencies(2 * PAIRS), length=4 * TRAINED, factor=4.0, **OPTIONS)
+    found, _ = pejax.extend_dynamic_ntk(plain, ROTARY._replace(length=4 * TRAINED), trained_length=TRAINED, factor=4.0)
     larger = BASE * (4.0 * 4 - 3) ** (PAIRS / (PAIRS - 1))
     assert found[0] == 1.0
     np.testing.assert_allclose(found, frequencies(larger), rtol=1e-5)
@@ -49,7 +50,7 @@ def test_dynamic_ntk_leaves_the_fastest_pair_alone():
 
 def test_yarn_leaves_fast_pairs_alone_and_divides_slow_ones_once():
     """Other ends of the ramp, slow pairs divided twice, a root of the factor (levanter), no rounding (keras-hub)."""
-    found, factor = pejax.extend_yarn(pejax.rope_frequencies(2 * PAIRS), factor=4.0, **OPTIONS)
+    found, factor = pejax.extend_yarn(pejax.rope_frequencies(2 * PAIRS), ROTARY, trained_length=TRAINED, factor=4.0)
     turns = lambda count: 2 * PAIRS * np.log(TRAINED / (count * 2 * np.pi)) / (2 * np.log(BASE))
     low, high = int(np.floor(turns(32))), int(np.ceil(turns(1)))
     assert (low, high) == (20, 46)

@@ -7,6 +7,7 @@ from cases import EXTEND_FREQUENCIES
 from peers import peer
 
 from pejax._encodings.rope import rope_frequencies
+from pejax._extensions.base import Rotary
 
 pytestmark = pytest.mark.parity
 
@@ -107,9 +108,10 @@ def ours(name: str, length):
     options = {OURS.get(key, key): value for key, value in parameters.items() if key != "rope_type"}
     if parameters["rope_type"] == "longrope":
         options["factor"] = fields["max_position_embeddings"] / trained
-    known = {"base": fields["rope_theta"], "rotary_dim": head_dim, "trained_length": trained, "length": length}
+    rotary = Rotary(fields["rope_theta"], head_dim, length)
     plain = rope_frequencies(head_dim, base=fields["rope_theta"])
-    return EXTEND_FREQUENCIES[OURS.get(parameters["rope_type"], parameters["rope_type"])](plain, **known, **options)
+    extend = EXTEND_FREQUENCIES[OURS.get(parameters["rope_type"], parameters["rope_type"])]
+    return extend(plain, rotary, trained_length=trained, **options)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,6 +1,7 @@
 """The argument `extend` of the factories and of `make_encoding`: what they take, and what comes of it."""
 
 import inspect
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pejax
 from pejax import ENCODINGS, EXTENSIONS, Dims, adapt, extensions, make_encoding
 from pejax._encodings.rope import rope_frequencies
 from pejax._encodings.rope_axial import rope_axial_frequencies
+from pejax._extensions.base import Rotary
 from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
 from pejax._make import parse_extension
@@ -38,9 +40,9 @@ def test_rope_takes_every_extension(name):
     }
     written = f"{name}({', '.join(f'{key}={value}' for key, value in options.items())})"
     positions, x = jnp.asarray([3, 700]), jnp.ones((2, 2, 16))
-    known = {"base": BASE, "rotary_dim": 16, "trained_length": TRAINED}
     for length in (100, 2048):
-        frequencies, factor = EXTEND_FREQUENCIES[name](rope_frequencies(16), **known, length=length, **options)
+        rotary = Rotary(BASE, 16, length)
+        frequencies, factor = EXTEND_FREQUENCIES[name](rope_frequencies(16), rotary, trained_length=TRAINED, **options)
         expected = rope_apply(x, positions, frequencies, attention_factor=factor)
         np.testing.assert_allclose(turned("rope", SEQUENCE, written, positions, length), expected, rtol=1e-5, atol=1e-6)
     follows = make_encoding("rope", SEQUENCE, written).adapt is not None
@@ -61,9 +63,9 @@ def test_without_a_factor_rope_follows_the_length_traced_or_not():
 
 def test_terms_are_applied_from_left_to_right_to_the_pairs_as_they_were():
     frequencies = rope_frequencies(16)
-    known = {"base": BASE, "rotary_dim": 16, "trained_length": TRAINED}
-    first, _ = extend_ntk(frequencies, **known, factor=2.0)
-    both, factor = extend_yarn(first, **known, factor=4.0, base_frequencies=frequencies)
+    rotary = Rotary(BASE, 16, base_frequencies=frequencies)
+    first, _ = extend_ntk(frequencies, rotary, trained_length=TRAINED, factor=2.0)
+    both, factor = extend_yarn(first, rotary, trained_length=TRAINED, factor=4.0)
     positions = jnp.asarray([3, 700])
     expected = rope_apply(jnp.ones((2, 2, 16)), positions, both, attention_factor=factor)
     actual = turned("rope", SEQUENCE, "ntk(factor=2) + yarn(factor=4)", positions)
@@ -132,13 +134,31 @@ def test_a_record_is_its_text_and_the_text_is_the_record(name):
     assert record.terms[0].name == name
     both = record + extensions.log_n(trained_length=9)
     assert parse_extension(str(both)) == both != record
-    array = getattr(pejax, f"extend_{name}", None)
-    if array is not None:  # the record offers what the array function does, but what the encoding itself knows
-        known = {"frequencies", "base", "rotary_dim", "length", "base_frequencies"}
-        theirs = {key: arg.default for key, arg in inspect.signature(array).parameters.items() if key not in known}
-        ours = {key: arg.default for key, arg in inspect.signature(EXTENSIONS[name]).parameters.items()}
-        assert set(ours) == set(theirs)
-        assert all(ours[key] == theirs[key] for key in ours if key != "trained_length")
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_a_record_is_documented_by_the_function_behind_it(name):
+    make, function = EXTENSIONS[name], EXTENSIONS[name](**({"long_factors": [1.0]} if name == "longrope" else {}))
+    assert make.__name__ == name
+    shown, doc = inspect.signature(make), inspect.getdoc(make)
+    assert "`extend" in doc
+    assert all(f"{option}: " in doc for option in shown.parameters)
+    assert not re.search(r"^    (frequencies|rotary|encoding|dims): ", doc, re.MULTILINE)
+    if function.terms[0].target != "factory":
+        own = list(inspect.signature(function.terms[0].function).parameters.values())[2:]
+        assert [(one.name, one.default) for one in own] == [(key, one.default) for key, one in shown.parameters.items()]
+
+
+def test_the_options_of_a_record_are_plain_values():
+    assert extensions.longrope(long_factors=np.asarray([1, 2])) == extensions.longrope(long_factors=[1.0, 2.0])
+    assert extensions.linear(factor=np.float32(2)) == extensions.linear(factor=2) != extensions.linear()
+    assert str(extensions.yarn(truncate=False, factor=2.0, beta_slow=1.0)) == "yarn(factor=2.0, truncate=False)"
+    with pytest.raises(TypeError, match=r"longrope: missing a required .*'long_factors'"):
+        extensions.longrope()
+    with pytest.raises(TypeError, match="linear: got an unexpected keyword argument 'length'"):
+        extensions.linear(length=9)
+    with pytest.raises(TypeError, match=r"factor must be float \| int \| None, got 'far'"):
+        parse_extension("yarn(factor='far')")
 
 
 def test_a_typed_call_is_the_text():

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pejax import alibi_bias, alibi_slopes, interpolate_positions, scale_alibi_slopes
 from pejax._encodings.rope import rope_frequencies
 from pejax._encodings.rope_axial import rope_axial_frequencies
+from pejax._extensions.base import Rotary
 from pejax._extensions.linear import extend_linear
 from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.ntk import extend_ntk
@@ -21,7 +22,7 @@ from pejax._extensions.yarn import extend_yarn
 from pejax._ops.rotary import rope_apply
 
 DIM, BASE, TRAINED = 32, 10000.0, 512
-KNOWN = {"base": BASE, "rotary_dim": DIM, "trained_length": TRAINED}
+ROTARY = Rotary(BASE, DIM)
 LISTS = {
     "short_factors": tuple(1.0 + 0.05 * i for i in range(DIM // 2)),
     "long_factors": tuple(1.0 + 0.4 * i for i in range(DIM // 2)),
@@ -34,9 +35,10 @@ def lists_of(name: str) -> dict:
     return LISTS if name == "longrope" else {}
 
 
-def extend(name: str, frequencies=FREQUENCIES, **options):
+def extend(name, frequencies=FREQUENCIES, *, base=BASE, rotary_dim=DIM, length=None, before=None, **options):
     """Call an extension of rotary pairs trained on 512 tokens."""
-    return EXTEND_FREQUENCIES[name](frequencies, **{**KNOWN, **lists_of(name), **options})
+    rotary = Rotary(base, rotary_dim, length, before)
+    return EXTEND_FREQUENCIES[name](frequencies, rotary, **{"trained_length": TRAINED, **lists_of(name), **options})
 
 
 def yarn_ratio(i, *, dim, base, length, factor, fast=32.0, slow=1.0, truncate=True) -> float:
@@ -124,7 +126,7 @@ def test_linear_is_position_interpolation():
     for length, tolerance in ((2048, 5e-7), (1536, 2047 * 2.0**-24)):
         factor = length / TRAINED
         squeezed = rope_apply(x, interpolate_positions(positions, TRAINED, length), FREQUENCIES)
-        stretched = rope_apply(x, positions, extend_linear(FREQUENCIES, factor=factor)[0])
+        stretched = rope_apply(x, positions, extend_linear(FREQUENCIES, ROTARY, factor=factor)[0])
         np.testing.assert_allclose(stretched, squeezed, rtol=tolerance, atol=tolerance)
 
 
@@ -133,7 +135,7 @@ def test_ntk_leaves_the_fastest_pair_and_divides_the_slowest_by_the_factor():
         frequencies, _ = extend("ntk", factor=factor)
         assert frequencies[0] == 1.0
         assert frequencies[-1] == FREQUENCIES[-1] / np.float32(factor)
-    np.testing.assert_array_equal(extend_ntk(np.ones(1, np.float32), base=BASE, rotary_dim=2, factor=4.0)[0], [1.0])
+    np.testing.assert_array_equal(extend_ntk(np.ones(1, np.float32), Rotary(BASE, 2), factor=4.0)[0], [1.0])
 
 
 def test_dynamic_ntk_begins_beyond_the_trained_length():
@@ -164,10 +166,10 @@ def test_yarn_without_truncation_and_with_other_betas():
 def test_yarn_ends_at_the_last_channel_not_at_the_last_pair():
     """A base so small that every pair turns often: the ramp ends beyond the pairs there are."""
     small = rope_frequencies(16, base=50.0)
-    options = {"base": 50.0, "rotary_dim": 16, "trained_length": 256, "factor": 4.0}
+    extended, _ = extend_yarn(small, Rotary(50.0, 16), trained_length=256, factor=4.0)
     ratios = [yarn_ratio(i, dim=16, base=50.0, length=256, factor=4.0) for i in range(8)]
     assert 0.25 < ratios[-1] < 1.0
-    np.testing.assert_allclose(extend_yarn(small, **options)[0] / small, ratios, rtol=3e-7)
+    np.testing.assert_allclose(extended / small, ratios, rtol=3e-7)
 
 
 def test_yarn_of_a_length_below_one_turn_divides_all_but_the_fastest_pair():
@@ -185,8 +187,8 @@ def test_yarn_of_a_length_below_one_turn_divides_all_but_the_fastest_pair():
 )
 def test_no_pair_is_sped_up_or_slowed_beyond_the_factor_and_slower_pairs_stay_slower(name, pairs, base, factor, length):
     frequencies = rope_frequencies(2 * pairs, base=base)
-    options = {"base": base, "rotary_dim": 2 * pairs, "trained_length": length, "factor": factor, "length": 2 * length}
-    extended, attention_factor = EXTEND_FREQUENCIES[name](frequencies, **options)
+    rotary, options = Rotary(base, 2 * pairs, 2 * length), {"trained_length": length, "factor": factor}
+    extended, attention_factor = EXTEND_FREQUENCIES[name](frequencies, rotary, **options)
     most = factor + 1 if name == "dynamic_ntk" else factor
     assert np.all(extended <= frequencies * (1 + 1e-5))
     assert np.all(extended >= frequencies / most * (1 - 1e-5))
@@ -212,7 +214,8 @@ def test_longrope_changes_lists_beyond_the_trained_length():
     short, long = (np.float32(1) / np.float32(LISTS[name]) for name in ("short_factors", "long_factors"))
     for length, expected in ((None, short), (512, short), (513, long)):
         np.testing.assert_allclose(extend("longrope", factor=2.0, length=length)[0] / FREQUENCIES, expected, rtol=3e-7)
-    only = extend_longrope(FREQUENCIES, **KNOWN, factor=2.0, long_factors=LISTS["long_factors"], length=512)
+    options = {"trained_length": TRAINED, "factor": 2.0, "long_factors": LISTS["long_factors"]}
+    only = extend_longrope(FREQUENCIES, ROTARY._replace(length=512), **options)
     np.testing.assert_array_equal(only[0], FREQUENCIES)
 
 
@@ -221,7 +224,7 @@ def test_extensions_compose():
     np.testing.assert_array_equal(twice, extend("linear", factor=8.0)[0])
     ntk, _ = extend("ntk", factor=2.0)
     for name in EXTEND_FREQUENCIES:
-        both, _ = extend(name, ntk, factor=3.0, length=1500, base_frequencies=FREQUENCIES)
+        both, _ = extend(name, ntk, factor=3.0, length=1500, before=FREQUENCIES)
         alone = extend(name, factor=3.0, length=1500)[0] / FREQUENCIES
         np.testing.assert_allclose(both, ntk * alone, rtol=3e-7)
 
@@ -272,8 +275,8 @@ def test_axes_are_extended_each_by_its_own_length(name):
             for name in EXTEND_FREQUENCIES
             for factor in (0.5, 0, -1.0, math.nan, math.inf)
         ),
-        (lambda: extend_linear(FREQUENCIES), "factor or length must be given, got None for both"),
-        (lambda: extend_linear(FREQUENCIES, length=9), "needs trained_length .*, got None"),
+        (lambda: extend_linear(FREQUENCIES, ROTARY), "factor or length must be given, got None for both"),
+        (lambda: extend_linear(FREQUENCIES, ROTARY._replace(length=9)), "needs trained_length .*, got None"),
         (lambda: extend("yarn", factor=2.0, trained_length=None), "yarn needs trained_length .*, got None"),
         (lambda: extend("llama3", factor=2.0, trained_length=None), "llama3 needs trained_length"),
         (lambda: extend("longrope", factor=2.0, trained_length=None), "longrope needs trained_length"),

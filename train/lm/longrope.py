@@ -26,6 +26,7 @@ from rich.progress import Progress
 
 from pejax._encoding import Encoding, Params
 from pejax._encodings.rope import rope_frequencies
+from pejax._extensions.base import Rotary
 from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.longrope_search import Found, search_longrope
 from pejax._make import parse_spec
@@ -146,10 +147,8 @@ class ExtendedDecoder:
         def rotate(params: Params, x: Array, positions: Array) -> Array:
             extended, attention_factor = extend_longrope(
                 frequencies,
-                base=self.base,
-                rotary_dim=2 * pairs,
+                Rotary(self.base, 2 * pairs, length),
                 trained_length=decoder.length,
-                length=length,
                 long_factors=params["factors"],
             )
             pairing = options.get("pairing", "interleaved")
