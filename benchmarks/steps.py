@@ -16,7 +16,8 @@ from benchmarks.apart import apart
 from benchmarks.operands import DTYPES, Sizes
 from benchmarks.report import Case, Column, Part, Settings, column_of
 from benchmarks.timing import Call, Maker, Say, side_by_side
-from pejax.models import Decoder, DecoderConfig, ViT, ViTConfig
+from pejax import models
+from pejax.models import Decoder, ViT
 from train.devices.mesh import make_mesh, put_batch, training_execution
 from train.engine.loop import Metrics, init_state, make_step, state_shardings
 from train.engine.optimizers import make_optimizer
@@ -45,7 +46,7 @@ TOY_VIT = Sizes(layers=1, width=16, heads=2, batch=2, length=32, vocab=4)
 
 def gpt(sizes: Sizes, pe: str, dtype: str) -> Callable[[nnx.Rngs], nnx.Module]:
     """Return how to draw our decoder."""
-    config = DecoderConfig(
+    config = models.decoder(
         vocab=sizes.vocab, length=sizes.length, width=sizes.width, layers=sizes.layers, heads=sizes.heads, pe=pe,
         style="gpt2", dtype=dtype,
     )  # fmt: skip
@@ -54,7 +55,7 @@ def gpt(sizes: Sizes, pe: str, dtype: str) -> Callable[[nnx.Rngs], nnx.Module]:
 
 def vit(sizes: Sizes, pe: str, dtype: str) -> Callable[[nnx.Rngs], nnx.Module]:
     """Return how to draw our vision transformer."""
-    config = ViTConfig(
+    config = models.vit(
         image_size=sizes.length, patch=PATCH, channels=CHANNELS, classes=sizes.vocab, width=sizes.width,
         layers=sizes.layers, heads=sizes.heads, pe=pe, dtype=dtype,
     )  # fmt: skip

@@ -29,7 +29,7 @@ import optax
 from flax import nnx
 
 import pejax.visualize
-from pejax.models import Decoder, DecoderConfig
+from pejax.models import Decoder, decoder
 
 FAST = "PEJAX_FAST" in os.environ  # fewer steps, for tests
 
@@ -222,7 +222,7 @@ def step(model, optimizer, window):
 
 
 def train(pe):
-    config = DecoderConfig(vocab=128, length=LENGTH, width=64, layers=2, heads=4, pe=pe)
+    config = decoder(vocab=128, length=LENGTH, width=64, layers=2, heads=4, pe=pe)
     model = Decoder(config, rngs=nnx.Rngs(0))
     schedule = optax.warmup_cosine_decay_schedule(0.0, 1e-2, STEPS // 10, STEPS)
     optimizer = nnx.Optimizer(model, optax.adam(schedule), wrt=nnx.Param)

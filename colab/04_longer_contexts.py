@@ -18,7 +18,6 @@ except ImportError:
 # %matplotlib inline
 
 # %%
-import dataclasses
 import importlib.util
 import lzma
 import os
@@ -35,7 +34,7 @@ import optax
 from flax import nnx
 
 import pejax.visualize
-from pejax.models import Decoder, DecoderConfig, generate
+from pejax.models import Decoder, decoder, generate
 
 FAST = "PEJAX_FAST" in os.environ  # fewer steps, to test the notebook
 
@@ -66,7 +65,7 @@ print(f"{len(train_text):,} bytes to train on, {len(held_out):,} held out")
 TRAINED = 64  # tokens in a training window
 STEPS, BATCH = (60, 16) if FAST else (1200, 16)
 
-config = DecoderConfig(vocab=256, length=TRAINED, width=64, layers=3, heads=2, pe="rope")
+config = decoder(vocab=256, length=TRAINED, width=64, layers=3, heads=2, pe="rope")
 model = Decoder(config, rngs=nnx.Rngs(0))
 schedule = optax.warmup_cosine_decay_schedule(0.0, 5e-3, STEPS // 10, STEPS)
 adamw = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.1))
@@ -103,7 +102,7 @@ print(f"perplexity of the last 50 training batches: {np.exp(curve[-50:].mean()):
 # not cross their borders. The current length (`extent`) is an argument of the compiled program, so one compilation
 # serves all lengths.
 #
-# No method has parameters. A stretched model is the same weights with another `extend` in its config.
+# No method has parameters. A stretched model is the same weights with an extended config.
 
 # %%
 FACTORS = (1, 2, 4, 8)
@@ -118,7 +117,7 @@ search_regions, regions = regions[chosen[:: REGIONS // 4] + 1], regions[chosen] 
 
 def stretched(extend: str) -> Decoder:
     """Return the trained model with another extension."""
-    other = Decoder(dataclasses.replace(config, extend=extend), rngs=nnx.Rngs(0))
+    other = Decoder(config.extended(extend), rngs=nnx.Rngs(0))
     nnx.update(other, nnx.state(model, nnx.Param))
     return other
 

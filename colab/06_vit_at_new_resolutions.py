@@ -16,7 +16,6 @@ except ImportError:
 # %matplotlib inline
 
 # %%
-import dataclasses
 import lzma
 import os
 import time
@@ -29,7 +28,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from pejax.models import ViT, ViTConfig
+from pejax.models import ViT, vit
 
 FAST = "PEJAX_FAST" in os.environ  # fewer steps, to test the notebook
 TRAINED, PATCH = 28, 4  # pixels
@@ -111,9 +110,7 @@ def train_step(model, optimizer, images, labels):
 
 def train(pe: str) -> tuple[ViT, np.ndarray]:
     """Return a trained model, and its loss in each step."""
-    model = ViT(
-        ViTConfig(image_size=TRAINED, patch=PATCH, width=48, layers=2, heads=3, pool="mean", pe=pe), rngs=nnx.Rngs(0)
-    )
+    model = ViT(vit(image_size=TRAINED, patch=PATCH, width=48, layers=2, heads=3, pool="mean", pe=pe), rngs=nnx.Rngs(0))
     schedule = optax.warmup_cosine_decay_schedule(0.0, 3e-3, STEPS // 10, STEPS)
     optimizer = nnx.Optimizer(model, optax.adamw(schedule, weight_decay=0.05), wrt=nnx.Param)
     rng, losses = np.random.default_rng(0), []
@@ -152,7 +149,7 @@ plt.show()
 
 def with_pi(model: ViT, pe: str) -> ViT:
     """Return the same weights with positions interpolated beyond the trained grid."""
-    other = ViT(dataclasses.replace(model.config, pe=f"{pe}(extend='pi')"), rngs=nnx.Rngs(0))
+    other = ViT(model.config.extended("pi"), rngs=nnx.Rngs(0))
     nnx.update(other, nnx.state(model, nnx.Param))
     return other
 

@@ -41,7 +41,7 @@ import optax
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from pejax.models import Decoder, DecoderConfig, Execution, partition_specs
+from pejax.models import Decoder, Execution, decoder, partition_specs
 
 DEVICES = 8
 FAST = "PEJAX_FAST" in os.environ  # fewer steps, to test the notebook
@@ -236,7 +236,7 @@ assert largest_difference(restored, alone) < 1e-4
 
 # %%
 RULES = {"embed": "data", "heads": "tensor", "mlp": "tensor", "vocab": "tensor"}
-config = DecoderConfig(vocab=64, length=64, width=64, layers=2, heads=4, pe="alibi")
+config = decoder(vocab=64, length=64, width=64, layers=2, heads=4, pe="alibi")
 is_spec = lambda leaf: isinstance(leaf, PartitionSpec)
 
 

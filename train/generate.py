@@ -123,7 +123,7 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
     if not isinstance(model, Decoder):
         raise ValueError(f"the model must be a decoder, got a {type(model).__name__}")
     ids = tokenizer.encode(prompt)
-    count = _room(len(ids), model.record.length, options)
+    count = _room(len(ids), model.config.length, options)
     sampling = Sampling(options.temperature, options.top_k, options.top_p)
     tokens = stream(model, jnp.asarray([ids]), count, sampling=sampling, key=jax.random.key(options.seed))
     console.print(f"{about(model, source)} · {len(ids)} tokens of the prompt, at most {count} to follow")
@@ -159,9 +159,9 @@ def about(model: Decoder, source: interop.Source) -> str:
     """Return what was loaded, in one line."""
     count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
     encodings = {f"{one.attention.pe}{'' if str(one.attention.extend) == 'none' else f', {one.attention.extend}'}"
-                 for one in model.record.blocks}  # fmt: skip
-    positions, context = " and ".join(sorted(encodings)), f"context of {model.record.length:,} tokens"
-    return f"{source.config['model_type']} · {count:,} parameters · {positions} · {context}"
+                 for one in model.config.layers}  # fmt: skip
+    positions, context = " and ".join(sorted(encodings)), f"context of {model.config.length:,} tokens"
+    return f"{source.config_json['model_type']} · {count:,} parameters · {positions} · {context}"
 
 
 if __name__ == "__main__":

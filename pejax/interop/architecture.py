@@ -6,14 +6,14 @@ from typing import NamedTuple
 import numpy as np
 
 from pejax.interop.config import Config
-from pejax.interop.records import Model
+from pejax.interop.stacks import ModelConfig
 
 
 class Architecture(NamedTuple):
     """A model of transformers as data.
 
     Attributes:
-        read: its config.json to the record of the model.
+        read: its config.json to the config of the model.
         names: the parts of our model, and the names of the file without `.weight` and `.bias`; `{n}` is the number of
             the layer. The parts are
 
@@ -46,7 +46,7 @@ class Architecture(NamedTuple):
         fixed: carried tensors, each a regular expression and the values that it must have.
     """
 
-    read: Callable[[Config], Model]
+    read: Callable[[Config], ModelConfig]
     names: Mapping[str, str]
     prefix: str = ""
     inert: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Architecture(NamedTuple):
     by_head: bool = False
     experts: str = "each"
     copies: tuple[str, ...] = ()
-    fixed: tuple[tuple[str, Callable[[Model], np.ndarray]], ...] = ()
+    fixed: tuple[tuple[str, Callable[[ModelConfig], np.ndarray]], ...] = ()
 
 
 def in_layer(prefix: str, **names: str) -> dict[str, str]:

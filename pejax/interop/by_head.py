@@ -5,16 +5,16 @@ from collections.abc import Callable
 import numpy as np
 
 from pejax.interop.layouts import SAME, Layout, Piece, grouped_by_key_head, whole
-from pejax.models import Attention
+from pejax.models import AttentionConfig
 
 
 def by_head_slot(
-    attention: Attention, part: str, named: Callable[[str], str], shape: tuple[int, ...]
+    attention: AttentionConfig, part: str, named: Callable[[str], str], shape: tuple[int, ...]
 ) -> tuple[tuple[Piece, ...], Layout]:
     """Return pieces and layout of a parameter of attention and of its encoding.
 
     Args:
-        attention: its record, with as many key heads as heads.
+        attention: its config, with as many key heads as heads.
         part: "qkv", "o", or a parameter of Transformer-XL's encoding: "u", "v_r" or "w_r".
         named: the part to the name of a tensor.
         shape: of the parameter.

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from pejax._text import printable
-from pejax.interop.records import stacks
 from pejax.interop.source import Source, carried_tensors, open_source, skipped_rows, tokens_with_rows
-from pejax.models import Picture, Text
-from pejax.models.runs import runs
+from pejax.interop.stacks import stacks
+from pejax.models import TransformerConfig, ViTConfig
+from pejax.models.configs.pattern import patterns
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,14 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def describe(source: Source) -> list[str]:
     """Return the lines that say what a model is, what its encodings are and what is carried."""
-    record, tensors = source.record, source.tensors
+    config, tensors = source.config, source.tensors
     count = sum(math.prod(tensor.shape) for name, tensor in tensors.items())
     files = {tensor.file for tensor in tensors.values()}
     types = sorted({tensor.kind or tensor.dtype for tensor in tensors.values()})
     lines = [
         f"{source.name}: {count:,} numbers in {len(tensors)} tensors, {len(files)} file(s), {' and '.join(types)}",
     ]
-    lines += [f"{side}{line}" for side, text in stacks(record).items() for line in _stack_lines(text)]
+    lines += [f"{side}{line}" for side, text in stacks(config).items() for line in _stack_lines(text)]
     if source.head_copy is not None:
         lines.append(f"tied: yes, unless {source.head_copy} differs from the table of token vectors")
     lines += _carried(source)
@@ -66,37 +66,37 @@ def _carried(source: Source) -> list[str]:
     return lines + [f"carried: {name} {source.tensors[name].dtype} {source.tensors[name].shape}" for name in few]
 
 
-def _text(record: Text) -> list[str]:
+def _text(config: TransformerConfig) -> list[str]:
     """Return the lines that say what is before and after the layers of a model of text."""
     return [
-        f"vocab={record.vocab} width={record.width} length={record.length} layers={len(record.blocks)} "
-        f"causal={record.causal} embed_scale={record.embed_scale}",
-        f"embed_norm: {record.embed_norm}", f"norm: {record.norm}", f"head: {record.head}",
+        f"vocab={config.vocab} width={config.width} length={config.length} layers={len(config.layers)} "
+        f"causal={config.causal} embed_scale={config.embed_scale}",
+        f"embed_norm: {config.embed_norm}", f"norm: {config.norm}", f"head: {config.head}",
     ]  # fmt: skip
 
 
-def _picture(record: Picture) -> list[str]:
+def _picture(config: ViTConfig) -> list[str]:
     """Return the lines that say what is before and after the layers of a vision transformer."""
-    head = f"{record.classes} classes, pool {record.pool!r}, distilled={record.distilled}"
+    head = f"{config.classes} classes, pool {config.pool!r}, distilled={config.distilled}"
     return [
-        f"image={record.image_size} patch={record.patch} grid={record.grid} channels={record.channels} "
-        f"width={record.width} layers={len(record.blocks)}",
-        f"tokens: cls={record.cls} registers={record.registers}, coordinates {record.coordinates!r}",
-        f"embed_norm: {record.embed_norm}", f"norm: {record.norm}", f"head: {head if record.classes else None}",
+        f"image={config.image_size} patch={config.patch} grid={config.grid} channels={config.channels} "
+        f"width={config.width} layers={len(config.layers)}",
+        f"tokens: cls={config.cls} registers={config.registers}, coordinates {config.coordinates!r}",
+        f"embed_norm: {config.embed_norm}", f"norm: {config.norm}", f"head: {head if config.classes else None}",
     ]  # fmt: skip
 
 
-def _stack_lines(text: Text | Picture) -> list[str]:
+def _stack_lines(text: TransformerConfig | ViTConfig) -> list[str]:
     """Return the lines that say what one stack of layers is."""
-    kinds = list(dict.fromkeys(text.blocks))
+    kinds = list(dict.fromkeys(text.layers))
     letters = dict(zip(kinds, range(len(kinds)), strict=True))
     pattern = " + ".join(
-        f"{repeats} x ({' '.join(f'kind {letters[block]}' for block in pattern)})"
-        for pattern, repeats in runs(text.blocks)
+        f"{repeats} x ({' '.join(f'kind {letters[layer]}' for layer in pattern)})"
+        for pattern, repeats in patterns(text.layers)
     )
-    lines = [*(_picture(text) if isinstance(text, Picture) else _text(text)), f"layers: {pattern}"]
-    lines += [f"kind {number}: {block}" for block, number in letters.items()]
-    for pe, extend in dict.fromkeys((block.attention.pe, block.attention.extend) for block in text.blocks):
-        own = [n for n, b in enumerate(text.blocks) if (b.attention.pe, b.attention.extend) == (pe, extend)]
+    lines = [*(_picture(text) if isinstance(text, ViTConfig) else _text(text)), f"layers: {pattern}"]
+    lines += [f"kind {number}: {layer}" for layer, number in letters.items()]
+    for pe, extend in dict.fromkeys((layer.attention.pe, layer.attention.extend) for layer in text.layers):
+        own = [n for n, b in enumerate(text.layers) if (b.attention.pe, b.attention.extend) == (pe, extend)]
         lines.append(f"encoding: {pe}, extend {extend}: {len(own)} layer(s), from layer {own[0]}")
     return lines

@@ -23,7 +23,7 @@ REFUSED = {
     "n_routed_experts": "this architecture has no experts",
     "kv_lora_rank": "attention with latent keys and values (MLA) is not computed",
 }
-"""Keys that no model of the records can obey, and why."""
+"""Keys of unsupported features, and the reason."""
 
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",

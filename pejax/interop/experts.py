@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pejax.interop.layouts import SAME, Layout, Piece, whole
-from pejax.models import Experts
+from pejax.models import MoEConfig
 
 Namer = Callable[..., str]
 """The part, and the number of the expert as `e`, to the name of a tensor without `.weight`."""
@@ -13,11 +13,11 @@ Namer = Callable[..., str]
 Found = tuple[tuple[Piece, ...], Layout]
 
 
-def expert_slot(experts: Experts, form: str, part: str, leaf: str, named: Namer, shape: tuple[int, ...]) -> Found:
+def expert_slot(experts: MoEConfig, form: str, part: str, leaf: str, named: Namer, shape: tuple[int, ...]) -> Found:
     """Return pieces and layout of a parameter of the experts.
 
     Args:
-        experts: their record.
+        experts: their config.
         form: "each", a kernel `(out, in)` per expert; or "stacked", one tensor of all experts, `(E, in, out)`, in which
             the columns of gate and up alternate, and one of their biases.
         part: "gate", "up" or "down".
@@ -43,7 +43,7 @@ def expert_slot(experts: Experts, form: str, part: str, leaf: str, named: Namer,
     return tuple(whole(name, hidden, width) for name in names), Layout(join, split)
 
 
-def _stacked(experts: Experts, part: str, leaf: str, named: Namer, shape: tuple[int, ...]) -> Found:
+def _stacked(experts: MoEConfig, part: str, leaf: str, named: Namer, shape: tuple[int, ...]) -> Found:
     """Return pieces and layout where one tensor has all experts."""
     count, hidden = experts.count, experts.mlp.hidden
     if leaf == "down_bias":

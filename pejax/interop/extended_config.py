@@ -7,7 +7,7 @@ from pejax._make import parse_extension, parse_spec
 from pejax.interop.architectures import find_architecture
 from pejax.interop.config import Config
 from pejax.interop.rope import LAYER_TYPES, TYPES
-from pejax.models import Text
+from pejax.models import TransformerConfig
 
 KINDS = {ours: theirs for theirs, ours in TYPES.items() if theirs not in ("default", "su")}
 """Extensions, and the types of scaling in config.json."""
@@ -25,7 +25,7 @@ RENAMED = {"long_factors": "long_factor", "short_factors": "short_factor",
            "trained_length": "original_max_position_embeddings"}  # fmt: skip
 
 
-def extended_config(config: Mapping[str, Any], own: Text, extended: Text) -> dict[str, Any]:
+def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended: TransformerConfig) -> dict[str, Any]:
     """Return the config.json of a model whose layers have an extension that its file does not have.
 
     The trained length goes to `original_max_position_embeddings`, and `max_position_embeddings` becomes the length that
@@ -33,8 +33,8 @@ def extended_config(config: Mapping[str, Any], own: Text, extended: Text) -> dic
 
     Args:
         config: of the file.
-        own: the record of the file.
-        extended: the record of the model.
+        own: the model's config by the file.
+        extended: the model's config.
 
     Raises:
         ValueError: an extension that config.json cannot say, or not in this architecture.
@@ -45,7 +45,7 @@ def extended_config(config: Mapping[str, Any], own: Text, extended: Text) -> dic
         raise ValueError(f"trained_length of dynamic_ntk must be the length of the model, {own.length}, got {length}")
     changed = dict(config)
     if name == "ntk":
-        channels = rope.options.get("rotary_dim", extended.blocks[0].attention.head_dim)
+        channels = rope.options.get("rotary_dim", extended.layers[0].attention.head_dim)
         _set_base(changed, rope.options["base"] * options["factor"] ** (channels / max(channels - 2, 1)))
     else:
         lengths = {} if name in ("linear", "dynamic_ntk") else {"trained_length": length}
@@ -56,15 +56,16 @@ def extended_config(config: Mapping[str, Any], own: Text, extended: Text) -> dic
     if name != "dynamic_ntk":
         changed["max_position_embeddings"] = round(length * options["factor"])
     again = find_architecture(config.get("model_type")).read(Config(changed))
-    if not isinstance(again, Text) or [one.attention for one in again.blocks] == [one.attention for one in own.blocks]:
+    attention = lambda model: [layer.attention for layer in model.layers]
+    if attention(again) == attention(own):
         raise ValueError(f"config.json of {config['model_type']} cannot say an extension, got {name}")
     return changed
 
 
-def _only_term(own: Text, extended: Text) -> tuple[str, str, dict[str, Any]]:
+def _only_term(own: TransformerConfig, extended: TransformerConfig) -> tuple[str, str, dict[str, Any]]:
     """Return the encoding of all layers, and name and options of the one extension that they have."""
     kinds = {(one.attention.pe, one.attention.extend, str(two.attention.extend))
-             for one, two in zip(own.blocks, extended.blocks, strict=True) if one.attention.pe != "none"}  # fmt: skip
+             for one, two in zip(own.layers, extended.layers, strict=True) if one.attention.pe != "none"}  # fmt: skip
     if len(kinds) != 1:
         raise ValueError(f"extend must be the same in all layers to be saved, got {len(kinds)} kinds of layers")
     pe, before, after = kinds.pop()

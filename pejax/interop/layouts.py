@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pejax.models import Attention
+from pejax.models import AttentionConfig
 
 
 class Piece(NamedTuple):
@@ -77,11 +77,11 @@ def convolution(patch: int, channels: int) -> Layout:
     return Layout(lambda pieces: pieces[0].transpose(2, 3, 1, 0).reshape(patch * patch * channels, -1), split)
 
 
-def grouped_by_key_head(attention: Attention, letters: str, *, ours: str = "qkv", transposed: bool) -> Layout:
+def grouped_by_key_head(attention: AttentionConfig, letters: str, *, ours: str = "qkv", transposed: bool) -> Layout:
     """Return the layout of `qkv`, whose columns are each key head's queries, its key and its value.
 
     Args:
-        attention: its record.
+        attention: its config.
         letters: which of q, k and v the file has; biases of the others are 0.
         ours: which of them our parameter has.
         transposed: whether the pieces are `(out, in)`.

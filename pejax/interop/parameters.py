@@ -14,8 +14,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pejax.interop.files import FLOATS, Reader, Tensor
 from pejax.interop.layouts import SAME, TRANSPOSED
-from pejax.interop.picture_slots import with_row
 from pejax.interop.slots import Slot
+from pejax.interop.vision_slots import with_row
 from pejax.models.sharding import AXES, RULES, logical_axes, partition_specs
 
 PARAMS = ("float32", "bfloat16", "file")
@@ -84,7 +84,7 @@ def on_devices(shape: tuple[int, ...], sharding: NamedSharding, values: Callable
     return jax.make_array_from_single_device_arrays(shape, sharding, [shards[device] for device in places])
 
 
-def shardings(variables: Any, blocks: Sequence[Any], mesh: Mesh) -> dict[tuple[Any, ...], NamedSharding]:
+def shardings(variables: Any, layers: Sequence[Any], mesh: Mesh) -> dict[tuple[Any, ...], NamedSharding]:
     """Return the sharding of every parameter, by its path, as the trainers split them (`pejax.models.sharding.RULES`).
 
     An axis that the devices do not divide is whole on every device; so are heads where they do not divide the key
@@ -92,7 +92,7 @@ def shardings(variables: Any, blocks: Sequence[Any], mesh: Mesh) -> dict[tuple[A
 
     Args:
         variables: state of the model.
-        blocks: the records of its layers.
+        layers: the configs of its layers.
         mesh: the devices.
 
     Raises:
@@ -100,7 +100,7 @@ def shardings(variables: Any, blocks: Sequence[Any], mesh: Mesh) -> dict[tuple[A
     """
     if not {*mesh.shape} <= {*AXES}:
         raise ValueError(f"mesh must have axes out of {', '.join(AXES)}, got {', '.join(map(str, mesh.shape))}")
-    key_heads = functools.reduce(math.gcd, [block.attention.kv_heads for block in blocks])
+    key_heads = functools.reduce(math.gcd, [layer.attention.kv_heads for layer in layers])
     specs = partition_specs(variables, {name: axis for name, axis in RULES.items() if axis in mesh.shape})
     found, whole = {}, dict[str, None]()
     for (path, variable), (_, spec) in zip(nnx.to_flat_state(variables), nnx.to_flat_state(specs), strict=True):

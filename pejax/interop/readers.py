@@ -1,4 +1,4 @@
-"""What the readers of several architectures share: the records of decoders with rotary or learned positions."""
+"""What the readers of several architectures share: the configs of decoders with rotary or learned positions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,23 +6,25 @@ from typing import Any
 
 from pejax.interop.config import Config
 from pejax.interop.rope import LAYER_TYPES, head_channels, rope_from_config
-from pejax.models import Attention, Block, Experts, Head, Mlp, Norm, Text
+from pejax.models import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, MoEConfig, NormConfig, TransformerConfig
 
 
-def mlp(c: Config, activation: str = "silu", *, key: str = "hidden_act", gated: bool = True, bias: bool = False) -> Mlp:
+def mlp(
+    c: Config, activation: str = "silu", *, key: str = "hidden_act", gated: bool = True, bias: bool = False
+) -> MlpConfig:
     """Return the MLP; `activation` is the default of the config's key."""
-    return Mlp(c.count("intermediate_size"), c.activation(key, activation), gated, bias)
+    return MlpConfig(c.count("intermediate_size"), c.activation(key, activation), gated, bias)
 
 
-def experts(c: Config, mlp: Mlp, count: int, chosen: int, **options: Any) -> Experts:
-    """Return the experts, each with this MLP; `count` and `chosen` are defaults, `options` are those of the record."""
+def experts(c: Config, mlp: MlpConfig, count: int, chosen: int, **options: Any) -> MoEConfig:
+    """Return the experts, each with this MLP; `count` and `chosen` are defaults, `options` are other fields."""
     count = c.count("num_local_experts", c("num_experts", count))
-    return Experts(count, c.count("num_experts_per_tok", chosen), mlp, **options)
+    return MoEConfig(count, c.count("num_experts_per_tok", chosen), mlp, **options)
 
 
-def head(c: Config, *, tied: bool = False, bias: bool = False, cap: float | None = None) -> Head:
+def head(c: Config, *, tied: bool = False, bias: bool = False, cap: float | None = None) -> HeadConfig:
     """Return the head; `tied` is the default of the config's key."""
-    return Head(c.flag("tie_word_embeddings", tied), bias, cap=cap)
+    return HeadConfig(c.flag("tie_word_embeddings", tied), bias, cap=cap)
 
 
 def layer_types(c: Config, default: Sequence[str] | None = None) -> list[str]:
@@ -35,16 +37,16 @@ def layer_types(c: Config, default: Sequence[str] | None = None) -> list[str]:
     return types
 
 
-def attention(c: Config, **options: Any) -> Attention:
-    """Return the attention of all layers, without positions and windows; `options` are those of the record."""
+def attention(c: Config, **options: Any) -> AttentionConfig:
+    """Return the attention of all layers, without positions and windows; `options` are other fields."""
     heads = c.count("num_attention_heads")
-    return Attention(heads, c.count("num_key_value_heads", heads), head_channels(c), **options)
+    return AttentionConfig(heads, c.count("num_key_value_heads", heads), head_channels(c), **options)
 
 
 def rotary_decoder(
     c: Config,
-    block: Block,
-    head: Head,
+    layer: LayerConfig,
+    head: HeadConfig,
     *,
     types: Sequence[str],
     window: int | None = None,
@@ -53,12 +55,12 @@ def rotary_decoder(
     part: float = 1.0,
     pairing: str = "half",
     embed_scale: float = 1.0,
-) -> Text:
-    """Return the record of a decoder with rotary positions.
+) -> TransformerConfig:
+    """Return the config of a decoder with rotary positions.
 
     Args:
         c: the config.
-        block: of all layers, but for positions and windows. Its norm is also the last one.
+        layer: config of all layers, but for positions and windows. Its norm is also the last one.
         head: of the model.
         types: of every layer: "full_attention" or "sliding_attention".
         window: of the layers with "sliding_attention".
@@ -66,39 +68,43 @@ def rotary_decoder(
         bases: the default of the base; with an entry for "sliding_attention", too, scaling is for the others alone.
         part: the default of the rotated part of the channels of a head.
         pairing: which channels are rotated together.
-        embed_scale: of `Text`.
+        embed_scale: of `TransformerConfig`.
     """
     if "sliding_attention" in types and window is None:
         raise ValueError(f"{c.where} must have the key sliding_window where layers have sliding_attention, got none")
 
-    def layer(number: int, kind: str) -> Block:
+    def own_layer(number: int, kind: str) -> LayerConfig:
         base, slides = bases.get(kind, bases["full_attention"]), kind == "sliding_attention"
         local = slides if "sliding_attention" in bases else None
         pe, extend = rope_from_config(c, kind, pairing=pairing, base=base, part=part, local=local)
         pe, extend = (pe, extend) if not rotated or rotated[number] else ("none", "none")
-        own = replace(block.attention, pe=pe, extend=extend, window=window if slides else None)
-        return replace(block, attention=own)
+        own = replace(layer.attention, pe=pe, extend=extend, window=window if slides else None)
+        return replace(layer, attention=own)
 
-    blocks, width = tuple(layer(number, kind) for number, kind in enumerate(types)), c.count("hidden_size")
+    layers, width = tuple(own_layer(number, kind) for number, kind in enumerate(types)), c.count("hidden_size")
     length = c.count("max_position_embeddings")
-    return Text(c.count("vocab_size"), width, length, blocks, norm=block.norm, embed_scale=embed_scale, head=head)
+    return TransformerConfig(
+        c.count("vocab_size"), width, length, layers, norm=layer.norm, embed_scale=embed_scale, head=head
+    )
 
 
 def alike(
     c: Config,
-    block: Block,
+    layer: LayerConfig,
     *,
     width: int,
     layers: str,
     length: int,
-    norm: Norm | None,
-    head: Head,
-    embed_norm: Norm | None = None,
+    norm: NormConfig | None,
+    head: HeadConfig,
+    embed_norm: NormConfig | None = None,
     causal: bool = True,
-) -> Text:
-    """Return the record of a model whose layers are alike; `layers` is the key of their number."""
-    blocks = (block,) * c.count(layers)
-    return Text(c.count("vocab_size"), width, length, blocks, causal, norm=norm, embed_norm=embed_norm, head=head)
+) -> TransformerConfig:
+    """Return the config of a model whose layers are alike; `layers` is the key of their number."""
+    same = (layer,) * c.count(layers)
+    return TransformerConfig(
+        c.count("vocab_size"), width, length, same, causal, norm=norm, embed_norm=embed_norm, head=head
+    )
 
 
 def channels_per_head(c: Config, width: int, heads: int) -> int:

@@ -10,9 +10,18 @@ from pejax.interop.architecture import Architecture
 from pejax.interop.by_head import by_head_slot
 from pejax.interop.experts import expert_slot
 from pejax.interop.layouts import SAME, TRANSPOSED, Layout, Piece, grouped_by_key_head, mixed_frequencies, whole
-from pejax.interop.picture_slots import picture_pieces
-from pejax.interop.records import Model, stacks
-from pejax.models import Attention, Block, Decoder, EncoderDecoder, Experts, Picture, Text, ViT
+from pejax.interop.stacks import ModelConfig, stacks
+from pejax.interop.vision_slots import vision_pieces
+from pejax.models import (
+    AttentionConfig,
+    Decoder,
+    EncoderDecoder,
+    LayerConfig,
+    MoEConfig,
+    TransformerConfig,
+    ViT,
+    ViTConfig,
+)
 
 PARTS = {
     "embedding.table": "table", "embedding.types": "types", "stack.position.table_0": "position",
@@ -54,35 +63,35 @@ class Slot(NamedTuple):
     added: Piece | None = None
 
 
-def empty_model(record: Model) -> Decoder | EncoderDecoder | ViT:
-    """Return the model of a record with shapes in place of arrays."""
-    return nnx.merge(*_shapes(record))
+def empty_model(config: ModelConfig) -> Decoder | EncoderDecoder | ViT:
+    """Return the model of a config with shapes in place of arrays."""
+    return nnx.merge(*_shapes(config))
 
 
-@functools.lru_cache(maxsize=8)  # to load or save a model takes several of its record
-def _shapes(record: Model) -> tuple[Any, Any]:
-    if isinstance(record, Picture):
-        return nnx.split(nnx.eval_shape(lambda: ViT(record, rngs=nnx.Rngs(0))))
-    if isinstance(record, Text):
-        return nnx.split(nnx.eval_shape(lambda: Decoder(record, rngs=nnx.Rngs(0))))
-    return nnx.split(nnx.eval_shape(lambda: EncoderDecoder(record, rngs=nnx.Rngs(0))))
+@functools.lru_cache(maxsize=8)  # to load or save a model takes several of its config
+def _shapes(config: ModelConfig) -> tuple[Any, Any]:
+    if isinstance(config, ViTConfig):
+        return nnx.split(nnx.eval_shape(lambda: ViT(config, rngs=nnx.Rngs(0))))
+    if isinstance(config, TransformerConfig):
+        return nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+    return nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
 
 
-def model_slots(record: Model, architecture: Architecture) -> list[Slot]:
+def model_slots(config: ModelConfig, architecture: Architecture) -> list[Slot]:
     """Return what every parameter of the model is made of.
 
     Raises:
         ValueError: a parameter that the architecture has no name for.
     """
-    model = empty_model(record)
+    model = empty_model(config)
     flat = dict(nnx.to_flat_state(nnx.state(model)))
-    only = "layers" if isinstance(record, Picture) else "stack"
-    sides = {side.removesuffix(".") or only: (side, stack) for side, stack in stacks(record).items()}
+    only = "layers" if isinstance(config, ViTConfig) else "stack"
+    sides = {side.removesuffix(".") or only: (side, stack) for side, stack in stacks(config).items()}
     slots = []
     for path, variable in flat.items():
         side, stack = sides.get(str(path[0]), ("", None))
         if stack is None or "layers" not in path[:2]:
-            slots.append(_model_slot(record, architecture, side, path, variable.shape))
+            slots.append(_model_slot(config, architecture, side, path, variable.shape))
             continue
         after = path[path.index("layers") + 1]
         number = int(str(after).removeprefix("body_")) if after != "blocks" else 0
@@ -93,9 +102,9 @@ def model_slots(record: Model, architecture: Architecture) -> list[Slot]:
             named = _namer(architecture, side, own, layer)
             if own[-1] == "frequencies":
                 name = named("frequencies")
-                pieces, layout = mixed_frequencies(name, variable.shape[1:], layer, len(stack.blocks))
+                pieces, layout = mixed_frequencies(name, variable.shape[1:], layer, len(stack.layers))
             else:
-                pieces, layout = _in_layer(stack.blocks[layer], architecture, own, named, variable.shape[1:])
+                pieces, layout = _in_layer(stack.layers[layer], architecture, own, named, variable.shape[1:])
             slots.append(Slot(path, row, pieces, layout))
     return slots
 
@@ -106,13 +115,13 @@ def expected_shapes(slots: list[Slot]) -> dict[str, tuple[int, ...]]:
 
 
 def _model_slot(
-    record: Model, architecture: Architecture, side: str, path: tuple[Any, ...], shape: tuple[int, ...]
+    config: ModelConfig, architecture: Architecture, side: str, path: tuple[Any, ...], shape: tuple[int, ...]
 ) -> Slot:
     """Return the slot of a parameter outside the layers."""
     leaf = str(path[-1])
-    if isinstance(record, Picture):
+    if isinstance(config, ViTConfig):
         named = lambda part, suffix="": _name(architecture, side, part, path) + suffix
-        piece, layout, added = picture_pieces(record, architecture, path, shape, named)
+        piece, layout, added = vision_pieces(config, architecture, path, shape, named)
         return Slot(path, None, (piece,), layout, added)
     module = path if leaf in ("table", "types", "table_0") else path[:-1]
     part = PARTS.get(".".join(map(str, ("stack", *module[1:]) if side else module)))
@@ -136,26 +145,26 @@ def _namer(architecture: Architecture, side: str, own: tuple[Any, ...], layer: i
 
 
 def _in_layer(
-    block: Block, architecture: Architecture, own: tuple[Any, ...], names: Namer, shape: tuple[int, ...]
+    layer: LayerConfig, architecture: Architecture, own: tuple[Any, ...], names: Namer, shape: tuple[int, ...]
 ) -> tuple[tuple[Piece, ...], Layout]:
     """Return pieces and layout of a parameter of one layer; `own` is its path in the layer, `shape` its shape there."""
     leaf = str(own[-1])
     dotted = ".".join(map(str, own if leaf in UNNAMED else own[:-1]))
     part = PARTS.get(dotted, dotted)
     named = lambda part: names(part) + SUFFIXES[leaf]
-    if isinstance(block.mlp, Experts) and own[0] == "mlp" and part != "router":
-        return expert_slot(block.mlp, architecture.experts, part, leaf, names, shape)
+    if isinstance(layer.mlp, MoEConfig) and own[0] == "mlp" and part != "router":
+        return expert_slot(layer.mlp, architecture.experts, part, leaf, names, shape)
     if architecture.by_head and own[0] == "attention":
-        return by_head_slot(block.attention, part, names, shape)
+        return by_head_slot(layer.attention, part, names, shape)
     if part == "qkv":
-        return _qkv(block.attention, architecture, named, shape)
-    if part == "cross_kv" and block.cross is not None:
-        return _qkv(block.cross, architecture, lambda letter: named(f"cross_{letter}"), shape, ours="kv")
-    if part == "up" and block.mlp.gated and any(name.endswith("gated_up") for name in architecture.names):
+        return _qkv(layer.attention, architecture, named, shape)
+    if part == "cross_kv" and layer.cross is not None:
+        return _qkv(layer.cross, architecture, lambda letter: named(f"cross_{letter}"), shape, ours="kv")
+    if part == "up" and layer.mlp.gated and any(name.endswith("gated_up") for name in architecture.names):
         part = "gated_up"
-    if part == "down" and block.mlp.gated and "gated_down" in architecture.names:
+    if part == "down" and layer.mlp.gated and "gated_down" in architecture.names:
         part = "gated_down"
-    if part in ("gate", "up") and block.mlp.gated and "gate_up" in architecture.names:
+    if part in ("gate", "up") and layer.mlp.gated and "gate_up" in architecture.names:
         *inputs, hidden = shape
         start = hidden * (part == "up")
         piece = Piece(named("gate_up"), (2 * hidden, *inputs), 0, start, start + hidden)
@@ -177,7 +186,7 @@ def _matrix(name: str, shape: tuple[int, ...], in_out: bool) -> Piece:
 
 
 def _qkv(
-    attention: Attention, architecture: Architecture, named: Namer, shape: tuple[int, ...], ours: str = "qkv"
+    attention: AttentionConfig, architecture: Architecture, named: Namer, shape: tuple[int, ...], ours: str = "qkv"
 ) -> tuple[tuple[Piece, ...], Layout]:
     """Return pieces and layout of the kernel or the bias of queries, keys and values, or of `ours` of these."""
     is_kernel = len(shape) == 2

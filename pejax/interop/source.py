@@ -17,10 +17,10 @@ from pejax.interop.config import Config, read_json
 from pejax.interop.files import FLOATS, WEIGHTS, Reader, Tensor, list_tensors, reader
 from pejax.interop.gguf_models import translate
 from pejax.interop.layouts import Piece
-from pejax.interop.picture_slots import with_heads_of_file
-from pejax.interop.records import Model, last_text, with_head
 from pejax.interop.slots import Slot, expected_shapes, model_slots
-from pejax.models import Picture, Text, TextPair, ViTConfig
+from pejax.interop.stacks import ModelConfig, TextConfig, last_text, with_head
+from pejax.interop.vision_slots import with_heads_of_file
+from pejax.models import ViTConfig
 
 TYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
@@ -32,8 +32,8 @@ class Source:
     """Where a model came from: what `save` needs beside its parameters.
 
     Attributes:
-        config: the content of config.json.
-        record: the model that it describes, before any extension; tied where the file is.
+        config_json: the content of config.json.
+        config: the model that it describes, before any extension; tied where the file is.
         tensors: the file, type and shape of every tensor, by name.
         carried: the values of tensors that the model does not compute with: buffers, and rows of tables before the
             first position; of a vision transformer, also the tokens to which such rows are added.
@@ -41,8 +41,8 @@ class Source:
         copies: other tensors that repeat it.
     """
 
-    config: Mapping[str, Any]
-    record: Model
+    config_json: Mapping[str, Any]
+    config: ModelConfig
     tensors: Mapping[str, Tensor]
     carried: Mapping[str, np.ndarray]
     head_copy: str | None = None
@@ -51,12 +51,12 @@ class Source:
     @property
     def architecture(self) -> Architecture:
         """The entry of the table of architectures."""
-        return architecture_of(self.config)
+        return architecture_of(self.config_json)
 
     @property
     def name(self) -> str:
         """What config.json calls the architecture."""
-        return self.config.get("model_type", self.config.get("architecture"))
+        return self.config_json.get("model_type", self.config_json.get("architecture"))
 
     @functools.cached_property
     def slots(self) -> list[Slot]:
@@ -69,13 +69,13 @@ class Source:
             old = [name.removesuffix(new) + old for new, old in OLD_SUFFIXES.items() if name.endswith(new)]
             return piece._replace(tensor=old[0] if old and old[0] in self.tensors else name)
 
-        slots = model_slots(self.record, self.architecture)
+        slots = model_slots(self.config, self.architecture)
         added = lambda slot: None if slot.added is None else in_file(slot.added)
         return [slot._replace(pieces=tuple(map(in_file, slot.pieces)), added=added(slot)) for slot in slots]
 
 
-def read_config(config: Mapping[str, Any], ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> Model:
-    """Return the record that a config.json describes.
+def read_config(config: Mapping[str, Any], ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> ModelConfig:
+    """Return the model config that a config.json describes.
 
     Args:
         config: its content.
@@ -90,11 +90,11 @@ def read_config(config: Mapping[str, Any], ignore: Sequence[str] = (), sizes: Vi
     if sizes is not None:
         if "model_type" in config:
             raise ValueError(f"config must be None where config.json has the sizes, got {sizes}")
-        return sizes.record
+        return sizes
     c = Config(config)
-    record = architecture.read(c)
+    read = architecture.read(c)
     c.close((*architecture.inert, *ignore))
-    return record
+    return read
 
 
 def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> Source:
@@ -111,17 +111,17 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
     Examples:
         >>> sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
         >>> config = {"model_type": "llama", "vocab_size": 97, "max_position_embeddings": 64, **sizes}
-        >>> source_from_config(config).record.blocks[0].attention.pe
+        >>> source_from_config(config).config.layers[0].attention.pe
         "rope(base=10000.0, pairing='half')"
     """
     check_choice("dtype", dtype, tuple(TYPES))
     if "vision_config" in config:
         rule = "model_type must be one that is computed whole where a model is new"
         raise ValueError(f"{rule}, got {config.get('model_type')!r}, of which the vision tower alone is")
-    record = read_config(config)
-    slots = model_slots(record, architecture_of(config))
+    own = read_config(config)
+    slots = model_slots(own, architecture_of(config))
     tensors = {name: Tensor(WEIGHTS, TYPES[dtype], shape) for name, shape in expected_shapes(slots).items()}
-    source = Source(dict(config), record, tensors, {})
+    source = Source(dict(config), own, tensors, {})
     zeros = lambda shape: np.zeros(shape, FLOATS[TYPES[dtype]])
     carried = {one.tensor: zeros((*one.shape[: one.axis], one.start, one.shape[-1])) for one in skipped_rows(source)}
     carried |= {one.tensor: zeros(one.shape) for one in tokens_with_rows(source)}
@@ -171,29 +171,32 @@ def read_folder(directory: Path, ignore: Sequence[str] = (), sizes: ViTConfig | 
         ValueError: what `load` refuses.
     """
     config = read_json(directory / "config.json")
-    record, architecture = read_config(config, ignore, sizes), architecture_of(config)
+    own, architecture = read_config(config, ignore, sizes), architecture_of(config)
     tensors = list_tensors(directory)
-    if isinstance(record, Picture):
-        source = Source(config, with_heads_of_file(record, architecture, tensors), tensors, {})
+    if isinstance(own, ViTConfig):
+        source = Source(config, with_heads_of_file(own, architecture, tensors), tensors, {})
     else:
-        source = _text_source(config, record, architecture, tensors)
+        source = _text_source(config, own, architecture, tensors)
     _check_tensors(source, directory, lambda name: directory / tensors[name].file, "config.json")
     return source
 
 
 def _text_source(
-    config: Mapping[str, Any], record: Text | TextPair, architecture: Architecture, tensors: Mapping[str, Tensor]
+    config: Mapping[str, Any],
+    own: TextConfig,
+    architecture: Architecture,
+    tensors: Mapping[str, Tensor],
 ) -> Source:
     """Return the source of a model of text, with the head that the file has."""
     head, dense = (architecture.names.get(part, "") + ".weight" for part in ("head", "dense"))
-    own = last_text(record).head
-    if own is not None and "dense" in architecture.names and dense not in tensors:
-        own = None
-    if own is not None and head not in tensors and "tie_word_embeddings" not in config:
-        own = replace(own, tied=True)
-    copied = head in tensors and own is not None and own.tied
+    head_config = last_text(own).head
+    if head_config is not None and "dense" in architecture.names and dense not in tensors:
+        head_config = None
+    if head_config is not None and head not in tensors and "tie_word_embeddings" not in config:
+        head_config = replace(head_config, tied=True)
+    copied = head in tensors and head_config is not None and head_config.tied
     copies = tuple(name for name in (f"{copy}.weight" for copy in architecture.copies) if name in tensors)
-    return Source(config, with_head(record, own), tensors, {}, head if copied else None, copies)
+    return Source(config, with_head(own, head_config), tensors, {}, head if copied else None, copies)
 
 
 def carried_tensors(source: Source) -> list[str]:
@@ -215,13 +218,13 @@ def tokens_with_rows(source: Source) -> list[Piece]:
 
 def untied(source: Source) -> Source:
     """Return the source of a model of text whose head turned out to be no copy of the table."""
-    record = source.record
-    head = None if isinstance(record, Picture) else last_text(record).head
-    if head is not None and not isinstance(record, Picture):
-        record = with_head(record, replace(head, tied=False))
-    config = {**source.config, "tie_word_embeddings": False}
-    says_more = source.architecture.read(Config(config)) != record  # of T5, a scale
-    return replace(source, record=record, config=source.config if says_more else config, head_copy=None)
+    own = source.config
+    head = None if isinstance(own, ViTConfig) else last_text(own).head
+    if head is not None and not isinstance(own, ViTConfig):
+        own = with_head(own, replace(head, tied=False))
+    config = {**source.config_json, "tie_word_embeddings": False}
+    says_more = source.architecture.read(Config(config)) != own  # of T5, a scale
+    return replace(source, config=own, config_json=source.config_json if says_more else config, head_copy=None)
 
 
 def table_name(source: Source) -> str:
@@ -247,7 +250,7 @@ def check_values(source: Source, read: Reader) -> None:
             raise ValueError(f"{copy} must be the same as {table_name(source)}, got another table")
     for pattern, values in source.architecture.fixed:
         for name in (name for name in source.tensors if re.search(pattern, name)):
-            expected, found = values(source.record), read(name, ())
+            expected, found = values(source.config), read(name, ())
             if found.shape != expected.shape:
                 raise ValueError(f"{name} must have shape {expected.shape} by config.json, got {found.shape}")
             largest = float(np.max(np.abs(found.astype(np.float64) - expected)))

@@ -17,8 +17,6 @@ from pejax._ops.checks import check_choice
 from pejax.interop.extended_config import extended_config
 from pejax.interop.files import FLOATS, Reader, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
-from pejax.interop.picture_slots import without_row
-from pejax.interop.records import Model, each_stack, stacks
 from pejax.interop.slots import empty_model
 from pejax.interop.source import (
     Source,
@@ -31,8 +29,10 @@ from pejax.interop.source import (
     tokens_with_rows,
     untied,
 )
-from pejax.models import Decoder, EncoderDecoder, Picture, Text, ViT, ViTConfig
-from pejax.models.model_records import DTYPES
+from pejax.interop.stacks import ModelConfig, each_stack, stacks
+from pejax.interop.vision_slots import without_row
+from pejax.models import Decoder, EncoderDecoder, TransformerConfig, ViT, ViTConfig
+from pejax.models.configs.model import DTYPES
 
 
 def load(
@@ -77,11 +77,11 @@ def load(
     if source.head_copy is not None and not same_bytes(read(source.head_copy, ()), read(table_name(source), ())):
         source = untied(source)
     check_values(source, read)
-    record = source.record if extend is None else each_stack(source.record, lambda stack: _extended(stack, extend))
-    record = each_stack(record, lambda stack: replace(stack, dtype=dtype))
-    graph, state = nnx.split(empty_model(record))
-    blocks = [block for text in stacks(record).values() for block in text.blocks]
-    placed = {} if mesh is None else shardings(state, blocks, mesh)
+    own = source.config if extend is None else each_stack(source.config, lambda stack: stack.extended(extend))
+    own = each_stack(own, lambda stack: replace(stack, dtype=dtype))
+    graph, state = nnx.split(empty_model(own))
+    layers = [layer for stack in stacks(own).values() for layer in stack.layers]
+    placed = {} if mesh is None else shardings(state, layers, mesh)
     by_path = defaultdict(list)
     for slot in source.slots:
         by_path[slot.path].append(slot)
@@ -110,7 +110,7 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
     where the file has no scaling of its own.
 
     Args:
-        model: of the record of the source, or of the same with an extension.
+        model: of the config of the source, or of the same with an extension.
         directory: must not exist, or be empty.
         source: from `load`, or from `source_from_config`.
 
@@ -147,45 +147,30 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
 
 def _config(model: Decoder | EncoderDecoder | ViT, source: Source) -> Mapping[str, Any]:
     """Return the config.json of a model: that of the source, with the extension that the model was loaded with."""
-    ours, theirs = map(_saved, (model.record, source.record))
+    ours, theirs = map(_saved, (model.config, source.config))
     changed = [one.name for one in fields(theirs) if getattr(ours, one.name, None) != getattr(theirs, one.name)]
     if type(ours) is type(theirs) and not changed:
-        return source.config
+        return source.config_json
     rule = "the model must be what the config of the source describes, but for extend, to be saved"
     if type(ours) is not type(theirs):
         raise ValueError(f"{rule}, got a {type(ours).__name__}")
     if _without_extensions(ours) != _without_extensions(theirs):
         raise ValueError(f"{rule}, got another {' and '.join(changed)}")
-    if isinstance(ours, Text) and isinstance(theirs, Text):
-        return extended_config(source.config, theirs, ours)
+    if isinstance(ours, TransformerConfig) and isinstance(theirs, TransformerConfig):
+        return extended_config(source.config_json, theirs, ours)
     raise ValueError(f"config.json of {source.name} cannot say an extension, got another {changed[0]}")
 
 
-def _saved(record: Model) -> Model:
-    """Return the record without what is no part of a saved model."""
-    record = each_stack(record, lambda stack: replace(stack, dtype="float32"))
-    return replace(record, stochastic_depth=0.0) if isinstance(record, Picture) else record
+def _saved(config: ModelConfig) -> ModelConfig:
+    """Return the config without what is no part of a saved model."""
+    config = each_stack(config, lambda stack: replace(stack, dtype="float32"))
+    return replace(config, stochastic_depth=0.0) if isinstance(config, ViTConfig) else config
 
 
-def _without_extensions(record: Model) -> Model:
-    """Return the record without the extensions of its layers."""
-    plain = lambda block: replace(block, attention=replace(block.attention, extend="none"))
-    return each_stack(record, lambda stack: replace(stack, blocks=tuple(map(plain, stack.blocks))))
-
-
-def _extended(record: Text | Picture, extend: str) -> Text | Picture:
-    """Return the record in which every layer with an encoding has this extension, too."""
-
-    def joined(own: object) -> str:
-        return extend if own == "none" else f"{own}+{extend}"
-
-    blocks = tuple(
-        block
-        if block.attention.pe == "none"
-        else replace(block, attention=replace(block.attention, extend=joined(block.attention.extend)))
-        for block in record.blocks
-    )
-    return replace(record, blocks=blocks)
+def _without_extensions(config: ModelConfig) -> ModelConfig:
+    """Return the config without the extensions of its layers."""
+    plain = lambda layer: replace(layer, attention=replace(layer.attention, extend="none"))
+    return each_stack(config, lambda stack: replace(stack, layers=tuple(map(plain, stack.layers))))
 
 
 def _narrowed(name: str, value: np.ndarray, dtype: np.dtype) -> np.ndarray:

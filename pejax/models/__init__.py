@@ -5,41 +5,42 @@ try:
 except ImportError as error:
     raise ImportError('pejax.models needs Flax: pip install "pejax[models]"') from error
 
-from pejax.models.decoder import Decoder, DecoderConfig
-from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from pejax.models.configs.layer import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, MoEConfig, NormConfig
+from pejax.models.configs.model import EncoderDecoderConfig, TransformerConfig, ViTConfig
+from pejax.models.configs.recipes import decoder, encoder_decoder, vit
 from pejax.models.execution import Execution
-from pejax.models.generation import generate, stream
-from pejax.models.layer_records import Attention, Block, Experts, Head, Mlp, Norm
-from pejax.models.model_records import Picture, Text, TextPair
+from pejax.models.generation.answers import generate_answers
+from pejax.models.generation.decoder import generate, stream
+from pejax.models.generation.sampling import Sampling
+from pejax.models.networks.decoder import Decoder
+from pejax.models.networks.encoder_decoder import EncoderDecoder
+from pejax.models.networks.vit import ViT
 from pejax.models.nnx_attention import PositionalAttention, attention_module
-from pejax.models.sampling import Sampling
-from pejax.models.seq2seq_generate import generate_answers
 from pejax.models.sharding import logical_axes, partition_specs
-from pejax.models.vit import ViT, ViTConfig
 
 __all__ = [
-    "Attention",
-    "Block",
+    "AttentionConfig",
     "Decoder",
-    "DecoderConfig",
     "EncoderDecoder",
     "EncoderDecoderConfig",
     "Execution",
-    "Experts",
-    "Head",
-    "Mlp",
-    "Norm",
-    "Picture",
+    "HeadConfig",
+    "LayerConfig",
+    "MlpConfig",
+    "MoEConfig",
+    "NormConfig",
     "PositionalAttention",
     "Sampling",
-    "Text",
-    "TextPair",
+    "TransformerConfig",
     "ViT",
     "ViTConfig",
     "attention_module",
+    "decoder",
+    "encoder_decoder",
     "generate",
     "generate_answers",
     "logical_axes",
     "partition_specs",
     "stream",
+    "vit",
 ]

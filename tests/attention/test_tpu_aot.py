@@ -18,7 +18,7 @@ from tpu import compiler
 
 from pejax import Dims, TokenPositions, adapt, dot_product_attention, make_encoding
 from pejax._attention.core.hooks import attention_hooks
-from pejax.models import Decoder, DecoderConfig
+from pejax.models import Decoder, decoder
 
 __all__ = ["compiler"]
 
@@ -94,7 +94,7 @@ def test_temporary_memory_is_a_few_times_the_operands_at_any_length(spec):
 def test_a_train_step_of_the_decoder_split_over_the_batch_compiles(topology):
     mesh, length = mesh_of(topology), 1024
     split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
-    config = DecoderConfig(width=256, heads=4, kv_heads=2, layers=2, length=length, pe="alibi", dtype="bfloat16")
+    config = decoder(width=256, heads=4, kv_heads=2, layers=2, length=length, pe="alibi", dtype="bfloat16")
     model, state = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
 
     def loss(state, ids):

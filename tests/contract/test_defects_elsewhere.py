@@ -140,7 +140,7 @@ def test_the_largest_exponent_of_slopes_is_that_of_the_config():
     """MPT's `alibi_bias_max` is read and not used (transformers)."""
     config = {"model_type": "mpt", "d_model": 32, "n_heads": 4, "n_layers": 1, "vocab_size": 97, "max_seq_len": 64,
               "expansion_ratio": 2, "attn_config": {"alibi": True, "alibi_bias_max": 16}}  # fmt: skip
-    (block,) = source_from_config(config).record.blocks
+    (block,) = source_from_config(config).config.layers
     assert block.attention.pe == "alibi(bias_max=16)"
     made = encoding(block.attention.pe, heads=4)
     nothing, v = jnp.zeros((1, 2, 4, 8)), jnp.zeros((1, 2, 4, 8)).at[0, 0].set(1.0)

@@ -7,7 +7,7 @@ import pytest
 from test_imports import PEJAX
 
 WITH_EXAMPLES = [module for module, path in PEJAX.items() if ">>>" in path.read_text() and "isualize" not in module]
-LONG = ("pejax.models.generation", "pejax._encodings.fire")
+LONG = ("pejax.models.generation.decoder", "pejax._encodings.fire")
 """Modules whose examples take over a second."""
 
 

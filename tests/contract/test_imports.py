@@ -44,6 +44,15 @@ MAY_IMPORT = {
 # Within attention: below the calls at its root, the implementations; below those, what they share.
 ATTENTION = {"core": {"core"}, "xla": {"core", "xla"}, "gpu": {"core", "xla", "gpu"}, "tpu": {"core", "xla", "tpu"}}
 
+# Within the models, from configs up to generation; the modules at the root are below `parts`.
+MODELS = {
+    "configs": {"configs", "periods"},
+    "parts": {"configs", "execution", "parts", "sharding"},
+    "stack": {"configs", "execution", "parts", "sharding", "stack"},
+    "networks": {"configs", "execution", "networks", "parts", "sharding", "stack"},
+    "generation": {"generation", "networks", "stack"},
+}
+
 # The rooms of the trainers, likewise; `evaluate` and `replay` import the program of the run that they are given.
 TRAIN_MAY_IMPORT = {
     "devices": set(),
@@ -112,12 +121,13 @@ def test_the_library_imports_one_way(module):
         assert not siblings, f"encodings never import each other: {module} imports {sorted(siblings)}"
 
 
-@pytest.mark.parametrize("module", [name for name in PEJAX if name.startswith("pejax._attention.")])
-def test_attention_imports_one_way(module):
-    room = module.split(".")[2]
-    if room in ATTENTION:
-        others = {name.split(".")[2] for name in inside(module) if part(name) == "_attention"}
-        assert others <= ATTENTION[room], f"{module} imports {sorted(others - ATTENTION[room])}"
+@pytest.mark.parametrize("module", [name for name in PEJAX if name.startswith(("pejax._attention.", "pejax.models."))])
+def test_rooms_within_a_room_import_one_way(module):
+    home, room = module.split(".")[1:3]
+    rooms = {"_attention": ATTENTION, "models": MODELS}[home]
+    if room in rooms:
+        others = {name.split(".")[2] for name in inside(module) if part(name) == home}
+        assert others <= rooms[room], f"{module} imports {sorted(others - rooms[room])}"
 
 
 @pytest.mark.parametrize("module", [*PEJAX, *(name for name in TRAIN if not name.endswith("__main__"))])

@@ -21,12 +21,11 @@ from pejax import (
     make_encoding,
     sharded_attention,
 )
-from pejax.models import ViT
-from pejax.models import layer_records as records
-from pejax.models.attention import CrossContext, LayerContext
-from pejax.models.block import LayerKind
-from pejax.models.layer_scan import Layers
-from pejax.models.vit import ViTConfig
+from pejax.models import ViT, vit
+from pejax.models.configs import layer as records
+from pejax.models.parts.attention import CrossContext, LayerContext
+from pejax.models.parts.block import LayerKind
+from pejax.models.stack.layer_scan import Layers
 
 lookhere_bias = compiled("lookhere_bias")
 IMPLEMENTATIONS = ("reference", "blockwise", "cpu", "gpu", "tpu")
@@ -211,7 +210,7 @@ def test_other_peoples_layers_hide_keys_past_a_soft_cap_too():
 
 @pytest.mark.parametrize("layers", [slow(1), 3])
 def test_a_model_gives_every_layer_the_slopes_of_its_depth(layers):
-    config = ViTConfig(width=24, heads=6, layers=layers, pe="lookhere", image_size=12, patch=4)
+    config = vit(width=24, heads=6, layers=layers, pe="lookhere", image_size=12, patch=4)
     model = ViT(config, rngs=nnx.Rngs(0))
     tokens, x = TokenPositions(grid_positions(3, 3)), normal(2, 9, 24)
     context = LayerContext({}, tokens, (3, 3))
@@ -229,8 +228,8 @@ def test_cross_attention_has_the_slopes_of_its_depth():
     """Two decoder layers of a model are its layers one by one, each given the slopes of its depth by hand."""
     dims = Dims(heads=2, head_dim=4, extent=6)
     plain, slopes = make_encoding("none", dims), make_encoding("lookhere", dims)
-    attention = records.Attention(heads=2, kv_heads=2, head_dim=4)
-    block = records.Block(attention, records.Mlp(8, "gelu"), records.Norm(), cross=attention)
+    attention = records.AttentionConfig(heads=2, kv_heads=2, head_dim=4)
+    block = records.LayerConfig(attention, records.MlpConfig(8, "gelu"), records.NormConfig(), cross=attention)
     kinds = [LayerKind(block, dims, plain, (dims, slopes))] * 2
     layers = Layers(kinds, (plain,), dtype="float32", rngs=nnx.Rngs(0))
     tokens, x, states = TokenPositions(jnp.arange(6)), normal(1, 6, 8), normal(1, 6, 8)

@@ -59,20 +59,20 @@ def test_the_sinks_of_gpt_oss_are_used(tmp_path):
 
 def test_the_defaults_of_gpt_oss():
     config = {key: value for key, value in CONFIGS["gpt_oss"].items() if key not in ("rope_scaling", "rope_theta")}
-    blocks = source_from_config({**config, "num_hidden_layers": 3, "sliding_window": 7}).record.blocks
-    assert [block.attention.window for block in blocks] == [7, None, 7]
+    layers = source_from_config({**config, "num_hidden_layers": 3, "sliding_window": 7}).config.layers
+    assert [layer.attention.window for layer in layers] == [7, None, 7]
     yarn = "yarn(trained_length=4096, factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False)"
-    assert {(block.attention.pe, block.attention.extend) for block in blocks} == {
+    assert {(layer.attention.pe, layer.attention.extend) for layer in layers} == {
         ("rope(base=150000.0, pairing='half')", yarn)
     }
-    assert blocks[0].attention.sinks
-    assert blocks[0].mlp.router_bias
+    assert layers[0].attention.sinks
+    assert layers[0].mlp.router_bias
 
 
 @pytest.mark.parametrize(("said", "expected"), [(None, False), (False, False), (True, True)])
 @pytest.mark.parametrize("name", ["qwen3_moe", "olmoe"])
 def test_whether_weights_are_normalized_over_the_chosen(name, said, expected):
-    block = source_from_config({**CONFIGS[name], "norm_topk_prob": said}).record.blocks[0]
+    block = source_from_config({**CONFIGS[name], "norm_topk_prob": said}).config.layers[0]
     assert block.mlp.over_chosen == expected
     assert (block.mlp.count, block.mlp.chosen) == (5, 3)
 

@@ -18,8 +18,8 @@ KIND = gguf.GGMLQuantizationType
 
 
 def assert_same(model, expected):
-    """Check that two models have the same record and parameters."""
-    assert model.record == expected.record
+    """Check that two models have the same config and parameters."""
+    assert model.config == expected.config
     ours, theirs = (dict(nnx.to_flat_state(nnx.state(one))) for one in (model, expected))
     assert ours.keys() == theirs.keys()
     for path, value in theirs.items():
@@ -63,7 +63,7 @@ def test_a_folder_may_hold_the_file(tmp_path):
 
 def test_what_the_metadata_says_of_positions_is_read(tmp_path):
     folder, path = write(tmp_path / "a"), tmp_path / "a.gguf"
-    own = lambda **keys: load(write_gguf(path, folder, **keys))[1].record.blocks[0].attention
+    own = lambda **keys: load(write_gguf(path, folder, **keys))[1].config.layers[0].attention
     assert own(llama__rope__freq_base=700.0).pe == "rope(base=700.0, pairing='half')"
     assert own(llama__rope__freq_base=None).pe == "rope(base=10000.0, pairing='half')"
     linear = {"llama__rope__scaling__type": "linear", "llama__rope__scaling__factor": 4.0}
@@ -90,11 +90,11 @@ def test_the_factors_of_llama_3_are_read(tmp_path):
     base = {"llama__rope__freq_base": 5e5}
     file = write_gguf(tmp_path / "a.gguf", folder, more={"rope_freqs.weight": factors}, **base)
     model, source = load(file)
-    assert model.record.blocks[0].attention.extend == (
+    assert model.config.layers[0].attention.extend == (
         "llama3(trained_length=8192, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0)"
     )
     save(model, tmp_path / "b", source)
-    assert load(tmp_path / "b")[0].record == model.record
+    assert load(tmp_path / "b")[0].config == model.config
     other = {"rope_freqs.weight": llama3_factors(5e5, 16, 32.0, low=2.0)}
     file = write_gguf(tmp_path / "a.gguf", folder, more=other, **base)
     refused(file, "rope_freqs.weight must be the factors of Llama 3 with low_freq_factor=1, high_freq_factor=4")
@@ -151,7 +151,7 @@ def test_a_key_may_be_ignored(folder, tmp_path):
     )
     refused(file, "llama.logit_scale")
     _, source = load(file, ignore=("llama.logit_scale",))
-    assert source.config["model_type"] == "llama"
+    assert source.config_json["model_type"] == "llama"
 
 
 def test_tensors_that_nothing_reads(folder, tmp_path):

@@ -215,14 +215,14 @@ def test_the_file_decides_whether_the_head_is_tied(said, head, tied, tmp_path):
 def test_an_extension_joins_that_of_the_file(tmp_path):
     folder = write(tmp_path / "a", "llama, yarn")
     model, source = load(folder, extend="log_n(trained_length=4)")
-    own = source.record.blocks[0].attention.extend
-    assert model.record.blocks[0].attention.extend == f"{own}+log_n(trained_length=4)"
+    own = source.config.layers[0].attention.extend
+    assert model.config.layers[0].attention.extend == f"{own}+log_n(trained_length=4)"
     assert np.max(np.abs(run(model, IDS) - run(load(folder)[0], IDS))) > 1e-3
 
 
 def test_an_extension_leaves_layers_without_positions_alone(tmp_path):
     model, _ = load(write(tmp_path / "a", "smollm3"), extend="yarn(factor=4)")
-    assert [block.attention.extend for block in model.record.blocks] == ["yarn(factor=4)", "none"]
+    assert [block.attention.extend for block in model.config.layers] == ["yarn(factor=4)", "none"]
 
 
 # Saving

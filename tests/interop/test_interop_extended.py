@@ -85,7 +85,7 @@ def test_the_length_beside_the_parameters_is_changed_too(tmp_path):
     folder = write(tmp_path / "a", "phi3", original_max_position_embeddings=64)
     model, source = load(folder, extend="yarn(factor=2.0, trained_length=32)")
     save(model, tmp_path / "b", source)
-    assert load(tmp_path / "b")[1].record.blocks[0].attention.extend == "yarn(trained_length=32, factor=2.0)"
+    assert load(tmp_path / "b")[1].config.layers[0].attention.extend == "yarn(trained_length=32, factor=2.0)"
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_the_length_beside_the_parameters_is_changed_too(tmp_path):
     ],
 )
 def test_what_the_config_cannot_say_is_refused(name, extend, message):
-    own = source_from_config(CONFIGS[name]).record
+    own = source_from_config(CONFIGS[name]).config
     joined = lambda block: extend if block.attention.extend == "none" else f"{block.attention.extend}+{extend}"
-    blocks = [replace(block, attention=replace(block.attention, extend=joined(block))) for block in own.blocks]
+    layers = [replace(layer, attention=replace(layer.attention, extend=joined(layer))) for layer in own.layers]
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        extended_config(CONFIGS[name], own, replace(own, blocks=tuple(blocks)))
+        extended_config(CONFIGS[name], own, replace(own, layers=tuple(layers)))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 

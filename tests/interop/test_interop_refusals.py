@@ -64,7 +64,7 @@ def test_a_config_that_does_not_fit(keys, message, folder):
 def test_a_key_may_be_ignored(folder):
     assert "residual_multiplier" in refused(configured(folder, residual_multiplier=1.0))
     _, source = load(folder, ignore=("residual_multiplier",))
-    assert source.config["residual_multiplier"] == 1.0
+    assert source.config_json["residual_multiplier"] == 1.0
 
 
 def test_a_head_that_the_config_says_is_there(folder):
@@ -151,11 +151,11 @@ def test_arguments_that_are_not_understood(folder):
 
 def test_a_model_of_another_record_is_not_saved(folder, tmp_path):
     _, source = load(folder)
-    other = source_from_config({**source.config, "vocab_size": 96, "rope_theta": 3.0})
+    other = source_from_config({**source.config_json, "vocab_size": 96, "rope_theta": 3.0})
     from flax import nnx
 
-    model = Decoder(other.record, rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match=re.escape("but for extend, to be saved, got another vocab and blocks")):
+    model = Decoder(other.config, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=re.escape("but for extend, to be saved, got another vocab and layers")):
         save(model, tmp_path / "out", source)
     assert not (tmp_path / "out").exists()
 

@@ -78,10 +78,10 @@ def test_a_t5_is_the_one_written_out_in_numpy(tmp_path):
     ],
 )  # fmt: skip
 def test_the_scale_of_the_head_is_what_the_keys_say(name, keys, scale):
-    record = source_from_config({**CONFIGS[name], **keys}).record
-    assert record.decoder.head.scale == scale
-    assert {block.attention.scale for block in (*record.encoder.blocks, *record.decoder.blocks)} == {1.0}
-    assert {(block.cross.scale, block.cross.pe) for block in record.decoder.blocks} == {(1.0, "none")}
+    config = source_from_config({**CONFIGS[name], **keys}).config
+    assert config.decoder.head.scale == scale
+    assert {block.attention.scale for block in (*config.encoder.layers, *config.decoder.layers)} == {1.0}
+    assert {(block.cross.scale, block.cross.pe) for block in config.decoder.layers} == {(1.0, "none")}
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ def test_the_file_decides_whether_the_head_is_tied_and_the_scale_stays(said, hea
     model, source = load(folder)
     assert isinstance(model, EncoderDecoder)
     assert (model.head.kernel is None) == tied
-    assert model.head.record.scale == scale
+    assert model.head.config.scale == scale
     save(model, tmp_path / "b", source)
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
     again, _ = load(tmp_path / "b")
-    assert again.record == model.record
+    assert again.config == model.config
 
 
 # Copies, what is carried, what is refused
@@ -161,8 +161,8 @@ def test_it_is_drawn_anew_and_extended(tmp_path):
     source = source_from_config({**CONFIGS["mt5"], "num_layers": 1}, dtype="bfloat16")
     save(drawn(source), tmp_path / "a", source)
     model, _ = load(tmp_path / "a", dtype="bfloat16", extend="pi")
-    assert model.record.decoder.dtype == "bfloat16"
-    assert {block.attention.extend for block in model.record.encoder.blocks} == {"pi"}
+    assert model.config.decoder.dtype == "bfloat16"
+    assert {block.attention.extend for block in model.config.encoder.layers} == {"pi"}
 
 
 def test_the_command_prints_both_stacks(tmp_path, capsys):

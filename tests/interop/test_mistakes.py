@@ -8,41 +8,41 @@ from flax import nnx
 from hub_folders import CONFIGS, drawn, run
 
 from pejax.interop import source_from_config
-from pejax.interop.records import each_stack, last_text, with_head
 from pejax.interop.slots import empty_model
+from pejax.interop.stacks import each_stack, last_text, with_head
 
 pytestmark = pytest.mark.slow
 IDS = np.random.default_rng(3).integers(0, 97, (2, 40))
 
 
 def attention(**fields):
-    return lambda record: each_stack(record, lambda text: blocks(text, lambda own: dataclasses.replace(own, **fields)))
+    return lambda config: each_stack(config, lambda text: blocks(text, lambda own: dataclasses.replace(own, **fields)))
 
 
 def blocks(text, change):
-    made = tuple(dataclasses.replace(block, attention=change(block.attention)) for block in text.blocks)
-    return dataclasses.replace(text, blocks=made)
+    made = tuple(dataclasses.replace(block, attention=change(block.attention)) for block in text.layers)
+    return dataclasses.replace(text, layers=made)
 
 
-def window_less_one(record):
-    return blocks(record, lambda own: own if own.window is None else dataclasses.replace(own, window=own.window - 1))
+def window_less_one(config):
+    return blocks(config, lambda own: own if own.window is None else dataclasses.replace(own, window=own.window - 1))
 
 
 def experts(**fields):
-    def change(record):
-        made = (dataclasses.replace(b, mlp=dataclasses.replace(b.mlp, **fields)) for b in record.blocks)
-        return dataclasses.replace(record, blocks=tuple(made))
+    def change(config):
+        made = (dataclasses.replace(b, mlp=dataclasses.replace(b.mlp, **fields)) for b in config.layers)
+        return dataclasses.replace(config, layers=tuple(made))
 
     return change
 
 
 def head(**fields):
-    return lambda record: with_head(record, dataclasses.replace(last_text(record).head, **fields))
+    return lambda config: with_head(config, dataclasses.replace(last_text(config).head, **fields))
 
 
-def truncated(record):
+def truncated(config):
     kept = lambda own: dataclasses.replace(own, extend=own.extend.replace(", truncate=False", ""))
-    return blocks(record, kept)
+    return blocks(config, kept)
 
 
 MISTAKES = {
@@ -65,7 +65,7 @@ def test_a_mistake_is_seen(name):
     architecture, mistaken = MISTAKES[name]
     source = source_from_config(CONFIGS[architecture])
     model = drawn(source)
-    graph, state = nnx.split(empty_model(mistaken(source.record)))
+    graph, state = nnx.split(empty_model(mistaken(source.config)))
     values = dict(nnx.to_flat_state(nnx.state(model)))
     other = nnx.merge(graph, nnx.from_flat_state([(path, values[path]) for path, _ in nnx.to_flat_state(state)]))
     difference = np.max(np.abs(run(other, IDS) - run(model, IDS)))

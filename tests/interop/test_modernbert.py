@@ -13,7 +13,7 @@ OLD = {"model_type": "modernbert", **ENCODER, "num_hidden_layers": 4}
 
 
 def blocks(**keys):
-    return source_from_config({**OLD, **keys}).record.blocks
+    return source_from_config({**OLD, **keys}).config.layers
 
 
 def bases(found) -> list[float]:

@@ -29,7 +29,7 @@ def test_the_table_of_angles_is_carried(dtype, tmp_path):
     rewrite(folder, {**values, ANGLES: angles(10000.0).astype(values["cls.predictions.bias"].dtype)})
     model, source = load(folder)
     assert [*source.carried] == [ANGLES]
-    assert model.record.blocks[0].attention.pe == "rope(base=10000.0, pairing='interleaved')"
+    assert model.config.layers[0].attention.pe == "rope(base=10000.0, pairing='interleaved')"
     save(model, tmp_path / "b", source)
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
 

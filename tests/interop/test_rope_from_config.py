@@ -85,7 +85,7 @@ def test_models_read_old_keys_and_new_ones_alike():
     old = CONFIGS["llama, llama3"]
     new = {key: value for key, value in old.items() if key not in ("rope_theta", "rope_scaling")}
     new["rope_parameters"] = {"rope_theta": old["rope_theta"], **old["rope_scaling"]}
-    assert source_from_config(new).record == source_from_config(old).record
-    local = source_from_config(CONFIGS["gemma3_text"]).record.blocks
+    assert source_from_config(new).config == source_from_config(old).config
+    local = source_from_config(CONFIGS["gemma3_text"]).config.layers
     bases = [float(re.search(r"base=([\d.]+)", block.attention.pe)[1]) for block in local]
     np.testing.assert_array_equal(bases, [100.0, 100.0, 3000.0])

@@ -9,7 +9,7 @@ from hub_pictures import images_of, see
 from peers import peer
 
 from pejax.interop import load, save
-from pejax.models import ViTConfig
+from pejax.models import vit
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
@@ -50,7 +50,7 @@ def made(name: str, folder):
 @pytest.mark.parametrize("name", KINDS)
 def test_logits_are_those_of_timm_and_what_is_saved_is_what_was_loaded(name, tmp_path):
     theirs, torch = made(name, tmp_path / "timm"), peer("torch")
-    sizes = ViTConfig(24, PATCH, 3, CLASSES, WIDTH, LAYERS, HEADS, mlp_ratio=2, pe=KINDS[name], layer_scale=1e-5)
+    sizes = vit(24, PATCH, 3, CLASSES, WIDTH, LAYERS, HEADS, mlp_ratio=2, pe=KINDS[name], layer_scale=1e-5)
     ours, source = load(tmp_path / "timm", config=sizes)
     for size, (rows, columns) in GRIDS.items():
         if "_ape" in name and size != "trained":

@@ -19,7 +19,7 @@ from pejax.interop.architectures import architecture_of
 from pejax.interop.command import main
 from pejax.interop.slots import model_slots
 from pejax.interop.source import expected_shapes, read_config
-from pejax.models import Decoder, DecoderConfig, ViT
+from pejax.models import Decoder, ViT, decoder
 
 WHOLE = [name for name, config in PICTURES.items() if "vision_config" not in config]
 LAYOUTS = ("dinov2, gated", "siglip2_vision_model", "clip_vision_model")
@@ -86,8 +86,8 @@ def test_a_token_takes_its_row_and_gives_it_back(dtype, name, tmp_path):
 def test_the_file_decides_which_heads_there_are(tmp_path):
     folder = write(tmp_path / "a", "deit, teacher")
     model, _ = load(folder)
-    assert model.record.classes == 5
-    assert model.record.distilled
+    assert model.config.classes == 5
+    assert model.config.distilled
     images = images_of(24, 24)
     states = see(model, images, states=True)
     both = dense(model.head, states[:, 0]) / 2 + dense(model.distilled_head, states[:, 1]) / 2
@@ -95,7 +95,7 @@ def test_the_file_decides_which_heads_there_are(tmp_path):
     values = {name: value for name, value in tensors(folder).items() if "distillation_c" not in name}
     one = {name.replace("cls_classifier", "classifier"): value for name, value in values.items()}
     plain, source = load(rewrite(folder, one))
-    assert not plain.record.distilled
+    assert not plain.config.distilled
     save(plain, tmp_path / "b", source)
     assert same_bytes(folder, tmp_path / "b")
     bare, source = load(rewrite(folder, {name: one[name] for name in one if "classifier" not in name}))
@@ -156,7 +156,7 @@ def test_the_vision_tower_of_a_model_of_images_and_text(tmp_path, capsys):
     save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     model, source = load(folder)
-    assert model.record == tower.record
+    assert model.config == tower.config
     jax.tree.map(np.testing.assert_array_equal, nnx.state(model), nnx.state(tower))
     main([str(folder)])
     printed = capsys.readouterr().out.splitlines()
@@ -185,12 +185,12 @@ def test_an_extension_joins_the_encoding(tmp_path):
     folder = write(tmp_path / "a", "vit")
     model, source = load(folder)
     further, _ = load(folder, extend="pi")
-    assert {block.attention.extend for block in further.record.blocks} == {"pi"}
+    assert {block.attention.extend for block in further.config.layers} == {"pi"}
     jax.tree.map(np.testing.assert_array_equal, nnx.state(model), nnx.state(further))
-    with pytest.raises(ValueError, match=re.escape("config.json of vit cannot say an extension, got another blocks")):
+    with pytest.raises(ValueError, match=re.escape("config.json of vit cannot say an extension, got another layers")):
         save(further, tmp_path / "b", source)
-    with pytest.raises(ValueError, match=re.escape("to be saved, got a Text")):
-        save(Decoder(DecoderConfig(), rngs=nnx.Rngs(0)), tmp_path / "b", source)
+    with pytest.raises(ValueError, match=re.escape("to be saved, got a TransformerConfig")):
+        save(Decoder(decoder(), rngs=nnx.Rngs(0)), tmp_path / "b", source)
 
 
 def test_centered_coordinates_take_no_extension(tmp_path):
@@ -202,7 +202,7 @@ def test_centered_coordinates_take_no_extension(tmp_path):
 def test_a_classifier_of_two_labels_needs_no_key(tmp_path):
     source = source_from_config({**PICTURES["vit"], "architectures": ["ViTForImageClassification"]})
     save(drawn(source), tmp_path / "a", source)
-    assert load(tmp_path / "a")[0].record.classes == 2
+    assert load(tmp_path / "a")[0].config.classes == 2
     named = {**PICTURES["vit"], "num_labels": 4, "label2id": FIVE["label2id"]}
     assert read_config(named).classes == 4
 

@@ -10,8 +10,8 @@ import pytest
 from hub_pictures import images_of, see
 from safetensors.numpy import save_file
 
+from pejax import models
 from pejax.interop import load
-from pejax.models import ViTConfig
 
 
 def norm(t, name, x, epsilon):
@@ -211,7 +211,7 @@ def test_rope_vit_is_the_one_written_out_in_numpy_on_grids_of_as_many_patches(tm
               "head": (5, 16), "patch_embed.proj": (16, 3, 2, 2)}  # fmt: skip
     whole = {"cls_token": (1, 1, 16), "rope.freqs": (2, 1, 2, 4), f"{at}gamma_1": (16,), f"{at}gamma_2": (16,)}
     values = by_hand(tmp_path / "a", {"architecture": "mine"}, linear, (f"{at}norm1", f"{at}norm2", "norm"), whole)
-    model, _ = load(tmp_path / "a", config=ViTConfig(6, 2, 3, 5, 16, 1, 2, mlp_ratio=2, layer_scale=1.0))
+    model, _ = load(tmp_path / "a", config=models.vit(6, 2, 3, 5, 16, 1, 2, mlp_ratio=2, layer_scale=1.0))
     for size in ((12, 6), (6, 12)):
         images = images_of(*size)
         expected = np.stack([rope_vit(values, image) for image in images.astype(np.float64)])

@@ -12,7 +12,7 @@ from peers import peer
 
 from pejax.interop import load, save
 from pejax.models import ViT
-from pejax.models.vit import images_to_patches
+from pejax.models.networks.vit import images_to_patches
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 

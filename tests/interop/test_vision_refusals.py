@@ -12,7 +12,7 @@ from hub_pictures import PICTURES
 from safetensors.numpy import save_file
 
 from pejax.interop.source import read_folder
-from pejax.models import ViTConfig
+from pejax.models import vit
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,10 @@ TIMM = {"architecture": "vit_small_patch16_rope_mixed_224", "num_features": 384,
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"architecture": "resnet50"}, "or the sizes be given by config=ViTConfig(...), got 'resnet50'"),
+        ({"architecture": "resnet50"}, "or the sizes be given by config=vit(...), got 'resnet50'"),
         ({"num_features": 192}, "config.json: num_features must be 384, got 192"),
         ({"global_pool": "avg"}, "config.json: global_pool must be 'token', got 'avg'"),
-        ({"model_args": {"depth": 3}}, "or the sizes be given by load(path, config=ViTConfig(...)), got {'depth': 3}"),
+        ({"model_args": {"depth": 3}}, "or the sizes be given by load(path, config=vit(...)), got {'depth': 3}"),
         ({"pretrained_cfg": {"input_size": [3, 224]}}, "input_size must be channels, height and width, got [3, 224]"),
         ({"num_classes": "ten"}, "config.json: num_classes must be a number, got 'ten'"),
         ({"window_size": 7}, "must be read or be known to change nothing, got window_size = 7"),
@@ -73,4 +73,4 @@ def test_a_config_of_timm_that_does_not_fit(keys, message, tmp_path):
 
 def test_sizes_where_config_json_has_them(folders):
     with pytest.raises(ValueError, match=r"config must be None where config.json has the sizes, got ViTConfig"):
-        read_folder(folders("vit"), sizes=ViTConfig())
+        read_folder(folders("vit"), sizes=vit())

@@ -13,12 +13,11 @@ from decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 from flax import nnx
 
 from pejax import Encoding, TokenPositions, attend, attention_fn, explain, extensions, make_encoding
-from pejax.models import Decoder, DecoderConfig
-from pejax.models.attention import LayerContext
-from pejax.models.block import Block, LayerKind
-from pejax.models.layer_records import Norm
-from pejax.models.layers import RMSNorm
-from pejax.models.transformer import sequence_tokens
+from pejax.models import Decoder, NormConfig, decoder
+from pejax.models.parts.attention import LayerContext
+from pejax.models.parts.block import Block, LayerKind
+from pejax.models.parts.layers import RMSNorm
+from pejax.models.stack.transformer import sequence_tokens
 
 PACKED = jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0, 0], [7, 7, 7, 7, 7, 0, 0, 0, 0]])
 
@@ -106,7 +105,7 @@ def test_a_soft_cap_and_qk_norm_are_what_they_say():
 
 def test_rms_norm_is_its_formula():
     x = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
-    norm = RMSNorm(Norm("rms"), 8)
+    norm = RMSNorm(NormConfig("rms"), 8)
     norm.scale[...] = jnp.arange(8.0)
     wide = x.astype(np.float64)
     expected = np.arange(8) * wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6)
@@ -114,14 +113,14 @@ def test_rms_norm_is_its_formula():
 
 
 def test_the_first_loss_is_that_of_a_uniform_guess():
-    model = jax.jit(lambda: nnx.state(Decoder(DecoderConfig(**TINY), rngs=nnx.Rngs(0))), compiler_options=FAST)()
+    model = jax.jit(lambda: nnx.state(Decoder(decoder(**TINY), rngs=nnx.Rngs(0))), compiler_options=FAST)()
     static, _ = nnx.split(make())
     np.testing.assert_array_equal(logits(nnx.merge(static, model), ids_of(1, 5)), 0.0)
 
 
 def test_an_encoding_of_ones_own_takes_the_place_of_the_named_one():
     mine = Encoding(rotate=lambda params, x, positions: x * (1.0 + positions[:, None, None].astype(x.dtype)))
-    config = DecoderConfig(**TINY, pe="none")
+    config = decoder(**TINY, pe="none")
     model = nnx.merge(
         nnx.split(nnx.eval_shape(lambda: Decoder(config, mine, rngs=nnx.Rngs(0))))[0], nnx.split(make())[1]
     )
@@ -132,7 +131,7 @@ def test_an_encoding_of_ones_own_takes_the_place_of_the_named_one():
 
 
 def test_bands_are_told_and_refused_where_they_cannot_be_served():
-    banded = make_encoding("rope", DecoderConfig(**TINY).dims, "rerope")
+    banded = make_encoding("rope", decoder(**TINY).dims, "rerope")
     assert "bands: rotates differently for each range of distances" in explain(banded)
     raises("attention_fn serves no encoding with bands", lambda: attention_fn(banded, {}, positions=jnp.arange(3)))
 
@@ -144,10 +143,10 @@ def raises(message: str, call) -> None:
 
 
 def test_what_cannot_be_is_refused_in_one_line():
-    raises("vocab must be at least 1, got 0", lambda: DecoderConfig(**(TINY | {"vocab": 0})))
-    raises("style must be one of llama, gpt2, got 'bert'", lambda: DecoderConfig(style="bert"))
-    raises("dtype must be 'float32' or 'bfloat16', got 'float16'", lambda: DecoderConfig(dtype="float16"))
-    raises("hidden must be at least 1, got 0", lambda: DecoderConfig(hidden=0))
+    raises("vocab must be at least 1, got 0", lambda: decoder(**(TINY | {"vocab": 0})))
+    raises("style must be one of llama, gpt2, got 'bert'", lambda: decoder(style="bert"))
+    raises("dtype must be one of float32, bfloat16, got 'float16'", lambda: decoder(dtype="float16"))
+    raises("hidden must be at least 1, got 0", lambda: decoder(hidden=0))
     raises("unknown encoding 'rop'; did you mean 'rope'?", lambda: make(pe="rop"))
     too_long = ids_of(1, LENGTH + 1)
     raises(f"a table of {LENGTH} for length {LENGTH + 1}", lambda: logits(make(pe="learned"), too_long))
@@ -170,6 +169,6 @@ def test_calls_that_say_too_little_or_too_much_are_refused():
 
 
 def make_crossed(model: Decoder) -> Block:
-    dims, block = model.stack.dims, model.record.blocks[0]
+    dims, block = model.stack.dims, model.config.layers[0]
     crossed = dataclasses.replace(block, cross=block.attention)
     return Block(LayerKind(crossed, dims, Encoding(), (dims, Encoding())), dtype="float32", rngs=nnx.Rngs(0))

@@ -10,10 +10,9 @@ import pytest
 from flax import nnx
 
 from pejax import ENCODINGS, Dims, TokenPositions
-from pejax.models import EncoderDecoder, EncoderDecoderConfig, generate_answers
-from pejax.models.cross_positions import CROSS, cross_encoding
-from pejax.models.encoder_decoder import EncoderOutput
-from pejax.models.sampling import Sampling
+from pejax.models import EncoderDecoder, Sampling, encoder_decoder, generate_answers
+from pejax.models.networks.encoder_decoder import EncoderOutput
+from pejax.models.stack.cross_positions import CROSS, cross_encoding
 
 TINY = {
     "vocab": 13, "source_length": 8, "target_length": 6, "width": 16, "encoder_layers": 1, "decoder_layers": 1,
@@ -25,9 +24,9 @@ quickly = functools.partial(jax.jit, compiler_options={"xla_backend_optimization
 
 
 @functools.cache
-def made(**options) -> tuple[EncoderDecoderConfig, object, object]:
+def made(**options) -> tuple[encoder_decoder, object, object]:
     """Return a tiny model, split, every parameter drawn: no zero hides what it multiplies."""
-    config = EncoderDecoderConfig(**{**TINY, **options})
+    config = encoder_decoder(**{**TINY, **options})
     static, shapes = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
     rng = np.random.default_rng(0)
 
@@ -300,7 +299,7 @@ REFUSED = {
 @pytest.mark.parametrize("message", REFUSED)
 def test_bad_configurations_are_refused(message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        nnx.eval_shape(lambda: EncoderDecoder(EncoderDecoderConfig(**{**TINY, **REFUSED[message]}), rngs=nnx.Rngs(0)))
+        nnx.eval_shape(lambda: EncoderDecoder(encoder_decoder(**{**TINY, **REFUSED[message]}), rngs=nnx.Rngs(0)))
 
 
 def test_an_unknown_policy_is_refused_where_the_record_is_made():

@@ -14,7 +14,7 @@ from flax import nnx
 from pejax._encoding import adapt, merge_params
 from pejax._positions import TokenPositions
 from pejax.models import Decoder, Sampling, generate, stream
-from pejax.models.sampling import sample
+from pejax.models.generation.sampling import sample
 
 SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2]])
 """A whole prompt, one padded on the left, two documents of which the second goes on."""
@@ -86,7 +86,7 @@ def rows_oracle(model: Decoder, ids) -> np.ndarray:
     if encoding.embed is not None:
         place = lambda i: encoding.embed(at(shared, i + 1), x[:, i : i + 1], jnp.array([i]))
         x = jnp.concatenate([place(i) for i in range(len(ids))], axis=1)
-    for number in range(model.config.layers):
+    for number in range(len(model.config.layers)):
         static, params = nnx.split(stack.layers.blocks)
         block = nnx.merge(static, jax.tree.map(lambda leaf: leaf[number], params))  # noqa: B023
         q, k, v = block.attention._heads(block.norm_attention(x))

@@ -1,4 +1,4 @@
-"""Layers of several kinds: runs of a repeated pattern, periods of encodings, and models that have them."""
+"""Layers of several kinds: repeated patterns, periods of encodings, and models that have them."""
 
 import dataclasses
 import re
@@ -12,18 +12,18 @@ from flax import nnx
 
 from pejax.models import (
     Decoder,
-    DecoderConfig,
     EncoderDecoder,
-    EncoderDecoderConfig,
     Execution,
     ViT,
-    ViTConfig,
+    decoder,
+    encoder_decoder,
     generate,
     generate_answers,
+    vit,
 )
+from pejax.models.configs.pattern import patterns
 from pejax.models.periods import encoding_specs, layer_specs
-from pejax.models.runs import runs
-from pejax.models.transformer import sequence_tokens
+from pejax.models.stack.transformer import sequence_tokens
 
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
@@ -39,20 +39,20 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_runs_of_published_models(name):
+def test_patterns_of_published_models(name):
     layers, wanted = PUBLISHED[name]
-    found = runs(tuple(layers))
+    found = patterns(tuple(layers))
     assert " ".join(f"({''.join(pattern)})x{repeats}" for pattern, repeats in found) == wanted
     assert "".join("".join(pattern) * repeats for pattern, repeats in found) == layers
 
 
-def test_any_list_of_layers_is_its_runs():
+def test_any_list_of_layers_is_its_patterns():
     draw = np.random.default_rng(0)
     for _ in range(50):
         layers = tuple(draw.integers(0, 3, draw.integers(1, 20)).tolist())
-        found = runs(layers)
-        assert sum((run.pattern * run.repeats for run in found), ()) == layers
-        assert sum(len(run.pattern) for run in found) <= len(layers)
+        found = patterns(layers)
+        assert sum((one.layers * one.repeats for one in found), ()) == layers
+        assert sum(len(one.layers) for one in found) <= len(layers)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_period_names_the_encoding_of_every_layer(pe, layers, wanted):
 )
 def test_bad_periods_are_refused(pe, words):
     def build():
-        nnx.eval_shape(lambda: Decoder(DecoderConfig(**{**TINY, "layers": 4, "pe": pe}), rngs=nnx.Rngs(0)))
+        nnx.eval_shape(lambda: Decoder(decoder(**{**TINY, "layers": 4, "pe": pe}), rngs=nnx.Rngs(0)))
 
     with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
         build()
@@ -105,20 +105,20 @@ def drawn(make, seed=0):
 
 def mixed(pe="rope_mixed*2 + none*1", **options) -> Decoder:
     """Return a decoder whose layers alternate in encoding, window and norms: bodies (a b c)(a b) or the like."""
-    record = DecoderConfig(**{**TINY, "pe": pe, **options}).record
-    blocks = list(record.blocks)
-    blocks[0] = dataclasses.replace(blocks[0], bare=True)
-    blocks[1] = dataclasses.replace(blocks[1], attention=dataclasses.replace(blocks[1].attention, window=3))
-    record = dataclasses.replace(record, blocks=tuple(blocks))
-    return drawn(lambda: Decoder(record, rngs=nnx.Rngs(0)))
+    config = decoder(**{**TINY, "pe": pe, **options})
+    layers = list(config.layers)
+    layers[0] = dataclasses.replace(layers[0], bare=True)
+    layers[1] = dataclasses.replace(layers[1], attention=dataclasses.replace(layers[1].attention, window=3))
+    config = dataclasses.replace(config, layers=tuple(layers))
+    return drawn(lambda: Decoder(config, rngs=nnx.Rngs(0)))
 
 
 def one_by_one(model: Decoder, ids) -> jax.Array:
     """Return the logits, layer after layer without a scan: every layer is a model of its own."""
     x = model.embedding.table[...][ids]
-    for layer, block in enumerate(model.record.blocks):
+    for layer, config in enumerate(model.config.layers):
         body, index = model.stack.layers.place(layer)
-        own = dataclasses.replace(model.record, blocks=(block,), norm=None)
+        own = dataclasses.replace(model.config, layers=(config,), norm=None)
         alone = nnx.eval_shape(lambda own=own: Decoder(own, rngs=nnx.Rngs(0)))
         static, shapes = nnx.split(alone.stack)
         part = nnx.to_pure_dict(nnx.state(model.stack.layers.stacked(body)))
@@ -157,7 +157,7 @@ def test_bodies_and_encodings_have_names_of_their_own():
     assert set(state["position"]["heads"]) == {"table"}
     assert set(state["encoding_1"]["position"]["heads"]) == {"a", "p"} or state["encoding_1"]["position"]["heads"]
     assert [encoding.spec for encoding in model.stack.encodings] == ["t5", "kerple"]
-    one = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: Decoder(DecoderConfig(**TINY, pe="t5"), rngs=nnx.Rngs(0)))))
+    one = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: Decoder(decoder(**TINY, pe="t5"), rngs=nnx.Rngs(0)))))
     assert set(one["stack"]) == {"layers", "norm", "position"}
     assert set(one["stack"]["layers"]) == {"blocks"}
 
@@ -197,7 +197,7 @@ def test_generation_with_a_cache_is_a_full_pass_over_the_text(pe):
 
 @pytest.mark.slow
 def test_stochastic_depth_and_constants_by_depth_follow_the_layers():
-    config = ViTConfig(
+    config = vit(
         image_size=12, width=32, heads=4, layers=5, pe="lookhere*2 + rope_axial*1", stochastic_depth=0.5, pool="mean"
     )
     model = drawn(lambda: ViT(config, rngs=nnx.Rngs(0)))
@@ -220,7 +220,7 @@ def test_stochastic_depth_and_constants_by_depth_follow_the_layers():
 
 @pytest.mark.slow
 def test_an_encoder_decoder_has_periods_on_both_sides():
-    config = EncoderDecoderConfig(
+    config = encoder_decoder(
         vocab=11, width=16, encoder_layers=3, decoder_layers=4, pe="alibi*2 + none*1", decoder_pe="rope*1 + none*1",
         cross="unified",
     )  # fmt: skip

@@ -17,18 +17,18 @@ from pejax import ENCODINGS, Dims, extensions, make_encoding
 from pejax._extensions.interpolation import interpolate_positions
 from pejax._params import stack_layers
 from pejax._positions import grid_positions
-from pejax.models import ViT, ViTConfig, logical_axes, partition_specs
-from pejax.models import block as block_module
-from pejax.models.layer_scan import drop_factors
+from pejax.models import ViT, logical_axes, partition_specs, vit
+from pejax.models.networks.vit import images_to_patches
+from pejax.models.parts import block as block_module
 from pejax.models.periods import check_spec
-from pejax.models.vit import images_to_patches
+from pejax.models.stack.layer_scan import drop_factors
 
 TINY = {"image_size": 12, "patch": 3, "channels": 2, "classes": 5, "width": 16, "layers": 2, "heads": 2}
 
 
 def serves_images(name: str) -> bool:
     try:
-        make_encoding(name, ViTConfig(**TINY).dims)
+        make_encoding(name, vit(**TINY).dims)
     except ValueError:
         return False
     return True
@@ -42,7 +42,7 @@ def position_leaves(encoding) -> int:
 IMAGE_ENCODINGS = [name for name in ENCODINGS if serves_images(name)]
 
 
-PARAMETRIC = [name for name in IMAGE_ENCODINGS if position_leaves(make_encoding(name, ViTConfig(**TINY).dims))]
+PARAMETRIC = [name for name in IMAGE_ENCODINGS if position_leaves(make_encoding(name, vit(**TINY).dims))]
 
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """Of a compilation that is run once or twice."""
@@ -51,7 +51,7 @@ FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes"
 def make(**options) -> ViT:
     """Make a tiny model, positions as they start, all else arbitrary: nothing is zero, and little is compiled."""
     draw = np.random.default_rng(0)
-    static, shapes = nnx.split(nnx.eval_shape(lambda: ViT(ViTConfig(**(TINY | options)), rngs=nnx.Rngs(0))))
+    static, shapes = nnx.split(nnx.eval_shape(lambda: ViT(vit(**(TINY | options)), rngs=nnx.Rngs(0))))
     fill = lambda leaf: jnp.asarray(draw.normal(size=leaf.shape, scale=0.3), leaf.dtype)
     model = nnx.merge(static, jax.tree.map(fill, shapes))
     start_positions(model)
@@ -59,7 +59,7 @@ def make(**options) -> ViT:
 
 
 def start_positions(model: ViT) -> None:
-    encoding, layers = model.encoding, model.config.layers
+    encoding, layers = model.encoding, len(model.config.layers)
     both = lambda key: (encoding.init(key), stack_layers(encoding.init_layer, key, layers))
     if position_leaves(encoding):
         drawn = jax.jit(both, compiler_options=FAST)(jax.random.key(0))
@@ -106,7 +106,7 @@ def test_every_encoding_of_the_sources_serves_images():
 
 @pytest.mark.parametrize("pe", mostly_slow(IMAGE_ENCODINGS, ("learned", "shaw")))
 def test_other_sizes_work_and_a_shift_of_all_patches_changes_what_it_should(pe):
-    rotary = make_encoding(pe, ViTConfig(**TINY).dims).rotate is not None
+    rotary = make_encoding(pe, vit(**TINY).dims).rotate is not None
     # A token without position is not turned, so it sees where turned ones are: rotary models need a mean pool here.
     prefix = {"pool": "mean"} if rotary else {"pool": "cls", "registers": 2}
     model, images = make(pe=pe, **prefix), draw_images(2, 18, 12)
@@ -144,7 +144,7 @@ def test_gradients_reach_every_parameter_of_every_layer(pe):
 @pytest.mark.slow
 def test_all_else_is_the_same_for_every_encoding():
     def rest(pe: str) -> dict[str, jax.Array]:
-        drawn = jax.jit(lambda: nnx.state(ViT(ViTConfig(**TINY, pe=pe), rngs=nnx.Rngs(0))), compiler_options=FAST)()
+        drawn = jax.jit(lambda: nnx.state(ViT(vit(**TINY, pe=pe), rngs=nnx.Rngs(0))), compiler_options=FAST)()
         return {path: leaf for path, leaf in by_path(drawn).items() if "position" not in path}
 
     one = rest("none")
@@ -305,7 +305,7 @@ def spread(leaf: jax.Array) -> float:
 
 @pytest.mark.slow
 def test_initial_values_are_those_of_the_recipe():
-    config = ViTConfig(image_size=64, patch=8, channels=3, width=192, layers=2, heads=4, registers=64, pe="learned")
+    config = vit(image_size=64, patch=8, channels=3, width=192, layers=2, heads=4, registers=64, pe="learned")
     model = ViT(config, rngs=nnx.Rngs(0))
     blocks = model.layers.blocks
     for tokens in (model.cls, model.registers, *jax.tree.leaves(nnx.as_pure(model.position))):
@@ -333,7 +333,7 @@ def test_initial_values_are_those_of_the_recipe():
 
 
 def test_equal_seeds_give_equal_models():
-    draw = jax.jit(lambda key: nnx.state(ViT(ViTConfig(**TINY), rngs=nnx.Rngs(key))), compiler_options=FAST)
+    draw = jax.jit(lambda key: nnx.state(ViT(vit(**TINY), rngs=nnx.Rngs(key))), compiler_options=FAST)
     first, second, other = (by_path(draw(jax.random.key(seed))) for seed in (1, 1, 2))
     for path in first:
         np.testing.assert_array_equal(first[path], second[path])
@@ -391,7 +391,7 @@ def test_sharded_parameters_and_images_give_the_same_logits():
     ],
 )
 def test_a_config_that_cannot_be_is_refused(options, parts):
-    raises_one_line(lambda: ViTConfig(**(TINY | options)), *parts)
+    raises_one_line(lambda: vit(**(TINY | options)), *parts)
 
 
 def test_an_encoding_that_cannot_be_is_refused():
@@ -435,7 +435,7 @@ def transformers_state(model: ViT, torch) -> dict:
     put_linear("classifier", model.head.kernel[...], model.head.bias[...])
     put("vit.layernorm.weight", model.norm.scale[...])
     put("vit.layernorm.bias", model.norm.bias[...])
-    for layer in range(model.config.layers):
+    for layer in range(len(model.config.layers)):
         name = f"vit.layers.{layer}"
         groups = lambda x: x.reshape(*x.shape[:-1], model.dims.heads, 3, model.dims.head_dim)
         kernel, bias = groups(blocks.attention.qkv.kernel[layer]), groups(blocks.attention.qkv.bias[layer])

@@ -13,8 +13,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pejax._attention.api import dot_product_attention
 from pejax._ops.bfloat16 import as_bits, as_stored, from_bits
 from pejax._ops.matmul import product, recompute
-from pejax.models import layer_records
-from pejax.models.layers import Mlp, gelu, linear, make_norm
+from pejax.models import MlpConfig, NormConfig
+from pejax.models.parts.layers import Mlp, gelu, linear, make_norm
 
 LEAD = [(1,), (1, 1), (3,), (2, 5), (2, 3, 4), (2, 200)]
 
@@ -174,7 +174,7 @@ def test_a_linear_layer_of_what_is_computed_again_multiplies_three_times(bias, d
     assert len(re.findall(r" dot\(", text)) == 3
 
 
-NORMS = [layer_records.Norm("layer", bias=True), layer_records.Norm("rms")]
+NORMS = [NormConfig("layer", bias=True), NormConfig("rms")]
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -206,8 +206,8 @@ def test_one_example_has_no_sums_over_channels_beside_an_axis_of_one(what):
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_layer_of_an_mlp_may_be_replaced(gated):
-    record = layer_records.Mlp(12, "silu" if gated else "gelu", gated=gated, bias=True)
-    mlp, x = Mlp(record, 6, dtype=jnp.float32, rngs=nnx.Rngs(0)), draw(2, 5, 6)
+    config = MlpConfig(12, "silu" if gated else "gelu", gated=gated, bias=True)
+    mlp, x = Mlp(config, 6, dtype=jnp.float32, rngs=nnx.Rngs(0)), draw(2, 5, 6)
     expected = mlp(x)
     mlp.down = nnx.LoRA(12, 2, 6, base_module=mlp.down, rngs=nnx.Rngs(0))  # of zeros at first
     np.testing.assert_allclose(mlp(x), expected, rtol=1e-6)

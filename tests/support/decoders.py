@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from pejax import ENCODINGS, make_encoding
-from pejax.models import Decoder, DecoderConfig
+from pejax.models import Decoder, decoder
 
 VOCAB, LENGTH = 11, 16
 TINY = {"vocab": VOCAB, "length": LENGTH, "width": 16, "layers": 2, "heads": 4, "kv_heads": 2, "hidden": 16}
@@ -17,7 +17,7 @@ FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes"
 
 def serves_text(name: str) -> bool:
     try:
-        make_encoding(name, DecoderConfig(**TINY).dims)
+        make_encoding(name, decoder(**TINY).dims)
     except ValueError:
         return False
     return True
@@ -30,7 +30,7 @@ TEXT_ENCODINGS = [name for name in ENCODINGS if serves_text(name)]
 def make(seed: int = 0, **options) -> Decoder:
     """Make a tiny decoder in which no parameter is zero."""
     draw = np.random.default_rng(seed)
-    config = DecoderConfig(**(TINY | options))
+    config = decoder(**(TINY | options))
     static, shapes = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
     fill = lambda leaf: jnp.asarray(0.5 + draw.normal(size=leaf.shape, scale=0.3), leaf.dtype)
     center = lambda path, leaf: leaf - (0.5 if "kernel" in jax.tree_util.keystr(path) else 0.0)

@@ -12,9 +12,9 @@ from hub_pictures import PICTURES
 from safetensors.numpy import load_file, save_file
 
 from pejax.interop import Source, save, source_from_config
-from pejax.interop.records import last_text
 from pejax.interop.slots import empty_model
-from pejax.models import Decoder, EncoderDecoder, Picture, ViT
+from pejax.interop.stacks import last_text
+from pejax.models import Decoder, EncoderDecoder, ViT, ViTConfig
 
 SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 64, "rope_theta": 500.0, "pad_token_id": 0}  # fmt: skip
@@ -116,10 +116,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def drawn(source: Source, seed: int = 0) -> Decoder | EncoderDecoder | ViT:
     """Return a model in which every parameter is drawn; the factors of norms and of branches are 1 ± 0.1."""
-    record = source.record
-    first = record.blocks[0] if isinstance(record, Picture) else last_text(record).blocks[0]
+    config = source.config
+    first = config.layers[0] if isinstance(config, ViTConfig) else last_text(config).layers[0]
     draw = np.random.default_rng(seed)
-    graph, state = nnx.split(empty_model(source.record))
+    graph, state = nnx.split(empty_model(source.config))
 
     def values(path, variable):
         noise = draw.normal(size=variable.shape)

@@ -58,5 +58,5 @@ def _seen(graph: Any, params: Any, images: jax.Array, states: bool) -> jax.Array
 
 
 def see(model: ViT, images: np.ndarray, *, states: bool = False) -> np.ndarray:
-    """Return the logits, or the states, as those of a model without a head; models of one record share a program."""
+    """Return the logits, or the states, as those of a model without a head; models of one config share a program."""
     return np.asarray(_seen(*nnx.split(model), jnp.asarray(images), states or model.head is None))

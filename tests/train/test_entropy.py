@@ -7,12 +7,9 @@ import pytest
 from decoders import FAST
 from flax import nnx
 
-from pejax import attention_weights
+from pejax import attention_weights, models
 from pejax._positions import TokenPositions
-from pejax.models import Execution
-from pejax.models.decoder import Decoder, DecoderConfig
-from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from pejax.models.vit import ViT, ViTConfig
+from pejax.models import Decoder, EncoderDecoder, Execution, ViT
 from train.engine import attention_entropy
 from train.engine.attention_entropy import EntropyExecution
 
@@ -53,13 +50,13 @@ def test_uniform_attention_has_the_logarithm_of_the_number_of_keys():
 
 
 def decoder(pe: str) -> tuple:
-    model = Decoder(DecoderConfig(vocab=11, length=8, width=16, layers=3, heads=2, pe=pe), rngs=nnx.Rngs(0))
+    model = Decoder(models.decoder(vocab=11, length=8, width=16, layers=3, heads=2, pe=pe), rngs=nnx.Rngs(0))
     ids = jnp.asarray(np.random.default_rng(0).integers(11, size=(2, 8)), jnp.int32)
     return lambda execution: model(ids, execution=execution), 1
 
 
 def vision(pe: str) -> tuple:
-    model = ViT(ViTConfig(image_size=12, patch=4, width=16, layers=3, heads=2, pe=pe), rngs=nnx.Rngs(0))
+    model = ViT(models.vit(image_size=12, patch=4, width=16, layers=3, heads=2, pe=pe), rngs=nnx.Rngs(0))
     images = jax.random.normal(jax.random.key(1), (2, 12, 12, 1))
     return lambda execution: model(images, execution=execution), 2
 
@@ -85,7 +82,7 @@ def test_watching_changes_no_output_and_finds_every_layer(make, pe):
 @pytest.mark.slow
 def test_layers_of_several_kinds_are_found_in_their_order():
     pe = "rope*2 + alibi*1 + none*1"
-    model = Decoder(DecoderConfig(vocab=11, length=8, width=16, layers=6, heads=2, pe=pe), rngs=nnx.Rngs(0))
+    model = Decoder(models.decoder(vocab=11, length=8, width=16, layers=6, heads=2, pe=pe), rngs=nnx.Rngs(0))
     ids = jnp.asarray(np.random.default_rng(0).integers(11, size=(2, 8)), jnp.int32)
 
     uniform = np.mean(np.log(np.arange(1, 9)))  # of query i over its i + 1 keys, where all logits are 0
@@ -102,7 +99,7 @@ def test_layers_of_several_kinds_are_found_in_their_order():
 
 
 def test_an_encoder_decoder_has_three_attentions():
-    config = EncoderDecoderConfig(vocab=9, width=16, encoder_layers=2, decoder_layers=3, heads=2)
+    config = models.encoder_decoder(vocab=9, width=16, encoder_layers=2, decoder_layers=3, heads=2)
     model, ids = EncoderDecoder(config, rngs=nnx.Rngs(0)), jnp.ones((2, 4), jnp.int32)
 
     def watch():

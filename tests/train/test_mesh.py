@@ -13,8 +13,8 @@ from decoders import FAST, TEXT_ENCODINGS
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from pejax import ENCODINGS, grid_positions
-from pejax.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig, Execution, ViT, ViTConfig
+from pejax import ENCODINGS, grid_positions, models
+from pejax.models import Decoder, EncoderDecoder, Execution, ViT
 from train.devices.mesh import make_mesh, own_rows, parse_mesh, put_batch, require_divisible, training_execution
 from train.engine.loop import init_state, make_step, state_shardings
 from train.engine.optimizers import make_optimizer
@@ -316,7 +316,7 @@ def alone_like_one_device(model, logits) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("lengths", [None, 12, "each"])
 def test_layers_alone_have_the_segments_and_lengths_of_their_examples(lengths):
-    config = DecoderConfig(vocab=11, length=8, width=16, layers=2, heads=4, pe="t5", extend="log_n")
+    config = models.decoder(vocab=11, length=8, width=16, layers=2, heads=4, pe="t5", extend="log_n")
     extent = jnp.arange(8, 16) if lengths == "each" else lengths
     model = Decoder(config, rngs=nnx.Rngs(0))
     ids, segments = jnp.asarray(IDS), jnp.asarray(SEGMENTS)
@@ -326,7 +326,7 @@ def test_layers_alone_have_the_segments_and_lengths_of_their_examples(lengths):
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False])
 def test_layers_alone_have_the_places_of_their_examples(own):
-    config = ViTConfig(image_size=8, patch=4, channels=1, classes=3, width=16, layers=2, heads=4, pe="rope_mixed")
+    config = models.vit(image_size=8, patch=4, channels=1, classes=3, width=16, layers=2, heads=4, pe="rope_mixed")
     images = jax.random.normal(jax.random.key(1), (8, 8, 8, 1))
     places = grid_positions(2, 2) + 3 * jnp.arange(8)[:, None, None] if own else None
     model = ViT(config, rngs=nnx.Rngs(0))
@@ -335,7 +335,7 @@ def test_layers_alone_have_the_places_of_their_examples(own):
 
 @pytest.mark.slow
 def test_layers_alone_look_at_the_encoders_states_of_their_examples():
-    config = EncoderDecoderConfig(
+    config = models.encoder_decoder(
         vocab=11, source_length=8, target_length=8, width=16, pe="t5", extend="log_n", cross="unified"
     )
     model = EncoderDecoder(config, rngs=nnx.Rngs(0))

@@ -14,8 +14,7 @@ from cases import slow
 from cli import refused
 from metric_lines import timeless
 
-from pejax.models.decoder import DecoderConfig
-from pejax.models.vit import ViTConfig
+from pejax.models import decoder, vit
 from train import evaluate, replay
 from train.devices.flops import PEAKS, peak_flops, text_flops, visible_pairs, vit_flops
 from train.engine import metrics, session
@@ -183,13 +182,13 @@ def products(*shapes: tuple[int, int, int]) -> int:
 
 
 def test_flops_of_a_decoder_are_those_of_its_products_counted_one_by_one():
-    config = DecoderConfig(vocab=50, width=32, layers=3, heads=4, kv_heads=2, hidden=40)
+    config = decoder(vocab=50, width=32, layers=3, heads=4, kv_heads=2, hidden=40)
     tokens, head = 7, 8
     seen = sum(1 for query in range(tokens) for key in range(tokens) if key <= query)
     layer = products((tokens, 32, 32), (tokens, 32, 16), (tokens, 32, 16), (tokens, 32, 32))
     layer += products((tokens, 32, 40), (tokens, 32, 40), (tokens, 40, 32))
     layer += seen * 4 * products((1, head, 1), (1, 1, head))
-    assert text_flops(config.record, batch=5, length=tokens) == 3 * 5 * (3 * layer + products((tokens, 32, 50)))
+    assert text_flops(config, batch=5, length=tokens) == 3 * 5 * (3 * layer + products((tokens, 32, 50)))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -200,17 +199,17 @@ def test_a_window_admits_the_pairs_counted_one_by_one(causal, window):
 
 
 def test_flops_of_layers_of_several_kinds_are_added_up():
-    record = DecoderConfig(vocab=50, width=32, layers=3, heads=4).record
-    near = dataclasses.replace(record.blocks[1], attention=dataclasses.replace(record.blocks[1].attention, window=2))
-    mixed = dataclasses.replace(record, blocks=(record.blocks[0], near, record.blocks[2]))
+    config = decoder(vocab=50, width=32, layers=3, heads=4)
+    near = dataclasses.replace(config.layers[1], attention=dataclasses.replace(config.layers[1].attention, window=2))
+    mixed = dataclasses.replace(config, layers=(config.layers[0], near, config.layers[2]))
     less = (7 * 8 // 2 - (2 * 7 - 1)) * 4 * 32
-    assert text_flops(record, 5, 7) - text_flops(mixed, 5, 7) == 3 * 5 * less
+    assert text_flops(config, 5, 7) - text_flops(mixed, 5, 7) == 3 * 5 * less
 
 
 def test_flops_of_a_vision_transformer_are_the_published_ones():
     """ViT-S/16 at 224 pixels is 4.6 billion products and sums: Touvron et al. 2021 (arXiv 2012.12877), table 5."""
-    config = ViTConfig(image_size=224, patch=16, channels=3, classes=1000, width=384, layers=12, heads=6)
-    assert vit_flops(config.record, batch=1) / 3 / 2 == pytest.approx(4.6e9, rel=0.01)
+    config = vit(image_size=224, patch=16, channels=3, classes=1000, width=384, layers=12, heads=6)
+    assert vit_flops(config, batch=1) / 3 / 2 == pytest.approx(4.6e9, rel=0.01)
 
 
 def test_peaks_are_found_by_the_longest_name():

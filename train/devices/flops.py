@@ -13,7 +13,15 @@ Reference:
 
 from jax.sharding import Mesh
 
-from pejax.models import Attention, Block, Experts, Mlp, Picture, Text, TextPair
+from pejax.models import (
+    AttentionConfig,
+    EncoderDecoderConfig,
+    LayerConfig,
+    MlpConfig,
+    MoEConfig,
+    TransformerConfig,
+    ViTConfig,
+)
 
 TRAINING = 3
 """FLOPs of a training step, in forward passes."""
@@ -56,63 +64,63 @@ def peak_seconds(flops: int, mesh: Mesh) -> float:
     return flops / (peak * mesh.size) if peak else 0.0
 
 
-def text_flops(text: Text, batch: int, length: int) -> int:
+def text_flops(text: TransformerConfig, batch: int, length: int) -> int:
     """Return the FLOPs of a training step of a decoder or an encoder.
 
     Args:
-        text: the record of the model.
+        text: the config of the model.
         batch: B.
         length: T, tokens per example, from one document.
     """
-    layers = sum(layer_flops(block, text.width, length, text.causal) for block in text.blocks)
+    layers = sum(layer_flops(layer, text.width, length, text.causal) for layer in text.layers)
     return TRAINING * batch * (layers + length * head_products(text))
 
 
-def vit_flops(picture: Picture, batch: int) -> int:
+def vit_flops(picture: ViTConfig, batch: int) -> int:
     """Return the FLOPs of a training step of a vision transformer at its own image size.
 
     Args:
-        picture: the record of the model.
+        picture: the config of the model.
         batch: B.
     """
     patches = picture.grid[0] * picture.grid[1]
-    layers = sum(layer_flops(block, picture.width, patches + picture.prefix, False) for block in picture.blocks)
+    layers = sum(layer_flops(layer, picture.width, patches + picture.prefix, False) for layer in picture.layers)
     heads = 2 * picture.classes * (picture.pooled + picture.distilled * picture.width)
     ends = patches * 2 * picture.patch**2 * picture.channels * picture.width + heads
     return TRAINING * batch * (layers + ends)
 
 
-def text_pair_flops(pair: TextPair, batch: int, source: int, target: int) -> int:
+def text_pair_flops(pair: EncoderDecoderConfig, batch: int, source: int, target: int) -> int:
     """Return the FLOPs of a training step of an encoder-decoder.
 
     Args:
-        pair: the record of the model.
+        pair: the config of the model.
         batch: B.
         source: tokens per source.
         target: tokens per target.
     """
     width, decoder = pair.decoder.width, pair.decoder
-    encoder = sum(layer_flops(block, width, source, False) for block in pair.encoder.blocks)
-    layers = sum(layer_flops(block, width, target, decoder.causal) for block in decoder.blocks)
-    inner, kv = columns(pair.attention)
-    cross = 2 * width * (2 * target * inner + 2 * source * kv) + target * source * pair_products(pair.attention)
+    encoder = sum(layer_flops(layer, width, source, False) for layer in pair.encoder.layers)
+    layers = sum(layer_flops(layer, width, target, decoder.causal) for layer in decoder.layers)
+    inner, kv = columns(pair.cross_attention)
+    cross = 2 * width * (2 * target * inner + 2 * source * kv) + target * source * pair_products(pair.cross_attention)
     head = target * head_products(decoder)
-    return TRAINING * batch * (encoder + layers + len(decoder.blocks) * cross + head)
+    return TRAINING * batch * (encoder + layers + len(decoder.layers) * cross + head)
 
 
-def layer_flops(block: Block, width: int, tokens: int, causal: bool) -> int:
+def layer_flops(layer: LayerConfig, width: int, tokens: int, causal: bool) -> int:
     """Return the FLOPs of self-attention and MLP of a layer for one example, forward pass."""
-    return tokens * layer_products(block, width) + layer_pairs(block, tokens, causal)
+    return tokens * layer_products(layer, width) + layer_pairs(layer, tokens, causal)
 
 
-def layer_products(block: Block, width: int) -> int:
+def layer_products(layer: LayerConfig, width: int) -> int:
     """Return the FLOPs per token of the linear maps of a layer, forward pass."""
-    return self_products(block.attention, width) + mlp_products(block.mlp, width)
+    return self_products(layer.attention, width) + mlp_products(layer.mlp, width)
 
 
-def layer_pairs(block: Block, tokens: int, causal: bool) -> int:
+def layer_pairs(layer: LayerConfig, tokens: int, causal: bool) -> int:
     """Return the FLOPs of all pairs of query and key of a layer's self-attention for one example, forward pass."""
-    return visible_pairs(tokens, causal, block.attention.window) * pair_products(block.attention)
+    return visible_pairs(tokens, causal, layer.attention.window) * pair_products(layer.attention)
 
 
 def visible_pairs(tokens: int, causal: bool, window: int | None) -> int:
@@ -122,30 +130,30 @@ def visible_pairs(tokens: int, causal: bool, window: int | None) -> int:
     return past if causal else 2 * past - tokens
 
 
-def head_products(text: Text) -> int:
+def head_products(text: TransformerConfig) -> int:
     """Return the FLOPs per token of the logits and of the dense layer before them, forward pass."""
     if text.head is None:
         return 0
     return 2 * text.width * (text.vocab + (text.width if text.head.transform else 0))
 
 
-def self_products(attention: Attention, width: int) -> int:
+def self_products(attention: AttentionConfig, width: int) -> int:
     """Return the FLOPs per token of queries, keys, values and output of one layer, forward pass."""
     inner, kv = columns(attention)
     return 2 * width * (2 * inner + 2 * kv)
 
 
-def mlp_products(mlp: Mlp | Experts, width: int) -> int:
+def mlp_products(mlp: MlpConfig | MoEConfig, width: int) -> int:
     """Return the FLOPs per token of an MLP, or of a router and all its experts, forward pass."""
-    router = 2 * width * mlp.count if isinstance(mlp, Experts) else 0
+    router = 2 * width * mlp.count if isinstance(mlp, MoEConfig) else 0
     return router + 2 * width * mlp.hidden * (3 if mlp.gated else 2)
 
 
-def pair_products(attention: Attention) -> int:
+def pair_products(attention: AttentionConfig) -> int:
     """Return the FLOPs per pair of query and key in one layer, all heads, forward pass: a logit and its value."""
     return 4 * columns(attention)[0]
 
 
-def columns(attention: Attention) -> tuple[int, int]:
+def columns(attention: AttentionConfig) -> tuple[int, int]:
     """Return H·D and K·D."""
     return attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim

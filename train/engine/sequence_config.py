@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar, Self
 
-from pejax.models.text_recipes import STYLES
+from pejax.models.configs.recipes import STYLES
 from train.engine.config import RunConfig, require_at_least, require_choice
 
 
@@ -61,7 +61,7 @@ class SequenceConfig(RunConfig):
 
 
 def model_options(config: SequenceConfig) -> dict[str, Any]:
-    """Return the arguments that `DecoderConfig` and `EncoderDecoderConfig` have in common."""
+    """Return the arguments that `pejax.models.decoder` and `encoder_decoder` have in common."""
     same = ("width", "heads", "pe", "extend", "style", "qk_norm", "tied", "dtype")
     zero_is_none = ("kv_heads", "hidden", "soft_cap")
     return {

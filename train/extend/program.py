@@ -103,10 +103,10 @@ def prepare(options: ExtendOptions, console: Console) -> tuple[Plan, list[Measur
         ValueError: what the model, the text or the folder refuses.
     """
     path = Path(options.model)
-    record, source = decoder_source(options.model)
-    trained = record.length
+    own, source = decoder_source(options.model)
+    trained = own.length
     lengths = tuple(sorted(set(options.lengths or (trained // 2, trained, 2 * trained))))
-    corpus = retokenized(load_text(options.data), options.model, record.vocab)
+    corpus = retokenized(load_text(options.data), options.model, own.vocab)
     try:
         windows, _ = evaluation_windows(corpus, lengths[-1], options.windows)
     except ValueError as refused:

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pejax.models import Execution
-from pejax.models.decoder import Decoder, DecoderConfig
+from pejax.models import Decoder, Execution, decoder
 from train.data.text.loading import Corpus, evaluation_windows, training_windows
 from train.engine import attention_entropy
 from train.engine.loop import Metrics
@@ -47,7 +46,7 @@ class Language(Split[Decoder]):
     def __init__(self, config: Config, vocab: int) -> None:
         self.config = config
         length, layers = config.extent or config.length, config.layers
-        self.decoder = DecoderConfig(vocab=vocab, length=length, layers=layers, **model_options(config))
+        self.decoder = decoder(vocab=vocab, length=length, layers=layers, **model_options(config))
         super().__init__(lambda rngs: Decoder(self.decoder, rngs=rngs))
 
     def loss(

@@ -61,7 +61,7 @@ def make_task(config: Config) -> Task:
         evaluate=partial(evaluate, language, corpus),
         probe=language.prober(corpus) if config.probe_every else None,
         probe_every=config.probe_every,
-        flops=text_flops(language.decoder.record, config.batch, config.length),
+        flops=text_flops(language.decoder, config.batch, config.length),
         head_entropies=partial(language.head_entropies, corpus),
     )
 

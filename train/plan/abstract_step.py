@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jax.stages import Compiled
 from jaxtyping import Array
 
-from pejax.models import Block
+from pejax.models import LayerConfig
 from train.devices.flops import (
     TRAINING,
     columns,
@@ -123,10 +123,10 @@ def lm_step(config: lm_config.Config, vocab: int) -> AbstractStep:
     model = language.Language(config, vocab)
     if refused := model.refusal(config.length):
         raise ValueError(refused)
-    shape, text = (config.batch, config.length + 1), model.decoder.record
+    shape, text = (config.batch, config.length + 1), model.decoder
     work = _work(
         config,
-        text.blocks,
+        text.layers,
         text.causal,
         tokens=config.length,
         columns=vocab,
@@ -147,10 +147,10 @@ def vit_step(config: vit_config.Config, channels: int, classes: int) -> Abstract
         ValueError: the config does not fit the model or its encoding.
     """
     model = classify.Classifier(config, channels, classes)
-    picture, side = model.vit.record, config.size
+    picture, side = model.vit, config.size
     work = _work(
         config,
-        picture.blocks,
+        picture.layers,
         False,
         tokens=picture.prefix + picture.grid[0] * picture.grid[1],
         columns=classes,
@@ -179,13 +179,13 @@ def seq2seq_step(config: seq2seq_config.Config) -> AbstractStep:
     model = answer.Answerer(config)
     if refused := model.refusal(config.length):
         raise ValueError(refused)
-    pair, tokens = model.network.record, config.length + 1
-    encoder, decoder = pair.encoder.blocks, pair.decoder.blocks
-    kernels = sum(layer_products(block, config.width) for block in (*encoder, *decoder))
-    kernels += len(decoder) * self_products(pair.attention, config.width)
-    pairs = sum(layer_pairs(block, tokens, False) for block in encoder)
-    pairs += sum(layer_pairs(block, tokens, True) for block in decoder)
-    pairs += len(decoder) * tokens**2 * pair_products(pair.attention)
+    pair, tokens = model.network, config.length + 1
+    encoder, decoder = pair.encoder.layers, pair.decoder.layers
+    kernels = sum(layer_products(layer, config.width) for layer in (*encoder, *decoder))
+    kernels += len(decoder) * self_products(pair.cross_attention, config.width)
+    pairs = sum(layer_pairs(layer, tokens, False) for layer in encoder)
+    pairs += sum(layer_pairs(layer, tokens, True) for layer in decoder)
+    pairs += len(decoder) * tokens**2 * pair_products(pair.cross_attention)
     model_flops = text_pair_flops(pair, config.batch, tokens, tokens)
     work = _work(
         config,
@@ -209,29 +209,29 @@ def seq2seq_step(config: seq2seq_config.Config) -> AbstractStep:
     return AbstractStep(config, model, model.loss, answer.SUMS, batch, work, _state(config, model), "tokens", units)
 
 
-def _work(config: RunConfig, blocks: tuple[Block, ...], masked: bool, *, tokens: int, **sizes: Any) -> Work:
+def _work(config: RunConfig, layers: tuple[LayerConfig, ...], masked: bool, *, tokens: int, **sizes: Any) -> Work:
     """Return the sizes of a step; layers of several kinds count as layers of one kind, with their mean size.
 
     Args:
         config: of the run.
-        blocks: one record per layer.
+        layers: one config per layer.
         masked: whether self-attention is causal.
         tokens: T, per example.
         **sizes: the fields that do not follow from these.
     """
-    mean = lambda numbers: sum(numbers) // len(blocks)
-    products = [layer_products(block, config.width) for block in blocks]
-    pairs = sum(layer_pairs(block, tokens, masked) for block in blocks)
+    mean = lambda numbers: sum(numbers) // len(layers)
+    products = [layer_products(layer, config.width) for layer in layers]
+    pairs = sum(layer_pairs(layer, tokens, masked) for layer in layers)
     return Work(
         batch=config.batch,
         parts=config.accumulate,
         tokens=tokens,
         width=config.width,
-        layers=len(blocks),
-        queries=mean(columns(block.attention)[0] for block in blocks),
-        keys=mean(columns(block.attention)[1] for block in blocks),
-        heads=math.gcd(*(block.attention.kv_heads for block in blocks)),
-        hidden=mean(block.mlp.hidden * (1 + block.mlp.gated) for block in blocks),
+        layers=len(layers),
+        queries=mean(columns(layer.attention)[0] for layer in layers),
+        keys=mean(columns(layer.attention)[1] for layer in layers),
+        heads=math.gcd(*(layer.attention.kv_heads for layer in layers)),
+        hidden=mean(layer.mlp.hidden * (1 + layer.mlp.gated) for layer in layers),
         layer=mean(products) // 2,
         item=2 if config.dtype == "bfloat16" else 4,
         remat=config.remat,

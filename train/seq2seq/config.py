@@ -5,8 +5,8 @@ from typing import Any, Self
 
 import simple_parsing
 
-from pejax.models.cross_positions import CROSS
 from pejax.models.periods import encoding_specs
+from pejax.models.stack.cross_positions import CROSS
 from train.engine.config import RunConfig, require_at_least, require_choice, run_folder
 from train.engine.sequence_config import SequenceConfig
 from train.seq2seq.tasks import read_tasks, require_length

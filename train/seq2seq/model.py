@@ -11,9 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 from rich.console import Console
 
-from pejax.models import Execution
-from pejax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from pejax.models.seq2seq_generate import generate_answers
+from pejax.models import EncoderDecoder, Execution, encoder_decoder, generate_answers
 from train.devices.mesh import EVALUATED, put_batch, replicated
 from train.engine import attention_entropy
 from train.engine.loop import Metrics
@@ -48,7 +46,7 @@ class Answerer(Split[EncoderDecoder]):
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.network = EncoderDecoderConfig(
+        self.network = encoder_decoder(
             vocab=VOCAB,
             source_length=config.length + 1,
             target_length=config.length + 1,

@@ -56,7 +56,7 @@ def make_task(config: Config) -> Task:
         before=Answerer,
         fitted=lambda _, params: fitted(config, answerer.shapes, params),
         evaluate=partial(evaluate, answerer),
-        flops=text_pair_flops(answerer.network.record, config.batch, config.length + 1, config.length + 1),
+        flops=text_pair_flops(answerer.network, config.batch, config.length + 1, config.length + 1),
         head_entropies=answerer.head_entropies,
     )
 

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from pejax.models import Text
+from pejax.models import TransformerConfig
 from train.engine.config import RunConfig, require_at_least, require_choice, run_folder
 from train.engine.run_files import MODEL
 from train.lm.config import Config as LanguageConfig
@@ -68,16 +68,16 @@ class Config(LanguageConfig):
         if self.init:
             raise ValueError(f"init must be empty: the model of --model is fine-tuned, got {self.init!r}")
         _require_apart(self.model, run_folder(self))
-        record, _ = decoder_source(self.model)
-        own = _fields(record)
+        model, _ = decoder_source(self.model)
+        own = _fields(model)
         for name, value in own.items():
             if getattr(self, name) not in (value, _default(name)):
                 raise ValueError(
                     f"{name} must be left out, it is that of the model, {value}; got {getattr(self, name)}"
                 )
-        filled = dataclasses.replace(self, **own, out=f"{run_folder(self)}", length=self.length or record.length)
+        filled = dataclasses.replace(self, **own, out=f"{run_folder(self)}", length=self.length or model.length)
         checked = super(Config, filled).validated()
-        return dataclasses.replace(checked, extent=record.length)
+        return dataclasses.replace(checked, extent=model.length)
 
 
 def _require_apart(model: str, out: Path) -> None:
@@ -91,14 +91,14 @@ def _require_apart(model: str, out: Path) -> None:
         raise ValueError(f"out must be another folder than that of the model, got {out} for the model {model}")
 
 
-def _fields(record: Text) -> dict[str, Any]:
-    """Return the fields of a run that a record determines, as far as layers that differ allow."""
-    first = record.blocks[0]
-    kinds = list(dict.fromkeys(block.attention.pe for block in record.blocks))
+def _fields(model: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of a run that its model determines, as far as layers that differ allow."""
+    first = model.layers[0]
+    kinds = list(dict.fromkeys(layer.attention.pe for layer in model.layers))
     return {
         "pe": kinds[0],
-        "width": record.width,
-        "layers": len(record.blocks),
+        "width": model.width,
+        "layers": len(model.layers),
         "heads": first.attention.heads,
         "kv_heads": first.attention.kv_heads,
     }

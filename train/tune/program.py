@@ -118,8 +118,8 @@ def make_task(config: Config) -> Task:
     """
     mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
     tuned = Tuned(config, mesh)
-    record = tuned.subject.record
-    corpus = retokenized(load_text(config.data, config.validation), config.model, record.vocab)
+    model = tuned.subject.config
+    corpus = retokenized(load_text(config.data, config.validation), config.model, model.vocab)
     evaluation_regions(config, corpus)  # refuse a text that is too short to evaluate on before training
     refused = tuned.refusal(config.length)
     if refused:
@@ -137,13 +137,13 @@ def make_task(config: Config) -> Task:
         warmup=config.warmup,
         batches=partial(packed_batches, corpus, config.length, config.batch, config.seed),
         loss=tuned.loss,
-        kv_heads=record.blocks[0].attention.kv_heads,
+        kv_heads=model.layers[0].attention.kv_heads,
         length=config.length,
         laws=lambda params: f"extension: {config.extend}",
         before=lambda before: tuned,
         fitted=lambda _, params: params,
         evaluate=partial(measured, tuned, corpus),
-        flops=text_flops(record, config.batch, config.length),
+        flops=text_flops(model, config.batch, config.length),
         frozen=tuned.frozen if tuned.low_rank else None,
         export=partial(export, tuned),
     )

@@ -14,24 +14,24 @@ from jaxtyping import Array, Float, Int
 
 from pejax import interop
 from pejax.interop.source import open_source
-from pejax.models import Decoder, Execution, Text
+from pejax.models import Decoder, Execution, TransformerConfig
 from train.data.text.loading import Corpus
 from train.data.text.tokenizers import Library
 from train.engine.task import Split
 from train.lm.cross_entropy import LOGITS_AT_ONCE, cross_entropy
 
 
-def decoder_source(path: str) -> tuple[Text, interop.Source]:
-    """Return the record of a decoder and its source, read without the weights.
+def decoder_source(path: str) -> tuple[TransformerConfig, interop.Source]:
+    """Return the config of a decoder and its source, read without the weights.
 
     Raises:
         ValueError: what `pejax.interop.load` refuses, or a model that is not a decoder with a head.
     """
     source, _ = open_source(Path(path))
-    record = source.record
-    if not isinstance(record, Text) or not record.causal or record.head is None:
-        raise ValueError(f"model must be a decoder with a head, got {source.config.get('model_type')} in {path}")
-    return record, source
+    config = source.config
+    if not isinstance(config, TransformerConfig) or not config.causal or config.head is None:
+        raise ValueError(f"model must be a decoder with a head, got {source.config_json.get('model_type')} in {path}")
+    return config, source
 
 
 class Loaded(Split[Decoder]):
@@ -51,9 +51,9 @@ class Loaded(Split[Decoder]):
         decoder_source(path)
         loaded, self.source = interop.load(path, extend=None if extend == "none" else extend, dtype=dtype, mesh=mesh)
         model = cast(Decoder, loaded)  # `decoder_source` refused all others
-        self.record = model.record
+        self.config = model.config
         self.loaded = nnx.to_pure_dict(nnx.state(model))
-        super().__init__(lambda rngs: Decoder(self.record, rngs=rngs))
+        super().__init__(lambda rngs: Decoder(self.config, rngs=rngs))
 
     def losses(
         self,
@@ -79,7 +79,7 @@ class Loaded(Split[Decoder]):
 def _in_chunks(model: Decoder, states: Float[Array, "B T C"], labels: Int[Array, "B T"]) -> Float[Array, "B T"]:
     """Return the cross-entropies of a head that is not a product, of which only a part is in memory at once."""
     batch, tokens = labels.shape
-    chunks = min(tokens, math.ceil(labels.size * model.record.vocab / LOGITS_AT_ONCE))
+    chunks = min(tokens, math.ceil(labels.size * model.config.vocab / LOGITS_AT_ONCE))
     missing = -tokens % chunks
     cut = lambda x: jnp.moveaxis(x.reshape(batch, chunks, -1, *x.shape[2:]), 1, 0)
     rows = cut(jnp.pad(states, ((0, 0), (0, missing), (0, 0))))

@@ -1,7 +1,7 @@
 """The vision transformer of a run: its loss, its probe, and its parameters at another image size."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,9 +10,8 @@ import optax
 from jaxtyping import Array, Float
 
 from pejax import adapt, augment_positions, grid_positions, init_params, merge_params
-from pejax.models import Execution
-from pejax.models.layer_scan import Body
-from pejax.models.vit import ViT, ViTConfig
+from pejax.models import Execution, ViT, vit
+from pejax.models.stack.layer_scan import Body
 from train.data.images import Dataset, evaluation_batches, train_batches
 from train.data.images.augment import Augment
 from train.engine import attention_entropy
@@ -42,18 +41,20 @@ class Classifier(Split[ViT]):
 
     def __init__(self, config: Config, channels: int, classes: int) -> None:
         self.config = config
-        self.vit = ViTConfig(
+        make = partial(
+            vit,
             image_size=config.size,
             channels=channels,
             classes=classes,
             layer_scale=config.layer_scale or None,
             **{name: getattr(config, name) for name in config.model_fields if name != "layer_scale"},
             stochastic_depth=config.stochastic_depth,
-            dtype=config.dtype,  # ViTConfig checks it
+            dtype=config.dtype,
         )
+        self.vit = make()
         super().__init__(lambda rngs: ViT(self.vit, rngs=rngs))
         self.dims = self.prototype.dims
-        extended = dataclasses.replace(self.vit, extend=config.extend)
+        extended = make(extend=config.extend)
         self.extended: Split[ViT] = self if config.extend == "none" else Split(lambda rngs: ViT(extended, rngs=rngs))
 
     def loss(

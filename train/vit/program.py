@@ -69,7 +69,7 @@ def make_task(config: Config) -> Task:
         evaluate=partial(evaluate, classifier, dataset),
         probe=classifier.prober(dataset) if config.probe_every else None,
         probe_every=config.probe_every,
-        flops=vit_flops(classifier.vit.record, config.batch),
+        flops=vit_flops(classifier.vit, config.batch),
         head_entropies=partial(classifier.head_entropies, dataset),
     )
 

@@ -77,7 +77,7 @@ REFUSED = {
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "qwen3_next", "falcon_h1"), "state space layers"),
     **dict.fromkeys(("whisper", "gemma3", "qwen2_vl", "qwen2_5_vl", "llava", "mllama"), "inputs of several kinds"),
 }
-"""Architectures that no record can say, and what they have."""
+"""Unsupported architectures, and the missing feature."""
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture:
@@ -95,7 +95,7 @@ def find_architecture(model_type: object) -> Architecture:
     """Return an architecture by its `model_type`.
 
     Raises:
-        ValueError: one that is not known, or that no record can say.
+        ValueError: one that is not known, or one with an unsupported feature.
     """
     if isinstance(model_type, str) and model_type in ARCHITECTURES:
         return ARCHITECTURES[model_type]

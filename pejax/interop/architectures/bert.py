@@ -3,7 +3,7 @@
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp
-from pejax.models import Block, Head, Norm, Text
+from pejax.models import HeadConfig, LayerConfig, NormConfig, TransformerConfig
 
 BODY = {
     "table": "embeddings.word_embeddings", "position": "embeddings.position_embeddings",
@@ -26,23 +26,23 @@ INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "directionality"
 CARRIED = r"(^|\.)(pooler\.dense\.(weight|bias)|embeddings\.position_ids)$|^cls\.seq_relationship\.(weight|bias)$"
 
 
-def bert(c: Config, skipped_rows: int = 0, pe: str = "learned") -> Text:
+def bert(c: Config, skipped_rows: int = 0, pe: str = "learned") -> TransformerConfig:
     """Read BertConfig; a table of positions begins after the skipped rows."""
     c.must("position_embedding_type", "absolute")
     c.must("is_decoder", False)
     c.must("tie_word_embeddings", True)
-    norm = Norm("layer", c.number("layer_norm_eps", 1e-12), bias=True)
+    norm = NormConfig("layer", c.number("layer_norm_eps", 1e-12), bias=True)
     layers, length = c.count("num_hidden_layers"), c.count("max_position_embeddings", 512) - skipped_rows
     plain = mlp(c, "gelu", gated=False, bias=True)
-    block = Block(attention(c, pe=pe, bias="qkvo"), plain, norm, order="post")
-    head = Head(tied=True, bias=True, transform=(plain.activation, norm))
-    return Text(
-        c.count("vocab_size"), c.count("hidden_size"), length, (block,) * layers, causal=False, norm=None,
+    layer = LayerConfig(attention(c, pe=pe, bias="qkvo"), plain, norm, order="post")
+    head = HeadConfig(tied=True, bias=True, transform=(plain.activation, norm))
+    return TransformerConfig(
+        c.count("vocab_size"), c.count("hidden_size"), length, (layer,) * layers, causal=False, norm=None,
         embed_norm=norm, types=c.count("type_vocab_size", 2), head=head,
     )  # fmt: skip
 
 
-def roberta(c: Config) -> Text:
+def roberta(c: Config) -> TransformerConfig:
     """Read RobertaConfig."""
     return bert(c, skipped_rows=2)
 

@@ -3,7 +3,7 @@
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import alike, channels_per_head, head
-from pejax.models import Attention, Block, Mlp, Norm, Text
+from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "transformer.word_embeddings", "embed_norm": "transformer.word_embeddings_layernorm",
@@ -18,17 +18,17 @@ INERT = ("offset_alibi", "seq_length", "skip_bias_add", "skip_bias_add_qkv", "sl
          "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion")  # fmt: skip
 
 
-def bloom(c: Config) -> Text:
-    """Read BloomConfig; ALiBi needs no trained length, the record's is `seq_length` or 2048."""
+def bloom(c: Config) -> TransformerConfig:
+    """Read BloomConfig; ALiBi needs no trained length, ours is `seq_length` or 2048."""
     c.must("apply_residual_connection_post_layernorm", False)
     width = c.count("hidden_size", c("n_embed", 64))
     heads = c.count("n_head", c("num_attention_heads", 8))
-    norm = Norm("layer", c.number("layer_norm_epsilon", 1e-5), bias=True)
-    attention = Attention(heads, heads, channels_per_head(c, width, heads), "alibi", bias="qkvo")
-    block = Block(attention, Mlp(4 * width, "gelu_tanh", bias=True), norm)
+    norm = NormConfig("layer", c.number("layer_norm_epsilon", 1e-5), bias=True)
+    attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), "alibi", bias="qkvo")
+    layer = LayerConfig(attention, MlpConfig(4 * width, "gelu_tanh", bias=True), norm)
     layers, length = "n_layer" if "n_layer" in c.keys else "num_hidden_layers", c.count("seq_length", 2048)
     tied = head(c, tied=True)
-    return alike(c, block, width=width, layers=layers, length=length, norm=norm, head=tied, embed_norm=norm)
+    return alike(c, layer, width=width, layers=layers, length=length, norm=norm, head=tied, embed_norm=norm)
 
 
 ARCHITECTURES = {"bloom": Architecture(bloom, NAMES, "transformer.", INERT, qkv_by_head=True)}

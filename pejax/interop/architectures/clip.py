@@ -3,20 +3,20 @@
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.architectures.siglip import NAMES, SIZES
 from pejax.interop.config import Config
-from pejax.interop.picture_readers import BOTH, INERT, TEXT_TOWER, picture, vision_tower
 from pejax.interop.readers import attention, mlp
-from pejax.models import Block, Norm, Picture
+from pejax.interop.vision_readers import BOTH, INERT, TEXT_TOWER, vision_tower, vision_transformer
+from pejax.models import LayerConfig, NormConfig, ViTConfig
 
 VISION = {**NAMES, **in_layer("vision_model.", cls="embeddings.class_embedding", embed_norm="pre_layrnorm")}
 CARRIED = rf"{TEXT_TOWER}|^(vision_model\.)?embeddings\.position_ids$"
 
 
-def clip(c: Config) -> Picture:
+def clip(c: Config) -> ViTConfig:
     """Read CLIPVisionConfig."""
     c.defaults(**SIZES)
-    norm = Norm("layer", c.number("layer_norm_eps", 1e-5), bias=True)
-    block = Block(attention(c, pe="learned", bias="qkvo"), mlp(c, "quick_gelu", gated=False, bias=True), norm)
-    return picture(c, block, image=224, patch=32, embed_norm=norm, patch_bias=False)
+    norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
+    layer = LayerConfig(attention(c, pe="learned", bias="qkvo"), mlp(c, "quick_gelu", gated=False, bias=True), norm)
+    return vision_transformer(c, layer, image=224, patch=32, embed_norm=norm, patch_bias=False)
 
 
 KEYS = (*INERT, "projection_dim")

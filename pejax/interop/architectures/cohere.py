@@ -7,17 +7,17 @@ from pejax.interop.architectures.llama import NAMES
 from pejax.interop.architectures.qwen import QK_NORMS
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
-from pejax.models import Block, Norm, Text
+from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 
-def cohere(c: Config) -> Text:
+def cohere(c: Config) -> TransformerConfig:
     """Read CohereConfig."""
-    norm = Norm("layer", c.number("layer_norm_eps", 1e-5))
+    norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5))
     scaled = replace(head(c, tied=True), scale=c.number("logit_scale", 0.0625))
     qk_norm = norm if c.flag("use_qk_norm", False) else None
     bias = "qkvo" if c.flag("attention_bias", False) else ""
-    block = Block(attention(c, bias=bias, qk_norm=qk_norm, qk_norm_over="heads"), mlp(c), norm, parallel="one")
-    return rotary_decoder(c, block, scaled, types=layer_types(c), bases={"full_attention": 5e5}, pairing="interleaved")
+    layer = LayerConfig(attention(c, bias=bias, qk_norm=qk_norm, qk_norm_over="heads"), mlp(c), norm, parallel="one")
+    return rotary_decoder(c, layer, scaled, types=layer_types(c), bases={"full_attention": 5e5}, pairing="interleaved")
 
 
 ARCHITECTURES = {"cohere": Architecture(cohere, {**NAMES, **QK_NORMS}, "model.")}

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
-from pejax.interop.picture_readers import BACKBONE, INERT, classes, picture
 from pejax.interop.readers import attention, mlp
-from pejax.models import Block, Mlp, Norm, Picture
+from pejax.interop.vision_readers import BACKBONE, INERT, classes, vision_transformer
+from pejax.models import LayerConfig, MlpConfig, NormConfig, ViTConfig
 
 LAYER = {"norm_attention": "norm1", "norm_mlp": "norm2", "scale_attention": "layer_scale1.lambda1",
          "scale_mlp": "layer_scale2.lambda1"}  # fmt: skip
@@ -32,35 +32,35 @@ V3 = {
 SIZES = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
 
 
-def dinov2(c: Config, pe: str = "learned", registers: int = 0) -> Picture:
+def dinov2(c: Config, pe: str = "learned", registers: int = 0) -> ViTConfig:
     """Read Dinov2Config."""
     c.defaults(**SIZES)
     width = c.count("hidden_size")
-    norm = Norm("layer", c.number("layer_norm_eps", 1e-6), bias=True)
+    norm = NormConfig("layer", c.number("layer_norm_eps", 1e-6), bias=True)
     own = attention(c, pe=pe, bias="qkvo" if c.flag("qkv_bias", True) else "o")
     hidden, activation = int(width * c.number("mlp_ratio", 4)), c.activation("hidden_act", "gelu")
-    plain = Mlp(hidden, activation, bias=True)
-    gated = Mlp((int(hidden * 2 / 3) + 7) // 8 * 8, "silu", gated=True, bias=True)  # a multiple of 8
+    plain = MlpConfig(hidden, activation, bias=True)
+    gated = MlpConfig((int(hidden * 2 / 3) + 7) // 8 * 8, "silu", gated=True, bias=True)  # a multiple of 8
     feed = gated if c.flag("use_swiglu_ffn", False) else plain
-    block = Block(own, feed, norm, layer_scale=c.number("layerscale_value", 1.0))
-    return picture(c, block, image=224, patch=14, classes=classes(c), pool="cls_mean", registers=registers)
+    layer = LayerConfig(own, feed, norm, layer_scale=c.number("layerscale_value", 1.0))
+    return vision_transformer(c, layer, image=224, patch=14, classes=classes(c), pool="cls_mean", registers=registers)
 
 
-def with_registers(c: Config) -> Picture:
+def with_registers(c: Config) -> ViTConfig:
     """Read Dinov2WithRegistersConfig, whose table is resized with a low-pass filter."""
     return dinov2(c, "learned(antialias=True)", c.count("num_register_tokens", 4))
 
 
-def dinov3(c: Config) -> Picture:
+def dinov3(c: Config) -> ViTConfig:
     """Read DINOv3ViTConfig; its keys of positions are of training, but for `rope_theta`."""
     c.defaults(hidden_size=384, num_hidden_layers=12, num_attention_heads=6, intermediate_size=1536)
     keys = {"q": ("query_bias", True), "k": ("key_bias", False), "v": ("value_bias", True), "o": ("proj_bias", True)}
     bias = "".join(letter for letter, (key, default) in keys.items() if c.flag(key, default))
     pe = f"rope_axial(base={c.number('rope_theta', 100.0)!r}, pairing='half')"
-    norm = Norm("layer", c.number("layer_norm_eps", 1e-5), bias=True)
+    norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
     feed = mlp(c, "gelu", gated=c.flag("use_gated_mlp", False), bias=c.flag("mlp_bias", True))
-    block = Block(attention(c, pe=pe, bias=bias), feed, norm, layer_scale=c.number("layerscale_value", 1.0))
-    made = picture(c, block, image=224, patch=16, coordinates="centered")
+    layer = LayerConfig(attention(c, pe=pe, bias=bias), feed, norm, layer_scale=c.number("layerscale_value", 1.0))
+    made = vision_transformer(c, layer, image=224, patch=16, coordinates="centered")
     return replace(made, registers=int(c.number("num_register_tokens", 0)))
 
 

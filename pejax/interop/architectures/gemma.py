@@ -5,7 +5,7 @@ from pejax.interop.architectures.llama import NAMES
 from pejax.interop.architectures.qwen import QK_NORMS
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
-from pejax.models import Block, Norm, Text
+from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 GEMMA = {
     **NAMES,
@@ -16,7 +16,9 @@ GEMMA = {
 }  # fmt: skip
 
 
-def gemma(c: Config, period: int, caps: tuple[float | None, float | None], *, is_third: bool = False) -> Text:
+def gemma(
+    c: Config, period: int, caps: tuple[float | None, float | None], *, is_third: bool = False
+) -> TransformerConfig:
     """Read what both configs share.
 
     Args:
@@ -27,26 +29,26 @@ def gemma(c: Config, period: int, caps: tuple[float | None, float | None], *, is
     """
     c.must("use_bidirectional_attention", False)
     c.defaults(num_key_value_heads=4, head_dim=256, attn_logit_softcapping=caps[0], final_logit_softcapping=caps[1])
-    norm = Norm("rms", c.number("rms_norm_eps", 1e-6), offset=1.0)
+    norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6), offset=1.0)
     types = ["sliding_attention" if (n + 1) % period else "full_attention" for n in range(c.count("num_hidden_layers"))]
     own = attention(
         c, bias="qkvo" if c.flag("attention_bias", False) else "", qk_norm=norm if is_third else None,
         scale=c.number("query_pre_attn_scalar", 256) ** -0.5, soft_cap=c("attn_logit_softcapping", None),
     )  # fmt: skip
-    block = Block(own, mlp(c, "gelu_pytorch_tanh", key="hidden_activation"), norm, order="sandwich")
+    layer = LayerConfig(own, mlp(c, "gelu_pytorch_tanh", key="hidden_activation"), norm, order="sandwich")
     return rotary_decoder(
-        c, block, head(c, tied=True, cap=c("final_logit_softcapping", None)), types=layer_types(c, types),
+        c, layer, head(c, tied=True, cap=c("final_logit_softcapping", None)), types=layer_types(c, types),
         window=c.count("sliding_window", 4096), embed_scale=c.count("hidden_size") ** 0.5,
         bases={"full_attention": 1e6, "sliding_attention": 1e4} if is_third else {"full_attention": 1e4},
     )  # fmt: skip
 
 
-def gemma2(c: Config) -> Text:
+def gemma2(c: Config) -> TransformerConfig:
     """Read Gemma2Config."""
     return gemma(c, 2, (50.0, 30.0))
 
 
-def gemma3(c: Config) -> Text:
+def gemma3(c: Config) -> TransformerConfig:
     """Read Gemma3TextConfig."""
     period = c.count("sliding_window_pattern", c("_sliding_window_pattern", 6))
     return gemma(c, period, (None, None), is_third=True)

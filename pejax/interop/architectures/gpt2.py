@@ -3,7 +3,7 @@
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import alike, channels_per_head, head
-from pejax.models import Attention, Block, Mlp, Norm, Text
+from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "transformer.wte", "position": "transformer.wpe", "norm": "transformer.ln_f", "head": "lm_head",
@@ -18,17 +18,17 @@ INERT = (
 )
 
 
-def gpt2(c: Config) -> Text:
+def gpt2(c: Config) -> TransformerConfig:
     """Read GPT2Config."""
     c.must("scale_attn_weights", True)
     c.must("scale_attn_by_inverse_layer_idx", False)
     width, heads = c.count("n_embd", 768), c.count("n_head", 12)
-    norm = Norm("layer", c.number("layer_norm_epsilon", 1e-5), bias=True)
-    attention = Attention(heads, heads, channels_per_head(c, width, heads), "learned", bias="qkvo")
+    norm = NormConfig("layer", c.number("layer_norm_epsilon", 1e-5), bias=True)
+    attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), "learned", bias="qkvo")
     hidden = c.count("n_inner", 4 * width)
-    block = Block(attention, Mlp(hidden, c.activation("activation_function", "gelu_new"), bias=True), norm)
+    layer = LayerConfig(attention, MlpConfig(hidden, c.activation("activation_function", "gelu_new"), bias=True), norm)
     length = c.count("n_positions", 1024)
-    return alike(c, block, width=width, layers="n_layer", length=length, norm=norm, head=head(c, tied=True))
+    return alike(c, layer, width=width, layers="n_layer", length=length, norm=norm, head=head(c, tied=True))
 
 
 ARCHITECTURES = {

@@ -3,7 +3,7 @@
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
-from pejax.models import Block, Norm, Text
+from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "gpt_neox.embed_in", "norm": "gpt_neox.final_layer_norm", "head": "embed_out",
@@ -15,13 +15,13 @@ NAMES = {
 BUFFERS = r"attention\.(bias|masked_bias|rotary_emb\.inv_freq)$"
 
 
-def gpt_neox(c: Config) -> Text:
+def gpt_neox(c: Config) -> TransformerConfig:
     """Read GPTNeoXConfig."""
-    norm = Norm("layer", c.number("layer_norm_eps", 1e-5), bias=True)
+    norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
     bias = "qkvo" if c.flag("attention_bias", True) else ""
     parallel = "two" if c.flag("use_parallel_residual", True) else ""
-    block = Block(attention(c, bias=bias), mlp(c, "gelu", gated=False, bias=True), norm, parallel=parallel)
-    return rotary_decoder(c, block, head(c), types=layer_types(c), part=0.25)
+    layer = LayerConfig(attention(c, bias=bias), mlp(c, "gelu", gated=False, bias=True), norm, parallel=parallel)
+    return rotary_decoder(c, layer, head(c), types=layer_types(c), part=0.25)
 
 
 ARCHITECTURES = {"gpt_neox": Architecture(gpt_neox, NAMES, "gpt_neox.", ignored=BUFFERS, qkv_by_head=True)}

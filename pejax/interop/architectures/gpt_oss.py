@@ -4,7 +4,7 @@ from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, experts, head, layer_types, rotary_decoder
-from pejax.models import Block, Mlp, Norm, Text
+from pejax.models import LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 OWN = in_layer(
     "model.layers.{n}.", sinks="self_attn.sinks", router="mlp.router", gate_up="mlp.experts.gate_up_proj",
@@ -15,7 +15,7 @@ YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0
 INERT = ("initial_context_length", "output_router_logits", "router_aux_loss_coef", "experts_per_token")
 
 
-def gpt_oss(c: Config) -> Text:
+def gpt_oss(c: Config) -> TransformerConfig:
     """Read GptOssConfig."""
     for key, value in {"hidden_act": "silu", "swiglu_alpha": 1.702, "swiglu_limit": 7.0}.items():
         c.must(key, value)
@@ -24,11 +24,11 @@ def gpt_oss(c: Config) -> Text:
     c.defaults(num_key_value_heads=8, head_dim=64, sliding_window=128, max_position_embeddings=131072)
     types = ["full_attention" if n % 2 else "sliding_attention" for n in range(c.count("num_hidden_layers"))]
     bias = "qkvo" if c.flag("attention_bias", True) else ""
-    mlp = Mlp(c.count("intermediate_size"), "clamped_swiglu", gated=True, bias=True)
+    mlp = MlpConfig(c.count("intermediate_size"), "clamped_swiglu", gated=True, bias=True)
     made = experts(c, mlp, 128, 4, router_bias=True)
-    block = Block(attention(c, bias=bias, sinks=True), made, Norm("rms", c.number("rms_norm_eps", 1e-5)))
+    layer = LayerConfig(attention(c, bias=bias, sinks=True), made, NormConfig("rms", c.number("rms_norm_eps", 1e-5)))
     return rotary_decoder(
-        c, block, head(c), types=layer_types(c, types), window=c("sliding_window", None),
+        c, layer, head(c), types=layer_types(c, types), window=c("sliding_window", None),
         bases={"full_attention": 150000.0},
     )  # fmt: skip
 

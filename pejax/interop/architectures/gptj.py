@@ -3,7 +3,7 @@
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import alike, channels_per_head, head
-from pejax.models import Attention, Block, Mlp, Norm, Text
+from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "transformer.wte", "norm": "transformer.ln_f", "head": "lm_head",
@@ -19,16 +19,17 @@ INERT = (
 BUFFERS = r"\.attn\.(bias|masked_bias|embed_positions)$"
 
 
-def gptj(c: Config) -> Text:
+def gptj(c: Config) -> TransformerConfig:
     """Read GPTJConfig."""
     width, heads = c.count("n_embd", 4096), c.count("n_head", 16)
-    norm = Norm("layer", c.number("layer_norm_epsilon", 1e-5), bias=True)
+    norm = NormConfig("layer", c.number("layer_norm_epsilon", 1e-5), bias=True)
     channels, turned = channels_per_head(c, width, heads), c.count("rotary_dim", 64)
-    attention = Attention(heads, heads, channels, f"rope(base=10000.0, pairing='interleaved', rotary_dim={turned})")
+    pe = f"rope(base=10000.0, pairing='interleaved', rotary_dim={turned})"
+    attention = AttentionConfig(heads, heads, channels, pe)
     hidden = c.count("n_inner", 4 * width)
-    plain = Mlp(hidden, c.activation("activation_function", "gelu_new"), bias=True)
-    block, length = Block(attention, plain, norm, parallel="one"), c.count("n_positions", 2048)
-    return alike(c, block, width=width, layers="n_layer", length=length, norm=norm, head=head(c, bias=True))
+    plain = MlpConfig(hidden, c.activation("activation_function", "gelu_new"), bias=True)
+    layer, length = LayerConfig(attention, plain, norm, parallel="one"), c.count("n_positions", 2048)
+    return alike(c, layer, width=width, layers="n_layer", length=length, norm=norm, head=head(c, bias=True))
 
 
 ARCHITECTURES = {"gptj": Architecture(gptj, NAMES, "transformer.", INERT, BUFFERS)}

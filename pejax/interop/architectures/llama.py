@@ -3,7 +3,7 @@
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
-from pejax.models import Block, Norm, Text
+from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "model.embed_tokens", "norm": "model.norm", "head": "lm_head",
@@ -15,21 +15,21 @@ NAMES = {
 }  # fmt: skip
 
 
-def llama(c: Config) -> Text:
+def llama(c: Config) -> TransformerConfig:
     """Read LlamaConfig."""
     bias = "qkvo" if c.flag("attention_bias", False) else ""
-    norm = Norm("rms", c.number("rms_norm_eps", 1e-6))
-    block = Block(attention(c, bias=bias), mlp(c, bias=c.flag("mlp_bias", False)), norm)
-    return rotary_decoder(c, block, head(c), types=layer_types(c))
+    norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6))
+    layer = LayerConfig(attention(c, bias=bias), mlp(c, bias=c.flag("mlp_bias", False)), norm)
+    return rotary_decoder(c, layer, head(c), types=layer_types(c))
 
 
-def mistral(c: Config) -> Text:
+def mistral(c: Config) -> TransformerConfig:
     """Read MistralConfig."""
     c.defaults(num_key_value_heads=8, sliding_window=4096)
     window = c("sliding_window", None)
     types = ["sliding_attention" if window else "full_attention"] * c.count("num_hidden_layers")
-    block = Block(attention(c), mlp(c), Norm("rms", c.number("rms_norm_eps", 1e-6)))
-    return rotary_decoder(c, block, head(c), types=types, window=window)
+    layer = LayerConfig(attention(c), mlp(c), NormConfig("rms", c.number("rms_norm_eps", 1e-6)))
+    return rotary_decoder(c, layer, head(c), types=types, window=window)
 
 
 ARCHITECTURES = {

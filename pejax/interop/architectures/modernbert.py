@@ -4,7 +4,7 @@ from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, layer_types, mlp
 from pejax.interop.rope import rope_from_config
-from pejax.models import Block, Head, Norm, Text
+from pejax.models import HeadConfig, LayerConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "model.embeddings.tok_embeddings", "embed_norm": "model.embeddings.norm", "norm": "model.final_norm",
@@ -22,28 +22,28 @@ INERT = (
 )
 
 
-def modernbert(c: Config) -> Text:
+def modernbert(c: Config) -> TransformerConfig:
     """Read ModernBertConfig: tokens of layers with windows see `local_attention // 2` others on either side."""
     c.must("rope_theta", None)
     layers, period = c.count("num_hidden_layers"), c.count("global_attn_every_n_layers", 3)
     types = layer_types(c, ["sliding_attention" if n % period else "full_attention" for n in range(layers)])
-    norm = Norm("layer", c.number("norm_eps", 1e-5), c.flag("norm_bias", False))
+    norm = NormConfig("layer", c.number("norm_eps", 1e-5), c.flag("norm_bias", False))
     bias = "qkvo" if c.flag("attention_bias", False) else ""
     gated = mlp(c, "gelu", key="hidden_activation", bias=c.flag("mlp_bias", False))
     bases = {kind: c.number(*default) for kind, default in BASES.items()}
     window = c.count("local_attention", 128) // 2 + 1
 
-    def layer(number: int, kind: str) -> Block:
+    def layer(number: int, kind: str) -> LayerConfig:
         pe, extend = rope_from_config(c, kind, base=bases[kind], local=False)
         own = attention(c, pe=pe, extend=extend, bias=bias, window=window if kind == "sliding_attention" else None)
-        return Block(own, gated, norm, bare=number == 0)
+        return LayerConfig(own, gated, norm, bare=number == 0)
 
     transform = c.activation("classifier_activation", "gelu"), norm
-    head = Head(
+    head = HeadConfig(
         c.flag("tie_word_embeddings", True), c.flag("decoder_bias", True), transform,
         transform_bias=c.flag("classifier_bias", False),
     )  # fmt: skip
-    return Text(
+    return TransformerConfig(
         c.count("vocab_size"), c.count("hidden_size"), c.count("max_position_embeddings"),
         tuple(layer(number, kind) for number, kind in enumerate(types)), causal=False, norm=norm, embed_norm=norm,
         head=head,

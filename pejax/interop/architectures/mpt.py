@@ -3,7 +3,7 @@
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import alike, channels_per_head, head
-from pejax.models import Attention, Block, Mlp, Norm, Text
+from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "transformer.wte", "norm": "transformer.norm_f", "head": "lm_head",
@@ -15,7 +15,7 @@ NAMES = {
 INERT = ("emb_pdrop", "init_config", "init_device", "learned_pos_emb", "verbose", "resid_pdrop")
 
 
-def mpt(c: Config) -> Text:
+def mpt(c: Config) -> TransformerConfig:
     """Read MptConfig; with ALiBi there are no learned positions, whatever `learned_pos_emb` says."""
     c.must("no_bias", True)
     c.must("logit_scale", None)
@@ -30,11 +30,11 @@ def mpt(c: Config) -> Text:
     own.close(("attn_impl", "attn_pdrop"))
     width, heads = c.count("d_model", 2048), c.count("n_heads", 16)
     pe = "alibi" if steepest == 8 else f"alibi(bias_max={steepest})"
-    attention = Attention(heads, heads, channels_per_head(c, width, heads), pe, scale=scale)
-    norm = Norm("layer", c.number("layer_norm_epsilon", 1e-5))
-    block = Block(attention, Mlp(c.count("expansion_ratio", 4) * width, "gelu"), norm)
+    attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), pe, scale=scale)
+    norm = NormConfig("layer", c.number("layer_norm_epsilon", 1e-5))
+    layer = LayerConfig(attention, MlpConfig(c.count("expansion_ratio", 4) * width, "gelu"), norm)
     length = c.count("max_seq_len", 2048)
-    return alike(c, block, width=width, layers="n_layers", length=length, norm=norm, head=head(c, tied=True))
+    return alike(c, layer, width=width, layers="n_layers", length=length, norm=norm, head=head(c, tied=True))
 
 
 ARCHITECTURES = {"mpt": Architecture(mpt, NAMES, "transformer.", INERT)}

@@ -6,18 +6,18 @@ from pejax.interop.architectures.qwen import QK_NORMS
 from pejax.interop.architectures.qwen3_moe import EXPERTS
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, experts, head, layer_types, mlp, rotary_decoder
-from pejax.models import Block, Norm, Text
+from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 
-def olmoe(c: Config) -> Text:
+def olmoe(c: Config) -> TransformerConfig:
     """Read OlmoeConfig."""
     c.must("clip_qkv", None)
     c.defaults(intermediate_size=2048, max_position_embeddings=4096)
-    norm = Norm("rms", c.number("rms_norm_eps", 1e-5))
+    norm = NormConfig("rms", c.number("rms_norm_eps", 1e-5))
     bias = "qkvo" if c.flag("attention_bias", False) else ""
     chosen = experts(c, mlp(c), 64, 8, over_chosen=c.flag("norm_topk_prob", False))
-    block = Block(attention(c, bias=bias, qk_norm=norm, qk_norm_over="all"), chosen, norm)
-    return rotary_decoder(c, block, head(c), types=layer_types(c))
+    layer = LayerConfig(attention(c, bias=bias, qk_norm=norm, qk_norm_over="all"), chosen, norm)
+    return rotary_decoder(c, layer, head(c), types=layer_types(c))
 
 
 INERT = ("output_router_logits", "router_aux_loss_coef")

@@ -3,7 +3,7 @@
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import alike, channels_per_head, head
-from pejax.models import Attention, Block, Mlp, Norm, Text
+from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "model.decoder.embed_tokens", "position": "model.decoder.embed_positions",
@@ -15,7 +15,7 @@ NAMES = {
 }  # fmt: skip
 
 
-def opt(c: Config) -> Text:
+def opt(c: Config) -> TransformerConfig:
     """Read OPTConfig."""
     width, heads = c.count("hidden_size"), c.count("num_attention_heads")
     c.must("do_layer_norm_before", True)
@@ -23,13 +23,13 @@ def opt(c: Config) -> Text:
     c.must("word_embed_proj_dim", width)
     c.must("enable_bias", True)
     c.must("layer_norm_elementwise_affine", True)
-    norm = Norm("layer", 1e-5, bias=True)
-    attention = Attention(heads, heads, channels_per_head(c, width, heads), "learned", bias="qkvo")
+    norm = NormConfig("layer", 1e-5, bias=True)
+    attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), "learned", bias="qkvo")
     activation = c.activation("activation_function", "relu")
-    block = Block(attention, Mlp(c.count("ffn_dim"), activation, bias=True), norm)
+    layer = LayerConfig(attention, MlpConfig(c.count("ffn_dim"), activation, bias=True), norm)
     length = c.count("max_position_embeddings", 2048)
     tied = head(c, tied=True)
-    return alike(c, block, width=width, layers="num_hidden_layers", length=length, norm=norm, head=tied)
+    return alike(c, layer, width=width, layers="num_hidden_layers", length=length, norm=norm, head=tied)
 
 
 INERT = ("activation_dropout", "layerdrop", "init_std", "prefix")

@@ -4,7 +4,7 @@ from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
-from pejax.models import Block, Norm, Text
+from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 PHI = {
     **{part: name for part, name in NAMES.items() if part not in ("gate", "norm_mlp")},
@@ -13,13 +13,13 @@ PHI = {
 }
 
 
-def phi(c: Config) -> Text:
+def phi(c: Config) -> TransformerConfig:
     """Read PhiConfig."""
     c.must("qk_layernorm", False)
-    norm = Norm("layer", c.number("layer_norm_eps", 1e-5), bias=True)
+    norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
     plain = mlp(c, "gelu_new", gated=False, bias=True)
-    block = Block(attention(c, bias="qkvo"), plain, norm, parallel="one")
-    return rotary_decoder(c, block, head(c, bias=True), types=layer_types(c), part=0.5)
+    layer = LayerConfig(attention(c, bias="qkvo"), plain, norm, parallel="one")
+    return rotary_decoder(c, layer, head(c, bias=True), types=layer_types(c), part=0.5)
 
 
 ARCHITECTURES = {"phi": Architecture(phi, PHI, "model.")}

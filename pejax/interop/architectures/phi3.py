@@ -4,19 +4,19 @@ from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, mlp, rotary_decoder
-from pejax.models import Block, Norm, Text
+from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 FUSED = in_layer("model.layers.{n}.", qkv="self_attn.qkv_proj", gate_up="mlp.gate_up_proj")
 
 
-def phi3(c: Config) -> Text:
+def phi3(c: Config) -> TransformerConfig:
     """Read Phi3Config."""
     window, layers = c("sliding_window", None), c.count("num_hidden_layers")
     _ = c("original_max_position_embeddings", None)
     c.must("attention_bias", False)
     types = ["sliding_attention" if window else "full_attention"] * layers
-    block = Block(attention(c), mlp(c), Norm("rms", c.number("rms_norm_eps", 1e-5)))
-    return rotary_decoder(c, block, head(c), types=types, window=window)
+    layer = LayerConfig(attention(c), mlp(c), NormConfig("rms", c.number("rms_norm_eps", 1e-5)))
+    return rotary_decoder(c, layer, head(c), types=types, window=window)
 
 
 ARCHITECTURES = {"phi3": Architecture(phi3, {**NAMES, **FUSED}, "model.")}

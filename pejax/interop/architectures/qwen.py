@@ -6,31 +6,31 @@ from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
-from pejax.models import Block, Norm, Text
+from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 QK_NORMS = in_layer("model.layers.{n}.self_attn.", q_norm="q_norm", k_norm="k_norm")
 
 
-def qwen(c: Config, **options: Any) -> Text:
+def qwen(c: Config, **options: Any) -> TransformerConfig:
     """Read what both configs share: the layers from `max_window_layers` on may have windows."""
     c.defaults(num_key_value_heads=32, sliding_window=4096, max_window_layers=28)
     layers, first, window = c.count("num_hidden_layers"), c("max_window_layers"), c("sliding_window", None)
     window = window if c.flag("use_sliding_window", False) else None
     types = ["sliding_attention" if window and n >= first else "full_attention" for n in range(layers)]
-    block = Block(attention(c, **options), mlp(c), Norm("rms", c.number("rms_norm_eps", 1e-6)))
-    return rotary_decoder(c, block, head(c), types=layer_types(c, types), window=window)
+    layer = LayerConfig(attention(c, **options), mlp(c), NormConfig("rms", c.number("rms_norm_eps", 1e-6)))
+    return rotary_decoder(c, layer, head(c), types=layer_types(c, types), window=window)
 
 
-def qwen2(c: Config) -> Text:
+def qwen2(c: Config) -> TransformerConfig:
     """Read Qwen2Config."""
     return qwen(c, bias="qkv")
 
 
-def qwen3(c: Config) -> Text:
+def qwen3(c: Config) -> TransformerConfig:
     """Read Qwen3Config."""
     c.defaults(head_dim=128)
     bias = "qkvo" if c.flag("attention_bias", False) else ""
-    return qwen(c, bias=bias, qk_norm=Norm("rms", c.number("rms_norm_eps", 1e-6)))
+    return qwen(c, bias=bias, qk_norm=NormConfig("rms", c.number("rms_norm_eps", 1e-6)))
 
 
 ARCHITECTURES = {

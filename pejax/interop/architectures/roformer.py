@@ -8,15 +8,15 @@ import numpy as np
 from pejax.interop.architecture import Architecture
 from pejax.interop.architectures.bert import BERT, CARRIED, INERT, bert
 from pejax.interop.config import Config
-from pejax.interop.records import Model, last_text
-from pejax.models import Text
+from pejax.interop.stacks import ModelConfig, last_text
+from pejax.models import TransformerConfig
 
 BASE = 10000.0
 NAMES = {part: re.sub(r"^bert\.", "roformer.", name) for part, name in BERT.items() if part != "position"}
 ANGLES = r"(^|\.)encoder\.embed_positions\.weight$"
 
 
-def roformer(c: Config) -> Text:
+def roformer(c: Config) -> TransformerConfig:
     """Read RoFormerConfig: queries and keys are rotated, values are not."""
     c.must("rotary_value", False)
     c.must("embedding_size", c.count("hidden_size"))
@@ -24,10 +24,10 @@ def roformer(c: Config) -> Text:
     return bert(c, pe=f"rope(base={BASE!r}, pairing='interleaved')")
 
 
-def sines_and_cosines(record: Model) -> np.ndarray:
+def sines_and_cosines(config: ModelConfig) -> np.ndarray:
     """Return the table of the angles of all positions, sines first, that the files of RoFormer hold."""
-    text = last_text(record)
-    channels = text.blocks[0].attention.head_dim
+    text = last_text(config)
+    channels = text.layers[0].attention.head_dim
     frequencies = [math.pow(BASE, -2 * pair / channels) for pair in range(channels // 2)]
     angles = np.arange(text.length)[:, None] * np.asarray(frequencies)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
-from pejax.models import Picture, ViTConfig
+from pejax.models import ViTConfig, vit
 
 NAMES = {
     "cls": "cls_token", "position": "pos_embed", "patch": "patch_embed.proj", "norm": "norm", "head": "head",
@@ -25,13 +25,13 @@ ENCODINGS = {"": "rope_axial(indexing='xy')", "_mixed": "rope_mixed"}
 TABLES = {"": "", "_ape": "learned+"}
 
 
-def read(c: Config, name: str, pe: str) -> Picture:
+def read(c: Config, name: str, pe: str) -> ViTConfig:
     """Read the config.json of a model with the sizes of its name."""
     width, layers, heads = SIZES[name]
     c.must("num_features", width)
     c.must("global_pool", "token")
     if c("model_args", {}):
-        rule = f"{c.where}: model_args must be absent, or the sizes be given by load(path, config=ViTConfig(...))"
+        rule = f"{c.where}: model_args must be absent, or the sizes be given by load(path, config=vit(...))"
         raise ValueError(f"{rule}, got {c('model_args')}"[:400])
     own = Config(c.object("pretrained_cfg"), f"{c.where}: pretrained_cfg")
     size = own("input_size", [3, 224, 224])
@@ -39,19 +39,17 @@ def read(c: Config, name: str, pe: str) -> Picture:
         raise ValueError(f"{own.where}: input_size must be channels, height and width, got {size!r}")
     channels, *image = size
     classes = int(c.number("num_classes", own.number("num_classes", 1000)))
-    record = ViTConfig(
-        (image[0], image[1]), 16, channels, max(classes, 1), width, layers, heads, pe=pe, layer_scale=1e-5
-    )
-    return replace(record.record, classes=classes)
+    config = vit((image[0], image[1]), 16, channels, max(classes, 1), width, layers, heads, pe=pe, layer_scale=1e-5)
+    return replace(config, classes=classes)
 
 
-def sizes_missing(c: Config) -> Picture:
+def sizes_missing(c: Config) -> ViTConfig:
     """Refuse a name that does not say the sizes."""
-    rule = f"architecture must be one of {', '.join(ARCHITECTURES)}, or the sizes be given by config=ViTConfig(...)"
+    rule = f"architecture must be one of {', '.join(ARCHITECTURES)}, or the sizes be given by config=vit(...)"
     raise ValueError(f"{c.where}: {rule}, got {c('architecture')!r}")
 
 
-def _architecture(reader: functools.partial[Picture]) -> Architecture:
+def _architecture(reader: functools.partial[ViTConfig]) -> Architecture:
     return Architecture(reader, NAMES, inert=INERT, batched=True)
 
 

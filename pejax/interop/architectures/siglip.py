@@ -4,9 +4,9 @@ import math
 
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
-from pejax.interop.picture_readers import BOTH, INERT, TEXT_TOWER, patch_side, picture, vision_tower
 from pejax.interop.readers import attention, mlp
-from pejax.models import Block, Norm, Picture
+from pejax.interop.vision_readers import BOTH, INERT, TEXT_TOWER, patch_side, vision_tower, vision_transformer
+from pejax.models import LayerConfig, NormConfig, ViTConfig
 
 LAYERS = in_layer(
     "vision_model.encoder.layers.{n}.", norm_attention="layer_norm1", norm_mlp="layer_norm2", q="self_attn.q_proj",
@@ -23,26 +23,26 @@ SIZES = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
 CARRIED = r"^(vision_model\.)?(head\.|embeddings\.position_ids$)"
 
 
-def block(c: Config, pe: str = "learned") -> Block:
+def layer(c: Config, pe: str = "learned") -> LayerConfig:
     """Read the layers of both configs."""
     c.defaults(**SIZES)
-    norm = Norm("layer", c.number("layer_norm_eps", 1e-6), bias=True)
-    return Block(attention(c, pe=pe, bias="qkvo"), mlp(c, "gelu_pytorch_tanh", gated=False, bias=True), norm)
+    norm = NormConfig("layer", c.number("layer_norm_eps", 1e-6), bias=True)
+    return LayerConfig(attention(c, pe=pe, bias="qkvo"), mlp(c, "gelu_pytorch_tanh", gated=False, bias=True), norm)
 
 
-def siglip(c: Config) -> Picture:
+def siglip(c: Config) -> ViTConfig:
     """Read SiglipVisionConfig, of SigLIP and of SigLIP 2 at a fixed size."""
-    return picture(c, block(c), image=224, patch=16, cls=False, pool="mean")
+    return vision_transformer(c, layer(c), image=224, patch=16, cls=False, pool="mean")
 
 
-def siglip2(c: Config) -> Picture:
+def siglip2(c: Config) -> ViTConfig:
     """Read Siglip2VisionConfig (NaFlex): a square table, resized to the grid of each image with a low-pass filter."""
     patches = c.count("num_patches", 256)
     rows = math.isqrt(patches)
     if rows * rows != patches:
         raise ValueError(f"{c.where}: num_patches must be the square of a number, got {patches}")
     size, pe = (rows * patch_side(c, 16),) * 2, "learned(method='bilinear', antialias=True)"
-    return picture(c, block(c, pe), patch=16, image_size=size, cls=False, pool="mean")
+    return vision_transformer(c, layer(c, pe), patch=16, image_size=size, cls=False, pool="mean")
 
 
 KEYS = (*INERT, "vision_use_head")

@@ -4,10 +4,10 @@ from pejax.interop.architecture import Architecture
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
-from pejax.models import Block, Norm, Text
+from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 
-def smollm3(c: Config) -> Text:
+def smollm3(c: Config) -> TransformerConfig:
     """Read SmolLM3Config."""
     c.defaults(num_key_value_heads=4)
     layers, interval = c.count("num_hidden_layers"), c.count("no_rope_layer_interval", 4)
@@ -17,10 +17,10 @@ def smollm3(c: Config) -> Text:
     window = c("sliding_window", None) if c.flag("use_sliding_window", False) else None
     types = ["sliding_attention" if window and not turned else "full_attention" for turned in rotated]
     bias = "qkvo" if c.flag("attention_bias", False) else ""
-    norm = Norm("rms", c.number("rms_norm_eps", 1e-6))
-    block = Block(attention(c, bias=bias), mlp(c, bias=c.flag("mlp_bias", False)), norm)
+    norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6))
+    layer = LayerConfig(attention(c, bias=bias), mlp(c, bias=c.flag("mlp_bias", False)), norm)
     return rotary_decoder(
-        c, block, head(c, tied=True), types=layer_types(c, types), window=window, bases={"full_attention": 2e6},
+        c, layer, head(c, tied=True), types=layer_types(c, types), window=window, bases={"full_attention": 2e6},
         rotated=[bool(turned) for turned in rotated],
     )  # fmt: skip
 

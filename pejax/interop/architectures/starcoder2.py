@@ -4,22 +4,22 @@ from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, mlp, rotary_decoder
-from pejax.models import Block, Norm, Text
+from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 MLP = in_layer("model.layers.{n}.mlp.", up="c_fc", down="c_proj")
 
 
-def starcoder2(c: Config) -> Text:
+def starcoder2(c: Config) -> TransformerConfig:
     """Read Starcoder2Config."""
     c.must("norm_type", "layer_norm")
     c.must("mlp_type", "default")
     c.defaults(num_key_value_heads=2)
     window, bias = c("sliding_window", None), c.flag("use_bias", True)
     types = ["sliding_attention" if window else "full_attention"] * c.count("num_hidden_layers")
-    norm = Norm("layer", c.number("norm_epsilon", 1e-5), bias=True)
+    norm = NormConfig("layer", c.number("norm_epsilon", 1e-5), bias=True)
     plain = mlp(c, "gelu_pytorch_tanh", gated=False, bias=bias)
-    block = Block(attention(c, bias="qkvo" if bias else ""), plain, norm)
-    return rotary_decoder(c, block, head(c, tied=True), types=types, window=window)
+    layer = LayerConfig(attention(c, bias="qkvo" if bias else ""), plain, norm)
+    return rotary_decoder(c, layer, head(c, tied=True), types=types, window=window)
 
 
 INERT = ("residual_dropout", "embedding_dropout")

@@ -5,7 +5,15 @@ from dataclasses import replace
 
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
-from pejax.models import Attention, Block, Head, Mlp, Norm, Text, TextPair
+from pejax.models import (
+    AttentionConfig,
+    EncoderDecoderConfig,
+    HeadConfig,
+    LayerConfig,
+    MlpConfig,
+    NormConfig,
+    TransformerConfig,
+)
 
 
 def _names(side: str, mlp: int) -> dict[str, str]:
@@ -30,7 +38,7 @@ COPIES = ("encoder.embed_tokens", "decoder.embed_tokens")
 INERT = ("dropout_rate", "initializer_factor", "output_past")
 
 
-def _mlp(c: Config, projection: str) -> Mlp:
+def _mlp(c: Config, projection: str) -> MlpConfig:
     """Return the MLP; "gated-gelu" is the approximate GELU, "gelu" the exact one."""
     said = c("feed_forward_proj", projection)
     gated = str(said).startswith("gated-")
@@ -38,10 +46,10 @@ def _mlp(c: Config, projection: str) -> Mlp:
     c.must("is_gated_act", gated)
     c.must("dense_act_fn", name)
     own = Config({"feed_forward_proj": name}, c.where)
-    return Mlp(c.count("d_ff", 2048), own.activation("feed_forward_proj"), gated)
+    return MlpConfig(c.count("d_ff", 2048), own.activation("feed_forward_proj"), gated)
 
 
-def pair(c: Config, projection: str, *, scaled: bool) -> TextPair:
+def pair(c: Config, projection: str, *, scaled: bool) -> EncoderDecoderConfig:
     """Read what both configs share.
 
     Args:
@@ -51,31 +59,33 @@ def pair(c: Config, projection: str, *, scaled: bool) -> TextPair:
     """
     c.must("is_encoder_decoder", True)
     heads, width, layers = c.count("num_heads", 8), c.count("d_model", 512), c.count("num_layers", 6)
-    norm, mlp = Norm("rms", c.number("layer_norm_epsilon", 1e-6)), _mlp(c, projection)
+    norm, mlp = NormConfig("rms", c.number("layer_norm_epsilon", 1e-6)), _mlp(c, projection)
     buckets, farthest = c.count("relative_attention_num_buckets", 32), c.count("relative_attention_max_distance", 128)
-    own = Attention(heads, heads, c.count("d_kv", 64), f"t5(buckets={buckets}, max_distance={farthest})", scale=1.0)
-    block = Block(own, mlp, norm)
-    crossed = replace(block, cross=replace(own, pe="none"))
+    pe = f"t5(buckets={buckets}, max_distance={farthest})"
+    own = AttentionConfig(heads, heads, c.count("d_kv", 64), pe, scale=1.0)
+    layer = LayerConfig(own, mlp, norm)
+    crossed = replace(layer, cross=replace(own, pe="none"))
     vocab, length = c.count("vocab_size"), c.count("n_positions", 512)
-    head = Head(c.flag("tie_word_embeddings", True), scale=width**-0.5 if scaled else 1.0)
-    return TextPair(
-        Text(vocab, width, length, (block,) * layers, causal=False, norm=norm, head=None),
-        Text(vocab, width, length, (crossed,) * c.count("num_decoder_layers", layers), norm=norm, head=head),
+    decoder_layers = c.count("num_decoder_layers", layers)
+    head = HeadConfig(c.flag("tie_word_embeddings", True), scale=width**-0.5 if scaled else 1.0)
+    return EncoderDecoderConfig(
+        TransformerConfig(vocab, width, length, (layer,) * layers, causal=False, norm=norm, head=None),
+        TransformerConfig(vocab, width, length, (crossed,) * decoder_layers, norm=norm, head=head),
     )
 
 
-def t5(c: Config) -> TextPair:
+def t5(c: Config) -> EncoderDecoderConfig:
     """Read T5Config: without `scale_decoder_outputs`, the states are scaled unless the config unties the head."""
     scaled = c.flag("scale_decoder_outputs", c("tie_word_embeddings", True) is not False)
     return pair(c, "relu", scaled=scaled)
 
 
-def mt5(c: Config) -> TextPair:
+def mt5(c: Config) -> EncoderDecoderConfig:
     """Read MT5Config: the states are never scaled."""
     return pair(c, "gated-gelu", scaled=False)
 
 
-def _entry(read: Callable[[Config], TextPair]) -> Architecture:
+def _entry(read: Callable[[Config], EncoderDecoderConfig]) -> Architecture:
     return Architecture(read, NAMES, inert=INERT, ignored=CARRIED, copies=COPIES)
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
-from pejax.interop.picture_readers import INERT, classes, picture
 from pejax.interop.readers import attention, mlp
-from pejax.models import Block, Norm, Picture
+from pejax.interop.vision_readers import INERT, classes, vision_transformer
+from pejax.models import LayerConfig, NormConfig, ViTConfig
 
 BODY = {
     "cls": "embeddings.cls_token", "position": "embeddings.position_embeddings",
@@ -25,16 +25,16 @@ DEIT = {
 CARRIED = r"(^|\.)(pooler\.dense\.(weight|bias)|embeddings\.mask_token)$|^decoder\.0\.(weight|bias)$"
 
 
-def vit(c: Config, **options: Any) -> Picture:
+def vit(c: Config, **options: Any) -> ViTConfig:
     """Read ViTConfig."""
     c.defaults(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072)
-    norm = Norm("layer", c.number("layer_norm_eps", 1e-12), bias=True)
+    norm = NormConfig("layer", c.number("layer_norm_eps", 1e-12), bias=True)
     own = attention(c, pe="learned", bias="qkvo" if c.flag("qkv_bias", True) else "o")
-    block = Block(own, mlp(c, "gelu", gated=False, bias=True), norm)
-    return picture(c, block, image=224, patch=16, classes=classes(c), **options)
+    layer = LayerConfig(own, mlp(c, "gelu", gated=False, bias=True), norm)
+    return vision_transformer(c, layer, image=224, patch=16, classes=classes(c), **options)
 
 
-def deit(c: Config) -> Picture:
+def deit(c: Config) -> ViTConfig:
     """Read DeiTConfig, which does not say whether the distillation token has a head: the file does."""
     distilled = "DeiTForImageClassificationWithTeacher" in c("architectures", [])
     return vit(c, registers=1, distilled=distilled)

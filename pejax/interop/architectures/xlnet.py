@@ -3,7 +3,7 @@
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import alike, channels_per_head
-from pejax.models import Attention, Block, Head, Mlp, Norm, Text
+from pejax.models import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "transformer.word_embedding", "head": "lm_loss",
@@ -20,7 +20,7 @@ INERT = (
 )
 
 
-def xlnet(c: Config) -> Text:
+def xlnet(c: Config) -> TransformerConfig:
     """Read XLNetConfig.
 
     What comes with other inputs is not computed: the second stream, permutations, memories and segments. Their tensors
@@ -32,11 +32,11 @@ def xlnet(c: Config) -> Text:
     width, heads = c.count("d_model", 1024), c.count("n_head", 16)
     channels = channels_per_head(c, width, heads)
     c.must("d_head", channels)
-    norm = Norm("layer", c.number("layer_norm_eps", 1e-12), bias=True)
-    plain = Mlp(c.count("d_inner", 4096), c.activation("ff_activation", "gelu"), bias=True)
-    block = Block(Attention(heads, heads, channels, "transformer_xl"), plain, norm, order="post")
-    head = Head(c.flag("tie_word_embeddings", True), bias=True)
-    return alike(c, block, width=width, layers="n_layer", length=512, norm=None, head=head, causal=False)
+    norm = NormConfig("layer", c.number("layer_norm_eps", 1e-12), bias=True)
+    plain = MlpConfig(c.count("d_inner", 4096), c.activation("ff_activation", "gelu"), bias=True)
+    layer = LayerConfig(AttentionConfig(heads, heads, channels, "transformer_xl"), plain, norm, order="post")
+    head = HeadConfig(c.flag("tie_word_embeddings", True), bias=True)
+    return alike(c, layer, width=width, layers="n_layer", length=512, norm=None, head=head, causal=False)
 
 
 ARCHITECTURES = {"xlnet": Architecture(xlnet, NAMES, "transformer.", INERT, CARRIED, by_head=True)}

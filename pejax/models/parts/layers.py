@@ -15,8 +15,7 @@ from pejax._ops.checks import check_choice
 from pejax._ops.matmul import product, recompute
 from pejax._ops.remat import name_for_remat
 from pejax._ops.sums import without_leading_ones
-from pejax.models import layer_records as records
-from pejax.models.layer_records import Norm
+from pejax.models.configs.layer import MlpConfig, NormConfig
 from pejax.models.sharding import named
 
 Initializer = Callable[..., Array]
@@ -113,12 +112,12 @@ class LayerNorm(nnx.Module):
     """`(offset + scale) · (x - mean) / sqrt(variance + epsilon) + bias` over channels, in float32; x keeps its type.
 
     Args:
-        norm: its record.
+        norm: its config.
         shape: of the weights: the channels alone, or heads and channels, where every head has its own.
         axes: their logical names; None = no name.
     """
 
-    def __init__(self, norm: Norm, *shape: int, axes: tuple[str | None, ...] = ("embed",)) -> None:
+    def __init__(self, norm: NormConfig, *shape: int, axes: tuple[str | None, ...] = ("embed",)) -> None:
         self.norm = norm
         self.scale = nnx.Param(jnp.full(shape, 1.0 - norm.offset, jnp.float32), **named(*axes))
         self.bias = nnx.Param(jnp.zeros(shape, jnp.float32), **named(*axes)) if norm.bias else None
@@ -149,7 +148,7 @@ class RMSNorm(nnx.Module):
     """`(offset + scale) · x / sqrt(mean(x²) + epsilon)` over channels, in float32; the output has the type of x.
 
     Args:
-        norm: its record.
+        norm: its config.
         shape: of the weights: the channels alone, or heads and channels, where every head has its own.
         axes: their logical names; None = no name.
 
@@ -157,7 +156,7 @@ class RMSNorm(nnx.Module):
         Zhang & Sennrich 2019, "Root Mean Square Layer Normalization" (arXiv 1910.07467), equation 4.
     """
 
-    def __init__(self, norm: Norm, *shape: int, axes: tuple[str | None, ...] = ("embed",)) -> None:
+    def __init__(self, norm: NormConfig, *shape: int, axes: tuple[str | None, ...] = ("embed",)) -> None:
         self.norm = norm
         self.scale = nnx.Param(jnp.full(shape, 1.0 - norm.offset, jnp.float32), **named(*axes))
 
@@ -178,14 +177,14 @@ def _rms_norm(epsilon: float) -> Callable[..., Array]:
     return rms_norm
 
 
-def _weight(norm: Norm, scale: nnx.Param) -> Array:
+def _weight(norm: NormConfig, scale: nnx.Param) -> Array:
     """Return the factor of a norm, in float32."""
     weight = scale[...].astype(jnp.float32)
     return norm.offset + weight if norm.offset else weight
 
 
-def make_norm(norm: Norm | None, width: int) -> LayerNorm | RMSNorm | None:
-    """Make the norm of a record; None = no norm."""
+def make_norm(norm: NormConfig | None, width: int) -> LayerNorm | RMSNorm | None:
+    """Make the norm of a config; None = no norm."""
     if norm is None:
         return None
     return LayerNorm(norm, width) if norm.kind == "layer" else RMSNorm(norm, width)
@@ -226,7 +225,7 @@ GATES: dict[str, Callable[[Array, Array], Array]] = {"clamped_swiglu": clamped_s
 """Activations of gated MLPs that are no product of an activation and x, by name."""
 
 
-def check_activation(mlp: records.Mlp) -> None:
+def check_activation(mlp: MlpConfig) -> None:
     """Raise ValueError for an activation that is not known."""
     check_choice("activation", mlp.activation, (*ACTIVATIONS, *(GATES if mlp.gated else ())))
 
@@ -249,7 +248,7 @@ class Mlp(nnx.Module):
     """`activation(x @ up + b) @ down + b`; gated: `(activation(x @ gate + b) · (x @ up + b)) @ down + b`.
 
     Args:
-        mlp: its record.
+        mlp: its config.
         width: C, channels of input and output.
         dtype: of the computation; parameters are float32.
         rngs: draws the parameters.
@@ -261,7 +260,7 @@ class Mlp(nnx.Module):
         Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), section 2.
     """
 
-    def __init__(self, mlp: records.Mlp, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+    def __init__(self, mlp: MlpConfig, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         check_activation(mlp)
         self.activation, hidden = mlp.activation, mlp.hidden
         to_hidden = lambda: linear(width, hidden, ("embed", "mlp"), dtype=dtype, rngs=rngs, bias=mlp.bias)

@@ -15,11 +15,10 @@ from jaxtyping import Array, Float
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding
-from pejax.models import layer_records as records
-from pejax.models.attention import CrossAttention, LayerCache, LayerContext, SelfAttention
-from pejax.models.experts import Experts
-from pejax.models.layer_records import ORDERS
-from pejax.models.layers import Mlp, make_norm, normed
+from pejax.models.configs.layer import ORDERS, LayerConfig, MoEConfig
+from pejax.models.parts.attention import CrossAttention, LayerCache, LayerContext, SelfAttention
+from pejax.models.parts.experts import Experts
+from pejax.models.parts.layers import Mlp, make_norm, normed
 from pejax.models.sharding import named
 
 DROPPED = ("attention", "mlp")
@@ -30,13 +29,13 @@ class LayerKind(NamedTuple):
     """What makes a layer in a model: two layers of the same kind have the same program.
 
     Attributes:
-        block: its record.
+        config: its config.
         dims: of its attention in this model.
         encoding: made for these dims.
         cross: dims and encoding of its cross-attention; None = no cross-attention.
     """
 
-    block: records.Block
+    config: LayerConfig
     dims: Dims
     encoding: Encoding
     cross: tuple[Dims, Encoding] | None = None
@@ -49,7 +48,7 @@ class Block(nnx.Module):
     cross or mlp.
 
     Args:
-        kind: its record, dims and encodings.
+        kind: its config, dims and encodings.
         dtype: of the computation; parameters are float32.
         rngs: draws the parameters.
 
@@ -62,26 +61,26 @@ class Block(nnx.Module):
     norm_mlp: Any
 
     def __init__(self, kind: LayerKind, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        block, dims = kind.block, kind.dims
-        self.record = block
-        for branch in ("attention", *(("cross",) if block.cross else ()), "mlp"):
+        config, dims = kind.config, kind.dims
+        self.config = config
+        for branch in ("attention", *(("cross",) if config.cross else ()), "mlp"):
             self._make_norms(branch, dims.width)
-        self.attention = SelfAttention(block.attention, dims, kind.encoding, dtype=dtype, rngs=rngs)
-        cross = None if block.cross is None or kind.cross is None else (block.cross, *kind.cross)
+        self.attention = SelfAttention(config.attention, dims, kind.encoding, dtype=dtype, rngs=rngs)
+        cross = None if config.cross is None or kind.cross is None else (config.cross, *kind.cross)
         self.cross = None if cross is None else CrossAttention(*cross, dtype=dtype, rngs=rngs)
-        made = Experts if isinstance(block.mlp, records.Experts) else Mlp
-        self.mlp = made(block.mlp, dims.width, dtype=dtype, rngs=rngs)  # pyright: ignore[reportArgumentType]
+        made = Experts if isinstance(config.mlp, MoEConfig) else Mlp
+        self.mlp = made(config.mlp, dims.width, dtype=dtype, rngs=rngs)  # pyright: ignore[reportArgumentType]
         factor = lambda start: nnx.Param(jnp.full((dims.width,), start, jnp.float32), **named("embed"))
-        self.scale_attention = None if block.layer_scale is None else factor(block.layer_scale)
-        self.scale_mlp = None if block.layer_scale is None else factor(block.layer_scale)
+        self.scale_attention = None if config.layer_scale is None else factor(config.layer_scale)
+        self.scale_mlp = None if config.layer_scale is None else factor(config.layer_scale)
 
     def _make_norms(self, branch: str, width: int) -> None:
         """Make the norms of a branch; None where its order has none."""
-        before, after, total = ORDERS[self.record.order]
-        shared = branch == "mlp" and self.record.parallel == "one"
-        bare = branch == "attention" and self.record.bare
+        before, after, total = ORDERS[self.config.order]
+        shared = branch == "mlp" and self.config.parallel == "one"
+        bare = branch == "attention" and self.config.bare
         for name, present in (("", before and not shared and not bare), ("_after", after), ("_sum", total)):
-            setattr(self, f"norm_{branch}{name}", make_norm(self.record.norm, width) if present else None)
+            setattr(self, f"norm_{branch}{name}", make_norm(self.config.norm, width) if present else None)
 
     def __call__(
         self,
@@ -100,8 +99,8 @@ class Block(nnx.Module):
         """
         read = normed(self._norm("attention"), x)
         attended, own = self.attention(read, context, None if cache is None else cache.own)
-        if self.record.parallel:
-            read = read if self.record.parallel == "one" else normed(self._norm("mlp"), x)
+        if self.config.parallel:
+            read = read if self.config.parallel == "one" else normed(self._norm("mlp"), x)
             x = self._added("attention", x, attended, factors)
             return self._added("mlp", x, self.mlp(read), factors), _cache(own, None)
         x = self._added("attention", x, attended, factors)

@@ -11,37 +11,35 @@ from jaxtyping import Array, Float, Int
 
 from pejax._encoding import Encoding, Extent
 from pejax._positions import TokenPositions
+from pejax.models.configs.model import TransformerConfig
 from pejax.models.execution import Execution
-from pejax.models.model_records import Text
-from pejax.models.text_ends import Embedding, TextHead
-from pejax.models.text_recipes import DecoderConfig
-from pejax.models.transformer import Cache, Stack, sequence_tokens
+from pejax.models.parts.text_ends import Embedding, TextHead
+from pejax.models.stack.transformer import Cache, Stack, sequence_tokens
 
 
 class Decoder(nnx.Module):
     """A decoder-only transformer. Its head starts at zero unless it is tied: before training, all logits are zero.
 
     Attributes:
-        config: its settings.
-        record: the same model as a `Text`.
+        config: its config.
         stack: its layers; `stack.encoding` is the encoding of the first, `stack.dims` the dims that it was made for.
 
     Args:
-        config: the settings, or the record of a model.
+        config: what the model is made of.
         encoding: an encoding of all layers, made for `config.dims`, for example your own. None = those that `config`
             names.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
-        ValueError: settings that the encoding refuses.
+        ValueError: a config that the encoding refuses.
     """
 
-    def __init__(self, config: DecoderConfig | Text, encoding: Encoding | None = None, *, rngs: nnx.Rngs) -> None:
-        self.config, self.record = config, config if isinstance(config, Text) else config.record
-        self.embedding = Embedding(self.record, rngs=rngs)
-        self.stack = Stack(self.record, encoding, rngs=rngs)
-        head = self.record.head
-        self.head = None if head is None else TextHead(head, self.record, rngs=rngs)
+    def __init__(self, config: TransformerConfig, encoding: Encoding | None = None, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.embedding = Embedding(self.config, rngs=rngs)
+        self.stack = Stack(self.config, encoding, rngs=rngs)
+        head = self.config.head
+        self.head = None if head is None else TextHead(head, self.config, rngs=rngs)
 
     def __call__(
         self,
@@ -112,7 +110,7 @@ class Decoder(nnx.Module):
         if self.head is None:
             raise ValueError("a model without a head has states, no logits, got head=None")
         logits = self.head(x, self.embedding.table[...])
-        chex.assert_shape(logits, (*x.shape[:2], self.record.vocab))
+        chex.assert_shape(logits, (*x.shape[:2], self.config.vocab))
         return logits
 
     def columns(self) -> Float[Array, "C V"]:
@@ -122,5 +120,5 @@ class Decoder(nnx.Module):
             ValueError: a model whose logits are not the product of states and this matrix.
         """
         if self.head is None or not self.head.is_product:
-            raise ValueError(f"the logits must be a product of states and a matrix, got head={self.record.head}")
+            raise ValueError(f"the logits must be a product of states and a matrix, got head={self.config.head}")
         return self.head.columns(self.embedding.table[...])

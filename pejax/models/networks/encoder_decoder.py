@@ -3,8 +3,9 @@
     encoder   x = table[source]  ->  embed  ->  L blocks, bidirectional  ->  norm
     decoder   y = table[target]  ->  embed  ->  L blocks, causal, with cross-attention to x  ->  norm  ->  head
 
-Encoder, decoder and cross-attention each have their own encodings; `pejax.models.cross_positions` relates positions in
-the target to those in the source. An encoding that embeds is applied to the inputs of both encoder and decoder.
+Encoder, decoder and cross-attention each have their own encodings; `pejax.models.stack.cross_positions` relates
+positions in the target to those in the source. An encoding that embeds is applied to the inputs of both encoder and
+decoder.
 
 Reference:
     Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762), section 3.1; Raffel et al. 2020, "Exploring
@@ -22,14 +23,13 @@ from jaxtyping import Array, Float, Int
 
 from pejax._encoding import Extent, adapt
 from pejax._positions import TokenPositions
-from pejax.models.attention import CrossContext, KeysValues, LayerCache
-from pejax.models.cross_positions import cross_dims, cross_encoding
+from pejax.models.configs.model import EncoderDecoderConfig
 from pejax.models.execution import Execution
-from pejax.models.model_records import TextPair
+from pejax.models.parts.attention import CrossContext, KeysValues, LayerCache
+from pejax.models.parts.text_ends import Embedding, TextHead
 from pejax.models.sharding import position_variables
-from pejax.models.text_ends import Embedding, TextHead
-from pejax.models.text_recipes import EncoderDecoderConfig
-from pejax.models.transformer import Cache, Stack, sequence_tokens
+from pejax.models.stack.cross_positions import cross_encoding
+from pejax.models.stack.transformer import Cache, Stack, sequence_tokens
 
 
 class EncoderOutput(NamedTuple):
@@ -50,32 +50,30 @@ class EncoderDecoder(nnx.Module):
     """An encoder-decoder transformer; encoder and decoder share one embedding table.
 
     Attributes:
-        config: its settings.
-        record: the same model as a `TextPair`.
+        config: its config.
         encoder: its layers; `encoder.encoding` is the encoding of the first, `encoder.dims` the dims it was made for.
         decoder: likewise.
         cross: the encoding of cross-attention.
         position: the parameters of `cross` that all layers share.
 
     Args:
-        config: the settings, or the record of a model.
+        config: what the model is made of.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
-        ValueError: settings that the encodings refuse.
+        ValueError: a config that the encodings refuse.
     """
 
-    def __init__(self, config: EncoderDecoderConfig | TextPair, *, rngs: nnx.Rngs) -> None:
-        self.config, self.record = config, config if isinstance(config, TextPair) else config.record
-        record = self.record
-        dims = cross_dims(record)
-        self.cross = cross_encoding(record.cross, record.attention.pe, dims, record.attention.extend)
-        self.embedding = Embedding(record.decoder, rngs=rngs)
-        self.encoder = Stack(record.encoder, rngs=rngs)
-        self.decoder = Stack(record.decoder, cross=(dims, self.cross), rngs=rngs)
+    def __init__(self, config: EncoderDecoderConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        dims, crossed = config.cross_dims, config.cross_attention
+        self.cross = cross_encoding(config.cross, crossed.pe, dims, crossed.extend)
+        self.embedding = Embedding(config.decoder, rngs=rngs)
+        self.encoder = Stack(config.encoder, rngs=rngs)
+        self.decoder = Stack(config.decoder, cross=(dims, self.cross), rngs=rngs)
         self.position = nnx.data(position_variables(self.cross.init(rngs.params())))
-        head = record.decoder.head
-        self.head = None if head is None else TextHead(head, record.decoder, rngs=rngs)
+        head = config.decoder.head
+        self.head = None if head is None else TextHead(head, config.decoder, rngs=rngs)
 
     def __call__(
         self,
@@ -144,7 +142,7 @@ class EncoderDecoder(nnx.Module):
             extent: the length or lengths of the target.
         """
         queries, total = tokens, encoded.extent
-        if self.record.cross == "unified":
+        if self.config.cross == "unified":
             queries = tokens._replace(positions=tokens.positions + source_lengths(encoded, tokens))
             total = total + extent  # pyright: ignore[reportOperatorIssue]  # lengths of sequences, never grids
         return CrossContext(encoded.states, nnx.as_pure(self.position), queries, encoded.tokens, total)
@@ -183,7 +181,7 @@ class EncoderDecoder(nnx.Module):
         if self.head is None:
             raise ValueError("a model without a head has states, no logits, got head=None")
         logits = self.head(x, self.embedding.table[...])
-        chex.assert_shape(logits, (*x.shape[:2], self.record.decoder.vocab))
+        chex.assert_shape(logits, (*x.shape[:2], self.config.decoder.vocab))
         return logits
 
 

@@ -22,9 +22,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from pejax._encoding import Encoding, Params, adapt
 from pejax._positions import TokenPositions
-from pejax.models.decoder import Decoder
-from pejax.models.sampling import Sampling, check_sampling, sample
-from pejax.models.transformer import Cache, sequence_tokens
+from pejax.models.generation.sampling import Sampling, check_sampling, sample
+from pejax.models.networks.decoder import Decoder
+from pejax.models.stack.transformer import Cache, sequence_tokens
 
 POLICIES = ("stepwise", "recompute")
 LENGTH_INDEPENDENT = "length_independent"
@@ -88,8 +88,8 @@ def stream(
         ValueError: what `generate` refuses, before the first token.
 
     Examples:
-        >>> from pejax.models import DecoderConfig
-        >>> config = DecoderConfig(vocab=16, length=8, width=8, layers=1, heads=2)
+        >>> from pejax.models import decoder
+        >>> config = decoder(vocab=16, length=8, width=8, layers=1, heads=2)
         >>> model = Decoder(config, rngs=nnx.Rngs(0))
         >>> [int(token[0]) for token in stream(model, jnp.asarray([[1, 2]]), 3)]  # untrained: all logits are zero
         [0, 0, 0]
@@ -119,17 +119,17 @@ def _checked(
     policy: str,
 ) -> tuple[TokenPositions, str, Key[Array, ""]]:
     """Return the positions of the prompts, the policy that is needed, and a key; arguments as in `generate`."""
-    record = model.record
-    if not record.causal:
+    config = model.config
+    if not config.causal:
         raise ValueError("generation needs a causal model, got causal=False")
     if count < 1 or prompts.ndim != 2 or 0 in prompts.shape:
         raise ValueError(f"count must be at least 1 and prompts (B, T), both at least 1, got {count}, {prompts.shape}")
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
-    check_sampling(sampling, record.vocab)
+    check_sampling(sampling, config.vocab)
     if sampling.temperature > 0 and key is None:
         raise ValueError(f"temperature={sampling.temperature} needs a key, got None")
-    check_ids(prompts, record.vocab)
+    check_ids(prompts, config.vocab)
     segment_ids = jnp.ones(prompts.shape, jnp.int32) if segment_ids is None else segment_ids.astype(jnp.int32)
     if segment_ids.shape != prompts.shape or bool((segment_ids[:, -1] == 0).any()):
         raise ValueError(f"segment_ids must have the prompts' shape, {prompts.shape}, and end in a token, not in 0")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pejax.interop.config import Config
-from pejax.models import Block, Picture
+from pejax.models import LayerConfig, ViTConfig
 
 INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "initializer_factor")
 """Keys that change nothing once a model is trained."""
@@ -26,17 +26,19 @@ BOTH = ("text_config", "text_config_dict", "logit_scale_init_value", "projection
 TEXT_TOWER = r"^(text_model|text_projection|visual_projection)\.|^logit_(scale|bias)$"
 
 
-def picture(c: Config, block: Block, *, image: int | None = None, patch: int, **options: Any) -> Picture:
-    """Return the record of a vision transformer whose layers are alike.
+def vision_transformer(
+    c: Config, layer: LayerConfig, *, image: int | None = None, patch: int, **options: Any
+) -> ViTConfig:
+    """Return the config of a vision transformer whose layers are alike.
 
-    A convolution leaves out what is beyond the last whole patch, so the sides of the record are multiples of it.
+    A convolution leaves out what is beyond the last whole patch, so the sides of the config are multiples of it.
 
     Args:
         c: the config.
-        block: of all layers. Its norm is also the last one.
+        layer: config of all layers. Its norm is also the last one.
         image: default of the side of the training images, pixels. None = `options` say it.
         patch: default of the side of a patch, pixels.
-        options: of `Picture`.
+        options: of `ViTConfig`.
     """
     side = patch_side(c, patch)
     if image is not None:
@@ -45,11 +47,11 @@ def picture(c: Config, block: Block, *, image: int | None = None, patch: int, **
         if min(sides) < side:
             raise ValueError(f"{c.where}: image_size must be at least patch_size={side}, got {c('image_size', image)}")
     layers, channels = c.count("num_hidden_layers"), c.count("num_channels", 3)
-    given = {"norm": block.norm, **options}
-    return Picture(patch=side, channels=channels, width=c.count("hidden_size"), blocks=(block,) * layers, **given)
+    given = {"norm": layer.norm, **options}
+    return ViTConfig(patch=side, channels=channels, width=c.count("hidden_size"), layers=(layer,) * layers, **given)
 
 
-def vision_tower(read: Callable[[Config], Picture], inert: tuple[str, ...]) -> Callable[[Config], Picture]:
+def vision_tower(read: Callable[[Config], ViTConfig], inert: tuple[str, ...]) -> Callable[[Config], ViTConfig]:
     """Return the reader of the config of a model of images and text, of which the vision tower is computed.
 
     Args:
@@ -57,12 +59,12 @@ def vision_tower(read: Callable[[Config], Picture], inert: tuple[str, ...]) -> C
         inert: keys of that config which change nothing.
     """
 
-    def read_tower(c: Config) -> Picture:
+    def read_tower(c: Config) -> ViTConfig:
         own = Config({**c.object("vision_config"), **c.object("vision_config_dict")}, f"{c.where}: vision_config")
         own.must("pruned_heads", {})
-        record = read(own)
+        config = read(own)
         own.close((*inert, *GENERATION))
-        return record
+        return config
 
     return read_tower
 

@@ -20,13 +20,12 @@ from jaxtyping import Array, Float, Key, Num
 from pejax._encoding import Extent, adapt
 from pejax._ops.checks import check_floats
 from pejax._positions import TokenPositions, grid_positions, normalized_positions
-from pejax.models.attention import LayerContext
+from pejax.models.configs.model import ViTConfig, patch_grid
 from pejax.models.execution import Execution
-from pejax.models.layered import Layered
-from pejax.models.layers import linear, make_norm, normed
-from pejax.models.model_records import Picture, patch_grid
+from pejax.models.parts.attention import LayerContext
+from pejax.models.parts.layers import linear, make_norm, normed
 from pejax.models.sharding import named
-from pejax.models.vit_recipe import ViTConfig
+from pejax.models.stack.layered import Layered
 
 TOKEN_STD = 0.02
 """Standard deviation of the initial CLS and register tokens."""
@@ -54,53 +53,51 @@ class ViT(Layered):
     """A vision transformer. Its head starts at zero: before training, all logits are zero.
 
     Attributes:
-        config: its settings.
-        record: the same model as a `Picture`.
+        config: its config.
         dims: the dims that the encoding of the first layer was made for.
         encoding: the encoding of the first layer, whose `embed` is applied to the patches.
         position: the encoding's parameters that all layers share. The parameters of single layers are in `layers`,
             stacked, under the same name.
 
     Args:
-        config: the settings, or the record of a model.
+        config: what the model is made of.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
-        ValueError: settings that the encoding refuses.
+        ValueError: a config that the encoding refuses.
     """
 
-    def __init__(self, config: ViTConfig | Picture, *, rngs: nnx.Rngs) -> None:
-        self.config, self.record = config, config if isinstance(config, Picture) else config.record
-        picture = self.record
-        self.cls = _learned_tokens(1, picture.width, rngs) if picture.cls else None
-        self.registers = _learned_tokens(picture.registers, picture.width, rngs) if picture.registers else None
+    def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.cls = _learned_tokens(1, config.width, rngs) if config.cls else None
+        self.registers = _learned_tokens(config.registers, config.width, rngs) if config.registers else None
         self.patch = linear(
-            picture.patch**2 * picture.channels,
-            picture.width,
+            config.patch**2 * config.channels,
+            config.width,
             ("pixels", "embed"),
-            dtype=picture.dtype,
+            dtype=config.dtype,
             rngs=rngs,
-            bias=picture.patch_bias,
+            bias=config.patch_bias,
             kernel_init=nnx.initializers.lecun_normal(),
             bias_init=nnx.initializers.zeros_init(),
         )
-        self.embed_norm = make_norm(picture.embed_norm, picture.width)
+        self.embed_norm = make_norm(config.embed_norm, config.width)
         self._make_layers(
-            picture.blocks, stochastic_depth=picture.stochastic_depth, dtype=picture.dtype, rngs=rngs,
-            width=picture.width, axes=2, extent=picture.grid,
+            config.layers, stochastic_depth=config.stochastic_depth, dtype=config.dtype, rngs=rngs,
+            width=config.width, axes=2, extent=config.grid,
         )  # fmt: skip
-        self.norm = make_norm(picture.norm, picture.width)
+        self.norm = make_norm(config.norm, config.width)
         zeros, axes = nnx.initializers.zeros_init(), ("embed", "classes")
         head = lambda inputs: linear(
-            inputs, picture.classes, axes, dtype=jnp.float32, rngs=rngs, kernel_init=zeros, bias_init=zeros
+            inputs, config.classes, axes, dtype=jnp.float32, rngs=rngs, kernel_init=zeros, bias_init=zeros
         )
-        self.head = head(picture.pooled) if picture.classes else None
-        self.distilled_head = head(picture.width) if picture.distilled else None
+        self.head = head(config.pooled) if config.classes else None
+        self.distilled_head = head(config.width) if config.distilled else None
 
     @property
     def prefix(self) -> int:
         """The number of tokens before the patches, which have no position: CLS, then registers."""
-        return self.record.prefix
+        return self.config.prefix
 
     def __call__(
         self,
@@ -132,9 +129,9 @@ class ViT(Layered):
         x = self._last(images, positions, extent, train, key, execution)
         logits = self.head(self._pool(x))
         if self.distilled_head is not None:
-            token = normed(self.norm, x[:, int(self.record.cls)].astype(jnp.float32))  # the first register
+            token = normed(self.norm, x[:, int(self.config.cls)].astype(jnp.float32))  # the first register
             logits = 0.5 * (logits + self.distilled_head(token))
-        chex.assert_shape(logits, (len(images), self.record.classes))
+        chex.assert_shape(logits, (len(images), self.config.classes))
         return logits
 
     def states(
@@ -164,30 +161,30 @@ class ViT(Layered):
         execution: Execution,
     ) -> Float[Array, "B T C"]:
         """Return the states after the last layer, not normalized."""
-        record, (batch, height, width, channels) = self.record, images.shape
-        grid = patch_grid((height, width), record.patch)
+        config, (batch, height, width, channels) = self.config, images.shape
+        grid = patch_grid((height, width), config.patch)
         patches = grid[0] * grid[1]
         check_floats("images", images)
-        if channels != record.channels:
-            raise ValueError(f"images must have channels={record.channels}, got {images.shape}")
+        if channels != config.channels:
+            raise ValueError(f"images must have channels={config.channels}, got {images.shape}")
         positions = grid_positions(*grid) if positions is None else positions
         if positions.shape not in ((patches, 2), (batch, patches, 2)):
             raise ValueError(f"positions must be ({patches}, 2) or ({batch}, {patches}, 2), got {positions.shape}")
-        dropping = train and record.stochastic_depth > 0.0
+        dropping = train and config.stochastic_depth > 0.0
         if dropping and key is None:
-            raise ValueError(f"stochastic_depth={record.stochastic_depth} needs a key while training, got None")
+            raise ValueError(f"stochastic_depth={config.stochastic_depth} needs a key while training, got None")
         extent = grid if extent is None else extent
 
-        x = self.patch(images_to_patches(images, record.patch))
+        x = self.patch(images_to_patches(images, config.patch))
         if self.encoding.embed is not None:
             params = adapt(self.encoding, self.encoding_params(), extent)
             x = self.encoding.embed(params, x, positions)
-        if record.coordinates == "centered":
+        if config.coordinates == "centered":
             if not isinstance(extent, tuple):
                 raise ValueError(f"extent must be a grid (rows, columns) with centered coordinates, got {extent!r}")
             positions = 2.0 * math.pi * normalized_positions(positions, extent)
         x, tokens = self._with_prefix(x, positions)
-        chex.assert_shape(x, (batch, self.prefix + patches, record.width))
+        chex.assert_shape(x, (batch, self.prefix + patches, config.width))
         x = normed(self.embed_norm, x)
         context = LayerContext({}, tokens, extent, execution=execution)
         shared = self.shared_params()
@@ -209,6 +206,6 @@ class ViT(Layered):
         """Return the normalized CLS token, the mean of the normalized patches, or both, in float32."""
         cls = lambda: normed(self.norm, x[:, 0].astype(jnp.float32))
         mean = lambda: jnp.mean(normed(self.norm, x[:, self.prefix :].astype(jnp.float32)), axis=1)
-        if self.record.pool == "cls_mean":
+        if self.config.pool == "cls_mean":
             return jnp.concatenate([cls(), mean()], axis=-1)
-        return cls() if self.record.pool == "cls" else mean()
+        return cls() if self.config.pool == "cls" else mean()

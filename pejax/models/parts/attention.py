@@ -1,6 +1,6 @@
 """Self-attention, with a cache for decoding, and cross-attention, with position from an `Encoding` record.
 
-The layers are the same for every encoding: `attend` does what the record says.
+The layers are the same for every encoding: `attend` does what the encoding says.
 """
 
 import functools
@@ -17,9 +17,9 @@ from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, merge_params, rotate_keys
 from pejax._positions import TokenPositions, rotary_positions
+from pejax.models.configs.layer import AttentionConfig
 from pejax.models.execution import Execution
-from pejax.models.layer_records import Attention
-from pejax.models.layers import LayerNorm, RMSNorm, linear
+from pejax.models.parts.layers import LayerNorm, RMSNorm, linear
 from pejax.models.sharding import named, position_variables
 
 
@@ -117,17 +117,17 @@ class SelfAttention(nnx.Module):
     matmul computes all three, and a tensor-parallel split of the columns does not cut through a group.
 
     Args:
-        attention: its record.
-        dims: of the record in this model.
+        attention: its config.
+        dims: its dims in this model.
         encoding: made for these dims.
         dtype: of the computation; parameters are float32.
         rngs: draws the parameters, the encoding's included.
     """
 
     def __init__(
-        self, attention: Attention, dims: Dims, encoding: Encoding, *, dtype: DTypeLike, rngs: nnx.Rngs
+        self, attention: AttentionConfig, dims: Dims, encoding: Encoding, *, dtype: DTypeLike, rngs: nnx.Rngs
     ) -> None:
-        self.record, self.dims, self.encoding = attention, dims, encoding
+        self.config, self.dims, self.encoding = attention, dims, encoding
         inner, group = dims.heads * dims.head_dim, dims.heads // dims.kv_heads * dims.head_dim
         columns = inner + 2 * dims.kv_heads * dims.head_dim
         parts = ((group, "q"), (dims.head_dim, "k"), (dims.head_dim, "v"))  # of the columns of one key head
@@ -167,9 +167,9 @@ class SelfAttention(nnx.Module):
             embedded=True,
             attention=context.execution.attention,
             causal=dims.causal,
-            window=self.record.window,
+            window=self.config.window,
             scale=dims.scale,
-            soft_cap=self.record.soft_cap,
+            soft_cap=self.config.soft_cap,
             sink=None if self.sinks is None else self.sinks[...],
         )
         return self.out(output.reshape(*x.shape[:2], -1)), cache
@@ -187,7 +187,7 @@ class SelfAttention(nnx.Module):
         """Return queries or keys after their norm."""
         if norm is None:
             return x
-        return norm(x.reshape(*x.shape[:2], -1)).reshape(x.shape) if self.record.qk_norm_over == "all" else norm(x)
+        return norm(x.reshape(*x.shape[:2], -1)).reshape(x.shape) if self.config.qk_norm_over == "all" else norm(x)
 
 
 def _biases(biased: tuple[tuple[int, bool], ...]) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _biases(biased: tuple[tuple[int, bool], ...]) -> dict[str, Any]:
     return {"bias": any(present), "biased": () if all(present) else biased}
 
 
-def _qk_norm(attention: Attention, heads: int) -> RMSNorm | LayerNorm | None:
+def _qk_norm(attention: AttentionConfig, heads: int) -> RMSNorm | LayerNorm | None:
     """Make the norm of queries or keys of so many heads; None = no norm."""
     norm, dim = attention.qk_norm, attention.head_dim
     if norm is None:
@@ -212,22 +212,22 @@ class CrossAttention(nnx.Module):
     """Multi-head attention from a sequence to the states of an encoder, with an `Encoding` of its own.
 
     Args:
-        attention: its record; it has no window, QK norm or sinks.
-        dims: of the record in this model.
+        attention: its config; it has no window, QK norm or sinks.
+        dims: its dims in this model.
         encoding: made for these dims.
         dtype: of the computation; parameters are float32.
         rngs: draws the parameters, the encoding's included.
 
     Raises:
-        ValueError: a record with a window, a QK norm or sinks.
+        ValueError: a config with a window, a QK norm or sinks.
     """
 
     def __init__(
-        self, attention: Attention, dims: Dims, encoding: Encoding, *, dtype: DTypeLike, rngs: nnx.Rngs
+        self, attention: AttentionConfig, dims: Dims, encoding: Encoding, *, dtype: DTypeLike, rngs: nnx.Rngs
     ) -> None:
         if attention.window is not None or attention.qk_norm is not None or attention.sinks:
             raise ValueError(f"cross-attention must have no window, qk_norm or sinks, got {attention}")
-        self.record, self.dims, self.encoding = attention, dims, encoding
+        self.config, self.dims, self.encoding = attention, dims, encoding
         inner = dims.heads * dims.head_dim
         columns = 2 * dims.kv_heads * dims.head_dim
         biased = tuple((dims.head_dim, name in attention.bias) for name in "kv")  # of the columns of one key head
@@ -259,6 +259,6 @@ class CrossAttention(nnx.Module):
             embedded=True,
             attention=execution.attention,
             scale=dims.scale,
-            soft_cap=self.record.soft_cap,
+            soft_cap=self.config.soft_cap,
         )
         return self.out(output.reshape(*x.shape[:2], -1))

@@ -9,10 +9,10 @@ from jax.typing import DTypeLike
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, merge_params
 from pejax._make import make_encoding
-from pejax.models.block import LayerKind
-from pejax.models.layer_records import Block
-from pejax.models.layer_scan import Layers
+from pejax.models.configs.layer import LayerConfig
+from pejax.models.parts.block import LayerKind
 from pejax.models.sharding import position_variables
+from pejax.models.stack.layer_scan import Layers
 
 
 class LaterEncoding(nnx.Module):
@@ -37,7 +37,7 @@ class Layered(nnx.Module):
 
     def _make_layers(
         self,
-        blocks: Sequence[Block],
+        configs: Sequence[LayerConfig],
         *,
         encoding: Encoding | None = None,
         cross: tuple[Dims, Encoding] | None = None,
@@ -49,8 +49,8 @@ class Layered(nnx.Module):
         """Make encodings, their parameters and the layers.
 
         Args:
-            blocks: one record per layer.
-            encoding: of all layers, in place of those that the records name.
+            configs: one config per layer.
+            encoding: encoding of all layers, in place of those that the configs name.
             cross: dims and encoding of cross-attention; None = no cross-attention.
             stochastic_depth: rate of the last layer.
             dtype: of the computation.
@@ -58,12 +58,12 @@ class Layered(nnx.Module):
             **dims: width, axes, extent and causal of `Attention.dims`.
         """
         kinds = []
-        for block in blocks:
-            if block.cross is not None and cross is None:
-                raise ValueError("cross must be None in the blocks of a model without an encoder, got cross-attention")
-            own = block.attention.dims(**dims)
-            named = make_encoding(block.attention.pe, own, block.attention.extend) if encoding is None else encoding
-            kinds.append(LayerKind(block, own, named, cross))
+        for config in configs:
+            if config.cross is not None and cross is None:
+                raise ValueError("cross must be None in the layers of a model without an encoder, got cross-attention")
+            own = config.attention.dims(**dims)
+            named = make_encoding(config.attention.pe, own, config.attention.extend) if encoding is None else encoding
+            kinds.append(LayerKind(config, own, named, cross))
         self.dims = kinds[0].dims
         self.encodings = tuple(dict.fromkeys(kind.encoding for kind in kinds))
         for number, one in enumerate(self.encodings):

@@ -12,12 +12,12 @@ from jaxtyping import Array, Float, Int
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, adapt
 from pejax._positions import TokenPositions, segment_positions
-from pejax.models.attention import CrossContext, KeysValues, LayerCache, LayerContext
+from pejax.models.configs.model import TransformerConfig
 from pejax.models.execution import Execution
-from pejax.models.layer_scan import Body
-from pejax.models.layered import Layered
-from pejax.models.layers import make_norm, normed
-from pejax.models.model_records import Text
+from pejax.models.parts.attention import CrossContext, KeysValues, LayerCache, LayerContext
+from pejax.models.parts.layers import make_norm, normed
+from pejax.models.stack.layer_scan import Body
+from pejax.models.stack.layered import Layered
 
 
 class Cache(NamedTuple):
@@ -38,15 +38,15 @@ class Stack(Layered):
     """An encoding's `embed`, L blocks and the norms around them: an encoder, or a decoder without its head.
 
     Args:
-        text: the record of the model.
-        encoding: of all layers, made for the dims of this record. None = those that the blocks name.
+        text: the config of the model.
+        encoding: encoding of all layers, made for `text.dims`. None = those that the config names.
         cross: dims and encoding of cross-attention; None = no cross-attention.
         rngs: draws the parameters.
     """
 
     def __init__(
         self,
-        text: Text,
+        text: TransformerConfig,
         encoding: Encoding | None = None,
         *,
         cross: tuple[Dims, Encoding] | None = None,
@@ -55,7 +55,7 @@ class Stack(Layered):
         self.dtype = text.dtype
         self.embed_norm = make_norm(text.embed_norm, text.width)
         self._make_layers(
-            text.blocks, encoding=encoding, cross=cross, dtype=text.dtype, rngs=rngs, width=text.width,
+            text.layers, encoding=encoding, cross=cross, dtype=text.dtype, rngs=rngs, width=text.width,
             extent=text.length, causal=text.causal,
         )  # fmt: skip
         self.norm = make_norm(text.norm, text.width)

@@ -8,13 +8,13 @@ import numpy as np
 
 from pejax.interop.architecture import Architecture
 from pejax.interop.layouts import SAME, TRANSPOSED, Layout, Piece, convolution, reshaped, whole
-from pejax.models import Picture
+from pejax.models import ViTConfig
 
 SUFFIXES = {"kernel": ".weight", "scale": ".weight", "bias": ".bias"}
 
 
-def picture_pieces(
-    record: Picture,
+def vision_pieces(
+    config: ViTConfig,
     architecture: Architecture,
     path: tuple[Any, ...],
     shape: tuple[int, ...],
@@ -23,7 +23,7 @@ def picture_pieces(
     """Return what a parameter is made of, its layout, and what is added to it.
 
     Args:
-        record: of the model.
+        config: of the model.
         architecture: of the file.
         path: of the parameter in the model's state.
         shape: of the parameter.
@@ -31,26 +31,26 @@ def picture_pieces(
     """
     leaf, part = str(path[-1]), str(path[0])
     if leaf == "table_0":
-        table = _table(record, architecture, named)
-        return table, reshaped(_lead(architecture, table.stop - table.start, record.width), shape), None
+        table = _table(config, architecture, named)
+        return table, reshaped(_lead(architecture, table.stop - table.start, config.width), shape), None
     if part in ("cls", "registers"):
-        return _token(record, architecture, part, shape, named)
-    part = "cls_head" if part == "head" and record.distilled else part
+        return _token(config, architecture, part, shape, named)
+    part = "cls_head" if part == "head" and config.distilled else part
     name = named(part, SUFFIXES[leaf])
     if leaf != "kernel":
         return whole(name, *shape), SAME, None
     if part != "patch" or architecture.flat_patches:
         return whole(name, *shape[::-1]), TRANSPOSED, None
-    theirs = (record.width, record.channels, record.patch, record.patch)
-    return whole(name, *theirs), convolution(record.patch, record.channels), None
+    theirs = (config.width, config.channels, config.patch, config.patch)
+    return whole(name, *theirs), convolution(config.patch, config.channels), None
 
 
-def with_heads_of_file(record: Picture, architecture: Architecture, tensors: Container[str]) -> Picture:
-    """Return the record with the heads that the file has: none, one, or one of CLS and one of the first register."""
+def with_heads_of_file(config: ViTConfig, architecture: Architecture, tensors: Container[str]) -> ViTConfig:
+    """Return the config with the heads that the file has: none, one, or one of CLS and one of the first register."""
     holds = lambda part: architecture.names.get(part, "") + ".weight" in tensors
-    if not record.classes or not (holds("head") or holds("distilled_head")):
-        return replace(record, classes=0, distilled=False)
-    return replace(record, distilled=holds("distilled_head"))
+    if not config.classes or not (holds("head") or holds("distilled_head")):
+        return replace(config, classes=0, distilled=False)
+    return replace(config, distilled=holds("distilled_head"))
 
 
 def with_row(token: np.ndarray, row: np.ndarray) -> np.ndarray:
@@ -65,24 +65,24 @@ def without_row(ours: np.ndarray, token: np.ndarray, row: np.ndarray) -> np.ndar
 
 
 def _token(
-    record: Picture, architecture: Architecture, part: str, shape: tuple[int, ...], named: Callable[..., str]
+    config: ViTConfig, architecture: Architecture, part: str, shape: tuple[int, ...], named: Callable[..., str]
 ) -> tuple[Piece, Layout, Piece | None]:
     """Return what CLS or the registers are made of; those that have rows in the table of positions get them."""
-    theirs = _lead(architecture, *shape) if architecture.batched else (record.width,)
-    first = record.cls if part == "registers" else 0
+    theirs = _lead(architecture, *shape) if architecture.batched else (config.width,)
+    first = config.cls if part == "registers" else 0
     rows = architecture.skipped_rows
     added = None
     if first < rows:
-        table = _table(record, architecture, named)
+        table = _table(config, architecture, named)
         added = table._replace(start=first, stop=first + shape[0])
     return whole(named(part), *theirs), reshaped(theirs, shape), added
 
 
-def _table(record: Picture, architecture: Architecture, named: Callable[..., str]) -> Piece:
+def _table(config: ViTConfig, architecture: Architecture, named: Callable[..., str]) -> Piece:
     """Return the rows of the patches in the table of positions."""
     start = architecture.skipped_rows
-    stop = start + record.grid[0] * record.grid[1]
-    return Piece(named("position"), _lead(architecture, stop, record.width), int(architecture.batched), start, stop)
+    stop = start + config.grid[0] * config.grid[1]
+    return Piece(named("position"), _lead(architecture, stop, config.width), int(architecture.batched), start, stop)
 
 
 def _lead(architecture: Architecture, *shape: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""L blocks, applied by one scan per run of layers that repeat a pattern."""
+"""L layers, applied by one scan per repeated pattern."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,10 +10,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Key
 
 from pejax._encoding import Encoding, Params, merge_params
-from pejax.models.attention import CrossAttention, LayerCache, LayerContext, SelfAttention, batch_axes
-from pejax.models.block import DROPPED, Block, LayerKind
+from pejax.models.configs.pattern import patterns
 from pejax.models.execution import Execution
-from pejax.models.runs import runs
+from pejax.models.parts.attention import CrossAttention, LayerCache, LayerContext, SelfAttention, batch_axes
+from pejax.models.parts.block import DROPPED, Block, LayerKind
 
 
 def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> Float[Array, "L 2 B"]:
@@ -93,7 +93,7 @@ class Layers(nnx.Module):
         count = len(kinds)
         self.rates = tuple(stochastic_depth * layer / max(count - 1, 1) for layer in range(count))
         bodies, first, number = [], 0, 0
-        for pattern, repeats in runs(tuple(kinds)):
+        for pattern, repeats in patterns(tuple(kinds)):
             end, own = first + len(pattern) * repeats, []
             for place, kind in enumerate(pattern):
                 layers = range(first + place, end, len(pattern))

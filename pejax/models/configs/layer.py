@@ -1,18 +1,20 @@
-"""Layers described by data: frozen records, each read by the constructor of one module.
+"""The configs of layers: frozen dataclasses, each read by the constructor of one module.
 
-    Norm, Attention, Mlp or Experts  ->  Block  ->  Text or Picture (`pejax.models.model_records`);  Head
+    NormConfig, AttentionConfig, MlpConfig or MoEConfig  ->  LayerConfig  ->  TransformerConfig or ViTConfig
 
-A record holds numbers, names and other records, so two models are the same if their records are equal.
-`DecoderConfig`, `EncoderDecoderConfig` and `ViTConfig` are short recipes for the usual ones. A model has one `Block`
-per layer, and layers of several kinds have different ones.
+A config holds numbers, names and other configs, so two models are the same if their configs are equal. A model has one
+`LayerConfig` per layer, and layers of several kinds have different ones. `pejax.models.decoder`, `encoder_decoder` and
+`vit` return the configs of the usual models.
 """
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, fields
 from typing import Any
 
 from pejax._dims import Dims
 from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice
+from pejax.models.configs.pattern import patterns
 
 ORDERS = {"pre": (True, False, False), "post": (False, False, True), "sandwich": (True, True, False),
           "after": (False, True, False)}  # fmt: skip
@@ -22,21 +24,43 @@ ORDERS = {"pre": (True, False, False), "post": (False, False, True), "sandwich":
 PARALLEL = ("", "two", "one")
 
 
-def check_counts(record: Any, *names: str, least: int = 1) -> None:
+def check_counts(config: Any, *names: str, least: int = 1) -> None:
     """Raise ValueError for a field below `least`."""
     for name in names:
-        if getattr(record, name) < least:
-            raise ValueError(f"{name} must be at least {least}, got {getattr(record, name)}")
+        if getattr(config, name) < least:
+            raise ValueError(f"{name} must be at least {least}, got {getattr(config, name)}")
 
 
-@dataclass(frozen=True)
-class Norm:
+class Config:
+    """The base of configs: a `repr` without defaults, in which layers that repeat a pattern are counted."""
+
+    def __repr__(self) -> str:
+        given = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]  # pyright: ignore[reportArgumentType]
+        shown = ", ".join(f"{name}={_shown(value)}" for name, value, default in given if value != default)
+        return f"{type(self).__name__}({shown})"
+
+
+def _shown(value: Any) -> str:
+    """Return the `repr` of a field; equal neighbors among layers, and repeated patterns of them, are counted."""
+    if not (isinstance(value, tuple) and value and isinstance(value[0], Config)):
+        return repr(value)
+    runs = lambda layers: [_counted(len([*same]), repr(layer)) for layer, same in itertools.groupby(layers)]
+    inside = lambda found: found[0] if len(found) == 1 else f"({', '.join(found)})"
+    return " + ".join(_counted(repeats, inside(runs(layers))) for layers, repeats in patterns(value))
+
+
+def _counted(count: int, text: str) -> str:
+    return text if count == 1 else f"{count} x {text}"
+
+
+@dataclass(frozen=True, repr=False)
+class NormConfig(Config):
     """A norm over channels: `(offset + weight) · x / sqrt(mean(x²) + epsilon)`, of `x - mean(x)` if kind is "layer".
 
     Args:
         kind: "rms" (RMSNorm) or "layer" (LayerNorm).
         epsilon: added to the mean square.
-        bias: whether a bias is added; only of a LayerNorm.
+        bias: whether a bias is added; only in a LayerNorm.
         offset: added to the weight, whose initial value is `1 - offset`: 1 in Gemma's checkpoints.
 
     Raises:
@@ -56,8 +80,8 @@ class Norm:
             raise ValueError("bias must be False with kind='rms', got True")
 
 
-@dataclass(frozen=True)
-class Attention:
+@dataclass(frozen=True, repr=False)
+class AttentionConfig(Config):
     """Attention of one layer.
 
     Args:
@@ -70,8 +94,8 @@ class Attention:
         window: w, in tokens: keys with 0 <= i - j < w are seen if causal, else |i - j| < w. None = all keys.
         bias: which linear maps have a bias, letters out of "qkvo".
         qk_norm: the norm of queries and keys before rotation. None = no norm.
-        qk_norm_over: what has its own weights: "head", the D channels, alike in all heads; "heads", the channels of
-            every head; "all": the norm is over the channels of all heads together.
+        qk_norm_over: "head": every head is normalized, all with the same D weights; "heads": each with its own; "all":
+            the channels of all heads are normalized together.
         soft_cap: cap c of the logits, `c · tanh(logits / c)`. None = no cap.
         sinks: whether every head has an attention sink, a learned logit of one more key whose value is zero.
 
@@ -88,7 +112,7 @@ class Attention:
     scale: float | None = None
     window: int | None = None
     bias: str = ""
-    qk_norm: Norm | None = None
+    qk_norm: NormConfig | None = None
     qk_norm_over: str = "head"
     soft_cap: float | None = None
     sinks: bool = False
@@ -103,20 +127,20 @@ class Attention:
         _ = self.dims(width=1)
 
     def dims(self, *, width: int, axes: int = 1, extent: Any = None, causal: bool = False) -> Dims:
-        """Return what the encoding may depend on, in a model of this width, these axes and this trained extent."""
+        """Return the dims of the encoding in a model of this width, these axes and this trained extent."""
         return Dims(
             self.heads, self.head_dim, width=width, kv_heads=self.kv_heads, axes=axes, extent=extent, scale=self.scale,
             causal=causal,
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Mlp:
+@dataclass(frozen=True, repr=False)
+class MlpConfig(Config):
     """An MLP: `activation(x @ up) @ down`; gated: `(activation(x @ gate) · (x @ up)) @ down`.
 
     Args:
         hidden: channels inside.
-        activation: a name of `pejax.models.layers.ACTIVATIONS`, or of `GATES` if gated.
+        activation: a name of `pejax.models.parts.layers.ACTIVATIONS`, or of `GATES` if gated.
         gated: whether the activated gate multiplies the inner channels.
         bias: whether its linear maps have biases.
 
@@ -133,14 +157,14 @@ class Mlp:
         check_counts(self, "hidden")
 
 
-@dataclass(frozen=True)
-class Experts:
+@dataclass(frozen=True, repr=False)
+class MoEConfig(Config):
     """E MLPs in place of one, of which each token uses the k with the largest logits of a router, `x @ router`.
 
     Args:
         count: E.
         chosen: k.
-        mlp: the record of every expert.
+        mlp: the config of every expert.
         router_bias: whether the router has a bias.
         over_chosen: whether the weights are the softmax over the chosen logits; else over all of them.
 
@@ -150,7 +174,7 @@ class Experts:
 
     count: int
     chosen: int
-    mlp: Mlp
+    mlp: MlpConfig
     router_bias: bool = False
     over_chosen: bool = True
 
@@ -170,14 +194,14 @@ class Experts:
         return self.mlp.gated
 
 
-@dataclass(frozen=True)
-class Block:
+@dataclass(frozen=True, repr=False)
+class LayerConfig(Config):
     """A layer: attention, then cross-attention if there is any, then an MLP, each added to its input.
 
     Args:
         attention: self-attention.
         mlp: the MLP, or experts in its place.
-        norm: of all its norms.
+        norm: the config of all its norms.
         order: where the norms are, a name of `ORDERS`.
         parallel: "" = one branch after the other; "two" = attention and MLP read the same input through a norm each
             (GPT-NeoX); "one" = through the same norm (GPT-J). Only with order "pre" and without cross-attention.
@@ -189,14 +213,14 @@ class Block:
         ValueError: an unknown order, or parallel branches together with what they exclude.
     """
 
-    attention: Attention
-    mlp: Mlp | Experts
-    norm: Norm
+    attention: AttentionConfig
+    mlp: MlpConfig | MoEConfig
+    norm: NormConfig
     order: str = "pre"
     parallel: str = ""
     layer_scale: float | None = None
     bare: bool = False
-    cross: Attention | None = None
+    cross: AttentionConfig | None = None
 
     def __post_init__(self) -> None:
         check_choice("order", self.order, tuple(ORDERS))
@@ -206,8 +230,8 @@ class Block:
             raise ValueError(f"{rule}, got {self.parallel!r}")
 
 
-@dataclass(frozen=True)
-class Head:
+@dataclass(frozen=True, repr=False)
+class HeadConfig(Config):
     """The map from states to logits: `cap · tanh((scale · T(x) @ kernel + bias) / cap)`.
 
     Args:
@@ -221,7 +245,7 @@ class Head:
 
     tied: bool = False
     bias: bool = False
-    transform: tuple[str, Norm] | None = None
+    transform: tuple[str, NormConfig] | None = None
     scale: float = 1.0
     cap: float | None = None
     transform_bias: bool = True

@@ -14,10 +14,7 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
 from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
-from pejax.models.model_records import TextPair
-
-CROSS = ("none", "query_only", "separate", "unified")
-"""The policies."""
+from pejax.models.configs.model import CROSS
 
 
 def cross_encoding(policy: str, spec: str, dims: Dims, extend: str | Extension = "none") -> Encoding:
@@ -46,12 +43,6 @@ def cross_encoding(policy: str, spec: str, dims: Dims, extend: str | Extension =
     if encoding.rotate is None and not pairwise:
         return Encoding(shift_invariant=True)
     return encoding._replace(embed=None)
-
-
-def cross_dims(pair: TextPair) -> Dims:
-    """Return the sizes that the encoding of cross-attention may depend on; the extent covers all positions."""
-    continued = pair.decoder.length if pair.cross == "unified" else 0
-    return pair.attention.dims(width=pair.decoder.width, extent=pair.encoder.length + continued)
 
 
 def unrotated(params: Params, x: Float[Array, "*B S K D"], positions: Array) -> Float[Array, "*B S K D"]:

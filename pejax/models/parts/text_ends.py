@@ -7,10 +7,10 @@ from jaxtyping import Array, Float, Int
 
 from pejax._ops.checks import check_choice
 from pejax._ops.matmul import product
+from pejax.models.configs.layer import HeadConfig
+from pejax.models.configs.model import TransformerConfig
 from pejax.models.execution import Execution
-from pejax.models.layer_records import Head
-from pejax.models.layers import ACTIVATIONS, linear, make_norm, normed
-from pejax.models.model_records import Text
+from pejax.models.parts.layers import ACTIVATIONS, linear, make_norm, normed
 from pejax.models.sharding import named
 
 
@@ -18,11 +18,11 @@ class Embedding(nnx.Module):
     """The tables of token vectors and of types, initialized from a normal distribution of standard deviation C^-½.
 
     Args:
-        text: the record of the model.
+        text: the config of the model.
         rngs: draws the tables.
     """
 
-    def __init__(self, text: Text, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, text: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         draw = lambda rows: float(text.width) ** -0.5 * jax.random.normal(rngs.params(), (rows, text.width))
         self.scale, self.dtype = text.embed_scale, text.dtype
         self.table = nnx.Param(draw(text.vocab), **named("vocab", "embed"))
@@ -47,17 +47,17 @@ class Embedding(nnx.Module):
 
 
 class TextHead(nnx.Module):
-    """The map from normalized states to logits, of a record `Head`. Its kernel starts at zero.
+    """The map from normalized states to logits, of a `HeadConfig`. Its kernel starts at zero.
 
     Args:
-        head: its record.
-        text: the record of the model.
+        head: its config.
+        text: the config of the model.
         rngs: draws the parameters.
     """
 
-    def __init__(self, head: Head, text: Text, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, head: HeadConfig, text: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         width, vocab = text.width, text.vocab
-        self.record = head
+        self.config = head
         self.activation, norm = head.transform or ("", None)
         if norm is not None:
             check_choice("activation", self.activation, tuple(ACTIVATIONS))
@@ -70,12 +70,12 @@ class TextHead(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T C"], table: Float[Array, "V C"]) -> Float[Array, "B T V"]:
         """Return the logits, in float32."""
-        record = self.record
+        config = self.config
         if self.dense is not None:
             x = normed(self.norm, ACTIVATIONS[self.activation](self.dense(x)))
-        x = x if record.scale == 1.0 else x * jnp.asarray(record.scale, x.dtype)
+        x = x if config.scale == 1.0 else x * jnp.asarray(config.scale, x.dtype)
         logits = product(x, self.columns(table), None if self.bias is None else self.bias[...])
-        return logits if record.cap is None else record.cap * jnp.tanh(logits / record.cap)
+        return logits if config.cap is None else config.cap * jnp.tanh(logits / config.cap)
 
     def columns(self, table: Float[Array, "V C"]) -> Float[Array, "C V"]:
         """Return the kernel, or the embedding table transposed."""
@@ -84,4 +84,4 @@ class TextHead(nnx.Module):
     @property
     def is_product(self) -> bool:
         """Whether the logits are the product of states and `columns`, and nothing else."""
-        return self.record == Head(tied=self.record.tied)
+        return self.config == HeadConfig(tied=self.config.tied)

@@ -12,25 +12,37 @@ from cases import close, normal, slow
 from flax import nnx
 
 from pejax import Encoding, attend
-from pejax.models import Attention, Block, Decoder, DecoderConfig, Head, Mlp, Norm, Text, TextPair, ViT, ViTConfig
-from pejax.models.attention import CrossAttention
-from pejax.models.layers import ACTIVATIONS, make_norm
-from pejax.models.model_records import Picture
+from pejax.models import (
+    AttentionConfig,
+    Decoder,
+    EncoderDecoderConfig,
+    HeadConfig,
+    LayerConfig,
+    MlpConfig,
+    NormConfig,
+    TransformerConfig,
+    ViT,
+    ViTConfig,
+    decoder,
+    vit,
+)
+from pejax.models.parts.attention import CrossAttention
+from pejax.models.parts.layers import ACTIVATIONS, make_norm
 
 WIDTH, T = 12, 5
-LAYER = Norm("layer", 1e-3, bias=True)
-ATTENTION = Attention(heads=3, kv_heads=1, head_dim=6, scale=0.7, bias="qkvo")
-PLAIN = Block(ATTENTION, Mlp(10, "relu", bias=True), LAYER)
+LAYER = NormConfig("layer", 1e-3, bias=True)
+ATTENTION = AttentionConfig(heads=3, kv_heads=1, head_dim=6, scale=0.7, bias="qkvo")
+PLAIN = LayerConfig(ATTENTION, MlpConfig(10, "relu", bias=True), LAYER)
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
-def text(*blocks: Block, **options) -> Text:
-    return Text(**{"vocab": 7, "width": WIDTH, "length": 8, "blocks": blocks, "norm": None, **options})
+def text(*layers: LayerConfig, **options) -> TransformerConfig:
+    return TransformerConfig(**{"vocab": 7, "width": WIDTH, "length": 8, "layers": layers, "norm": None, **options})
 
 
-def make(record: Text, seed: int = 0) -> Decoder:
+def make(config: TransformerConfig, seed: int = 0) -> Decoder:
     """Make a decoder in which every parameter is drawn."""
-    static, shapes = nnx.split(nnx.eval_shape(lambda: Decoder(record, rngs=nnx.Rngs(0))))
+    static, shapes = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
     draw = np.random.default_rng(seed)
     return nnx.merge(static, jax.tree.map(lambda leaf: jnp.asarray(draw.normal(size=leaf.shape), leaf.dtype), shapes))
 
@@ -51,30 +63,30 @@ def f64(variable) -> np.ndarray:
     return np.asarray(variable[...], np.float64)
 
 
-def normed(record: Norm, layer, x: np.ndarray) -> np.ndarray:
+def normed(config: NormConfig, layer, x: np.ndarray) -> np.ndarray:
     if layer is None:
         return x
-    centered = x - x.mean(-1, keepdims=True) if record.kind == "layer" else x
-    y = (record.offset + f64(layer.scale)) * centered / np.sqrt((centered**2).mean(-1, keepdims=True) + record.epsilon)
-    return y + f64(layer.bias) if record.bias else y
+    centered = x - x.mean(-1, keepdims=True) if config.kind == "layer" else x
+    y = (config.offset + f64(layer.scale)) * centered / np.sqrt((centered**2).mean(-1, keepdims=True) + config.epsilon)
+    return y + f64(layer.bias) if config.bias else y
 
 
 def by(layer, x: np.ndarray, keep: np.ndarray | float = 1.0) -> np.ndarray:
     return x @ f64(layer.kernel) + (0.0 if layer.bias is None else keep * f64(layer.bias))
 
 
-def attended(record: Attention, layer, x: np.ndarray) -> np.ndarray:
+def attended(config: AttentionConfig, layer, x: np.ndarray) -> np.ndarray:
     """One key head: its columns are those of the queries, the key and the value."""
-    h, d = record.heads, record.head_dim
-    keep = np.repeat([name in record.bias for name in "q" * h + "kv"], d)
+    h, d = config.heads, config.head_dim
+    keep = np.repeat([name in config.bias for name in "q" * h + "kv"], d)
     columns = by(layer.qkv, x, keep).reshape(*x.shape[:2], h + 2, d)
     q, k, v = columns[:, :, :h], columns[:, :, h], columns[:, :, h + 1]
-    logits = record.scale * np.einsum("bthd,bsd->bhts", q, k)
+    logits = config.scale * np.einsum("bthd,bsd->bhts", q, k)
     apart = np.arange(x.shape[1])[:, None] - np.arange(x.shape[1])
-    seen = (apart >= 0) & (apart < (record.window or 99))
+    seen = (apart >= 0) & (apart < (config.window or 99))
     weights = np.exp(logits - logits.max(-1, keepdims=True)) * seen
     total = weights.sum(-1, keepdims=True)
-    if record.sinks:
+    if config.sinks:
         total = total + np.exp(f64(layer.sinks)[:, None, None] - logits.max(-1, keepdims=True))
     out = np.einsum("bhts,bsd->bthd", weights / total, v)
     return by(layer.out, out.reshape(*x.shape[:2], -1))
@@ -89,33 +101,33 @@ PLAINLY = {
 }
 
 
-def mlp_of(record: Mlp, layer, x: np.ndarray) -> np.ndarray:
-    act, up = PLAINLY[record.activation], by(layer.up, x)
-    return by(layer.down, act(by(layer.gate, x)) * up if record.gated else act(up))
+def mlp_of(config: MlpConfig, layer, x: np.ndarray) -> np.ndarray:
+    act, up = PLAINLY[config.activation], by(layer.up, x)
+    return by(layer.down, act(by(layer.gate, x)) * up if config.gated else act(up))
 
 
-def expected(record: Block, layer, x: np.ndarray) -> np.ndarray:
+def expected(config: LayerConfig, layer, x: np.ndarray) -> np.ndarray:
     """Return what a block makes of x, order by order."""
-    n = lambda name, y: normed(record.norm, getattr(layer, f"norm_{name}"), y)
-    scaled = lambda name, y: y if record.layer_scale is None else y * f64(getattr(layer, f"scale_{name}"))
-    attention = lambda y: attended(record.attention, layer.attention, y)
-    mlp = lambda y: mlp_of(record.mlp, layer.mlp, y)
-    if record.parallel:
+    n = lambda name, y: normed(config.norm, getattr(layer, f"norm_{name}"), y)
+    scaled = lambda name, y: y if config.layer_scale is None else y * f64(getattr(layer, f"scale_{name}"))
+    attention = lambda y: attended(config.attention, layer.attention, y)
+    mlp = lambda y: mlp_of(config.mlp, layer.mlp, y)
+    if config.parallel:
         first = n("attention", x)
-        return x + attention(first) + mlp(first if record.parallel == "one" else n("mlp", x))
+        return x + attention(first) + mlp(first if config.parallel == "one" else n("mlp", x))
     for name, branch in (("attention", attention), ("mlp", mlp)):
-        if record.order == "pre":
-            x = x + scaled(name, branch(x if record.bare and name == "attention" else n(name, x)))
-        elif record.order == "post":
+        if config.order == "pre":
+            x = x + scaled(name, branch(x if config.bare and name == "attention" else n(name, x)))
+        elif config.order == "post":
             x = n(f"{name}_sum", x + scaled(name, branch(x)))
-        elif record.order == "sandwich":
+        elif config.order == "sandwich":
             x = x + scaled(name, n(f"{name}_after", branch(n(name, x))))
         else:
             x = x + scaled(name, n(f"{name}_after", branch(x)))
     return x
 
 
-def variant(attention=(), mlp=(), **block) -> Block:
+def variant(attention=(), mlp=(), **block) -> LayerConfig:
     """Return `PLAIN` with other fields."""
     own = dataclasses.replace(ATTENTION, **dict(attention))
     return dataclasses.replace(PLAIN, attention=own, mlp=dataclasses.replace(PLAIN.mlp, **dict(mlp)), **block)
@@ -125,13 +137,13 @@ VARIANTS = {
     "pre": PLAIN,
     "post": variant(order="post"),
     "sandwich": variant(
-        order="sandwich", norm=Norm("rms", 1e-4, offset=1.0), mlp={"activation": "gelu_tanh", "gated": True}
+        order="sandwich", norm=NormConfig("rms", 1e-4, offset=1.0), mlp={"activation": "gelu_tanh", "gated": True}
     ),
-    "after": variant(order="after", norm=Norm("rms"), mlp={"activation": "silu", "gated": True, "bias": False}),
+    "after": variant(order="after", norm=NormConfig("rms"), mlp={"activation": "silu", "gated": True, "bias": False}),
     "two norms": variant(parallel="two"),
     "one norm": variant(parallel="one", mlp={"activation": "quick_gelu"}),
     "bare": variant(bare=True),
-    "layer scale": variant(layer_scale=0.5, norm=Norm("layer")),
+    "layer scale": variant(layer_scale=0.5, norm=NormConfig("layer")),
     "some biases": variant({"bias": "qv"}, mlp={"bias": False}),
     "key bias": variant({"bias": "ko"}),
     "no biases": variant({"bias": ""}),
@@ -159,8 +171,8 @@ def test_biases_that_are_not_there_have_no_gradient():
 
 @pytest.mark.parametrize("over", ["head", slow("heads"), slow("all")])
 def test_queries_and_keys_are_normed_over_what_the_record_says(over):
-    norm = Norm("rms", 1e-3)
-    attention = Attention(heads=4, kv_heads=2, head_dim=6, pe="rope", qk_norm=norm, qk_norm_over=over)
+    norm = NormConfig("rms", 1e-3)
+    attention = AttentionConfig(heads=4, kv_heads=2, head_dim=6, pe="rope", qk_norm=norm, qk_norm_over=over)
     model = make(text(variant().__class__(attention, PLAIN.mlp, LAYER)))
     static, params = nnx.split(model.stack.layers.blocks)
     layer = nnx.merge(static, jax.tree.map(lambda leaf: leaf[0], params)).attention
@@ -192,17 +204,17 @@ def test_activations_and_their_gradients_are_their_formulas(name):
 
 def test_a_norm_starts_as_no_scale_and_no_shift():
     x = normal(3, 8)
-    for record in (Norm("rms", offset=1.0), Norm("layer", 1e-5, bias=True), Norm("layer")):
-        layer = make_norm(record, 8)
-        np.testing.assert_allclose(layer(x), normed(record, layer, np.asarray(x, np.float64)), atol=1e-5)
-        assert np.allclose(record.offset + f64(layer.scale), 1.0)
+    for config in (NormConfig("rms", offset=1.0), NormConfig("layer", 1e-5, bias=True), NormConfig("layer")):
+        layer = make_norm(config, 8)
+        np.testing.assert_allclose(layer(x), normed(config, layer, np.asarray(x, np.float64)), atol=1e-5)
+        assert np.allclose(config.offset + f64(layer.scale), 1.0)
 
 
 def test_what_is_before_and_after_the_layers():
-    embed_norm, after = Norm("layer", 1e-2, bias=True), Norm("rms", 0.1)
-    head = Head(bias=True, transform=("gelu", LAYER), scale=0.3, cap=2.0)
-    record = text(PLAIN, norm=after, embed_norm=embed_norm, embed_scale=3.0, types=2, head=head)
-    model = make(record)
+    embed_norm, after = NormConfig("layer", 1e-2, bias=True), NormConfig("rms", 0.1)
+    head = HeadConfig(bias=True, transform=("gelu", LAYER), scale=0.3, cap=2.0)
+    config = text(PLAIN, norm=after, embed_norm=embed_norm, embed_scale=3.0, types=2, head=head)
+    model = make(config)
     types = jnp.asarray([[0, 0, 1, 1, 1], [1, 0, 0, 0, 0]])
     x = 3.0 * f64(model.embedding.table)[np.asarray(IDS)] + f64(model.embedding.types)[np.asarray(types)]
     x = normed(embed_norm, model.stack.embed_norm, x)
@@ -216,18 +228,15 @@ def test_what_is_before_and_after_the_layers():
     np.testing.assert_array_equal(run(model), run(model, type_ids=jnp.zeros_like(types)))
 
 
-def test_a_recipe_is_its_record():
-    for config in (
-        DecoderConfig(vocab=7, width=12, layers=2, heads=3),
-        DecoderConfig(style="gpt2", tied=True, qk_norm=True),
-    ):
-        made, same = (nnx.eval_shape(lambda c=c: Decoder(c, rngs=nnx.Rngs(0))) for c in (config, config.record))
-        assert jax.tree.map(lambda x: x.shape, nnx.to_pure_dict(nnx.state(made))) == jax.tree.map(
-            lambda x: x.shape, nnx.to_pure_dict(nnx.state(same))
-        )
-        assert made.record == same.record == same.config
-    assert DecoderConfig(layers=3).record.blocks == DecoderConfig(layers=3).record.blocks[:1] * 3
-    assert hash(ViTConfig().record) == hash(ViTConfig().record)
+def test_recipes_return_configs_that_print_what_they_are():
+    assert decoder(layers=3).layers == decoder(layers=3).layers[:1] * 3
+    assert hash(vit()) == hash(vit())
+    layer = "LayerConfig(attention=AttentionConfig(heads=2, kv_heads=2, head_dim=4{}), {})"
+    own, rest = ", pe='rope'", "mlp=MlpConfig(hidden=32, activation='silu', gated=True), norm=NormConfig()"
+    two = f"(3 x {layer.format(own, rest)}, {layer.format('', rest)})"
+    shown = repr(decoder(11, 16, 8, 8, 2, pe="rope*3 + none*1"))
+    assert shown == f"TransformerConfig(vocab=11, width=8, length=16, layers=2 x {two})"
+    assert repr(decoder(11, 16, 8, 1, 2)).endswith(f"layers={layer.format(own, rest)})")
 
 
 def test_a_model_without_a_head_has_states_alone():
@@ -235,9 +244,9 @@ def test_a_model_without_a_head_has_states_alone():
     assert run(model).shape == (2, T, WIDTH)
     raises("a model without a head has states, no logits, got head=None", lambda: model(IDS))
     raises("must be a product of states and a matrix", model.columns)
-    capped = make(text(PLAIN, head=Head(cap=1.0)))
-    raises("the logits must be a product of states and a matrix, got head=Head(", capped.columns)
-    assert make(text(PLAIN, head=Head(tied=True))).columns().shape == (WIDTH, 7)
+    capped = make(text(PLAIN, head=HeadConfig(cap=1.0)))
+    raises("the logits must be a product of states and a matrix, got head=HeadConfig(", capped.columns)
+    assert make(text(PLAIN, head=HeadConfig(tied=True))).columns().shape == (WIDTH, 7)
 
 
 def raises(message: str, call) -> None:
@@ -247,37 +256,37 @@ def raises(message: str, call) -> None:
 
 
 BAD = {
-    "kind must be one of rms, layer, got 'batch'": lambda: Norm("batch"),
-    "epsilon must be positive, got 0": lambda: Norm(epsilon=0),
-    "bias must be False with kind='rms', got True": lambda: Norm("rms", bias=True),
-    "heads must be a multiple of kv_heads, got heads=3, kv_heads=2": lambda: Attention(3, 2, 4),
-    "head_dim must be at least 1, got 0": lambda: Attention(2, 2, 0),
-    "window must be at least 1, got 0": lambda: Attention(2, 2, 4, window=0),
-    "bias must be letters out of 'qkvo', got 'qx'": lambda: Attention(2, 2, 4, bias="qx"),
-    "qk_norm_over must be one of head, heads, all, got 'each'": lambda: Attention(2, 2, 4, qk_norm_over="each"),
-    "hidden must be at least 1, got 0": lambda: Mlp(0, "gelu"),
+    "kind must be one of rms, layer, got 'batch'": lambda: NormConfig("batch"),
+    "epsilon must be positive, got 0": lambda: NormConfig(epsilon=0),
+    "bias must be False with kind='rms', got True": lambda: NormConfig("rms", bias=True),
+    "heads must be a multiple of kv_heads, got heads=3, kv_heads=2": lambda: AttentionConfig(3, 2, 4),
+    "head_dim must be at least 1, got 0": lambda: AttentionConfig(2, 2, 0),
+    "window must be at least 1, got 0": lambda: AttentionConfig(2, 2, 4, window=0),
+    "bias must be letters out of 'qkvo', got 'qx'": lambda: AttentionConfig(2, 2, 4, bias="qx"),
+    "qk_norm_over must be one of head, heads, all, got 'each'": lambda: AttentionConfig(2, 2, 4, qk_norm_over="each"),
+    "hidden must be at least 1, got 0": lambda: MlpConfig(0, "gelu"),
     "activation must be one of gelu, gelu_tanh": lambda: make(text(variant(mlp={"activation": "swish"}))),
     "order must be one of pre, post, sandwich, after, got 'mid'": lambda: variant(order="mid"),
     "parallel must be '' unless order='pre', bare=False and cross=None, got 'two'": lambda: variant(
         parallel="two", order="post"
     ),
-    "blocks must hold at least one record, got none": lambda: text(),
+    "layers must hold at least one config, got none": lambda: text(),
     "types must be at least 0, got -1": lambda: text(PLAIN, types=-1),
     "dtype must be one of float32, bfloat16, got 'float16'": lambda: text(PLAIN, dtype="float16"),
     "type_ids must be None in a model without token types": lambda: run(make(text(PLAIN)), type_ids=IDS),
     "cross-attention must have no window, qk_norm or sinks": lambda: CrossAttention(
         VARIANTS["sinks"].attention, ATTENTION.dims(width=WIDTH), Encoding(), dtype="float32", rngs=nnx.Rngs(0)
     ),
-    "cross must be None in the blocks of a model without an encoder": lambda: make(text(variant(cross=ATTENTION))),
-    "all blocks of the decoder must have the same cross-attention, got 1 kinds": lambda: TextPair(
+    "cross must be None in the layers of a model without an encoder": lambda: make(text(variant(cross=ATTENTION))),
+    "all layers of the decoder must have the same cross-attention, got 1 kinds": lambda: EncoderDecoderConfig(
         text(PLAIN, causal=False, head=None), text(PLAIN)
     ),
-    "the encoder must have causal=False and head=None": lambda: TextPair(text(PLAIN), text(PLAIN)),
-    "width must be the same in encoder and decoder, got 12 and 8": lambda: TextPair(
+    "the encoder must have causal=False and head=None": lambda: EncoderDecoderConfig(text(PLAIN), text(PLAIN)),
+    "width must be the same in encoder and decoder, got 12 and 8": lambda: EncoderDecoderConfig(
         text(PLAIN, causal=False, head=None), text(PLAIN, width=8)
     ),
-    "cls must be True where the head reads it": lambda: Picture((8, 8), 4, 1, 12, (PLAIN,), cls=False, classes=3),
-    "got registers=0 and classes=3": lambda: Picture((8, 8), 4, 1, 12, (PLAIN,), classes=3, distilled=True),
+    "cls must be True where the head reads it": lambda: ViTConfig((8, 8), 4, 1, 12, (PLAIN,), cls=False, classes=3),
+    "got registers=0 and classes=3": lambda: ViTConfig((8, 8), 4, 1, 12, (PLAIN,), classes=3, distilled=True),
     "extend must be 'none' with coordinates='centered', which span every grid from edge to edge, got 'pi'": (
         lambda: picture(coordinates="centered", extend="pi")
     ),
@@ -285,15 +294,15 @@ BAD = {
 
 
 @pytest.mark.parametrize("message", BAD)
-def test_bad_records_are_refused(message):
+def test_bad_configs_are_refused(message):
     raises(message, BAD[message])
 
 
 def picture(extend: str = "none", **options) -> ViT:
-    attention = Attention(2, 2, 8, "rope_axial(base=100.0, pairing='half')", extend, bias="qvo")
-    block = Block(attention, Mlp(20, "gelu", bias=True), LAYER)
-    given = {"image_size": (12, 12), "patch": 4, "channels": 1, "width": 16, "blocks": (block,) * 2, "norm": LAYER}
-    return ViT(Picture(**given, **options), rngs=nnx.Rngs(0))
+    attention = AttentionConfig(2, 2, 8, "rope_axial(base=100.0, pairing='half')", extend, bias="qvo")
+    layer = LayerConfig(attention, MlpConfig(20, "gelu", bias=True), LAYER)
+    given = {"image_size": (12, 12), "patch": 4, "channels": 1, "width": 16, "layers": (layer,) * 2, "norm": LAYER}
+    return ViT(ViTConfig(**given, **options), rngs=nnx.Rngs(0))
 
 
 def test_states_are_those_that_the_head_reads():

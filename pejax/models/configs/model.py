@@ -1,45 +1,50 @@
-"""Whole models described by data: frozen records of their layers and of what is before and after them."""
+"""The configs of whole models: their layers, and what is before and after them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pejax._dims import Dims
+from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice
-from pejax.models.layer_records import Attention, Block, Head, Norm, check_counts
+from pejax.models.configs.layer import AttentionConfig, Config, HeadConfig, LayerConfig, NormConfig, check_counts
 
 DTYPES = ("float32", "bfloat16")
-RMS_NORM, LAYER_NORM, HEAD = Norm("rms"), Norm("layer", bias=True), Head()
+RMS_NORM, LAYER_NORM, HEAD = NormConfig("rms"), NormConfig("layer", bias=True), HeadConfig()
+
+CROSS = ("none", "query_only", "separate", "unified")
+"""Position policies of cross-attention (`pejax.models.stack.cross_positions`)."""
 
 
-@dataclass(frozen=True)
-class Text:
+@dataclass(frozen=True, repr=False)
+class TransformerConfig(Config):
     """A model of text: a decoder, or an encoder where `causal` is False.
 
     Args:
         vocab: V, size of the vocabulary.
         width: C, channels of the residual stream.
         length: trained context, tokens.
-        blocks: one record per layer.
+        layers: one config per layer.
         causal: whether keys after the query are masked.
         norm: after the last layer. None = no norm.
-        embed_norm: of the token vectors, positions included. None = no norm.
+        embed_norm: norm of the token vectors, positions included. None = no norm.
         embed_scale: factor of the token vectors, without types and positions.
         types: number of token types, which have vectors of their own (BERT's segments). 0 = no types.
         head: None = no logits, states alone.
-        dtype: of the computation, "float32" or "bfloat16"; parameters and logits are float32.
+        dtype: type of the computation, "float32" or "bfloat16"; parameters and logits are float32.
 
     Raises:
-        ValueError: a count below 1, no blocks, or an unknown dtype.
+        ValueError: a count below 1, no layers, or an unknown dtype.
     """
 
     vocab: int
     width: int
     length: int
-    blocks: tuple[Block, ...]
+    layers: tuple[LayerConfig, ...]
     causal: bool = True
-    norm: Norm | None = RMS_NORM
-    embed_norm: Norm | None = None
+    norm: NormConfig | None = RMS_NORM
+    embed_norm: NormConfig | None = None
     embed_scale: float = 1.0
     types: int = 0
-    head: Head | None = HEAD
+    head: HeadConfig | None = HEAD
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
@@ -47,44 +52,60 @@ class Text:
         check_counts(self, "types", least=0)
         _check_model(self)
 
+    @property
+    def dims(self) -> Dims:
+        """The dims of the first layer's encoding."""
+        return self.layers[0].attention.dims(width=self.width, extent=self.length, causal=self.causal)
 
-@dataclass(frozen=True)
-class TextPair:
+    def extended(self, extend: str | Extension) -> "TransformerConfig":
+        """Return the config with this extension of the encoding of every layer that has one, after its own."""
+        return replace(self, layers=_extended(self.layers, extend))
+
+
+@dataclass(frozen=True, repr=False)
+class EncoderDecoderConfig(Config):
     """An encoder and a decoder that attends to its states; they share one embedding table.
 
     Args:
-        encoder: of the source; not causal, without a head.
-        decoder: of the target; all of its blocks have cross-attention.
-        cross: position policy of cross-attention, one of `pejax.models.cross_positions.CROSS`.
+        encoder: the model of the source; not causal, without a head.
+        decoder: the model of the target; all of its layers have cross-attention.
+        cross: position policy of cross-attention: "none", "query_only", "separate" or "unified".
 
     Raises:
-        ValueError: different vocabularies or widths, an encoder with a head or a causal mask, or blocks of the decoder
-            without cross-attention, or with cross-attention of several kinds.
+        ValueError: an unknown policy, different vocabularies or widths, an encoder with a head or a causal mask, or
+            layers of the decoder without cross-attention, or with cross-attention of several kinds.
     """
 
-    encoder: Text
-    decoder: Text
+    encoder: TransformerConfig
+    decoder: TransformerConfig
     cross: str = "none"
 
     def __post_init__(self) -> None:
+        check_choice("cross", self.cross, CROSS)
         for name in ("vocab", "width", "dtype"):
             ours, theirs = getattr(self.encoder, name), getattr(self.decoder, name)
             if ours != theirs:
                 raise ValueError(f"{name} must be the same in encoder and decoder, got {ours} and {theirs}")
         if self.encoder.causal or self.encoder.head is not None:
             raise ValueError("the encoder must have causal=False and head=None")
-        kinds = {block.cross for block in self.decoder.blocks}
+        kinds = {layer.cross for layer in self.decoder.layers}
         if len(kinds) != 1 or None in kinds:
-            raise ValueError(f"all blocks of the decoder must have the same cross-attention, got {len(kinds)} kinds")
+            raise ValueError(f"all layers of the decoder must have the same cross-attention, got {len(kinds)} kinds")
 
     @property
-    def attention(self) -> Attention:
+    def cross_attention(self) -> AttentionConfig:
         """Cross-attention, which is the same in all layers."""
-        return next(block.cross for block in self.decoder.blocks if block.cross is not None)
+        return next(layer.cross for layer in self.decoder.layers if layer.cross is not None)
+
+    @property
+    def cross_dims(self) -> Dims:
+        """The dims of the encoding of cross-attention; the extent covers all positions that occur."""
+        continued = self.decoder.length if self.cross == "unified" else 0
+        return self.cross_attention.dims(width=self.decoder.width, extent=self.encoder.length + continued)
 
 
-@dataclass(frozen=True)
-class Picture:
+@dataclass(frozen=True, repr=False)
+class ViTConfig(Config):
     """A vision transformer.
 
     Args:
@@ -92,9 +113,9 @@ class Picture:
         patch: side of a patch, pixels.
         channels: number of image channels.
         width: C, channels of the residual stream.
-        blocks: one record per layer.
+        layers: one config per layer.
         norm: after the last layer. None = no norm.
-        embed_norm: of all tokens before the first layer. None = no norm.
+        embed_norm: norm of all tokens before the first layer. None = no norm.
         patch_bias: whether the map from the pixels of a patch to its vector has a bias.
         cls: whether there is a learned CLS token before the patches.
         registers: number of learned tokens without position, after CLS.
@@ -106,10 +127,10 @@ class Picture:
         coordinates: positions of the patches in the layers: "index", their (row, column), or "centered", DINOv3's
             `2π · (2 (i + ½) / N - 1)` in N rows or columns.
         stochastic_depth: rate of the last layer in training; it grows linearly with depth from 0 in the first.
-        dtype: of the computation, "float32" or "bfloat16"; parameters and logits are float32.
+        dtype: type of the computation, "float32" or "bfloat16"; parameters and logits are float32.
 
     Raises:
-        ValueError: a count below 1, no blocks, an image whose sides are not multiples of the patch, an unknown name, a
+        ValueError: a count below 1, no layers, an image whose sides are not multiples of the patch, an unknown name, a
             pool of a CLS token that is not there, a distilled model without a register or a head, an extension with
             centered coordinates, which fit every grid as they are, or a rate outside [0, 1).
     """
@@ -118,9 +139,9 @@ class Picture:
     patch: int
     channels: int
     width: int
-    blocks: tuple[Block, ...]
-    norm: Norm | None = LAYER_NORM
-    embed_norm: Norm | None = None
+    layers: tuple[LayerConfig, ...]
+    norm: NormConfig | None = LAYER_NORM
+    embed_norm: NormConfig | None = None
     patch_bias: bool = True
     cls: bool = True
     registers: int = 0
@@ -141,7 +162,7 @@ class Picture:
         if self.distilled and not (self.registers and self.classes):
             rule = "distilled=True needs a register and classes"
             raise ValueError(f"{rule}, got registers={self.registers} and classes={self.classes}")
-        extended = [extend for extend in (block.attention.extend for block in self.blocks) if str(extend) != "none"]
+        extended = [extend for extend in (layer.attention.extend for layer in self.layers) if str(extend) != "none"]
         if self.coordinates == "centered" and extended:
             rule = "extend must be 'none' with coordinates='centered', which span every grid from edge to edge"
             raise ValueError(f"{rule}, got {str(extended[0])!r}")
@@ -156,6 +177,15 @@ class Picture:
         return patch_grid(self.image_size, self.patch)
 
     @property
+    def dims(self) -> Dims:
+        """The dims of the first layer's encoding."""
+        return self.layers[0].attention.dims(width=self.width, axes=2, extent=self.grid)
+
+    def extended(self, extend: str | Extension) -> "ViTConfig":
+        """Return the config with this extension of the encoding of every layer that has one, after its own."""
+        return replace(self, layers=_extended(self.layers, extend))
+
+    @property
     def prefix(self) -> int:
         """Number of tokens before the patches, which have no position: CLS, then registers."""
         return self.cls + self.registers
@@ -166,9 +196,18 @@ class Picture:
         return self.width * (2 if self.pool == "cls_mean" else 1)
 
 
-def _check_model(model: Text | Picture) -> None:
-    if not model.blocks:
-        raise ValueError("blocks must hold at least one record, got none")
+def _extended(layers: tuple[LayerConfig, ...], extend: str | Extension) -> tuple[LayerConfig, ...]:
+    """Return the layers with an extension of their encodings."""
+    joined = lambda own: str(extend) if str(own) == "none" else f"{own}+{extend}"
+    own = lambda attention: replace(attention, extend=joined(attention.extend))
+    return tuple(
+        layer if layer.attention.pe == "none" else replace(layer, attention=own(layer.attention)) for layer in layers
+    )
+
+
+def _check_model(model: TransformerConfig | ViTConfig) -> None:
+    if not model.layers:
+        raise ValueError("layers must hold at least one config, got none")
     check_choice("dtype", model.dtype, DTYPES)
 
 

@@ -9,8 +9,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from pejax.models import layer_records as records
-from pejax.models.layers import ACTIVATIONS, Linear, check_activation, gate_by, linear, uniform_by_fan_in
+from pejax.models.configs.layer import MlpConfig, MoEConfig
+from pejax.models.parts.layers import ACTIVATIONS, Linear, check_activation, gate_by, linear, uniform_by_fan_in
 from pejax.models.sharding import named
 
 
@@ -21,7 +21,7 @@ class Experts(nnx.Module):
     channels. The result is exact and needs no capacity, at E/k times the cost of computing the chosen experts alone.
 
     Args:
-        experts: its record.
+        experts: its config.
         width: C, channels of input and output.
         dtype: of the computation; parameters are float32.
         rngs: draws the parameters.
@@ -34,8 +34,8 @@ class Experts(nnx.Module):
         Large Neural Networks" (arXiv 1701.06538), equations 1 and 3 to 5, without noise.
     """
 
-    def __init__(self, experts: records.Experts, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        self.record, mlp = experts, experts.mlp
+    def __init__(self, experts: MoEConfig, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        self.config, mlp = experts, experts.mlp
         check_activation(mlp)
         make = functools.partial(linear, dtype=dtype, rngs=rngs)
         self.router = make(width, experts.count, ("embed", None), bias=experts.router_bias)
@@ -50,7 +50,7 @@ class Experts(nnx.Module):
     def __call__(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
         weights = self.weights(x)
         hidden = (self.up(x),) if self.gate is None else (self.gate(x), self.up(x))
-        function = weighted(self.record.mlp)
+        function = weighted(self.config.mlp)
         if isinstance(self.down, Linear):
             output = self.down.of(function, weights, *hidden)
         else:  # another layer put in its place, such as `nnx.LoRA`
@@ -61,18 +61,18 @@ class Experts(nnx.Module):
 
     def weights(self, x: Float[Array, "B T C"]) -> Float[Array, "B T E"]:
         """Return the weights of the experts, in float32: 0 but for the k with the largest logits."""
-        record = self.record
+        config = self.config
         logits = self.router(x).astype(jnp.float32)
-        largest, chosen = jax.lax.top_k(logits, record.chosen)
-        if record.over_chosen:
+        largest, chosen = jax.lax.top_k(logits, config.chosen)
+        if config.over_chosen:
             weights = jax.nn.softmax(largest, axis=-1)
         else:
             weights = jnp.exp(largest - jax.nn.logsumexp(logits, axis=-1, keepdims=True))
-        return jnp.sum(weights[..., None] * jax.nn.one_hot(chosen, record.count, dtype=jnp.float32), axis=-2)
+        return jnp.sum(weights[..., None] * jax.nn.one_hot(chosen, config.count, dtype=jnp.float32), axis=-2)
 
 
 @functools.cache
-def weighted(mlp: records.Mlp) -> Callable[..., Array]:
+def weighted(mlp: MlpConfig) -> Callable[..., Array]:
     """Return the function of the weights and of the inner channels of all experts to what `down` reads."""
     function = gate_by(mlp.activation) if mlp.gated else ACTIVATIONS[mlp.activation]
 

@@ -14,10 +14,10 @@ from flax import nnx
 from jaxtyping import Array, Int, Key
 
 from pejax._positions import TokenPositions
-from pejax.models.encoder_decoder import EncoderDecoder
-from pejax.models.generation import check_ids
-from pejax.models.sampling import Sampling, check_sampling, sample
-from pejax.models.transformer import Cache
+from pejax.models.generation.decoder import check_ids
+from pejax.models.generation.sampling import Sampling, check_sampling, sample
+from pejax.models.networks.encoder_decoder import EncoderDecoder
+from pejax.models.stack.transformer import Cache
 
 
 def generate_answers(
@@ -47,7 +47,7 @@ def generate_answers(
         ValueError: a count below 1, an id outside the vocabulary, segments other than 0 and 1, sampling settings out
             of range, a missing key, or an encoding that does not support the lengths.
     """
-    vocab = model.record.decoder.vocab
+    vocab = model.config.decoder.vocab
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     check_sampling(sampling, vocab)

@@ -1,0 +1,254 @@
+"""Recipes: functions that return the config of a usual model.
+
+The layers of text models are Llama's (RMSNorm, SwiGLU, no biases) or GPT-2's (LayerNorm, GELU, biases).
+
+Reference:
+    Touvron et al. 2023, "Llama 2" (arXiv 2307.09288), section 2.2; Radford et al. 2019, "Language Models are
+    Unsupervised Multitask Learners", section 2.3; Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"
+    (arXiv 2010.11929), section 3.1.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+from pejax._extensions.extension import Extension
+from pejax._ops.checks import check_choice
+from pejax.models.configs.layer import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, NormConfig
+from pejax.models.configs.model import CROSS, LAYER_NORM, EncoderDecoderConfig, TransformerConfig, ViTConfig
+from pejax.models.periods import check_spec, first_spec, layer_specs
+
+
+class Style(NamedTuple):
+    """The kind of layers of a usual model: its norm, its MLP, and the linear maps of attention that have a bias."""
+
+    norm: NormConfig
+    activation: str
+    gated: bool
+    bias: str
+
+
+STYLES = {
+    "llama": Style(NormConfig("rms"), "silu", True, ""),
+    "gpt2": Style(LAYER_NORM, "gelu", False, "qkvo"),
+}
+
+
+def decoder(
+    vocab: int = 256,
+    length: int = 128,
+    width: int = 128,
+    layers: int = 4,
+    heads: int = 4,
+    *,
+    kv_heads: int | None = None,
+    hidden: int | None = None,
+    pe: str = "rope",
+    extend: str | Extension = "none",
+    style: str = "llama",
+    qk_norm: bool = False,
+    soft_cap: float | None = None,
+    tied: bool = False,
+    causal: bool = True,
+    dtype: str = "float32",
+) -> TransformerConfig:
+    """Return the config of a usual `Decoder`.
+
+    Args:
+        vocab: V, size of the vocabulary.
+        length: trained context, tokens.
+        width: C, channels of the residual stream.
+        layers: L.
+        heads: H.
+        kv_heads: K, key/value heads; None = H.
+        hidden: channels inside the MLP; None = 4·C, or 8/3·C rounded up to a multiple of 16 if the MLP is gated.
+        pe: spec of the encoding, as in `make_encoding`, or a period over the layers such as "rope*3 + none*1"
+            (`pejax.models.periods`).
+        extend: extension of the encoding beyond the trained length, a record of `pejax.extensions` or its string.
+        style: "llama" (RMSNorm, SwiGLU, no biases) or "gpt2" (LayerNorm, GELU, biases).
+        qk_norm: whether each query and key head is normalized (RMSNorm).
+        soft_cap: cap c of the attention logits, `c · tanh(logits / c)`; None = no cap.
+        tied: whether the head is the embedding table.
+        causal: whether keys after the query are masked.
+        dtype: type of the computation, "float32" or "bfloat16"; parameters and logits are float32.
+
+    Raises:
+        ValueError: a count below 1, or an unknown style or dtype.
+
+    Examples:
+        >>> decoder(vocab=97, layers=3, pe="rope(base=500000.0)").layers[0].attention
+        AttentionConfig(heads=4, kv_heads=4, head_dim=32, pe='rope(base=500000.0)')
+    """
+    check_spec(pe)
+    check_choice("style", style, tuple(STYLES))
+    _check_counts(vocab=vocab, length=length, width=width, layers=layers, heads=heads, hidden=hidden)
+    layer = functools.partial(_layer, width, heads, kv_heads, hidden, extend, STYLES[style], qk_norm, soft_cap)
+    return TransformerConfig(
+        vocab, width, length, tuple(map(layer, layer_specs(pe, layers))), causal, STYLES[style].norm,
+        head=HeadConfig(tied=tied), dtype=dtype,
+    )  # fmt: skip
+
+
+def encoder_decoder(
+    vocab: int = 64,
+    source_length: int = 32,
+    target_length: int = 32,
+    width: int = 64,
+    encoder_layers: int = 2,
+    decoder_layers: int = 2,
+    heads: int = 4,
+    *,
+    kv_heads: int | None = None,
+    hidden: int | None = None,
+    pe: str = "rope",
+    decoder_pe: str = "",
+    extend: str | Extension = "none",
+    cross: str = "none",
+    cross_pe: str = "",
+    style: str = "llama",
+    qk_norm: bool = False,
+    soft_cap: float | None = None,
+    tied: bool = False,
+    dtype: str = "float32",
+) -> EncoderDecoderConfig:
+    """Return the config of a usual `EncoderDecoder`.
+
+    Args:
+        vocab: V, size of the vocabulary that source and target share.
+        source_length: trained length of sources, tokens.
+        target_length: trained length of targets, tokens.
+        width: C, channels of the residual stream.
+        encoder_layers: L of the encoder.
+        decoder_layers: L of the decoder.
+        heads: H.
+        kv_heads: K, key/value heads; None = H.
+        hidden: channels inside the MLP; None = 4·C, or 8/3·C rounded up to a multiple of 16 if the MLP is gated.
+        pe: spec of the encoder's encoding, as in `decoder`.
+        decoder_pe: spec of the decoder's encoding; "" = `pe`.
+        extend: extension of all encodings beyond the trained lengths, a record of `pejax.extensions` or its string.
+        cross: position policy of cross-attention: "none", "query_only", "separate" or "unified".
+        cross_pe: spec of the encoding of cross-attention; "" = that of the decoder's first layer.
+        style: "llama" (RMSNorm, SwiGLU, no biases) or "gpt2" (LayerNorm, GELU, biases).
+        qk_norm: whether each query and key head is normalized (RMSNorm) in self-attention.
+        soft_cap: cap c of the attention logits, `c · tanh(logits / c)`; None = no cap.
+        tied: whether the head is the embedding table.
+        dtype: type of the computation, "float32" or "bfloat16"; parameters and logits are float32.
+
+    Raises:
+        ValueError: a count below 1, or an unknown policy, style or dtype.
+    """
+    check_choice("style", style, tuple(STYLES))
+    check_choice("cross", cross, CROSS)
+    _check_counts(
+        vocab=vocab, source_length=source_length, target_length=target_length, width=width,
+        encoder_layers=encoder_layers, decoder_layers=decoder_layers, heads=heads, hidden=hidden,
+    )  # fmt: skip
+    decoder_pe, norm = decoder_pe or pe, STYLES[style].norm
+    layer = functools.partial(_layer, width, heads, kv_heads, hidden, extend, STYLES[style], qk_norm, soft_cap)
+    crossed = dataclasses.replace(layer(cross_pe or first_spec(decoder_pe)).attention, qk_norm=None)
+    text = functools.partial(TransformerConfig, vocab, width, norm=norm, dtype=dtype)
+    encoder = tuple(map(layer, layer_specs(pe, encoder_layers)))
+    decoder = tuple(dataclasses.replace(layer(own), cross=crossed) for own in layer_specs(decoder_pe, decoder_layers))
+    return EncoderDecoderConfig(
+        text(source_length, encoder, causal=False, head=None),
+        text(target_length, decoder, head=HeadConfig(tied=tied)),
+        cross,
+    )
+
+
+def vit(
+    image_size: int | tuple[int, int] = 28,
+    patch: int = 4,
+    channels: int = 1,
+    classes: int = 10,
+    width: int = 64,
+    layers: int = 3,
+    heads: int = 4,
+    *,
+    kv_heads: int | None = None,
+    mlp_ratio: int = 4,
+    pe: str = "rope_mixed",
+    extend: str | Extension = "none",
+    pool: str = "cls",
+    registers: int = 0,
+    layer_scale: float | None = None,
+    stochastic_depth: float = 0.0,
+    dtype: str = "float32",
+) -> ViTConfig:
+    """Return the config of a usual `ViT`.
+
+    Args:
+        image_size: side, or (height, width), of the training images, pixels.
+        patch: side of a patch, pixels.
+        channels: number of image channels.
+        classes: number of classes, and of logits.
+        width: C, channels of the residual stream.
+        layers: L.
+        heads: H.
+        kv_heads: K, key/value heads; None = H.
+        mlp_ratio: channels inside the MLP, as a multiple of C.
+        pe: spec of the encoding, as in `make_encoding`, or a period over the layers such as "rope_axial*3 + none*1"
+            (`pejax.models.periods`).
+        extend: extension of the encoding beyond the trained grid, a record of `pejax.extensions` or its string.
+        pool: what the head reads: "cls", a learned token, or "mean", the average of the patches.
+        registers: number of learned tokens without position that the head does not read.
+        layer_scale: initial factor of each residual branch; None = no factor.
+        stochastic_depth: probability that an example skips a branch of the last layer in training; it grows linearly
+            with depth from 0 in the first layer. 0 = no stochastic depth.
+        dtype: type of the computation, "float32" or "bfloat16"; parameters and logits are float32.
+
+    Raises:
+        ValueError: a count below 1, an image whose sides are not multiples of the patch, an unknown pool or dtype, or
+            a rate outside [0, 1).
+    """
+    check_spec(pe)
+    check_choice("pool", pool, ("cls", "mean"))
+    _check_counts(classes=classes, width=width, layers=layers, heads=heads, mlp_ratio=mlp_ratio)
+    style = Style(LAYER_NORM, "gelu", False, "qkvo")
+    layer = functools.partial(_layer, width, heads, kv_heads, mlp_ratio * width, extend, style, False, None)
+    return ViTConfig(
+        (image_size, image_size) if isinstance(image_size, int) else image_size, patch, channels, width,
+        tuple(dataclasses.replace(layer(own), layer_scale=layer_scale) for own in layer_specs(pe, layers)),
+        cls=pool == "cls", registers=registers, pool=pool, classes=classes, stochastic_depth=stochastic_depth,
+        dtype=dtype,
+    )  # fmt: skip
+
+
+def _check_counts(**counts: int | None) -> None:
+    """Raise ValueError for a count below 1."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
+
+
+def _channels_per_head(width: int, heads: int) -> int:
+    """Return D = C / H of a model whose width is split evenly among its heads.
+
+    Raises:
+        ValueError: a width that is not a multiple of heads.
+    """
+    if width % heads:
+        raise ValueError(f"width must be a multiple of heads, got width={width}, heads={heads}")
+    return width // heads
+
+
+def _layer(
+    width: int,
+    heads: int,
+    kv_heads: int | None,
+    hidden: int | None,
+    extend: str | Extension,
+    style: Style,
+    qk_norm: bool,
+    soft_cap: float | None,
+    pe: str,
+) -> LayerConfig:
+    """Return the config of a layer with this encoding."""
+    if hidden is None:
+        hidden = 16 * math.ceil(width / 6) if style.gated else 4 * width
+    attention = AttentionConfig(
+        heads, heads if kv_heads is None else kv_heads, _channels_per_head(width, heads), pe, extend, bias=style.bias,
+        qk_norm=NormConfig("rms") if qk_norm else None, soft_cap=soft_cap,
+    )  # fmt: skip
+    return LayerConfig(attention, MlpConfig(hidden, style.activation, style.gated, bias=bool(style.bias)), style.norm)

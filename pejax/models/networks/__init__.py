@@ -1,0 +1,1 @@
+"""The models, one per file."""

@@ -1,0 +1,1 @@
+"""The layers of a model: repeated patterns as scans, their encodings, and the KV cache."""
