@@ -149,7 +149,7 @@ def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".comparison-", dir=to.parent) as beside:
-            made_by.compare(files, Path(beside) / to.name)
+            made_by.results.compare(files, Path(beside) / to.name)
             for made in sorted(Path(beside).iterdir()):
                 made.replace(to.with_name(made.name))
     except OSError as refused:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from train.devices.mesh import make_mesh, put_batch, training_execution
 from train.engine import failed_step
 from train.engine.checkpoint import CheckpointError, Checkpoints
-from train.engine.loop import init_state, make_step, state_shardings, step_key
+from train.engine.loop import make_step, state_shapes, state_shardings, step_key
 from train.engine.optimizers import make_optimizer
 from train.engine.outside import require_named
 from train.engine.parser import Parser
@@ -80,15 +80,13 @@ def replay(folder: Path, batch: Any, data: str = "", model: str = "") -> tuple[f
     task = made_by.task(config)
     steps = recipe(config, make_optimizer(config, task.steps, task.warmup)[0], task.sums)
     shardings = state_shardings(task.split, steps, mesh)
-    shapes = jax.eval_shape(partial(init_state, recipe=steps), task.split.shapes)
-    split = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     def check(record: dict[str, Any]) -> None:
         if record["data"] != task.identity:
             raise ValueError(f"the data of the step must be {record['data']}, got {task.identity}")
 
     checkpoints = Checkpoints(folder)
-    _, state = checkpoints.restore(jax.tree.map(split, shapes, shardings), check)
+    _, state = checkpoints.restore(state_shapes(task.split, steps, shardings), check)
     checkpoints.close()
     loss, batch = partial(task.loss, execution=training_execution(mesh, config.remat)), put_batch(batch, mesh)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from train.engine.results import store
 from train.engine.stored_config import save_config
 from train.lm import config as lm_config
 from train.lm.results import MeanLoss, PerplexityResults, PerplexityRow
@@ -24,7 +23,7 @@ def vit_run(
     rows = tuple(ResolutionRow(size, (size // 4) ** 2, right, count) for size, right in top1.items())
     found = ResolutionResults(pe, settings.data, settings.size, STEPS[-1], extend, "the data", rows)
     _write(folder, settings, {"top1": 0.5, "images_per_second": 100.0})
-    store(found, folder, [{**row._asdict(), "top1": row.top1} for row in rows])
+    found.store(folder)
     return folder
 
 
@@ -39,8 +38,7 @@ def lm_run(folder: Path, pe: str, seed: int, losses: Mapping[int, float | str], 
     )
     found = PerplexityResults(pe, settings.data, settings.length, STEPS[-1], "none", "the text", rows)
     _write(folder, settings, {"tokens_per_second": 100.0})
-    unfold = lambda value: value._asdict() if isinstance(value, MeanLoss) else value
-    store(found, folder, [{name: unfold(value) for name, value in row._asdict().items()} for row in rows])
+    found.store(folder)
     return folder
 
 

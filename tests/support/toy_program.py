@@ -71,6 +71,11 @@ class Found:
         """Write the JSON."""
         write_atomic(folder / "results.json", json.dumps(dataclasses.asdict(self)))
 
+    @classmethod
+    def compare(cls, files: Sequence[Path], to: Path) -> None:
+        """Write what was found, one run a line."""
+        Path(f"{to}.md").write_text("".join(json.loads(file.read_text())["name"] + "\n" for file in files))
+
 
 def make_task(config: Config) -> Task:
     """Return the task: predict the sum of random numbers."""
@@ -115,14 +120,7 @@ def make_task(config: Config) -> Task:
     )
 
 
-def compare(files: Sequence[Path], to: Path) -> None:
-    """Write what was found, one run a line."""
-    Path(f"{to}.md").write_text("".join(json.loads(file.read_text())["name"] + "\n" for file in files))
-
-
-PROGRAM = Program(
-    config=Config, task=make_task, compare=compare, load=lambda path: None, scores=lambda found: {}, higher=True
-)
+PROGRAM = Program(config=Config, task=make_task, results=Found)
 
 
 def train(out: Path, *flags: str) -> int:

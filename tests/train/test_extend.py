@@ -17,8 +17,8 @@ from pejax import interop
 from train.data.text.loading import evaluation_windows, load_text
 from train.extend import passkey, program, results
 from train.extend.options import read_options
-from train.tune import subject
-from train.tune.subject import Loaded, retokenized
+from train.lm import cross_entropy
+from train.tune.subject import Loaded, retokenized_corpus
 
 LENGTHS = ("--lengths", "192", "256")
 TOLD = ("--windows=1", "--passkey=1")
@@ -71,7 +71,7 @@ def test_every_extension_is_measured_at_every_length(whole):
 
 def test_the_loss_is_the_cross_entropy_of_the_logits(whole, model, text):
     ours, _ = interop.load(model)
-    corpus = retokenized(load_text(f"file:{text}"), str(model), 260)
+    corpus = retokenized_corpus(load_text(f"file:{text}"), str(model), 260)
     assert corpus.tokenizer.decode(corpus.held_out[0]) == text.read_text()[-len(corpus.held_out[0]) :]
     ids = jnp.asarray(evaluation_windows(corpus, 256, 1)[0][:, -193:])
     expected = optax.softmax_cross_entropy_with_integer_labels(ours(ids[:, :-1]), ids[:, 1:]).mean()
@@ -179,7 +179,7 @@ def test_a_head_that_is_no_product_is_read_in_chunks(tmp_path, monkeypatch):
     ours = loaded.model(loaded.loaded)
     expected = optax.softmax_cross_entropy_with_integer_labels(ours(ids[:, :-1]), jnp.asarray(ids[:, 1:]))
     for at_once in (2**27, 97 * 7):
-        monkeypatch.setattr(subject, "LOGITS_AT_ONCE", at_once)
+        monkeypatch.setattr(cross_entropy, "LOGITS_AT_ONCE", at_once)
         np.testing.assert_allclose(loaded.losses(loaded.loaded, ids), expected, rtol=1e-5)
 
 

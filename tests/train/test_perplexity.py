@@ -15,7 +15,7 @@ from train.devices.mesh import make_mesh
 from train.lm import evaluate as perplexity
 from train.lm.config import Config
 from train.lm.evaluate import Reader, evaluate, measure
-from train.lm.results import MeanLoss, PerplexityResults, PerplexityRow, draw, load_results, markdown, mean_loss
+from train.lm.results import MeanLoss, PerplexityResults, PerplexityRow, mean_loss
 
 QUIET = Console(quiet=True)
 TRAINED = 4
@@ -204,21 +204,21 @@ ROWS = (
 def test_results_come_back_from_their_file(tmp_path):
     one = results(*ROWS)
     one.save(tmp_path)
-    assert load_results(tmp_path / "results.json") == one
+    assert PerplexityResults.load(tmp_path / "results.json") == one
     assert json.loads((tmp_path / "results.json").read_text())["rows"][1]["gain"]["mean"] == -0.25
     assert (tmp_path / "results.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="results must come from an evaluation, got"):
-        load_results(tmp_path / "nowhere.json")
+        PerplexityResults.load(tmp_path / "nowhere.json")
 
 
 def test_tables_say_what_is_lowest_what_is_gained_and_what_was_refused():
     other = results(PerplexityRow(2, MeanLoss(0.5, 0.1, 24)), PerplexityRow(8, MeanLoss(3.0, 0.1, 24)), name="none")
-    one, two = markdown([results(*ROWS), other]).split("\n\n")[1::2]
+    one, two = PerplexityResults.markdown([results(*ROWS), other]).split("\n\n")[1::2]
     assert one.splitlines()[0] == "| encoding | 2 | 8 | 16 |"
     assert one.splitlines()[2:] == ["| rope | 2.72 | **7.39** | refused |", "| none | **1.65** | 20.09 |  |"]
     assert two.splitlines()[2] == "| rope | **-0.250** | refused |"
     with pytest.raises(ValueError, match="runs in one comparison must share trained, got 4 and 5"):
-        markdown([results(*ROWS), results(*ROWS, trained=5)])
+        PerplexityResults.markdown([results(*ROWS), results(*ROWS, trained=5)])
     table = results(*ROWS).table()
     cells = [list(column.cells) for column in table.columns]
     assert cells[2] == ["2.718, 2.46 to 3.00", "7.389, 6.69 to 8.17", "refused"]
@@ -229,7 +229,7 @@ def test_tables_say_what_is_lowest_what_is_gained_and_what_was_refused():
 def test_a_figure_of_one_stretch_has_no_band(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr("matplotlib.axes.Axes.fill_between", lambda *args, **options: drawn.append(args))
-    draw([results(PerplexityRow(4, mean_loss(np.full((1, 3), 2.0))))], tmp_path / "one.png")
+    PerplexityResults.draw([results(PerplexityRow(4, mean_loss(np.full((1, 3), 2.0))))], tmp_path / "one.png")
     assert drawn == []
-    draw([results(PerplexityRow(4, mean_loss(np.float32([[1.0], [2.0]]))))], tmp_path / "two.png")
+    PerplexityResults.draw([results(PerplexityRow(4, mean_loss(np.float32([[1.0], [2.0]]))))], tmp_path / "two.png")
     assert len(drawn) == 1

@@ -12,7 +12,7 @@ from train.engine.files import sealed
 from train.engine.stored_config import digest_of, load_config, save_config
 from train.report.collect import collect
 from train.vit.config import Config as VitConfig
-from train.vit.results import ResolutionResults, ResolutionRow, load_results
+from train.vit.results import ResolutionResults, ResolutionRow
 
 pytestmark = pytest.mark.usefixtures("toy")
 
@@ -82,21 +82,21 @@ def test_a_report_leaves_out_results_of_a_step_before_the_last(tmp_path):
 )
 def test_results_that_were_changed_are_refused(old, new, tmp_path):
     path = evaluated(tmp_path / "run")
-    assert load_results(path).rows[0].correct == 80
+    assert ResolutionResults.load(path).rows[0].correct == 80
     text = path.read_text()
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))
     with pytest.raises(ValueError, match="it has changed since it was written"):
-        load_results(path)
+        ResolutionResults.load(path)
 
 
 def test_results_of_another_run_are_refused(tmp_path):
     path = evaluated(tmp_path / "run")
     other = evaluated(tmp_path / "other", run="0123456789abcdef")
     with pytest.raises(ValueError, match="it belongs to another run"):
-        load_results(other)
+        ResolutionResults.load(other)
     path.replace(tmp_path / "results.json")
-    assert load_results(tmp_path / "results.json").step == 120
+    assert ResolutionResults.load(tmp_path / "results.json").step == 120
 
 
 def test_results_of_earlier_versions_are_read_where_they_can_be_true(tmp_path):
@@ -105,12 +105,12 @@ def test_results_of_earlier_versions_are_read_where_they_can_be_true(tmp_path):
     for name in ("digest", "run", "steps"):
         del stored[name]
     path.write_text(json.dumps(stored))
-    assert load_results(path).steps == 0
+    assert ResolutionResults.load(path).steps == 0
     for name, value, message in (("correct", 5000, "from 0 to count=100, got 5000"), ("count", True, "count must be")):
         changed = {**stored, "rows": [{**stored["rows"][0], name: value}]}
         path.write_text(json.dumps(changed))
         with pytest.raises(ValueError, match=message):
-            load_results(path)
+            ResolutionResults.load(path)
 
 
 @pytest.mark.parametrize(("name", "value"), [("lr", 1.0), ("seed", 7), ("width", 32)])

@@ -18,7 +18,7 @@ from train.seq2seq import model as answers
 from train.seq2seq import program as seq2seq
 from train.seq2seq.config import Config
 from train.seq2seq.model import Answerer
-from train.seq2seq.results import ExactMatchResults, ExactMatchRow, load_results
+from train.seq2seq.results import ExactMatchResults, ExactMatchRow
 from train.seq2seq.tasks import PAD, STOP, evaluation_batches, train_batches
 
 SMALL = ("--width=16", "--layers=1", "--encoder_layers=1", "--heads=2", "--length=4", "--batch=8")
@@ -107,8 +107,8 @@ def test_what_an_encoding_cannot_serve_is_refused_by_length(tmp_path):
     ExactMatchResults("learned", "copy", 4, 1, "none", "note", rows).save(tmp_path)
     stored = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert stored[1] == {"task": "copy", "length": 5, "refused": "too long"}
-    assert load_results(tmp_path / "results.json").rows[0] == rows[0]
-    seq2seq.compare([tmp_path / "results.json"], tmp_path / "one")
+    assert ExactMatchResults.load(tmp_path / "results.json").rows[0] == rows[0]
+    ExactMatchResults.compare([tmp_path / "results.json"], tmp_path / "one")
     assert "| learned | **87.5** | refused |" in (tmp_path / "one.md").read_text()
 
 

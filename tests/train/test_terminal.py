@@ -32,7 +32,7 @@ def written(monkeypatch: pytest.MonkeyPatch, encoding: str, *renderables: Any) -
 def compared(best: str, other: str) -> list[Table]:
     """Return the tables of a comparison of two encodings, as `train.compare` prints them."""
     rows = [Row(name, {"top-1, %": {28: Mean(mean, 0.4, 2)}}, ()) for name, mean in ((best, 90.0), (other, 80.0))]
-    comparison: Any = SimpleNamespace(program=SimpleNamespace(higher=True))
+    comparison: Any = SimpleNamespace(program=SimpleNamespace(results=SimpleNamespace(higher=True)))
     return tables(comparison, rows, 28, 120)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from train.engine.results import wilson
-from train.vit.results import ResolutionResults, ResolutionRow, load_results, markdown
+from train.vit.results import ResolutionResults, ResolutionRow
 
 RUN = ResolutionResults(
     "rope_mixed", "fashion", 28, 10, "none", "a note", (ResolutionRow(28, 49, 80, 100), ResolutionRow(56, 196, 60, 100))
@@ -25,17 +25,17 @@ def test_wilson_solves_its_equation():
 
 def test_results_come_back_from_json(tmp_path):
     RUN.save(tmp_path)
-    assert load_results(tmp_path / "results.json") == RUN
+    assert ResolutionResults.load(tmp_path / "results.json") == RUN
     (tmp_path / "broken.json").write_text("{}")
     with pytest.raises(ValueError, match=r"results must come from an evaluation, got .*broken\.json"):
-        load_results(tmp_path / "broken.json")
+        ResolutionResults.load(tmp_path / "broken.json")
 
 
 def test_a_comparison_marks_the_best_of_each_size():
     other = dataclasses.replace(
         RUN, name="alibi", rows=(ResolutionRow(28, 49, 70, 100), ResolutionRow(56, 196, 69, 100))
     )
-    assert markdown([RUN, other]).splitlines() == [
+    assert ResolutionResults.markdown([RUN, other]).splitlines() == [
         "| encoding | **28** | 56 |",
         "|---|---:|---:|",
         "| rope_mixed | **80.0** | 60.0 |",
@@ -47,4 +47,4 @@ def test_a_comparison_marks_the_best_of_each_size():
 
 def test_runs_on_other_data_are_not_compared():
     with pytest.raises(ValueError, match="share data, got 'fashion' and 'glyphs'"):
-        markdown([RUN, dataclasses.replace(RUN, data="glyphs")])
+        ResolutionResults.markdown([RUN, dataclasses.replace(RUN, data="glyphs")])

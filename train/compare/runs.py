@@ -215,12 +215,12 @@ def _write(run: Run, found: Outcome) -> None:
 def load(comparison: Comparison, run: Run) -> dict[str, Evaluation]:
     """Return the results of a run by extension; those that were refused are left out."""
     files = {extend: run.folder / f"{results_stem(extend)}.json" for extend in run.extensions}
-    return {extend: comparison.program.load(path) for extend, path in files.items() if path.is_file()}
+    return {extend: comparison.program.results.load(path) for extend, path in files.items() if path.is_file()}
 
 
 def record(comparison: Comparison, run: Run, found: Outcome) -> dict[str, Any]:
     """Return one line of results.jsonl."""
-    scores = {extend: comparison.program.scores(one) for extend, one in load(comparison, run).items()}
+    scores = {extend: one.scores() for extend, one in load(comparison, run).items()}
     return {
         "task": comparison.task, "pe": run.candidate.encoding, "trained": run.candidate.label, "seed": run.seed,
         "validation": run.validation, **dataclasses.asdict(found), "scores": scores,

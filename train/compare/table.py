@@ -72,8 +72,8 @@ def _merit(comparison: Comparison, run: Run) -> float | None:
     found = load(comparison, run).get(run.extensions[0])
     if found is None:
         return None
-    numbers = np.array([number for by_size in comparison.program.scores(found).values() for number in by_size.values()])
-    return float(np.mean(numbers)) if comparison.program.higher else -float(np.mean(np.log(numbers)))
+    numbers = np.array([number for by_size in found.scores().values() for number in by_size.values()])
+    return float(np.mean(numbers)) if comparison.program.results.higher else -float(np.mean(np.log(numbers)))
 
 
 def rows_of(comparison: Comparison, runs: Mapping[Candidate, Sequence[Run]]) -> list[Row]:
@@ -83,7 +83,7 @@ def rows_of(comparison: Comparison, runs: Mapping[Candidate, Sequence[Run]]) -> 
         outcomes = {run: outcome(run) for run in of_seeds}
         for extend in comparison.extensions:
             measured = [one for run in of_seeds if (one := load(comparison, run).get(extend)) is not None]
-            done = [comparison.program.scores(one) for one in measured]
+            done = [one.scores() for one in measured]
             remarks = tuple(_remark(run, ended, extend) for run, ended in outcomes.items() if ended is not None)
             label = candidate.label if extend == "none" else f"{candidate.label} + {extend}"
             label += f" ({len(done)} of {len(of_seeds)} seeds)" if 0 < len(done) < len(of_seeds) else ""
@@ -160,7 +160,7 @@ def _cells(
     comparison: Comparison, rows: Sequence[Row], name: str, sizes: Sequence[int]
 ) -> list[list[tuple[str, bool]]]:
     """Return, per row and size, the text of a cell and whether its mean is the best of the column."""
-    best = max if comparison.program.higher else min
+    best = max if comparison.program.results.higher else min
     measured = [row.scores.get(name, {}) for row in rows]
     tops = {size: best(one[size].mean for one in measured if size in one) for size in sizes}
     cell = lambda one, size: (cell_text(one[size]), one[size].mean == tops[size]) if size in one else ("", False)

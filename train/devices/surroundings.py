@@ -5,6 +5,8 @@ import re
 import resource
 from collections.abc import Mapping
 
+from train.devices.memory import GIB
+
 LEAST_ADDRESSES = 5 * 2**29
 """Bytes of address space below which XLA cannot start its threads and compile: the smallest run needs 2.3 GiB."""
 
@@ -16,8 +18,6 @@ MUST_BE_OFF = {
     "JAX_ENABLE_X64": "part of a run would be float64, and its checkpoints could not be read again",
 }
 """Switches of JAX that no trainer can have, and why."""
-
-GIB = 2**30
 
 
 def require_surroundings(environ: Mapping[str, str]) -> None:

@@ -72,6 +72,26 @@ class EntropyExecution(Execution):
         return x, caches
 
 
+def measured(
+    run: Callable[[Any, EntropyExecution], Any], *, axes: int = 1, heads: bool = False
+) -> Callable[[Any], list[list[Float[Array, "L *H"]]]]:
+    """Return the compiled function `(params) -> entropies`, indexed as `EntropyExecution.found`.
+
+    Args:
+        run: `(params, execution)` applies a model.
+        axes: A, number of position axes.
+        heads: whether every head is measured, in place of their mean.
+    """
+
+    @jax.jit
+    def measure(params: Any) -> list[list[Array]]:
+        watching = EntropyExecution(axes=axes, heads=heads)
+        run(params, watching)
+        return watching.found
+
+    return measure
+
+
 def entropy(q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int, **options: Any) -> Float[Array, ""]:
     """Return the mean entropy of the weights of some queries, in nats; padding tokens are left out.
 

@@ -1,7 +1,6 @@
 """Figures of the evaluations of many runs: one curve per run, its 95 % interval as a band."""
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from train.engine.files import replacing
 from train.engine.results import Evaluation, require_comparable
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -129,17 +129,9 @@ def draw_panels(
     write_figure(figure, path, runs[0].note)
 
 
-def write_figure(figure: Figure, path: Path, note: str) -> None:
+def write_figure(figure: Figure, path: Path, note: str = "") -> None:
     """Write a figure with a note below it."""
-    figure.text(0.01, -0.01, note, fontsize=8, va="top", parse_math=False)
-    save_figure(figure, path)
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure beside its place, then move it there: what is there may be a link to a file elsewhere."""
-    beside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        figure.savefig(beside, dpi=150, bbox_inches="tight")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    if note:
+        figure.text(0.01, -0.01, note, fontsize=8, va="top", parse_math=False)
+    with replacing(path) as beside:
+        figure.savefig(beside, dpi=150, bbox_inches="tight", format="png")

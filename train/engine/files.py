@@ -1,5 +1,6 @@
 """The files of a run folder: safe reads, atomic writes, and a lock so that only one run at a time writes to it."""
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -7,7 +8,7 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,16 @@ def write_atomic(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path beside `path` to write to, then move it there: a link in its place is replaced, not followed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text, encoding="utf-8")
+        yield beside
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Results of evaluations of any program: one record per evaluation, its JSON file, and markdown tables of many."""
+"""Results of evaluations of any program: one record per evaluation, its files, and tables and figures of many."""
 
 import dataclasses
 import hashlib
@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, ClassVar, Self, get_origin, get_type_hints
+
+from rich.table import Table
 
 from train.engine.files import read_object, sealed, write_atomic
 from train.engine.stored_config import digest_of
@@ -57,7 +59,12 @@ def results_stem(extend: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a run; each program has its own rows.
+    """One evaluation of a run; each program has its own rows, table and figure.
+
+    Attributes:
+        row: NamedTuple of a row; other entries of a stored row were computed from its fields.
+        nested: class of values that are stored as JSON objects.
+        higher: whether a higher score is better.
 
     Args:
         name: of the encoding.
@@ -70,6 +77,10 @@ class Evaluation:
         steps: number of the last step of training; 0 = unknown.
         run: digest of the settings of the run (`train.engine.stored_config`); empty = unknown.
     """
+
+    row: ClassVar[Any]
+    nested: ClassVar[Callable[..., Any]] = dict
+    higher: ClassVar[bool]
 
     name: str
     data: str
@@ -98,49 +109,78 @@ class Evaluation:
         """Name of its files, without suffix."""
         return results_stem(self.extend) + (f"-step{self.step}" if self.unfinished else "")
 
+    def stored_rows(self) -> Sequence[Mapping[str, Any]]:
+        """Return the rows as JSON, with numbers that readers of the file would else compute."""
+        return [row._asdict() for row in self.rows]
 
-Kind = TypeVar("Kind", bound=Evaluation)
+    def table(self) -> Table:
+        """Return the table for the terminal."""
+        raise NotImplementedError
 
+    def scores(self) -> dict[str, dict[int, float]]:
+        """Return the measured numbers by quantity and size or length, without refused ones."""
+        raise NotImplementedError
 
-def store(found: Evaluation, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the JSON file of an evaluation into its run folder, with the given rows and a digest of all of it."""
-    stored = sealed({**dataclasses.asdict(found), "rows": rows})
-    write_atomic(folder / f"{found.stem}.json", json.dumps(stored, indent=2) + "\n")
+    @classmethod
+    def markdown(cls, runs: Sequence[Self]) -> str:
+        """Return the tables of many runs.
 
+        Raises:
+            ValueError: runs that are not comparable.
+        """
+        raise NotImplementedError
 
-def load(kind: type[Kind], row: Any, path: Path, nested: Callable[..., Any] = dict) -> Kind:
-    """Read an evaluation from its JSON file.
+    @classmethod
+    def draw(cls, runs: Sequence[Self], path: Path) -> None:
+        """Write the figure of many runs."""
+        raise NotImplementedError
 
-    Args:
-        kind: of the evaluation.
-        row: the NamedTuple of its rows; what is stored beside its fields was computed from them.
-        path: of the file.
-        nested: the class of values that are stored as JSON objects.
+    def store(self, folder: Path) -> None:
+        """Write the JSON file with its digest into the run folder."""
+        stored = sealed({**dataclasses.asdict(self), "rows": self.stored_rows()})
+        write_atomic(folder / f"{self.stem}.json", json.dumps(stored, indent=2) + "\n")
 
-    Raises:
-        ValueError: the file is missing, holds something else, was changed, or belongs to another run than the
-            config.json beside it.
-    """
+    def save(self, folder: Path) -> None:
+        """Write the JSON file and the figure into the run folder."""
+        self.store(folder)
+        self.draw([self], folder / f"{self.stem}.png")
 
-    def read(value: Any) -> Any:
-        return nested(**value) if isinstance(value, dict) else value
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read an evaluation from its JSON file.
 
-    try:
-        stored = read_object(path)
-        if "digest" in stored and sealed(stored) != stored:
-            raise ValueError("it has changed since it was written")
-        stored.pop("digest", None)
-        rows = [{name: read(one[name]) for name in row._fields if name in one} for one in stored["rows"]]
-        found = kind(**{**stored, "rows": tuple(row(**values) for values in rows)})
-        if not found.rows:
-            raise ValueError("rows must be at least one, got none")
-        for one in (found, *found.rows):
-            _require_types(one)
-        if found.run and digest_of(path.parent) not in ("", found.run):
-            raise ValueError("it belongs to another run than the config.json beside it")
-    except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as wrong:
-        raise ValueError(f"results must come from an evaluation, got {path}: {wrong}") from None
-    return found
+        Raises:
+            ValueError: the file is missing, holds something else, was changed, or belongs to another run than the
+                config.json beside it.
+        """
+
+        def read(value: Any) -> Any:
+            return cls.nested(**value) if isinstance(value, dict) else value
+
+        try:
+            stored = read_object(path)
+            if "digest" in stored and sealed(stored) != stored:
+                raise ValueError("it has changed since it was written")
+            stored.pop("digest", None)
+            rows = [{name: read(one[name]) for name in cls.row._fields if name in one} for one in stored["rows"]]
+            found = cls(**{**stored, "rows": tuple(cls.row(**values) for values in rows)})
+            if not found.rows:
+                raise ValueError("rows must be at least one, got none")
+            for one in (found, *found.rows):
+                _require_types(one)
+            if found.run and digest_of(path.parent) not in ("", found.run):
+                raise ValueError("it belongs to another run than the config.json beside it")
+        except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as wrong:
+            raise ValueError(f"results must come from an evaluation, got {path}: {wrong}") from None
+        return found
+
+    @classmethod
+    def compare(cls, files: Sequence[Path], to: Path) -> list[Self]:
+        """Write the tables `TO.md` and the figure `TO.png` of many runs, and return their evaluations."""
+        runs = [cls.load(path) for path in files]
+        Path(f"{to}.md").write_text(cls.markdown(runs), encoding="utf-8")
+        cls.draw(runs, Path(f"{to}.png"))
+        return runs
 
 
 def caption(found: Evaluation, *lines: str) -> str:
@@ -172,6 +212,8 @@ def _require_types(record: Any) -> None:
         ArithmeticError: a proportion of zero examples.
     """
     for name, hint in get_type_hints(type(record)).items():
+        if get_origin(hint) is ClassVar:
+            continue
         value = getattr(record, name)
         wanted = int | float if hint is float else hint
         if name != "rows" and (not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool)):

@@ -28,6 +28,7 @@ from train.engine.metrics import parse_profile
 from train.engine.optimizers import make_optimizer
 from train.engine.parser import parse
 from train.engine.progress import read_metrics
+from train.engine.results import Evaluation
 from train.engine.run_files import delete_run, require_no_run
 from train.engine.stopping import INTERRUPTED, friendly, stoppable
 from train.engine.stored_config import (
@@ -39,7 +40,7 @@ from train.engine.stored_config import (
     require_same,
     save_config,
 )
-from train.engine.task import EvaluationResult, Program, Split, Task, mesh_memory, recipe, require_trainable
+from train.engine.task import Program, Split, Task, mesh_memory, recipe, require_trainable
 from train.engine.terminal import user_console
 
 PREFETCHED = 4
@@ -266,7 +267,7 @@ def restore_params(
     return step, state.params if state.average is None else state.average
 
 
-def publish(found: EvaluationResult, steps: int, folder: Path, console: Console) -> None:
+def publish(found: Evaluation, steps: int, folder: Path, console: Console) -> None:
     """Print the table, and write the JSON file and the figure into the run folder.
 
     Args:

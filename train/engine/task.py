@@ -1,8 +1,7 @@
 """What a session needs from a program: its data, model, loss and evaluation, as one record."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import optax
@@ -10,7 +9,6 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array
 from rich.console import Console
-from rich.table import Table
 
 from pejax._dims import Dims
 from pejax._encoding import Params, merge_params
@@ -21,6 +19,7 @@ from train.devices.memory import FLOAT, host_memory, require_room
 from train.engine.config import RunConfig
 from train.engine.loop import Metrics
 from train.engine.progress import Unit
+from train.engine.results import Evaluation
 from train.engine.update import Recipe
 
 if TYPE_CHECKING:
@@ -60,25 +59,6 @@ class Split(Generic[Model]):
         state = jax.tree.map(lambda leaf: leaf, self.variables)
         nnx.replace_by_pure_dict(state, params)
         return nnx.merge(self._static, state)
-
-
-class EvaluationResult(Protocol):
-    """The result of an evaluation: a dataclass with the fields `steps` and `run` of `results.Evaluation`."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def stem(self) -> str:
-        """Name of its files in the run folder, without suffix: `results`, `results-EXTEND`, `results-step90`."""
-        ...
-
-    def table(self) -> Table:
-        """Return the table for the terminal."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Write `STEM.json` and `STEM.png`."""
-        ...
 
 
 class Task(NamedTuple):
@@ -137,7 +117,7 @@ class Task(NamedTuple):
 class Evaluate(Protocol):
     """The evaluation of a task."""
 
-    def __call__(self, params: Any, *, step: int, mesh: Mesh, console: Console) -> EvaluationResult:
+    def __call__(self, params: Any, *, step: int, mesh: Mesh, console: Console) -> Evaluation:
         """Evaluate the parameters of this step, which are on the devices."""
         ...
 
@@ -148,19 +128,13 @@ class Program(NamedTuple):
     Attributes:
         config: the class of its config.
         task: `(config) -> task`; raises ValueError if the config does not fit the data, the model or the encoding.
-        compare: `(result files, to)` writes one table, `TO.md`, and one figure, `TO.png`, of many runs.
-        load: `(result file) -> evaluation`.
-        scores: `(evaluation) -> {what is measured: {size or length: number}}`, without those that were refused.
-        higher: whether a higher number is better.
+        results: class of its evaluations.
         errors: exceptions of the data during training that are reported in one line.
     """
 
     config: type[RunConfig]
     task: Callable[[Any], Task]
-    compare: Callable[[Sequence[Path], Path], None]
-    load: Callable[[Path], Any]
-    scores: Callable[[Any], dict[str, dict[int, float]]]
-    higher: bool
+    results: type[Evaluation]
     errors: tuple[type[Exception], ...] = ()
 
 

@@ -33,7 +33,6 @@ from train.engine.progress import Evaluating
 from train.engine.run_files import MODEL
 from train.engine.stopping import friendly, stoppable
 from train.engine.stored_config import is_run
-from train.engine.task import refusal
 from train.engine.terminal import user_console
 from train.extend.options import ExtendOptions, read_options
 from train.extend.passkey import Question, questions
@@ -204,8 +203,7 @@ def measure(
     read = jax.jit(subject.ends, static_argnames="count")
     reader = Reader(subject.losses, params, mesh, lambda work, what: progress(work, f"{name} · {what}"))
     for length in lengths:
-        shape = jax.ShapeDtypeStruct((1, length + 1), np.int32)
-        refused = refusal(subject.losses, subject.shapes, shape)
+        refused = subject.refusal(length)
         if refused:
             yield Measured(name, length, refused=refused)
             continue

@@ -18,10 +18,31 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from pejax._ops.matmul import product
-from pejax.models import Execution
+from pejax.models import Decoder, Execution
 
 LOGITS_AT_ONCE = 2**27
 """Logits per device: half a gigabyte in float32. The forward and backward passes hold a few arrays of this size."""
+
+
+def token_losses(
+    model: Decoder,
+    ids: Int[Array, "B T_1"],
+    segment_ids: Int[Array, "B T_1"] | None = None,
+    execution: Execution = Execution(),
+) -> Float[Array, "B T"]:
+    """Return the cross-entropy of every token after the first, in nats.
+
+    Args:
+        model: a decoder with a head.
+        ids: the tokens.
+        segment_ids: document of each token; None = all of one document.
+        execution: the devices and shardings.
+    """
+    before = None if segment_ids is None else segment_ids[:, :-1]
+    states = model.states(ids[:, :-1], segment_ids=before, execution=execution)
+    if model.head is not None and model.head.is_product:
+        return cross_entropy(states, model.columns(), ids[:, 1:], execution)
+    return _of_any_head(model, states, ids[:, 1:])
 
 
 def cross_entropy(
@@ -84,3 +105,19 @@ def _in_chunks(states: Array, columns: Array, labels: Array, *, at_once: int, vo
     rows = jnp.pad(states.reshape(-1, width), ((0, missing), (0, 0))).reshape(count, size, width)
     wanted = jnp.pad(labels.reshape(-1), (0, missing)).reshape(count, size)
     return lax.map(chunk, (rows, wanted)).reshape(-1)[: labels.size].reshape(labels.shape)
+
+
+def _of_any_head(model: Decoder, states: Float[Array, "B T C"], labels: Int[Array, "B T"]) -> Float[Array, "B T"]:
+    """Return the cross-entropies of a head that is not a product, of which only a part is in memory at once."""
+    batch, tokens = labels.shape
+    chunks = min(tokens, math.ceil(labels.size * model.config.vocab / LOGITS_AT_ONCE))
+    missing = -tokens % chunks
+    cut = lambda x: jnp.moveaxis(x.reshape(batch, chunks, -1, *x.shape[2:]), 1, 0)
+    rows = cut(jnp.pad(states, ((0, 0), (0, missing), (0, 0))))
+    wanted = cut(jnp.pad(labels, ((0, 0), (0, missing))))
+
+    @jax.checkpoint
+    def chunk(some: tuple[Array, Array]) -> Array:
+        return optax.softmax_cross_entropy_with_integer_labels(model.logits(some[0]), some[1])
+
+    return jnp.moveaxis(jax.lax.map(chunk, (rows, wanted)), 0, 1).reshape(batch, -1)[:, :tokens]

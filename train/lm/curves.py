@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from train.engine.figures import COLORS, STYLES, save_figure, verbatim
+from train.engine.figures import COLORS, STYLES, verbatim, write_figure
 from train.engine.progress import read_metrics
 from train.engine.results import Evaluation
 
@@ -42,7 +42,7 @@ def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Pat
         axes.grid(alpha=0.3)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
     figure.suptitle(f"{runs[0].data}: training text, trained at {trained} tokens")
-    save_figure(figure, path)
+    write_figure(figure, path)
 
 
 def read_probes(folder: Path) -> list[dict[str, Any]]:

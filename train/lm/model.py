@@ -14,7 +14,7 @@ from train.engine.loop import Metrics
 from train.engine.sequence_config import model_options
 from train.engine.task import Split, laws, layer_params, refusal
 from train.lm.config import Config
-from train.lm.cross_entropy import cross_entropy
+from train.lm.cross_entropy import token_losses
 
 SUMS = ("loss", "count")
 """Names of the sums that the loss returns."""
@@ -32,8 +32,26 @@ def mean_over_documents(
     return total / jnp.maximum(count, 1.0), {"loss": total, "count": count}
 
 
-class Language(Split[Decoder]):
-    """The model of a run, split into a static definition and parameters.
+class DecoderSplit(Split[Decoder]):
+    """A decoder, split into a static definition and parameters, with the losses of its tokens."""
+
+    def losses(
+        self,
+        params: Any,
+        ids: Int[Array, "B T_1"],
+        segment_ids: Int[Array, "B T_1"] | None = None,
+        execution: Execution = Execution(),
+    ) -> Float[Array, "B T"]:
+        """Return the cross-entropy of every token after the first, in nats."""
+        return token_losses(self.model(params), ids, segment_ids, execution)
+
+    def refusal(self, length: int) -> str:
+        """Return why the encoding does not support a length, or an empty string if it does."""
+        return refusal(self.losses, self.shapes, jax.ShapeDtypeStruct((1, length + 1), jnp.int32))
+
+
+class Language(DecoderSplit):
+    """The model of a run.
 
     Args:
         config: of the run.
@@ -65,26 +83,9 @@ class Language(Split[Decoder]):
         ids, segment_ids = batch["ids"], batch["segments"]
         return mean_over_documents(self.losses(params, ids, segment_ids, execution), segment_ids)
 
-    def losses(
-        self,
-        params: Any,
-        ids: Int[Array, "B T_1"],
-        segment_ids: Int[Array, "B T_1"] | None = None,
-        execution: Execution = Execution(),
-    ) -> Float[Array, "B T"]:
-        """Return the cross-entropy of every token after the first, in nats."""
-        before = None if segment_ids is None else segment_ids[:, :-1]
-        model = self.model(params)
-        states = model.states(ids[:, :-1], segment_ids=before, execution=execution)
-        return cross_entropy(states, model.columns(), ids[:, 1:], execution)
-
     def laws(self, params: Any) -> str:
         """Test the initialized encoding of the first layer against its laws; return one line with the deviations."""
         return laws(self.config.pe, layer_params(params["stack"], 0), self.decoder.dims)
-
-    def refusal(self, length: int) -> str:
-        """Return why the encoding does not support a length, or an empty string if it does."""
-        return refusal(self.losses, self.shapes, jax.ShapeDtypeStruct((1, length + 1), jnp.int32))
 
     def head_entropies(self, corpus: Corpus, params: Any, length: int) -> list[list[Array]]:
         """Return the attention entropy of every layer and head, `(L, H)`, on a few windows of held-out text.
@@ -93,14 +94,8 @@ class Language(Split[Decoder]):
             ValueError: the encoding refuses the length, or no held-out document is that long.
         """
         ids = jnp.asarray(evaluation_windows(corpus, length, PROBED)[0])[:, :-1]
-
-        @jax.jit
-        def measure(params: Any) -> Any:
-            watching = attention_entropy.EntropyExecution(heads=True)
-            self.model(params).states(ids, execution=watching)
-            return watching.found
-
-        return measure(params)
+        read = lambda params, execution: self.model(params).states(ids, execution=execution)
+        return attention_entropy.measured(read, heads=True)(params)
 
     def prober(self, corpus: Corpus) -> Any:
         """Return the probe `(params) -> values`: the mean loss on positions 0 to L and L to 2L of training text.

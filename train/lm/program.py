@@ -14,18 +14,18 @@ results.png.
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
+from typing import Any
 
-from train.data.text.loading import load_text, packed_batches
+from pejax.models import TransformerConfig
+from train.data.text.loading import Corpus, load_text, packed_batches
 from train.devices.flops import text_flops
 from train.engine import session
 from train.engine.progress import TOKENS
 from train.engine.task import Program, Task, fitted
 from train.lm.config import Config
-from train.lm.curves import draw_training
 from train.lm.evaluate import evaluate, evaluation_regions
 from train.lm.model import SUMS, Language
-from train.lm.results import draw, load_results, markdown, scores
+from train.lm.results import PerplexityResults
 
 
 def make_task(config: Config) -> Task:
@@ -35,8 +35,36 @@ def make_task(config: Config) -> Task:
         ValueError: the config does not fit the text, the model or the encoding.
     """
     corpus = load_text(config.data, config.validation)
-    evaluation_regions(config, corpus)  # refuse a text that is too short to evaluate on before training
     language = Language(config, corpus.tokenizer.vocab)
+    return text_task(
+        config,
+        corpus,
+        language,
+        language.decoder,
+        laws=language.laws,
+        before=lambda before: Language(before, corpus.tokenizer.vocab),
+        fitted=lambda _, params: fitted(config, language.shapes, params),
+        evaluate=partial(evaluate, language, corpus),
+        probe=language.prober(corpus) if config.probe_every else None,
+        probe_every=config.probe_every,
+        head_entropies=partial(language.head_entropies, corpus),
+    )
+
+
+def text_task(config: Config, corpus: Corpus, language: Any, model: TransformerConfig, **others: Any) -> Task:
+    """Return the task of training a decoder on windows of text.
+
+    Args:
+        config: of the run.
+        corpus: the text.
+        language: a `Split` with `loss` and `refusal`.
+        model: config of the decoder.
+        **others: the fields of the task that do not follow from these.
+
+    Raises:
+        ValueError: the text is too short, or the encoding refuses the trained length.
+    """
+    evaluation_regions(config, corpus)  # refuse a text that is too short to evaluate on before training
     refused = language.refusal(config.length)
     if refused:
         raise ValueError(refused)
@@ -53,28 +81,14 @@ def make_task(config: Config) -> Task:
         warmup=config.warmup,
         batches=partial(packed_batches, corpus, config.length, config.batch, config.seed),
         loss=language.loss,
-        kv_heads=config.kv_heads or config.heads,
+        kv_heads=model.layers[0].attention.kv_heads,
         length=config.length,
-        laws=language.laws,
-        before=lambda before: Language(before, corpus.tokenizer.vocab),
-        fitted=lambda _, params: fitted(config, language.shapes, params),
-        evaluate=partial(evaluate, language, corpus),
-        probe=language.prober(corpus) if config.probe_every else None,
-        probe_every=config.probe_every,
-        flops=text_flops(language.decoder, config.batch, config.length),
-        head_entropies=partial(language.head_entropies, corpus),
+        flops=text_flops(model, config.batch, config.length),
+        **others,
     )
 
 
-def compare(files: Sequence[Path], to: Path) -> None:
-    """Write the tables of many runs, and figures of perplexity against length and of the loss during training."""
-    runs = [load_results(path) for path in files]
-    Path(f"{to}.md").write_text(markdown(runs), encoding="utf-8")
-    draw(runs, Path(f"{to}.png"))
-    draw_training(runs, [path.parent for path in files], Path(f"{to}-training.png"))
-
-
-PROGRAM = Program(config=Config, task=make_task, compare=compare, load=load_results, scores=scores, higher=False)
+PROGRAM = Program(config=Config, task=make_task, results=PerplexityResults)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,13 +4,14 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float
 from rich.table import Table
 
 from train.engine import figures, results
+from train.lm.curves import draw_training
 
 
 class MeanLoss(NamedTuple):
@@ -76,26 +77,22 @@ class PerplexityRow(NamedTuple):
 class PerplexityResults(results.Evaluation):
     """Perplexity of one run at many lengths; `trained` is L, in tokens."""
 
+    row = PerplexityRow
+    nested = MeanLoss
+    higher = False
+
     rows: tuple[PerplexityRow, ...]
 
-    def save(self, folder: Path) -> None:
-        """Write the JSON file and the figure into the run folder."""
+    def stored_rows(self) -> list[dict[str, Any]]:
+        """Return the rows as JSON; losses are objects."""
         unfold = lambda value: value._asdict() if isinstance(value, MeanLoss) else value
-        rows = [{name: unfold(value) for name, value in row._asdict().items()} for row in self.rows]
-        results.store(self, folder, rows)
-        draw([self], folder / f"{self.stem}.png")
+        return [{name: unfold(value) for name, value in row._asdict().items()} for row in self.rows]
 
     def table(self) -> Table:
         """Return the table for the terminal."""
         title = f"perplexity per token, {self.label}, {self.data}, trained at {self.trained} tokens"
-        heads = (
-            "length",
-            "times",
-            "all tokens, 95 %",
-            f"beyond {self.trained}",
-            f"last {self.trained} only",
-            "gain, nats",
-        )
+        beyond, sliding = f"beyond {self.trained}", f"last {self.trained} only"
+        heads = ("length", "times", "all tokens, 95 %", beyond, sliding, "gain, nats")
         text = "length {}: beyond {} tokens of context, {:,} tokens are compared"
         compared = [text.format(row.length, self.trained, row.beyond.count) for row in self.rows if row.beyond]
         table = Table(*heads, title=title, caption=results.caption(self, *compared[-1:]))
@@ -112,49 +109,50 @@ class PerplexityResults(results.Evaluation):
             table.add_row(*cells, style=results.emphasis(self, row.length))
         return table
 
+    def scores(self) -> dict[str, dict[int, float]]:
+        """Return the perplexity of all tokens by length."""
+        return {"perplexity": {row.length: row.everything.perplexity for row in self.rows if row.everything}}
 
-def load_results(path: Path) -> PerplexityResults:
-    """Read results from JSON; ValueError where the file is missing or holds something else."""
-    return results.load(PerplexityResults, PerplexityRow, path, nested=MeanLoss)
+    @classmethod
+    def markdown(cls, runs: Sequence[Self]) -> str:
+        """Return two tables, one row per run and one column per length: perplexity, and the gain from longer context.
 
-
-def scores(found: PerplexityResults) -> dict[str, dict[int, float]]:
-    """Return the perplexity of all tokens by length."""
-    return {"perplexity": {row.length: row.everything.perplexity for row in found.rows if row.everything is not None}}
-
-
-def markdown(runs: Sequence[PerplexityResults]) -> str:
-    """Return two tables, one row per run and one column per length: perplexity, and the gain from longer context.
-
-    Raises:
-        ValueError: runs on different data or trained at different lengths.
-    """
-    trained = runs[0].trained
-    everything = [{row.length: row.everything and row.everything.perplexity for row in run.rows} for run in runs]
-    longer = [[row for row in run.rows if row.length > trained and (row.gain or row.refused)] for run in runs]
-    gain = [{row.length: row.gain and row.gain.mean for row in rows} for rows in longer]
-    parts = [
-        "Perplexity of all tokens, the lowest of each length in bold:",
-        results.grid(runs, everything, min, "{:.2f}", "refused"),
-    ]
-    if any(gain):
-        parts += [
-            f"Tokens with more than {trained} before them: nats gained over seeing the last {trained} alone, the "
-            "highest of each length in bold:",
-            results.grid(runs, gain, max, "{:+.3f}", "refused"),
+        Raises:
+            ValueError: runs on different data or trained at different lengths.
+        """
+        trained = runs[0].trained
+        everything = [{row.length: row.everything and row.everything.perplexity for row in run.rows} for run in runs]
+        longer = [[row for row in run.rows if row.length > trained and (row.gain or row.refused)] for run in runs]
+        gain = [{row.length: row.gain and row.gain.mean for row in rows} for rows in longer]
+        parts = [
+            "Perplexity of all tokens, the lowest of each length in bold:",
+            results.grid(runs, everything, min, "{:.2f}", "refused"),
         ]
-    return results.document(runs, *parts)
+        if any(gain):
+            parts += [
+                f"Tokens with more than {trained} before them: nats gained over seeing the last {trained} alone, the "
+                "highest of each length in bold:",
+                results.grid(runs, gain, max, "{:+.3f}", "refused"),
+            ]
+        return results.document(runs, *parts)
 
+    @classmethod
+    def draw(cls, runs: Sequence[Self], path: Path) -> None:
+        """Draw perplexity against length with its interval as a band, and a line at the trained length."""
+        missing = MeanLoss(math.nan, math.nan, 0)
+        found = [[(row.length, row.everything or missing) for row in run.rows] for run in runs]
+        curves = [figures.curve((length, loss.perplexity, loss.interval) for length, loss in rows) for rows in found]
+        figures.draw_curves(
+            runs, curves, path,
+            log=True,
+            trained=f"trained at {runs[0].trained}",
+            xlabel="context length (tokens)", ylabel="perplexity per token",
+            title=f"{runs[0].data}: perplexity of held-out text against length",
+        )  # fmt: skip
 
-def draw(runs: Sequence[PerplexityResults], path: Path) -> None:
-    """Draw perplexity against length with its interval as a band, and a line at the trained length."""
-    missing = MeanLoss(math.nan, math.nan, 0)
-    found = [[(row.length, row.everything or missing) for row in run.rows] for run in runs]
-    curves = [figures.curve((length, loss.perplexity, loss.interval) for length, loss in rows) for rows in found]
-    figures.draw_curves(
-        runs, curves, path,
-        log=True,
-        trained=f"trained at {runs[0].trained}",
-        xlabel="context length (tokens)", ylabel="perplexity per token",
-        title=f"{runs[0].data}: perplexity of held-out text against length",
-    )  # fmt: skip
+    @classmethod
+    def compare(cls, files: Sequence[Path], to: Path) -> list[Self]:
+        """Write tables and figure, and `TO-training.png` with the losses during training."""
+        runs = super().compare(files, to)
+        draw_training(runs, [path.parent for path in files], Path(f"{to}-training.png"))
+        return runs

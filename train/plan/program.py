@@ -21,6 +21,7 @@ from jax.errors import JaxRuntimeError
 from jax.stages import Compiled
 from rich.console import Console
 
+from train.devices.memory import GIB
 from train.devices.mesh import require_divisible
 from train.engine.parser import Parser, parse
 from train.engine.stopping import friendly, stoppable
@@ -38,7 +39,7 @@ from train.plan.report import (
     print_memory,
     print_scaling,
 )
-from train.plan.topology import GIB, Topology, parse_topology, require_product, tpu_mesh
+from train.plan.topology import Topology, parse_topology, require_product, tpu_mesh
 from train.plan.weak_scaling import scaling
 from train.seq2seq import config as seq2seq_config
 from train.vit import config as vit_config

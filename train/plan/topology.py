@@ -20,9 +20,8 @@ from jax.experimental import mesh_utils, topologies
 from jax.sharding import AxisType, Mesh
 
 from train.devices.flops import PEAKS
+from train.devices.memory import GIB
 from train.devices.mesh import AXES, parse_mesh
-
-GIB = 2**30
 
 ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",

@@ -15,6 +15,7 @@ from train.engine import environment
 from train.engine.config import RunConfig
 from train.engine.files import read_object
 from train.engine.progress import read_metrics
+from train.engine.results import Evaluation
 from train.engine.stored_config import load_config, program_of
 from train.evaluate import program
 from train.report.lines import HELD_OUT, read_lines
@@ -138,11 +139,11 @@ def _scored(name: str, path: Path) -> Scored:
     """
     if is_file(path) and os.lstat(path).st_size > RESULTS:
         raise ValueError(f"results must have at most {RESULTS:,} bytes, got {os.lstat(path).st_size:,}")
-    found = program(name).load(path)
+    found = program(name).results.load(path)
     require_sound(found)
     if found.unfinished:
         raise ValueError(f"measured at step {found.step}, before the end of training at step {found.steps}")
-    return require_finite(scored_of(name, found))
+    return require_finite(scored_of(found))
 
 
 def _beside(folder: Path, leave: Leave) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
@@ -159,19 +160,13 @@ def _beside(folder: Path, leave: Leave) -> tuple[tuple[dict[str, Any], ...], dic
     return metrics, made_with
 
 
-def scored_of(name: str, found: Any) -> Scored:
-    """Return an evaluation of a trainer as it is reported.
-
-    Args:
-        name: of the trainer.
-        found: the evaluation.
-    """
+def scored_of(found: Evaluation) -> Scored:
+    """Return an evaluation of a trainer as it is reported."""
     rows = [(row.size if hasattr(row, "size") else row.length, row) for row in found.rows]
     refused = {size: row.refused for size, row in rows if getattr(row, "refused", "")}
     counts = {size: _count(row) for size, row in rows}
     examples = counts.get(found.trained, max(counts.values()))
-    scores = program(name).scores(found)
-    return Scored(found.name, found.extend, found.trained, examples, found.note, scores, refused)
+    return Scored(found.name, found.extend, found.trained, examples, found.note, found.scores(), refused)
 
 
 def _count(row: Any) -> int:

@@ -4,12 +4,11 @@ import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
+from train.devices.memory import GIB
 from train.report.blocks import Cell, Table
 from train.report.groups import Group, Series
 from train.report.probe_file import Probe
 from train.report.sound import drawable
-
-GIB = 2**30
 
 HEADS = (
     "encoding", "parameters", "of the encoding", "GFLOPs per step", "step, ms", "memory, GiB", "memory is", "devices",

@@ -169,7 +169,9 @@ def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
         left += [Left(f"{run.place} ({one.label})", why) for run, one in sections[key]]
     order = order[:SECTIONS]
     titles = _titles(order)
-    found = [Group(titles[key], key, _series(sections[key], left), program(key.program).higher) for key in order]
+    found = [
+        Group(titles[key], key, _series(sections[key], left), program(key.program).results.higher) for key in order
+    ]
     return found, left
 
 

@@ -2,7 +2,6 @@
 
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 from train.report.content import TITLE
@@ -50,13 +49,3 @@ def require_replaceable(path: Path) -> None:
     begin = OWN[path.suffix.lower()].encode()
     if not (head.startswith(begin) if path.suffix == ".md" else begin in head):
         raise ValueError(f"out must not replace a file that train.report did not write, got {path}: give another --out")
-
-
-def write(path: Path, make: Callable[[Path], object]) -> None:
-    """Write a file beside its place, then move it there: what was there before is replaced whole or not at all."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        make(beside)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from train.engine.files import replacing, write_atomic
 from train.engine.parser import Parser
 from train.engine.stopping import friendly, stoppable
 from train.engine.terminal import user_console
@@ -30,7 +31,7 @@ from train.report.figures import draw
 from train.report.groups import Group, grouped
 from train.report.markdown import markdown
 from train.report.page import page
-from train.report.place import checked, require_replaceable, write
+from train.report.place import checked, require_replaceable
 from train.report.probes import probes_of
 from train.report.records import Left, Run
 from train.report.texts import plain
@@ -109,10 +110,10 @@ def _write(content: Document, out: Path) -> int:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for plot, image in zip(drawn, images, strict=True):
-            write(image, lambda path, plot=plot: draw(plot, path))
-        text = markdown(content, out.stem)
-        write(out.with_suffix(".md"), lambda path: path.write_text(text, encoding="utf-8"))
-        write(out, lambda path: path.write_text(page(content), encoding="utf-8"))
+            with replacing(image) as beside:
+                draw(plot, beside)
+        write_atomic(out.with_suffix(".md"), markdown(content, out.stem))
+        write_atomic(out, page(content))
     except OSError as refused:
         raise ValueError(f"out must be where files can be written, got {out}: {refused.strerror}") from None
     return len(drawn)

@@ -99,14 +99,8 @@ class Answerer(Split[EncoderDecoder]):
             ValueError: an encoding refuses the length.
         """
         batch = jax.tree.map(jnp.asarray, next(evaluation_batches(self.config.tasks[0], length, PROBED, PROBED)))
-
-        @jax.jit
-        def measure(params: Any) -> Any:
-            watching = attention_entropy.EntropyExecution(heads=True)
-            self.logits(params, batch, watching)
-            return watching.found
-
-        return measure(params)
+        read = lambda params, execution: self.logits(params, batch, execution)
+        return attention_entropy.measured(read, heads=True)(params)
 
     def laws(self, params: Any) -> str:
         """Test the initialized encoding of the encoder against its laws; return one line with the deviations."""
@@ -141,12 +135,8 @@ def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console:
     with Evaluating(console, sum(length**2 for _, length in cells)) as progress:
         for task, length in cells:
             refused = answerer.refusal(length)
-            row = (
-                ExactMatchRow(task, length, refused=refused)
-                if refused
-                else measure(answerer, model, mesh, task, length)
-            )
-            rows.append(row)
+            refusal_row = ExactMatchRow(task, length, refused=refused)
+            rows.append(refusal_row if refused else measure(answerer, model, mesh, task, length))
             progress(length**2, f"{task}, {length} tokens")
     return ExactMatchResults(
         name=config.name, data=config.data, trained=config.length, step=step, extend=config.extend, note=NOTE,

@@ -14,7 +14,6 @@ results.png.
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from train.devices.flops import text_pair_flops
 from train.devices.memory import FLOAT, host_memory, require_room
@@ -23,7 +22,7 @@ from train.engine.progress import TOKENS
 from train.engine.task import Program, Task, fitted
 from train.seq2seq.config import Config
 from train.seq2seq.model import SUMS, Answerer, evaluate
-from train.seq2seq.results import draw, load_results, markdown, scores
+from train.seq2seq.results import ExactMatchResults
 from train.seq2seq.tasks import train_batches
 
 
@@ -61,14 +60,7 @@ def make_task(config: Config) -> Task:
     )
 
 
-def compare(files: Sequence[Path], to: Path) -> None:
-    """Write the tables and the figure of many runs."""
-    runs = [load_results(path) for path in files]
-    Path(f"{to}.md").write_text(markdown(runs), encoding="utf-8")
-    draw(runs, Path(f"{to}.png"))
-
-
-PROGRAM = Program(config=Config, task=make_task, compare=compare, load=load_results, scores=scores, higher=True)
+PROGRAM = Program(config=Config, task=make_task, results=ExactMatchResults)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

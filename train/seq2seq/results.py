@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from rich.table import Table
 
@@ -45,6 +45,9 @@ class ExactMatchRow(NamedTuple):
 class ExactMatchResults(results.Evaluation):
     """Exact answers of one run; `name` includes the mode of cross-attention, `trained` is the longest length."""
 
+    row = ExactMatchRow
+    higher = True
+
     rows: tuple[ExactMatchRow, ...]
 
     @property
@@ -56,12 +59,11 @@ class ExactMatchResults(results.Evaluation):
         """Return the rows of a task, by ascending length."""
         return [row for row in self.rows if row.task == task]
 
-    def save(self, folder: Path) -> None:
-        """Write the JSON file and the figure into the run folder."""
+    def stored_rows(self) -> list[dict[str, Any]]:
+        """Return the rows as JSON, with the fraction of exact answers and its interval."""
         refused = lambda row: {"task": row.task, "length": row.length, "refused": row.refused}
         measured = lambda row: {**row._asdict(), "exact": row.exact, "interval": row.interval}
-        results.store(self, folder, [refused(row) if row.refused else measured(row) for row in self.rows])
-        draw([self], folder / f"{self.stem}.png")
+        return [refused(row) if row.refused else measured(row) for row in self.rows]
 
     def table(self) -> Table:
         """Return the table for the terminal."""
@@ -78,39 +80,35 @@ class ExactMatchResults(results.Evaluation):
             table.add_section()
         return table
 
+    def scores(self) -> dict[str, dict[int, float]]:
+        """Return the exact answers in percent by length, for each task."""
+        rows = {task: [row for row in self.of(task) if not row.refused] for task in self.tasks}
+        return {f"{task}, exact %": {row.length: 100 * row.exact for row in rows[task]} for task in self.tasks}
 
-def load_results(path: Path) -> ExactMatchResults:
-    """Read results from JSON; ValueError where the file is missing or holds something else."""
-    return results.load(ExactMatchResults, ExactMatchRow, path)
+    @classmethod
+    def markdown(cls, runs: Sequence[Self]) -> str:
+        """Return one table per task: one row per run, one column per length, the best of each length in bold.
 
+        Raises:
+            ValueError: runs on different tasks or trained at different lengths.
+        """
+        parts = [
+            f"Exact answers in percent, trained at up to {runs[0].trained} tokens, the most of each length in bold."
+        ]
+        for task in runs[0].tasks:
+            found = [{row.length: None if row.refused else 100 * row.exact for row in run.of(task)} for run in runs]
+            parts += [f"{task}:", results.grid(runs, found, max, "{:.1f}", "refused")]
+        return results.document(runs, *parts)
 
-def scores(found: ExactMatchResults) -> dict[str, dict[int, float]]:
-    """Return the exact answers in percent by length, for each task."""
-    rows = {task: [row for row in found.of(task) if not row.refused] for task in found.tasks}
-    return {f"{task}, exact %": {row.length: 100 * row.exact for row in rows[task]} for task in found.tasks}
-
-
-def markdown(runs: Sequence[ExactMatchResults]) -> str:
-    """Return one table per task: one row per run, one column per length, the best of each length in bold.
-
-    Raises:
-        ValueError: runs on different tasks or trained at different lengths.
-    """
-    parts = [f"Exact answers in percent, trained at up to {runs[0].trained} tokens, the most of each length in bold."]
-    for task in runs[0].tasks:
-        found = [{row.length: None if row.refused else 100 * row.exact for row in run.of(task)} for run in runs]
-        parts += [f"{task}:", results.grid(runs, found, max, "{:.1f}", "refused")]
-    return results.document(runs, *parts)
-
-
-def draw(runs: Sequence[ExactMatchResults], path: Path) -> None:
-    """Draw exact answers against length, one panel per task, with intervals as bands."""
-    panels = {
-        task: [figures.curve((row.length, row.exact, row.interval) for row in run.of(task)) for run in runs]
-        for task in runs[0].tasks
-    }
-    figures.draw_panels(
-        runs, panels, path,
-        trained=f"trained at up to {runs[0].trained}",
-        xlabel="length of the source (tokens)", ylabel="exact answers",
-    )  # fmt: skip
+    @classmethod
+    def draw(cls, runs: Sequence[Self], path: Path) -> None:
+        """Draw exact answers against length, one panel per task, with intervals as bands."""
+        panels = {
+            task: [figures.curve((row.length, row.exact, row.interval) for row in run.of(task)) for run in runs]
+            for task in runs[0].tasks
+        }
+        figures.draw_panels(
+            runs, panels, path,
+            trained=f"trained at up to {runs[0].trained}",
+            xlabel="length of the source (tokens)", ylabel="exact answers",
+        )  # fmt: skip

@@ -16,28 +16,25 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 from rich.console import Console
 
 from pejax import interop
 from pejax.models import Execution
-from train.data.text.loading import Corpus, load_text, packed_batches
-from train.devices.flops import text_flops
+from train.data.text.loading import Corpus, load_text
 from train.devices.hosts import first
 from train.devices.mesh import make_mesh, parameter_shardings
 from train.engine import session
 from train.engine.config import run_folder
 from train.engine.loop import Metrics
-from train.engine.progress import TOKENS
 from train.engine.run_files import MODEL, delete_part
-from train.engine.task import Program, Split, Task, refusal
-from train.lm.evaluate import evaluate, evaluation_regions
-from train.lm.model import SUMS, mean_over_documents
-from train.lm.program import compare
-from train.lm.results import PerplexityResults, load_results, scores
+from train.engine.task import Program, Split, Task
+from train.lm.evaluate import evaluate
+from train.lm.model import mean_over_documents
+from train.lm.program import text_task
+from train.lm.results import PerplexityResults
 from train.tune.config import Config
 from train.tune.lora import LowRank, merged
 from train.tune.subject import Loaded, retokenized
@@ -57,6 +54,7 @@ class Tuned(Split):
     def __init__(self, config: Config, mesh: Mesh) -> None:
         self.config = config
         self.subject = Loaded(config.model, config.extend, config.dtype)
+        self.losses, self.refusal = self.subject.losses, self.subject.refusal
         placed = parameter_shardings(self.subject.variables, mesh)
         self.frozen = jax.device_put(self.subject.loaded, placed)
         del self.subject.loaded
@@ -78,16 +76,6 @@ class Tuned(Split):
         """Return the parameters of the model."""
         return merged(frozen, params) if self.low_rank else params
 
-    def losses(
-        self,
-        params: Any,
-        ids: Int[Array, "B T_1"],
-        segment_ids: Int[Array, "B T_1"] | None = None,
-        execution: Execution = Execution(),
-    ) -> Float[Array, "B T"]:
-        """Return the cross-entropy of every token after the first, in nats, of the model's own parameters."""
-        return self.subject.losses(params, ids, segment_ids, execution)
-
     def loss(
         self,
         params: Any,
@@ -105,10 +93,6 @@ class Tuned(Split):
         ids, segment_ids = batch["ids"], batch["segments"]
         return mean_over_documents(self.losses(self.whole(params, frozen), ids, segment_ids, execution), segment_ids)
 
-    def refusal(self, length: int) -> str:
-        """Return why the encoding does not support a length, or an empty string if it does."""
-        return refusal(self.losses, self.subject.shapes, jax.ShapeDtypeStruct((1, length + 1), jnp.int32))
-
 
 def make_task(config: Config) -> Task:
     """Read the text and load the model.
@@ -120,33 +104,19 @@ def make_task(config: Config) -> Task:
     tuned = Tuned(config, mesh)
     model = tuned.subject.config
     corpus = retokenized(load_text(config.data, config.validation), config.model, model.vocab)
-    evaluation_regions(config, corpus)  # refuse a text that is too short to evaluate on before training
-    refused = tuned.refusal(config.length)
-    if refused:
-        raise ValueError(refused)
-    stream = sum(map(len, corpus.train))
-    epoch = max(1, stream // (config.batch * config.length))
-    return Task(
-        split=tuned,
-        identity=corpus.identity,
-        about=f"{config.method} · length {config.length} · {stream:,} tokens of {config.data}",
-        unit=TOKENS,
-        sums=SUMS,
-        steps=config.steps or epoch,
-        per_epoch=epoch,
-        warmup=config.warmup,
-        batches=partial(packed_batches, corpus, config.length, config.batch, config.seed),
-        loss=tuned.loss,
-        kv_heads=model.layers[0].attention.kv_heads,
-        length=config.length,
+    task = text_task(
+        config,
+        corpus,
+        tuned,
+        model,
         laws=lambda params: f"extension: {config.extend}",
         before=lambda before: tuned,
         fitted=lambda _, params: params,
         evaluate=partial(measured, tuned, corpus),
-        flops=text_flops(model, config.batch, config.length),
         frozen=tuned.frozen if tuned.low_rank else None,
         export=partial(export, tuned),
     )
+    return task._replace(about=f"{config.method} · {task.about}")
 
 
 def measured(
@@ -181,7 +151,7 @@ def export(tuned: Tuned, params: Any, console: Console) -> None:
     console.print(f"wrote the model into {place}")
 
 
-PROGRAM = Program(config=Config, task=make_task, compare=compare, load=load_results, scores=scores, higher=False)
+PROGRAM = Program(config=Config, task=make_task, results=PerplexityResults)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

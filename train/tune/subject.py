@@ -1,24 +1,20 @@
 """A loaded language model as trainers and measurements take it: split into a definition and parameters."""
 
-import math
 from pathlib import Path
 from typing import Any, cast
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from pejax import interop
 from pejax.interop.source import open_source
-from pejax.models import Decoder, Execution, TransformerConfig
+from pejax.models import Decoder, TransformerConfig
 from train.data.text.loading import Corpus
 from train.data.text.tokenizers import Library
-from train.engine.task import Split
-from train.lm.cross_entropy import LOGITS_AT_ONCE, cross_entropy
+from train.lm.model import DecoderSplit
 
 
 def decoder_source(path: str) -> tuple[TransformerConfig, interop.Source]:
@@ -34,7 +30,7 @@ def decoder_source(path: str) -> tuple[TransformerConfig, interop.Source]:
     return config, source
 
 
-class Loaded(Split[Decoder]):
+class Loaded(DecoderSplit):
     """A decoder from a folder or a GGUF file.
 
     Args:
@@ -55,41 +51,10 @@ class Loaded(Split[Decoder]):
         self.loaded = nnx.to_pure_dict(nnx.state(model))
         super().__init__(lambda rngs: Decoder(self.config, rngs=rngs))
 
-    def losses(
-        self,
-        params: Any,
-        ids: Int[Array, "B T_1"],
-        segment_ids: Int[Array, "B T_1"] | None = None,
-        execution: Execution = Execution(),
-    ) -> Float[Array, "B T"]:
-        """Return the cross-entropy of every token after the first, in nats."""
-        model = self.model(params)
-        before = None if segment_ids is None else segment_ids[:, :-1]
-        states = model.states(ids[:, :-1], segment_ids=before, execution=execution)
-        if model.head is not None and model.head.is_product:
-            return cross_entropy(states, model.columns(), ids[:, 1:], execution)
-        return _in_chunks(model, states, ids[:, 1:])
-
     def ends(self, params: Any, ids: Int[Array, "B T_1"], count: int) -> Int[Array, "B count"]:
         """Return what the model finds most probable in place of the last tokens, each given all tokens before it."""
         model = self.model(params)
         return jnp.argmax(model.logits(model.states(ids[:, :-1])[:, -count:]), axis=-1)
-
-
-def _in_chunks(model: Decoder, states: Float[Array, "B T C"], labels: Int[Array, "B T"]) -> Float[Array, "B T"]:
-    """Return the cross-entropies of a head that is not a product, of which only a part is in memory at once."""
-    batch, tokens = labels.shape
-    chunks = min(tokens, math.ceil(labels.size * model.config.vocab / LOGITS_AT_ONCE))
-    missing = -tokens % chunks
-    cut = lambda x: jnp.moveaxis(x.reshape(batch, chunks, -1, *x.shape[2:]), 1, 0)
-    rows = cut(jnp.pad(states, ((0, 0), (0, missing), (0, 0))))
-    wanted = cut(jnp.pad(labels, ((0, 0), (0, missing))))
-
-    @jax.checkpoint
-    def chunk(some: tuple[Array, Array]) -> Array:
-        return optax.softmax_cross_entropy_with_integer_labels(model.logits(some[0]), some[1])
-
-    return jnp.moveaxis(jax.lax.map(chunk, (rows, wanted)), 0, 1).reshape(batch, -1)[:, :tokens]
 
 
 def retokenized(corpus: Corpus, path: str, vocab: int) -> Corpus:

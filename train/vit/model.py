@@ -104,13 +104,8 @@ class Classifier(Split[ViT]):
         """Return the probe `(params) -> values`: the attention entropy of every layer on a few training images."""
         count = min(PROBED, len(dataset.train))
         images = next(train_batches(dataset, count, self.config.seed, Augment()))["image"]
-
-        @jax.jit
-        def measure(params: Any) -> Any:
-            watching = attention_entropy.EntropyExecution(axes=2)
-            self.model(params)(jnp.asarray(images), execution=watching)
-            return watching.found
-
+        read = lambda params, execution: self.model(params)(jnp.asarray(images), execution=execution)
+        measure = attention_entropy.measured(read, axes=2)
         return lambda params: attention_entropy.named(measure(params))
 
     def head_entropies(self, dataset: Dataset, params: Any, size: int) -> list[list[Array]]:
@@ -121,14 +116,8 @@ class Classifier(Split[ViT]):
         """
         count = min(PROBED, len(dataset.test(size)))
         images = next(evaluation_batches(dataset, size, count))["image"]
-
-        @jax.jit
-        def measure(params: Any) -> Any:
-            watching = attention_entropy.EntropyExecution(axes=2, heads=True)
-            self.logits(params, jnp.asarray(images), execution=watching)
-            return watching.found
-
-        return measure(params)
+        read = lambda params, execution: self.logits(params, jnp.asarray(images), execution=execution)
+        return attention_entropy.measured(read, axes=2, heads=True)(params)
 
     def laws(self, params: Any) -> str:
         """Test the encoding of the first layer against its laws; return one line with the deviations."""

@@ -14,7 +14,6 @@ results.png.
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import jax
 
@@ -28,7 +27,7 @@ from train.engine.task import Program, Task
 from train.vit.config import Config, evaluation_sizes
 from train.vit.evaluate import evaluate
 from train.vit.model import SUMS, Classifier, require_evaluable, require_trainable_positions, resized
-from train.vit.results import draw, load_results, markdown, scores
+from train.vit.results import ResolutionResults
 
 
 def make_task(config: Config) -> Task:
@@ -74,22 +73,7 @@ def make_task(config: Config) -> Task:
     )
 
 
-def compare(files: Sequence[Path], to: Path) -> None:
-    """Write one markdown table and one figure of many runs."""
-    runs = [load_results(path) for path in files]
-    Path(f"{to}.md").write_text(markdown(runs), encoding="utf-8")
-    draw(runs, Path(f"{to}.png"))
-
-
-PROGRAM = Program(
-    config=Config,
-    task=make_task,
-    compare=compare,
-    load=load_results,
-    scores=scores,
-    higher=True,
-    errors=(CorruptImage,),
-)
+PROGRAM = Program(config=Config, task=make_task, results=ResolutionResults, errors=(CorruptImage,))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from rich.table import Table
 
@@ -40,13 +40,14 @@ class ResolutionRow(NamedTuple):
 class ResolutionResults(results.Evaluation):
     """Top-1 of one run at many sizes; `trained` is the side of the training images, in pixels."""
 
+    row = ResolutionRow
+    higher = True
+
     rows: tuple[ResolutionRow, ...]
 
-    def save(self, folder: Path) -> None:
-        """Write the JSON file and the figure into the run folder."""
-        rows = [{**row._asdict(), "top1": row.top1, "interval": row.interval} for row in self.rows]
-        results.store(self, folder, rows)
-        draw([self], folder / f"{self.stem}.png")
+    def stored_rows(self) -> list[dict[str, Any]]:
+        """Return the rows as JSON, with top-1 and its interval."""
+        return [{**row._asdict(), "top1": row.top1, "interval": row.interval} for row in self.rows]
 
     def table(self) -> Table:
         """Return the table for the terminal."""
@@ -58,32 +59,26 @@ class ResolutionResults(results.Evaluation):
             table.add_row(*cells, f"{100 * low:.2f} to {100 * high:.2f}", style=results.emphasis(self, row.size))
         return table
 
+    def scores(self) -> dict[str, dict[int, float]]:
+        """Return the top-1 in percent by image size."""
+        return {"top-1, %": {row.size: 100 * row.top1 for row in self.rows}}
 
-def load_results(path: Path) -> ResolutionResults:
-    """Read results from JSON; ValueError where the file is missing or holds something else."""
-    return results.load(ResolutionResults, ResolutionRow, path)
+    @classmethod
+    def markdown(cls, runs: Sequence[Self]) -> str:
+        """Return a table of top-1 in percent, one row per run and one column per size, the best of each size in bold.
 
+        Raises:
+            ValueError: runs on different data or trained at different sizes.
+        """
+        found = [{row.size: 100 * row.top1 for row in run.rows} for run in runs]
+        return results.document(runs, results.grid(runs, found, max, "{:.1f}"))
 
-def scores(found: ResolutionResults) -> dict[str, dict[int, float]]:
-    """Return the top-1 in percent by image size."""
-    return {"top-1, %": {row.size: 100 * row.top1 for row in found.rows}}
-
-
-def markdown(runs: Sequence[ResolutionResults]) -> str:
-    """Return a table of top-1 in percent, one row per run and one column per size, the best of each size in bold.
-
-    Raises:
-        ValueError: runs on different data or trained at different sizes.
-    """
-    found = [{row.size: 100 * row.top1 for row in run.rows} for run in runs]
-    return results.document(runs, results.grid(runs, found, max, "{:.1f}"))
-
-
-def draw(runs: Sequence[ResolutionResults], path: Path) -> None:
-    """Draw top-1 against resolution with its interval as a band, and a line at the trained size."""
-    curves = [figures.curve((row.size, row.top1, row.interval) for row in run.rows) for run in runs]
-    figures.draw_curves(
-        runs, curves, path,
-        trained=f"trained at {runs[0].trained} px",
-        xlabel="image side (pixels)", ylabel="top-1", title=f"{runs[0].data}: zero-shot top-1 against resolution",
-    )  # fmt: skip
+    @classmethod
+    def draw(cls, runs: Sequence[Self], path: Path) -> None:
+        """Draw top-1 against resolution with its interval as a band, and a line at the trained size."""
+        curves = [figures.curve((row.size, row.top1, row.interval) for row in run.rows) for run in runs]
+        figures.draw_curves(
+            runs, curves, path,
+            trained=f"trained at {runs[0].trained} px",
+            xlabel="image side (pixels)", ylabel="top-1", title=f"{runs[0].data}: zero-shot top-1 against resolution",
+        )  # fmt: skip
