@@ -37,7 +37,7 @@ from train.devices.mesh import make_mesh
 from train.engine.attention_entropy import EntropyExecution
 from train.engine.results import results_stem
 from train.engine.session import restore_params
-from train.engine.stopping import friendly
+from train.engine.stopping import report_errors
 from train.engine.stored_config import load_config
 from train.engine.terminal import user_console
 from train.vit.config import Config, evaluation_sizes
@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if chosen.images < 1:
         parser.error(f"--images must be at least 1, got {chosen.images}")
     console = user_console(stderr=True)
-    with friendly(ValueError, TypeError, OSError):
+    with report_errors(ValueError, TypeError, OSError):
         ends = [measure(folder, chosen.extend, chosen.images, console) for folder in chosen.runs]
     if len(ends) >= FEWEST:
         rank: Any = scipy.stats.spearmanr([end["shift"] for end in ends], [end["top1_lost"] for end in ends])

@@ -30,7 +30,7 @@ from train.engine.outside import require_named
 from train.engine.parser import Parser
 from train.engine.results import results_stem
 from train.engine.session import publish, restore_params
-from train.engine.stopping import friendly, stoppable
+from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.stored_config import digest_of, load_config, program_of
 from train.engine.task import Program
 from train.engine.terminal import user_console
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     options, console = arguments.options, user_console()
     again = "the runs are unchanged: run the same command again"
-    with stoppable(lambda: again), friendly(ValueError, TypeError, OSError):
+    with stop_on_signals(lambda: again), report_errors(ValueError, TypeError, OSError):
         if arguments.compare:
             to = compare(arguments.runs, options)
             console.print(f"wrote {to}.md and {to}.png")

@@ -31,7 +31,7 @@ from pejax._devices import visible_devices
 from pejax._text import printable
 from pejax.models import Decoder, Sampling, stream
 from train.engine.parser import Parser
-from train.engine.stopping import friendly, stoppable
+from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
 
 
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print()  # flushed before the line that says it
         return f"{progress}"
 
-    with stoppable(stopped), friendly(ValueError, TypeError, OSError, ImportError):
+    with stop_on_signals(stopped), report_errors(ValueError, TypeError, OSError, ImportError):
         for piece in text(arguments.prompt, options, console, progress):
             sys.stdout.write(printable(piece) if sys.stdout.isatty() else piece)
             sys.stdout.flush()

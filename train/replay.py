@@ -27,7 +27,7 @@ from train.engine.loop import make_step, state_shapes, state_shardings, step_key
 from train.engine.optimizers import make_optimizer
 from train.engine.outside import require_named
 from train.engine.parser import Parser
-from train.engine.stopping import friendly, stoppable
+from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.stored_config import load_config, program_of
 from train.engine.task import recipe
 from train.engine.terminal import user_console
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="", metavar="str", help="model of a run of train.tune")
     console = user_console()
     again = "nothing was changed: run the same command again"
-    with stoppable(lambda: again), friendly(ValueError, TypeError, OSError, CheckpointError):
+    with stop_on_signals(lambda: again), report_errors(ValueError, TypeError, OSError, CheckpointError):
         options = parser.parse_args(argv)
         step, was, batch = failed_step.read(options.folder)
         now, odd = replay(options.folder, batch, options.data, options.model)

@@ -19,7 +19,7 @@ import optax
 from train.data.images import load
 from train.data.images.augment import Augment
 from train.data.images.pipeline import normalize, train_batch
-from train.engine.optimizers import decayed, make_optimizer
+from train.engine.optimizers import decay_mask, make_optimizer
 from train.vit.config import PRESETS, Config, evaluation_sizes
 from train.vit.model import Classifier
 
@@ -97,7 +97,7 @@ class Trainer:
         config = config_of(data, pe, 0, 1, toy)
         self.model = self.classifier(config)
         self.optimizer = optax.chain(
-            optax.scale_by_adam(b1=0.9, b2=0.999), optax.add_decayed_weights(config.weight_decay, decayed)
+            optax.scale_by_adam(b1=0.9, b2=0.999), optax.add_decayed_weights(config.weight_decay, decay_mask)
         )
         self.draw = jax.jit(lambda key: self.model.init(key))
         self.train = jax.jit(self.epoch, donate_argnums=(0, 1))

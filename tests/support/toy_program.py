@@ -110,8 +110,8 @@ def make_task(config: Config) -> Task:
         kv_heads=config.heads,
         length=config.length,
         laws=lambda params: "laws: none",
-        before=lambda before: make_task(before).split,
-        fitted=lambda split, params: params,
+        init_split=lambda before: make_task(before).split,
+        params_from_init=lambda split, params: params,
         evaluate=lambda params, *, step, mesh, console: Found(
             config.pe, step, [float(x).hex() for x in np.ravel(params["kernel"])]
         ),

@@ -16,11 +16,12 @@ from quick import QUICK
 from rich.console import Console
 
 from pejax import ENCODINGS
-from train.compare.options import Candidate, read, terms
+from train.compare.options import Candidate, read
 from train.compare.program import main
 from train.compare.runs import Outcome, execute, outcome, require_distinct, require_own, run_of
-from train.compare.table import chosen, markdown, mean_of, rows_of, tables
+from train.compare.table import best_candidate, markdown, mean_of, rows_of, tables
 from train.engine.files import write_atomic
+from train.engine.parser import split_list
 from train.engine.stored_config import save_config
 from train.vit.results import ResolutionResults, ResolutionRow
 
@@ -64,8 +65,8 @@ def test_presets():
 
 
 def test_a_list_is_split_outside_of_parentheses():
-    assert terms("rope, alibi(slope_scale=2), fire", "pe") == ("rope", "alibi(slope_scale=2)", "fire")
-    assert terms("none,yarn(factor=4)+log_n(),longrope(factors=[1, 2])", "extend")[2] == "longrope(factors=[1, 2])"
+    assert split_list("rope, alibi(slope_scale=2), fire", "pe") == ("rope", "alibi(slope_scale=2)", "fire")
+    assert split_list("none,yarn(factor=4)+log_n(),longrope(factors=[1, 2])", "extend")[2] == "longrope(factors=[1, 2])"
 
 
 def test_sums_and_periods_are_compared_as_they_are_written(tmp_path):
@@ -191,10 +192,10 @@ def test_the_best_setting_on_validation_data_is_chosen(tmp_path):
     comparison = read(["--pe=alibi", "--sweep=alibi(slope_scale=1|2|4)", f"--out={tmp_path}"])
     candidates = comparison.candidates["alibi"]
     runs = [run_of(comparison, one, 0, 0.1) for one in candidates]
-    assert chosen(comparison, candidates, runs) is None
+    assert best_candidate(comparison, candidates, runs) is None
     store(runs[0], "none", 90, 50)
     store(runs[1], "none", 80, 70)
-    assert chosen(comparison, candidates, runs).spec == "alibi(slope_scale=2)"
+    assert best_candidate(comparison, candidates, runs).spec == "alibi(slope_scale=2)"
 
 
 # The command

@@ -73,7 +73,7 @@ def test_watching_changes_no_output_and_finds_every_layer(make, pe):
 
     watched, plain, found = jax.jit(both, compiler_options=FAST)()
     np.testing.assert_allclose(watched, plain, rtol=1e-5, atol=1e-6)
-    values = attention_entropy.named(found)
+    values = attention_entropy.entropies_by_name(found)
     assert list(values) == ["entropy/layer_0", "entropy/layer_1", "entropy/layer_2"]
     tokens = 8 if axes == 1 else 10
     assert all(0.0 < value < np.log(tokens) for value in values.values())
@@ -92,7 +92,7 @@ def test_layers_of_several_kinds_are_found_in_their_order():
         kernel[...] = kernel[...].at[index].set(0.0)
     watching = EntropyExecution()
     model(ids, execution=watching)
-    found = attention_entropy.named(watching.found)
+    found = attention_entropy.entropies_by_name(watching.found)
     assert list(found) == [f"entropy/layer_{layer}" for layer in range(6)]
     flat = [layer for layer in range(6) if abs(found[f"entropy/layer_{layer}"] - uniform) < 1e-5]
     assert flat == [1, 3, 4]
@@ -107,7 +107,7 @@ def test_an_encoder_decoder_has_three_attentions():
         model(ids, ids, execution=watching)
         return watching.found
 
-    names = attention_entropy.named(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(watch)))
+    names = attention_entropy.entropies_by_name(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(watch)))
     assert len(names) == 2 + 2 * 3
     assert "entropy/stack_0/layer_1" in names
     assert "entropy/stack_1/layer_2/1" in names

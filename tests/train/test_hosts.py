@@ -53,7 +53,7 @@ def lines(out: Path) -> list[dict]:
 def train_all(flags: list[str], at: str, out: Path) -> None:
     """Train on each mesh, in one of several processes."""
     hosts.join(at)
-    console = session.Console(quiet=not hosts.first())
+    console = session.Console(quiet=not hosts.is_main_process())
     for mesh in MESHES:
         config = parse(Config, [*flags, *SHORT, f"--mesh={mesh}", f"--out={out / mesh}"])
         assert session.train(session.prepare(lm.PROGRAM, config, console), console) == 0
@@ -192,7 +192,7 @@ def test_a_peer_with_other_settings_is_named(flags, tmp_path):
 
 def join_soon(at: str) -> None:
     hosts.JOINED_WITHIN = 3
-    with session.friendly(ValueError):
+    with session.report_errors(ValueError):
         hosts.join(at)
 
 

@@ -22,7 +22,7 @@ from train.engine.loop import init_state, make_step, state_shardings
 from train.engine.optimizers import make_optimizer
 from train.engine.parser import parse
 from train.engine.stored_config import load_config
-from train.engine.task import fitted, recipe
+from train.engine.task import params_from_init, recipe
 from train.lm import program as lm
 from train.lm.config import Config
 from train.lm.model import Language
@@ -191,7 +191,7 @@ def drawn(*flags: str):
 def test_what_a_model_has_no_use_for_is_left_behind():
     _, _, params = drawn("--pe=t5")
     config, shapes, _ = drawn("--pe=none")
-    started = fitted(config, shapes, params)
+    started = params_from_init(config, shapes, params)
     assert params["stack"]["position"]
     assert jax.tree.map(jnp.shape, started) == jax.tree.map(jnp.shape, shapes)
     assert started["embedding"]["table"] is params["embedding"]["table"]
@@ -229,9 +229,9 @@ def test_what_no_run_has_is_not_made_up(whole, tmp_path, capsys):
     with pytest.raises(
         ValueError, match=r"this run needs \['stack'\]\['position'\].* of shape \(16, 8\), .* has \(8, 8\)"
     ):
-        fitted(config, shapes, params)
+        params_from_init(config, shapes, params)
     config, shapes, _ = drawn("--pe=learned", "--length=16", "--extent=8", "--extend=resize")
-    jax.tree.map(np.testing.assert_array_equal, fitted(config, shapes, params), params)
+    jax.tree.map(np.testing.assert_array_equal, params_from_init(config, shapes, params), params)
 
 
 def test_no_token_is_predicted_across_documents_and_padding_counts_for_nothing():

@@ -8,7 +8,7 @@ import pytest
 from cli import refused
 
 from train import evaluate
-from train.engine.files import sealed
+from train.engine.files import with_digest
 from train.engine.stored_config import digest_of, load_config, save_config
 from train.report.collect import collect
 from train.vit.config import Config as VitConfig
@@ -32,7 +32,7 @@ def test_seals_of_earlier_versions_have_no_step_but_the_state_has(run, capsys):
     seal = run / "checkpoints" / "8" / "seal" / "metadata"
     content = json.loads(seal.read_text())
     del content["step"]
-    seal.write_text(json.dumps(sealed(content)))
+    seal.write_text(json.dumps(with_digest(content)))
     assert evaluate.main([str(run)]) == 0
     (run / "checkpoints" / "8").rename(run / "checkpoints" / "120")
     assert evaluate.main([str(run)]) == 1

@@ -13,7 +13,7 @@ from pejax import ENCODINGS
 from train import evaluate
 from train.devices.mesh import make_mesh
 from train.engine.parser import parse
-from train.engine.task import fitted
+from train.engine.task import params_from_init
 from train.seq2seq import model as answers
 from train.seq2seq import program as seq2seq
 from train.seq2seq.config import Config
@@ -202,8 +202,8 @@ def test_starting_from_another_run(whole, tmp_path, capsys):
 def test_a_table_of_another_length_is_not_fitted():
     short, long = configured("--pe=learned", "--task=copy"), configured("--pe=learned", "--task=copy", "--length=5")
     with pytest.raises(ValueError, match=r"'table_0'\] of shape \(6, 16\)"):
-        fitted(long.config, long.shapes, short.shapes)
-    assert fitted(short.config, short.shapes, short.shapes) == short.shapes
+        params_from_init(long.config, long.shapes, short.shapes)
+    assert params_from_init(short.config, short.shapes, short.shapes) == short.shapes
 
 
 def test_lengths_are_multiples_of_the_trained_one():

@@ -10,7 +10,7 @@ from jax.errors import JaxRuntimeError
 
 from train.engine import stopping
 from train.engine.files import write_atomic
-from train.engine.stopping import friendly, stoppable
+from train.engine.stopping import report_errors, stop_on_signals
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def stopped(capfd, body, number=signal.SIGINT) -> str:
     handlers = [signal.getsignal(one) for one in numbers]
 
     def work():
-        with stoppable(lambda: "go on with: --out='a\udcff'"):
+        with stop_on_signals(lambda: "go on with: --out='a\udcff'"):
             body(number)
             until = time.monotonic() + 30
             while time.monotonic() < until:
@@ -127,7 +127,7 @@ def test_a_second_signal_ends_at_once(ended, capfd):
 
 
 def test_other_errors_pass_through():
-    with pytest.raises(KeyError), stoppable(lambda: "never"):
+    with pytest.raises(KeyError), stop_on_signals(lambda: "never"):
         raise KeyError("a")
 
 
@@ -144,7 +144,7 @@ def test_other_errors_pass_through():
 )
 def test_an_error_is_one_line(wrong, line, capsys):
     def command():
-        with friendly(ValueError):
+        with report_errors(ValueError):
             raise wrong
 
     assert refused(capsys, command) == f"{line}\n"
@@ -152,5 +152,5 @@ def test_an_error_is_one_line(wrong, line, capsys):
 
 @pytest.mark.parametrize("wrong", [KeyError("a"), JaxRuntimeError("INTERNAL: a bug"), BrokenPipeError()])
 def test_errors_of_other_kinds_are_not_hidden(wrong):
-    with pytest.raises(type(wrong)), friendly(ValueError, OSError):
+    with pytest.raises(type(wrong)), report_errors(ValueError, OSError):
         raise wrong

@@ -19,12 +19,12 @@ from train import evaluate
 from train.data.images import evaluation_batches, load
 from train.devices.mesh import make_mesh
 from train.engine import loop
-from train.engine.optimizers import decayed
+from train.engine.optimizers import decay_mask
 from train.engine.parser import parse
 from train.vit import evaluate as vit_evaluate
 from train.vit import program as vit
 from train.vit.config import Config, evaluation_sizes
-from train.vit.model import Classifier, resized
+from train.vit.model import Classifier, resized_params
 
 TINY = (
     "--patch=14", "--width=16", "--layers=2", "--heads=2", "--epochs=1", "--batch=800", "--log_every=2", "--clip=1",
@@ -193,7 +193,7 @@ def test_resized_parameters_are_those_that_at_gives():
     flags = ["--patch=14", "--width=16", "--heads=2", "--layers=2", "--pe=learned"]
     old, new = (Classifier(parse(Config, [*flags, f"--size={size}"]), channels=1, classes=10) for size in (28, 42))
     params = old.init(jax.random.key(0))
-    fitted = resized(old, new, params)
+    fitted = resized_params(old, new, params)
     assert jax.tree.map(jnp.shape, fitted) == jax.tree.map(jnp.shape, new.init(jax.random.key(1)))
     wanted = old.prototype.encoding.adapt(params["position"], (3, 3))
     jax.tree.map(np.testing.assert_array_equal, fitted["position"], wanted)
@@ -211,7 +211,7 @@ def test_resized_parameters_of_several_kinds_of_layers():
     flags = ["--patch=7", "--width=16", "--heads=2", "--layers=6", pe]
     old, new = (Classifier(parse(Config, [*flags, f"--size={size}"]), channels=1, classes=10) for size in (28, 42))
     params = jax.tree.map(lambda leaf: leaf + 0.1, old.init(jax.random.key(0)))
-    fitted = resized(old, new, params)
+    fitted = resized_params(old, new, params)
     assert jax.tree.map(jnp.shape, fitted) == jax.tree.map(jnp.shape, new.shapes)
     own = params["layers"]["body_1"]["blocks"]["attention"]["position"]
     for layer in range(2):
@@ -243,7 +243,7 @@ def test_weight_decay_falls_on_kernels_alone():
     classifier = Classifier(
         parse(Config, ["--pe=learned", "--pool=cls", "--registers=2", "--layer_scale=0.1"]), channels=1, classes=10
     )
-    mask = decayed(classifier.shapes)
+    mask = decay_mask(classifier.shapes)
     kept = {jax.tree_util.keystr(path) for path, decays in jax.tree_util.tree_leaves_with_path(mask) if not decays}
     assert all(leaf.endswith("['kernel']") for leaf in flat(mask) - kept)
     assert len(flat(mask) - kept) == 6

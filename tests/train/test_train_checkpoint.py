@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from train.devices.mesh import mesh_of, replicated
+from train.devices.mesh import mesh_of, replicated_sharding
 from train.engine.checkpoint import CheckpointError, Checkpoints
 from train.engine.digest import digests
-from train.engine.files import sealed
+from train.engine.files import with_digest
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """Orbax leaves coroutines behind where a file is broken or a write fails."""
@@ -76,7 +76,7 @@ def test_a_folder_may_have_any_name(name, tmp_path):
 def test_arrays_that_do_not_match_the_digest_are_passed_over(saved):
     seal = saved / "checkpoints" / "2" / "seal" / "metadata"
     content = json.loads(seal.read_text())
-    seal.write_text(json.dumps(sealed({**content, "digests": digests(draw(3))})))
+    seal.write_text(json.dumps(with_digest({**content, "digests": digests(draw(3))})))
     step, said = reopened(saved)
     assert step == 1
     assert len(said) == 1
@@ -95,7 +95,7 @@ def test_another_format_is_refused(written, message, saved):
     seal = saved / "checkpoints" / "2" / "seal" / "metadata"
     content = json.loads(seal.read_text())
     del content["format"]
-    seal.write_text(json.dumps(content if written is None else sealed({**content, "format": written})))
+    seal.write_text(json.dumps(content if written is None else with_digest({**content, "format": written})))
     with pytest.raises(CheckpointError, match=message):
         reopened(saved)
 
@@ -191,7 +191,7 @@ def whole_state(sizes: str, devices: int, seed: int) -> dict:
     mesh = mesh_of(jax.devices()[:devices], sizes)
     split = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), "tensor"))
     values = jax.random.normal(jax.random.key(seed), (16, 24))
-    return {"a": jax.device_put(values, split), "b": jax.device_put(jnp.int32(seed), replicated(mesh))}
+    return {"a": jax.device_put(values, split), "b": jax.device_put(jnp.int32(seed), replicated_sharding(mesh))}
 
 
 def test_other_devices_and_meshes_restore_exactly(tmp_path):

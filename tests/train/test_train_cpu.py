@@ -153,11 +153,11 @@ os.environ["XLA_FLAGS"] = " ".join(f"--xla_cpu_collective_call_{end}_seconds=5" 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
-from train.devices.mesh import make_mesh, paced
+from train.devices.mesh import limit_launches, make_mesh
 mesh = make_mesh(2)
 x = jax.device_put(jnp.ones((256, 256)), NamedSharding(mesh, PartitionSpec("data")))
 step = jax.jit(lambda x: jnp.tanh(x @ x.T).sum(0, keepdims=True) / 256 + x / 2, out_shardings=x.sharding)
-step = paced(step, mesh)
+step = limit_launches(step, mesh)
 found = [jnp.sum(x := step(x)) for _ in range(400)]
 print(len(jax.device_get(found)))
 """

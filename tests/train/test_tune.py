@@ -16,7 +16,7 @@ from metric_lines import timeless
 from pejax import interop
 from train import evaluate
 from train.tune import program
-from train.tune.lora import SCALE, LowRank, kernels, merged
+from train.tune.lora import SCALE, LowRank, kernels, merged_params
 from train.tune.subject import Loaded
 
 SHORT = ("--length=32", "--batch=8", "--steps=4", "--warmup=1", "--log_every=1", "--lr=0.01", "--eval_limit=2",
@@ -94,13 +94,13 @@ def test_changes_begin_at_zero_and_are_added(model):
     subject = Loaded(str(model), "none", "float32")
     module = lambda key: program.Split(lambda rngs: LowRank(subject.shapes, 3, rngs=rngs)).init(key)
     changes = module(jax.random.key(0))
-    same = merged(subject.loaded, changes)
+    same = merged_params(subject.loaded, changes)
     jax.tree.map(np.testing.assert_array_equal, same, subject.loaded)
     paths = kernels(subject.shapes)
     assert [path[-2] for path, _ in paths].count("qkv") == 1
     name = "/".join(paths[0][0])
     changes["pairs"][name]["b"] = jnp.ones_like(changes["pairs"][name]["b"])
-    found = merged(subject.loaded, changes)
+    found = merged_params(subject.loaded, changes)
     leaf = lambda tree: next(
         value for path, value in jax.tree_util.tree_leaves_with_path(tree)
         if "/".join(str(part.key) for part in path) == name

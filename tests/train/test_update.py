@@ -14,7 +14,7 @@ from train.devices.mesh import make_mesh
 from train.engine import metrics
 from train.engine.optimizers import make_optimizer
 from train.engine.parser import parse
-from train.engine.update import Recipe, Weights, changed, layer_by_layer
+from train.engine.update import Recipe, Weights, layer_by_layer, updated_weights
 from train.lm.program import Config
 
 LAYERS, WIDTH = 3, 8
@@ -39,7 +39,7 @@ def begun(*flags: str, average: float = 0.9, shapes=SHAPES):
 
 
 def by_norm(recipe: Recipe, norm, grads, weights: Weights) -> Weights:
-    return changed(recipe, grads, norm, weights)
+    return updated_weights(recipe, grads, norm, weights)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_stacks_of_layers_that_are_large_enough_are_updated_in_turn():
         seen.append(
             {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(grads)}
         )
-        return changed(recipe, grads, jnp.float32(1.0), weights)
+        return updated_weights(recipe, grads, jnp.float32(1.0), weights)
 
     layer_by_layer(update, recipe.optimizer, drawn(2), weights, large=LAYERS * WIDTH * 2)
     rest, *in_turn = seen
@@ -87,7 +87,9 @@ def test_a_step_that_is_not_applied_changes_no_bit_of_any_layer():
     recipe, weights = begun("--clip=1.0")
 
     def update(grads, weights):
-        return metrics.choose(jnp.asarray(False), changed(recipe, grads, jnp.float32(jnp.nan), weights), weights)
+        return metrics.select(
+            jnp.asarray(False), updated_weights(recipe, grads, jnp.float32(jnp.nan), weights), weights
+        )
 
     found = jax.jit(partial(layer_by_layer, update, recipe.optimizer, large=1))(drawn(2), weights)
     jax.tree.map(np.testing.assert_array_equal, found, weights)
@@ -100,7 +102,7 @@ def test_gradients_are_clipped_as_by_optax(factor):
     theirs = optax.chain(optax.clip_by_global_norm(2.0), recipe.optimizer)
     with jax.numpy_dtype_promotion("standard"):
         updates, _ = theirs.update(grads, theirs.init(weights.params), weights.params)
-    found = changed(recipe, grads, optax.tree.norm(grads), weights)
+    found = updated_weights(recipe, grads, optax.tree.norm(grads), weights)
     wanted = optax.apply_updates(weights.params, updates)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), found.params, wanted)
     moments = optax.tree.get(found.opt, "mu")

@@ -48,12 +48,12 @@ def test_every_line_has_the_figures(tmp_path):
 
 
 def test_gradient_norms_are_those_of_the_gradients():
-    norms, state = [3.0, 1.0, 2.0], metrics.begin()
+    norms, state = [3.0, 1.0, 2.0], metrics.initial_watch()
     for step, norm in enumerate(norms):
-        well, state = metrics.observe(state, jnp.int32(step), jnp.float32(1.0), jnp.float32(norm), 0.0)
+        well, state = metrics.checked_step(state, jnp.int32(step), jnp.float32(1.0), jnp.float32(norm), 0.0)
         assert well
     assert metrics.gradient_norms(jax.device_get(state)) == {"grad_norm": 2.0, "grad_norm_max": 3.0}
-    assert metrics.gradient_norms(jax.device_get(metrics.cleared(state)._replace(steps=jnp.float32(1)))) == {
+    assert metrics.gradient_norms(jax.device_get(metrics.reset_watch(state)._replace(steps=jnp.float32(1)))) == {
         "grad_norm": 0.0,
         "grad_norm_max": 0.0,
     }
@@ -61,11 +61,11 @@ def test_gradient_norms_are_those_of_the_gradients():
 
 @pytest.mark.parametrize(("loss", "norm"), [(np.nan, 1.0), (np.inf, 1.0), (1.0, np.nan), (1.0, np.inf)])
 def test_what_is_not_finite_halts_for_good(loss, norm):
-    well, state = metrics.observe(metrics.begin(), jnp.int32(0), jnp.float32(loss), jnp.float32(norm), 0.0)
+    well, state = metrics.checked_step(metrics.initial_watch(), jnp.int32(0), jnp.float32(loss), jnp.float32(norm), 0.0)
     assert not well
     assert state.halted
     np.testing.assert_equal(float(state.loss), loss)
-    well, after = metrics.observe(state, jnp.int32(0), jnp.float32(2.0), jnp.float32(1.0), 0.0)
+    well, after = metrics.checked_step(state, jnp.int32(0), jnp.float32(2.0), jnp.float32(1.0), 0.0)
     assert not well
     jax.tree.map(np.testing.assert_array_equal, after, state)
 
@@ -74,8 +74,8 @@ def test_what_is_not_finite_halts_for_good(loss, norm):
 def test_a_spike_is_a_loss_over_so_many_times_the_median_of_the_last(seed, missing):
     """Checkpoints of earlier versions have NaN where there is no loss yet."""
     losses = np.random.default_rng(seed).lognormal(0.0, 0.5, 120).astype(np.float32)
-    state, halted_at = metrics.begin()._replace(recent=jnp.full((metrics.WINDOW,), missing)), None
-    step = jax.jit(lambda state, at, loss: metrics.observe(state, at, loss, jnp.float32(1.0), 2.0))
+    state, halted_at = metrics.initial_watch()._replace(recent=jnp.full((metrics.WINDOW,), missing)), None
+    step = jax.jit(lambda state, at, loss: metrics.checked_step(state, at, loss, jnp.float32(1.0), 2.0))
     for at, loss in enumerate(losses):
         _, state = step(state, at, loss)
         if state.halted:
@@ -86,9 +86,9 @@ def test_a_spike_is_a_loss_over_so_many_times_the_median_of_the_last(seed, missi
 
 
 def test_losses_that_are_missing_are_no_nan_for_long():
-    old = metrics.begin()._replace(recent=jnp.full((metrics.WINDOW,), np.nan))
-    _, state = metrics.observe(old, jnp.int32(3), jnp.float32(2.0), jnp.float32(1.0), 0.0)
-    _, same = metrics.observe(metrics.begin(), jnp.int32(3), jnp.float32(2.0), jnp.float32(1.0), 0.0)
+    old = metrics.initial_watch()._replace(recent=jnp.full((metrics.WINDOW,), np.nan))
+    _, state = metrics.checked_step(old, jnp.int32(3), jnp.float32(2.0), jnp.float32(1.0), 0.0)
+    _, same = metrics.checked_step(metrics.initial_watch(), jnp.int32(3), jnp.float32(2.0), jnp.float32(1.0), 0.0)
     jax.tree.map(np.testing.assert_array_equal, state, same)
     assert sorted(np.unique(state.recent)) == [2.0, np.float32(metrics.NO_LOSS)]
 
@@ -165,7 +165,7 @@ def test_positions_are_summarized_by_name_and_group_of_layers():
         "layers": {"blocks": {"attention": {"position": {"heads": {"slopes": jnp.asarray(slopes, jnp.float32)}}}}},
         "head": {"kernel": jnp.ones((2, 2))},
     }
-    found = metrics.named(metrics.position_figures(params))
+    found = metrics.figures_by_name(metrics.position_figures(params))
     spans = {"0_1": slopes[:2], "2_3": slopes[2:4], "4_4": slopes[4:5], "5_5": slopes[5:]}
     wanted = {f"position/heads/slopes/layers_{name}": part for name, part in spans.items()}
     wanted |= {"position/all/table": table, "position/all/c": np.float64(2.0)}

@@ -11,7 +11,7 @@ from pejax import ENCODINGS
 from pejax.models.periods import encoding_specs
 from train.engine.config import RunConfig
 from train.engine.outside import require_named
-from train.engine.parser import Parser, parse, terms
+from train.engine.parser import Parser, parse, split_list
 from train.engine.task import Program
 from train.evaluate import TRAINERS, program
 
@@ -119,7 +119,7 @@ def read(argv: Sequence[str] | None = None) -> Comparison:
         first, rest = _parser(dataclasses.replace(CompareOptions(), **quick)).parse_known_args(argv)
     elif first.preset:
         rest = [f"--preset={first.preset}", *rest]
-    return checked(first.task, first.options, first.sweep, rest)
+    return make_comparison(first.task, first.options, first.sweep, rest)
 
 
 def _parser(default: CompareOptions) -> Parser:
@@ -134,7 +134,7 @@ def _parser(default: CompareOptions) -> Parser:
     return parser
 
 
-def checked(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Sequence[str]) -> Comparison:
+def make_comparison(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Sequence[str]) -> Comparison:
     """Return the comparison that the options describe.
 
     Raises:
@@ -149,10 +149,10 @@ def checked(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Seq
         name = word.partition("=")[0].lstrip("-")
         if name in OWN and name != "preset":
             raise ValueError(f"{name} is set by the comparison for every run (seeds and pe are its own), got {word!r}")
-    encodings = tuple(ENCODINGS) if options.pe == "all" else terms(options.pe, "pe")
+    encodings = tuple(ENCODINGS) if options.pe == "all" else split_list(options.pe, "pe")
     for spec in encodings:
         encoding_specs(spec)
-    candidates = {spec: expanded(spec, sweeps) for spec in encodings}
+    candidates = {spec: expanded_sweeps(spec, sweeps) for spec in encodings}
     require_swept(encodings, sweeps)
     sweeping = any(len(found) > 1 for found in candidates.values())
     validation = (SPREAD if sweeping else 0.0) if options.validation < 0 else options.validation
@@ -165,7 +165,7 @@ def checked(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Seq
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out must be a folder, got the file {folder}")
     found = Comparison(
-        task, program(task), tuple(argv), candidates, tuple(range(options.seeds)), terms(options.extend, "extend"),
+        task, program(task), tuple(argv), candidates, tuple(range(options.seeds)), split_list(options.extend, "extend"),
         validation, options.jobs, folder,
     )  # fmt: skip
     for candidate in itertools.chain(*candidates.values()):
@@ -175,7 +175,7 @@ def checked(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Seq
     return found
 
 
-def expanded(spec: str, sweeps: Sequence[str]) -> tuple[Candidate, ...]:
+def expanded_sweeps(spec: str, sweeps: Sequence[str]) -> tuple[Candidate, ...]:
     """Return the settings of an encoding: every combination of the values in the sweeps that concern it."""
     specs, options = [spec], []
     for sweep in sweeps:

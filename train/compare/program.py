@@ -29,8 +29,8 @@ from train.compare.runs import (
     TABLE,
     Outcome,
     Run,
-    ended,
     execute,
+    is_done,
     load,
     outcome,
     record,
@@ -39,16 +39,16 @@ from train.compare.runs import (
     require_own_folder,
     run_of,
 )
-from train.compare.table import chosen, markdown, rows_of, tables
+from train.compare.table import best_candidate, markdown, rows_of, tables
 from train.engine.files import lock_folder, write_atomic
-from train.engine.stopping import INTERRUPTED, friendly
+from train.engine.stopping import INTERRUPTED, report_errors
 from train.engine.terminal import user_console
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status: 0, or 1 if a run failed or none was done."""
     console = user_console()
-    with friendly(ValueError, TypeError, OSError):
+    with report_errors(ValueError, TypeError, OSError):
         comparison = options.read(argv)
         lock_folder(comparison.folder)
         return Session(comparison, console).execute()
@@ -113,7 +113,7 @@ class Session:
             if len(candidates) == 1:
                 found.append(candidates[0])
                 continue
-            best = chosen(self.comparison, candidates, [swept[one] for one in candidates])
+            best = best_candidate(self.comparison, candidates, [swept[one] for one in candidates])
             named = "none of them ended" if best is None else f"{best.label} is the best on the validation data"
             self.console.print(f"{encoding}: {len(candidates)} candidates tried, {named}")
             found.append(best)
@@ -136,7 +136,7 @@ class Session:
             later: number of runs that follow these.
             shown: the runs of the table that is printed after each; None = no table yet.
         """
-        left = [run for run in runs if not ended(run)]
+        left = [run for run in runs if not is_done(run)]
         done = len(runs) - len(left)
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
         bars = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)

@@ -153,15 +153,15 @@ def outcome(run: Run) -> Outcome | None:
         raise ValueError(f"{OUTCOME} must be written by train.compare, got {path}: {wrong}") from None
 
 
-def ended(run: Run) -> bool:
+def is_done(run: Run) -> bool:
     """Return whether there is nothing left to do for a run; one that failed or was stopped goes on."""
     found = outcome(run)
     if found is None or found.status in ("failed", "stopped"):
         return False
-    return found.status != "done" or all(evaluated(run, extend, found) for extend in run.extensions)
+    return found.status != "done" or all(is_evaluated(run, extend, found) for extend in run.extensions)
 
 
-def evaluated(run: Run, extend: str, found: Outcome) -> bool:
+def is_evaluated(run: Run, extend: str, found: Outcome) -> bool:
     """Return whether a run was evaluated with an extension, or the trainer refused to."""
     return extend in found.refused or (run.folder / f"{results_stem(extend)}.json").is_file()
 
@@ -184,7 +184,7 @@ def execute(comparison: Comparison, run: Run, launch: Callable[[list[str], Path]
         found = Outcome(_status(run, status), error if status else "", spent + time.monotonic() - began)
         _write(run, found)
     for extend in run.extensions if found.status == "done" else ():
-        if not evaluated(run, extend, found):
+        if not is_evaluated(run, extend, found):
             data = comparison.config(run.candidate, run.seed, run.folder, run.validation).data  # may be in files
             command = ["-m", "train.evaluate", str(run.folder), f"--extend={extend}", f"--data={data}"]
             status, error = launch(command, run.log)

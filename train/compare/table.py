@@ -53,7 +53,7 @@ class Row(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def chosen(comparison: Comparison, candidates: Sequence[Candidate], runs: Sequence[Run]) -> Candidate | None:
+def best_candidate(comparison: Comparison, candidates: Sequence[Candidate], runs: Sequence[Run]) -> Candidate | None:
     """Return the setting with the best validation scores, or None if no run of any setting is done.
 
     The mean over all sizes or lengths decides; where lower is better, that of the logarithms.

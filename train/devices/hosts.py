@@ -77,17 +77,17 @@ def _require_free(address: str) -> None:
 
 
 @contextlib.contextmanager
-def together(hosts: str, onward: Callable[[], str]) -> Iterator[None]:
+def end_together(hosts: str, hint: Callable[[], str]) -> Iterator[None]:
     """End all processes of a run when one ends, each with a line that says why.
 
     Args:
         hosts: as in `join`.
-        onward: returns a text that says what is saved and how to go on.
+        hint: returns a text that says what is saved and how to go on.
     """
     if not hosts:
         yield
         return
-    gone = lambda: f"error: another process of this run was lost; {onward()}"
+    gone = lambda: f"error: another process of this run was lost; {hint()}"
     with last_words(gone):
         try:
             yield
@@ -96,12 +96,12 @@ def together(hosts: str, onward: Callable[[], str]) -> Iterator[None]:
                 _fail(ended.code if isinstance(ended.code, int) else 1)
             raise
         except Exception as broken:
-            if lost(broken):
+            if is_process_loss(broken):
                 _end(LOST, gone())
             traceback.print_exc()
             _fail(1)
             raise SystemExit(1) from None
-        agreed(True)  # the first process may still have been writing
+        wait_for_all_processes()  # the first process may still have been writing
         jax.distributed.shutdown()
 
 
@@ -117,19 +117,24 @@ def parse_hosts(hosts: str) -> tuple[str, int, int]:
     return found[1], int(found[2]), int(found[3])
 
 
-def first() -> bool:
+def is_main_process() -> bool:
     """Return whether this is the first process, which prints and writes for all."""
     return jax.process_index() == 0
 
 
-def agreed(condition: bool) -> bool:
+def all_processes_agree(condition: bool) -> bool:
     """Return whether the condition holds in all processes; all must call this, and each waits for the others."""
     if jax.process_count() == 1:
         return condition
     return bool(np.all(multihost_utils.process_allgather(np.asarray(condition))))
 
 
-def of_first(values: list[int], most: int) -> list[int]:
+def wait_for_all_processes() -> None:
+    """Wait until all processes have called this."""
+    all_processes_agree(True)
+
+
+def from_main_process(values: list[int], most: int) -> list[int]:
     """Return the values of the first process in all processes, since network file systems show new files with delays.
 
     Args:
@@ -143,7 +148,7 @@ def of_first(values: list[int], most: int) -> list[int]:
     return [int(value) for value in multihost_utils.broadcast_one_to_all(padded) if value >= 0]
 
 
-def require_alike(settings: Mapping[str, Any]) -> None:
+def require_same_settings(settings: Mapping[str, Any]) -> None:
     """Check that all processes have the same settings, code and version of JAX; all must call this.
 
     Raises:
@@ -153,7 +158,7 @@ def require_alike(settings: Mapping[str, Any]) -> None:
         return
     own = json.dumps({**settings, "jax": jax.__version__, "code": code_digest()}).encode()
     digest = np.frombuffer(hashlib.sha256(own).digest(), np.uint32)
-    if agreed(bool(np.array_equal(multihost_utils.broadcast_one_to_all(digest), digest))):
+    if all_processes_agree(bool(np.array_equal(multihost_utils.broadcast_one_to_all(digest), digest))):
         return
     longest = int(np.max(multihost_utils.process_allgather(np.int32(len(own)))))
     texts = multihost_utils.process_allgather(np.frombuffer(own.ljust(longest), np.uint8))
@@ -172,20 +177,20 @@ def code_digest() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
-def lost(error: BaseException) -> bool:
+def is_process_loss(error: BaseException) -> bool:
     """Return whether an error may come from the loss of another process: any error of XLA except out of memory."""
     several = isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1
     return several and "RESOURCE_EXHAUSTED" not in str(error)
 
 
 @contextlib.contextmanager
-def last_words(say: Callable[[], str]) -> Iterator[None]:
+def last_words(line: Callable[[], str]) -> Iterator[None]:
     """Print a last line when JAX aborts the process because another process was lost.
 
     JAX aborts in a thread of its own, while the main thread waits for the lost process. A Python signal handler would
     wait for the main thread; this C handler runs immediately.
     """
-    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: _end(LOST, say()))
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: _end(LOST, line()))
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
     before = libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))

@@ -32,7 +32,7 @@ EVALUATED = (*BATCH, "sequence")
 """Axes that an evaluation batch is sharded over; tokens are not sharded, because lengths and image sizes vary."""
 
 AHEAD = 8
-"""Maximum number of launches of a paced program in flight, far fewer than the 32 that a CPU admits."""
+"""Maximum number of unfinished launches of a program, far fewer than the 32 that a CPU admits."""
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -106,7 +106,7 @@ def evaluation_execution(mesh: Mesh) -> Execution:
     return Execution() if mesh.size == 1 else Execution(mesh, batch=EVALUATED, heads="tensor")
 
 
-def paced(program: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+def limit_launches(program: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     """Return a program that may be launched in a loop: on a CPU, every `AHEAD`th launch waits for its results.
 
     On a CPU, XLA runs the parts of a program, one per device, on a pool of threads, one per core or device, and
@@ -130,17 +130,17 @@ def paced(program: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     return launch
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated_sharding(mesh: Mesh) -> NamedSharding:
     """Return the sharding that keeps a full copy on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
-def split_batch(mesh: Mesh, axes: tuple[str, ...] = BATCH) -> NamedSharding:
+def batch_sharding(mesh: Mesh, axes: tuple[str, ...] = BATCH) -> NamedSharding:
     """Return the sharding along the leading axis."""
     return NamedSharding(mesh, PartitionSpec(axes))
 
 
-def split_chunks(mesh: Mesh) -> NamedSharding:
+def chunk_sharding(mesh: Mesh) -> NamedSharding:
     """Return the sharding of `(chunks, examples, ...)` along the second axis, over `EVALUATED`."""
     return NamedSharding(mesh, PartitionSpec(None, EVALUATED))
 
@@ -186,7 +186,7 @@ def require_divisible(sizes: Mapping[str, int], *, batch: int, kv_heads: int, le
 
 def own_rows(mesh: Mesh, batch: int) -> range:
     """Return the rows of a batch that belong to the devices of this process."""
-    indices = split_batch(mesh).addressable_devices_indices_map((batch,)).values()
+    indices = batch_sharding(mesh).addressable_devices_indices_map((batch,)).values()
     spans = [index[0].indices(batch) for index in indices if index is not None]
     return range(min(start for start, _, _ in spans), max(stop for _, stop, _ in spans))
 
@@ -200,7 +200,7 @@ def put_batch(batch: Any, mesh: Mesh, size: int = 0, axes: tuple[str, ...] = BAT
         size: number of rows of the full batch; 0 = this process has all rows.
         axes: the rows are sharded over these axes of the mesh.
     """
-    sharding = split_batch(mesh, axes)
+    sharding = batch_sharding(mesh, axes)
 
     def put(leaf: np.ndarray) -> jax.Array:
         leaf = np.asarray(leaf)

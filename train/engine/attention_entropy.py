@@ -72,7 +72,7 @@ class EntropyExecution(Execution):
         return x, caches
 
 
-def measured(
+def entropy_probe(
     run: Callable[[Any, EntropyExecution], Any], *, axes: int = 1, heads: bool = False
 ) -> Callable[[Any], list[list[Float[Array, "L *H"]]]]:
     """Return the compiled function `(params) -> entropies`, indexed as `EntropyExecution.found`.
@@ -124,18 +124,18 @@ def weights_of_some(
     given = {name: value for name, value in options.items() if name not in IGNORED_OPTIONS}
     tokens = as_token_positions(given.pop("positions"))
     keys = given.pop("k_positions", None)
-    given |= {"positions": taken(tokens, rows, axes), "k_positions": tokens if keys is None else keys}
+    given |= {"positions": select_tokens(tokens, rows, axes), "k_positions": tokens if keys is None else keys}
     return attention_weights(q[..., rows, :, :], k, **given)
 
 
-def taken(tokens: TokenPositions, rows: np.ndarray, axes: int) -> TokenPositions:
+def select_tokens(tokens: TokenPositions, rows: np.ndarray, axes: int) -> TokenPositions:
     """Return the positions of some tokens of each sequence."""
     take = lambda leaf: None if leaf is None else jnp.take(leaf, rows, axis=-1)
     positions = jnp.take(tokens.positions, rows, axis=-1 if axes == 1 else -2)
     return TokenPositions(positions, take(tokens.order), take(tokens.has_position), take(tokens.segment_ids))
 
 
-def named(found: list[list[Float[Array, " L"]]]) -> dict[str, float]:
+def entropies_by_name(found: list[list[Float[Array, " L"]]]) -> dict[str, float]:
     """Return entropies by name: "entropy/layer_3", or "entropy/layer_3/1" for a second attention call in that layer."""
     return {
         f"entropy/{f'stack_{stack}/' if len(found) > 1 else ''}layer_{layer}{f'/{call}' if call else ''}": float(value)

@@ -17,9 +17,15 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.args import Composite, JsonRestore, JsonSave, StandardRestore, StandardSave
 
-from train.devices.hosts import agreed, first, lost, of_first
+from train.devices.hosts import (
+    all_processes_agree,
+    from_main_process,
+    is_main_process,
+    is_process_loss,
+    wait_for_all_processes,
+)
 from train.engine.digest import digests
-from train.engine.files import require_regular, sealed
+from train.engine.files import require_regular, with_digest
 from train.engine.literal_path import LiteralPath
 
 FORMAT = 4
@@ -38,13 +44,13 @@ class Checkpoints:
 
     Args:
         folder: of the run; checkpoints are in its subfolder `checkpoints`.
-        say: prints one line for the user.
+        notify: prints one line for the user.
         reading: open read-only, because a run may be writing a checkpoint.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None] = print, *, reading: bool = False) -> None:
+    def __init__(self, folder: Path, notify: Callable[[str], None] = print, *, reading: bool = False) -> None:
         self.folder = folder.resolve() / "checkpoints"
-        self.say = say
+        self.notify = notify
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax also logs a traceback of every error it raises
         writing = ocp.CheckpointManagerOptions(max_to_keep=KEPT, cleanup_tmp_directories=True)
         options = ocp.CheckpointManagerOptions(read_only=True, create=False) if reading else writing
@@ -57,7 +63,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps that have a checkpoint, newest first; all processes must call this."""
-        return of_first(written_steps(self.folder.parent), KEPT + 14)
+        return from_main_process(written_steps(self.folder.parent), KEPT + 14)
 
     def save(self, step: int, state: Any, config: dict[str, Any]) -> None:
         """Write a checkpoint in the background, after the previous one is complete.
@@ -65,13 +71,13 @@ class Checkpoints:
         Raises:
             CheckpointError: it, or the previous one, cannot be written; earlier ones are unchanged.
         """
-        seal = sealed({"format": FORMAT, "step": step, "digests": digests(state), "config": config})
+        seal = with_digest({"format": FORMAT, "step": step, "digests": digests(state), "config": config})
         items = Composite(state=StandardSave(state), seal=JsonSave(seal))
         try:
             self.manager.wait_until_finished()
             self.manager.save(step, args=items, force=True)
         except (OSError, ValueError, RuntimeError) as refused:
-            if lost(refused):
+            if is_process_loss(refused):
                 raise
             raise CheckpointError(self._unwritten(refused)) from None
 
@@ -84,7 +90,7 @@ class Checkpoints:
         try:
             self.manager.wait_until_finished()
         except (OSError, ValueError, RuntimeError) as refused:
-            if lost(refused):
+            if is_process_loss(refused):
                 raise
             raise CheckpointError(self._unwritten(refused)) from None
 
@@ -122,7 +128,7 @@ class Checkpoints:
 
     def _read_seal(self, step: int) -> dict[str, Any]:
         seal = self.manager.restore(step, args=Composite(seal=JsonRestore()))["seal"]
-        if seal.get("format", 1) > 2 and seal != sealed(seal):  # earlier formats had no digest of the seal
+        if seal.get("format", 1) > 2 and seal != with_digest(seal):  # earlier formats had no digest of the seal
             raise CheckpointError("its seal has changed since it was written")
         if seal.get("step", step) != step:
             raise CheckpointError(f"it was written as step {seal['step']}")
@@ -147,9 +153,9 @@ class Checkpoints:
             found = read(step, *arguments)
         except Exception as broken:  # orbax raises plain Exception for a truncated file, among others
             problem = first_line(broken)
-        if agreed(found is not None):
+        if all_processes_agree(found is not None):
             return found
-        self.say(f"checkpoint of step {step} is damaged, skipped: {problem}")
+        self.notify(f"checkpoint of step {step} is damaged, skipped: {problem}")
         return None
 
     def discard_after(self, step: int) -> None:
@@ -157,14 +163,14 @@ class Checkpoints:
 
         What stands in the way of later ones without being a checkpoint, such as a file of that name, is renamed.
         """
-        for child in sorted(self.folder.iterdir()) if first() else ():
+        for child in sorted(self.folder.iterdir()) if is_main_process() else ():
             if _step_of(child) is None or int(child.name) <= step:
                 continue
             if child.is_dir() and not child.is_symlink():
                 shutil.rmtree(child)
             else:
                 child.rename(child.with_name(f"{child.name}.aside"))
-        agreed(True)
+        wait_for_all_processes()
         self.manager.reload()
 
     def close(self) -> None:

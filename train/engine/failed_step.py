@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.devices.hosts import first
+from train.devices.hosts import is_main_process
 from train.engine.checkpoint import Checkpoints
 from train.engine.config import RunConfig, command
 from train.engine.loop import TrainState
@@ -29,7 +29,7 @@ from train.engine.stored_config import save_config
 from train.engine.task import Task
 
 
-def keep(state: TrainState, config: RunConfig, task: Task, record: dict[str, Any], run: Path) -> str:
+def save(state: TrainState, config: RunConfig, task: Task, record: dict[str, Any], run: Path) -> str:
     """Save the step that halted a run, and return one line for the user that says how to go on.
 
     Args:
@@ -44,7 +44,7 @@ def keep(state: TrainState, config: RunConfig, task: Task, record: dict[str, Any
     """
     before = int(state.step)
     step, loss, folder = before + 1, float(state.watch.loss), run / f"offending-{before + 1}"
-    if first():
+    if is_main_process():
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt
         folder.mkdir()
         save_config(config, folder)
@@ -53,13 +53,13 @@ def keep(state: TrainState, config: RunConfig, task: Task, record: dict[str, Any
             json.dumps({"step": step, "loss": repr(loss), "bits": loss.hex()}) + "\n", encoding="utf-8"
         )
     checkpoints = Checkpoints(folder)
-    checkpoints.save(before, unhalted(state), record)
+    checkpoints.save(before, without_halt(state), record)
     checkpoints.wait()
     checkpoints.close()
     fresh = f"python -m train.{config.program} --init={shlex.quote(str(folder))} with a lower --lr and another --out"
-    onward = f"{command(config)} --spike=0" if is_spike(state, config) else fresh
+    next_command = f"{command(config)} --spike=0" if is_spike(state, config) else fresh
     again = " ".join(filter(None, ("python -m train.replay", shlex.quote(str(folder)), missing_options(config, ()))))
-    return f"{cause(state, config)} at step {step}, which was saved (replay it: {again}); go on with: {onward}"
+    return f"{cause(state, config)} at step {step}, which was saved (replay it: {again}); go on with: {next_command}"
 
 
 def is_spike(state: TrainState, config: RunConfig) -> bool:
@@ -80,7 +80,7 @@ def median(state: TrainState) -> float:
     return float(np.median(jax.device_get(state.watch.recent)))
 
 
-def unhalted(state: TrainState) -> TrainState:
+def without_halt(state: TrainState) -> TrainState:
     """Return the state with its halted flag cleared."""
     running = jnp.zeros_like(state.watch.halted, device=state.watch.halted.sharding)
     return state._replace(watch=state.watch._replace(halted=running))

@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from train.engine.files import replacing
+from train.engine.files import replaced_file
 from train.engine.results import Evaluation, require_comparable
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -18,7 +18,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 STYLES = (("-", "o"), ("--", "s"), (":", "^"))
 """Line and marker; they change once all colors are used."""
 
-verbatim = matplotlib.rc_context({"text.parse_math": False})
+literal_text = matplotlib.rc_context({"text.parse_math": False})
 """Decorates functions that draw: texts are drawn as they are, because names of data may have dollar signs."""
 
 
@@ -64,7 +64,7 @@ def plot(axes: Axes, runs: Sequence[Evaluation], curves: Sequence[Curve], traine
     axes.grid(alpha=0.3, which="both")
 
 
-@verbatim
+@literal_text
 def draw_curves(
     runs: Sequence[Evaluation], curves: Sequence[Curve], path: Path, *, trained: str, log: bool = False, **texts: str
 ) -> None:
@@ -95,7 +95,7 @@ def draw_curves(
     write_figure(figure, path, runs[0].note)
 
 
-@verbatim
+@literal_text
 def draw_panels(
     runs: Sequence[Evaluation],
     panels: Mapping[str, Sequence[Curve]],
@@ -133,5 +133,5 @@ def write_figure(figure: Figure, path: Path, note: str = "") -> None:
     """Write a figure with a note below it."""
     if note:
         figure.text(0.01, -0.01, note, fontsize=8, va="top", parse_math=False)
-    with replacing(path) as beside:
+    with replaced_file(path) as beside:
         figure.savefig(beside, dpi=150, bbox_inches="tight", format="png")

@@ -105,7 +105,7 @@ def read_object(path: Path, most: int = LARGEST) -> dict[str, Any]:
     return parse_object(read_text(path, most), f"{path}")
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a JSON file with a digest of its other entries added, by which a change is noticed."""
     rest = {name: value for name, value in content.items() if name != "digest"}
     return {**rest, "digest": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
@@ -117,12 +117,12 @@ def write_atomic(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    with replacing(path) as beside:
+    with replaced_file(path) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replaced_file(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to, then move it there: a link in its place is replaced, not followed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

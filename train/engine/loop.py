@@ -17,12 +17,12 @@ from jaxtyping import Array
 from rich.console import Console
 
 from train.devices.cpu import TRAINING_COMPILER
-from train.devices.hosts import agreed
-from train.devices.mesh import parameter_shardings, replicated, split_batch
+from train.devices.hosts import all_processes_agree
+from train.devices.mesh import batch_sharding, parameter_shardings, replicated_sharding
 from train.engine import metrics
 from train.engine.checkpoint import Checkpoints
 from train.engine.progress import Report, Unit
-from train.engine.update import Recipe, Weights, changed, layer_by_layer
+from train.engine.update import Recipe, Weights, layer_by_layer, updated_weights
 
 Metrics = dict[str, Array]
 Loss = Callable[..., tuple[Array, Metrics]]
@@ -53,7 +53,9 @@ def init_state(params: Any, recipe: Recipe) -> TrainState:
     """Return the state before the first step."""
     sums = {name: jnp.zeros((), jnp.float32) for name in recipe.sums}
     average = jax.tree.map(jnp.copy, params) if recipe.average else None
-    return TrainState(params, recipe.optimizer.init(params), average, jnp.zeros((), jnp.int32), sums, metrics.begin())
+    return TrainState(
+        params, recipe.optimizer.init(params), average, jnp.zeros((), jnp.int32), sums, metrics.initial_watch()
+    )
 
 
 def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
@@ -64,7 +66,7 @@ def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
         recipe: of the step.
         mesh: the devices.
     """
-    everywhere, params = replicated(mesh), parameter_shardings(split.variables, mesh)
+    everywhere, params = replicated_sharding(mesh), parameter_shardings(split.variables, mesh)
     state = jax.eval_shape(partial(init_state, recipe=recipe), split.shapes)
     opt = optax.tree.map_params(
         recipe.optimizer, lambda _, own: own, state.opt, params, transform_non_params=lambda _: everywhere
@@ -98,24 +100,26 @@ def make_step(
 
     def step(state: TrainState, batch: Any, *frozen: Any) -> TrainState:
         own = partial(loss, frozen=frozen[0]) if frozen else loss
-        grads, sums = accumulated(own, recipe.accumulate)(state.params, batch, step_key(recipe.seed, state.step))
+        grads, sums = accumulated_gradients(own, recipe.accumulate)(
+            state.params, batch, step_key(recipe.seed, state.step)
+        )
         mean, norm = sums["loss"] / jnp.maximum(sums["count"], 1.0), optax.tree.norm(grads)
-        accepted, watched = metrics.observe(state.watch, state.step, mean, norm, recipe.spike)
+        accepted, watched = metrics.checked_step(state.watch, state.step, mean, norm, recipe.spike)
 
         def update(grads: Any, weights: Weights) -> Weights:
-            return metrics.choose(accepted, changed(recipe, grads, norm, weights), weights)
+            return metrics.select(accepted, updated_weights(recipe, grads, norm, weights), weights)
 
         weights = Weights(state.params, state.opt, state.average)
         weights = layer_by_layer(update, recipe.optimizer, grads, weights) if on_cpu else update(grads, weights)
         counted = state.step + 1, jax.tree.map(jnp.add, state.sums, sums)
-        taken, sums = metrics.choose(accepted, counted, (state.step, state.sums))
+        taken, sums = metrics.select(accepted, counted, (state.step, state.sums))
         return TrainState(*weights, taken, sums, watched)
 
     more = () if frozen is None else (frozen,)
     program = jax.jit(
         step,
         donate_argnums=0,
-        in_shardings=(shardings, split_batch(mesh), *(jax.tree.map(lambda x: x.sharding, one) for one in more)),
+        in_shardings=(shardings, batch_sharding(mesh), *(jax.tree.map(lambda x: x.sharding, one) for one in more)),
         out_shardings=shardings,
         compiler_options=TRAINING_COMPILER if on_cpu else None,
     )
@@ -127,7 +131,7 @@ def step_key(seed: int, step: Array) -> Array:
     return jax.random.fold_in(jax.random.split(jax.random.key(seed))[1], step)
 
 
-def accumulated(loss: Loss, parts: int) -> Callable[[Any, Any, Array], tuple[Any, Metrics]]:
+def accumulated_gradients(loss: Loss, parts: int) -> Callable[[Any, Any, Array], tuple[Any, Metrics]]:
     """Return `(params, batch, key) -> (gradients of the mean loss, sums)`, accumulated over parts of the batch.
 
     Parts are weighted by their `count`, so the gradients are those of the full batch. Part p has the rows p, p + parts,
@@ -169,7 +173,7 @@ class Stop:
             return self.signal != 0
         if not multihost_utils.reached_preemption_sync_point(step):
             return False
-        if not agreed(self.signal != signal.SIGINT):  # if one process got Ctrl-C, all end as after Ctrl-C
+        if not all_processes_agree(self.signal != signal.SIGINT):  # if one process got Ctrl-C, all end as after Ctrl-C
             self.signal = signal.SIGINT
         return True
 
@@ -221,7 +225,7 @@ class Plan(NamedTuple):
     profile: tuple[int, int] = (0, 0)
 
 
-def clear(tree: Any) -> Any:
+def zeros_like_tree(tree: Any) -> Any:
     """Return zeros with the shapes and shardings of the arrays."""
     return jax.tree.map(lambda leaf: jnp.zeros_like(leaf, device=leaf.sharding), tree)
 
@@ -239,7 +243,7 @@ def run(
     """Train to the last step or until stopped; a complete checkpoint is on disk in both cases.
 
     Args:
-        step: from `make_step`, wrapped in `paced` on the devices of a CPU.
+        step: from `make_step`, wrapped in `limit_launches` on the devices of a CPU.
         state: on the devices; it is donated.
         batches: on the devices, starting at the step of the state.
         plan: what to do at which step.
@@ -267,9 +271,13 @@ def run(
                 break
             if reporting:
                 sums, watched = jax.device_get((state.sums, state.watch))
-                extra = {**plan.extra(at), **metrics.gradient_norms(watched), **metrics.named(figures(state.params))}
+                extra = {
+                    **plan.extra(at),
+                    **metrics.gradient_norms(watched),
+                    **metrics.figures_by_name(figures(state.params)),
+                }
                 report(at, sums, extra)
-                state = state._replace(sums=clear(state.sums), watch=metrics.cleared(state.watch))
+                state = state._replace(sums=zeros_like_tree(state.sums), watch=metrics.reset_watch(state.watch))
             if probing and plan.probe is not None:
                 report.probe(at, partial(plan.probe, jax.block_until_ready(state.params)))
             if saving:

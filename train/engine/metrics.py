@@ -55,13 +55,13 @@ class Watch(NamedTuple):
     largest: Float[Array, ""]
 
 
-def begin() -> Watch:
+def initial_watch() -> Watch:
     """Return the statistics before the first step."""
     zero = lambda: jnp.zeros((), jnp.float32)  # no two leaves may share a buffer that is donated
     return Watch(jnp.zeros((), bool), zero(), jnp.full((WINDOW,), NO_LOSS, jnp.float32), zero(), zero(), zero())
 
 
-def observe(
+def checked_step(
     watch: Watch, step: Array, loss: Float[Array, ""], norm: Float[Array, ""], spike: float
 ) -> tuple[Bool[Array, ""], Watch]:
     """Return whether to apply a step, and the statistics after it.
@@ -87,17 +87,17 @@ def observe(
         watch.norm + norm,
         jnp.maximum(watch.largest, norm),
     )
-    kept = choose(accepted, after, watch)
+    kept = select(accepted, after, watch)
     return accepted, kept._replace(halted=~accepted, loss=jnp.where(watch.halted, watch.loss, loss))
 
 
-def cleared(watch: Watch) -> Watch:
+def reset_watch(watch: Watch) -> Watch:
     """Return the statistics reset after a report, with the same shardings."""
     zero = lambda leaf: jnp.zeros_like(leaf, device=leaf.sharding)
     return watch._replace(steps=zero(watch.steps), norm=zero(watch.norm), largest=zero(watch.largest))
 
 
-def choose(condition: Bool[Array, ""], one: Any, other: Any) -> Any:
+def select(condition: Bool[Array, ""], one: Any, other: Any) -> Any:
     """Return the first tree of arrays where the condition holds, else the second."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
 
@@ -132,7 +132,7 @@ def layer_groups(layers: int) -> dict[str, slice]:
     return {f"/layers_{part[0]}_{part[-1]}": slice(int(part[0]), int(part[-1]) + 1) for part in parts}
 
 
-def named(figures: Mapping[str, Array]) -> dict[str, float]:
+def figures_by_name(figures: Mapping[str, Array]) -> dict[str, float]:
     """Return the results of `position_figures` as numbers by name: "position/all/slopes/layers_0_2/mean"."""
     kinds = ("min", "mean", "max")
     return {

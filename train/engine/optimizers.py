@@ -37,20 +37,20 @@ def make_optimizer(config: RunConfig, steps: int, warmup: int) -> tuple[optax.Gr
     ratios = [trust_ratios()] if config.optimizer == "lamb" else []
     optimizer = optax.chain(
         optax.scale_by_adam(b1=0.9, b2=0.999),
-        optax.add_decayed_weights(config.weight_decay, decayed),
+        optax.add_decayed_weights(config.weight_decay, decay_mask),
         *ratios,
         optax.scale_by_learning_rate(schedule),
     )
     return optimizer, schedule
 
 
-def decayed(params: Any) -> Any:
+def decay_mask(params: Any) -> Any:
     """Return for every parameter whether it gets weight decay: kernels outside `NO_DECAY` do."""
-    kernel = lambda path, _: names(path)[-1] == "kernel" and not set(names(path)) & set(NO_DECAY)
+    kernel = lambda path, _: path_names(path)[-1] == "kernel" and not set(path_names(path)) & set(NO_DECAY)
     return jax.tree_util.tree_map_with_path(kernel, params)
 
 
-def names(path: Any) -> list[str]:
+def path_names(path: Any) -> list[str]:
     """Return the attribute names on the path to a parameter."""
     return [str(entry.key) for entry in path]
 
@@ -64,13 +64,13 @@ def trust_ratios() -> optax.GradientTransformation:
     def scaled(path: Any, update: Array, param: Array, decays: bool) -> Array:
         if not decays:
             return update
-        axes = tuple(range(1 if STACKED in names(path) else 0, param.ndim))
+        axes = tuple(range(1 if STACKED in path_names(path) else 0, param.ndim))
         norms = [norm(x, axes) for x in (param, update)]
         known = (norms[0] > 0) & (norms[1] > 0)
         return update * jnp.where(known, norms[0] / jnp.where(known, norms[1], 1.0), 1.0)
 
     def update(updates: Any, state: optax.OptState, params: Any) -> tuple[Any, optax.OptState]:
-        return jax.tree_util.tree_map_with_path(scaled, updates, params, decayed(params)), state
+        return jax.tree_util.tree_map_with_path(scaled, updates, params, decay_mask(params)), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)  # pyright: ignore[reportArgumentType]
 

@@ -77,7 +77,7 @@ def _parse(argv: Sequence[str] | None, default: Kind) -> Kind:
     return parser.parse_args(argv).config
 
 
-def terms(text: str, name: str) -> tuple[str, ...]:
+def split_list(text: str, name: str) -> tuple[str, ...]:
     """Split a list of specs at the commas outside of parentheses.
 
     Raises:

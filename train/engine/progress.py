@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from train.devices.hosts import first
+from train.devices.hosts import is_main_process
 from train.engine.files import parse_object, read_text, write_atomic
 
 
@@ -53,7 +53,7 @@ class Report:
         self, folder: Path, step: int, steps: int, unit: Unit, console: Console, peak_seconds: float = 0.0
     ) -> None:
         self.path, self.board = folder / "metrics.jsonl", None
-        if first():
+        if is_main_process():
             from tensorboardX import SummaryWriter  # a model alone does not need it
 
             write_atomic(self.path, "".join(f"{line}\n" for line in lines_until(self.path, step)))

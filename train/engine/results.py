@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, get_origin, get_type_hints
 
 from rich.table import Table
 
-from train.engine.files import read_object, sealed, write_atomic
+from train.engine.files import read_object, with_digest, write_atomic
 from train.engine.stored_config import digest_of
 
 Z95 = 1.959963984540054
@@ -137,7 +137,7 @@ class Evaluation:
 
     def store(self, folder: Path) -> None:
         """Write the JSON file with its digest into the run folder."""
-        stored = sealed({**dataclasses.asdict(self), "rows": self.stored_rows()})
+        stored = with_digest({**dataclasses.asdict(self), "rows": self.stored_rows()})
         write_atomic(folder / f"{self.stem}.json", json.dumps(stored, indent=2) + "\n")
 
     def save(self, folder: Path) -> None:
@@ -159,7 +159,7 @@ class Evaluation:
 
         try:
             stored = read_object(path)
-            if "digest" in stored and sealed(stored) != stored:
+            if "digest" in stored and with_digest(stored) != stored:
                 raise ValueError("it has changed since it was written")
             stored.pop("digest", None)
             rows = [{name: read(one[name]) for name in cls.row._fields if name in one} for one in stored["rows"]]

@@ -16,9 +16,17 @@ from rich.console import Console
 
 from pejax._devices import visible_devices
 from train.devices.flops import peak_seconds
-from train.devices.hosts import agreed, first, join, require_alike, together
+from train.devices.hosts import end_together, is_main_process, join, require_same_settings, wait_for_all_processes
 from train.devices.memory import FLOAT, require_room
-from train.devices.mesh import make_mesh, own_rows, paced, put_batch, replicated, require_divisible, training_execution
+from train.devices.mesh import (
+    limit_launches,
+    make_mesh,
+    own_rows,
+    put_batch,
+    replicated_sharding,
+    require_divisible,
+    training_execution,
+)
 from train.engine import environment, failed_step
 from train.engine.checkpoint import CheckpointError, Checkpoints, written_steps
 from train.engine.config import RunConfig, command, run_folder
@@ -30,7 +38,7 @@ from train.engine.parser import parse
 from train.engine.progress import read_metrics
 from train.engine.results import Evaluation
 from train.engine.run_files import delete_run, require_no_run
-from train.engine.stopping import INTERRUPTED, friendly, stoppable
+from train.engine.stopping import INTERRUPTED, report_errors, stop_on_signals
 from train.engine.stored_config import (
     FILE,
     digest_of,
@@ -62,21 +70,21 @@ class Session(NamedTuple):
 
 def main(program: Program, argv: Sequence[str] | None = None) -> int:
     """Run the command line of a program; return the exit status."""
-    with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
+    with report_errors(ValueError, TypeError, OSError, AssertionError, RuntimeError):
         config = parse(program.config, argv)
         join(config.hosts)
-    say = partial(onward, config)
-    with together(config.hosts, say), contextlib.nullcontext() if config.hosts else stoppable(say):
-        with friendly(ValueError, TypeError, OSError, AssertionError, RuntimeError):
+    hint = partial(resume_hint, config)
+    with end_together(config.hosts, hint), contextlib.nullcontext() if config.hosts else stop_on_signals(hint):
+        with report_errors(ValueError, TypeError, OSError, AssertionError, RuntimeError):
             visible_devices()  # before any other use of them
-            console = user_console(quiet=not first())
+            console = user_console(quiet=not is_main_process())
             with console.status("preparing"):  # shown only on a terminal
                 session = prepare(program, config, console)
-        with friendly(CheckpointError, OSError, FloatingPointError, *program.errors):
+        with report_errors(CheckpointError, OSError, FloatingPointError, *program.errors):
             return train(session, console)
 
 
-def onward(config: RunConfig) -> str:
+def resume_hint(config: RunConfig) -> str:
     """Return which step of a run is saved, and the command that resumes it."""
     steps = written_steps(run_folder(config))
     if not (run_folder(config) / FILE).is_file():
@@ -91,7 +99,7 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     Raises:
         ValueError: the config does not fit the data, the model, the encoding, the devices or a checkpoint.
     """
-    require_alike({name: value for name, value in dataclasses.asdict(config).items() if name != "hosts"})
+    require_same_settings({name: value for name, value in dataclasses.asdict(config).items() if name != "hosts"})
     if config.devices and jax.process_count() > 1:
         raise ValueError(f"devices must be 0 (all of them) with several processes, got {config.devices}")
     mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
@@ -105,7 +113,7 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     shardings = state_shardings(task.split, steps, mesh)
     if config.init and run_folder(config).resolve() == Path(config.init).resolve():
         raise ValueError(f"out must be another folder than init, got {config.init} for both")
-    begin = partial(start, task, config, shardings.params, mesh, console)
+    begin = partial(initial_params, task, config, shardings.params, mesh, console)
     task.batches(0, own_rows(mesh, config.batch))  # data that are too short are refused before anything is written
     params = None if config.resume else begin()  # before an older run is overwritten
     folder = make_folder(config)
@@ -117,8 +125,8 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
         params = task.split.init(jax.random.key(config.seed), shardings.params) if resuming else begin()
     state = jax.jit(partial(init_state, recipe=steps), out_shardings=shardings, donate_argnums=0)(params)
     if resuming:
-        state = resume(task, config, checkpoints, state, console)
-    if first():
+        state = restored_state(task, config, checkpoints, state, console)
+    if is_main_process():
         save_config(config, folder)
         environment.record(folder, count, task.flops, mesh)
     console.print(json.dumps(dataclasses.asdict(config)))
@@ -153,15 +161,15 @@ def train(session: Session, console: Console) -> int:
     data = ThreadPrefetchDatasetIterator(batches, PREFETCHED)
     put = partial(put_batch, mesh=session.mesh, size=config.batch)
     state, at, signal = run(
-        paced(session.step, session.mesh), session.state, map(put, data), plan,
+        limit_launches(session.step, session.mesh), session.state, map(put, data), plan,
         checkpoints=checkpoints, folder=session.folder, console=console,
     )  # fmt: skip
     data.close()
     checkpoints.close()
-    if first():
+    if is_main_process():
         environment.record_peak(session.folder, session.mesh)
     if jax.device_get(state.watch.halted):
-        raise FloatingPointError(failed_step.keep(state, config, task, plan.record, session.folder))
+        raise FloatingPointError(failed_step.save(state, config, task, plan.record, session.folder))
     if at < task.steps:
         console.print(f"stopped at step {at} of {task.steps}, saved; go on with: {command(config)}")
         return INTERRUPTED if signal == SIGINT else 0
@@ -183,27 +191,27 @@ def make_folder(config: RunConfig) -> Path:
             files of somebody else under the names of a run's.
     """
     folder = run_folder(config)
-    if first():
+    if is_main_process():
         if not config.resume:
             require_no_run(folder, config.overwrite)
         lock_folder(folder)
         if not config.resume and require_no_run(folder, config.overwrite):
             delete_run(folder)
-    agreed(True)
+    wait_for_all_processes()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def start(task: Task, config: RunConfig, shardings: Any, mesh: Mesh, console: Console) -> Any:
+def initial_params(task: Task, config: RunConfig, shardings: Any, mesh: Mesh, console: Console) -> Any:
     """Return the initial parameters: random, or those of the run `init`, converted for this run."""
     if not config.init:
         return task.split.init(jax.random.key(config.seed), shardings)
     before = load_config(type(config), Path(config.init))
     require_fitting(before, config)
-    split = task.before(before)
+    split = task.init_split(before)
     step, params = restore_params(before, split, task.sums, Path(config.init), mesh, console)
     console.print(f"starting from step {step} of {config.init}, trained at {before.trained}")
-    return jax.jit(partial(task.fitted, split), out_shardings=shardings)(params)
+    return jax.jit(partial(task.params_from_init, split), out_shardings=shardings)(params)
 
 
 def encoding_params(params: Any, mesh: Mesh) -> Any:
@@ -213,10 +221,10 @@ def encoding_params(params: Any, mesh: Mesh) -> Any:
         inner = {name: value for name, value in tree.items() if isinstance(value, dict)}
         return {name: value if name == "position" else only(value) for name, value in inner.items()}
 
-    return jax.device_get(jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(only(params)))
+    return jax.device_get(jax.jit(lambda tree: tree, out_shardings=replicated_sharding(mesh))(only(params)))
 
 
-def resume(
+def restored_state(
     task: Task,
     config: RunConfig,
     checkpoints: Checkpoints,
@@ -277,7 +285,7 @@ def publish(found: Evaluation, steps: int, folder: Path, console: Console) -> No
         console: of the user.
     """
     found = dataclasses.replace(found, steps=steps, run=digest_of(folder))
-    if first():
+    if is_main_process():
         found.save(folder)
     console.print(found.table())
     console.print(f"wrote {folder / found.stem}.json and .png")

@@ -11,7 +11,7 @@ from jax.errors import JaxRuntimeError
 
 from pejax._text import complain, printable
 from train.devices.cpu import Stopped
-from train.devices.hosts import lost
+from train.devices.hosts import is_process_loss
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C. After SIGTERM, as on preemptible machines, it is 0, because everything is saved."""
@@ -21,7 +21,7 @@ REPEATED = 0.1
 
 
 @contextlib.contextmanager
-def friendly(*kinds: type[Exception]) -> Iterator[None]:
+def report_errors(*kinds: type[Exception]) -> Iterator[None]:
     """Print errors of these classes in one line, `error: ...`, and exit with status 2; after Ctrl-C with status 130.
 
     So are errors of too little memory. A closed pipe is left to `finish`.
@@ -31,7 +31,7 @@ def friendly(*kinds: type[Exception]) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except (*kinds, MemoryError, JaxRuntimeError) as wrong:
-        if lost(wrong):  # then `hosts.together` reports it
+        if is_process_loss(wrong):  # then `hosts.end_together` reports it
             raise
         if not isinstance(wrong, (*kinds, MemoryError)) and "RESOURCE_EXHAUSTED" not in str(wrong):
             raise
@@ -44,7 +44,7 @@ def friendly(*kinds: type[Exception]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stoppable(onward: Callable[[], str]) -> Iterator[None]:
+def stop_on_signals(hint: Callable[[], str]) -> Iterator[None]:
     """Make Ctrl-C and SIGTERM end the process, with a line that says how to go on; a second one ends it at once.
 
     Python drops what a signal raises while C calls back, as at the end of a garbage collection, so a stop is raised
@@ -52,7 +52,7 @@ def stoppable(onward: Callable[[], str]) -> Iterator[None]:
     read are not waited for.
 
     Args:
-        onward: returns a text that says what is saved and how to go on.
+        hint: returns a text that says what is saved and how to go on.
     """
     asked = 0
 
@@ -77,7 +77,7 @@ def stoppable(onward: Callable[[], str]) -> Iterator[None]:
     except BaseException:  # a Stopped, or what others made of it
         if not asked:
             raise
-        line = f"stopped; {onward()}"
+        line = f"stopped; {hint()}"
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         complain(line)

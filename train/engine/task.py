@@ -78,8 +78,8 @@ class Task(NamedTuple):
         kv_heads: key heads of a layer, sharded over the devices of `tensor`.
         length: tokens of an example, sharded over the devices of `sequence`.
         laws: `(params) -> line` with the results of the laws that the encoding was tested against.
-        before: `(config) -> split`, the model of the run `init`.
-        fitted: `(that split, its params) -> params` of this model.
+        init_split: `(config) -> split`, the model of the run `init`.
+        params_from_init: `(that split, its params) -> params` of this model.
         evaluate: `(params, *, step, mesh, console) -> result`.
         probe: `(params) -> values` that are reported every `probe_every` steps.
         probe_every: steps between probes; 0 = no probes.
@@ -103,8 +103,8 @@ class Task(NamedTuple):
     kv_heads: int
     length: int
     laws: Callable[[Any], str]
-    before: Callable[[Any], Split]
-    fitted: Callable[[Any, Any], Any]
+    init_split: Callable[[Any], Split]
+    params_from_init: Callable[[Any, Any], Any]
     evaluate: "Evaluate"
     probe: Callable[[Any], dict[str, float]] | None = None
     probe_every: int = 0
@@ -143,7 +143,7 @@ def recipe(config: RunConfig, optimizer: optax.GradientTransformation, sums: tup
     return Recipe(optimizer, sums, config.clip, config.seed, config.accumulate, config.ema, config.spike)
 
 
-def fitted(config: RunConfig, shapes: Any, params: Any) -> Any:
+def params_from_init(config: RunConfig, shapes: Any, params: Any) -> Any:
     """Return the parameters of the run `init` for another model, without those that it does not need.
 
     Args:

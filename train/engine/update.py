@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array
 
 from train.engine.metrics import STACKED
-from train.engine.optimizers import names
+from train.engine.optimizers import path_names
 
 LARGE = 2**20
 """Smallest stack of layers, in elements, that is updated layer by layer: for smaller ones the loop does not pay."""
@@ -58,7 +58,7 @@ class Weights(NamedTuple):
     average: Any
 
 
-def changed(recipe: Recipe, grads: Any, norm: Array, weights: Weights) -> Weights:
+def updated_weights(recipe: Recipe, grads: Any, norm: Array, weights: Weights) -> Weights:
     """Return the weights after a step.
 
     Args:
@@ -92,7 +92,7 @@ def layer_by_layer(
         large: smallest size of a large stack of layers, in elements.
     """
     leaves, tree = jax.tree_util.tree_flatten_with_path(grads)
-    stacks = [n for n, (path, leaf) in enumerate(leaves) if STACKED in names(path) and leaf.size >= large]
+    stacks = [n for n, (path, leaf) in enumerate(leaves) if STACKED in path_names(path) and leaf.size >= large]
     numbers = tree.unflatten(range(len(leaves)))
 
     def part(chosen: Callable[[int], bool]) -> tuple[Any, Weights]:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from train.engine.parser import Parser, terms
+from train.engine.parser import Parser, split_list
 
 DTYPES = ("float32", "bfloat16")
 
@@ -34,12 +34,12 @@ class ExtendOptions:
     @property
     def extensions(self) -> tuple[str, ...]:
         """What is measured, without fine-tuning."""
-        return terms(self.extend, "extend") if self.extend else ()
+        return split_list(self.extend, "extend") if self.extend else ()
 
     @property
     def finetuned(self) -> tuple[str, ...]:
         """What is fine-tuned with, then measured."""
-        return terms(self.finetune, "finetune") if self.finetune else ()
+        return split_list(self.finetune, "finetune") if self.finetune else ()
 
 
 def read_options(argv: Sequence[str] | None = None) -> ExtendOptions:

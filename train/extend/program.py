@@ -31,15 +31,15 @@ from train.engine import session
 from train.engine.files import lock_folder, write_atomic
 from train.engine.progress import Evaluating
 from train.engine.run_files import MODEL
-from train.engine.stopping import friendly, stoppable
+from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.stored_config import is_run
 from train.engine.terminal import user_console
 from train.extend.options import ExtendOptions, read_options
 from train.extend.passkey import Question, questions
-from train.extend.results import Measured, add, draw, markdown, measured, open_folder, ordered, table
+from train.extend.results import Measured, add, draw, markdown, measured, open_folder, rows_by_name, table
 from train.lm.evaluate import Reader
 from train.tune.program import PROGRAM as TUNE
-from train.tune.subject import Loaded, decoder_source, retokenized
+from train.tune.subject import Loaded, decoder_source, retokenized_corpus
 
 SUFFIX = ", fine-tuned"
 
@@ -76,18 +76,18 @@ class Plan(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     console = user_console()
-    with friendly(ValueError, TypeError, OSError):
+    with report_errors(ValueError, TypeError, OSError):
         options = read_options(argv)
-        with stoppable(lambda: "what was measured is saved: run the same command again"):
+        with stop_on_signals(lambda: "what was measured is saved: run the same command again"):
             plan, lines = prepare(options, console)
             for extend in options.finetuned:
                 tune(plan, extend)
-            lines = beside(lambda: measure_all(plan, lines, console))
+            lines = run_in_thread(lambda: measure_all(plan, lines, console))
             publish(plan, lines, console)
     return 0
 
 
-def beside(work: Callable[[], Result]) -> Result:
+def run_in_thread(work: Callable[[], Result]) -> Result:
     """Return the result of work that a thread does, so that a signal is heard while a program of minutes runs."""
     pool = ThreadPoolExecutor(1)
     result = pool.submit(work).result()
@@ -105,7 +105,7 @@ def prepare(options: ExtendOptions, console: Console) -> tuple[Plan, list[Measur
     own, source = decoder_source(options.model)
     trained = own.length
     lengths = tuple(sorted(set(options.lengths or (trained // 2, trained, 2 * trained))))
-    corpus = retokenized(load_text(options.data), options.model, own.vocab)
+    corpus = retokenized_corpus(load_text(options.data), options.model, own.vocab)
     try:
         windows, _ = evaluation_windows(corpus, lengths[-1], options.windows)
     except ValueError as refused:
@@ -164,7 +164,7 @@ def tuned_folder(plan: Plan, extend: str) -> Path:
 
 def measure_all(plan: Plan, lines: list[Measured], console: Console) -> list[Measured]:
     """Measure what is missing, line by line, and return all lines."""
-    rows = ordered(lines, plan.names, plan.lengths)
+    rows = rows_by_name(lines, plan.names, plan.lengths)
     missing = {
         name: [length for length, one in zip(plan.lengths, row, strict=True) if one is None]
         for name, row in zip(plan.names, rows, strict=True)
@@ -220,7 +220,7 @@ def measure(
 
 def publish(plan: Plan, lines: list[Measured], console: Console) -> None:
     """Print the table, and write it and the figure."""
-    rows = ordered(lines, plan.names, plan.lengths)
+    rows = rows_by_name(lines, plan.names, plan.lengths)
     title = f"{Path(plan.options.model).name}, trained at {plan.trained:,} tokens, on {plan.options.data}"
     console.print(table(rows, plan.names, plan.lengths, title, plan.options.passkey))
     write_atomic(plan.folder / "results.md", markdown(rows, plan.names, plan.lengths, title, plan.options.passkey))

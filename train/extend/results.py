@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
 from rich.table import Table
 
-from train.engine.figures import COLORS, STYLES, verbatim, write_figure
+from train.engine.figures import COLORS, STYLES, literal_text, write_figure
 from train.engine.files import read_object, write_atomic
 
 LINES, SETTINGS = "lines.jsonl", "settings.json"
@@ -113,7 +113,9 @@ def add(folder: Path, one: Measured) -> None:
         lines.write(json.dumps(dataclasses.asdict(one)) + "\n")
 
 
-def ordered(lines: Sequence[Measured], names: Sequence[str], lengths: Sequence[int]) -> list[list[Measured | None]]:
+def rows_by_name(
+    lines: Sequence[Measured], names: Sequence[str], lengths: Sequence[int]
+) -> list[list[Measured | None]]:
     """Return the measurements of these names at these lengths, the newest of each; None = not measured."""
     found = {(one.name, one.length): one for one in lines}
     return [[found.get((name, length)) for length in lengths] for name in names]
@@ -155,7 +157,7 @@ def markdown(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], le
     return "\n".join([f"# {title}", "", f"{caption(passkey)}.", "", *lines, *([""] if notes else []), *notes, ""])
 
 
-@verbatim
+@literal_text
 def draw(rows: Sequence[Sequence[Measured | None]], trained: int, path: Path, title: str, note: str) -> None:
     """Write the figure: perplexity against length, and loss by position at the longest length."""
     figure = Figure(figsize=(11.0, 4.5), layout="constrained")

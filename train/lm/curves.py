@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from train.engine.figures import COLORS, STYLES, verbatim, write_figure
+from train.engine.figures import COLORS, STYLES, literal_text, write_figure
 from train.engine.progress import read_metrics
 from train.engine.results import Evaluation
 
@@ -14,7 +14,7 @@ PANELS = (("loss_0_to_L", "positions 0 to {0}"), ("loss_L_to_2L", "positions {0}
 """The name of each probed loss in the metrics, and the title of its panel."""
 
 
-@verbatim
+@literal_text
 def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Path) -> None:
     """Draw the probed losses of training text against the step, for runs with probes.
 

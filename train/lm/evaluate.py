@@ -18,7 +18,7 @@ from rich.console import Console
 
 from pejax.models import Execution
 from train.data.text.loading import Corpus, evaluation_windows
-from train.devices.mesh import EVALUATED, evaluation_execution, paced, put_batch, replicated
+from train.devices.mesh import EVALUATED, evaluation_execution, limit_launches, put_batch, replicated_sharding
 from train.engine.progress import Evaluating
 from train.lm.config import Config
 from train.lm.results import PerplexityResults, PerplexityRow, mean_loss
@@ -116,7 +116,9 @@ class Reader:
         self.params, self.mesh, self.progress = params, mesh, progress
         losses = partial(losses, execution=evaluation_execution(mesh))
         last = lambda params, ids: losses(params, ids)[:, -1]
-        self._all, self._last = (paced(jax.jit(f, out_shardings=replicated(mesh)), mesh) for f in (losses, last))
+        self._all, self._last = (
+            limit_launches(jax.jit(f, out_shardings=replicated_sharding(mesh)), mesh) for f in (losses, last)
+        )
 
     def all(self, windows: np.ndarray) -> np.ndarray:
         """Return the loss of every token after the first of windows `(..., N + 1)`: `(..., N)`."""

@@ -38,7 +38,7 @@ from train.engine.files import write_atomic
 from train.engine.outside import require_named
 from train.engine.parser import Parser
 from train.engine.session import restore_params
-from train.engine.stopping import friendly, stoppable
+from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.stored_config import load_config
 from train.engine.task import Split
 from train.engine.terminal import user_console
@@ -67,7 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="run folder of train.lm with --pe=rope")
     parser.add_arguments(SearchOptions, dest="options")
     arguments = parser.parse_args(argv)
-    with stoppable(lambda: "nothing was written: run the same command again"), friendly(ValueError, TypeError, OSError):
+    with (
+        stop_on_signals(lambda: "nothing was written: run the same command again"),
+        report_errors(ValueError, TypeError, OSError),
+    ):
         search(arguments.run, arguments.options, user_console())
     return 0
 

@@ -95,7 +95,7 @@ class Language(DecoderSplit):
         """
         ids = jnp.asarray(evaluation_windows(corpus, length, PROBED)[0])[:, :-1]
         read = lambda params, execution: self.model(params).states(ids, execution=execution)
-        return attention_entropy.measured(read, heads=True)(params)
+        return attention_entropy.entropy_probe(read, heads=True)(params)
 
     def prober(self, corpus: Corpus) -> Any:
         """Return the probe `(params) -> values`: the mean loss on positions 0 to L and L to 2L of training text.
@@ -124,7 +124,7 @@ class Language(DecoderSplit):
             means, found = measure(params)
             return {
                 **dict(zip(("loss_0_to_L", "loss_L_to_2L"), map(float, means), strict=False)),
-                **attention_entropy.named(found),
+                **attention_entropy.entropies_by_name(found),
             }
 
         return probe

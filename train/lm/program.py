@@ -21,7 +21,7 @@ from train.data.text.loading import Corpus, load_text, packed_batches
 from train.devices.flops import text_flops
 from train.engine import session
 from train.engine.progress import TOKENS
-from train.engine.task import Program, Task, fitted
+from train.engine.task import Program, Task, params_from_init
 from train.lm.config import Config
 from train.lm.evaluate import evaluate, evaluation_regions
 from train.lm.model import SUMS, Language
@@ -42,8 +42,8 @@ def make_task(config: Config) -> Task:
         language,
         language.decoder,
         laws=language.laws,
-        before=lambda before: Language(before, corpus.tokenizer.vocab),
-        fitted=lambda _, params: fitted(config, language.shapes, params),
+        init_split=lambda before: Language(before, corpus.tokenizer.vocab),
+        params_from_init=lambda _, params: params_from_init(config, language.shapes, params),
         evaluate=partial(evaluate, language, corpus),
         probe=language.prober(corpus) if config.probe_every else None,
         probe_every=config.probe_every,

@@ -24,7 +24,7 @@ from train.devices.flops import (
     text_pair_flops,
     vit_flops,
 )
-from train.devices.mesh import split_batch, training_execution
+from train.devices.mesh import batch_sharding, training_execution
 from train.engine.config import RunConfig
 from train.engine.loop import Metrics, init_state, make_step, state_shapes, state_shardings
 from train.engine.optimizers import make_optimizer
@@ -257,7 +257,7 @@ def compile_step(subject: AbstractStep, mesh: Mesh) -> Compiled:
     steps = recipe(config, make_optimizer(config, 1, 1)[0], subject.sums)
     shardings = state_shardings(subject.split, steps, mesh)
     state = state_shapes(subject.split, steps, shardings)
-    rows = split_batch(mesh)
+    rows = batch_sharding(mesh)
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows), subject.batch)
     loss = partial(subject.loss, execution=training_execution(mesh, config.remat))
     with jax.set_mesh(mesh):

@@ -24,7 +24,7 @@ from rich.console import Console
 from train.devices.memory import GIB
 from train.devices.mesh import require_divisible
 from train.engine.parser import Parser, parse
-from train.engine.stopping import friendly, stoppable
+from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
 from train.lm import config as lm_config
 from train.plan.abstract_step import AbstractStep, compile_step, lm_step, seq2seq_step, vit_step
@@ -73,7 +73,7 @@ class DoesNotFit(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    with stoppable(lambda: "run the same command again"), friendly(ValueError, TypeError, OSError):
+    with stop_on_signals(lambda: "run the same command again"), report_errors(ValueError, TypeError, OSError):
         subject, topology, options = read(sys.argv[1:] if argv is None else argv)
         console = user_console()
         console.print(describe(subject, topology))

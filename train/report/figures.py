@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from train.engine.figures import COLORS, verbatim
+from train.engine.figures import COLORS, literal_text
 from train.report.blocks import Axis, Curve, Plot
 from train.report.texts import plain
 
@@ -20,7 +20,7 @@ NAME, TITLE = 48, 100
 """Most characters of the name of a curve, and of other texts: longer ones would take the room of the curves."""
 
 
-@verbatim
+@literal_text
 def draw(plot: Plot, path: Path) -> None:
     """Write a plot as a PNG file."""
     many = len(plot.curves)

@@ -21,7 +21,7 @@ from train.devices.mesh import AXES, make_mesh
 from train.engine.outside import missing_options
 from train.engine.parser import Parser
 from train.engine.session import encoding_params, restore_params
-from train.engine.stopping import friendly
+from train.engine.stopping import report_errors
 from train.engine.stored_config import load_config, program_of
 from train.engine.task import Task, require_trainable
 from train.engine.terminal import user_console
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trained", type=int, metavar="int", help="size or length of training")
     parser.add_argument("--size", type=int, action="append", metavar="int", help="to measure the entropy at")
     parser.add_argument("--data", action="append", default=[], metavar="str", help="in files, that may be read")
-    with friendly(ValueError, TypeError, OSError, RuntimeError):
+    with report_errors(ValueError, TypeError, OSError, RuntimeError):
         options = parser.parse_args(argv)
         console = user_console()
         write_probe(measure(options.run, options.trained, options.size, options.data, console), options.file)

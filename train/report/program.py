@@ -20,9 +20,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from train.engine.files import replacing, write_atomic
+from train.engine.files import replaced_file, write_atomic
 from train.engine.parser import Parser
-from train.engine.stopping import friendly, stoppable
+from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
 from train.report.blocks import Document, Plot, plots
 from train.report.collect import collect
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     console = user_console()
     again = "no file of the report was changed half-way: run the same command again"
-    with stoppable(lambda: again), friendly(ValueError, OSError):
+    with stop_on_signals(lambda: again), report_errors(ValueError, OSError):
         probing = None if arguments.no_probes else arguments.data
         return report(arguments.folders, checked(arguments.out), probing, console)
 
@@ -110,7 +110,7 @@ def _write(content: Document, out: Path) -> int:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for plot, image in zip(drawn, images, strict=True):
-            with replacing(image) as beside:
+            with replaced_file(image) as beside:
                 draw(plot, beside)
         write_atomic(out.with_suffix(".md"), markdown(content, out.stem))
         write_atomic(out, page(content))

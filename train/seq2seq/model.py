@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from rich.console import Console
 
 from pejax.models import EncoderDecoder, Execution, encoder_decoder, generate_answers
-from train.devices.mesh import EVALUATED, put_batch, replicated
+from train.devices.mesh import EVALUATED, put_batch, replicated_sharding
 from train.engine import attention_entropy
 from train.engine.loop import Metrics
 from train.engine.progress import Evaluating
@@ -84,7 +84,7 @@ class Answerer(Split[EncoderDecoder]):
         source, target = batch["source"], batch["target"]
         return self.model(params)(
             source,
-            shifted(target),
+            shifted_right(target),
             source_segments=batch["source_segments"],
             target_segments=batch["target_segments"],
             source_extent=source.shape[1],
@@ -100,7 +100,7 @@ class Answerer(Split[EncoderDecoder]):
         """
         batch = jax.tree.map(jnp.asarray, next(evaluation_batches(self.config.tasks[0], length, PROBED, PROBED)))
         read = lambda params, execution: self.logits(params, batch, execution)
-        return attention_entropy.measured(read, heads=True)(params)
+        return attention_entropy.entropy_probe(read, heads=True)(params)
 
     def laws(self, params: Any) -> str:
         """Test the initialized encoding of the encoder against its laws; return one line with the deviations."""
@@ -112,7 +112,7 @@ class Answerer(Split[EncoderDecoder]):
         return refusal(lambda params, ids: self.model(params)(ids, ids), self.shapes, ids)
 
 
-def shifted(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
+def shifted_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
     """Return the decoder's input: the start token, which is the padding token, and all but the last target token."""
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=PAD)
 
@@ -131,7 +131,7 @@ def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console:
     """
     config = answerer.config
     cells = [(task, length) for task in config.tasks for length in config.lengths if length >= TASKS[task].least]
-    model, rows = answerer.model(jax.device_put(params, replicated(mesh))), []
+    model, rows = answerer.model(jax.device_put(params, replicated_sharding(mesh))), []
     with Evaluating(console, sum(length**2 for _, length in cells)) as progress:
         for task, length in cells:
             refused = answerer.refusal(length)

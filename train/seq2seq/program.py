@@ -19,7 +19,7 @@ from train.devices.flops import text_pair_flops
 from train.devices.memory import FLOAT, host_memory, require_room
 from train.engine import session
 from train.engine.progress import TOKENS
-from train.engine.task import Program, Task, fitted
+from train.engine.task import Program, Task, params_from_init
 from train.seq2seq.config import Config
 from train.seq2seq.model import SUMS, Answerer, evaluate
 from train.seq2seq.results import ExactMatchResults
@@ -52,8 +52,8 @@ def make_task(config: Config) -> Task:
         kv_heads=config.kv_heads or config.heads,
         length=config.length + 1,
         laws=answerer.laws,
-        before=Answerer,
-        fitted=lambda _, params: fitted(config, answerer.shapes, params),
+        init_split=Answerer,
+        params_from_init=lambda _, params: params_from_init(config, answerer.shapes, params),
         evaluate=partial(evaluate, answerer),
         flops=text_pair_flops(answerer.network, config.batch, config.length + 1, config.length + 1),
         head_entropies=answerer.head_entropies,

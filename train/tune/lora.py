@@ -49,7 +49,7 @@ def kernels(shapes: Tree) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
     return found
 
 
-def merged(frozen: Tree, changes: Tree) -> Tree:
+def merged_params(frozen: Tree, changes: Tree) -> Tree:
     """Return the parameters of the model with the products added.
 
     Args:

@@ -24,7 +24,7 @@ from rich.console import Console
 from pejax import interop
 from pejax.models import Execution
 from train.data.text.loading import Corpus, load_text
-from train.devices.hosts import first
+from train.devices.hosts import is_main_process
 from train.devices.mesh import make_mesh, parameter_shardings
 from train.engine import session
 from train.engine.config import run_folder
@@ -36,8 +36,8 @@ from train.lm.model import mean_over_documents
 from train.lm.program import text_task
 from train.lm.results import PerplexityResults
 from train.tune.config import Config
-from train.tune.lora import LowRank, merged
-from train.tune.subject import Loaded, retokenized
+from train.tune.lora import LowRank, merged_params
+from train.tune.subject import Loaded, retokenized_corpus
 
 
 class Tuned(Split):
@@ -74,7 +74,7 @@ class Tuned(Split):
 
     def whole(self, params: Any, frozen: Any) -> Any:
         """Return the parameters of the model."""
-        return merged(frozen, params) if self.low_rank else params
+        return merged_params(frozen, params) if self.low_rank else params
 
     def loss(
         self,
@@ -103,15 +103,15 @@ def make_task(config: Config) -> Task:
     mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
     tuned = Tuned(config, mesh)
     model = tuned.subject.config
-    corpus = retokenized(load_text(config.data, config.validation), config.model, model.vocab)
+    corpus = retokenized_corpus(load_text(config.data, config.validation), config.model, model.vocab)
     task = text_task(
         config,
         corpus,
         tuned,
         model,
         laws=lambda params: f"extension: {config.extend}",
-        before=lambda before: tuned,
-        fitted=lambda _, params: params,
+        init_split=lambda before: tuned,
+        params_from_init=lambda _, params: params,
         evaluate=partial(measured, tuned, corpus),
         frozen=tuned.frozen if tuned.low_rank else None,
         export=partial(export, tuned),
@@ -133,7 +133,7 @@ def export(tuned: Tuned, params: Any, console: Console) -> None:
     A model with an extension that config.json cannot say is written without it; `load(extend=...)` gives it back.
     """
     whole = jax.jit(tuned.whole)(params, tuned.frozen)
-    if not first():
+    if not is_main_process():
         return
     folder = run_folder(tuned.config)
     place, beside = folder / MODEL, folder / f".{MODEL}.{os.getpid()}"

@@ -57,7 +57,7 @@ class Loaded(DecoderSplit):
         return jnp.argmax(model.logits(model.states(ids[:, :-1])[:, -count:]), axis=-1)
 
 
-def retokenized(corpus: Corpus, path: str, vocab: int) -> Corpus:
+def retokenized_corpus(corpus: Corpus, path: str, vocab: int) -> Corpus:
     """Return a corpus of bytes in the tokens of a model.
 
     Args:

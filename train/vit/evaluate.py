@@ -18,7 +18,7 @@ from rich.console import Console
 
 from train.data.images import Dataset, evaluation_batches
 from train.devices.cpu import EVALUATION_COMPILER
-from train.devices.mesh import evaluation_execution, replicated, split_chunks
+from train.devices.mesh import chunk_sharding, evaluation_execution, replicated_sharding
 from train.engine.progress import Evaluating
 from train.vit.config import evaluation_sizes
 from train.vit.model import Classifier
@@ -69,10 +69,10 @@ def evaluate(
         ValueError: the encoding does not support a size.
     """
     config, rows = classifier.config, []
-    passes = [cut(classifier, dataset, mesh, size) for size in evaluation_sizes(config)]
+    passes = [planned_pass(classifier, dataset, mesh, size) for size in evaluation_sizes(config)]
     ahead = ThreadPoolExecutor(1)
     try:
-        programs = [ahead.submit(compiled, classifier, params, mesh, one) for one in passes]
+        programs = [ahead.submit(compiled_pass, classifier, params, mesh, one) for one in passes]
         with Evaluating(console, sum(one.images * one.tokens for one in passes)) as progress:
             for one, program in zip(passes, programs, strict=True):
                 rows.append(measure(one, program, params, dataset, mesh, progress))
@@ -84,7 +84,7 @@ def evaluate(
     )  # fmt: skip
 
 
-def cut(classifier: Classifier, dataset: Dataset, mesh: Mesh, size: int) -> Pass:
+def planned_pass(classifier: Classifier, dataset: Dataset, mesh: Mesh, size: int) -> Pass:
     """Return how the test images of one size are divided into chunks and launches."""
     tokens = (size // classifier.config.patch) ** 2
     images = len(dataset.test(size))
@@ -95,7 +95,7 @@ def cut(classifier: Classifier, dataset: Dataset, mesh: Mesh, size: int) -> Pass
     return Pass(size, tokens, images, chunk, max(1, -(-launch // chunk)))
 
 
-def compiled(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
+def compiled_pass(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
     """Return the compiled program `(params, images, labels) -> number of images that are classified correctly`."""
     execution = evaluation_execution(mesh)
     logits_of = partial(classifier.logits, execution=execution)
@@ -105,8 +105,8 @@ def compiled(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
         return jnp.sum(jax.lax.map(hits, (images, labels)), dtype=jnp.int32)
 
     lead, side = (one.chunks, one.chunk), (one.size, one.size, classifier.vit.channels)
-    shape = partial(jax.ShapeDtypeStruct, sharding=split_chunks(mesh))
-    lowered = jax.jit(correct, out_shardings=replicated(mesh)).lower(
+    shape = partial(jax.ShapeDtypeStruct, sharding=chunk_sharding(mesh))
+    lowered = jax.jit(correct, out_shardings=replicated_sharding(mesh)).lower(
         params, shape((*lead, *side), jnp.float32), shape(lead, jnp.int32)
     )
     return lowered.compile(EVALUATION_COMPILER if mesh.devices.flat[0].platform == "cpu" else None)
@@ -117,14 +117,14 @@ def measure(
 ) -> ResolutionRow:
     """Return top-1 at one size; images are prepared and moved to the devices during the previous launch."""
     launch, found, count = one.chunk * one.chunks, [], 0
-    sharding = split_chunks(mesh)
+    sharding = chunk_sharding(mesh)
 
     def put(array: np.ndarray) -> Array:
         array = array.reshape(one.chunks, one.chunk, *array.shape[1:])
         return jax.make_array_from_process_local_data(sharding, array, array.shape)
 
-    for host in limited(evaluation_batches(dataset, one.size, launch), one.images):
-        full = padded(host, launch)
+    for host in first_images(evaluation_batches(dataset, one.size, launch), one.images):
+        full = padded_batch(host, launch)
         found.append(program.result()(params, put(full["image"]), put(full["label"])))
         jax.block_until_ready(found[-2:-1])
         progress(len(host["label"]) * one.tokens, f"{one.size} px")
@@ -132,7 +132,7 @@ def measure(
     return ResolutionRow(one.size, one.tokens, sum(map(int, found)), count)
 
 
-def limited(batches: Iterator[Mapping[str, np.ndarray]], limit: int) -> Iterator[Mapping[str, np.ndarray]]:
+def first_images(batches: Iterator[Mapping[str, np.ndarray]], limit: int) -> Iterator[Mapping[str, np.ndarray]]:
     """Yield the batches of the first `limit` images."""
     left = limit
     for batch in batches:
@@ -142,7 +142,7 @@ def limited(batches: Iterator[Mapping[str, np.ndarray]], limit: int) -> Iterator
             return
 
 
-def padded(batch: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
+def padded_batch(batch: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
     """Return the batch padded to `size` images; the added ones have a label that no prediction can match."""
     short = size - len(batch["label"])
     image = np.pad(batch["image"], ((0, short), (0, 0), (0, 0), (0, 0)))

@@ -105,8 +105,8 @@ class Classifier(Split[ViT]):
         count = min(PROBED, len(dataset.train))
         images = next(train_batches(dataset, count, self.config.seed, Augment()))["image"]
         read = lambda params, execution: self.model(params)(jnp.asarray(images), execution=execution)
-        measure = attention_entropy.measured(read, axes=2)
-        return lambda params: attention_entropy.named(measure(params))
+        measure = attention_entropy.entropy_probe(read, axes=2)
+        return lambda params: attention_entropy.entropies_by_name(measure(params))
 
     def head_entropies(self, dataset: Dataset, params: Any, size: int) -> list[list[Array]]:
         """Return the attention entropy of every layer and head, `(L, H)`, on a few test images of one size.
@@ -117,7 +117,7 @@ class Classifier(Split[ViT]):
         count = min(PROBED, len(dataset.test(size)))
         images = next(evaluation_batches(dataset, size, count))["image"]
         read = lambda params, execution: self.logits(params, jnp.asarray(images), execution=execution)
-        return attention_entropy.measured(read, axes=2, heads=True)(params)
+        return attention_entropy.entropy_probe(read, axes=2, heads=True)(params)
 
     def laws(self, params: Any) -> str:
         """Test the encoding of the first layer against its laws; return one line with the deviations."""
@@ -145,7 +145,7 @@ def classification_losses(
     return optax.sigmoid_binary_cross_entropy(logits, positive).mean(-1)
 
 
-def resized(old: Classifier, new: Classifier, params: Any) -> Any:
+def resized_params(old: Classifier, new: Classifier, params: Any) -> Any:
     """Return trained parameters for another image size; what depends on the grid passes through `encoding.adapt`.
 
     Args:

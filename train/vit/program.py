@@ -26,7 +26,7 @@ from train.engine.progress import IMAGES
 from train.engine.task import Program, Task
 from train.vit.config import Config, evaluation_sizes
 from train.vit.evaluate import evaluate
-from train.vit.model import SUMS, Classifier, require_evaluable, require_trainable_positions, resized
+from train.vit.model import SUMS, Classifier, require_evaluable, require_trainable_positions, resized_params
 from train.vit.results import ResolutionResults
 
 
@@ -63,8 +63,8 @@ def make_task(config: Config) -> Task:
         kv_heads=config.heads,
         length=classifier.prototype.prefix + height * width,
         laws=classifier.laws,
-        before=lambda before: Classifier(before, dataset.channels, len(dataset.classes)),
-        fitted=lambda before, params: resized(before, classifier, params),
+        init_split=lambda before: Classifier(before, dataset.channels, len(dataset.classes)),
+        params_from_init=lambda before, params: resized_params(before, classifier, params),
         evaluate=partial(evaluate, classifier, dataset),
         probe=classifier.prober(dataset) if config.probe_every else None,
         probe_every=config.probe_every,
