@@ -18,6 +18,9 @@ class Record(NamedTuple):
         used_by: released models that use it.
         functions: public functions of `pejax` that it is made of, beside those of its own module.
         more: a remark on its measurements, "" = none.
+        learned: what is learned, in a few words, "" = nothing.
+        on_images: what it does on images, in a few words.
+        cited: papers, as tables name them.
     """
 
     title: str
@@ -29,6 +32,9 @@ class Record(NamedTuple):
     used_by: str
     functions: tuple[str, ...] = ()
     more: str = ""
+    learned: str = ""
+    on_images: str = ""
+    cited: str = ""
 
 
 NO_MODEL = "No widely used released model that we know of."
@@ -42,6 +48,7 @@ RECORDS: dict[str, Record] = {
         "The same. Without a mask, a model without positions cannot tell one arrangement of patches from another.",
         ("all_word_order.png", "none_token_points.gif"),
         "Some layers of SmolLM3 and Llama 4 (every fourth one), and the layers with global attention of Cohere's Command R7B. Their other layers use RoPE.",
+        cited="Kazemnejad et al. 2023",
     ),
     "sinusoidal": Record(
         "Sinusoidal encoding",
@@ -55,6 +62,8 @@ RECORDS: dict[str, Record] = {
         "The channels are split over the axes: one half encodes the row, the other half the column.",
         ("sinusoidal_embedding.png", "sinusoidal_embedding_curves.png", "sinusoidal_position_similarity.png"),
         "The original Transformer and the encoder of Whisper; on images MAE and MoCo v3.",
+        on_images="channels split over axes",
+        cited="Vaswani et al. 2017",
     ),
     "learned": Record(
         "Learned table",
@@ -65,6 +74,9 @@ RECORDS: dict[str, Record] = {
         ("learned_embedding.png",),
         "BERT and GPT-2; on images ViT, CLIP, SigLIP and DINOv2.",
         more="On text the table ends at the trained length and longer inputs are refused, unless `extend=resize()` stretches it. On images it is always resized.",
+        learned="table",
+        on_images="table of the grid",
+        cited="Dosovitskiy et al. 2021",
     ),
     "shaw": Record(
         "Shaw's relative positions",
@@ -78,6 +90,9 @@ RECORDS: dict[str, Record] = {
         "One pair of tables per axis; the terms of the axes are added.",
         ("shaw_shaw_table.png",),
         "Music Transformer, and the speech encoder Wav2Vec2-BERT (keys alone: `values=False`).",
+        learned="tables per layer",
+        on_images="sum over axes",
+        cited="Shaw et al. 2018",
     ),
     "transformer_xl": Record(
         "Transformer-XL",
@@ -90,6 +105,9 @@ RECORDS: dict[str, Record] = {
         "One sinusoid, one W and one v per axis; their terms are added.",
         ("transformer_xl_transformer_xl_terms.png",),
         "Transformer-XL and XLNet, and speech encoders of the Conformer family such as Parakeet.",
+        learned="u, v, W_r per layer",
+        on_images="sum over axes",
+        cited="Dai et al. 2019",
     ),
     "t5": Record(
         "T5's bias",
@@ -103,6 +121,9 @@ RECORDS: dict[str, Record] = {
         "One table per axis; the terms of the axes are added.",
         ("t5_t5_buckets.png", "t5_bias_curves.png"),
         "T5, mT5, Flan-T5, LongT5 and Switch Transformers; MPNet has the same buckets in an encoder.",
+        learned="table",
+        on_images="sum over axes",
+        cited="Raffel et al. 2020",
     ),
     "kerple": Record(
         "KERPLE",
@@ -115,6 +136,9 @@ RECORDS: dict[str, Record] = {
         "The distance is Euclidean.",
         ("kerple_bias_curves.png",),
         NO_MODEL,
+        learned="two numbers per head",
+        on_images="Euclidean",
+        cited="Chi et al. 2022",
     ),
     "fire": Record(
         "FIRE",
@@ -129,6 +153,9 @@ RECORDS: dict[str, Record] = {
         ("fire_bias_curves.png", "fire_grid_bias.png"),
         NO_MODEL,
         more="XLA counts the body of a loop once, and FIRE's program for CPUs loops over its hidden units: its FLOPs are a lower bound.",
+        learned="small network",
+        on_images="sum over axes",
+        cited="Li et al. 2024",
     ),
     "cpb": Record(
         "Continuous position bias",
@@ -141,6 +168,9 @@ RECORDS: dict[str, Record] = {
         "One network of the offsets on all axes.",
         ("cpb_grid_bias.png",),
         "Swin Transformer V2.",
+        learned="small network per layer",
+        on_images="offset on all axes",
+        cited="Liu et al. 2022",
     ),
     "lookhere": Record(
         "LookHere",
@@ -154,6 +184,8 @@ RECORDS: dict[str, Record] = {
         "The cone of a head is a half plane, a quarter or an eighth of the plane; some heads have no direction.",
         ("lookhere_grid_bias.png",),
         NO_MODEL,
+        on_images="a cone per head",
+        cited="Fuller et al. 2024",
     ),
     "relative_table": Record(
         "Relative table",
@@ -163,6 +195,9 @@ RECORDS: dict[str, Record] = {
         "One cell per offset. On another grid the table is resized, bicubically.",
         ("all_family_tree.png",),
         "Swin Transformer and BEiT.",
+        learned="table per layer",
+        on_images="one cell per offset",
+        cited="Liu et al. 2021, Bao et al. 2021",
     ),
     "alibi": Record(
         "ALiBi",
@@ -176,6 +211,9 @@ RECORDS: dict[str, Record] = {
         ("alibi_bias_curves.png", "alibi_slopes.png", "alibi_grid_bias.png"),
         "BLOOM, MPT and Falcon-RW; without a causal mask jina-embeddings-v2; on images CROMA.",
         more="In these runs on images, with 7 × 7 patches, ALiBi is close to no encoding at all.",
+        learned="optional slopes",
+        on_images="Euclidean",
+        cited="Press et al. 2022, Fuller et al. 2023",
     ),
     "rope": Record(
         "RoPE",
@@ -190,6 +228,8 @@ RECORDS: dict[str, Record] = {
         ("rope_rotary_steps.png", "rope_rotation.png", "rope_logits_by_distance.png"),
         "GPT-J, GPT-NeoX, PaLM, Llama, Mistral, Qwen and Gemma; encoders such as ModernBERT.",
         ("rope_apply",),
+        on_images="raster index",
+        cited="Su et al. 2021",
     ),
     "rope_axial": Record(
         "Axial RoPE",
@@ -204,6 +244,8 @@ RECORDS: dict[str, Record] = {
         ("rope_mixed_plane_waves.png",),
         "The RoPE-Axial models of rope-vit. The vision encoders of Qwen2-VL, Pixtral and DINOv3 rotate by two axes too, each with its own layout of channels and its own coordinates.",
         ("rope_apply",),
+        on_images="pairs split over axes",
+        cited="Heo et al. 2024",
     ),
     "rope_mixed": Record(
         "RoPE-Mixed",
@@ -217,5 +259,8 @@ RECORDS: dict[str, Record] = {
         ("rope_mixed_plane_waves.png", "rope_mixed_learned_frequencies.png"),
         "The RoPE-Mixed models of rope-vit, which timm has too.",
         ("rope_apply",),
+        learned="frequencies per layer",
+        on_images="one direction per pair",
+        cited="Heo et al. 2024",
     ),
 }  # fmt: skip

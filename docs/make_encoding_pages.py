@@ -1,4 +1,4 @@
-"""Write the page of every encoding and the tables of docs/which-one.md: `python docs/make_encoding_pages.py`.
+"""Write the page of every encoding and the lists of them everywhere: `python docs/make_encoding_pages.py`.
 
 What the library knows (where an encoding acts, its parameters, its functions, its source) comes from the library, what
 was measured from the committed results, and the rest from `encoding_records.py`.
@@ -10,29 +10,19 @@ import sys
 from pathlib import Path
 
 import pejax
+from pejax import functions
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
 
 from comparison import costs_of_all, filled, results_of_all, scores_of_all  # noqa: E402
 from encoding_costs import LAYERS, SETTINGS, TEXT, cost_rows, markdown_table, parameters  # noqa: E402
+from encoding_lists import acts_on, lists  # noqa: E402
 from encoding_records import RECORDS, Record  # noqa: E402
 from make_gallery import SECTIONS  # noqa: E402
 from measured import Measurements, measurements  # noqa: E402
 
 HERE = "<!-- written by docs/make_encoding_pages.py -->"
-
-
-def acts_on(encoding: pejax.Encoding) -> str:
-    """Return what an encoding changes, from its hooks."""
-    logits = encoding.bias is not None or encoding.distance_bias is not None
-    found = {
-        "the input": encoding.embed is not None,
-        "queries and keys": encoding.rotate is not None,
-        "the logits": logits,
-        "the values": encoding.relative_values is not None,
-    }
-    return ", ".join(name for name, present in found.items() if present) or "nothing"
 
 
 def in_words(name: str) -> str:
@@ -100,18 +90,19 @@ def extrapolation(name: str, found: Measurements) -> str:
     return "\n\n".join(parts)
 
 
-def functions(name: str) -> list[str]:
+def functions_of(name: str) -> list[str]:
     """Return the public functions of an encoding: those of its own module, and those its record names."""
     module = inspect.getmodule(inspect.unwrap(pejax.encodings.ENCODINGS[name]))
-    own = [one for one in pejax.__all__ if getattr(getattr(pejax, one), "__module__", None) == module.__name__]
-    own = [one for one in own if inspect.isfunction(getattr(pejax, one))]
+    own = [one for one in functions.__all__ if getattr(functions, one).__module__ == module.__name__]
     return [*own, *(one for one in RECORDS[name].functions if one not in own)]
 
 
 def links(name: str) -> str:
     """Return links to the reference."""
     made = [f"[`pejax.encodings.{name}`](../reference/encodings.md#pejax.encodings.{name})"]
-    made += [f"[`pejax.{one}`](../reference/functions.md#pejax.{one})" for one in functions(name)]
+    made += [
+        f"[`pejax.functions.{one}`](../reference/functions.md#pejax.functions.{one})" for one in functions_of(name)
+    ]
     return "\n".join(f"- {one}" for one in made)
 
 
@@ -131,7 +122,7 @@ def page(name: str, found: Measurements) -> str:
     formulas = "\n\n".join(f"```math\n{formula}\n```" for formula in record.formulas)
     of_text, of_image = (sum(parameters(name, dims)) for dims, _ in SETTINGS.values())
     facts = [
-        ["acts on", acts_on(encoding)],
+        ["acts on", ", ".join(acts_on(encoding))],
         ["learned parameters", "yes" if of_text or of_image else "no"],
         ["shift invariant", "yes" if encoding.shift_invariant else "no"],
         ["on images", record.on_grids],
@@ -162,7 +153,8 @@ def pages() -> dict[Path, str]:
     written = {DOCS / "encodings" / f"{name}.md": page(name, found) for name in RECORDS}
     guide = DOCS / "which-one.md"
     tables = {"scores": scores_of_all(found), "results": results_of_all(found), "costs": costs_of_all(found)}
-    return {**written, guide: filled(guide.read_text(encoding="utf-8"), tables)}
+    encodings = {name: pejax.make_encoding(name, TEXT) for name in RECORDS}
+    return {**written, guide: filled(guide.read_text(encoding="utf-8"), tables), **lists(encodings)}
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ draws the same fence in its own way.
 """
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parent))
+
+from encoding_records import RECORDS  # noqa: E402
+
 SHOWN = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/figures/*.png", "examples/*.py")
 
 
@@ -31,7 +36,9 @@ def formula(source: str, *_: Any, **__: Any) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Have fences of LaTeX converted."""
+    """Have fences of LaTeX converted, and the pages of encodings in the navigation."""
+    part = next(part for part in config.nav if "Encodings one by one" in part)
+    part["Encodings one by one"] = [f"encodings/{name}.md" for name in RECORDS]
     fence = {"name": "math", "class": "formula", "format": formula}
     config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [fence]
     return config

@@ -6,6 +6,7 @@ from types import ModuleType
 
 from pejax import encodings as encodings
 from pejax import extensions as extensions
+from pejax import functions as functions
 from pejax._attention.api import attention_weights, dot_product_attention, explain_attention
 from pejax._attention.core.hooks import Hooks, attention_hooks
 from pejax._attention.core.merge import merge_attention
@@ -18,32 +19,20 @@ from pejax._compose import compose_encodings
 from pejax._dims import Dims
 from pejax._encoding import Band, Encoding, adapt, from_distance, init_params, merge_params
 from pejax._encodings.alibi import alibi_bias, alibi_slopes
-from pejax._encodings.cpb import cpb_bias
-from pejax._encodings.fire import fire_bias
-from pejax._encodings.kerple import kerple_bias
-from pejax._encodings.lookhere import lookhere_bias, lookhere_cones, lookhere_slopes
-from pejax._encodings.relative_table import relative_table_bias
 from pejax._encodings.rope import pairing_permutation, rope_frequencies
 from pejax._encodings.rope_axial import rope_axial_frequencies
 from pejax._encodings.rope_mixed import rope_mixed_frequencies
-from pejax._encodings.shaw import shaw_logits, shaw_values
 from pejax._encodings.sinusoidal import sinusoidal_embedding
-from pejax._encodings.t5 import t5_bias, t5_bucket
-from pejax._encodings.transformer_xl import transformer_xl_logits
+from pejax._encodings.t5 import t5_bucket
 from pejax._explain import explain
 from pejax._extensions.apply import extend_encoding
 from pejax._extensions.base import Rotary
 from pejax._extensions.interpolation import interpolate_positions
-from pejax._extensions.linear import extend_linear
-from pejax._extensions.llama3 import extend_llama3
 from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.longrope_search import search_longrope
-from pejax._extensions.ntk import extend_dynamic_ntk, extend_ntk
-from pejax._extensions.slopes import scale_alibi_slopes
-from pejax._extensions.temperature import llama4_temperature, log_n_temperature, scale_queries
+from pejax._extensions.temperature import scale_queries
 from pejax._extensions.yarn import extend_yarn
 from pejax._make import make_encoding
-from pejax._ops.resize import lookup_embedding, resize_embedding
 from pejax._ops.rotary import rope_apply
 from pejax._positions import (
     TokenPositions,
@@ -81,53 +70,33 @@ __all__ = [
     "caches_rotated_keys",
     "check_kernels",
     "compose_encodings",
-    "cpb_bias",
     "dot_product_attention",
     "explain",
     "explain_attention",
-    "extend_dynamic_ntk",
     "extend_encoding",
-    "extend_linear",
-    "extend_llama3",
     "extend_longrope",
-    "extend_ntk",
     "extend_yarn",
-    "fire_bias",
     "from_distance",
     "grid_positions",
     "init_params",
     "interpolate_positions",
-    "kerple_bias",
     "linear_attention",
-    "llama4_temperature",
-    "log_n_temperature",
-    "lookhere_bias",
-    "lookhere_cones",
-    "lookhere_slopes",
-    "lookup_embedding",
     "make_encoding",
     "merge_attention",
     "merge_params",
     "normalized_positions",
     "packed_positions",
     "pairing_permutation",
-    "relative_table_bias",
-    "resize_embedding",
     "rope_apply",
     "rope_axial_frequencies",
     "rope_frequencies",
     "rope_mixed_frequencies",
-    "scale_alibi_slopes",
     "scale_queries",
     "search_longrope",
     "segment_positions",
     "sharded_attention",
-    "shaw_logits",
-    "shaw_values",
     "sinusoidal_embedding",
-    "t5_bias",
     "t5_bucket",
-    "transformer_xl_logits",
 ]
 
 

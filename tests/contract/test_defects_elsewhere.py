@@ -39,10 +39,10 @@ def test_a_second_base_has_a_table_of_its_own():
 
 def test_dynamic_ntk_leaves_the_fastest_pair_alone():
     """All frequencies are divided alike, the fastest by 4.09 for a factor of 4 (keras-hub)."""
-    plain = pejax.rope_frequencies(2 * PAIRS)
-    found, _ = pejax.extend_dynamic_ntk(plain, ROTARY._replace(length=TRAINED), trained_length=TRAINED, factor=4.0)
+    plain, extend = pejax.rope_frequencies(2 * PAIRS), pejax.functions.extend_dynamic_ntk
+    found, _ = extend(plain, ROTARY._replace(length=TRAINED), trained_length=TRAINED, factor=4.0)
     np.testing.assert_array_equal(found, np.float32(frequencies()))
-    found, _ = pejax.extend_dynamic_ntk(plain, ROTARY._replace(length=4 * TRAINED), trained_length=TRAINED, factor=4.0)
+    found, _ = extend(plain, ROTARY._replace(length=4 * TRAINED), trained_length=TRAINED, factor=4.0)
     larger = BASE * (4.0 * 4 - 3) ** (PAIRS / (PAIRS - 1))
     assert found[0] == 1.0
     np.testing.assert_allclose(found, frequencies(larger), rtol=1e-5)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from cases import normal
 
-from pejax import Dims, attention_hooks, dot_product_attention, make_encoding, shaw_logits
+from pejax import Dims, attention_hooks, dot_product_attention, make_encoding
 from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._ops.backward import with_backward
+from pejax.functions import shaw_logits
 
 TILED = [name for name in IMPLEMENTATIONS if name not in ("reference", "cudnn")]
 T5 = make_encoding("t5", Dims(heads=2, head_dim=8))

@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "extensions": {"_extensions"},
     "_encodings": {"_dims", "_encoding", "_extensions", "_ops", "_positions", "extensions"},
     "encodings": {"_dims", "_encoding", "_encodings"},
+    "functions": {"_encodings", "_extensions", "_ops"},
     "_compose": {"_dims", "_encoding", "_params"},
     "_make": {"_compose", "_dims", "_encoding", "_extensions", "encodings", "extensions"},
     "_explain": {"_dims", "_encoding"},

@@ -20,10 +20,7 @@ from pejax import (
     attention_hooks,
     caches_rotated_keys,
     dot_product_attention,
-    fire_bias,
     interpolate_positions,
-    kerple_bias,
-    lookup_embedding,
     make_encoding,
     packed_positions,
     rope_apply,
@@ -31,6 +28,7 @@ from pejax import (
     sinusoidal_embedding,
     t5_bucket,
 )
+from pejax.functions import fire_bias, kerple_bias, lookup_embedding
 
 T = 6
 CASES = [Case(name, "causal") for name in ENCODINGS] + [Case("rope(extend='self_extend')", "causal")]

@@ -9,9 +9,10 @@ import pytest
 from cases import normal, slow
 from peers import peer
 
-from pejax import Dims, TokenPositions, adapt, attend, cpb_bias, grid_positions, init_params, make_encoding
+from pejax import Dims, TokenPositions, adapt, attend, grid_positions, init_params, make_encoding
 from pejax._encodings import cpb
 from pejax._encodings.cpb import _coordinates
+from pejax.functions import cpb_bias
 
 IMAGE = Dims(heads=3, head_dim=4, axes=2, extent=(4, 7))
 KEY = jax.random.key(0)

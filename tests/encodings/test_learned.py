@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pejax import Dims, grid_positions, interpolate_positions, make_encoding, resize_embedding
+from pejax import Dims, grid_positions, interpolate_positions, make_encoding
 from pejax._encodings.none import none
+from pejax.functions import resize_embedding
 
 LINE = Dims(heads=2, head_dim=3, extent=5)
 GRID = Dims(heads=2, head_dim=3, axes=2, extent=(3, 4))

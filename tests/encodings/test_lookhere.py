@@ -16,11 +16,10 @@ from pejax import (
     attention_hooks,
     dot_product_attention,
     grid_positions,
-    lookhere_cones,
-    lookhere_slopes,
     make_encoding,
     sharded_attention,
 )
+from pejax.functions import lookhere_cones, lookhere_slopes
 from pejax.models import ViT, vit
 from pejax.models.configs import layer as records
 from pejax.models.parts.attention import CrossContext, LayerContext

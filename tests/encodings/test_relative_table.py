@@ -10,8 +10,9 @@ from biases import types_unchecked
 from cases import normal
 from peers import peer
 
-from pejax import Dims, adapt, attend, grid_positions, init_params, make_encoding, relative_table_bias
+from pejax import Dims, adapt, attend, grid_positions, init_params, make_encoding
 from pejax._ops.resize import resize_grid
+from pejax.functions import relative_table_bias
 
 IMAGE = Dims(heads=3, head_dim=4, axes=2, extent=(3, 4))
 KEY = jax.random.key(0)

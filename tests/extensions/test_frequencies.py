@@ -11,7 +11,7 @@ from cases import EXTEND_FREQUENCIES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pejax import alibi_bias, alibi_slopes, interpolate_positions, scale_alibi_slopes
+from pejax import alibi_bias, alibi_slopes, interpolate_positions
 from pejax._encodings.rope import rope_frequencies
 from pejax._encodings.rope_axial import rope_axial_frequencies
 from pejax._extensions.base import Rotary
@@ -20,6 +20,7 @@ from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
 from pejax._ops.rotary import rope_apply
+from pejax.functions import scale_alibi_slopes
 
 DIM, BASE, TRAINED = 32, 10000.0, 512
 ROTARY = Rotary(BASE, DIM)

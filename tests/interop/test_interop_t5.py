@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hub_folders import CONFIGS, drawn, rewrite, run, target_of, tensors, write
 
-from pejax import t5_bias
+from pejax.functions import t5_bias
 from pejax.interop import load, save, source_from_config
 from pejax.interop.command import main
 from pejax.models import EncoderDecoder, generate_answers

@@ -9,7 +9,7 @@ import pytest
 from peers import peer
 from resampling import cubic, draw, resize
 
-from pejax import lookup_embedding
+from pejax.functions import lookup_embedding
 
 
 @pytest.mark.parametrize("size", [(7,), (4, 6), (2, 3, 4)])

@@ -7,8 +7,8 @@ import pytest
 from peers import peer
 from resampling import draw, resampled, resize
 
-from pejax import resize_embedding
 from pejax._ops.resize import METHODS
+from pejax.functions import resize_embedding
 
 WAYS = [("bicubic", False), ("bicubic", True), ("bilinear", False), ("bilinear", True), ("align_corners", False)]
 GRIDS = [

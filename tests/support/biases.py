@@ -16,7 +16,7 @@ STATIC = ("scale", "base", "variant", "causal", "threshold", "bidirectional", "b
 
 def compiled(name: str) -> Callable:
     """Return a public function of pejax under jit: one compilation a call instead of one an operation."""
-    function = getattr(pejax, name)
+    function = getattr(pejax.functions, name)
     return jax.jit(function, static_argnames=[option for option in STATIC if option in options(function)])
 
 

@@ -26,7 +26,7 @@ DIMS = {
     "volume": Dims(heads=2, head_dim=12, width=48, kv_heads=1, axes=3, extent=(3, 4, 2), scale=0.5),
 }
 
-EXTEND_FREQUENCIES = {name: getattr(pejax, f"extend_{name}") for name in ROTARY}
+EXTEND_FREQUENCIES = {name: getattr(pejax.functions, f"extend_{name}") for name in ROTARY}
 """The array function behind every extension of frequencies."""
 
 KINDS = (jnp.int32, jnp.float32)

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from pejax import resize_embedding
+from pejax.functions import resize_embedding
 
 resize = jax.jit(resize_embedding, static_argnames=("old_grid", "new_grid", "method", "antialias", "prefix"))
 

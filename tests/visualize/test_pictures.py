@@ -301,7 +301,7 @@ def test_wavelengths_are_those_of_the_extensions():
     rotary, known = pejax.Rotary(10000.0, 16), {"trained_length": 64, "factor": 4.0}
     figure = visualize.plot_wavelengths(frequencies, base=10000.0, **known, long_factors=np.linspace(1, 4, 8))
     drawn = lines(figure.axes[0])
-    for name, extend in (("NTK", pejax.extend_ntk), ("YaRN", pejax.extend_yarn), ("trained", None)):
+    for name, extend in (("NTK", pejax.functions.extend_ntk), ("YaRN", pejax.extend_yarn), ("trained", None)):
         found = frequencies if extend is None else extend(frequencies, rotary, **known)[0]
         np.testing.assert_allclose(drawn[name][:, 1], 2 * np.pi / found, rtol=1e-5)
     np.testing.assert_allclose(drawn["LongRoPE"][:, 1], 2 * np.pi / frequencies * np.linspace(1, 4, 8), rtol=1e-5)

@@ -1,0 +1,112 @@
+"""The lists of encodings, extensions and functions in README.md, docs/ and docs/reference/, made from the library."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from comparison import filled
+from encoding_records import RECORDS
+
+import pejax
+from pejax import extensions, functions
+
+ROOT = Path(__file__).parents[1]
+
+WORDS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
+
+COUNTED = {
+    "README.md": r"(?<=in JAX: )\w+(?= published methods)",
+    "docs/index.md": r"(?<=pejax implements )\w+(?= published encodings)",
+    "docs/encodings.md": r"(?<=pejax has )\w+(?= encodings)",
+}
+"""Where a text says how many encodings there are."""
+
+OTHERS = {"_extensions": "Extensions", "_ops": "Tables"}
+"""Sections of functions that belong to no encoding, by their package."""
+
+
+def acts_on(encoding: pejax.Encoding) -> list[str]:
+    """Return the places where an encoding acts, from its hooks."""
+    found = {
+        "input": encoding.embed is not None,
+        "queries": encoding.rotate is not None,
+        "keys": encoding.rotate is not None,
+        "logits": encoding.bias is not None or encoding.distance_bias is not None,
+        "values": encoding.relative_values is not None,
+    }
+    return [name for name, present in found.items() if present] or ["nothing"]
+
+
+def lists(encodings: dict[str, pejax.Encoding]) -> dict[Path, str]:
+    """Return the text of every file with a list, by its path.
+
+    Args:
+        encodings: every encoding by name.
+
+    Raises:
+        ValueError: a file without the place of its list.
+    """
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in COUNTED}
+    for name, place in COUNTED.items():
+        texts[name], count = re.subn(place, WORDS.split()[len(encodings) - 10], texts[name])
+        if count != 1:
+            raise ValueError(f"{name} must say once how many encodings there are")
+    before, after = re.split(r"(?<=\n## Encodings\n\n)(?:\|.*\n)+", texts["README.md"])
+    texts["README.md"] = f"{before}{short_table(encodings)}\n{after}"
+    texts["docs/encodings.md"] = filled(texts["docs/encodings.md"], {"encodings": long_table(encodings)})
+    reference = {
+        "encodings": {"factories": entries("encodings", sorted(encodings))},
+        "extensions": {"extensions": entries("extensions", extensions.EXTENSIONS)},
+        "functions": {"functions": function_sections()},
+    }
+    for name, blocks in reference.items():
+        file = f"docs/reference/{name}.md"
+        texts[file] = filled((ROOT / file).read_text(encoding="utf-8"), blocks)
+    return {ROOT / name: text for name, text in texts.items()}
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    return re.sub(r"\|  (?=\|)", "| ", "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]))
+
+
+def short_table(encodings: dict[str, pejax.Encoding]) -> str:
+    """Return the table of README.md."""
+    rows = [
+        [f"`{name}`", ", ".join(acts_on(encodings[name])), one.learned, one.on_images, one.cited.replace(" et al.", "")]
+        for name, one in RECORDS.items()
+    ]
+    return _table(["name", "acts on", "learned", "on images", "source"], rows)
+
+
+def long_table(encodings: dict[str, pejax.Encoding]) -> str:
+    """Return the table of docs/encodings.md, with links to the pages."""
+    rows = [
+        [
+            f"[`{name}`](encodings/{name}.md)",
+            ", ".join(acts_on(encodings[name])),
+            one.learned,
+            "yes" if encodings[name].shift_invariant else "no",
+            one.on_images,
+            one.cited,
+        ]
+        for name, one in RECORDS.items()
+    ]
+    return _table(["name", "acts on", "learned parameters", "shift invariant", "on images", "source"], rows)
+
+
+def entries(module: str, names: Iterable[str]) -> str:
+    """Return the entries of the reference for some names of a public module."""
+    return "\n\n".join(f"::: pejax.{module}.{name}" for name in names)
+
+
+def function_sections() -> str:
+    """Return the entries of `pejax.functions`: a section per encoding that has some, then the others."""
+    sections: dict[str, list[str]] = {record.title: [] for record in RECORDS.values()} | {
+        v: [] for v in OTHERS.values()
+    }
+    for name in functions.__all__:
+        _, package, module = getattr(functions, name).__module__.split(".")[:3]
+        owner = next((one for one, record in RECORDS.items() if name in record.functions), module)
+        sections[RECORDS[owner].title if owner in RECORDS else OTHERS[package]].append(name)
+    return "\n\n".join(f"## {title}\n\n{entries('functions', names)}" for title, names in sections.items() if names)
