@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax import attention_weights, dot_product_attention
-from pejax._positions import TokenPositions, as_token_positions
+from pejax import TokenPositions, attention_weights, dot_product_attention
 from pejax.models import Execution
 
 QUERIES = 64
@@ -122,7 +121,8 @@ def weights_of_some(
     length = q.shape[-3]
     rows = np.unique(np.linspace(0, length - 1, min(QUERIES, length)).round().astype(int))
     given = {name: value for name, value in options.items() if name not in IGNORED_OPTIONS}
-    tokens = as_token_positions(given.pop("positions"))
+    positions = given.pop("positions")
+    tokens = positions if isinstance(positions, TokenPositions) else TokenPositions(positions)
     keys = given.pop("k_positions", None)
     given |= {"positions": select_tokens(tokens, rows, axes), "k_positions": tokens if keys is None else keys}
     return attention_weights(q[..., rows, :, :], k, **given)

@@ -10,9 +10,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 from rich.console import Console
 
-from pejax._dims import Dims
-from pejax._encoding import Params, merge_params
-from pejax._make import make_encoding, parse_spec, split_sum
+from pejax import Dims, make_encoding, merge_params
+from pejax._make import parse_spec, split_sum
 from pejax.models.periods import first_spec
 from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
 from train.devices.memory import FLOAT, host_memory, require_room
@@ -176,7 +175,7 @@ def refusal(run: Callable[..., Any], *shapes: Any) -> str:
     return ""
 
 
-def layer_params(params: Any, layer: int) -> Params:
+def layer_params(params: Any, layer: int) -> dict[str, Any]:
     """Return the parameters of the first encoding for one layer of the first kind: the shared ones and its own."""
     own = jax.tree.map(lambda leaf: leaf[layer], params["layers"]["blocks"]["attention"].get("position", {}))
     return merge_params(params.get("position", {}), own)
@@ -188,7 +187,7 @@ def _unextended(spec: str) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items() if key != 'extend')})"
 
 
-def laws(spec: str, params: Params, dims: Dims) -> str:
+def laws(spec: str, params: Any, dims: Dims) -> str:
     """Test an initialized encoding against its laws, and return one line with the measured deviations.
 
     Context extensions are left out, because some sharpen the logits, and so change norms, by design.

@@ -24,13 +24,8 @@ from jaxtyping import Array, Float
 from rich.console import Console
 from rich.progress import Progress
 
-from pejax._encoding import Encoding, Params
-from pejax._encodings.rope import rope_frequencies
-from pejax._extensions.base import Rotary
-from pejax._extensions.longrope import extend_longrope
-from pejax._extensions.longrope_search import Found, search_longrope
+from pejax import Encoding, Rotary, extend_longrope, rope_apply, rope_frequencies, search_longrope
 from pejax._make import parse_spec
-from pejax._ops.rotary import rope_apply
 from pejax.models import Decoder
 from train.data.text.loading import Corpus, evaluation_windows, load_text
 from train.devices.mesh import make_mesh
@@ -106,7 +101,7 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("searching", total=options.generations + 1)
 
-        def report(generation: int, found: Found) -> None:
+        def report(generation: int, found: Any) -> None:
             progress.update(task, completed=generation + 1, description=f"loss {float(found.loss):.4f}")
             if not console.is_terminal:
                 console.print(f"generation {generation}/{options.generations} · loss {float(found.loss):.4f}")
@@ -147,7 +142,7 @@ class ExtendedDecoder:
         self.base, decoder = float(options.get("base", 10000.0)), language.decoder
         frequencies = rope_frequencies(decoder.dims.head_dim, base=self.base, rotary_dim=2 * pairs)
 
-        def rotate(params: Params, x: Array, positions: Array) -> Array:
+        def rotate(params: Any, x: Array, positions: Array) -> Array:
             extended, attention_factor = extend_longrope(
                 frequencies,
                 Rotary(self.base, 2 * pairs, length),
