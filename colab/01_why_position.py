@@ -241,7 +241,9 @@ print(f"divided by sqrt(width):    standard deviation {jnp.std(products) / 512**
 # and ALiBi of August 2021.
 
 # %%
-pejax.visualize.plot_timeline()
+papers = {"Shaw": "1803.02155", "Transformer-XL": "1901.02860", "RoPE": "2104.09864", "ALiBi": "2108.12409"}
+for name, arxiv in papers.items():
+    print(f"{name:15s} arXiv {arxiv}, first version 20{arxiv[:2]}-{arxiv[2:4]}")
 
 # %% [markdown]
 # ## In short

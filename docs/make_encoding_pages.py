@@ -38,7 +38,7 @@ def pictures(record: Record) -> str:
     shown = []
     for file in record.pictures:
         item = items[file]
-        shown.append(f"**`{item.function}`**. {item.caption}\n\n![{item.picture.replace('_', ' ')}]"
+        shown.append(f"{item.described()}\n\n![{item.picture.replace('_', ' ')}]"
                      f"(../figures/gallery/{file})")  # fmt: skip
     return "\n\n".join(shown)
 

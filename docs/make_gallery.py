@@ -7,7 +7,7 @@ Without names all pictures are drawn. They are those that `python -m pejax.visua
 
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 DOCS = Path(__file__).parent
 FIGURES = DOCS / "figures" / "gallery"
@@ -19,10 +19,10 @@ class Item(NamedTuple):
     """A picture of the page.
 
     Attributes:
-        function: that draws it.
-        spec: of the encoding, "" = all of them.
-        picture: its name in the command.
-        caption: what is to be seen.
+        function: name of the function that draws it, "" = one of `docs/history.py`.
+        spec: spec of the encoding, "" = all of them.
+        picture: name of the picture in the command.
+        caption: description of the picture.
     """
 
     function: str
@@ -35,6 +35,10 @@ class Item(NamedTuple):
         """The name of the image."""
         ending = "gif" if self.function.startswith("animate") else "png"
         return f"{self.spec or 'all'}_{self.picture}.{ending}"
+
+    def described(self, of: str = "") -> str:
+        """Return the caption, after the function that draws the picture."""
+        return f"**`{self.function}`**{of}. {self.caption}" if self.function else self.caption
 
 
 SECTIONS: dict[str, list[Item]] = {
@@ -138,8 +142,8 @@ SECTIONS: dict[str, list[Item]] = {
         Item("plot_visited_tiles", "", "visited_tiles", "Which tiles of attention are visited under each mask."),
     ],
     "History": [
-        Item("plot_timeline", "", "timeline", "Methods by the date of their first version. RoPE came before ALiBi."),
-        Item("plot_family_tree", "", "family_tree", "Which method came from which."),
+        Item("", "", "timeline", "Methods by the date of their first version. RoPE came before ALiBi."),
+        Item("", "", "family_tree", "Which method came from which."),
     ],
 }  # fmt: skip
 
@@ -174,7 +178,7 @@ def page() -> str:
         parts.append(f"## {section}\n")
         for item in items:
             of = f", `{item.spec}`" if item.spec else ""
-            parts.append(f"**`{item.function}`**{of}. {item.caption}\n")
+            parts.append(f"{item.described(of)}\n")
             if item.picture:
                 parts.append(f"![{item.picture.replace('_', ' ')}](figures/gallery/{item.file})\n")
     return "\n".join(parts)
@@ -182,12 +186,15 @@ def page() -> str:
 
 def draw(item: Item) -> Path:
     """Draw one picture into its file."""
+    from history import draw_family_tree, draw_timeline
     from PIL import Image
 
     from pejax._visualize.command import PICTURES, TOGETHER, subject_of
 
-    table = {picture.name: picture for picture in (PICTURES if item.spec else TOGETHER)}
-    made = table[item.picture].draw(subject_of(item.spec) if item.spec else None, "light")
+    table = {picture.name: picture.draw for picture in (PICTURES if item.spec else TOGETHER)}
+    table |= {"timeline": lambda *_: draw_timeline(), "family_tree": lambda *_: draw_family_tree()}
+    subject: Any = subject_of(item.spec) if item.spec else None
+    made = table[item.picture](subject, "light")
     path = FIGURES / item.file
     if path.suffix == ".gif":
         made.save(path, dpi=64, colors=48)

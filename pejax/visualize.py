@@ -19,7 +19,6 @@ from pejax._visualize.bias_terms import plot_logit_terms, plot_shaw_table, plot_
 from pejax._visualize.command import main
 from pejax._visualize.extensions import plot_decay_bounds, plot_interpolated_positions, plot_logit_extrapolation
 from pejax._visualize.frequencies import plot_learned_frequencies, plot_plane_waves, plot_wavelengths
-from pejax._visualize.history import plot_family_tree, plot_timeline
 from pejax._visualize.needle import animate_needle, plot_needle
 from pejax._visualize.points import animate_token_points, plot_token_points
 from pejax._visualize.rotation import animate_rotation, plot_rotary_steps, plot_rotation
@@ -40,7 +39,6 @@ __all__ = [
     "plot_embedding",
     "plot_embedding_curves",
     "plot_extrapolation",
-    "plot_family_tree",
     "plot_grid_bias",
     "plot_interpolated_positions",
     "plot_learned_frequencies",
@@ -56,7 +54,6 @@ __all__ = [
     "plot_shaw_table",
     "plot_slopes",
     "plot_t5_buckets",
-    "plot_timeline",
     "plot_token_points",
     "plot_transformer_xl_terms",
     "plot_visited_tiles",

@@ -4,23 +4,8 @@ import numpy as np
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
-from pejax._visualize.layer import (
-    check_axes,
-    check_hooks,
-    length_of,
-    settled,
-    trained_length,
-)
-from pejax._visualize.style import (
-    Figure,
-    chosen,
-    color_bar,
-    heat_map,
-    mark_trained,
-    new_figure,
-    theme_of,
-    titled,
-)
+from pejax._visualize.layer import check_axes, check_hooks, exceeded, length_of, settled
+from pejax._visualize.style import Canvas, Figure, chosen, theme_of, titled
 from pejax._visualize.turning import measured_frequencies, unit_vectors
 
 
@@ -68,19 +53,18 @@ def plot_rotation_angles(
     at = np.arange(extent)
     angles = at[:, None] * measured_frequencies(picture, encoding, dims, params)[head, 0]
     cosines = unit_vectors(picture, encoding, dims, params, at[:, None])[:, head, :, 0]
-    figure, panels = new_figure(colors, 1, 2, panel=(4.8, 3.9), title=titled(name, "rotation by position and pair"))
-    trained = trained_length(dims)
+    canvas = Canvas(colors, 1, 2, panel=(4.8, 3.9), title=titled(name, "rotation by position and pair"))
+    trained = exceeded(dims, extent)
     for axes, matrix, label, signed in (
-        (panels[0, 0], angles, "angle, radians", bool(np.any(angles < 0))),
-        (panels[0, 1], cosines, "cosine of the angle", True),
+        (canvas.panels[0, 0], angles, "angle, radians", bool(np.any(angles < 0))),
+        (canvas.panels[0, 1], cosines, "cosine of the angle", True),
     ):
-        image = heat_map(axes, matrix, colors, signed=signed)
-        if trained is not None and trained < extent:
-            mark_trained(axes, colors, trained - 0.5, horizontal=True)
+        canvas.heat_map(axes, matrix, signed=signed, bar=label)
+        if trained is not None:
+            canvas.mark_trained(axes, trained - 0.5, horizontal=True)
             axes.annotate(
                 f"trained: {trained} tokens", (0.03, trained - 0.5), xycoords=("axes fraction", "data"), fontsize=8,
                 va="bottom", color=colors.ink, bbox={"facecolor": colors.paper, "edgecolor": "none", "pad": 1},
             )  # fmt: skip
         axes.set(xlabel="pair of channels", ylabel="position, tokens", title=label.partition(",")[0])
-        color_bar(figure, image, axes, colors, label)
-    return figure
+    return canvas.figure

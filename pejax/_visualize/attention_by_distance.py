@@ -16,23 +16,14 @@ from pejax._visualize.layer import (
     check_count,
     check_encodings,
     check_width,
-    length_of,
+    exceeded,
     make_layer,
     products_of,
     refuse,
-    trained_length,
+    twice_trained,
     weights_of,
 )
-from pejax._visualize.style import (
-    Figure,
-    grid,
-    legend,
-    line_style,
-    mark_trained,
-    new_figure,
-    theme_of,
-    titled,
-)
+from pejax._visualize.style import Canvas, Figure, theme_of, titled
 
 
 def entropies(
@@ -94,36 +85,37 @@ def plot_attention_entropy(
     }
     apart = {name: values.mean(axis=1) for name, values in found.items()}
     apart = {name: heads for name, heads in apart.items() if np.ptp(heads[-1]) > 0.5}
-    figure, panels = new_figure(colors, 1, 2 if apart else 1, panel=(5.8, 4.4), sharey=True)
-    left = panels[0, 0]
+    canvas = Canvas(colors, 1, 2 if apart else 1, panel=(5.8, 4.4), sharey=True)
+    left = canvas.panels[0, 0]
     rows = [np.log(np.arange(1, n + 1)).mean() if dims.causal else np.log(n) for n in lengths]
     for i, (name, values) in enumerate(found.items()):
         mean = values.mean(axis=(1, 2))
         size = max(3.0, 9.0 - i)  # of curves that coincide, all are seen
-        style = {"marker": "os^Dv"[i % 5], "markersize": size, **line_style(colors, i)}
+        style = {"marker": "os^Dv"[i % 5], "markersize": size, **canvas.line(i)}
         left.plot(lengths, mean, label=name, linewidth=1.5, **style)
     left.set_title("mean over heads" if dims.heads > 1 else "one head")
+    right = canvas.panels[0, -1]
     for name, heads in apart.items():
-        style = line_style(colors, list(found).index(name))
-        panels[0, 1].plot(lengths, heads, linewidth=1.0, **style)
-        panels[0, 1].plot([], [], label=f"{name}, each head", **style)
-        panels[0, 1].set_title("encodings whose heads differ by more than 0.5 nats")
-    for axes in panels.flat:
+        style = canvas.line(list(found).index(name))
+        right.plot(lengths, heads, linewidth=1.0, **style)
+        right.plot([], [], label=f"{name}, each head", **style)
+        right.set_title("encodings whose heads differ by more than 0.5 nats")
+    for axes in canvas.panels.flat:
         axes.plot(lengths, rows, color=colors.faint, linewidth=3, zorder=0, label="uniform weights")
         if isinstance(dims.extent, int) and lengths[0] < dims.extent < lengths[-1]:
-            mark_trained(axes, colors, dims.extent, label=f"trained length, {dims.extent} tokens")
+            canvas.mark_trained(axes, dims.extent, label=f"trained length, {dims.extent} tokens")
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [str(length) for length in lengths])
         axes.set_xlabel("length, tokens")
-        grid(axes, colors)
+        canvas.grid(axes)
     handles, labels = left.get_legend_handles_labels()
-    legend(figure, colors, handles=handles, labels=labels, loc="outside right upper")
+    canvas.legend(canvas.figure, handles=handles, labels=labels, loc="outside right upper")
     if apart:
-        named = dict(zip(*panels[0, 1].get_legend_handles_labels()[::-1], strict=True))
+        named = dict(zip(*right.get_legend_handles_labels()[::-1], strict=True))
         own = [f"{name}, each head" for name in apart]
-        legend(panels[0, 1], colors, handles=[named[label] for label in own], labels=own, loc="upper left")
+        canvas.legend(right, handles=[named[label] for label in own], labels=own, loc="upper left")
     left.set_ylabel("attention entropy, nats")
-    return figure
+    return canvas.figure
 
 
 def logits_by_distance(
@@ -180,21 +172,21 @@ def plot_logits_by_distance(
     if encoding.bands:
         refuse(picture, "the encoding must rotate all pairs alike", f"{len(encoding.bands)} bands")
     check_width(picture, dims)
-    trained = trained_length(dims)
-    extent = length_of(picture, dims, length if length is not None or trained is None else 2 * trained)
+    extent = twice_trained(picture, dims, length)
     logits = logits_by_distance(encoding, dims, params, extent, draws)
     flat = np.ma.masked_invalid(logits.reshape(-1, extent))  # without keys that are hidden from a head
     mean, deviation = flat.mean(axis=0), flat.std(axis=0)
-    figure, panels = new_figure(colors, panel=(6.6, 4.0))
-    axes, at = panels[0, 0], np.arange(extent)
+    canvas = Canvas(colors, panel=(6.6, 4.0))
+    axes, at = canvas.panels[0, 0], np.arange(extent)
     axes.fill_between(at, mean - deviation, mean + deviation, color=colors.lines[0], alpha=0.25, linewidth=0,
                       label="one standard deviation (words, heads)")  # fmt: skip
     axes.plot(at, flat[0], color=colors.lines[1], linewidth=1.0, label="one word")
     axes.plot(at, mean, color=colors.lines[0], linewidth=1.8, label=f"mean of {len(flat)} words")
-    if trained is not None and trained < extent:
-        mark_trained(axes, colors, trained - 1, label=f"trained length, {trained} tokens")
+    trained = exceeded(dims, extent)
+    if trained is not None:
+        canvas.mark_trained(axes, trained - 1, label=f"trained length, {trained} tokens")
     title = titled(name, "logit between two copies of a word")
     axes.set(xlabel="distance, tokens", ylabel="logit", title=title)
-    grid(axes, colors)
-    legend(figure, colors, loc="outside lower center", ncols=2)
-    return figure
+    canvas.grid(axes)
+    canvas.legend(canvas.figure, loc="outside lower center", ncols=2)
+    return canvas.figure

@@ -9,7 +9,6 @@ from jaxtyping import Float
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
-from pejax._visualize.bias import _maps
 from pejax._visualize.layer import (
     Layer,
     check_axes,
@@ -23,16 +22,8 @@ from pejax._visualize.layer import (
     trained_length,
     weights_of,
 )
-from pejax._visualize.style import (
-    Figure,
-    chosen,
-    color_bar,
-    heat_map,
-    mark_trained,
-    new_figure,
-    theme_of,
-    titled,
-)
+from pejax._visualize.pair_maps import pair_maps
+from pejax._visualize.style import Figure, chosen, theme_of, titled
 
 
 def plot_attention_weights(
@@ -76,7 +67,7 @@ def plot_attention_weights(
     shown = chosen(picture, "heads", heads, dims.heads, 8)
     weights = seen_only(encoding, weights_of(encoding, dims, make_layer(encoding, dims, params, extent, seed=seed)))
     matrices = {f"head {head}": weights[head] for head in shown}
-    return _maps(matrices, colors, dims, titled(name, "attention weights"), "weight", signed=False)
+    return pair_maps(matrices, colors, dims, titled(name, "attention weights"), "weight", signed=False)
 
 
 def plot_extrapolation(
@@ -127,29 +118,14 @@ def plot_extrapolation(
         refuse(picture, "dims.extent must be the trained length", None)
     chosen(picture, "head", [head], dims.heads, 1)
     length = times * (trained or 1)
-    columns = min(4, len(encodings))
-    rows = -(-len(encodings) // columns)
-    title = f"attention at {times} times the trained length, head {head}"
-    figure, panels = new_figure(colors, rows, columns, panel=(2.9, 3.0), title=title, sharex=True, sharey=True)
-    image = None
-    for axes, (name, encoding) in zip(panels.flat, encodings.items(), strict=False):
+    maps = {}
+    for name, encoding in encodings.items():
         own = None if params is None else params.get(name)
         total = sum(_weights_of_copies(encoding, dims, own, length, seed) for seed in range(draws))
         weights = seen_only(encoding, total)[head]
-        weights /= np.maximum(np.nanmax(weights, axis=1, keepdims=True), 1e-30)
-        image = heat_map(axes, weights, colors, signed=False, top=1.0, aspect="equal")
-        mark_trained(axes, colors, (trained or 1) - 0.5, also_y=True)
-        axes.set_title(name)
-    for axes in panels.flat[len(encodings) :]:
-        axes.set_axis_off()
-    for i, axes in enumerate(panels.flat):
-        if i + columns >= len(encodings):
-            axes.set_xlabel("key position, tokens")
-            axes.xaxis.set_tick_params(labelbottom=True)
-    for axes in panels[:, 0]:
-        axes.set_ylabel("query position, tokens")
-    color_bar(figure, image, list(panels.flat), colors, "weight, of the largest in its row", shrink=0.7)
-    return figure
+        maps[name] = weights / np.maximum(np.nanmax(weights, axis=1, keepdims=True), 1e-30)
+    title, label = f"attention at {times} times the trained length, head {head}", "weight, of the largest in its row"
+    return pair_maps(maps, colors, dims, title, label, signed=False, panel=(2.9, 3.0), shrink=0.7)
 
 
 def _copies(encoding: Encoding, dims: Dims, params: Params | None, length: int, seed: int) -> Layer:

@@ -21,14 +21,7 @@ from pejax._visualize.layer import (
     refuse,
     weights_of,
 )
-from pejax._visualize.style import (
-    Figure,
-    color_bar,
-    heat_map,
-    legend,
-    new_figure,
-    theme_of,
-)
+from pejax._visualize.style import Canvas, Figure, theme_of
 
 
 def plot_word_order(
@@ -75,26 +68,24 @@ def plot_word_order(
     if len(sentence) < 2 or len(set(sentence)) < len(sentence):
         refuse(picture, "sentence must be at least two different words", tuple(sentence))
     words = jax.random.normal(jax.random.key(seed), (len(sentence), dims.width), jnp.float32)
-    figure, panels = new_figure(
-        colors, len(encodings), 3, panel=(3.5, 1.3 + 0.22 * len(sentence)), title="attention output of each word"
-    )
-    rows = list(sentence)
-    for row, (name, encoding) in zip(panels, encodings.items(), strict=True):
+    size, title = (3.5, 1.3 + 0.22 * len(sentence)), "attention output of each word"
+    canvas = Canvas(colors, len(encodings), 3, panel=size, title=title)
+    for row, (name, encoding) in zip(canvas.panels, encodings.items(), strict=True):
         own = (params or {}).get(name)
         forward, backward = (_outputs(encoding, dims, own, x) for x in (words, words[::-1]))
         backward = backward[::-1]
         top = float(np.max(np.abs([forward, backward])))
         parts = {" ".join(sentence): forward, " ".join(reversed(sentence)): backward, "difference": backward - forward}
         for axes, (label, matrix) in zip(row, parts.items(), strict=True):
-            image = heat_map(axes, matrix, colors, signed=True, top=top)
-            axes.set_yticks(range(len(rows)), rows)
+            image = canvas.heat_map(axes, matrix, signed=True, top=top)
+            axes.set_yticks(range(len(sentence)), sentence)
             axes.set_title(label)
         row[0].set_ylabel(name, fontsize=11)
         row[2].set_title(f"difference: at most {np.max(np.abs(backward - forward)):.2g}")
-        color_bar(figure, image, list(row), colors, "output", pad=0.01)
-    for axes in panels[-1]:
+        canvas.color_bar(image, list(row), "output", pad=0.01)
+    for axes in canvas.panels[-1]:
         axes.set_xlabel("channel of the first head")
-    return figure
+    return canvas.figure
 
 
 def _outputs(encoding: Encoding, dims: Dims, params: Params | None, words: Array) -> np.ndarray:
@@ -149,35 +140,27 @@ def plot_visited_tiles(
         f"window of {window}": (plain, Options(1.0, window=window)),
         f"causal, window of {window}": (plain, Options(1.0, causal=True, window=window)),
         "packed sequences, causal": (TokenPositions(order, order, segment_ids=packed), Options(1.0, causal=True)),
-        f"distances from {window} on": (
-            plain,
-            Options(1.0, causal=True, distance_range=(window, length + 1)),
-        ),
+        f"distances from {window} on": (plain, Options(1.0, causal=True, distance_range=(window, length + 1))),
     }
-    figure, panels = new_figure(colors, 2, 3, panel=(3.2, 3.3), sharex=True, sharey=True)
+    canvas = Canvas(colors, 2, 3, panel=(3.2, 3.3), sharex=True, sharey=True)
     count = length // block
-    for axes, (label, (tokens, options)) in zip(panels.flat, masks.items(), strict=True):
+    for axes, (label, (tokens, options)) in zip(canvas.panels.flat, masks.items(), strict=True):
         cut = jax.tree.map(lambda leaf: leaf.reshape(count, block), tokens)
         pairs, tiles = visible(options, tokens, tokens), visible_blocks(options, cut, cut)
         pairs = np.ones((length, length), bool) if pairs is None else np.asarray(pairs)
         tiles = np.ones((count, count), bool) if tiles is None else np.asarray(tiles)
         kinds = np.kron(tiles, np.ones((block, block))) * 0.45 + np.where(pairs, 0.45, 0.0)
-        heat_map(axes, kinds, colors, signed=False, top=1.0, aspect="equal")
+        canvas.heat_map(axes, kinds, signed=False, top=1.0, aspect="equal")
         for edge in range(block, length, block):
             axes.axhline(edge - 0.5, color=colors.paper, linewidth=0.6)
             axes.axvline(edge - 0.5, color=colors.paper, linewidth=0.6)
         axes.set_title(f"{label}\n{int(tiles.sum())} of {tiles.size} tiles visited")
-    for axes in panels[-1]:
-        axes.set_xlabel("key, tokens")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("query, tokens")
+    canvas.label_outer("key, tokens", "query, tokens")
     import matplotlib
     from matplotlib.patches import Patch
 
     shades = matplotlib.colormaps[colors.sequential]([0.0, 0.45, 0.9])
-    names = ("tile skipped", "tile visited, pair masked", "pair seen")
-    handles = [
-        Patch(facecolor=shade, edgecolor=colors.faint, label=name) for shade, name in zip(shades, names, strict=True)
-    ]
-    legend(figure, colors, handles=handles, loc="outside lower center", ncols=3)
-    return figure
+    kinds = zip(shades, ("tile skipped", "tile visited, pair masked", "pair seen"), strict=True)
+    handles = [Patch(facecolor=shade, edgecolor=colors.faint, label=kind) for shade, kind in kinds]
+    canvas.legend(canvas.figure, handles=handles, loc="outside lower center", ncols=3)
+    return canvas.figure

@@ -13,31 +13,18 @@ from pejax._visualize.layer import (
     bias_of_pairs,
     check_axes,
     check_hooks,
+    exceeded,
     extent_of,
     grid_of,
     head_by_head,
-    length_of,
     make_layer,
     refuse,
     seen_only,
     settled,
-    trained_length,
+    twice_trained,
 )
-from pejax._visualize.style import (
-    Figure,
-    Theme,
-    chosen,
-    color_bar,
-    grid,
-    heat_map,
-    legend,
-    line_style,
-    mark_trained,
-    new_figure,
-    signs_of,
-    theme_of,
-    titled,
-)
+from pejax._visualize.pair_maps import pair_maps
+from pejax._visualize.style import Canvas, Figure, chosen, signs_of, theme_of, titled
 
 
 def plot_bias(
@@ -82,50 +69,7 @@ def plot_bias(
     shown = chosen(picture, "heads", heads, dims.heads, 8)
     bias = seen_only(encoding, bias_of(encoding, make_layer(encoding, dims, params, extent, seed=seed)))
     matrices = {f"head {head}": bias[head] for head in shown}
-    return _maps(matrices, colors, dims, titled(name, "bias of each head"), "added to the logit", signed=True)
-
-
-def _maps(
-    matrices: dict[str, np.ndarray],
-    colors: Theme,
-    dims: Dims,
-    title: str,
-    label: str,
-    *,
-    signed: bool,
-    alone: bool = False,
-) -> Figure:
-    """Return one map of queries and keys per panel, with one scale, or one each."""
-    columns = min(4, len(matrices))
-    rows = -(-len(matrices) // columns)
-    shared = {"sharex": True, "sharey": True}
-    figure, panels = new_figure(colors, rows, columns, panel=(2.7, 2.7), title=title, **shared)
-    tops = [float(np.nanmax(np.abs(one))) for one in matrices.values()]
-    signs = None if alone else signs_of(list(matrices.values()))
-    top, rooted = max(tops), signed and not alone and min(tops) < max(tops) / 8
-    unit = "position, tokens" if dims.axes == 1 else "patch, raster order"
-    image = None
-    for axes, (heading, matrix) in zip(panels.flat, matrices.items(), strict=False):
-        own = None if alone else top
-        image = heat_map(axes, matrix, colors, signed=signed, top=own, signs=signs, rooted=rooted, aspect="equal")
-        trained = trained_length(dims)
-        if trained is not None and trained < len(matrix):
-            mark_trained(axes, colors, trained - 0.5, also_y=True)
-        axes.set_title(heading)
-        if alone:
-            color_bar(figure, image, axes, colors, label, shrink=0.8)
-    for axes in panels.flat[len(matrices) :]:
-        axes.set_axis_off()
-    for i, axes in enumerate(panels.flat):
-        if i + columns >= len(matrices):
-            axes.set_xlabel(f"key {unit}")
-            axes.xaxis.set_tick_params(labelbottom=True)
-    for axes in panels[:, 0]:
-        axes.set_ylabel(f"query {unit}")
-    if image is not None and not alone:
-        ticks = {"ticks": [float(f"{top * part:.3g}") * sign for sign in (-1, 1) for part in (1, 0.2, 0.02)] + [0.0]}
-        color_bar(figure, image, list(panels.flat), colors, label, shrink=0.8, **(ticks if rooted else {}))
-    return figure
+    return pair_maps(matrices, colors, dims, titled(name, "bias of each head"), "added to the logit", signed=True)
 
 
 def plot_bias_curves(
@@ -166,24 +110,23 @@ def plot_bias_curves(
     picture, colors = "plot_bias_curves", theme_of("plot_bias_curves", theme)
     check_hooks(picture, encoding, "bias", "distance_bias")
     check_axes(picture, dims, 1)
-    trained = trained_length(dims)
-    length = length if length is not None or trained is None else 2 * trained
-    extent = length_of(picture, dims, length)
+    extent = twice_trained(picture, dims, length)
     shown = chosen(picture, "heads", heads, dims.heads, 8)
     params = settled(encoding, params, extent)
     distances, curves = _by_distance(encoding, dims, params, extent)
-    figure, panels = new_figure(colors, panel=(6.4, 4.0))
-    axes = panels[0, 0]
+    canvas = Canvas(colors, panel=(6.4, 4.0))
+    axes = canvas.panels[0, 0]
     for i, head in enumerate(shown):
-        axes.plot(distances, curves[head], label=f"head {head}", linewidth=1.5, **line_style(colors, i))
-    if trained is not None and trained < extent:
+        axes.plot(distances, curves[head], label=f"head {head}", linewidth=1.5, **canvas.line(i))
+    trained = exceeded(dims, extent)
+    if trained is not None:
         for end in (trained - 1, 1 - trained)[: 2 - (min(distances) >= 0)]:
-            mark_trained(axes, colors, end, label=f"trained: {trained} tokens" if end > 0 else "")
+            canvas.mark_trained(axes, end, label=f"trained: {trained} tokens" if end > 0 else "")
     label = "distance to the key before the query, tokens" if encoding.causal else "key - query, tokens"
     axes.set(xlabel=label, ylabel="added to the logit", title=titled(name, "bias by distance"))
-    grid(axes, colors)
-    legend(figure, colors, loc="outside lower center", ncols=5)
-    return figure
+    canvas.grid(axes)
+    canvas.legend(canvas.figure, loc="outside lower center", ncols=5)
+    return canvas.figure
 
 
 def _by_distance(
@@ -251,13 +194,11 @@ def plot_grid_bias(
     of_patch = bias[:, row * columns + column].reshape(-1, rows, columns)
     signs = signs_of([of_patch[head] for head in shown])
     title = titled(name, f"bias of the query at row {row}, column {column}")
-    figure, panels = new_figure(colors, 1, len(shown), panel=(3.0, 2.9), title=title, sharey=True)
-    for axes, head in zip(panels[0], shown, strict=True):
-        image = heat_map(axes, of_patch[head], colors, signed=True, signs=signs, aspect="equal")
-        axes.plot(
-            column, row, "s", markersize=7, markerfacecolor="none", markeredgecolor=colors.mark, markeredgewidth=1.8
-        )
+    canvas = Canvas(colors, 1, len(shown), panel=(3.0, 2.9), title=title, sharey=True)
+    for axes, head in zip(canvas.panels[0], shown, strict=True):
+        bar = {"bar": "added to the logit", "shrink": 0.75}
+        canvas.heat_map(axes, of_patch[head], signed=True, signs=signs, aspect="equal", **bar)
+        axes.plot(column, row, "s", markersize=7, color=colors.mark, markerfacecolor="none", markeredgewidth=1.8)
         axes.set(title=f"head {head}", xlabel="column, patches")
-        color_bar(figure, image, axes, colors, "added to the logit", shrink=0.75)
-    panels[0, 0].set_ylabel("row, patches")
-    return figure
+    canvas.panels[0, 0].set_ylabel("row, patches")
+    return canvas.figure

@@ -7,7 +7,6 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, split_params
 from pejax._encodings.shaw import shaw_logits
 from pejax._encodings.t5 import t5_bucket
-from pejax._visualize.bias import _maps
 from pejax._visualize.layer import (
     bias_of,
     bias_of_pairs,
@@ -25,19 +24,8 @@ from pejax._visualize.layer import (
     turned,
     weights_of,
 )
-from pejax._visualize.style import (
-    Figure,
-    chosen,
-    color_bar,
-    grid,
-    heat_map,
-    legend,
-    line_style,
-    mark_trained,
-    new_figure,
-    theme_of,
-    titled,
-)
+from pejax._visualize.pair_maps import pair_maps
+from pejax._visualize.style import Canvas, Figure, chosen, theme_of, titled
 
 
 def plot_logit_terms(
@@ -85,18 +73,15 @@ def plot_logit_terms(
     products, bias = products_of(encoding, dims, layer)[head], bias_of(encoding, layer)[head]
     unit = "position, tokens" if dims.axes == 1 else "patch, raster order"
     title = titled(name, f"head {head}: logits = scale · q·k + bias")
-    figure, panels = new_figure(colors, 1, 4, panel=(3.4, 3.2), title=title, sharey=True)
-    parts = {"scale · q·k": products, "bias": bias, "logits": products + bias}
-    for axes, (label, matrix) in zip(panels[0], parts.items(), strict=False):
-        image = heat_map(axes, seen_only(encoding, matrix), colors, signed=True, aspect="equal")
-        color_bar(figure, image, axes, colors, label, shrink=0.75)
-        axes.set(title=label, xlabel=f"key {unit}")
-    weights = seen_only(encoding, weights_of(encoding, dims, layer)[head])
-    image = heat_map(panels[0, 3], weights, colors, signed=False, aspect="equal")
-    color_bar(figure, image, panels[0, 3], colors, "weight", shrink=0.75)
-    panels[0, 3].set(title="weights", xlabel=f"key {unit}")
-    panels[0, 0].set_ylabel(f"query {unit}")
-    return figure
+    canvas = Canvas(colors, 1, 4, panel=(3.4, 3.2), title=title, sharey=True)
+    weights = weights_of(encoding, dims, layer)[head]
+    parts = {"scale · q·k": products, "bias": bias, "logits": products + bias, "weights": weights}
+    for axes, (label, matrix) in zip(canvas.panels[0], parts.items(), strict=True):
+        bar = {"bar": "weight" if label == "weights" else label, "shrink": 0.75}
+        canvas.heat_map(axes, seen_only(encoding, matrix), signed=label != "weights", aspect="equal", **bar)
+        axes.set_title(label)
+    canvas.label_outer(f"key {unit}", f"query {unit}")
+    return canvas.figure
 
 
 def plot_t5_buckets(
@@ -126,24 +111,22 @@ def plot_t5_buckets(
     picture, colors = "plot_t5_buckets", theme_of("plot_t5_buckets", theme)
     reach = int(1.25 * max_distance) if reach is None else reach
     check_count(picture, reach=reach)
-    figure, panels = new_figure(colors, 1, 2, panel=(5.2, 3.8), title="T5: bucket of each distance", sharey=True)
+    canvas = Canvas(colors, 1, 2, panel=(5.2, 3.8), title="T5: bucket of each distance", sharey=True)
     relative = np.arange(-reach, reach + 1)
-    for axes, both in zip(panels[0], (True, False), strict=True):
+    for axes, both in zip(canvas.panels[0], (True, False), strict=True):
         kept = relative if both else relative[relative <= 0]
         sides = (kept[kept <= 0], kept[kept > 0])
         for i, side in enumerate(sides[: 1 + both]):
             bucket = t5_bucket(jnp.asarray(side), bidirectional=both, buckets=buckets, max_distance=max_distance)
             label = ("keys before the query, and itself", "keys after the query")[i]
-            axes.plot(
-                side, np.asarray(bucket), drawstyle="steps-mid", linewidth=1.5, label=label, **line_style(colors, i)
-            )
+            axes.plot(side, np.asarray(bucket), drawstyle="steps-mid", linewidth=1.5, label=label, **canvas.line(i))
         for i, edge in enumerate((-max_distance, max_distance)[: 1 + both]):
-            mark_trained(axes, colors, edge, label="" if i else f"max_distance, {max_distance} tokens")
+            canvas.mark_trained(axes, edge, label="" if i else f"max_distance, {max_distance} tokens")
         axes.set(title="bidirectional" if both else "causal", xlabel="key - query, tokens")
-        grid(axes, colors)
-        legend(axes, colors, loc="lower left" if not both else "best")
-    panels[0, 0].set_ylabel("bucket")
-    return figure
+        canvas.grid(axes)
+        canvas.legend(axes, loc="lower left" if not both else "best")
+    canvas.panels[0, 0].set_ylabel("bucket")
+    return canvas.figure
 
 
 def plot_transformer_xl_terms(
@@ -199,9 +182,8 @@ def plot_transformer_xl_terms(
         "any query, position\nscale · v·Wr": position,
     }
     matrices = {label: seen_only(encoding, term) for label, term in terms.items()}
-    return _maps(
-        matrices, colors, dims, titled(name, f"head {head}: four terms"), "part of the logit", signed=True, alone=True
-    )
+    title = titled(name, f"head {head}: four terms")
+    return pair_maps(matrices, colors, dims, title, "part of the logit", signed=True, alone=True)
 
 
 def plot_shaw_table(
@@ -247,20 +229,18 @@ def plot_shaw_table(
     # queries of one channel that is 1 meet a table whose rows are their own number
     at, numbers = jnp.arange(extent), jnp.arange(len(table), dtype=jnp.float32)[:, None]
     rows = np.asarray(shaw_logits(jnp.ones((extent, 1, 1), jnp.float32), at, at, numbers, scale=1.0))[0]
-    figure, panels = new_figure(colors, 1, 3, panel=(4.2, 3.6), title=titled(name, "the clipped table"))
-    image = heat_map(panels[0, 0], rows, colors, signed=False, aspect="equal")
-    color_bar(figure, image, panels[0, 0], colors, "row of the table", shrink=0.85)
-    panels[0, 0].set(title="row that each pair reads", xlabel="key position, tokens", ylabel="query position, tokens")
-    middle = extent // 2
-    panels[0, 1].plot(np.arange(extent) - middle, rows[middle], drawstyle="steps-mid", **line_style(colors, 0))
+    canvas = Canvas(colors, 1, 3, panel=(4.2, 3.6), title=titled(name, "the clipped table"))
+    left, middle, right = canvas.panels[0]
+    canvas.heat_map(left, rows, signed=False, aspect="equal", bar="row of the table", shrink=0.85)
+    left.set(title="row that each pair reads", xlabel="key position, tokens", ylabel="query position, tokens")
+    query = extent // 2
+    middle.plot(np.arange(extent) - query, rows[query], drawstyle="steps-mid", **canvas.line(0))
     for i, edge in enumerate((-clip, clip)):
-        mark_trained(panels[0, 1], colors, edge, label="" if i else f"clip, {clip} tokens")
-    panels[0, 1].set(title=f"of the query at {middle}", xlabel="key - query, tokens", ylabel="row of the table")
-    grid(panels[0, 1], colors)
-    legend(panels[0, 1], colors)
-    image = heat_map(
-        panels[0, 2], table, colors, signed=True, extent=(-0.5, table.shape[1] - 0.5, clip + 0.5, -clip - 0.5)
-    )
-    color_bar(figure, image, panels[0, 2], colors, "added to the key", shrink=0.85)
-    panels[0, 2].set(title="the table of keys", xlabel="channel", ylabel="key - query, tokens")
-    return figure
+        canvas.mark_trained(middle, edge, label="" if i else f"clip, {clip} tokens")
+    middle.set(title=f"of the query at {query}", xlabel="key - query, tokens", ylabel="row of the table")
+    canvas.grid(middle)
+    canvas.legend(middle)
+    corners = (-0.5, table.shape[1] - 0.5, clip + 0.5, -clip - 0.5)
+    canvas.heat_map(right, table, signed=True, extent=corners, bar="added to the key", shrink=0.85)
+    right.set(title="the table of keys", xlabel="channel", ylabel="key - query, tokens")
+    return canvas.figure

@@ -24,7 +24,6 @@ from pejax._visualize import (
     bias_terms,
     extensions,
     frequencies,
-    history,
     needle,
     points,
     rotation,
@@ -41,6 +40,8 @@ BOTH_SIDES = Dims(heads=8, head_dim=32, extent=32)
 GRID = Dims(heads=4, head_dim=32, axes=2, extent=(14, 14))
 SMALL_GRID = Dims(heads=4, head_dim=32, axes=2, extent=(5, 5))
 WIDE = Dims(heads=8, head_dim=64, extent=64)
+DIMS = {"sequence": SEQUENCE, "both_sides": BOTH_SIDES, "wide": WIDE, "on_grid": GRID}
+"""The dims of each encoding of a `Subject`."""
 
 
 class Subject(NamedTuple):
@@ -69,20 +70,20 @@ class Subject(NamedTuple):
 
 
 def subject_of(spec: str) -> Subject:
-    """Make the encoding for all dims.
+    """Make the encoding for all `DIMS`.
 
     Raises:
-        ValueError: what `make_encoding` refuses.
-        TypeError: likewise.
+        ValueError: a spec that `make_encoding` refuses.
+        TypeError: an argument of a wrong type.
     """
-    return Subject(spec, *(make_encoding(spec, dims) for dims in (SEQUENCE, BOTH_SIDES, WIDE, GRID)))
+    return Subject(spec, **{name: make_encoding(spec, dims) for name, dims in DIMS.items()})
 
 
 class Picture(NamedTuple):
     """A picture of an encoding.
 
     Attributes:
-        name: of the file.
+        name: name of the file.
         suits: whether the encoding has what it shows.
         draw: `(subject, theme) -> figure or animation`.
     """
@@ -122,12 +123,25 @@ def _length(one: Subject, dims: Dims) -> int | None:
     return None if one.name == "learned" or not isinstance(dims.extent, int) else 3 * dims.extent // 2
 
 
+def _of(made_for: str, plot: Callable[..., Any], **options: Any) -> Callable[[Subject, str], Any]:
+    """Return how a picture of one encoding is drawn: of the `Subject` that was made for these dims."""
+    return lambda one, theme: plot(getattr(one, made_for), DIMS[made_for], name=one.spec, theme=theme, **options)
+
+
+def _alone(plot: Callable[..., Any], **options: Any) -> Callable[[Subject, str], Any]:
+    """Return how a picture that takes no encoding is drawn."""
+    return lambda one, theme: plot(theme=theme, **options)
+
+
 def _wavelengths(one: Subject, theme: str) -> Any:
     base = float(str(parse_spec(one.spec)[1].get("base", 10000.0)))
-    found = found_long_factors(128, base, 4096, 8.0)
-    return frequencies.plot_wavelengths(
-        rope_frequencies(128, base=base), base=base, trained_length=4096, factor=8.0, long_factors=found, theme=theme
-    )
+    known = {
+        "base": base,
+        "trained_length": 4096,
+        "factor": 8.0,
+        "long_factors": found_long_factors(128, base, 4096, 8),
+    }
+    return frequencies.plot_wavelengths(rope_frequencies(128, base=base), **known, theme=theme)
 
 
 def _learned_frequencies(one: Subject, theme: str) -> Any:
@@ -141,59 +155,50 @@ def _plane_waves(one: Subject, theme: str) -> Any:
     return frequencies.plot_plane_waves({**others, one.spec: one.on_grid}, GRID, theme=theme)
 
 
+def _logit_terms_on_a_grid(one: Subject, theme: str) -> Any:
+    encoding, name = make_encoding(one.spec, SMALL_GRID), f"{one.spec}, 5 x 5 patches"
+    return bias_terms.plot_logit_terms(encoding, SMALL_GRID, name=name, theme=theme)
+
+
 PICTURES = (
     Picture("embedding", _embeds, lambda one, theme: sinusoidal.plot_embedding(
         one.wide, WIDE, length=_length(one, WIDE), name=one.spec, theme=theme)),
     Picture("embedding_curves", _embeds, lambda one, theme: sinusoidal.plot_embedding_curves(
         one.wide, WIDE, length=_length(one, WIDE), name=one.spec, theme=theme)),
-    Picture("position_similarity", _embeds, lambda one, theme: sinusoidal.plot_position_similarity(
-        one.wide, WIDE, name=one.spec, theme=theme)),
-    Picture("needle", _named("rope"), lambda one, theme: needle.plot_needle(theme=theme)),
-    Picture("needle_animation", _named("rope"), lambda one, theme: needle.animate_needle(theme=theme)),
-    Picture("rotation", _rotates, lambda one, theme: rotation.plot_rotation(
-        one.sequence, SEQUENCE, name=one.spec, theme=theme)),
-    Picture("rotation_animation", _rotates, lambda one, theme: rotation.animate_rotation(
-        one.sequence, SEQUENCE, name=one.spec, theme=theme)),
-    Picture("rotary_steps", _rotates, lambda one, theme: rotation.plot_rotary_steps(
-        one.sequence, SEQUENCE, name=one.spec, theme=theme)),
-    Picture("rotation_angles", _rotates, lambda one, theme: angles.plot_rotation_angles(
-        one.wide, WIDE, length=2 * 64, name=one.spec, theme=theme)),
+    Picture("position_similarity", _embeds, _of("wide", sinusoidal.plot_position_similarity)),
+    Picture("needle", _named("rope"), _alone(needle.plot_needle)),
+    Picture("needle_animation", _named("rope"), _alone(needle.animate_needle)),
+    Picture("rotation", _rotates, _of("sequence", rotation.plot_rotation)),
+    Picture("rotation_animation", _rotates, _of("sequence", rotation.animate_rotation)),
+    Picture("rotary_steps", _rotates, _of("sequence", rotation.plot_rotary_steps)),
+    Picture("rotation_angles", _rotates, _of("wide", angles.plot_rotation_angles, length=2 * 64)),
     Picture("plane_waves", _rotates, _plane_waves),
     Picture("learned_frequencies", _named("rope_mixed"), _learned_frequencies),
     Picture("wavelengths", _named("rope"), _wavelengths),
-    Picture("interpolated_positions", _named("rope"), lambda one, theme: extensions.plot_interpolated_positions(
-        theme=theme)),
-    Picture("decay_bounds", _named("rope"), lambda one, theme: extensions.plot_decay_bounds(theme=theme)),
-    Picture("logit_extrapolation", _named("rope"), lambda one, theme: extensions.plot_logit_extrapolation(theme=theme)),
-    Picture("bias", _biased, lambda one, theme: bias.plot_bias(one.sequence, SEQUENCE, name=one.spec, theme=theme)),
-    Picture("bias_curves", _of_positions, lambda one, theme: bias.plot_bias_curves(
-        one.sequence, SEQUENCE, name=one.spec, theme=theme)),
-    Picture("grid_bias", _biased, lambda one, theme: bias.plot_grid_bias(
-        one.on_grid, GRID, patch=(4, 9), name=one.spec, theme=theme)),
-    Picture("slopes", _named("alibi"), lambda one, theme: slopes.plot_slopes(theme=theme)),
-    Picture("scaled_slopes", _named("alibi"), lambda one, theme: slopes.plot_slopes(
-        heads=(8,), trained_length=512, length=2048, theme=theme)),
-    Picture("t5_buckets", _named("t5"), lambda one, theme: bias_terms.plot_t5_buckets(theme=theme)),
-    Picture("transformer_xl_terms", _named("transformer_xl"), lambda one, theme: bias_terms.plot_transformer_xl_terms(
-        one.sequence, SEQUENCE, name=one.spec, theme=theme)),
-    Picture("shaw_table", _named("shaw"), lambda one, theme: bias_terms.plot_shaw_table(
-        one.wide, WIDE, name=one.spec, theme=theme)),
-    Picture("logit_terms", _biased, lambda one, theme: bias_terms.plot_logit_terms(
-        one.sequence, SEQUENCE, length=16, head=2, name=one.spec, theme=theme)),
-    Picture("logit_terms_on_a_grid", _biased, lambda one, theme: bias_terms.plot_logit_terms(
-        make_encoding(one.spec, SMALL_GRID), SMALL_GRID, name=f"{one.spec}, 5 x 5 patches", theme=theme)),
+    Picture("interpolated_positions", _named("rope"), _alone(extensions.plot_interpolated_positions)),
+    Picture("decay_bounds", _named("rope"), _alone(extensions.plot_decay_bounds)),
+    Picture("logit_extrapolation", _named("rope"), _alone(extensions.plot_logit_extrapolation)),
+    Picture("bias", _biased, _of("sequence", bias.plot_bias)),
+    Picture("bias_curves", _of_positions, _of("sequence", bias.plot_bias_curves)),
+    Picture("grid_bias", _biased, _of("on_grid", bias.plot_grid_bias, patch=(4, 9))),
+    Picture("slopes", _named("alibi"), _alone(slopes.plot_slopes)),
+    Picture("scaled_slopes", _named("alibi"), _alone(
+        slopes.plot_slopes, heads=(8,), trained_length=512, length=2048)),
+    Picture("t5_buckets", _named("t5"), _alone(bias_terms.plot_t5_buckets)),
+    Picture("transformer_xl_terms", _named("transformer_xl"), _of("sequence", bias_terms.plot_transformer_xl_terms)),
+    Picture("shaw_table", _named("shaw"), _of("wide", bias_terms.plot_shaw_table)),
+    Picture("logit_terms", _biased, _of("sequence", bias_terms.plot_logit_terms, length=16, head=2)),
+    Picture("logit_terms_on_a_grid", _biased, _logit_terms_on_a_grid),
     Picture("logits_by_distance", _always, lambda one, theme: attention_by_distance.plot_logits_by_distance(
         one.longer(WIDE), WIDE, name=one.spec, theme=theme)),
-    Picture("attention_weights", _always, lambda one, theme: attention_maps.plot_attention_weights(
-        one.sequence, SEQUENCE, name=one.spec, theme=theme)),
+    Picture("attention_weights", _always, _of("sequence", attention_maps.plot_attention_weights)),
     Picture("extrapolation", _always, lambda one, theme: attention_maps.plot_extrapolation(
         one.compared(SEQUENCE), SEQUENCE, theme=theme)),
     Picture("attention_entropy", _always, lambda one, theme: attention_by_distance.plot_attention_entropy(
         one.compared(BOTH_SIDES), BOTH_SIDES, theme=theme)),
     Picture("word_order", _always, lambda one, theme: attention_masks.plot_word_order(
         {"none": make_encoding("none", BOTH_SIDES), one.spec: one.both_sides}, BOTH_SIDES, theme=theme)),
-    Picture("token_points", _always, lambda one, theme: points.animate_token_points(
-        one.both_sides, BOTH_SIDES, name=one.spec, theme=theme)),
+    Picture("token_points", _always, _of("both_sides", points.animate_token_points)),
 )  # fmt: skip
 """The pictures of one encoding, in the order in which they are written."""
 
@@ -204,9 +209,7 @@ def _everything(dims: Dims) -> dict[str, Encoding]:
 
 ONE_HEAD = Dims(heads=1, head_dim=32, extent=16)
 TOGETHER = (
-    Picture("timeline", _always, lambda one, theme: history.plot_timeline(theme=theme)),
-    Picture("family_tree", _always, lambda one, theme: history.plot_family_tree(theme=theme)),
-    Picture("visited_tiles", _always, lambda one, theme: attention_masks.plot_visited_tiles(theme=theme)),
+    Picture("visited_tiles", _always, _alone(attention_masks.plot_visited_tiles)),
     Picture("extrapolation", _always, lambda one, theme: attention_maps.plot_extrapolation(
         _everything(SEQUENCE), SEQUENCE, theme=theme)),
     Picture("attention_entropy", _always, lambda one, theme: attention_by_distance.plot_attention_entropy(
@@ -251,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     What cannot be drawn is refused in one line, with exit status 2.
 
     Args:
-        arguments: of the command line. None = those of the process.
+        arguments: words of the command line. None = those of the process.
 
     Raises:
         SystemExit: with status 2, an argument is refused or a package of the extra is not installed.

@@ -12,7 +12,7 @@ from pejax._extensions.interpolation import interpolate_positions
 from pejax._ops.phases import exact_cos_sin
 from pejax._ops.rotary import rope_apply
 from pejax._visualize.layer import check_count, refuse
-from pejax._visualize.style import Figure, grid, legend, mark_trained, new_figure, theme_of
+from pejax._visualize.style import Canvas, Figure, theme_of
 
 
 def plot_interpolated_positions(
@@ -59,22 +59,21 @@ def plot_interpolated_positions(
         f"extrapolated: positions 0 to {length - 1}": beyond,
         f"interpolated: {length} tokens at positions below {trained_length}": squeezed,
     }
-    figure, panels = new_figure(colors, 3, panel=(7.2, 1.9), sharex=True, sharey=True)
+    canvas = Canvas(colors, 3, panel=(7.2, 1.9), sharex=True, sharey=True)
     wave = np.arange(length, dtype=np.float32)
-    for axes, (label, at) in zip(panels[:, 0], rows.items(), strict=True):
+    for axes, (label, at) in zip(canvas.panels[:, 0], rows.items(), strict=True):
         axes.plot(wave, cosine(wave), color=colors.faint, linewidth=1.0, zorder=0)
         seen = at <= trained_length - 1
         axes.plot(at[seen], cosine(at[seen]), ".", markersize=6, color=colors.lines[0], label="in the trained range")
         if not seen.all():
-            axes.plot(
-                at[~seen], cosine(at[~seen]), "x", markersize=5, color=colors.mark, label="never seen in training"
-            )
-        mark_trained(axes, colors, trained_length - 1)
+            unseen = at[~seen]
+            axes.plot(unseen, cosine(unseen), "x", markersize=5, color=colors.mark, label="never seen in training")
+        canvas.mark_trained(axes, trained_length - 1)
         axes.set(title=label, ylabel="cosine", ylim=(-1.25, 1.25))
-        legend(axes, colors, loc="upper left", bbox_to_anchor=(0.2, 1.02))  # where no curve is
-        grid(axes, colors)
-    panels[-1, 0].set_xlabel(f"position, tokens; every {step}th is drawn, the dashed line ends the trained ones")
-    return figure
+        canvas.legend(axes, loc="upper left", bbox_to_anchor=(0.2, 1.02))  # where no curve is
+        canvas.grid(axes)
+    canvas.panels[-1, 0].set_xlabel(f"position, tokens; every {step}th is drawn, the dashed line ends the trained ones")
+    return canvas.figure
 
 
 def _harmonics(length: int, head_dim: int, base: float, parts: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -135,31 +134,23 @@ def plot_decay_bounds(
     error = np.abs(product - np.interp(distances, distances[whole], product[whole]))
     error = error[:-1].reshape(-1, parts).max(axis=1)
     curve = float(np.max(np.abs(h)) * np.sum(rope_frequencies(head_dim, base=base).astype(np.float64) ** 2) / 8)
-    figure, panels = new_figure(colors, 1, 2, panel=(5.2, 4.0))
-    left, right = panels[0]
+    canvas = Canvas(colors, 1, 2, panel=(5.2, 4.0))
+    left, right = canvas.panels[0]
     left.plot(distances, sums.mean(axis=1), color=colors.lines[0], linewidth=1.2)
-    mark_trained(left, colors, trained_length - 1)
+    canvas.mark_trained(left, trained_length - 1)
     left.set(title="RoFormer's curve: mean over j of |A_j(s)|", xlabel="distance s, tokens", ylabel="relative bound")
     right.plot(distances, abel, label="bound of the product (RoFormer)", color=colors.lines[0], linewidth=1.2)
-    right.plot(
-        distances, np.maximum(np.abs(product), 1e-3), label="|q·k|, one draw", color=colors.lines[1], linewidth=0.9
-    )
+    size, error = np.maximum(np.abs(product), 1e-3), np.maximum(error, 1e-6)
+    right.plot(distances, size, label="|q·k|, one draw", color=colors.lines[1], linewidth=0.9)
     right.axhline(curve, label="bound of the interpolation error (PI)", color=colors.lines[2], linewidth=1.6)
-    right.plot(
-        distances[whole[:-1]],
-        np.maximum(error, 1e-6),
-        label="interpolation error",
-        color=colors.lines[3],
-        linewidth=0.9,
-    )
-    mark_trained(right, colors, trained_length - 1, label=f"trained length, {trained_length} tokens")
+    right.plot(distances[whole[:-1]], error, label="interpolation error", color=colors.lines[3], linewidth=0.9)
+    canvas.mark_trained(right, trained_length - 1, label=f"trained length, {trained_length} tokens")
     right.set_yscale("log")
     right.set(title="bounds, and what they bound", xlabel="distance s, tokens", ylabel="unscaled logit")
     right.set_ylim(top=30 * float(np.max(abel)))
-    for axes in (left, right):
-        grid(axes, colors)
-    legend(right, colors, loc="upper right", ncols=2, fontsize=7)
-    return figure
+    canvas.grid(left, right)
+    canvas.legend(right, loc="upper right", ncols=2, fontsize=7)
+    return canvas.figure
 
 
 class Fit(NamedTuple):
@@ -233,16 +224,16 @@ def plot_logit_extrapolation(
     fit = fitted_logits(head_dim, base, trained_length, points, seed)
     within, beyond = np.arange(trained_length), np.arange(2 * trained_length)
     near = trained_length // 2 + np.arange(0, 8, 0.02)
-    figure, panels = new_figure(colors, 1, 3, panel=(4.2, 3.6))
+    canvas = Canvas(colors, 1, 3, panel=(4.2, 3.6))
     titles = ("fitted within the trained length", "extrapolated to twice the length", "interpolated between tokens")
-    for axes, at, title in zip(panels[0], (within, beyond, near), titles, strict=True):
+    for axes, at, title in zip(canvas.panels[0], (within, beyond, near), titles, strict=True):
         found = fit.logits(at)
         axes.plot(at, found, color=colors.lines[0], linewidth=1.2, label="logit a(s)")
         axes.set(title=title, xlabel="distance s, tokens")
         if at is within:
             axes.plot(fit.where, fit.wanted, "o", markersize=3.5, color=colors.lines[1], label="given logits")
         if at is beyond:
-            mark_trained(axes, colors, trained_length - 1, label=f"trained length, {trained_length} tokens")
+            canvas.mark_trained(axes, trained_length - 1, label=f"trained length, {trained_length} tokens")
             text = f"largest beyond it: {np.max(np.abs(found[trained_length:])):.3g}"
             axes.annotate(text, (0.04, 0.04), xycoords="axes fraction", fontsize=8, color=colors.ink)
         if at is near:
@@ -250,7 +241,7 @@ def plot_logit_extrapolation(
             axes.plot(whole, fit.logits(whole), "o", markersize=4, color=colors.lines[2], label="whole distances")
         low, high = axes.get_ylim()
         axes.set_ylim(top=high + 0.3 * (high - low))  # room for the legend
-        grid(axes, colors)
-        legend(axes, colors, loc="upper left")
-    panels[0, 0].set_ylabel("logit")
-    return figure
+        canvas.grid(axes)
+        canvas.legend(axes, loc="upper left")
+    canvas.panels[0, 0].set_ylabel("logit")
+    return canvas.figure

@@ -13,18 +13,7 @@ from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
 from pejax._visualize.layer import check_axes, check_count, check_encodings, check_hooks, grid_of, refuse, settled
-from pejax._visualize.style import (
-    Figure,
-    chosen,
-    color_bar,
-    grid,
-    heat_map,
-    legend,
-    line_style,
-    mark_trained,
-    new_figure,
-    theme_of,
-)
+from pejax._visualize.style import Canvas, Figure, chosen, theme_of
 from pejax._visualize.turning import measured_frequencies, unit_vectors
 
 
@@ -78,20 +67,16 @@ def plot_plane_waves(
         waves[name] = cosines.reshape(*extent, -1)
         found[name] = measured_frequencies(picture, encoding, dims, own)[head]
     shown = chosen(picture, "pairs", pairs, min(wave.shape[-1] for wave in waves.values()), 5)
-    figure, panels = new_figure(colors, len(waves), len(shown), panel=(2.4, 2.6), sharex=True, sharey=True)
-    image = None
-    for row, (name, wave) in zip(panels, waves.items(), strict=True):
+    canvas = Canvas(colors, len(waves), len(shown), panel=(2.4, 2.6), sharex=True, sharey=True)
+    for row, (name, wave) in zip(canvas.panels, waves.items(), strict=True):
         for axes, pair in zip(row, shown, strict=True):
-            image = heat_map(axes, wave[..., pair], colors, signed=True, top=1.0, aspect="equal")
+            image = canvas.heat_map(axes, wave[..., pair], signed=True, top=1.0, aspect="equal")
             vertical, horizontal = found[name][:, pair]
             axes.set_title(f"{name}, pair {pair}\n({vertical:.2g}, {horizontal:.2g})", fontsize=9)
-        row[0].set_ylabel("row, patches")
-    for axes in panels[-1]:
-        axes.set_xlabel("column, patches")
-    title = "cosine of each pair over the image; (radians per row, radians per column)"
-    figure.suptitle(title, color=colors.ink, fontsize=11)
-    color_bar(figure, image, list(panels.flat), colors, "cosine", shrink=0.7)
-    return figure
+    canvas.label_outer("column, patches", "row, patches")
+    canvas.title("cosine of each pair over the image; (radians per row, radians per column)", 11)
+    canvas.color_bar(image, canvas.panels, "cosine", shrink=0.7)
+    return canvas.figure
 
 
 def plot_wavelengths(
@@ -145,23 +130,20 @@ def plot_wavelengths(
         longer = rotary._replace(length=max(length, trained_length + 1))
         longrope = extend_longrope(frequencies, longer, **known, long_factors=long_factors)
         extended["LongRoPE"] = longrope[0]
-    figure, panels = new_figure(
-        colors, 1, 2, panel=(5.4, 4.0), title=f"extended from {trained_length} to {length} tokens"
-    )
-    left, right = panels[0]
+    canvas = Canvas(colors, 1, 2, panel=(5.4, 4.0), title=f"extended from {trained_length} to {length} tokens")
+    left, right = canvas.panels[0]
     for i, (name, found) in enumerate(extended.items()):
-        found, style = np.asarray(found, np.float64), line_style(colors, i)
+        found, style = np.asarray(found, np.float64), canvas.line(i)
         left.plot(2 * np.pi / found, label=name, linewidth=1.6, **style)
         right.plot(frequencies / found, linewidth=1.6, **style)
-    mark_trained(left, colors, trained_length, horizontal=True, label=f"trained length, {trained_length} tokens")
+    canvas.mark_trained(left, trained_length, horizontal=True, label=f"trained length, {trained_length} tokens")
     left.axhline(length, color=colors.faint, linestyle=":", label=f"longer context, {length} tokens")
     left.set_yscale("log")
     left.set(xlabel="pair of channels", ylabel="wavelength, tokens", title="wavelength 2π / f")
     right.set(xlabel="pair of channels", ylabel="frequency divided by", title="by how much each frequency is divided")
-    for axes in (left, right):
-        grid(axes, colors)
-    legend(left, colors)
-    return figure
+    canvas.grid(left, right)
+    canvas.legend(left)
+    return canvas.figure
 
 
 def plot_learned_frequencies(
@@ -204,25 +186,21 @@ def plot_learned_frequencies(
         refuse(picture, "axes must be 1 or 2", axes_count)
     shown = chosen(picture, "heads", heads, len(before), 4)
     title = "frequencies before and after training"
-    figure, panels = new_figure(colors, 1, len(shown), panel=(3.4, 3.8), title=title)
-    old, new = colors.lines[1], colors.lines[0]
-    for axes, head in zip(panels[0], shown, strict=True):
+    canvas = Canvas(colors, 1, len(shown), panel=(3.4, 3.8), title=title)
+    for axes, head in zip(canvas.panels[0], shown, strict=True):
+        points = [(one[head][::-1] if axes_count == 2 else one[head]) for one in (before, after)]
         if axes_count == 2:
-            axes.plot(
-                *np.stack([before[head], after[head]])[:, ::-1].transpose(1, 0, 2), color=colors.faint, linewidth=0.8
-            )
-            axes.plot(*before[head][::-1], "o", markersize=4, color=old, label="before")
-            axes.plot(*after[head][::-1], "^", markersize=4, color=new, label="after")
+            axes.plot(*np.stack(points, axis=1), color=colors.faint, linewidth=0.8)
             reach = 1.1 * float(max(np.max(np.abs(before)), np.max(np.abs(after))))
             axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="radians per column")
             axes.set_box_aspect(1)
         else:
-            axes.plot(before[head, 0], "o", markersize=4, color=old, label="before")
-            axes.plot(after[head, 0], "^", markersize=4, color=new, label="after")
             axes.set_xlabel("pair of channels")
+        for one, marker, color, label in zip(points, "o^", colors.lines[1::-1], ("before", "after"), strict=True):
+            axes.plot(*one, marker, markersize=4, color=color, label=label)
         axes.set_title(f"head {head}")
-        grid(axes, colors)
-    panels[0, 0].set_ylabel("radians per row" if axes_count == 2 else "radians per token")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    legend(figure, colors, handles=handles, labels=labels, loc="outside lower center", ncols=2)
-    return figure
+        canvas.grid(axes)
+    canvas.panels[0, 0].set_ylabel("radians per row" if axes_count == 2 else "radians per token")
+    handles, labels = canvas.panels[0, 0].get_legend_handles_labels()
+    canvas.legend(canvas.figure, handles=handles, labels=labels, loc="outside lower center", ncols=2)
+    return canvas.figure

@@ -1,7 +1,7 @@
 """What pictures read: one layer with random tokens and projections, run by the library's own functions."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -100,6 +100,12 @@ def trained_length(dims: Dims) -> int | None:
     return dims.extent if isinstance(dims.extent, int) else None
 
 
+def exceeded(dims: Dims, length: int) -> int | None:
+    """Return the trained length where `length` exceeds it, None elsewhere."""
+    trained = trained_length(dims)
+    return None if trained is None or trained >= length else trained
+
+
 def extent_of(picture: str, dims: Dims, length: int | None) -> int | tuple[int, ...]:
     """Return the length, or the grid of dims on more axes; of both, what is trained where nothing is given."""
     if dims.axes == 1:
@@ -107,6 +113,12 @@ def extent_of(picture: str, dims: Dims, length: int | None) -> int | tuple[int, 
     if length is not None:
         check_count(picture, length=length)
     return grid_of(picture, dims)
+
+
+def twice_trained(picture: str, dims: Dims, length: int | None) -> int:
+    """Return the length given, or else twice the trained one, or `LENGTH`."""
+    trained = trained_length(dims)
+    return length_of(picture, dims, length if length is not None or trained is None else 2 * trained)
 
 
 def length_of(picture: str, dims: Dims, length: int | None) -> int:
@@ -139,6 +151,13 @@ def settled(encoding: Encoding, params: Params | None, extent: Extent) -> Params
 def applied(hook: Callable[..., Any], *operands: Any) -> Any:
     """Call a hook as one program; one operation after the other, each would be compiled by itself."""
     return hook(*operands)
+
+
+def drawn_words(words: Sequence[str], seed: int, *shape: int) -> Float[Array, "T ..."]:
+    """Draw a normal array for every word; equal words get equal arrays."""
+    known = {word: i for i, word in enumerate(dict.fromkeys(words))}
+    draws = jax.random.normal(jax.random.key(seed), (len(known), *shape), jnp.float32)
+    return draws[np.array([known[word] for word in words])]
 
 
 def make_layer(

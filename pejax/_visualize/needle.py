@@ -10,19 +10,9 @@ from jaxtyping import Float
 from pejax._encodings.sinusoidal import sinusoidal_embedding
 from pejax._ops.rotary import rope_apply
 from pejax._visualize.animation import Animation
-from pejax._visualize.layer import (
-    check_count,
-    refuse,
-)
+from pejax._visualize.layer import check_count, refuse
 from pejax._visualize.rotation import hand, plane, tokens_as_colors
-from pejax._visualize.style import (
-    Figure,
-    grid,
-    legend,
-    new_figure,
-    redress,
-    theme_of,
-)
+from pejax._visualize.style import Canvas, Figure, theme_of
 
 
 def plot_needle(
@@ -58,8 +48,8 @@ def plot_needle(
     if not 1 <= positions <= 12:
         refuse("plot_needle", "positions must be from 1 to 12", positions)
     tips = _needle(vector, angle, np.arange(positions))
-    figure, panels = new_figure(colors, panel=(4.6, 4.4))
-    axes, long = panels[0, 0], float(np.linalg.norm(vector))
+    canvas = Canvas(colors, panel=(4.6, 4.4))
+    axes, long = canvas.panels[0, 0], float(np.linalg.norm(vector))
     plane(axes, colors, 1.7 * max(long, 1.0))
     for position, (tip, color) in enumerate(zip(tips, tokens_as_colors(positions, colors), strict=True)):
         hand(axes, tip, color)
@@ -70,7 +60,7 @@ def plot_needle(
         )  # fmt: skip
     axes.plot(*tips.T, "o", markersize=3, color=colors.ink)
     axes.set(xlabel="channel 0", ylabel="channel 1", title=f"{angle:.3g} radians per token")
-    return figure
+    return canvas.figure
 
 
 def _needle(vector: Any, angle: float, positions: np.ndarray) -> Float[np.ndarray, "T 2"]:
@@ -122,30 +112,29 @@ def animate_needle(
         "rotated (RoPE)": (_needle(q, angle, at), _needle(k, angle, at - distance)),
         "pushed (sinusoid)": (q + added(at), k + added(at - distance)),
     }
-    figure, panels = new_figure(colors, 1, 3, panel=(3.6, 3.5))
+    canvas = Canvas(colors, 1, 3, panel=(3.6, 3.5))
     products = {name: np.sum(a * b, axis=1) for name, (a, b) in moved.items()}
 
     def draw(i: int) -> None:
-        for (name, sides), axes in zip(moved.items(), panels[0], strict=False):
-            redress(axes, colors)
+        for (name, sides), axes in zip(moved.items(), canvas.panels[0], strict=False):
+            canvas.redress(axes)
             plane(axes, colors, 2.4)
-            for side, (label, one) in enumerate(
-                zip((f"query at {at[i]}", f"key at {at[i] - distance}"), sides, strict=True)
-            ):
-                hand(axes, one[i], colors.lines[side])
-                axes.plot([], [], color=colors.lines[side], linewidth=2, label=label)
+            labels = (f"query at {at[i]}", f"key at {at[i] - distance}")
+            for color, label, one in zip(colors.lines, labels, sides, strict=False):
+                hand(axes, one[i], color)
+                axes.plot([], [], color=color, linewidth=2, label=label)
             axes.set(title=f"{name}\nq·k = {products[name][i]:+.2f}", xlabel="channel 0", ylabel="channel 1")
-            legend(axes, colors, loc="lower left")
-        last = panels[0, 2]
-        redress(last, colors)
+            canvas.legend(axes, loc="lower left")
+        last = canvas.panels[0, 2]
+        canvas.redress(last)
         for side, (name, line) in enumerate(products.items()):
             last.plot(at[: i + 1], line[: i + 1], color=colors.lines[2 + side], linewidth=1.8, label=name)
             last.plot(at[i], line[i], "o", color=colors.lines[2 + side])
         low, high = (edge(np.concatenate(list(products.values()))) for edge in (np.min, np.max))
         last.set(xlim=(at[0] - 1, at[-1] + 1), ylim=(low - 0.4, high + 1.4), xlabel="position of the query, tokens")
         last.set(ylabel="q·k", title=f"distance {distance}\nthroughout")
-        grid(last, colors)
-        legend(last, colors, loc="upper right")
+        canvas.grid(last)
+        canvas.legend(last, loc="upper right")
 
     draw(0)
-    return Animation(figure, draw, positions, title="Two needles: rotated, and pushed")
+    return Animation(canvas.figure, draw, positions, title="Two needles: rotated, and pushed")

@@ -16,6 +16,7 @@ from pejax._visualize.layer import (
     check_axes,
     check_count,
     check_width,
+    drawn_words,
     refuse,
     settled,
     trained_length,
@@ -33,16 +34,26 @@ class Moved(NamedTuple):
     """Points on their way from no position to their own.
 
     Attributes:
-        points: of every frame, in three principal directions.
-        shares: t of every frame, by which the positions are multiplied.
-        words: which word each token is.
-        what: the points are.
+        points: the tokens in every frame, in three principal directions.
+        shares: t of every frame, which multiplies the positions.
+        words: the word of each token.
+        what: name of the points in the title.
     """
 
     points: Float[np.ndarray, "N T 3"]
     shares: Float[np.ndarray, " N"]
     words: Sequence[str]
     what: str
+
+    def places(self) -> dict[str, list[int]]:
+        """Return the positions of each word."""
+        return {word: [k for k, one in enumerate(self.words) if one == word] for word in dict.fromkeys(self.words)}
+
+    def limits(self, margin: float) -> list[list[float]]:
+        """Return the two ends of each axis, with a margin as a part of the longest one."""
+        low, high = self.points.min(axis=(0, 1)), self.points.max(axis=(0, 1))
+        margin = margin * float(np.max(high - low)) + 1e-6
+        return [[float(one - margin), float(other + margin)] for one, other in zip(low, high, strict=True)]
 
 
 def moved_points(
@@ -61,9 +72,7 @@ def moved_points(
         refuse(picture, "words must be at least four, for three directions", len(words))
     check_width(picture, dims)
     params = settled(encoding, params, max(len(words), trained_length(dims) or 1))
-    known = {word: i for i, word in enumerate(dict.fromkeys(words))}
-    draws = jax.random.normal(jax.random.key(seed), (len(known), dims.width), jnp.float32)
-    x: Array = draws[np.array([known[word] for word in words])]
+    x = drawn_words(words, seed, dims.width)
     shares = np.linspace(0.0, 1.0, frames)
     acts = encoding.embed is not None or encoding.rotate is not None
     position = jnp.arange(len(words), dtype=jnp.float32)
@@ -143,8 +152,7 @@ def _plotly_figure(moved: Moved, colors: Theme, title: str) -> PlotlyFigure:
 
     def clouds(points: np.ndarray) -> list[Any]:
         traces = []
-        for i, word in enumerate(dict.fromkeys(moved.words)):
-            own = [k for k, one in enumerate(moved.words) if one == word]
+        for i, (word, own) in enumerate(moved.places().items()):
             x, y, z = points[own].T
             marker = {"size": 6, "color": colors.lines[i % len(colors.lines)]}
             places = [str(k) for k in own]
@@ -152,17 +160,10 @@ def _plotly_figure(moved: Moved, colors: Theme, title: str) -> PlotlyFigure:
             traces.append(go.Scatter3d(x=x, y=y, z=z, name=word, marker=marker, **style))
         return traces
 
-    low, high = moved.points.min(axis=(0, 1)), moved.points.max(axis=(0, 1))
-    margin = 0.1 * float(np.max(high - low)) + 1e-6
+    style = {"color": colors.ink, "backgroundcolor": colors.paper, "gridcolor": colors.faint}
     sides = {
-        f"{letter}axis": {
-            "range": [float(low[i] - margin), float(high[i] + margin)],
-            "title": f"direction {i}",
-            "color": colors.ink,
-            "backgroundcolor": colors.paper,
-            "gridcolor": colors.faint,
-        }
-        for i, letter in enumerate("xyz")
+        f"{letter}axis": {"range": limits, "title": f"direction {i}", **style}
+        for i, (letter, limits) in enumerate(zip("xyz", moved.limits(0.1), strict=True))
     }
     labels = [f"{share:.2f}" for share in moved.shares]
     frames = [go.Frame(data=clouds(p), name=label) for p, label in zip(moved.points, labels, strict=True)]
@@ -227,8 +228,7 @@ def animate_token_points(
     moved = moved_points(picture, encoding, dims, params, words, frames, seed)
     figure = Figure(figsize=(5.4, 4.8), facecolor=colors.paper)
     axes: Any = figure.add_axes((0.0, 0.02, 0.98, 0.86), projection="3d")
-    low, high = moved.points.min(axis=(0, 1)), moved.points.max(axis=(0, 1))
-    margin = 0.08 * float(np.max(high - low)) + 1e-6
+    limits = dict(zip(("xlim", "ylim", "zlim"), moved.limits(0.08), strict=True))
     hold = max(1, frames // 6)
 
     def draw(i: int) -> None:
@@ -240,18 +240,13 @@ def animate_token_points(
             axis.label.set_color(colors.ink)
             axis.set_tick_params(colors=colors.ink, labelsize=7)
             axis.set_label_text(f"direction {side}", fontsize=8)
-        for color, word in zip(colors.lines * 9, dict.fromkeys(moved.words), strict=False):
-            own = [k for k, one in enumerate(moved.words) if one == word]
+        for color, (word, own) in zip(colors.lines * 9, moved.places().items(), strict=False):
             for k in own:
                 axes.plot(*moved.points[: at + 1, k].T, color=color, alpha=0.35, linewidth=0.8)
             axes.scatter(*moved.points[at, own].T, color=color, s=28, label=word, depthshade=False)
             for k in own:
                 axes.text(*moved.points[at, k], f" {k}", fontsize=7, color=colors.ink)
-        axes.set(
-            xlim=(low[0] - margin, high[0] + margin),
-            ylim=(low[1] - margin, high[1] + margin),
-            zlim=(low[2] - margin, high[2] + margin),
-        )
+        axes.set(**limits)
         axes.view_init(elev=22, azim=-60 + 60 * i / (frames + hold))
         title = f"{titled(name, moved.what)}\npositions (the numbers, tokens) multiplied by {moved.shares[at]:.2f}"
         figure.suptitle(title, color=colors.ink, fontsize=10)

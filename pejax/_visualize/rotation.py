@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
@@ -16,23 +15,12 @@ from pejax._visualize.layer import (
     check_axes,
     check_count,
     check_hooks,
+    drawn_words,
     extent_of,
     settled,
     trained_length,
 )
-from pejax._visualize.style import (
-    THEMES,
-    Axes,
-    Figure,
-    Theme,
-    chosen,
-    color_bar,
-    heat_map,
-    new_figure,
-    redress,
-    theme_of,
-    titled,
-)
+from pejax._visualize.style import THEMES, Axes, Canvas, Figure, Theme, chosen, theme_of, titled
 from pejax._visualize.turning import measured_frequencies, planes_of, unit_vectors
 
 
@@ -99,24 +87,23 @@ def plot_rotation(
     tips, frequencies = _clock(picture, encoding, dims, params, positions, head)
     shown = chosen(picture, "pairs", pairs, len(frequencies), 4)
     heading = titled(name, f"the same vector at positions 0 to {positions - 1}")
-    figure, panels = new_figure(colors, 1, len(shown), panel=(3.0, 3.1), title=heading)
+    canvas = Canvas(colors, 1, len(shown), panel=(3.0, 3.1), title=heading)
     shades, unit = tokens_as_colors(positions, colors), "token" if dims.axes == 1 else "patch"
-    for axes, pair in zip(panels[0], shown, strict=True):
+    for axes, pair in zip(canvas.panels[0], shown, strict=True):
         plane(axes, colors)
         for tip, shade in zip(tips[:, pair], shades, strict=True):
             hand(axes, tip, shade, linewidth=1.3)
         axes.set(title=f"pair {pair}\n{frequencies[pair]:.2g} radians per {unit}", xlabel="first channel of the pair")
-    panels[0, 0].set_ylabel("second channel of the pair")
-    _position_scale(figure, panels, colors, positions)
-    return figure
+    canvas.panels[0, 0].set_ylabel("second channel of the pair")
+    canvas.color_bar(_position_scale(shades), canvas.panels, "position, tokens", shrink=0.8, pad=0.01)
+    return canvas.figure
 
 
-def _position_scale(figure: Figure, panels: Any, colors: Theme, positions: int) -> None:
+def _position_scale(shades: Any) -> Any:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
 
-    scale = ScalarMappable(Normalize(-0.5, positions - 0.5), ListedColormap(tokens_as_colors(positions, colors)))
-    color_bar(figure, scale, list(panels.flat), colors, "position, tokens", shrink=0.8, pad=0.01)
+    return ScalarMappable(Normalize(-0.5, len(shades) - 0.5), ListedColormap(shades))
 
 
 def _clock(
@@ -177,20 +164,20 @@ def animate_rotation(
     tips, frequencies = _clock(picture, encoding, dims, params, positions, head)
     shown = chosen(picture, "pairs", pairs, len(frequencies), 4)
     unit = "token" if dims.axes == 1 else "patch"
-    figure, panels = new_figure(colors, 1, len(shown), panel=(3.0, 3.1), title=titled(name, "position 0"))
+    canvas = Canvas(colors, 1, len(shown), panel=(3.0, 3.1), title=titled(name, "position 0"))
 
     def draw(i: int) -> None:
-        figure.suptitle(titled(name, f"position {i}"), color=colors.ink, fontsize=12)
-        for side, (axes, pair) in enumerate(zip(panels[0], shown, strict=True)):
-            redress(axes, colors)
+        canvas.title(titled(name, f"position {i}"))
+        for side, (axes, pair) in enumerate(zip(canvas.panels[0], shown, strict=True)):
+            canvas.redress(axes)
             plane(axes, colors)
             axes.plot(*tips[max(0, i - 12) : i + 1, pair].T, ".", color=colors.faint, markersize=4)
             hand(axes, tips[i, pair], colors.lines[side % len(colors.lines)], linewidth=2.4)
             axes.set(title=f"pair {pair}\n{frequencies[pair]:.2g} radians per {unit}", xlabel="first channel")
-        panels[0, 0].set_ylabel("second channel")
+        canvas.panels[0, 0].set_ylabel("second channel")
 
     draw(0)
-    return Animation(figure, draw, positions, title=titled(name, "pairs of channels turn with the position"))
+    return Animation(canvas.figure, draw, positions, title=titled(name, "pairs of channels turn with the position"))
 
 
 def plot_rotary_steps(
@@ -240,9 +227,7 @@ def plot_rotary_steps(
     rotate = encoding.rotate
     assert rotate is not None  # checked above
     params = settled(encoding, params, max(len(words), trained_length(dims) or 1))
-    known = {word: i for i, word in enumerate(dict.fromkeys(words))}
-    draws = jax.random.normal(jax.random.key(seed), (len(known), dims.heads, dims.head_dim), jnp.float32)
-    before: Array = draws[np.array([known[word] for word in words])]
+    before = drawn_words(words, seed, dims.heads, dims.head_dim)
     at = np.arange(len(words))
     after = np.asarray(applied(rotate, params, before, jnp.asarray(at)))[:, head]
     x = np.asarray(before)[:, head]
@@ -250,32 +235,31 @@ def plot_rotary_steps(
     (shown,) = chosen(picture, "pair", [pair], len(pairs), 1)
     frequencies = measured_frequencies(picture, encoding, dims, params)[head, 0]
     heading, widths = titled(name, "queries, turned pair by pair"), [1.0, 1.15, 1.2, 1.15]
-    figure, panels = new_figure(colors, 1, 4, panel=(4.0, 3.6), title=heading, width_ratios=widths)
+    canvas = Canvas(colors, 1, 4, panel=(4.0, 3.6), title=heading, width_ratios=widths)
     top = float(np.max(np.abs([x, after])))
     rows = [f"{position}  {word}" for position, word in enumerate(words)]
-    for axes, matrix, label in ((panels[0, 0], x, "queries"), (panels[0, 2], after, "queries, rotated")):
-        image = heat_map(axes, matrix, colors, signed=True, top=top)
+    first, second, third, last = canvas.panels[0]
+    for axes, matrix, label, bar in ((first, x, "queries", ""), (third, after, "queries, rotated", "value")):
+        canvas.heat_map(axes, matrix, signed=True, top=top, bar=bar)
         for edge in np.arange(1.5, dims.head_dim - 1, 2):
             axes.axvline(edge, color=colors.faint, linewidth=0.6)
         axes.set(title=label, xlabel="channel")
         axes.set_yticks(at, rows)
-    color_bar(figure, image, panels[0, 2], colors, "value")
-    angles = heat_map(panels[0, 1], at[:, None] * frequencies, colors, signed=False)
-    panels[0, 1].set(title="angles: position · frequency", xlabel="pair")
-    panels[0, 1].set_yticks(at, rows)
-    panels[0, 1].xaxis.get_major_locator().set_params(integer=True)
-    color_bar(figure, angles, panels[0, 1], colors, "radians")
-    axes, channels = panels[0, 3], list(pairs[shown])
+    canvas.heat_map(second, at[:, None] * frequencies, signed=False, bar="radians")
+    second.set(title="angles: position · frequency", xlabel="pair")
+    second.set_yticks(at, rows)
+    second.xaxis.get_major_locator().set_params(integer=True)
+    channels = list(pairs[shown])
     reach = 1.35 * float(np.max(np.hypot(*after[:, channels].T)))
-    plane(axes, colors, reach)
+    plane(last, colors, reach)
     ticks = max(np.floor(reach), 1.0) * np.array([-1, 0, 1])
-    axes.set(xticks=ticks, yticks=ticks)
+    last.set(xticks=ticks, yticks=ticks)
     for position, shade in enumerate(tokens_as_colors(len(words), colors)):
-        hand(axes, x[position, channels], colors.faint, linewidth=1.0)
-        hand(axes, after[position, channels], shade)
+        hand(last, x[position, channels], colors.faint, linewidth=1.0)
+        hand(last, after[position, channels], shade)
         tip = after[position, channels]
         place = tip * (1 + 0.09 * reach / max(float(np.hypot(*tip)), 1e-6))  # beyond the tip, even of a short hand
-        axes.annotate(f"{position}", place, color=colors.ink, fontsize=8, ha="center", va="center")
-    axes.set(title=f"pair {shown} in its plane\ngray: before", xlabel=f"channel {channels[0]}")
-    axes.set_ylabel(f"channel {channels[1]}")
-    return figure
+        last.annotate(f"{position}", place, color=colors.ink, fontsize=8, ha="center", va="center")
+    last.set(title=f"pair {shown} in its plane\ngray: before", xlabel=f"channel {channels[0]}")
+    last.set_ylabel(f"channel {channels[1]}")
+    return canvas.figure

@@ -8,20 +8,8 @@ from jaxtyping import Float
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
-from pejax._visualize.layer import LENGTH, check_axes, check_count, check_hooks, settled, trained_length
-from pejax._visualize.style import (
-    Figure,
-    chosen,
-    color_bar,
-    grid,
-    heat_map,
-    legend,
-    line_style,
-    mark_trained,
-    new_figure,
-    theme_of,
-    titled,
-)
+from pejax._visualize.layer import LENGTH, check_axes, check_count, check_hooks, exceeded, settled, trained_length
+from pejax._visualize.style import Canvas, Figure, chosen, theme_of, titled
 
 
 def added_table(
@@ -39,10 +27,10 @@ def added_table(
     return np.asarray(embed(settled(encoding, params, length), zeros, jnp.arange(length)))
 
 
-def _beyond(dims: Dims, length: int) -> float | None:
-    """Return where the trained positions end, if the picture goes beyond them."""
-    trained = trained_length(dims)
-    return None if trained is None or trained >= length else trained - 0.5
+def _end(dims: Dims, length: int) -> float | None:
+    """Return the end of the trained positions, where the picture goes beyond them."""
+    trained = exceeded(dims, length)
+    return None if trained is None else trained - 0.5
 
 
 def plot_embedding(
@@ -80,16 +68,15 @@ def plot_embedding(
     """
     colors = theme_of("plot_embedding", theme)
     table = added_table("plot_embedding", encoding, dims, params, length)
-    figure, panels = new_figure(colors, panel=(6.4, 4.2))
-    axes = panels[0, 0]
-    image = heat_map(axes, table, colors, signed=True)
-    beyond = _beyond(dims, len(table))
-    mark_trained(axes, colors, beyond, horizontal=True, label=f"trained length, {trained_length(dims)} tokens")
-    if beyond is not None:
-        legend(axes, colors, loc="lower right")
+    canvas = Canvas(colors, panel=(6.4, 4.2))
+    axes = canvas.panels[0, 0]
+    canvas.heat_map(axes, table, signed=True, bar="added to the input")
+    end = _end(dims, len(table))
+    canvas.mark_trained(axes, end, horizontal=True, label=f"trained length, {trained_length(dims)} tokens")
+    if end is not None:
+        canvas.legend(axes, loc="lower right")
     axes.set(xlabel="channel", ylabel="position, tokens", title=titled(name, "what is added to the input"))
-    color_bar(figure, image, axes, colors, "added to the input")
-    return figure
+    return canvas.figure
 
 
 def plot_embedding_curves(
@@ -131,16 +118,15 @@ def plot_embedding_curves(
     width = table.shape[1]
     few = sorted({0, width // 8, width // 4, width // 2, width - 1}) if channels is None else channels
     shown = chosen("plot_embedding_curves", "channels", few, width, 5)
-    figure, panels = new_figure(
-        colors, len(shown), panel=(6.8, 1.25), title=titled(name, "channels by position"), sharex=True, sharey=True
-    )
-    for i, (axes, channel) in enumerate(zip(panels[:, 0], shown, strict=True)):
-        axes.plot(np.arange(len(table)), table[:, channel], linewidth=1.4, **line_style(colors, i))
+    title = titled(name, "channels by position")
+    canvas = Canvas(colors, len(shown), panel=(6.8, 1.25), title=title, sharex=True, sharey=True)
+    for i, (axes, channel) in enumerate(zip(canvas.panels[:, 0], shown, strict=True)):
+        axes.plot(np.arange(len(table)), table[:, channel], linewidth=1.4, **canvas.line(i))
         axes.set_ylabel(f"channel {channel}")
-        grid(axes, colors)
-        mark_trained(axes, colors, _beyond(dims, len(table)))
-    panels[-1, 0].set_xlabel("position, tokens")
-    return figure
+        canvas.grid(axes)
+        canvas.mark_trained(axes, _end(dims, len(table)))
+    canvas.panels[-1, 0].set_xlabel("position, tokens")
+    return canvas.figure
 
 
 def plot_position_similarity(
@@ -180,17 +166,14 @@ def plot_position_similarity(
     table = added_table("plot_position_similarity", encoding, dims, params, length).astype(np.float64)
     unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-30)
     cosines = unit @ unit.T
-    figure, panels = new_figure(colors, 1, 2, panel=(4.8, 3.8), title=titled(name, "how alike positions are"))
-    left, right = panels[0]
-    image = heat_map(left, cosines, colors, signed=True, top=1.0, aspect="equal")
-    mark_trained(left, colors, _beyond(dims, len(table)), also_y=True)
+    canvas = Canvas(colors, 1, 2, panel=(4.8, 3.8), title=titled(name, "how alike positions are"))
+    left, right = canvas.panels[0]
+    canvas.heat_map(left, cosines, signed=True, top=1.0, aspect="equal", bar="cosine")
+    canvas.mark_trained(left, _end(dims, len(table)), also_y=True)
     left.set(xlabel="position, tokens", ylabel="position, tokens", title="cosine of every two positions")
-    color_bar(figure, image, left, colors, "cosine")
     for i, start in enumerate(sorted({0, len(table) // 2, len(table) - 1})):
-        right.plot(
-            np.arange(len(table)) - start, cosines[start], label=f"from position {start}", **line_style(colors, i)
-        )
+        right.plot(np.arange(len(table)) - start, cosines[start], label=f"from position {start}", **canvas.line(i))
     right.set(xlabel="distance to the other position, tokens", ylabel="cosine", title="cosine by distance")
-    grid(right, colors)
-    legend(right, colors)
-    return figure
+    canvas.grid(right)
+    canvas.legend(right)
+    return canvas.figure

@@ -5,18 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pejax._encodings.alibi import alibi_slopes, scale_alibi_slopes
-from pejax._visualize.layer import (
-    check_count,
-    refuse,
-)
-from pejax._visualize.style import (
-    Figure,
-    grid,
-    legend,
-    line_style,
-    new_figure,
-    theme_of,
-)
+from pejax._visualize.layer import check_count, refuse
+from pejax._visualize.style import Canvas, Figure, theme_of
 
 
 def plot_slopes(
@@ -53,22 +43,20 @@ def plot_slopes(
     if (trained_length is None) != (length is None):
         refuse(picture, "trained_length and length go together", f"{trained_length} and {length}")
     check_count(picture, **{f"heads[{i}]": count for i, count in enumerate(heads)})
-    figure, panels = new_figure(colors, panel=(6.0, 4.0))
-    axes = panels[0, 0]
+    canvas = Canvas(colors, panel=(6.0, 4.0))
+    axes = canvas.panels[0, 0]
     for i, count in enumerate(heads):
-        slopes, style = alibi_slopes(count), line_style(colors, i)
+        slopes, style = alibi_slopes(count), canvas.line(i)
         size = max(9 - 2.5 * i, 3)  # of curves that coincide, all are seen
-        axes.plot(np.arange(count), np.asarray(slopes), marker="o", markersize=size, label=f"{count} heads", **style)
+        axes.plot(np.asarray(slopes), marker="o", markersize=size, label=f"{count} heads", **style)
         if trained_length is not None and length is not None:
             check_count(picture, trained_length=trained_length, length=length)
             scaled = np.asarray(scale_alibi_slopes(slopes, trained_length, length))
             note = f"{count} heads, scaled for {length} tokens, trained on {trained_length}"
-            axes.plot(
-                np.arange(count), scaled, marker="s", markersize=3, color=style["color"], linestyle=":", label=note
-            )
+            axes.plot(scaled, marker="s", markersize=3, color=style["color"], linestyle=":", label=note)
     axes.set_yscale("log", base=2)
     axes.set(xlabel="head", ylabel="slope, logits per token", title="ALiBi: slope of each head")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    grid(axes, colors)
-    legend(axes, colors)
-    return figure
+    canvas.grid(axes)
+    canvas.legend(axes)
+    return canvas.figure

@@ -24,11 +24,11 @@ class Theme(NamedTuple):
     """Colors of a picture.
 
     Attributes:
-        ink: of text and axes.
-        faint: of the grid, of what is masked and of marks behind the data.
-        paper: the background.
-        mark: of the trained extent.
-        lines: of curves, in order: Okabe and Ito's palette, without those too close to the paper.
+        ink: color of text and axes.
+        faint: color of the grid, of masked pairs and of marks behind the data.
+        paper: color of the background.
+        mark: color of the line at the trained extent.
+        lines: colors of curves, in order: Okabe and Ito's palette, without those too close to the paper.
         diverging: the color map of numbers with a sign.
         sequential: the color map of numbers from 0 on.
     """
@@ -70,7 +70,7 @@ def require(package: str) -> None:
     """Refuse to draw without a package of the extra.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: the package is not installed.
     """
     import importlib
 
@@ -84,74 +84,11 @@ def theme_of(picture: str, theme: str) -> Theme:
     """Return the theme of this name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: an unknown theme.
     """
     if theme not in THEMES:
         raise ValueError(f"{picture}: theme must be one of {', '.join(THEMES)}, got {theme!r}")
     return THEMES[theme]
-
-
-def line_style(theme: Theme, i: int) -> dict[str, Any]:
-    """Return color and line style of curve i."""
-    return {"color": theme.lines[i % len(theme.lines)], "linestyle": DASHES[i // len(theme.lines) % len(DASHES)]}
-
-
-def new_figure(
-    theme: Theme,
-    rows: int = 1,
-    columns: int = 1,
-    *,
-    panel: tuple[float, float] = (5.0, 3.6),
-    title: str = "",
-    **subplots: Any,
-) -> tuple[Figure, Any]:
-    """Return a figure with a grid of dressed axes, `(rows, columns)`.
-
-    Args:
-        theme: of all of it.
-        rows: of panels.
-        columns: of panels.
-        panel: width and height of one, inches.
-        title: above all panels.
-        **subplots: of `Figure.subplots`.
-    """
-    require("matplotlib")
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    size = (columns * panel[0], rows * panel[1] + (0.4 if title else 0.0))
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08), facecolor=theme.paper)
-    panels = figure.subplots(rows, columns, squeeze=False, **subplots)
-    for axes in panels.flat:
-        dress(axes, theme)
-    if title:
-        figure.suptitle(title, color=theme.ink, fontsize=12)
-    return figure, panels
-
-
-def dress(axes: Axes, theme: Theme) -> None:
-    """Give axes the colors of the theme."""
-    axes.set_facecolor(theme.paper)
-    axes.tick_params(colors=theme.ink, which="both", labelsize=9)
-    for side in axes.spines.values():
-        side.set_color(theme.faint)
-    for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
-        label.set_color(theme.ink)
-    axes.title.set_fontsize(10)
-    axes.xaxis.label.set_fontsize(9)
-    axes.yaxis.label.set_fontsize(9)
-
-
-def redress(axes: Axes, theme: Theme) -> None:
-    """Empty axes for the next frame of an animation; matplotlib's `clear` forgets the colors of labels and title."""
-    axes.clear()
-    dress(axes, theme)
-
-
-def grid(axes: Axes, theme: Theme) -> None:
-    """Draw a grid behind the data."""
-    axes.grid(color=theme.faint, alpha=0.35, linewidth=0.6)
-    axes.set_axisbelow(True)
 
 
 def signs_of(matrices: Sequence[Any]) -> tuple[int, int]:
@@ -161,91 +98,170 @@ def signs_of(matrices: Sequence[Any]) -> tuple[int, int]:
     return -int(np.any(known < 0)), int(np.any(known > 0))
 
 
-def heat_map(
-    axes: Axes,
-    numbers: Any,
-    theme: Theme,
-    *,
-    signed: bool,
-    top: float | None = None,
-    signs: tuple[int, int] | None = None,
-    rooted: bool = False,
-    **options: Any,
-) -> Any:
-    """Draw a matrix in colors; what is not finite is drawn in the faint color.
+class Canvas:
+    """A figure with a grid of panels in the colors of a theme.
 
-    Args:
-        axes: to draw on.
-        numbers: rows from the top down.
-        theme: gives the color maps.
-        signed: whether numbers may be negative; False = they are from 0 on.
-        top: the number at the end of the colors. None = the largest magnitude.
-        signs: of `signs_of`, of all matrices that are drawn alike. One sign alone gets the sequential colors. None =
-            both where `top` is given, else those of this matrix.
-        rooted: whether colors follow `|number|^0.4`, so that small numbers are told apart, too.
-        **options: of `imshow`.
+    Attributes:
+        theme: the colors.
+        figure: the figure.
+        panels: dressed axes, `(rows, columns)`.
     """
-    import matplotlib
-    from matplotlib.colors import FuncNorm
 
-    numbers = np.asarray(numbers, np.float64)
-    known = numbers[np.isfinite(numbers)]
-    largest = float(np.max(np.abs(known), initial=0.0)) if top is None else top
-    largest = largest or 1.0
-    below, above = (0, 1) if not signed else signs or ((-1, 1) if top is not None else signs_of([known]))
-    below, above = (-1, 1) if below == above == 0 else (below, above)
-    name = theme.diverging if below and above else theme.sequential
-    colors = matplotlib.colormaps[name].with_extremes(bad=theme.faint)
-    options = {"aspect": "auto", "interpolation": "nearest", **options}
-    root = lambda x, power: np.sign(x) * np.abs(x) ** power
-    scale, low, high = (lambda x: root(x, 0.4), lambda x: root(x, 2.5)), below * largest, above * largest
-    limits = {"norm": FuncNorm(scale, low, high)} if rooted else {"vmin": low, "vmax": high}
-    return axes.imshow(np.where(np.isfinite(numbers), numbers, np.nan), cmap=colors, **limits, **options)
+    def __init__(
+        self,
+        theme: Theme,
+        rows: int = 1,
+        columns: int = 1,
+        *,
+        panel: tuple[float, float] = (5.0, 3.6),
+        title: str = "",
+        **subplots: Any,
+    ) -> None:
+        """Make the figure.
 
+        Args:
+            theme: the colors.
+            rows: number of rows of panels.
+            columns: number of columns of panels.
+            panel: width and height of a panel, inches.
+            title: title above all panels.
+            **subplots: options of `Figure.subplots`.
+        """
+        require("matplotlib")
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-def color_bar(figure: Figure, image: Any, axes: Any, theme: Theme, label: str, **options: Any) -> None:
-    """Draw the scale of a heat map."""
-    bar = figure.colorbar(image, ax=axes, label=label, **options)
-    bar.ax.tick_params(colors=theme.ink, which="both", labelsize=8)
-    for text in (bar.ax.yaxis.label, bar.ax.xaxis.label):
-        text.set_color(theme.ink)
-        text.set_fontsize(9)
-    bar.outline.set_edgecolor(theme.faint)
+        size = (columns * panel[0], rows * panel[1] + (0.4 if title else 0.0))
+        layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
+        self.theme, self.figure = theme, Figure(figsize=size, layout=layout, facecolor=theme.paper)
+        self.panels = self.figure.subplots(rows, columns, squeeze=False, **subplots)
+        for axes in self.panels.flat:
+            self._dress(axes)
+        if title:
+            self.title(title)
 
+    def title(self, text: str, size: float = 12) -> None:
+        """Write the title above all panels."""
+        self.figure.suptitle(text, color=self.theme.ink, fontsize=size)
 
-def legend(owner: Any, theme: Theme, **options: Any) -> None:
-    """Draw the legend of axes or of a figure."""
-    box = {"facecolor": theme.paper, "edgecolor": "none", "framealpha": 0.85}
-    options = {"fontsize": 8, "labelcolor": theme.ink, **box, **options}
-    owner.legend(**options)
+    def _dress(self, axes: Axes) -> None:
+        axes.set_facecolor(self.theme.paper)
+        axes.tick_params(colors=self.theme.ink, which="both", labelsize=9)
+        for side in axes.spines.values():
+            side.set_color(self.theme.faint)
+        for label, size in ((axes.xaxis.label, 9), (axes.yaxis.label, 9), (axes.title, 10)):
+            label.set_color(self.theme.ink)
+            label.set_fontsize(size)
 
+    def redress(self, axes: Axes) -> None:
+        """Empty axes for the next frame of an animation; `clear` alone forgets the colors of labels and title."""
+        axes.clear()
+        self._dress(axes)
 
-def mark_trained(
-    axes: Axes,
-    theme: Theme,
-    extent: float | int | None,
-    *,
-    also_y: bool = False,
-    horizontal: bool = False,
-    label: str = "",
-) -> None:
-    """Draw the trained extent as a line, where there is one.
+    def line(self, i: int) -> dict[str, Any]:
+        """Return color and line style of curve i."""
+        lines = self.theme.lines
+        return {"color": lines[i % len(lines)], "linestyle": DASHES[i // len(lines) % len(DASHES)]}
 
-    Args:
-        axes: to draw on.
-        theme: gives its color.
-        extent: in the units of the axis.
-        also_y: draw it on both axes, as in a map of queries and keys.
-        horizontal: draw it on the y axis alone.
-        label: of the legend.
-    """
-    if extent is None:
-        return
-    style: dict[str, Any] = {"color": theme.mark, "linestyle": "--", "linewidth": 1.3}
-    if not horizontal:
-        axes.axvline(extent, label=label or None, **style)
-    if also_y or horizontal:
-        axes.axhline(extent, label=label or None if horizontal else None, **style)
+    def grid(self, *panels: Axes) -> None:
+        """Draw a grid behind the data of each panel."""
+        for axes in panels:
+            axes.grid(color=self.theme.faint, alpha=0.35, linewidth=0.6)
+            axes.set_axisbelow(True)
+
+    def label_outer(self, x: str, y: str) -> None:
+        """Label the x axes of the last row and the y axes of the first column."""
+        for axes in self.panels[-1]:
+            axes.set_xlabel(x)
+        for axes in self.panels[:, 0]:
+            axes.set_ylabel(y)
+
+    def heat_map(
+        self,
+        axes: Axes,
+        numbers: Any,
+        *,
+        signed: bool,
+        top: float | None = None,
+        signs: tuple[int, int] | None = None,
+        rooted: bool = False,
+        bar: str = "",
+        shrink: float = 1.0,
+        **options: Any,
+    ) -> Any:
+        """Draw a matrix in colors; numbers that are not finite get the faint color.
+
+        Args:
+            axes: axes to draw on.
+            numbers: matrix, drawn with its first row at the top.
+            signed: whether numbers may be negative; False = they are from 0 on.
+            top: number at the end of the colors. None = the largest magnitude.
+            signs: signs of all matrices that are drawn alike (`signs_of`). One sign alone gets the sequential colors.
+                None = both where `top` is given, else those of this matrix.
+            rooted: whether colors follow `|number|^0.4`, so that small numbers are told apart, too.
+            bar: label of a color bar beside the axes; "" = none is drawn.
+            shrink: height of that color bar, as a part of that of the axes.
+            **options: options of `imshow`.
+        """
+        import matplotlib
+        from matplotlib.colors import FuncNorm
+
+        numbers = np.asarray(numbers, np.float64)
+        known = numbers[np.isfinite(numbers)]
+        largest = float(np.max(np.abs(known), initial=0.0)) if top is None else top
+        largest = largest or 1.0
+        below, above = (0, 1) if not signed else signs or ((-1, 1) if top is not None else signs_of([known]))
+        below, above = (-1, 1) if below == above == 0 else (below, above)
+        name = self.theme.diverging if below and above else self.theme.sequential
+        colors = matplotlib.colormaps[name].with_extremes(bad=self.theme.faint)
+        options = {"aspect": "auto", "interpolation": "nearest", **options}
+        root = lambda x, power: np.sign(x) * np.abs(x) ** power
+        scale, low, high = (lambda x: root(x, 0.4), lambda x: root(x, 2.5)), below * largest, above * largest
+        limits = {"norm": FuncNorm(scale, low, high)} if rooted else {"vmin": low, "vmax": high}
+        image = axes.imshow(np.where(np.isfinite(numbers), numbers, np.nan), cmap=colors, **limits, **options)
+        if bar:
+            self.color_bar(image, axes, bar, shrink=shrink)
+        return image
+
+    def color_bar(self, image: Any, axes: Any, label: str, **options: Any) -> None:
+        """Draw the scale of a heat map beside its axes, or beside several."""
+        bar = self.figure.colorbar(image, ax=axes, label=label, **options)
+        bar.ax.tick_params(colors=self.theme.ink, which="both", labelsize=8)
+        for text in (bar.ax.yaxis.label, bar.ax.xaxis.label):
+            text.set_color(self.theme.ink)
+            text.set_fontsize(9)
+        bar.outline.set_edgecolor(self.theme.faint)
+
+    def legend(self, owner: Any, **options: Any) -> None:
+        """Draw the legend of axes or of the figure."""
+        box = {"facecolor": self.theme.paper, "edgecolor": "none", "framealpha": 0.85}
+        owner.legend(**{"fontsize": 8, "labelcolor": self.theme.ink, **box, **options})
+
+    def mark_trained(
+        self,
+        axes: Axes,
+        extent: float | None,
+        *,
+        also_y: bool = False,
+        horizontal: bool = False,
+        label: str = "",
+    ) -> None:
+        """Draw the trained extent as a line, where there is one.
+
+        Args:
+            axes: axes to draw on.
+            extent: the trained extent in the units of the axis.
+            also_y: draw it on both axes, as in a map of queries and keys.
+            horizontal: draw it on the y axis alone.
+            label: label in the legend.
+        """
+        if extent is None:
+            return
+        style: dict[str, Any] = {"color": self.theme.mark, "linestyle": "--", "linewidth": 1.3}
+        if not horizontal:
+            axes.axvline(extent, label=label or None, **style)
+        if also_y or horizontal:
+            axes.axhline(extent, label=label or None if horizontal else None, **style)
 
 
 def titled(name: str | None, text: str) -> str:
@@ -254,17 +270,17 @@ def titled(name: str | None, text: str) -> str:
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Return at most so many of 0 ... count - 1, evenly spread, the first and the last among them."""
+    """Return at most `most` of 0 ... count - 1, evenly spread, with the first and the last."""
     if count <= most:
         return list(range(count))
     return sorted({round(i) for i in np.linspace(0, count - 1, most)})
 
 
 def chosen(picture: str, name: str, wanted: Sequence[int] | None, count: int, most: int) -> list[int]:
-    """Return the heads, pairs or channels to be drawn: those wanted, or `spread`.
+    """Return the heads, pairs or channels to draw: those wanted, or `spread` ones.
 
     Raises:
-        ValueError: none, or one that is not there.
+        ValueError: an empty choice, or an index that does not exist.
     """
     if wanted is None:
         return spread(count, most)

@@ -1,21 +1,22 @@
-"""When the methods appeared, and which came from which."""
+"""Two pictures of docs/gallery.md: when the methods appeared, and which came from which."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from pejax._visualize.style import Figure, grid, legend, new_figure, theme_of
+from pejax._visualize.style import THEMES, Axes, Canvas, Figure, Theme
 
 
 class Method(NamedTuple):
     """One published method.
 
     Attributes:
-        name: as it is called.
-        year: of the first version.
-        month: likewise.
-        acts: on what.
-        source: authors, and where.
+        name: name of the method.
+        year: year of the first version.
+        month: month of the first version.
+        acts: part of the model that it changes, one of `KINDS`.
+        source: authors and place of publication.
         parents: names of the methods that it builds on, the nearest first.
-        here: its name in this library, "" = it is not there.
+        here: name in this library, "" = it is not there.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Method(NamedTuple):
 
 
 KINDS = ("input", "logits", "queries and keys", "frequencies, positions or slopes", "nothing")
+MARKERS = ("o", "s", "D", "^", "X")
 
 # The date is that of the first arXiv version, which its number gives; elsewhere of the post.
 METHODS = (
@@ -66,50 +68,44 @@ METHODS = (
 )  # fmt: skip
 
 
-def plot_timeline(*, theme: str = "light") -> Figure:
-    """Draw when each method appeared, by the date of its first version, and on what it acts.
+def draw_timeline(theme: Theme = THEMES["light"]) -> Figure:
+    """Draw when each method appeared, by the date of its first version, and the part of the model that it changes.
 
     Learned tables came before the sinusoid, by a month; Shaw's relative positions in 2018; T5's bias in 2019; RoPE in
     April 2021, four months before ALiBi.
-
-    Args:
-        theme: "light" or "dark".
-
-    Raises:
-        ValueError: an unknown theme.
-        ImportError: matplotlib is not installed.
-
-    Reference:
-        The papers named in the picture; the month is that of their arXiv number.
-
-    Examples:
-        >>> figure = pejax.visualize.plot_timeline()
     """
-    colors = theme_of("plot_timeline", theme)
     ordered = sorted(METHODS, key=lambda method: (method.year, method.month))
-    figure, panels = new_figure(colors, panel=(9.0, 0.28 * len(ordered) + 1.0))
-    axes = panels[0, 0]
-    markers: dict[str, str] = dict(zip(KINDS, ("o", "s", "D", "^", "X"), strict=True))
+    canvas = Canvas(theme, panel=(9.0, 0.28 * len(ordered) + 1.0))
+    axes = canvas.panels[0, 0]
     begin = min(method.year for method in ordered)
     for row, method in enumerate(ordered):
         at, kind = method.year + (method.month - 0.5) / 12, KINDS.index(method.acts)
-        axes.plot([begin, at], [row, row], color=colors.faint, linewidth=0.6, zorder=0)
-        axes.plot(at, row, markers[method.acts], markersize=6, color=colors.lines[kind])
-        text = f"{method.year}-{method.month:02d}  {method.source}"
+        axes.plot([begin, at], [row, row], color=theme.faint, linewidth=0.6, zorder=0)
+        axes.plot(at, row, MARKERS[kind], markersize=6, color=theme.lines[kind])
         late = at > 2022.3
-        where = {"xytext": (-8 if late else 8, 0), "textcoords": "offset points", "ha": "right" if late else "left"}
-        box = {"facecolor": colors.paper, "edgecolor": "none", "pad": 0.6}
-        axes.annotate(text, (at, row), va="center", fontsize=8, color=colors.ink, bbox=box, **where)
-    for kind, color in zip(KINDS, colors.lines, strict=False):
-        axes.plot([], [], markers[kind], color=color, label=kind)
+        text = f"{method.year}-{method.month:02d}  {method.source}"
+        _note(axes, text, (at, row), -8 if late else 8, theme, 0.6, ha="right" if late else "left", fontsize=8)
     axes.set_yticks(range(len(ordered)), [method.name for method in ordered])
     axes.invert_yaxis()
     axes.set(xlabel="year of the first version", title="methods by date", xlim=(begin, 2026.4))
     axes.set_xticks(range(begin, 2027))
-    grid(axes, colors)
-    legend(axes, colors, loc="upper right", title="acts on", title_fontsize=8)
-    axes.get_legend().get_title().set_color(colors.ink)
-    return figure
+    canvas.grid(axes)
+    _legend_of_kinds(canvas, axes, MARKERS)
+    return canvas.figure
+
+
+def _note(axes: Axes, text: str, at: tuple[float, int], right: float, theme: Theme, pad: float, **style: Any) -> None:
+    """Write a text beside a point, so many typographic points to the right of it."""
+    box = {"facecolor": theme.paper, "edgecolor": "none", "pad": pad}
+    options = {"textcoords": "offset points", "va": "center", "color": theme.ink, "bbox": box, **style}
+    axes.annotate(text, at, xytext=(right, 0), **options)
+
+
+def _legend_of_kinds(canvas: Canvas, axes: Axes, markers: Sequence[str]) -> None:
+    for kind, color, marker in zip(KINDS, canvas.theme.lines, markers, strict=False):
+        axes.plot([], [], marker, color=color, label=kind)
+    canvas.legend(axes, loc="upper right", title="acts on", title_fontsize=8)
+    axes.get_legend().get_title().set_color(canvas.theme.ink)
 
 
 def _in_tree_order() -> list[tuple[Method, int]]:
@@ -125,51 +121,31 @@ def _in_tree_order() -> list[tuple[Method, int]]:
     return below(None, 0)
 
 
-def plot_family_tree(*, theme: str = "light") -> Figure:
+def draw_family_tree(theme: Theme = THEMES["light"]) -> Figure:
     """Draw which method came from which: a line from each to its nearest parent, a dotted one from a second parent.
 
-    Args:
-        theme: "light" or "dark".
-
-    Raises:
-        ValueError: an unknown theme.
-        ImportError: matplotlib is not installed.
-
-    Reference:
-        What the papers named in `plot_timeline` say they build on or compare with.
-
-    Examples:
-        >>> figure = pejax.visualize.plot_family_tree()
+    The parents are the methods that the papers say they build on or compare with.
     """
-    colors = theme_of("plot_family_tree", theme)
     ordered = _in_tree_order()
     place = {method.name: (depth, row) for row, (method, depth) in enumerate(ordered)}
-    figure, panels = new_figure(colors, panel=(8.6, 0.29 * len(ordered) + 0.8))
-    axes = panels[0, 0]
+    canvas = Canvas(theme, panel=(8.6, 0.29 * len(ordered) + 0.8))
+    axes = canvas.panels[0, 0]
     for method, depth in ordered:
-        row, kind = place[method.name][1], KINDS.index(method.acts)
+        row, color = place[method.name][1], theme.lines[KINDS.index(method.acts)]
         for i, parent in enumerate(method.parents):
             x, y = place[parent]
             if i == 0:
-                axes.plot([x, x, depth], [y, row, row], color=colors.faint, linewidth=1.2, zorder=0)
+                axes.plot([x, x, depth], [y, row, row], color=theme.faint, linewidth=1.2, zorder=0)
             else:
-                bend = {"arrowstyle": "-", "linestyle": ":", "color": colors.lines[kind], "linewidth": 1.2, "zorder": 0}
+                bend = {"arrowstyle": "-", "linestyle": ":", "color": color, "linewidth": 1.2, "zorder": 0}
                 bend["connectionstyle"] = "arc3,rad=-0.25"
                 axes.annotate("", xy=(depth, row), xytext=(x, y), arrowprops=bend)
-        axes.plot(depth, row, "o", markersize=7, color=colors.lines[kind])
+        axes.plot(depth, row, "o", markersize=7, color=color)
         label = f"{method.name}, {method.year}" + (f"  ({method.here})" if method.here else "")
-        box = {"facecolor": colors.paper, "edgecolor": "none", "pad": 0.4}
-        axes.annotate(
-            label, (depth, row), xytext=(9, 0), textcoords="offset points", va="center", fontsize=8.5, color=colors.ink,
-            bbox=box,
-        )  # fmt: skip
-    for kind, color in zip(KINDS, colors.lines, strict=False):
-        axes.plot([], [], "o", color=color, label=kind)
-    axes.set(
-        xlim=(-0.3, max(depth for _, depth in ordered) + 1.9), title="which method came from which; (its name here)"
-    )
+        _note(axes, label, (depth, row), 9, theme, 0.4, fontsize=8.5)
+    deepest = max(depth for _, depth in ordered)
+    axes.set(xlim=(-0.3, deepest + 1.9), title="which method came from which; (its name here)")
     axes.set_ylim(len(ordered) - 0.3, -0.7)
     axes.set_axis_off()
-    legend(axes, colors, loc="upper right", title="acts on", title_fontsize=8)
-    axes.get_legend().get_title().set_color(colors.ink)
-    return figure
+    _legend_of_kinds(canvas, axes, "o" * len(KINDS))
+    return canvas.figure

@@ -1,0 +1,58 @@
+"""Maps of pairs of tokens, several in one figure: rows are queries, columns are keys."""
+
+import numpy as np
+
+from pejax._dims import Dims
+from pejax._visualize.layer import exceeded
+from pejax._visualize.style import Canvas, Figure, Theme, signs_of
+
+
+def pair_maps(
+    matrices: dict[str, np.ndarray],
+    colors: Theme,
+    dims: Dims,
+    title: str,
+    label: str,
+    *,
+    signed: bool,
+    alone: bool = False,
+    panel: tuple[float, float] = (2.7, 2.7),
+    shrink: float = 0.8,
+) -> Figure:
+    """Draw one map per panel, at most four in a row.
+
+    Args:
+        matrices: numbers `(T, S)` by the title of their panel.
+        colors: the theme.
+        dims: dims of the encoding; where the maps exceed its trained length, that is marked.
+        title: title above all panels.
+        label: label of the color bar.
+        signed: whether numbers may be negative.
+        alone: whether every map has a scale and a color bar of its own; else all share one.
+        panel: width and height of a panel, inches.
+        shrink: height of the color bar, as a part of that of its panels.
+    """
+    columns = min(4, len(matrices))
+    rows = -(-len(matrices) // columns)
+    canvas = Canvas(colors, rows, columns, panel=panel, title=title, sharex=True, sharey=True)
+    panels = canvas.panels.flat
+    tops = [float(np.nanmax(np.abs(one))) for one in matrices.values()]
+    top, rooted = max(tops), signed and not alone and min(tops) < max(tops) / 8
+    scale = {} if alone else {"top": top, "signs": signs_of(list(matrices.values())), "rooted": rooted}
+    unit = "position, tokens" if dims.axes == 1 else "patch, raster order"
+    for axes, (heading, matrix) in zip(panels, matrices.items(), strict=False):
+        bar = label if alone else ""
+        image = canvas.heat_map(axes, matrix, signed=signed, aspect="equal", bar=bar, shrink=shrink, **scale)
+        trained = exceeded(dims, len(matrix))
+        canvas.mark_trained(axes, None if trained is None else trained - 0.5, also_y=True)
+        axes.set_title(heading)
+    for axes in panels[len(matrices) :]:
+        axes.set_axis_off()
+    canvas.label_outer("", f"query {unit}")
+    for axes in panels[max(0, len(matrices) - columns) :]:  # in the last row, or above an empty panel of it
+        axes.set_xlabel(f"key {unit}")
+        axes.xaxis.set_tick_params(labelbottom=True)
+    if not alone:
+        ticks = [float(f"{top * part:.3g}") * sign for sign in (-1, 1) for part in (1, 0.2, 0.02)] + [0.0]
+        canvas.color_bar(image, canvas.panels, label, shrink=shrink, **({"ticks": ticks} if rooted else {}))
+    return canvas.figure
