@@ -27,9 +27,9 @@ def apart(module: str, function: str, arguments: list[Any], way: str) -> Maker:
     """Return how to start a process that makes a way, and to call it there.
 
     Args:
-        module: that holds the function.
+        module: module with the function.
         function: returns makers by name.
-        arguments: of the function, as JSON.
+        arguments: arguments of the function, as JSON.
         way: name of the maker.
     """
     return functools.partial(_Worker, [module, function, json.dumps(arguments), way])

@@ -24,7 +24,7 @@ def ours(problem: Problem, encoding: str = "alibi", devices: int = 1) -> Call:
     Args:
         problem: what is computed.
         encoding: whose bias it is.
-        devices: that the heads are split over.
+        devices: number of devices that share the heads.
     """
     made = make_encoding(encoding, problem.dims)
     hooks = attention_hooks(made, adapt(made, {}, problem.length))

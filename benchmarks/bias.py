@@ -1,4 +1,4 @@
-"""What a bias or a rotation costs: attention with every encoding of a sequence against attention with none."""
+"""The cost of a bias or a rotation: attention with every encoding of a sequence against attention with none."""
 
 import functools
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How long attention with every encoding takes to trace, lower and compile, in a loop over layers."""
+"""Time to trace, lower and compile attention with every encoding, in a loop over layers."""
 
 import functools
 
@@ -36,7 +36,7 @@ def ours(dims: Dims, spec: str, params: dict, q: Array, k: Array, v: Array) -> A
 
 
 def compiling(dims: Dims, length: int, layers: int, spec: str) -> Call:
-    """Return what traces, lowers and compiles the gradient of some layers of attention, from nothing."""
+    """Return a function that traces, lowers and compiles the gradient of some layers of attention, from nothing."""
     width = dims.heads * dims.head_dim
     x = jax.ShapeDtypeStruct((2, length, width), jnp.float32)
     weights = [[jax.ShapeDtypeStruct((width, width), jnp.float32)] * 4] * layers

@@ -1,4 +1,4 @@
-"""What every encoding adds to one attention layer, counted and planned: `python -m benchmarks.costs`.
+"""The cost of every encoding in one attention layer, counted and planned: `python -m benchmarks.costs`.
 
     FLOPs     those that `pejax.explain` counts for each hook (XLA's count of the lowered program, before fusion), at
               the full length and for all pairs of tokens, masked or not, forward pass
@@ -38,8 +38,8 @@ def counted(spec: str, dims: Dims) -> dict[str, int]:
     """Return the FLOPs that an encoding adds in every layer, and those before the first layer, by name.
 
     Args:
-        spec: of the encoding.
-        dims: of the model; their extent is the number of tokens.
+        spec: spec of the encoding.
+        dims: dims of the model; their extent is the number of tokens.
     """
     tokens = length(dims)
     found = {"flops_per_layer": 0, "flops_once": 0}
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Count and plan every encoding, and write the record.
 
     Args:
-        arguments: of the command line. None = those of the process.
+        arguments: words of the command line. None = those of the process.
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.costs", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE", help=f"default: {RESULTS.name}")

@@ -1,4 +1,4 @@
-"""How many keys the heads of trained vision transformers attend to, at the trained size and beyond: JSON lines.
+"""The number of keys that heads of trained vision transformers attend to, at the trained size and beyond: JSON lines.
 
     python -m benchmarks.entropy runs/alibi-fashion-0
     python -m benchmarks.entropy runs/*-fashion-0 --extend=pi --images=512
@@ -55,7 +55,7 @@ def effective_keys(classifier: Classifier, params: Any, images: Float[np.ndarray
     """Return e^entropy of the attention to images of one size, by layer and head `(L, H)`.
 
     Args:
-        classifier: of the run; its config says how the encoding is extended.
+        classifier: model of the run; its config says how the encoding is extended.
         params: trained.
         images: any number of one size.
     """
@@ -94,10 +94,10 @@ def measure(folder: Path, extend: str, images: int, console: Console) -> dict[st
     """Print the lines of one run, and return the last of them.
 
     Args:
-        folder: of the run.
-        extend: in place of the run's own, unless empty.
+        folder: run folder.
+        extend: extension in place of the run's own; empty = its own.
         images: test images to measure.
-        console: for messages.
+        console: prints messages.
     """
     config = load_config(Config, folder)
     config = dataclasses.replace(config, extend=extend or config.extend, out=str(folder)).validated()

@@ -30,7 +30,7 @@ class Problem(NamedTuple):
 
     @property
     def dims(self) -> Dims:
-        """What an encoding may know."""
+        """The dims of all encodings."""
         return Dims(self.heads, self.head_dim, extent=self.length, causal=True)
 
     @property

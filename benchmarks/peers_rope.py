@@ -17,7 +17,7 @@ Turn = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Turning(NamedTuple):
-    """What is turned.
+    """The rotated arrays.
 
     Attributes:
         shape: (B, T, H, D) of q and of k.

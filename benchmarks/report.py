@@ -23,14 +23,14 @@ VERSIONS = (
 
 
 WIDTH = 120
-"""Of a line of text."""
+"""Most characters of a line of text."""
 
 
 class Settings(NamedTuple):
-    """How to measure.
+    """The settings of a measurement.
 
     Attributes:
-        rounds: of each comparison.
+        rounds: rounds of each comparison.
         toy: sizes that take seconds, without peers: shows that all of it runs, measures nothing.
     """
 
@@ -49,7 +49,7 @@ class Column(NamedTuple):
     Attributes:
         cells: text by row.
         notes: lines below the table.
-        seconds: of every round by way, for the record.
+        seconds: seconds of every round by way, for the record.
     """
 
     cells: dict[str, str]
@@ -58,7 +58,7 @@ class Column(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What is measured, and kept, in one go.
+    """One measurement whose result is kept.
 
     Attributes:
         table: heading of the table.
@@ -74,11 +74,11 @@ class Case(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What the command line calls by name.
+    """A benchmark of the command line.
 
     Attributes:
-        title: of its section.
-        intro: of its section: what is compared, and how to read the tables.
+        title: title of its section.
+        intro: introduction of its section: what is compared, and how to read the tables.
         cases: those to measure.
         head: heading of the first column of its tables.
     """
@@ -136,10 +136,10 @@ def keep(path: pathlib.Path, column: Column, command: str, load: float) -> None:
     """Write a column to its file, whole or not at all.
 
     Args:
-        path: of the file.
+        path: path of the file.
         column: what was measured.
-        command: that measured it.
-        load: of the machine just before.
+        command: command that measured it.
+        load: load of the machine just before.
     """
     kept = {
         "date": datetime.date.today().isoformat(),

@@ -33,7 +33,7 @@ def ours(turning: Turning) -> Call:
 
 
 def plain(turning: Turning) -> Call:
-    """Return what most JAX code has: float32 angles, cos and sin in the same region, halves or strided pairs."""
+    """Return the rotation of most JAX code: float32 angles, cos and sin in the same region, halves or strided pairs."""
     q, k, *cotangents = (jnp.asarray(x).astype(turning.dtype) for x in turning.drawn())
     positions = jnp.arange(turning.shape[1], dtype=jnp.float32)
     angles = positions[:, None] * jnp.asarray(rope_frequencies(turning.shape[-1]))

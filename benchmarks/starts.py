@@ -42,7 +42,7 @@ COMMANDS = {
 IMPATIENT = " ".join(f"--xla_cpu_collective_call_{end}_timeout_seconds=20" for end in ("warn_stuck", "terminate"))
 
 Start = dict[str, Any]
-"""How one start ended: `command`, `status`, None = not at all, `seconds`; and `cores`, `jax`, `commit`, `date`."""
+"""The outcome of one start: `command`, `status`, None = not at all, `seconds`; and `cores`, `jax`, `commit`, `date`."""
 
 
 def start(words: Sequence[str], log: Path, cores: int, patience: float) -> tuple[int | None, float]:
@@ -135,7 +135,7 @@ def wanted(starts: Sequence[Start], commands: Sequence[str], times: int) -> dict
 
 
 def table(starts: Sequence[Start], cores: int) -> str:
-    """Return what came out as markdown."""
+    """Return the results as markdown."""
     lines = [
         f"{datetime.date.today()} · jax {version('jax')} · Python {platform.python_version()} · {cores} cores visible",
         "",

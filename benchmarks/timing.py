@@ -33,7 +33,7 @@ REST = 0.005
 
 
 class Timed(NamedTuple):
-    """What was measured.
+    """The result of a measurement.
 
     Attributes:
         seconds: per call, by way, one number a round.
@@ -69,7 +69,7 @@ def side_by_side(makers: Mapping[str, Maker], rounds: int, say: Say, more: int =
 
     Args:
         makers: by name; the first is the base, which must run; another that fails is left out.
-        rounds: at least 1.
+        rounds: number of rounds, at least 1.
         say: told what goes on.
         more: calls before the first round, beside the two that every way has.
         before: calls of a way right before each of its timed ones, which find memory as these leave it.
@@ -150,11 +150,11 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Where a run of many cases is, and how long it will take: one line that is rewritten, or a line now and then.
+    """The progress of a run of many cases and the time left: one line that is rewritten, or a line now and then.
 
     Args:
-        weights: of all cases, what each costs relative to the others.
-        stream: of the user.
+        weights: cost of each case relative to the others.
+        stream: output that the user sees.
         clock: seconds.
     """
 

@@ -1,4 +1,4 @@
-"""What an encoding costs: parameters counted from shapes, and the committed figures, as cells of a table."""
+"""The costs of an encoding: parameters counted from shapes, and the committed figures, as cells of a table."""
 
 import jax
 from measured import Measurements

@@ -19,7 +19,7 @@ COUNTED = {
     "docs/index.md": r"(?<=pejax implements )\w+(?= published encodings)",
     "docs/encodings.md": r"(?<=pejax has )\w+(?= encodings)",
 }
-"""Where a text says how many encodings there are."""
+"""Places of the number of encodings in texts."""
 
 OTHERS = {"_extensions": "Extensions", "_ops": "Tables"}
 """Sections of functions that belong to no encoding, by their package."""

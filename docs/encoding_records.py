@@ -1,4 +1,4 @@
-"""What the page of an encoding says that the library cannot say itself: a sentence, the formula, pictures, users."""
+"""The facts of encodings that the library does not have: a sentence, the formula, pictures, users."""
 
 # ruff: noqa: E501 (sentences of a page)
 
@@ -9,9 +9,9 @@ class Record(NamedTuple):
     """The facts of one encoding.
 
     Attributes:
-        title: as the field calls it.
+        title: usual name of the method.
         sentence: what it is.
-        formulas: in LaTeX, one display each.
+        formulas: LaTeX, one display each.
         symbols: what the letters mean.
         on_grids: what it does on images and other grids.
         pictures: files of docs/figures/gallery.

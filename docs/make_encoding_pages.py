@@ -26,7 +26,7 @@ HERE = "<!-- written by docs/make_encoding_pages.py -->"
 
 
 def in_words(name: str) -> str:
-    """Return what `pejax.explain` says of the hooks, as a list."""
+    """Return the lines of `pejax.explain` on the hooks, as a list."""
     lines = pejax.explain(pejax.make_encoding(name, TEXT)).splitlines()
     kept = [line for line in lines if not line.startswith(("encoding:", "parameters:", "cost:"))]
     return "\n".join(f"- {line}" for line in kept)

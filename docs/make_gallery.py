@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 DOCS = Path(__file__).parent
 FIGURES = DOCS / "figures" / "gallery"
 COLORS = 200
-"""Of a committed image; more are not told apart and take more room."""
+"""Most colors of a committed image; more are not told apart and take more room."""
 
 
 class Item(NamedTuple):

@@ -72,7 +72,7 @@ class Measurements(NamedTuple):
         perplexity: per byte by context length, trained at 128.
         fashion: top-1 on Fashion-MNIST in percent by image size, trained at 28.
         glyphs: top-1 on glyphs likewise.
-        times: of attention by direction: how many times that of none.
+        times: time of attention by direction, as a multiple of that of `none`.
         costs: the record of `python -m benchmarks.costs`.
     """
 

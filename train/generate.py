@@ -52,7 +52,7 @@ class GenerateOptions:
 
 @dataclasses.dataclass
 class Progress:
-    """What was made so far.
+    """The count of tokens made so far, and their times.
 
     Attributes:
         tokens: their number, the one that ends the text included.
@@ -102,8 +102,8 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
 
     Args:
         prompt: the text before it.
-        options: of the command.
-        console: of the user, who is told what was loaded.
+        options: options of the command.
+        console: prints what was loaded.
         progress: counts the tokens.
 
     Raises:
@@ -156,7 +156,7 @@ def _room(prompt: int, context: int, options: GenerateOptions) -> int:
 
 
 def about(model: Decoder, source: interop.Source) -> str:
-    """Return what was loaded, in one line."""
+    """Return the description of the loaded model, in one line."""
     count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
     encodings = {f"{one.attention.pe}{'' if str(one.attention.extend) == 'none' else f', {one.attention.extend}'}"
                  for one in model.config.layers}  # fmt: skip

@@ -61,10 +61,10 @@ def replay(folder: Path, batch: Any, data: str = "", model: str = "") -> tuple[f
     """Return the loss of a saved step, and the parameters whose gradient is not finite.
 
     Args:
-        folder: of the step.
-        batch: of the step.
-        data: of the run, where it is in files.
-        model: of a run of `train.tune`.
+        folder: folder of the step.
+        batch: batch of the step.
+        data: data of the run, required if it is in files.
+        model: model of a run of `train.tune`.
 
     Returns:
         The loss; for each such parameter its name, the number of values that are not finite, and of all values.

@@ -23,7 +23,7 @@ from pejax._encoding import rotate_keys, rotate_queries
 from pejax._positions import TokenPositions, rotary_positions
 
 TOLERANCES = {"highest": 1e-5, "default": 2e-3, "bfloat16": 2e-2}
-"""Of the norm of an error over the norm of what is right: float32 at precision "highest", at the default (TF32 on a
+"""Largest norm of an error over the norm of the right value: float32 at precision "highest", at the default (TF32 on a
 GPU), and bfloat16."""
 
 
@@ -31,9 +31,9 @@ def prove(kind: str, implementation: str, precision: str, toy: bool) -> dict[str
     """Return whether one implementation is right, with the relative error of every output and gradient.
 
     Args:
-        kind: of `KINDS`.
-        implementation: of `dot_product_attention`, or "sharded": `sharded_attention` on a mesh of one device.
-        precision: of `TOLERANCES`.
+        kind: one of `KINDS`.
+        implementation: one of `dot_product_attention`, or "sharded": `sharded_attention` on a mesh of one device.
+        precision: one of `TOLERANCES`.
         toy: a few tokens.
     """
     dtype = "bfloat16" if precision == "bfloat16" else "float32"
@@ -61,7 +61,7 @@ def attend(kind: Kind, implementation: str, learned: dict[str, Any]) -> tuple[Ar
 
     Args:
         kind: what is asked.
-        implementation: as in `prove`.
+        implementation: one of those of `prove`.
         learned: `q`, `k`, `v`, `params`, and `sink`, `q_positions` and `k_positions` where there are such.
     """
     encoding, q, k, (q_tokens, k_tokens) = rotated(kind, learned)
@@ -97,7 +97,7 @@ def rotated(kind: Kind, learned: dict[str, Any]) -> tuple[Any, Array, Array, tup
 
 
 def drawn(kind: Kind, dtype: str) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return what is learned, off its initial values so that no zero hides a mistake, and cotangents."""
+    """Return random parameters, off their initial values so that no zero hides a mistake, and cotangents."""
     rng, dims = np.random.default_rng(0), kind.dims
     draw = lambda *shape, kind="float32": jnp.asarray(rng.standard_normal(shape, np.float32), kind)
     heads = {"q": (kind.queries, dims.heads), "k": (kind.keys, dims.kv_heads), "v": (kind.keys, dims.kv_heads)}
@@ -117,11 +117,11 @@ def drawn(kind: Kind, dtype: str) -> tuple[dict[str, Any], dict[str, Array]]:
 def reference(
     name: str, dtype: str, toy: bool, with_lse: bool
 ) -> tuple[dict[str, Any], dict[str, Array], tuple[Any, Any]]:
-    """Return what is learned, the cotangents, and the outputs and gradients that are right; on the host.
+    """Return the parameters, the cotangents, and the right outputs and gradients; on the host.
 
     Args:
-        name: of the kind.
-        dtype: of queries, keys and values.
+        name: name of the kind.
+        dtype: type of queries, keys and values.
         toy: a few tokens.
         with_lse: whether the log-sum-exps have cotangents, too.
     """
@@ -142,7 +142,7 @@ def reference(
 
 
 def terms_of(kind: Kind, learned: dict[str, Any]) -> Terms:
-    """Return what attention takes, with what the encoding adds; differentiable, in float32."""
+    """Return the arguments of attention, with those of the encoding; differentiable, in float32."""
     encoding, q, k, tokens = rotated(kind, learned)
     hooks = attention_hooks(encoding, adapt(encoding, learned["params"], kind.dims.extent), rotated=True)
     _, layout, operands = checked(q, k, learned["v"], *tokens, hooks, **arguments(kind))

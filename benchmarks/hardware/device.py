@@ -33,7 +33,7 @@ def ready() -> dict[str, Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Return what JAX and the driver say of the first device."""
+    """Return the description of the first device by JAX and the driver."""
     import jax
 
     found: dict[str, Any] = {"outcome": "made", "versions": versions(), "torch": torch_build(), **driver()}
@@ -100,7 +100,7 @@ def refusal(found: Mapping[str, Any]) -> str:
 
 
 def remarks(found: Mapping[str, Any]) -> list[str]:
-    """Return what is left out or unlike what was planned, in lines."""
+    """Return the omissions and the differences from the plan, in lines."""
     lines = []
     if found["torch"] in ("", "none"):
         lines.append(

@@ -11,18 +11,18 @@ BATCH = 2
 
 
 class Kind(NamedTuple):
-    """What is asked of attention.
+    """A kind of call of attention.
 
     Attributes:
-        spec: of the encoding.
+        spec: spec of the encoding.
         queries: T; in a grid, `side`² tokens follow `queries - side²` without a position.
         keys: S.
         kv_heads: K, of 4 query heads.
         head_dim: D.
-        side: of a grid; 0 = a sequence.
+        side: patches along an axis of a grid; 0 = a sequence.
         causal: whether keys after the query are masked.
         options: `window`, `distance_range` and `soft_cap`.
-        rate: of dropout.
+        rate: rate of dropout.
         sink: whether every head has a learned sink.
         segments: whether two sequences and padding are packed.
         unplaced: whether the first two tokens have no position.
@@ -82,7 +82,7 @@ KINDS: dict[str, Kind] = {
     "rope": Kind("rope"),
     "rope_mixed, grid": Kind("rope_mixed", **GRID),
 }  # fmt: skip
-"""By name."""
+"""All kinds by name."""
 
 
 def kind_of(name: str, toy: bool) -> Kind:

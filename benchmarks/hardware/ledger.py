@@ -1,4 +1,4 @@
-"""What was found, a line of JSON per case, so that a second call goes on where the first stopped.
+"""The results, a line of JSON per case, so that a second call goes on where the first stopped.
 
 A folder holds three files: results.jsonl, table.md, and log.txt with what failed cases printed.
 """
@@ -20,7 +20,7 @@ class Ledger:
 
     Args:
         folder: is made if it is not there.
-        identity: of this version, card and kind of run; that of all lines of the folder.
+        identity: identity of this version, card and kind of run, which all lines of the folder share.
         say: prints a line.
 
     Raises:

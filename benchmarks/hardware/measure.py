@@ -36,7 +36,7 @@ class Column(NamedTuple):
         table: heading of its table.
         name: its heading.
         part: function of `benchmarks.hardware.ways` that makes the ways.
-        arguments: of that function.
+        arguments: arguments of that function.
     """
 
     table: str
@@ -190,7 +190,7 @@ def table(lines: Mapping[str, dict[str, Any]]) -> str:
 
 
 def cells(title: str, ways: Mapping[str, dict[str, Any]]) -> dict[str, str]:
-    """Return what the ways of a column say in its cells: the median of the rounds, and the middle 80 % of them."""
+    """Return the cells of a column by way: the median of the rounds, and the middle 80 % of them."""
     if title == MEMORY_TABLE:
         return {way: f"{line['share']:.2f}" for way, line in ways.items() if "share" in line}
     timed = {way: line["seconds"] for way, line in ways.items() if line.get("seconds")}

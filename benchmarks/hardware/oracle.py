@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 
 class Terms(NamedTuple):
-    """What attention takes, N sequences, K key heads, G query heads of each.
+    """The differentiable arguments of attention: N sequences, K key heads, G query heads of each.
 
     Attributes:
         q: `(N, K, G, T, D)`, rotated.
@@ -32,7 +32,7 @@ class Terms(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """What has no gradients: `late` is added after the cap, `seen` and `keep` say which pairs count, and how much."""
+    """The arguments without gradients: `late` is added after the cap, `seen` and `keep` weigh the pairs."""
 
     scale: float
     cap: float | None

@@ -1,4 +1,4 @@
-"""What can become of a case, and what is said of it in one line."""
+"""The outcomes of a case, and their texts in one line."""
 
 import math
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ BAD = ("wrong", "error", "memory", "crashed", "hung")
 
 
 class Case(NamedTuple):
-    """What one process does in one go.
+    """One piece of work of a process.
 
     Attributes:
         stage: prove, measure or train.
         name: unique within its stage.
         task: `module:function`; called with the arguments, it returns a mapping with an `outcome`.
-        arguments: that JSON holds.
+        arguments: arguments that JSON can hold.
         limit: seconds after which it counts as hung.
         expected: seconds that it takes on an H100, by estimate.
     """

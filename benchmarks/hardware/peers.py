@@ -30,7 +30,7 @@ def load() -> Any:
 
 
 def queued(function: Callable[[], Any]) -> Queue:
-    """Return what queues a function several times and waits once."""
+    """Return a function that queues another one several times and waits once."""
     torch = load()
 
     def queue(launches: int) -> Any:

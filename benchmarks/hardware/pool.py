@@ -29,7 +29,7 @@ class Worker:
     """A process that is started when it is first asked, and anew after a failure.
 
     Args:
-        environment: of the process.
+        environment: environment variables of the process.
         log: file that gets what it prints.
         prepare: what it does first, with its limit in seconds. None = nothing.
     """
@@ -40,7 +40,7 @@ class Worker:
         self._left = b""
 
     def ask(self, task: str, arguments: Mapping[str, Any], limit: float) -> dict[str, Any]:
-        """Return what a task returns, or what became of it; after a failure, with the end of what was printed."""
+        """Return the result of a task, or its outcome; after a failure, with the end of its output."""
         if self.process is None:
             failure = self._start()
             if failure:
@@ -130,7 +130,7 @@ class Pool:
     """Workers that take cases in order.
 
     Args:
-        workers: of the pool.
+        workers: workers of the pool.
     """
 
     def __init__(self, workers: Sequence[Worker]) -> None:
@@ -141,7 +141,7 @@ class Pool:
         """Do the cases side by side; return those that the time did not allow.
 
         Args:
-            cases: in the order in which they are begun.
+            cases: cases, in the order of their starts.
             until: the end of the time, of `time.monotonic`.
             done: told each case and what became of it, one at a time.
         """

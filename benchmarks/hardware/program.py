@@ -63,7 +63,7 @@ def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
 
 
 def plan(settings: Settings, jobs: int, stages: Mapping[str, Stage]) -> str:
-    """Return what each stage is expected to take on an H100, and how that was estimated."""
+    """Return the expected time of each stage on an H100, and its estimate."""
     lines = [f"Expected on an H100 with {jobs} processes side by side; estimated, not measured:"]
     for name in settings.stages:
         took, how = stages[name].expected(settings, jobs)
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None, stages: Mapping[str, Stage] | None =
 
     Args:
         argv: None = that of the process.
-        stages: in place of `STAGES`.
+        stages: stages in place of `STAGES`.
     """
     begun, stages = time.monotonic(), STAGES if stages is None else stages
     settings, only_plan = options(argv)
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None, stages: Mapping[str, Stage] | None =
 
 
 def identity(settings: Settings, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what all lines of a folder have in common."""
+    """Return the identity that all lines of a folder share."""
     card = {"card": found.get("card") or found["platform"], "driver": found["driver"]}
     return {**card, "versions": found["versions"], "code": code_digest(), "rehearsal": settings.rehearse}
 
@@ -136,8 +136,8 @@ def conclude(settings: Settings, ledger: Ledger, left: Sequence[Case], stages: M
     """Print the tables and what failed, write them to table.md, and return the exit status.
 
     Args:
-        settings: of the command line.
-        ledger: of the results.
+        settings: options of the command line.
+        ledger: file of the results.
         left: cases that the time did not allow.
         stages: by name.
         took: seconds of the command.

@@ -19,7 +19,7 @@ PRECISIONS = {
     "reference": ("highest", "bfloat16"),
     "sharded": ("highest",),
 }
-"""Of each implementation. "cudnn" takes narrow types alone."""
+"""Types of each implementation; "cudnn" takes narrow ones alone."""
 
 LAWS = ("rope", "alibi", "t5", "rope_mixed")
 
@@ -92,7 +92,7 @@ def table(lines: Mapping[str, dict[str, Any]]) -> str:
 
 
 def cell(lines: Sequence[dict[str, Any] | None]) -> str:
-    """Return what is said of an implementation in its types: the worst outcome, or its largest error."""
+    """Return the summary of an implementation by type: the worst outcome, or its largest error."""
     done = [line for line in lines if line is not None]
     bad = [line["outcome"] for line in done if line["outcome"] in BAD]
     if bad:

@@ -13,7 +13,7 @@ from benchmarks.hardware.outcomes import Case
 from benchmarks.hardware.pool import Pool, Worker
 
 SECONDS = {"prove": 150.0, "measure": 150.0, "train": 180.0}
-"""Of each stage in eight minutes; of other times, as large a share. The last stage has what the others left."""
+"""Minutes of each stage out of eight; of other times, as large a share. The last stage has what the others left."""
 
 RESERVE = 6.0
 """Seconds at the end, for processes to end and tables to be printed."""
@@ -33,13 +33,13 @@ MOST = 15
 
 
 class Settings(NamedTuple):
-    """What the command line says.
+    """The options of the command line.
 
     Attributes:
-        stages: to run, in order.
-        minutes: for all of them; 0 = as long as they take.
+        stages: stages to run, in order.
+        minutes: time for all stages; 0 = no limit.
         out: folder of the results.
-        rehearse: on the CPU, with toy sizes.
+        rehearse: whether to run on the CPU with toy sizes.
         jobs: processes side by side; 0 = as many as the card and the cores hold.
     """
 
@@ -51,12 +51,12 @@ class Settings(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What the stages share.
+    """The state that the stages share.
 
     Attributes:
-        settings: of the command line.
+        settings: options of the command line.
         pool: the processes.
-        ledger: of the results.
+        ledger: file of the results.
         scratch: folder of what need not be kept.
         left: cases that the time did not allow.
     """
@@ -95,7 +95,7 @@ def deadline(stage: str, settings: Settings, begun: float, now: float) -> float:
 
     Args:
         stage: one of the settings.
-        settings: of the command line.
+        settings: options of the command line.
         begun: when the command began.
         now: when the stage begins.
     """
@@ -140,8 +140,8 @@ def make_pool(settings: Settings, stage: str, scratch: Path, found: Mapping[str,
     """Return the processes of a stage, none of which is started yet.
 
     Args:
-        settings: of the command line.
-        stage: that they work for.
+        settings: options of the command line.
+        stage: stage that they work for.
         scratch: folder of caches and logs.
         found: facts of the device.
     """

@@ -19,7 +19,7 @@ from train.engine.optimizers import make_optimizer
 from train.engine.task import recipe
 
 TOLERANCE = 1e-4
-"""Of the difference of losses at precision "highest", over the loss."""
+"""Largest relative difference of losses at precision "highest"."""
 
 
 def prove(model: str, toy: bool) -> dict[str, Any]:

@@ -25,7 +25,7 @@ FULL = 100
 
 NEEDED = {"flax": "flax", "optax": "optax", "orbax": "orbax-checkpoint", "PIL": "Pillow", "rich": "rich"}
 NEEDED |= {"matplotlib": "matplotlib"}
-"""What training imports, and the name of its package."""
+"""Modules that training imports, and the names of their packages."""
 
 TASK = "benchmarks.hardware.training:{}"
 EXTENSIONS = {"none": "as trained", "pi(stretch=True)": "positions interpolated, `pi(stretch=True)`"}
@@ -85,7 +85,7 @@ def prepare(
     """Make test images and compile every encoding; return the epochs that fit and the seconds of a seed, or None.
 
     Args:
-        run: of the command.
+        run: run of the command.
         given: folder, data and size of the problem.
         more: arguments of a trainer.
         pes: the encodings.
@@ -132,7 +132,7 @@ def train_seed(
     """Make the batches of a seed, and train the encodings that are due on them; then let go of the batches.
 
     Args:
-        run: of the command.
+        run: run of the command.
         given: folder, data, seed and size of the problem.
         more: arguments of a trainer, the epochs among them.
         cases: the encodings that are due.

@@ -25,7 +25,7 @@ from train.vit.model import Classifier
 
 EXTENSIONS = ("none", "pi(stretch=True)")
 TOKENS_AT_ONCE = 2**15
-"""Of a chunk of test images."""
+"""Test images of a chunk."""
 
 TOY = {"size": 8, "width": 16, "layers": 1, "heads": 2, "batch": 8}
 
@@ -79,10 +79,10 @@ def _store(path: Path, **arrays: Any) -> None:
 
 
 class Trainer:
-    """What is compiled for one encoding, on one data set.
+    """The compiled programs of one encoding on one data set.
 
     Args:
-        folder: of the batches and the test images.
+        folder: folder of the batches and the test images.
         data: name of the data set.
         pe: spec of the encoding.
         toy: a tiny model.
@@ -144,12 +144,12 @@ class Trainer:
         """Return the parameters, the moments and the losses after the steps of an epoch.
 
         Args:
-            params: of the model.
+            params: parameters of the model.
             opt: the moments.
             images: `(steps, B, S, S, C)`.
             labels: `(steps, B)`.
             rates: the learning rate of every step.
-            key: from which the key of every step is drawn, as `train.vit` does it.
+            key: random key from which the keys of all steps are drawn, as in `train.vit`.
             first: number of the first step.
         """
 
@@ -199,11 +199,11 @@ class Trainer:
 
 
 TRAINERS: dict[tuple[str, str], Trainer] = {}
-"""By data set and encoding."""
+"""Compiled programs by data set and encoding."""
 
 
 def trainer(folder: str, data: str, pe: str, toy: bool, few: bool) -> Trainer:
-    """Return what is compiled for an encoding."""
+    """Return the compiled programs of an encoding."""
     if (data, pe) not in TRAINERS:
         TRAINERS[data, pe] = Trainer(folder, data, pe, toy, few)
     return TRAINERS[data, pe]

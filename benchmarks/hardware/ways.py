@@ -58,7 +58,7 @@ def make(column: str, arguments: dict[str, Any], way: str, only_compile: bool = 
 
     Args:
         column: "attention", "rotation" or "step".
-        arguments: of the function of this name.
+        arguments: arguments of the function of this name.
         way: its name among those of the column.
         only_compile: leave it in the caches for the process that times it. torch's ways are called for that once.
     """

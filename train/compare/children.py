@@ -31,7 +31,7 @@ class Children:
         """Run Python with these arguments; return its exit status and the last line of its errors.
 
         Args:
-            arguments: of the interpreter.
+            arguments: arguments of the interpreter.
             log: what the process prints is appended to this file.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def in_parallel(items: Iterable[Item], work: Callable[[Item], Result], jobs: int
     """Yield `(item, work(item))` as they finish, at most `jobs` at a time, started in order.
 
     Args:
-        items: to work on; the next one is taken when a thread is free.
+        items: arguments of `work`; the next one is taken when a thread is free.
         work: runs in a thread; an exception in it is raised here.
         jobs: threads.
     """

@@ -1,4 +1,4 @@
-"""What to compare: the command line of `train.compare`, read into variants of an encoding and a budget for all."""
+"""The command line of `train.compare`, read into variants of encodings and a budget for all."""
 
 import ast
 import dataclasses
@@ -67,11 +67,11 @@ class Comparison(NamedTuple):
         program: the trainer.
         argv: options of the trainer that all runs share.
         candidates: per encoding, its settings; one of them unless there is a sweep.
-        seeds: of the runs.
-        extensions: to evaluate with.
+        seeds: seeds of the runs.
+        extensions: extensions of the evaluations.
         validation: fraction of the training data by which the settings are chosen.
         jobs: runs at a time.
-        folder: of the comparison.
+        folder: folder of the comparison.
     """
 
     task: str

@@ -59,7 +59,7 @@ class Session:
 
     Attributes:
         comparison: what is compared.
-        console: of the user.
+        console: prints to the user.
         children: the processes of the runs.
     """
 
@@ -131,7 +131,7 @@ class Session:
         """Execute the runs that have not ended.
 
         Args:
-            runs: in order.
+            runs: runs, in the order of execution.
             what: they are, for the progress bar.
             later: number of runs that follow these.
             shown: the runs of the table that is printed after each; None = no table yet.
@@ -199,7 +199,7 @@ class Session:
         return int("failed" in statuses or "done" not in statuses)
 
     def _notes(self, runs: Mapping[Candidate, Sequence[Run]]) -> list[str]:
-        """Return what a reader of the table must know: seeds, the choice of settings, and the note on the data."""
+        """Return the notes below the table: seeds, the choice of settings, and the note on the data."""
         seeds = len(self.comparison.seeds)
         interval = ", the 95 % interval of Student's t over the seeds behind ±" if seeds > 1 else ""
         notes = [f"Mean of {seeds} seeds{interval}; the best of each column in bold." if seeds > 1 else "One seed."]

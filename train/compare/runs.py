@@ -1,4 +1,4 @@
-"""The runs of a comparison: their folders, what came out, and how one is trained and evaluated in its own processes.
+"""The runs of a comparison: their folders, their outcomes, and their training and evaluation in own processes.
 
 FOLDER/runs/NAME-SEED/       a run folder of the trainer, with outcome.json beside its files
 FOLDER/sweep/NAME-SEED/      the same for the candidates of a sweep
@@ -25,10 +25,10 @@ from train.engine.stopping import INTERRUPTED
 from train.engine.stored_config import is_run, load_config, require_same
 
 OUTCOME = "outcome.json"
-"""What came out of a run, beside the files of the trainer."""
+"""File of the outcome of a run, beside those of the trainer."""
 
 LINES, TABLE = "results.jsonl", "table.md"
-"""What came out of all runs, in the folder of the comparison."""
+"""Files of the outcomes of all runs, in the folder of the comparison."""
 
 
 class Run(NamedTuple):
@@ -36,11 +36,11 @@ class Run(NamedTuple):
 
     Attributes:
         candidate: the setting.
-        seed: of the run.
-        folder: of the run.
+        seed: seed of the run.
+        folder: run folder.
         log: file that takes what its processes print.
         validation: fraction of the training data that it is evaluated on; 0 = evaluated on the test data.
-        extensions: to evaluate with.
+        extensions: extensions of the evaluations.
     """
 
     candidate: Candidate
@@ -58,13 +58,13 @@ class Run(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The end of a run.
 
     Args:
         status: `done`, `diverged` (a step that was not finite or a spike), `refused` (by the trainer), `failed`, or
             `stopped` by a signal.
         message: the error of the trainer; empty if done.
-        seconds: that its processes took.
+        seconds: time of its processes.
         refused: extension -> why the trainer refused to evaluate with it.
     """
 
@@ -139,7 +139,7 @@ def require_own(comparison: Comparison, run: Run) -> None:
 
 
 def outcome(run: Run) -> Outcome | None:
-    """Return what came out of a run, or None if it has not ended.
+    """Return the outcome of a run, or None if it has not ended.
 
     Raises:
         ValueError: a damaged file.
@@ -171,7 +171,7 @@ def execute(comparison: Comparison, run: Run, launch: Callable[[list[str], Path]
 
     Args:
         comparison: the run is part of.
-        run: to execute.
+        run: run to execute.
         launch: `(arguments of python, log) -> (exit status, the last line of its errors)`.
     """
     began, earlier = time.monotonic(), outcome(run)

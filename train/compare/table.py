@@ -15,7 +15,7 @@ from train.engine.results import t95
 BORDER = 3
 """Characters of a column of a table beside its text."""
 Scores = dict[str, dict[int, float]]
-"""What is measured -> size or length -> number."""
+"""Quantity -> size or length -> number."""
 
 
 class Mean(NamedTuple):

@@ -49,7 +49,7 @@ def prepare_cpu(root: Path = Path("/")) -> None:
     set. Call this before heavy imports, which would otherwise run twice.
 
     Args:
-        root: of the file system.
+        root: root of the file system.
     """
     prepare_imports()
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):

@@ -81,7 +81,7 @@ def end_together(hosts: str, hint: Callable[[], str]) -> Iterator[None]:
     """End all processes of a run when one ends, each with a line that says why.
 
     Args:
-        hosts: as in `join`.
+        hosts: processes, in the syntax of `join`.
         hint: returns a text that says what is saved and how to go on.
     """
     if not hosts:

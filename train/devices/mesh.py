@@ -59,8 +59,8 @@ def make_mesh(devices: int = 0, sizes: str = "", batch: int = 0) -> Mesh:
     """Return the mesh over the first `devices` visible devices, or over all of them when 0.
 
     Args:
-        devices: of all processes together.
-        sizes: in the syntax of `parse_mesh`; empty = all devices on `data`.
+        devices: number of devices of all processes together.
+        sizes: devices per axis in the syntax of `parse_mesh`; empty = all on `data`.
         batch: examples that pass through the model at once. If neither of the above is given, and the devices are cores
             of one CPU, the number of them that are used divides it.
 

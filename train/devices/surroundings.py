@@ -1,4 +1,4 @@
-"""What a process must find around it before JAX is imported, which would end without a word of why."""
+"""Checks of a process's surroundings before JAX is imported, which would end without a word of why."""
 
 import os
 import re
@@ -11,7 +11,7 @@ LEAST_ADDRESSES = 5 * 2**29
 """Bytes of address space below which XLA cannot start its threads and compile: the smallest run needs 2.3 GiB."""
 
 MOST_DEVICES = 4096
-"""Of a CPU; JAX takes seconds for a thousand of them, and never ends for a million."""
+"""Most devices of a CPU; JAX takes seconds for a thousand of them, and never ends for a million."""
 
 MUST_BE_OFF = {
     "JAX_DISABLE_JIT": "operation by operation no training step would end",

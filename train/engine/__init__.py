@@ -1,1 +1,1 @@
-"""What all training programs use: configs, the training loop, checkpoints, metrics and results."""
+"""The engine of all training programs: configs, the training loop, checkpoints, metrics and results."""

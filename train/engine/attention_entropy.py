@@ -98,7 +98,7 @@ def entropy(q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int,
         q: rotated queries.
         k: rotated keys.
         axes: A, number of position axes.
-        **options: of `dot_product_attention`.
+        **options: other arguments of `dot_product_attention`.
     """
     weights = weights_of_some(q, k, axes, **options)
     seen = jnp.sum(weights)  # every row that sees a key sums to 1

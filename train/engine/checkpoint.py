@@ -43,7 +43,7 @@ class Checkpoints:
     """The checkpoints of one run folder.
 
     Args:
-        folder: of the run; checkpoints are in its subfolder `checkpoints`.
+        folder: run folder; checkpoints are in its subfolder `checkpoints`.
         notify: prints one line for the user.
         reading: open read-only, because a run may be writing a checkpoint.
     """

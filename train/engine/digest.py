@@ -25,7 +25,7 @@ def digests(tree: Any) -> dict[str, str]:
     """Return the digest of every leaf by path, with its dtype and shape: "float32 (2, 3) 9b1c...".
 
     Args:
-        tree: of arrays, on the host or on devices.
+        tree: pytree of arrays, on the host or on devices.
     """
     leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
     sums = jax.device_get(_sums(list(leaves.values())))

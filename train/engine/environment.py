@@ -1,4 +1,4 @@
-"""What a run was made with, beside its config: versions, devices, size of the model, and the peak of its memory."""
+"""The environment of a run, beside its config: versions, devices, size of the model, and the peak of its memory."""
 
 import json
 import platform
@@ -13,10 +13,10 @@ from jax.sharding import Mesh
 from train.engine.files import read_object, write_atomic
 
 FILE = "environment.json"
-"""Its name in a run folder."""
+"""Name of the file in a run folder."""
 
 LARGEST = 2**16
-"""Most bytes of it."""
+"""Most bytes of the file."""
 
 PACKAGES = ("pejax", "jax", "jaxlib", "flax", "optax")
 
@@ -33,12 +33,12 @@ def versions() -> dict[str, str]:
 
 
 def record(folder: Path, parameters: int, flops: int, mesh: Mesh) -> None:
-    """Write what a run is made with into its folder.
+    """Write the environment of a run into its folder.
 
     Args:
-        folder: of the run.
+        folder: run folder.
         parameters: number of them.
-        flops: of a training step; 0 = unknown.
+        flops: FLOPs of a training step; 0 = unknown.
         mesh: the devices.
     """
     devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"

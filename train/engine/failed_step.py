@@ -34,8 +34,8 @@ def save(state: TrainState, config: RunConfig, task: Task, record: dict[str, Any
 
     Args:
         state: the state before that step.
-        config: of the run.
-        task: of the run.
+        config: settings of the run.
+        task: task of the run.
         record: what the checkpoints of the run store beside the state.
         run: folder of the run.
 

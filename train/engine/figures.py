@@ -45,7 +45,7 @@ def plot(axes: Axes, runs: Sequence[Evaluation], curves: Sequence[Curve], traine
     """Draw one curve per run, its interval as a band, and a line at the trained size or length.
 
     Args:
-        axes: to draw on.
+        axes: axes that the curves are drawn on.
         runs: their labels name the curves.
         curves: one per run.
         trained: label of the line.
@@ -73,7 +73,7 @@ def draw_curves(
     Args:
         runs: their labels name the curves.
         curves: one per run.
-        path: of the figure.
+        path: path of the figure.
         trained: label of the line at the trained size or length.
         log: logarithmic axes, with base 2 on the x axis.
         **texts: `xlabel`, `ylabel` and `title`.
@@ -110,10 +110,10 @@ def draw_panels(
     Args:
         runs: their labels name the curves.
         panels: the curves of each panel, one per run, by the title of the panel.
-        path: of the figure.
+        path: path of the figure.
         trained: label of the line at the trained size or length.
-        xlabel: of every panel.
-        ylabel: of the first panel.
+        xlabel: label of the x axis of every panel.
+        ylabel: label of the y axis of the first panel.
 
     Raises:
         ValueError: runs that are not comparable.

@@ -33,11 +33,11 @@ class TrainState(NamedTuple):
     """Everything that training changes, as one pytree, which is what checkpoints store.
 
     Attributes:
-        params: of the model.
+        params: parameters of the model.
         opt: state of the optimizer.
         average: moving average of the parameters, `decay · average + (1 - decay) · params`; None = not kept.
         step: number of steps taken.
-        sums: of the metrics since the last report.
+        sums: sums of the metrics since the last report.
         watch: statistics of the steps, and whether one halted the run.
     """
 
@@ -63,7 +63,7 @@ def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
 
     Args:
         split: the model, a `Split`.
-        recipe: of the step.
+        recipe: recipe of the step.
         mesh: the devices.
     """
     everywhere, params = replicated_sharding(mesh), parameter_shardings(split.variables, mesh)
@@ -90,9 +90,9 @@ def make_step(
     A step whose loss or gradient is not finite, or whose loss is a spike, changes nothing but `state.watch`.
 
     Args:
-        loss: of a batch, or of a part of one.
-        recipe: of the step.
-        shardings: of the state.
+        loss: `(params, batch, key) -> (mean loss, sums)` of a batch or a part of one.
+        recipe: recipe of the step.
+        shardings: shardings of the state.
         mesh: the devices.
         frozen: arrays on the devices that the loss takes as `frozen=` and no step changes. None = there are none.
     """
@@ -196,7 +196,7 @@ class Stop:
 
 
 class Plan(NamedTuple):
-    """What a run does at which step.
+    """The schedule of a run.
 
     Attributes:
         steps: number of the last step.
@@ -204,7 +204,7 @@ class Plan(NamedTuple):
         log_every: steps between reports.
         checkpoint_every: steps between checkpoints.
         record: stored in every checkpoint beside the state.
-        unit: of what the loss counts.
+        unit: unit that the loss counts.
         extra: `(step) -> values` that are reported with the metrics, such as the learning rate.
         probe: `(params) -> values` that are reported on their own.
         probe_every: steps between probes; 0 = no probes.
@@ -243,13 +243,13 @@ def run(
     """Train to the last step or until stopped; a complete checkpoint is on disk in both cases.
 
     Args:
-        step: from `make_step`, wrapped in `limit_launches` on the devices of a CPU.
-        state: on the devices; it is donated.
-        batches: on the devices, starting at the step of the state.
+        step: result of `make_step`, through `limit_launches`.
+        state: training state on the devices; it is donated.
+        batches: batches on the devices, from the step of the state on.
         plan: what to do at which step.
-        checkpoints: of the run.
-        folder: of the run.
-        console: of the user.
+        checkpoints: checkpoints of the run.
+        folder: run folder.
+        console: prints to the user.
 
     Returns:
         The state, its step, and the number of the signal that stopped training, or 0. If a step halted the run, the

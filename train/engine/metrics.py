@@ -22,7 +22,7 @@ WINDOW = 32
 """Number of losses in the running median; before there are that many, no loss counts as a spike."""
 
 NO_LOSS = float(np.finfo(np.float32).max)
-"""What stands in the window for a step that was not taken yet; a NaN, as in checkpoints of earlier versions, would end
+"""Loss in the window for a step that was not taken yet; a NaN, as in checkpoints of earlier versions, would end
 a run with JAX_DEBUG_NANS."""
 
 STACKED = "blocks"
@@ -40,7 +40,7 @@ class Watch(NamedTuple):
 
     Attributes:
         halted: a step was not applied, nor was any step after it.
-        loss: of the last step, or of the one that halted the run.
+        loss: loss of the last step, or of the one that halted the run.
         recent: losses of the last `WINDOW` steps in any order; `NO_LOSS` where there are fewer.
         steps: number of steps since the last report.
         norm: sum of their gradient norms, before clipping.
@@ -70,7 +70,7 @@ def checked_step(
         watch: the statistics before it.
         step: its number.
         loss: its mean loss.
-        norm: of its gradient.
+        norm: norm of its gradient.
         spike: largest allowed ratio of the loss to the running median; 0 = no limit.
     """
     accepted = jnp.isfinite(loss) & jnp.isfinite(norm)
@@ -113,7 +113,7 @@ def position_figures(params: Any) -> dict[str, Float[Array, "3"]]:
     Parameters of layers are summarized in up to four groups of consecutive layers: "position/all/slopes/layers_0_2".
 
     Args:
-        params: of the model.
+        params: parameters of the model.
     """
     found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):

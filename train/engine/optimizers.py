@@ -27,7 +27,7 @@ def make_optimizer(config: RunConfig, steps: int, warmup: int) -> tuple[optax.Gr
     """Return the optimizer of a run and its learning-rate schedule.
 
     Args:
-        config: with the optimizer, the peak learning rate and the weight decay.
+        config: names the optimizer, the peak learning rate and the weight decay.
         steps: total number of training steps.
         warmup: steps of linear warm-up from 0 to the peak.
     """

@@ -56,7 +56,7 @@ def missing_options(config: RunConfig, data: Collection[str], model: str = "") -
     """Return the options that the command line lacks so that a run may be read; empty if it lacks none.
 
     Args:
-        config: of the run.
+        config: settings of the run.
         data: the data that the command line names.
         model: the model that it names.
     """
@@ -71,8 +71,8 @@ def require_named(config: RunConfig, folder: Path, data: str = "", model: str = 
     """Check that the command line names the files outside of a run folder that reading the run opens.
 
     Args:
-        config: of the run.
-        folder: of the run.
+        config: settings of the run.
+        folder: run folder.
         data: what `--data` gives; empty = nothing.
         model: what `--model` gives; empty = nothing.
 

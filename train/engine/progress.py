@@ -21,7 +21,7 @@ from train.engine.files import parse_object, read_text, write_atomic
 
 
 class Unit(NamedTuple):
-    """What a loss is averaged over: its name in the metrics, and a short name for the terminal."""
+    """The unit that a loss is averaged over: its name in the metrics, and a short name for the terminal."""
 
     name: str
     short: str
@@ -41,11 +41,11 @@ class Report:
     """Writes metrics as JSON lines and to TensorBoard, and shows progress: a bar on a terminal, else occasional lines.
 
     Args:
-        folder: of the run.
-        step: at which training starts; later metrics of an interrupted run are deleted.
+        folder: run folder.
+        step: first step of training; later metrics of an interrupted run are deleted.
         steps: number of the last step.
-        unit: of what the loss counts.
-        console: of the user.
+        unit: unit that the loss counts.
+        console: prints to the user.
         peak_seconds: time of a step at the peak FLOP/s of the devices; 0 = unknown.
     """
 
@@ -81,7 +81,7 @@ class Report:
 
         Args:
             step: number of the last step.
-            sums: of the metrics; `count` is the number of units.
+            sums: sums of the metrics; `count` is the number of units.
             extra: further values for the metrics file and TensorBoard, not shown on the terminal.
         """
         now = time.perf_counter()
@@ -131,7 +131,7 @@ class Evaluating:
     """Shows the progress of an evaluation and the time left: a bar on a terminal, else occasional lines.
 
     Args:
-        console: of the user.
+        console: prints to the user.
         total: amount of work, in a unit whose time is about constant.
     """
 

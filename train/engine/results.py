@@ -67,10 +67,10 @@ class Evaluation:
         higher: whether a higher score is better.
 
     Args:
-        name: of the encoding.
+        name: name of the encoding.
         data: name of the data.
         trained: size or length of the training examples.
-        step: of the checkpoint.
+        step: step of the checkpoint.
         extend: the context extension in this evaluation, or `none`.
         note: what a reader of the table must know about the data.
         rows: one per size or length.
@@ -247,7 +247,7 @@ def grid(
 
     Args:
         runs: their labels are the row headers.
-        found: for each run, its number at each size or length; None = it has no number there.
+        found: numbers of each run by size or length; None = it has no number there.
         best: `min` or `max`.
         form: format of a number, such as `"{:.1f}"`.
         missing: text of a cell without a number.

@@ -255,12 +255,12 @@ def restore_params(
     """Return the step and the parameters, or their average if kept, of the newest intact checkpoint of a run folder.
 
     Args:
-        config: of that run.
-        split: of its model.
+        config: settings of that run.
+        split: split of its model.
         sums: names of the sums of its loss.
-        folder: of that run.
+        folder: folder of that run.
         mesh: the devices to restore to.
-        console: of the user.
+        console: prints to the user.
 
     Raises:
         ValueError: there is none, or its config differs from the run's config.json.
@@ -281,8 +281,8 @@ def publish(found: Evaluation, steps: int, folder: Path, console: Console) -> No
     Args:
         found: the results.
         steps: number of the last step of training; results of an earlier one are written beside those of the last.
-        folder: of the run.
-        console: of the user.
+        folder: run folder.
+        console: prints to the user.
     """
     found = dataclasses.replace(found, steps=steps, run=digest_of(folder))
     if is_main_process():

@@ -1,4 +1,4 @@
-"""How a command ends: one-line error messages, and signals."""
+"""The end of a command: one-line error messages, and signals."""
 
 import contextlib
 import os

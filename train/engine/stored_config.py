@@ -19,10 +19,10 @@ from train.engine.config import RunConfig
 from train.engine.files import read_object, write_atomic
 
 FILE = "config.json"
-"""Its name in a run folder."""
+"""Name of the file in a run folder."""
 
 LARGEST = 2**20
-"""Most bytes of it."""
+"""Most bytes of the file."""
 
 MARKS = ("program", "pejax", "run")
 """Entries of config.json beside the fields of the program."""
@@ -130,7 +130,7 @@ def require_same(stored: Kind, config: Kind, also: Sequence[str] = ()) -> None:
 
     Args:
         stored: the config in the checkpoint.
-        config: of this run.
+        config: settings of this run.
         also: run fields that must be equal too.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a session needs from a program: its data, model, loss and evaluation, as one record."""
+"""The task of a program: its data, model, loss and evaluation, as one record for the session."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
@@ -33,7 +33,7 @@ class Split(Generic[Model]):
     Attributes:
         prototype: the model with shapes instead of arrays.
         variables: its state: shapes with the names of their axes.
-        shapes: of the parameters, as a pytree of dicts.
+        shapes: shapes of the parameters, as a pytree of dicts.
 
     Args:
         make: makes the model with random parameters.
@@ -65,9 +65,9 @@ class Task(NamedTuple):
 
     Attributes:
         split: the model.
-        identity: of the data, different if the content differs; stored in checkpoints.
+        identity: identity of the data, different if the content differs; stored in checkpoints.
         about: the trained size or length and the data in a few words, for the first line of output.
-        unit: of what `loss` counts.
+        unit: unit that `loss` counts.
         sums: names of the sums that `loss` returns, `loss` and `count` among them.
         steps: total number of training steps.
         per_epoch: steps per epoch.
@@ -82,7 +82,7 @@ class Task(NamedTuple):
         evaluate: `(params, *, step, mesh, console) -> result`.
         probe: `(params) -> values` that are reported every `probe_every` steps.
         probe_every: steps between probes; 0 = no probes.
-        flops: of a step, as `train.devices.flops` counts them; 0 = unknown.
+        flops: FLOPs of a step, as `train.devices.flops` counts them; 0 = unknown.
         head_entropies: `(params, size or length) -> entropies (L, H)` of attention on a few test examples, indexed as
             in `EntropyExecution`; raises ValueError if the encoding refuses the size. None = not measured.
         frozen: arrays on the devices that `loss` takes as `frozen=` and training does not change. None = none.
@@ -146,9 +146,9 @@ def params_from_init(config: RunConfig, shapes: Any, params: Any) -> Any:
     """Return the parameters of the run `init` for another model, without those that it does not need.
 
     Args:
-        config: of the new run.
-        shapes: of its parameters.
-        params: of the run `init`.
+        config: settings of the new run.
+        shapes: shapes of its parameters.
+        params: parameters of the run `init`.
 
     Raises:
         ValueError: a parameter is missing or has another shape.
@@ -193,8 +193,8 @@ def laws(spec: str, params: Any, dims: Dims) -> str:
     Context extensions are left out, because some sharpen the logits, and so change norms, by design.
 
     Args:
-        spec: of the encoding, or a period over the layers, whose first is tested.
-        params: of the encoding, for one layer.
+        spec: spec of the encoding, or a period over the layers, whose first is tested.
+        params: parameters of the encoding, for one layer.
         dims: the encoding was made for these.
 
     Raises:
@@ -226,8 +226,8 @@ def require_trainable(config: RunConfig, tokens: int, mesh: Mesh) -> None:
     A layer has at least two square matrices, for its queries and its output.
 
     Args:
-        config: of the run.
-        tokens: of a training example.
+        config: settings of the run.
+        tokens: tokens of a training example.
         mesh: the devices.
 
     Raises:

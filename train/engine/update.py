@@ -26,7 +26,7 @@ class Recipe(NamedTuple):
     """Everything about a training step except the loss.
 
     Attributes:
-        optimizer: of the parameters; it treats each element, or each layer, separately.
+        optimizer: optimizer of the parameters; it treats each element, or each layer, separately.
         sums: names of the sums that the loss returns.
         clip: the gradient is clipped to this global norm; 0 = no clipping.
         seed: random numbers depend only on `(seed, step)`, so a resumed run draws the same ones.
@@ -48,7 +48,7 @@ class Weights(NamedTuple):
     """The part of the training state that the optimizer updates.
 
     Attributes:
-        params: of the model.
+        params: parameters of the model.
         opt: state of the optimizer.
         average: moving average of the parameters; None = not kept.
     """
@@ -62,9 +62,9 @@ def updated_weights(recipe: Recipe, grads: Any, norm: Array, weights: Weights) -
     """Return the weights after a step.
 
     Args:
-        recipe: of the step.
-        grads: of the parameters, or of some of them.
-        norm: of the full gradient.
+        recipe: recipe of the step.
+        grads: gradients of the parameters, or of some of them.
+        norm: norm of the full gradient.
         weights: before the step.
     """
     if recipe.clip:
@@ -87,7 +87,7 @@ def layer_by_layer(
         update: treats every element, or every layer of a parameter, separately; it may receive partial trees with
             None for the other leaves.
         optimizer: whose state `weights.opt` is.
-        grads: of the parameters.
+        grads: gradients of the parameters.
         weights: before the update.
         large: smallest size of a large stack of layers, in elements.
     """

@@ -33,12 +33,12 @@ class ExtendOptions:
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """What is measured, without fine-tuning."""
+        """The extensions that are measured without fine-tuning."""
         return split_list(self.extend, "extend") if self.extend else ()
 
     @property
     def finetuned(self) -> tuple[str, ...]:
-        """What is fine-tuned with, then measured."""
+        """The extensions of fine-tuning, which are measured after it."""
         return split_list(self.finetune, "finetune") if self.finetune else ()
 
 

@@ -37,7 +37,7 @@ def questions(encode: Callable[[str], list[int]], length: int, count: int) -> li
     Args:
         encode: text to token ids, without tokens around it.
         length: N; the model reads the first N of N + 1 tokens.
-        count: of texts.
+        count: number of texts.
 
     Raises:
         ValueError: a length that is too short for the key and the question.

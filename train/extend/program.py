@@ -50,12 +50,12 @@ class Plan(NamedTuple):
     """Everything that is measured.
 
     Attributes:
-        options: of the user.
-        folder: of the results.
+        options: options of the command.
+        folder: folder of the results.
         trained: trained length of the model, tokens.
         lengths: ascending, tokens.
-        windows: of text, `(windows, longest + 1)`.
-        questions: of the passkey test, by length.
+        windows: token ids, `(windows, longest + 1)`.
+        questions: questions of the passkey test, by length.
         note: about the text.
     """
 
@@ -69,7 +69,7 @@ class Plan(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the rows of the table."""
+        """The names of the rows of the table."""
         return (*self.options.extensions, *(one + SUFFIX for one in self.options.finetuned))
 
 

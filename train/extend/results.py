@@ -29,13 +29,13 @@ class Measured:
     """One extension at one length.
 
     Args:
-        name: of the extension, with ", fine-tuned" behind it where it is.
+        name: name of the extension, followed by ", fine-tuned" if the model is.
         length: N, tokens.
         losses: mean loss of each window, nats.
         last: mean loss of the last `LAST` tokens of each window.
         by_position: mean loss over all windows in `PARTS` parts of N, from the begin to the end.
-        found: for each depth of the passkey test, from the begin to the end, whether the key was found.
-        seconds: that reading the windows took, compilation included.
+        found: whether the key was found at each depth of the passkey test, from begin to end.
+        seconds: time of reading the windows, compilation included.
         refused: why the encoding does not support this length or this extension.
     """
 
@@ -50,12 +50,12 @@ class Measured:
 
     @property
     def perplexity(self) -> float:
-        """Of all tokens of all windows."""
+        """The perplexity of all tokens of all windows."""
         return _exp(float(np.mean(self.losses)))
 
     @property
     def last_perplexity(self) -> float:
-        """Of the last tokens of all windows."""
+        """The perplexity of the last tokens of all windows."""
         return _exp(float(np.mean(self.last)))
 
 
@@ -72,7 +72,7 @@ def measured(name: str, length: int, losses: np.ndarray, found: Sequence[bool], 
 
 
 def open_folder(folder: Path, settings: dict[str, Any]) -> list[Measured]:
-    """Return what earlier runs of the same command measured; make the folder if there is none.
+    """Return the measurements of earlier runs of the same command; make the folder if there is none.
 
     Raises:
         ValueError: the folder holds measurements with other settings, or a line that is none.
@@ -132,7 +132,7 @@ def cells(one: Measured | None) -> str:
 
 
 def caption(passkey: int) -> str:
-    """Return what the numbers of a cell are."""
+    """Return the meaning of the numbers in a cell."""
     keys = f" · keys found of {passkey}" if passkey else ""
     return f"perplexity of all tokens · of the last {LAST}, the same at every length{keys}"
 

@@ -56,9 +56,9 @@ def cross_entropy(
     """Return the cross-entropy of each token, in nats.
 
     Args:
-        states: of the last layer, after the final norm.
-        columns: of the head, float32; multiplied in the dtype of the states.
-        labels: from 0 to V-1.
+        states: states of the last layer, after the final norm.
+        columns: columns of the head, float32; multiplied in the dtype of the states.
+        labels: true tokens, from 0 to V-1.
         execution: the devices and shardings.
         at_once: most logits that a device may hold; if there are more, they are computed in chunks.
     """

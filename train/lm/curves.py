@@ -19,9 +19,9 @@ def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Pat
     """Draw the probed losses of training text against the step, for runs with probes.
 
     Args:
-        runs: of the same data and trained length.
-        folders: of the runs, with their metrics.jsonl; the names of the folders label the curves.
-        path: of the figure; nothing is written if no run has probes.
+        runs: evaluations of the same data and trained length.
+        folders: folders of the runs, with their metrics.jsonl; the names of the folders label the curves.
+        path: path of the figure; nothing is written if no run has probes.
     """
     folders = list(dict.fromkeys(folders))  # a run may have several evaluations
     probed = {folder.name: lines for folder in folders if (lines := read_probes(folder))}

@@ -31,7 +31,7 @@ EVERY_WINDOW = 2**31
 
 
 class Readable(Protocol):
-    """What an evaluation needs of a language model: `train.lm.model.Language`, or a loaded one."""
+    """A language model in an evaluation: `train.lm.model.Language`, or a loaded one."""
 
     config: Any
 
@@ -55,9 +55,9 @@ def evaluate(
         language: the model.
         corpus: whose held-out documents are read.
         params: trained.
-        step: of the checkpoint, stored with the results.
+        step: step of the checkpoint, stored with the results.
         mesh: the batches are sharded over it.
-        console: of the user.
+        console: prints to the user.
 
     Raises:
         ValueError: no held-out document is as long as the longest length.
@@ -148,8 +148,8 @@ def measure(
     """Return the losses at one length.
 
     Args:
-        reader: of the model.
-        regions: of text, `(regions, longest + 1)`.
+        reader: reader of the model.
+        regions: token ids, `(regions, longest + 1)`.
         length: N, tokens.
         trained: L, tokens.
         beyond: the tokens compared with a sliding context, as indices of the tokens before them in a region.

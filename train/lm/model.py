@@ -54,7 +54,7 @@ class Language(DecoderSplit):
     """The model of a run.
 
     Args:
-        config: of the run.
+        config: settings of the run.
         vocab: V, number of tokens.
 
     Raises:
@@ -73,7 +73,7 @@ class Language(DecoderSplit):
         """Return the mean cross-entropy of the next token, in nats, and the sums over the batch.
 
         Args:
-            params: of the model.
+            params: parameters of the model.
             batch: `ids` and `segments`, `(B, T + 1)`; the first token of a document is not predicted from the last of
                 another.
             key: not used: the loss is not random.

@@ -55,7 +55,7 @@ def text_task(config: Config, corpus: Corpus, language: Any, model: TransformerC
     """Return the task of training a decoder on windows of text.
 
     Args:
-        config: of the run.
+        config: settings of the run.
         corpus: the text.
         language: a `Split` with `loss` and `refusal`.
         model: config of the decoder.

@@ -55,15 +55,15 @@ class Work(NamedTuple):
         keys: K·D.
         heads: K, sharded over the devices of `tensor`.
         hidden: channels inside the MLP, all branches.
-        columns: of the head's kernel.
-        rows: of the head's input, per example.
+        columns: columns of the head's kernel.
+        rows: rows of the head's input, per example.
         table: elements of the embedding table, which every device gathers.
         layer: elements of the kernels of a layer.
         item: bytes per number in the computation.
-        remat: as in `Execution`.
+        remat: rematerialization, one of `Execution`.
         causal: whether a query attends only to keys before it.
-        model_flops: of a step, without recomputation.
-        layer_flops: of the forward pass of a step through the layers.
+        model_flops: FLOPs of a step, without recomputation.
+        layer_flops: FLOPs of the forward pass of a step through the layers.
         pair_flops: the part of `layer_flops` for pairs of query and key in attention.
     """
 
@@ -92,9 +92,9 @@ class AbstractStep(NamedTuple):
     """The training step of a program, on shapes.
 
     Attributes:
-        config: of the run.
+        config: settings of the run.
         split: the model.
-        loss: as `Task.loss`.
+        loss: `Task.loss` of the program.
         sums: names of the sums that it returns.
         batch: shapes of a batch.
         work: its sizes.
@@ -213,7 +213,7 @@ def _work(config: RunConfig, layers: tuple[LayerConfig, ...], masked: bool, *, t
     """Return the sizes of a step; layers of several kinds count as layers of one kind, with their mean size.
 
     Args:
-        config: of the run.
+        config: settings of the run.
         layers: one config per layer.
         masked: whether self-attention is causal.
         tokens: T, per example.

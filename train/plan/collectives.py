@@ -35,7 +35,7 @@ class Traffic(NamedTuple):
 
     Attributes:
         kind: "all-gather", ...
-        axes: of the mesh, "data x fsdp".
+        axes: axes of the mesh, "data x fsdp".
         instructions: number of such instructions in the program.
         times: number of executions per step.
         sent: bytes that one device sends per step.
@@ -68,7 +68,7 @@ def collectives(text: str, mesh: Mesh) -> Collectives:
     """Return the traffic of a compiled program.
 
     Args:
-        text: of the compiled module.
+        text: text of the compiled module.
         mesh: it was compiled for.
     """
     program, entry = computations(text)

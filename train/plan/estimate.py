@@ -42,7 +42,7 @@ class Arithmetic(NamedTuple):
     Attributes:
         model: without recomputation.
         again: recomputation that saves memory.
-        busiest: of the device with the most work: with a causal mask, the last one along `sequence`.
+        busiest: FLOPs of the device with the most work: with a causal mask, the last one along `sequence`.
     """
 
     model: float
@@ -54,10 +54,10 @@ class Estimate(NamedTuple):
     """The estimated cost of a step on a mesh.
 
     Attributes:
-        sizes: of the mesh.
+        sizes: sizes of the mesh.
         memory: bytes on a device, by purpose.
         sent: bytes that a device sends, by axis of the mesh.
-        arithmetic: of the step.
+        arithmetic: FLOPs of the step.
         compute: seconds of arithmetic on the busiest device, at its peak.
         network: seconds of sending.
     """

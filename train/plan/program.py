@@ -122,7 +122,7 @@ def plan(subject: AbstractStep, topology: Topology, sizes: Sizes) -> CompiledSte
     """Compile the step and return its cost.
 
     Raises:
-        DoesNotFit: with the memory that it needs and that there is.
+        DoesNotFit: the step needs more memory than a device has; the message has both amounts.
         ValueError: there is no compiler, or it does not know the topology.
     """
     mesh = tpu_mesh(topology, mesh_text(sizes))

@@ -67,7 +67,7 @@ def print_bounds(guess: Estimate, sent: float, subject: AbstractStep, topology: 
         sent: bytes that a device sends.
         subject: the step.
         topology: the machine.
-        console: of the user.
+        console: prints to the user.
     """
     device, flops = topology.device, guess.arithmetic
     compute, network = guess.compute, sent / device.network

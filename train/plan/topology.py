@@ -68,7 +68,7 @@ DEVICES = {
     "h200": Device("NVIDIA H200", 141 * 10**9, 50e9, 0),
     "b200": Device("NVIDIA B200", 180 * 10**9, 50e9, 0),
 }
-"""By family. The network of a GPU is the adapter that connects its machine to others."""
+"""Devices by family. The network of a GPU is the adapter that connects its machine to others."""
 
 
 MOST = 1_000_000
@@ -111,8 +111,8 @@ def tpu_mesh(topology: Topology, sizes: str) -> Mesh:
     """Return the mesh over the devices of a TPU slice, which need not be present.
 
     Args:
-        topology: of TPUs.
-        sizes: in the syntax of `parse_mesh`; empty = all devices on `data`.
+        topology: a slice of TPUs.
+        sizes: devices per axis in the syntax of `parse_mesh`; empty = all on `data`.
 
     Raises:
         ValueError: the compiler is missing or does not know the slice, or the product of the sizes is wrong.

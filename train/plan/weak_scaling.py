@@ -17,7 +17,7 @@ class ScalingRow(NamedTuple):
     Attributes:
         chips: number of chips.
         batch: examples per step.
-        estimate: of the best mesh.
+        estimate: estimate of the best mesh.
         one_slice: whether one slice has this many chips.
     """
 
@@ -42,7 +42,7 @@ def scaling(subject: AbstractStep, topology: Topology, counts: tuple[int, ...] =
 
     Args:
         subject: the step, with the batch for `topology`.
-        topology: of any size.
+        topology: a machine of any size.
         counts: numbers of chips.
 
     Raises:

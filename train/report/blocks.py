@@ -7,7 +7,7 @@ class Cell(NamedTuple):
     """One cell of a table.
 
     Attributes:
-        text: as it is shown.
+        text: text that is shown.
         value: it is sorted by; None = it has no number and comes last. Empty = the text.
         strong: the best of its column.
     """
@@ -18,7 +18,7 @@ class Cell(NamedTuple):
 
     @property
     def key(self) -> float | str | None:
-        """What it is sorted by."""
+        """The sort key."""
         return self.text if self.value == "" else self.value
 
 
@@ -27,8 +27,8 @@ class Table(NamedTuple):
 
     Attributes:
         caption: what it shows.
-        heads: of the columns.
-        rows: of cells.
+        heads: headings of the columns.
+        rows: cells, row by row.
         strong: indices of columns that are emphasized: the trained size.
         folded: whether the page shows it when asked.
     """
@@ -60,7 +60,7 @@ class Curve(NamedTuple):
     """A curve, or the points of one kind.
 
     Attributes:
-        label: of it.
+        label: name of the curve.
         style: number of its color, dash and marker.
         points: by ascending x.
     """
@@ -74,7 +74,7 @@ class Axis(NamedTuple):
     """An axis.
 
     Attributes:
-        label: with the unit.
+        label: quantity and unit.
         log: its base; 0 = linear.
         ticks: where; empty = round numbers.
     """
@@ -89,15 +89,15 @@ class Plot(NamedTuple):
 
     Attributes:
         kind: `curves`; `scatter`, points about the diagonal; `strips`, one row per curve, its points on two lanes.
-        name: of its file, without suffix.
-        title: of it.
+        name: name of the file, without suffix.
+        title: heading.
         caption: what a reader must know.
         x: the axis.
         y: the axis; of strips, the names of the lanes are in `lanes`.
-        curves: in it.
+        curves: curves in the order of their styles.
         mark: where the trained size is, and its label; None = nowhere.
         dots: whether every point has a marker.
-        lanes: of strips.
+        lanes: names of the lanes of strips.
         scope: plots of one scope show and hide their curves together.
     """
 
@@ -118,8 +118,8 @@ class Section(NamedTuple):
     """A part of a report.
 
     Attributes:
-        name: of its anchor.
-        title: of it.
+        name: anchor.
+        title: heading.
         blocks: texts, tables, plots and subsections.
     """
 
@@ -132,9 +132,9 @@ class Document(NamedTuple):
     """A report.
 
     Attributes:
-        title: of it.
+        title: heading.
         lead: the first paragraph.
-        sections: of it.
+        sections: parts of the report.
         footer: when and with which versions it was made.
     """
 

@@ -18,7 +18,7 @@ from train.report.texts import cleaned
 from train.report.training import training_plots
 
 TITLE = "Results of positional encodings"
-"""Of every report: a file with it may be replaced by another report."""
+"""Title of every report: a file with it may be replaced by another report."""
 
 
 LEFT = 1000
@@ -29,8 +29,8 @@ class Material(NamedTuple):
     """Everything that a report is made from.
 
     Attributes:
-        folders: that were read.
-        groups: of runs.
+        folders: folders that were read.
+        groups: sections of comparable runs.
         left: what was left out.
         probes: by the folder of the run.
         reasons: why a run has no probe, by its place.

@@ -1,4 +1,4 @@
-"""What each encoding costs: parameters, FLOPs, time of a step and memory, from the records of the runs."""
+"""The costs of each encoding: parameters, FLOPs, time of a step and memory, from the records of the runs."""
 
 import statistics
 from collections.abc import Mapping

@@ -26,7 +26,7 @@ KINDS = {
     "seq2seq": ("Questions", "tokens"),
     "tune": ("Fine-tuned on text", "tokens"),
 }
-"""By program: what it is about, and the unit of sizes."""
+"""Subject and unit of sizes of each program."""
 
 SECTIONS, MEASURES, SIZES = 100, 12, 60
 """Most sections of a report, and most measures and sizes of one: those that most encodings have."""
@@ -42,13 +42,13 @@ Settings = tuple[tuple[str, Any], ...]
 
 
 class Key(NamedTuple):
-    """What the runs of a section have in common.
+    """The facts that the runs of a section share.
 
     Attributes:
         program: the trainer.
         data: its name; empty = unknown.
         trained: size or length; 0 = unknown.
-        note: on the data.
+        note: remark on the data.
         examples: number of test images, tokens or questions at the trained size.
         settings: all others, by name.
     """
@@ -71,7 +71,7 @@ class Series(NamedTuple):
     """One encoding with one extension, over seeds.
 
     Attributes:
-        label: as it is called.
+        label: name in tables and legends.
         runs: by ascending seed.
         scored: the evaluation of each.
         means: what is measured -> size or length -> mean over the seeds.
@@ -117,7 +117,7 @@ class Group(NamedTuple):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """What is measured."""
+        """The measured quantities."""
         return tuple(_most_common((what for series in self.series for what in series.means), MEASURES))
 
     def sizes(self, what: str) -> list[int]:
@@ -138,7 +138,7 @@ def _most_common(values: Iterable[Value], most: int) -> list[Value]:
 
 
 def key_of(run: Run, scored: Scored) -> Key | None:
-    """Return what a run has in common with the others of its section, or None if it has no config."""
+    """Return the facts that a run shares with the others of its section, or None if it has no config."""
     config = run.config
     if config is None:
         return None
@@ -208,7 +208,7 @@ def _differs(name: str, keys: Iterable[Key]) -> bool:
 
 
 def differences(group: Group, other: Group) -> dict[str, tuple[Any, Any]]:
-    """Return what is set differently in two sections: name -> (value here, value there)."""
+    """Return the settings that differ in two sections: name -> (value here, value there)."""
     told = lambda key: {"data": key.data, "trained": key.trained, "note": key.note, **_facts(key)}
     one, two = told(group.key), told(other.key)
     return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}

@@ -22,7 +22,7 @@ def read_lines(folder: Path, leave: Callable[[str, object], None]) -> list[Run]:
     """Return the runs of a comparison whose folders are not there.
 
     Args:
-        folder: of the comparison.
+        folder: folder of the comparison.
         leave: is told of each line that is left out, and why.
     """
     path, found = folder / COMPARISON, []

@@ -1,4 +1,4 @@
-"""Measure what the weights of one run tell, in a process of its own: a bad checkpoint may take it down, or all memory.
+"""Measure the weights of one run in a process of its own: a bad checkpoint may take it down, or all memory.
 
     python -m train.report.measure RUN_DIR FILE --trained=28 --size=28 --size=64
 
@@ -53,11 +53,11 @@ def measure(folder: Path, trained: int, sizes: Sequence[int], data: Sequence[str
     """Return the probe of the newest checkpoint of a run.
 
     Args:
-        folder: of the run.
+        folder: run folder.
         trained: size or length of training.
-        sizes: to measure the entropy at.
-        data: in files, that may be read.
-        console: of the user.
+        sizes: sizes or lengths at which the entropy is measured.
+        data: specs of data in files that may be read.
+        console: prints to the user.
 
     Raises:
         ValueError: no checkpoint is intact, the run has other files than `data`, the data are not there, or the model

@@ -44,5 +44,5 @@ def breakable(text: str) -> Markup:
 
 
 def sort_key(cell: Cell) -> str:
-    """Return what a cell is sorted by, as an attribute: a number, a text, or nothing, which comes last."""
+    """Return the sort key of a cell as an attribute: a number, a text, or nothing, which comes last."""
     return "" if cell.key is None else f"{cell.key}"

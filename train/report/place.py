@@ -15,7 +15,7 @@ OWN = {
     ".md": f"# {TITLE}\n",
     ".png": "Matplotlib",  # what draws the figures writes its name into them
 }
-"""What is in the beginning of a file of a report, by its suffix."""
+"""Text at the beginning of a file of a report, by its suffix."""
 
 
 def checked(text: str) -> Path:

@@ -1,4 +1,4 @@
-"""probe.json, what the weights of a run told an earlier report: its content, and how it is written and read."""
+"""The file probe.json, measurements on the weights of a run: its content, writing and reading."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from train.report.sound import LARGEST as LARGEST_NUMBER
 from train.report.sound import SIZES, drawable
 
 FILE = "probe.json"
-"""Its name in a run folder."""
+"""Name of the file in a run folder."""
 
 FORMAT = 1
 """Version of the file; others are computed again."""
@@ -31,10 +31,10 @@ class Learned:
 
     Args:
         name: its path in the model: "heads/frequencies".
-        shape: of the array.
+        shape: shape of the array.
         moved: `|after - before| / |before|`, norms over the whole array; NaN if it starts at zero.
         before: minimum, mean and maximum at the start.
-        after: the same, trained.
+        after: minimum, mean and maximum after training.
         values: `[before, after]` of the whole array as nested lists; empty for large ones.
     """
 
@@ -48,13 +48,13 @@ class Learned:
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """What was measured on the weights of one run.
+    """The measurements on the weights of one run.
 
     Args:
-        step: of the checkpoint.
+        step: step of the checkpoint.
         parameters: number of all parameters.
         position_parameters: number of those of the encoding.
-        flops: of a training step; 0 = unknown.
+        flops: FLOPs of a training step; 0 = unknown.
         memory: bytes of a training step on one device, estimated by the planner; 0 = unknown.
         trained: size or length of training.
         entropies: size or length -> name of layers -> entropies `(L, H)`, nats.

@@ -1,4 +1,4 @@
-"""What only the weights of a run tell: entropy of attention per head, learned parameters before and after, memory.
+"""Measurements on the weights of runs: entropy of attention per head, learned parameters before and after, memory.
 
 It is computed from the newest checkpoint of one run per encoding, by `measure` in a process of its own, and kept beside
 it as probe.json for the next report.
@@ -30,8 +30,8 @@ def probes_of(runs: Sequence[Run], data: Sequence[str], console: Console) -> tup
 
     Args:
         runs: one per encoding; those without a checkpoint or a config have no probe.
-        data: in files, that may be read.
-        console: of the user; each probe is announced.
+        data: specs of data in files that may be read.
+        console: prints to the user which probe is measured.
     """
     found: dict[Path, Probe] = {}
     reasons: dict[str, str] = {}

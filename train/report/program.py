@@ -65,10 +65,10 @@ def report(folders: Sequence[Path], out: Path, data: Sequence[str] | None, conso
     """Write the report of all runs below the folders; return the exit status.
 
     Args:
-        folders: to read.
+        folders: folders to read.
         out: the page.
-        data: in files, that may be read with the checkpoints of runs; None = checkpoints are not read.
-        console: of the user.
+        data: specs of data in files that may be read with checkpoints; None = no checkpoint is read.
+        console: prints to the user.
 
     Raises:
         ValueError: one of the folders is none, or the report cannot be written.

@@ -53,7 +53,7 @@ def published_section(group: Group, name: str) -> Section | None:
 
     Args:
         group: runs of images.
-        name: of the section's anchor.
+        name: anchor of the section.
     """
     ours = {one.label: one for one in group.series if one.label in ENCODINGS}
     what = next(iter(group.measures), "")

@@ -1,4 +1,4 @@
-"""What a report is made from: runs with their evaluations, and what was left out."""
+"""The material of a report: runs with their evaluations, and omissions."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ class Scored(NamedTuple):
     """One evaluation of a run.
 
     Attributes:
-        name: of the encoding, with what the trainer adds to it: "rope, cross unified".
+        name: name of the encoding, with what the trainer adds to it: "rope, cross unified".
         extend: the context extension, or `none`.
         trained: size or length of the training examples; 0 = unknown.
         examples: number of test images, tokens or questions at the trained size; 0 = unknown.
@@ -41,12 +41,12 @@ class Run(NamedTuple):
 
     Attributes:
         place: its folder, or the file and the line that it was read from.
-        program: that trained it.
-        seed: of the run.
+        program: name of the trainer.
+        seed: seed of the run.
         scored: its evaluations.
-        folder: of the run; None = only a line of results.jsonl is there.
+        folder: run folder; None = only a line of results.jsonl is there.
         comparison: the folder of `train.compare` that it belongs to; None = none.
-        config: of the run; None = unknown.
+        config: settings of the run; None = unknown.
         metrics: lines of metrics.jsonl.
         made_with: versions, devices and sizes (`train.engine.environment`); empty = not recorded.
     """
@@ -75,10 +75,10 @@ class Left(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was read.
+    """The result of reading folders.
 
     Attributes:
-        runs: with at least one evaluation.
+        runs: runs with at least one evaluation.
         left: what was left out.
     """
 

@@ -1,4 +1,4 @@
-"""Training curves: what runs reported while they trained, the mean over seeds at the steps that all of them have."""
+"""Training curves: reports of runs during training, the mean over seeds at the steps that all of them have."""
 
 from train.report.blocks import Axis, Curve, Plot, Point, capital
 from train.report.groups import Group, Series

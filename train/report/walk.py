@@ -25,8 +25,8 @@ class Place(NamedTuple):
     """One folder.
 
     Attributes:
-        path: of it.
-        names: of what is in it.
+        path: path of the folder.
+        names: names of its entries.
         folders: whether there are folders or links to folders in it, apart from the parts of a run.
         linked: whether it was reached by a link.
     """
@@ -43,7 +43,7 @@ def places(top: Path, leave: Callable[[Path, str], None], seen: set[str]) -> Ite
     A link is followed to a run, or to a comparison and its runs, and no further: it may lead anywhere.
 
     Args:
-        top: to begin with.
+        top: folder at the top.
         leave: is told of each folder that is not looked at, and why.
         seen: real paths of the folders that were yielded; they are added to it.
     """
@@ -83,7 +83,7 @@ def _read(path: Path, left: int | None) -> tuple[frozenset[str], list[str], list
     """Return the names in a folder, those of the folders to look at, and the links to folders that may be followed.
 
     Args:
-        path: of the folder.
+        path: path of the folder.
         left: levels below it to look at after a link; None = it was reached without a link.
 
     Raises:

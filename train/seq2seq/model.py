@@ -38,7 +38,7 @@ class Answerer(Split[EncoderDecoder]):
     """The model of a run, split into a static definition and parameters.
 
     Args:
-        config: of the run.
+        config: settings of the run.
 
     Raises:
         ValueError: the config does not fit the model or its encodings.
@@ -65,8 +65,8 @@ class Answerer(Split[EncoderDecoder]):
         """Return the mean cross-entropy of the tokens of the answers, in nats, and the sums over the batch.
 
         Args:
-            params: of the model.
-            batch: from `train.seq2seq.tasks.make_batch`; all encodings adapt to its length.
+            params: parameters of the model.
+            batch: result of `train.seq2seq.tasks.make_batch`; all encodings adapt to its length.
             key: not used: the loss is not random.
             execution: the devices, shardings and rematerialization.
         """
@@ -123,11 +123,11 @@ def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console:
     Answers are generated greedily, token by token; an answer is exact if it is right up to its end token.
 
     Args:
-        answerer: of the run.
+        answerer: model of the run.
         params: trained.
-        step: of the checkpoint, stored with the results.
+        step: step of the checkpoint, stored with the results.
         mesh: the batches are sharded over it.
-        console: of the user.
+        console: prints to the user.
     """
     config = answerer.config
     cells = [(task, length) for task in config.tasks for length in config.lengths if length >= TASKS[task].least]

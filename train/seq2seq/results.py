@@ -16,7 +16,7 @@ class ExactMatchRow(NamedTuple):
 
     Attributes:
         task: its name.
-        length: of the source, tokens.
+        length: length of the source, tokens.
         correct: number of answers in which every token is right.
         count: number of examples.
         tokens: fraction of right tokens in all answers, end tokens included.
@@ -37,7 +37,7 @@ class ExactMatchRow(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Its 95 % interval."""
+        """The 95 % interval of `exact`."""
         return (math.nan, math.nan) if self.refused else results.wilson(self.correct, self.count)
 
 

@@ -156,11 +156,11 @@ def train_batches(
     Batches depend only on (seed, step). They are made by threads; no process is started.
 
     Args:
-        names: of the tasks, which are equally frequent.
-        length: of the longest examples.
+        names: names of the tasks, which are equally frequent.
+        length: source length of the longest examples, tokens.
         batch: examples per batch, B.
         seed: random seed of the examples.
-        step: of the first batch.
+        step: step of the first batch.
         rows: the rows of each batch to make; None = all.
 
     Returns:
@@ -189,8 +189,8 @@ def evaluation_batches(name: str, length: int, count: int, batch: int, *, valida
     They are the same for every run. Of the shortest lengths there are few different examples, also seen in training.
 
     Args:
-        name: of the task.
-        length: of the source, tokens.
+        name: name of the task.
+        length: length of the source, tokens.
         count: number of examples.
         batch: examples per batch.
         validation: whether to yield other examples, to choose settings by.

@@ -46,7 +46,7 @@ class Config(LanguageConfig):
 
     @property
     def trained(self) -> str:
-        """What was fine-tuned, and the trained length, in words."""
+        """The trained length, in words."""
         return f"{self.length} tokens"
 
     @property

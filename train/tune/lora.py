@@ -25,8 +25,8 @@ class LowRank(nnx.Module):
     """The two narrow matrices of every linear layer in the layers of a model, as a module without a call.
 
     Args:
-        shapes: of the parameters of the model.
-        rank: of the products.
+        shapes: shapes of the parameters of the model.
+        rank: rank of the products.
         rngs: draws A from its `params` stream.
     """
 

@@ -44,7 +44,7 @@ class Tuned(Split):
     """The parameters that are trained, beside the loaded model: all of it, or low-rank changes.
 
     Args:
-        config: of the run.
+        config: settings of the run.
         mesh: the devices that have the parameters.
 
     Raises:

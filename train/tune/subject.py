@@ -34,9 +34,9 @@ class Loaded(DecoderSplit):
     """A decoder from a folder or a GGUF file.
 
     Args:
-        path: of the model.
+        path: path of the model.
         extend: an extension of its encodings, or "none".
-        dtype: of the computation.
+        dtype: type of the computation.
         mesh: the devices that have its parameters.
 
     Raises:
@@ -52,7 +52,7 @@ class Loaded(DecoderSplit):
         super().__init__(lambda rngs: Decoder(self.config, rngs=rngs))
 
     def ends(self, params: Any, ids: Int[Array, "B T_1"], count: int) -> Int[Array, "B count"]:
-        """Return what the model finds most probable in place of the last tokens, each given all tokens before it."""
+        """Return the most probable tokens in place of the last ones, each given all tokens before it."""
         model = self.model(params)
         return jnp.argmax(model.logits(model.states(ids[:, :-1])[:, -count:]), axis=-1)
 
@@ -62,7 +62,7 @@ def retokenized_corpus(corpus: Corpus, path: str, vocab: int) -> Corpus:
 
     Args:
         corpus: tokenized as bytes.
-        path: of the model.
+        path: path of the model.
         vocab: number of tokens that the model knows.
 
     Raises:

@@ -58,12 +58,12 @@ def evaluate(
     """Return top-1 at every evaluation size of the config.
 
     Args:
-        classifier: of the run.
+        classifier: model of the run.
         dataset: whose test split to use.
         params: trained.
-        step: of the checkpoint, stored with the results.
+        step: step of the checkpoint, stored with the results.
         mesh: the images are sharded over it.
-        console: of the user.
+        console: prints to the user.
 
     Raises:
         ValueError: the encoding does not support a size.

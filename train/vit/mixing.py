@@ -30,7 +30,7 @@ def mix(
         labels: probabilities of the classes.
         mixup: Beta parameter of Mixup; 0 = off.
         cutmix: Beta parameter of CutMix; 0 = off; if both are on, each has probability 1/2.
-        key: of the choice between them, of λ and of the rectangle.
+        key: random key of the choice between them, of λ and of the rectangle.
     """
     which, of_mixup, of_cutmix = jax.random.split(key, 3)
 

@@ -31,8 +31,8 @@ class Classifier(Split[ViT]):
     """The model of a run.
 
     Args:
-        config: of the run.
-        channels: of an image.
+        config: settings of the run.
+        channels: channels of an image.
         classes: number of classes.
 
     Raises:
@@ -63,7 +63,7 @@ class Classifier(Split[ViT]):
         """Return the mean cross-entropy with smoothed labels, and the sums over the batch.
 
         Args:
-            params: of the model.
+            params: parameters of the model.
             batch: `image` `(B, H, W, C)` and `label` `(B,)`.
             key: random key of mixing, of the model and of the positions.
             execution: the devices, shardings and rematerialization.
@@ -94,7 +94,7 @@ class Classifier(Split[ViT]):
         """Return the logits of images of any size, by the encoding extended as the config's `extend` says.
 
         Args:
-            params: of the model.
+            params: parameters of the model.
             images: their sides are multiples of the patch.
             execution: the devices and shardings.
         """
@@ -130,11 +130,11 @@ def classification_losses(
     """Return the loss of every image, in nats.
 
     Args:
-        logits: of the model.
+        logits: logits of the model.
         targets: probabilities of the classes, which sum to 1.
         kind: `softmax`: cross-entropy; `bce`: binary cross-entropy, the mean over classes, in which every class with a
             positive probability is a full positive.
-        smoothing: of the targets.
+        smoothing: smoothing of the targets.
 
     Reference:
         Touvron et al. 2022, "DeiT III" (arXiv 2204.07118), section 3.1: binary cross-entropy.
@@ -151,7 +151,7 @@ def resized_params(old: Classifier, new: Classifier, params: Any) -> Any:
     Args:
         old: the model that the parameters are from.
         new: the model that they are for.
-        params: of the old model.
+        params: parameters of the old model.
 
     Raises:
         ValueError: the shape of a parameter still differs.

@@ -32,7 +32,7 @@ class ResolutionRow(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Its 95 % interval."""
+        """The 95 % interval of `top1`."""
         return results.wilson(self.correct, self.count)
 
 

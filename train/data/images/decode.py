@@ -8,7 +8,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from train.data.images.source import CorruptImage
 
 UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, UnidentifiedImageError, Image.DecompressionBombError)
-"""What Pillow raises on damaged files."""
+"""Errors of Pillow on damaged files."""
 
 
 def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
@@ -20,7 +20,7 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
     Args:
         encoded: content of the file.
         channels: 1 for grayscale, 3 for RGB.
-        name: of the file, for the message.
+        name: name of the file, for the message.
 
     Raises:
         CorruptImage: it cannot be decoded, or its pixels are floating-point, whose scale is unknown.

@@ -72,7 +72,7 @@ def fashion(size: int, *, folder: str = "", full: bool | None = None) -> Dataset
 
     Args:
         size: side in pixels; sizes other than 28 are resized, bicubic.
-        folder: with the full set: the four published files, or a TFDS copy prepared as array_record.
+        folder: place of the full set: the four published files, or a TFDS copy prepared as array_record.
         full: True: all 60,000 training images, from `folder`, else from Debian's package dataset-fashion-mnist, else
             from the folder of TFDS. False: the embedded 10,000. None: all 60,000 if they are found.
 

@@ -40,7 +40,7 @@ def train_batches(
         batch: images per batch, B.
         seed: random seed of the order and of the augmentation.
         augment: the augmentation.
-        step: of the first batch.
+        step: step of the first batch.
         rows: the rows of each batch to make; None = all.
 
     Returns:
@@ -96,8 +96,8 @@ def train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray,
     Args:
         ds: the data set.
         augment: the augmentation.
-        rows: of the batch, to make.
-        indices: of the images of all rows.
+        rows: rows of the batch to make.
+        indices: indices of the images of all rows.
         rng: what augments the batch; each row has a generator of its own, drawn from it.
     """
     seeds = rng.integers(2**63, size=len(indices))[rows.start : rows.stop]

@@ -43,7 +43,7 @@ def rand_augment(
         magnitude: 0 to 10.
         deviation: standard deviation of the magnitude.
         operations: number of random operations.
-        probability: of applying each of them.
+        probability: probability of applying each of them.
     """
     names = list(OPS)
     for _ in range(operations):

@@ -17,7 +17,7 @@ from train.devices.memory import host_memory, require_room
 log = logging.getLogger(__name__)
 
 VALIDATION_SEED = 1
-"""Of the choice of the training images that are held out."""
+"""Seed of the choice of held-out training images."""
 
 CHUNK = 250
 """Images that are made at once where all are."""
@@ -84,7 +84,7 @@ class MadeImages:
     """A source of images of one size that are made when they are read, a batch at once.
 
     Args:
-        labels: of all images.
+        labels: classes of all images.
         make: indices to images.
     """
 
@@ -187,7 +187,7 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
 
     Args:
         dataset: whose training images can be had at any size.
-        fraction: of the training images; at least one is held out, and at least one is trained on.
+        fraction: fraction of the training images; at least one is held out, and at least one is trained on.
 
     Raises:
         ValueError: training images that are not held in memory.

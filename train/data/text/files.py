@@ -14,7 +14,7 @@ def file(*, path: str, separator: str = "", held_out: float | str = HELD_OUT, to
     (huggingface.co/datasets/roneneldan/TinyStories); the separator is `<|endoftext|>`, the second file `held_out`.
 
     Args:
-        path: of the file.
+        path: path of the file.
         separator: the line between two documents; if empty, the file is one document.
         held_out: fraction of the documents, chosen by the sha256 of their text, so that equal ones stay together; for a
             single document the last part, from the start of a line; or the path of a second file, all of which is
@@ -43,8 +43,8 @@ def jsonl(*, path: str, key: str = "text", held_out: float | str = HELD_OUT, tok
     """Return the documents of a file with one JSON object per line.
 
     Args:
-        path: of the file.
-        key: of the text in an object.
+        path: path of the file.
+        key: name of the text in an object.
         held_out: fraction of the documents, chosen by the sha256 of their text, so that equal ones stay together; or
             the path of a second file, all of which is held out.
         tokenizer: `bytes`, `bpe(vocab=N)` or the path of a tokenizer.json.

@@ -29,7 +29,7 @@ def with_validation(corpus: Corpus, fraction: float) -> Corpus:
 
     Args:
         corpus: the documents.
-        fraction: of the training tokens; the document in which the fraction begins is cut in two.
+        fraction: fraction of the training tokens; the document in which the fraction begins is cut in two.
     """
     ends = np.cumsum([len(document) for document in corpus.train])
     cut = int(ends[-1]) - min(max(1, round(fraction * int(ends[-1]))), int(ends[-1]) - 1)

@@ -29,7 +29,7 @@ def packed_batches(
         length: predicted tokens per window, T.
         batch: windows per batch, B.
         seed: random seed of the order of documents, the starts and the order of windows.
-        step: of the first batch.
+        step: step of the first batch.
         rows: the rows of each batch to make; None = all.
 
     Returns:
