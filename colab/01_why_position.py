@@ -136,12 +136,15 @@ pejax.visualize.plot_word_order(shown, dims, params)
 # at positions up to twice the trained length. For the learned table it is nan: the table has no rows there.
 
 # %%
-STEPS = {"embed": "tokens", "rotate": "queries and keys", "bias": "logits", "relative_values": "output"}
+STEPS = {
+    "embed": "tokens", "rotate": "queries and keys", "bias": "logits", "distance_bias": "logits",
+    "relative_values": "output",
+}  # fmt: skip
 
 
 def steps(encoding):
-    hooks = encoding._replace(bias=encoding.bias or encoding.distance_bias)
-    return [step for hook, step in STEPS.items() if getattr(hooks, hook) is not None] or ["nothing"]
+    found = {step: None for hook, step in STEPS.items() if getattr(encoding, hook) is not None}
+    return list(found) or ["nothing"]
 
 
 print(f"{'encoding':15} {'acts on':18} {'parameters':>10} {'change under a shift':>21}")

@@ -11,6 +11,7 @@ attend with `bias` and `relative_values`.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -38,69 +39,76 @@ class Band(NamedTuple):
     rotate_keys: Callable[[Params, Array, Array], Array]
 
 
-class Encoding(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Encoding:
     """The hooks by which position enters a transformer. Every hook is optional: None = the model skips that step.
 
-    Parameters are a mapping. `bias`, `relative_values`, `distance_bias`, `relative_keys` and `unplaced_bias` run for
-    one head at a time. They receive `params_h = {**params["all"], **(params["heads"] at index h)}`: the leaves of
-    `params["heads"]` all have the leading axis H, and the heads share `params["all"]`. `embed` and `rotate` receive all
-    of `params`.
+    Parameters are a mapping. The hooks of pairs run for one head at a time. They receive
+    `params_h = {**params["all"], **(params["heads"] at index h)}`: the leaves of `params["heads"]` all have the leading
+    axis H, and the heads share `params["all"]`. The hooks of tokens receive all of `params`.
+
+    A record is a value: `dataclasses.replace(encoding, embed=None)` gives a changed copy.
 
     Attributes:
         init: `(key) -> params`, one copy per model (a learned table, T5's shared table).
         init_layer: `(key) -> params`, one copy per attention layer (mixed frequencies; Shaw's tables).
         constants: `() -> params` that are not trained (ALiBi's slopes). A trained parameter of the same name replaces
             the constant.
+        layer_constants: `(layers) -> params` that are not trained and differ by depth (LookHere's slopes), stacked on
+            L. The attention layers of `pejax.models` read them in place of `constants` of the same name.
         adapt: `(params, extent) -> params` for a length or grid; changes only the parameters that depend on it. Do not
             call it directly: `pejax.adapt` also adds the constants.
-        embed: `(params, x, positions) -> x` with x `(*B, T, C)`, once before the first layer.
-        rotate: `(params, x, positions) -> x` with x `(*B, T, H, D)`: queries, and keys unless `rotate_keys` is given.
+        embed: of tokens. `(params, x, positions) -> x` with x `(*B, T, C)`, once before the first layer.
+        rotate: of tokens. `(params, x, positions) -> x` with x `(*B, T, H, D)`: queries, and keys unless `rotate_keys`
+            is given.
         rotate_keys: the same for keys `(*B, S, K, D)` alone, where they differ from queries.
-        bias: `(params_h, q, k, q_positions, k_positions) -> bias` for ONE head, with q `(T, D)`, k `(S, D)` and the
-            float32 bias `(T, S)`, which is added to the scaled logits.
-        relative_values: `(params_h, weights, q_positions, k_positions) -> values` for ONE head, with attention weights
-            `(T, S)` and values `(T, D)`, which are added to the output; linear in the weights.
-        distance_bias: `(params_h, relative) -> bias` for ONE head, with relative = key - query `(R,)` or `(R, A)` and
-            the bias `(R,)`: a bias that depends on key - query alone. Given this hook, `bias` may be None.
-        relative_keys: `(params_h, relative) -> (a, v, u)` for ONE head and one axis, with relative `(R,)`, a `(R, D)`,
-            v `(D,)` and u `(D,)`: the parts of a bias `(q_i + v) · a_r + u · k_j`, where row r of a belongs to the
-            relative position of i and j. A faster form of `bias`, which must be given as well.
-        shift_invariant: whether adding the same offset to all positions leaves every logit unchanged. The tests check
-            this claim, True or False.
         bands: consecutive ranges of distances from 0 on, each with its own rotation in place of `rotate`, for
             encodings whose rotation depends on the distance of query and key. Attention runs once per range, and the
             outputs are merged by log-sum-exp.
-        layer_constants: `(layers) -> params` that are not trained and differ by depth (LookHere's slopes), stacked on
-            L. The attention layers of `pejax.models` read them in place of `constants` of the same name.
+        bias: of pairs. `(params_h, q, k, q_positions, k_positions) -> bias` for ONE head, with q `(T, D)`, k `(S, D)`
+            and the float32 bias `(T, S)`, which is added to the scaled logits.
+        distance_bias: of pairs. `(params_h, relative) -> bias` for ONE head, with relative = key - query `(R,)` or
+            `(R, A)` and the bias `(R,)`: a bias that depends on key - query alone. Given this hook, `bias` may be None.
+        relative_keys: of pairs. `(params_h, relative) -> (a, v, u)` for ONE head and one axis, with relative `(R,)`,
+            a `(R, D)`, v `(D,)` and u `(D,)`: the parts of a bias `(q_i + v) · a_r + u · k_j`, where row r of a belongs
+            to the relative position of i and j. A faster form of `bias`, which must be given as well.
+        relative_values: of pairs. `(params_h, weights, q_positions, k_positions) -> values` for ONE head, with
+            attention weights `(T, S)` and values `(T, D)`, which are added to the output; linear in the weights.
+        unplaced_bias: of pairs. `(params_h) -> bias` for ONE head, a number that is added to the logits of all keys
+            without a position (CLS, registers), for every query, after a `soft_cap`. It has no gradient.
+        shift_invariant: whether adding the same offset to all positions leaves every logit unchanged. The tests check
+            this claim, True or False.
         hides: whether `bias` or `distance_bias` may return -inf, which hides the key from the query. A `soft_cap`
             would show it again where this is False.
         tabulate: whether `distance_bias` is slower than a lookup. `pi` then evaluates it once per offset of a grid.
-        unplaced_bias: `(params_h) -> bias` for ONE head, a number that is added to the logits of all keys without a
-            position (CLS, registers), for every query, after a `soft_cap`. It has no gradient.
         dims: the dims that the encoding was made for. `attend` and `attention_fn` take their `causal` and `scale` as
             defaults, and refuse queries of other heads or another head dim. None = any dims, without a causal mask.
         spec: how `make_encoding` is asked for it, "rope(base=50.0, extend='yarn(factor=8)')"; attention does not read
             it, `explain` and errors do. Empty for a record of your own.
     """
 
+    # parameters
     init: Callable[[Array], Params] = no_params
     init_layer: Callable[[Array], Params] = no_params
     constants: Callable[[], Params] | None = None
+    layer_constants: Callable[[int], Params] | None = None
     adapt: Callable[[Params, Extent], Params] | None = None
+    # tokens
     embed: Callable[[Params, Array, Array], Array] | None = None
     rotate: Callable[[Params, Array, Array], Array] | None = None
     rotate_keys: Callable[[Params, Array, Array], Array] | None = None
+    bands: tuple[Band, ...] = ()
+    # pairs
     bias: Callable[[Params, Array, Array, Array, Array], Array] | None = None
-    relative_values: Callable[[Params, Array, Array, Array], Array] | None = None
     distance_bias: Callable[[Params, Array], Array] | None = None
     relative_keys: Callable[[Params, Array], tuple[Array, Array, Array]] | None = None
+    relative_values: Callable[[Params, Array, Array, Array], Array] | None = None
+    unplaced_bias: Callable[[Params], Array] | None = None
+    # facts
     shift_invariant: bool = False
-    bands: tuple[Band, ...] = ()
-    dims: Dims | None = None
-    layer_constants: Callable[[int], Params] | None = None
     hides: bool = False
     tabulate: bool = False
-    unplaced_bias: Callable[[Params], Array] | None = None
+    dims: Dims | None = None
     spec: str = ""
 
     @property

@@ -3,6 +3,7 @@
 Tokens without a position (CLS, registers) are neither rotated nor embedded.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -75,7 +76,7 @@ def embedding_tokens(encoding: Encoding) -> Encoding:
     """Return the encoding with an `embed` that takes `TokenPositions` in place of positions, too."""
     if encoding.embed is None:
         return encoding
-    return encoding._replace(embed=functools.partial(embed_tokens, encoding.embed))
+    return dataclasses.replace(encoding, embed=functools.partial(embed_tokens, encoding.embed))
 
 
 def grid_positions(height: int, width: int, *, indexing: str = "ij") -> Int[Array, "T 2"]:

@@ -1,5 +1,6 @@
 """Random probes for measuring an encoding, and one dense attention layer computed on them."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -140,7 +141,7 @@ def dense_terms(encoding: Encoding, params: Params, dims: Dims, probe: Probe) ->
     for low, high, rotate, rotate_keys in encoding.bands:
         distance = jnp.abs(probe.positions[:, None] - probe.positions)
         inside = distance >= low if high is None else (distance >= low) & (distance < high)
-        in_band = queries_and_keys(encoding._replace(rotate=rotate, rotate_keys=rotate_keys), params, probe)
+        in_band = queries_and_keys(dataclasses.replace(encoding, rotate=rotate, rotate_keys=rotate_keys), params, probe)
         products = jnp.where(inside, jnp.einsum("thd,shd->hts", *in_band), products)
 
     def one_head(heads: Params, product: Array, q: Array, k: Array) -> tuple[Array, Array | None]:

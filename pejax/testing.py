@@ -13,6 +13,7 @@ dense attention layer would: adapted parameters, `embed`, random projections to 
     assert_shift_invariant(encoding, params, dims)
 """
 
+import dataclasses
 from collections.abc import Iterable
 
 import chex
@@ -151,8 +152,8 @@ def assert_norm_preserved(
 def _norm_ratios(encoding: Encoding, params: Params, dims: Dims, probe: Probe) -> Float[Array, "2 T H"]:
     """Return `|rotate(x, p)| / |x|` of queries and keys."""
     params = settle(encoding, params, dims)
-    before = queries_and_keys(encoding._replace(embed=None, rotate=None, rotate_keys=None), params, probe)
-    after = queries_and_keys(encoding._replace(embed=None), params, probe)
+    before = queries_and_keys(dataclasses.replace(encoding, embed=None, rotate=None, rotate_keys=None), params, probe)
+    after = queries_and_keys(dataclasses.replace(encoding, embed=None), params, probe)
     return jnp.linalg.norm(jnp.stack(after), axis=-1) / jnp.linalg.norm(jnp.stack(before), axis=-1)
 
 

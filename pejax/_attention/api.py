@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates
 from pejax._attention.compiling import compile_error
 from pejax._attention.core.dropout import check_dropout
-from pejax._attention.core.hooks import Hooks, hides
+from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import (
     Layout,
     Operands,
@@ -131,7 +131,7 @@ def checked(
     options = check_options(q, causal, window, distance_range, scale, soft_cap)
     seed, rate = check_dropout(dropout)
     operands, layout = prepare(q, k, v, positions, k_positions, hooks, seed)
-    return options._replace(dropout_rate=rate, hides=hides(hooks)), layout, operands
+    return options._replace(dropout_rate=rate, hides=hooks.hides), layout, operands
 
 
 def attention_weights(

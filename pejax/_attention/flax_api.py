@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from pejax._attention.api import run, weights_of
 from pejax._attention.core.dropout import check_dropout
-from pejax._attention.core.hooks import Hooks, hides
+from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import check_sharding, prepare
 from pejax._attention.core.options import check_options
 from pejax._attention.encoded import check_extent, rotate_and_attend
@@ -138,7 +138,7 @@ class _Layer:
 
         def attend(q: Array, k: Array, v: Array, *, hooks: Hooks, **tokens: Any) -> Array:
             operands, layout = prepare(q, k, v, hooks=hooks, **tokens, seed=seed, mask=mask, bias_array=bias)
-            hiding = options._replace(hides=hides(hooks))
+            hiding = options._replace(hides=hooks.hides)
             if module is not None:
                 module.sow("intermediates", "attention_weights", weights_of(hiding, layout, operands, q.shape))
             layout = layout._replace(one_dropout=bool(broadcast_dropout))

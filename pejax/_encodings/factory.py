@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ParamSpec
 
 from pejax._dims import Dims
@@ -49,8 +50,8 @@ def _make(make: Callable[..., Encoding], arguments: tuple[tuple[str, Any], ...],
     options = dict(arguments)
     spec, dims = _spec(make, options, others), options.pop("dims")
     if others is not None:
-        return extend_encoding(_make(make, arguments, None), dims, others)._replace(spec=spec)
-    return embedding_tokens(make(dims, **options))._replace(dims=dims, spec=spec)
+        return replace(extend_encoding(_make(make, arguments, None), dims, others), spec=spec)
+    return replace(embedding_tokens(make(dims, **options)), dims=dims, spec=spec)
 
 
 def _spec(make: Callable[..., Encoding], options: Mapping[str, Any], others: Extension | None) -> str:

@@ -4,6 +4,7 @@ On a grid of N' patches in place of N, the same picture has more patches, but as
 registers) as before. As keys these get the bias `ln(N'/N)`, which keeps their share of attention.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,8 @@ def interpolate_encoding(
     wrap = lambda way, hook: None if hook is None else way(hook)
     distance = wrap(_on_tabulated_distances if encoding.tabulate else _on_distances, encoding.distance_bias)
     on_band = lambda band: band._replace(rotate=_on_tokens(band.rotate), rotate_keys=_on_tokens(band.rotate_keys))
-    return encoding._replace(
+    return dataclasses.replace(
+        encoding,
         adapt=adapt,
         embed=wrap(_on_tokens, encoding.embed),
         rotate=wrap(_on_tokens, encoding.rotate),

@@ -5,6 +5,7 @@ express it: attention runs once per range of distances (`Encoding.bands`), and t
 log-sum-exp.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -62,7 +63,9 @@ def group_positions(encoding: Encoding, dims: Dims, *, group: int | None = None,
         return rotate_keys(params, x, positions // size(params, positions))
 
     bands = (Band(0, near, rotate, rotate_keys), Band(near, None, far, far_keys))
-    return encoding._replace(adapt=adapt if group is None else encoding.adapt, bands=bands, shift_invariant=False)
+    return dataclasses.replace(
+        encoding, adapt=adapt if group is None else encoding.adapt, bands=bands, shift_invariant=False
+    )
 
 
 self_extend = extension("self_extend", "encoding", group_positions)
@@ -95,7 +98,7 @@ def clip_distances(encoding: Encoding, dims: Dims, *, window: int | None = None)
     def far_keys(params: Params, x: Array, positions: Array) -> Array:
         return rotate_keys(params, x, jnp.zeros_like(positions))
 
-    return encoding._replace(bands=(Band(0, near, rotate, rotate_keys), Band(near, None, far, far_keys)))
+    return dataclasses.replace(encoding, bands=(Band(0, near, rotate, rotate_keys), Band(near, None, far, far_keys)))
 
 
 rerope = extension("rerope", "encoding", clip_distances)

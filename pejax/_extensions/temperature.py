@@ -3,6 +3,7 @@
 logits_ij = scale · t(p_i) · (q_i · k_j) + bias_ij
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -83,7 +84,8 @@ def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> 
 
         return rotate
 
-    return encoding._replace(
+    return dataclasses.replace(
+        encoding,
         rotate=scaled(rotation),
         rotate_keys=encoding.rotate_keys or rotation,
         bands=tuple(band._replace(rotate=scaled(band.rotate)) for band in encoding.bands),

@@ -1,5 +1,6 @@
 """What pictures read: one layer with random tokens and projections, run by the library's own functions."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -69,8 +70,8 @@ def check_axes(picture: str, dims: Dims, *allowed: int) -> None:
 def check_hooks(picture: str, encoding: Encoding, *hooks: str) -> None:
     """Refuse an encoding that has none of these hooks."""
     if not any(getattr(encoding, hook) for hook in hooks):
-        found = [name for name, hook in zip(encoding._fields, encoding, strict=True) if callable(hook)]
-        own = [name for name in found if name not in ("init", "init_layer", "constants", "adapt")]
+        found = [one.name for one in dataclasses.fields(encoding) if callable(getattr(encoding, one.name))]
+        own = [name for name in found if name not in ("init", "init_layer", "constants", "layer_constants", "adapt")]
         refuse(picture, f"the encoding must have {' or '.join(hooks)}", ", ".join(own) or "an encoding without hooks")
 
 

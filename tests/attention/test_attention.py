@@ -1,5 +1,6 @@
 """Both implementations of attention against float64 loops, in value and in every gradient."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -172,7 +173,7 @@ def call(case, arrays, params, tokens, implementation):
     )
     hooks = Hooks(**{name: Partial(HOOKS[case[name]], params[name]) for name in params})
     if case.get("derived"):
-        hooks = hooks._replace(bias=None, distance_bias=Partial(distance, params["bias"]))
+        hooks = dataclasses.replace(hooks, bias=None, distance_bias=Partial(distance, params["bias"]))
     names = ("causal", "window", "distance_range", "soft_cap", "scale")
     options = {name: case[name] for name in names if name in case}
     dropout = (jax.random.key(7), case["rate"]) if "rate" in case else None

@@ -12,12 +12,12 @@ from jax.tree_util import Partial
 from pejax import Dims, Hooks, TokenPositions, adapt, make_encoding
 from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._attention.core.dropout import check_dropout
-from pejax._attention.core.elementwise import slope
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.operands import prepare
 from pejax._attention.core.options import check_options
 from pejax._attention.gpu.cudnn import fused_attention
 from pejax._attention.gpu.folded import COLUMNS, fold
+from pejax._attention.kernels.elementwise import slope
 
 QUICK = {"xla_backend_optimization_level": "0"}
 N, T, H, K, D = 2, 40, 4, 2, 16

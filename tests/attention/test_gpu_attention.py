@@ -13,9 +13,7 @@ from jax.tree_util import Partial
 from pejax import Dims, Hooks, TokenPositions, adapt, dot_product_attention, make_encoding
 from pejax._attention import backends
 from pejax._attention.backends import IMPLEMENTATIONS
-from pejax._attention.core import elementwise
 from pejax._attention.core.dropout import check_dropout
-from pejax._attention.core.elementwise import cut
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.masks import visible
 from pejax._attention.core.operands import prepare
@@ -23,6 +21,8 @@ from pejax._attention.core.options import Options, check_options
 from pejax._attention.gpu import attention as gpu
 from pejax._attention.gpu import bias_gradients
 from pejax._attention.gpu.block_masks import Marks, spans, tiles
+from pejax._attention.kernels import elementwise
+from pejax._attention.kernels.elementwise import cut
 
 QUICK = {"xla_backend_optimization_level": "0"}  # all of the time goes into compiling
 N, H, K, D = 2, 4, 2, 8

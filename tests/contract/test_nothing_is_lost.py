@@ -82,9 +82,8 @@ def test_an_encoding_made_for_a_causal_model_is_causal_everywhere(case):
     with pytest.raises(ValueError, match=r"causal must be True.*Dims\(causal=True\)"):
         attend_drawn(case, tokens, causal=False)
     hooks = attention_hooks(encoding, case.settled, rotated=True, embedded=True)
-    if any(hook is not None for hook in hooks):
-        with pytest.raises(ValueError, match=r"causal must be True.*Dims\(causal=True\)"):
-            dot_product_attention(Q, K, V, positions=tokens, hooks=hooks)
+    with pytest.raises(ValueError, match=r"causal must be True.*Dims\(causal=True\)"):
+        dot_product_attention(Q, K, V, positions=tokens, hooks=hooks)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "bool"])

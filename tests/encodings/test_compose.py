@@ -1,5 +1,6 @@
 """Encodings composed of parts that act in different places."""
 
+import dataclasses
 import re
 
 import jax
@@ -118,7 +119,7 @@ def test_bad_parts_are_refused():
 
 def test_a_part_of_ones_own():
     steep = Encoding(distance_bias=lambda params, relative: -2.0 * jnp.abs(relative.astype(jnp.float32)))
-    both = compose_encodings(rope(DIMS), steep._replace(shift_invariant=True))
+    both = compose_encodings(rope(DIMS), dataclasses.replace(steep, shift_invariant=True))
     assert both.spec == ""
     assert both.shift_invariant
     assert both.dims == DIMS

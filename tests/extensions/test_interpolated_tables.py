@@ -1,5 +1,7 @@
 """A bias that `pi` tabulates is that of every pair: on the grid it was made for, and pair by pair anywhere else."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -19,7 +21,11 @@ def drawn(spec: str) -> tuple:
     """Return the record with `pi`, the same without tables, and parameters far from their initial values."""
     plain = make_encoding(spec, DIMS)
     params = jax.tree.map(lambda leaf: leaf + normal(*leaf.shape), init_params(plain, jax.random.key(0)))
-    return interpolate_encoding(plain, DIMS), interpolate_encoding(plain._replace(tabulate=False), DIMS), params
+    return (
+        interpolate_encoding(plain, DIMS),
+        interpolate_encoding(dataclasses.replace(plain, tabulate=False), DIMS),
+        params,
+    )
 
 
 @pytest.mark.parametrize("spec", mostly_slow(TABULATED, ["t5"]))

@@ -1,5 +1,6 @@
 """Position interpolation of every encoding is its hooks at squeezed positions; Self-Extend, ReRoPE."""
 
+import dataclasses
 import functools
 
 import jax
@@ -161,7 +162,9 @@ def test_a_bias_of_the_distance_is_read_at_the_distance_squeezed_not_at_a_differ
 
 
 def test_squeezing_twice_squeezes_once_and_bands_are_squeezed_too():
-    banded = SEEN._replace(bands=group_positions(make_encoding("rope", ROPE), ROPE, group=2, window=4).bands)
+    banded = dataclasses.replace(
+        SEEN, bands=group_positions(make_encoding("rope", ROPE), ROPE, group=2, window=4).bands
+    )
     once = interpolate_encoding(banded, ROPE)
     twice = interpolate_encoding(once, ROPE)
     positions = jnp.arange(0, 32, 2)
@@ -281,6 +284,6 @@ def test_the_laws_see_every_band():
     assert shift_deviation(make_encoding("rope", dims, "self_extend(group=2, window=3)"), {}, dims) > 1e-3
     near = Band(0, 3, *[make_encoding("rope", dims).rotate] * 2)
     far = near._replace(low=3, high=None, rotate=lambda params, x, p: x * (1.0 + p[:, None, None].astype(x.dtype)))
-    claims = make_encoding("rope", dims)._replace(bands=(near, far))
+    claims = dataclasses.replace(make_encoding("rope", dims), bands=(near, far))
     with pytest.raises(AssertionError):
         assert_shift_invariant(claims, {}, dims)

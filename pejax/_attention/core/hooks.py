@@ -1,16 +1,19 @@
 """The hooks of an encoding that attention calls, bound to the encoding's parameters."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
 
+import jax
 from jax.tree_util import Partial
 
 from pejax._encoding import Encoding, Params, check_embedded, named, with_constants
 
 
-class Hooks(NamedTuple):
-    """The hooks that attention calls: each is `Partial(hook, params)`, or None. Made by `attention_hooks`.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Hooks:
+    """The hooks that attention calls, each `jax.tree_util.Partial(hook, params)` or None; `attention_hooks` makes them.
 
     Attributes:
         bias: as `Encoding.bias`; derived from `distance_bias` where only that is given.
@@ -18,39 +21,25 @@ class Hooks(NamedTuple):
         distance_bias: as `Encoding.distance_bias`.
         relative_keys: as `Encoding.relative_keys`.
         unplaced_bias: as `Encoding.unplaced_bias`.
+        causal: whether the encoding was made for a causal model: attention then refuses `causal=False`.
+        hides: as `Encoding.hides`.
     """
 
-    bias: Partial | None = None
-    relative_values: Partial | None = None
-    distance_bias: Partial | None = None
-    relative_keys: Partial | None = None
-    unplaced_bias: Partial | None = None
+    bias: Any = None
+    relative_values: Any = None
+    distance_bias: Any = None
+    relative_keys: Any = None
+    unplaced_bias: Any = None
+    causal: bool = field(default=False, metadata={"static": True})
+    hides: bool = field(default=False, metadata={"static": True})
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Iterate over the names and values of the hooks that are not None."""
+        values = ((name, getattr(self, name)) for name in HOOK_NAMES)
+        return ((name, value) for name, value in values if value is not None)
 
 
-@dataclass(frozen=True)
-class CausalHook:
-    """A hook of an encoding made for a causal model; equal for equal hooks, so that jit knows it again."""
-
-    hook: Callable[..., Any]
-
-    def __call__(self, *operands: Any) -> Any:
-        return self.hook(*operands)
-
-
-@dataclass(frozen=True)
-class HidingHook:
-    """A bias hook of an encoding that hides keys by -inf; equal for equal hooks, so that jit knows it again."""
-
-    hook: Callable[..., Any]
-
-    def __call__(self, *operands: Any) -> Any:
-        return self.hook(*operands)
-
-
-def hides(hooks: Hooks) -> bool:
-    """Return whether the bias may be -inf."""
-    functions = [hook.func for hook in (hooks.bias, hooks.distance_bias) if hook is not None]
-    return any(isinstance(f.hook if isinstance(f, CausalHook) else f, HidingHook) for f in functions)
+HOOK_NAMES = tuple(one.name for one in fields(Hooks) if not one.metadata.get("static"))
 
 
 def attention_hooks(encoding: Encoding, params: Params, *, rotated: bool = False, embedded: bool = False) -> Hooks:
@@ -74,20 +63,13 @@ def attention_hooks(encoding: Encoding, params: Params, *, rotated: bool = False
             "and pass rotated=True, got False"
         )
     check_embedded(encoding, embedded)
-    hooks = bound_hooks(encoding, params)
-    if not encoding.causal:
-        return hooks
-    return Hooks(*(None if hook is None else Partial(CausalHook(hook.func), *hook.args) for hook in hooks))
+    return bound_hooks(encoding, params)
 
 
 def bound_hooks(encoding: Encoding, params: Params) -> Hooks:
-    """Return the hooks of attention, each bound to the parameters that hooks read."""
+    """Return the encoding's hooks of attention, each bound to the parameters that hooks read."""
     params = with_constants(encoding, params)
     operands = {name: params[name] for name in ("all", "heads") if name in params}
-    hiding = ("bias", "distance_bias") if encoding.hides else ()
-
-    def bind(name: str) -> Partial | None:
-        hook = getattr(encoding, name)
-        return None if hook is None else Partial(HidingHook(hook) if name in hiding else hook, operands)
-
-    return Hooks(*map(bind, Hooks._fields))
+    given = {name: hook for name in HOOK_NAMES if (hook := getattr(encoding, name)) is not None}
+    bound = {name: Partial(hook, operands) for name, hook in given.items()}
+    return Hooks(**bound, causal=encoding.causal, hides=encoding.hides)

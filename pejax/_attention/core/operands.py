@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, UInt32
 
 from pejax._attention.core.dropout import Dropout
-from pejax._attention.core.hooks import CausalHook, Hooks
+from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.reference import Pairs
 from pejax._encoding import Params, from_distance, split_params
 from pejax._ops.backend import each
@@ -39,7 +39,7 @@ class Operands(NamedTuple):
     k: Float[Array, "N K S D"]
     v: Float[Array, "N K S D"]
     shared: Hooks
-    per_head: tuple[Params, ...]
+    per_head: dict[str, Params]
     q_tokens: TokenPositions
     k_tokens: TokenPositions
     seed: UInt32[Array, "2"] | None
@@ -96,10 +96,9 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
     return jax.vmap(sequence, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, pairs)
 
 
-def bind_hooks(shared: Hooks, own: tuple[Params, ...]) -> Hooks:
-    """Return the hooks of one head, given the parameters that it shares and those that are its own."""
-    bind = lambda hook, own: None if hook is None else Partial(hook.func, {**hook.args[0], **own})
-    return Hooks(*(bind(*pair) for pair in zip(shared, own, strict=True)))
+def bind_hooks(shared: Hooks, own: Mapping[str, Params]) -> Hooks:
+    """Return the hooks of one head, given the parameters that it shares and those of its own, by the hook's name."""
+    return replace(shared, **{name: Partial(hook.func, {**hook.args[0], **own[name]}) for name, hook in shared.items()})
 
 
 def prepare(
@@ -114,7 +113,7 @@ def prepare(
     bias_array: Array | None = None,
 ) -> tuple[Operands, Layout]:
     """Check everything, derive a bias that only `distance_bias` gives, and bring all into the layout of `Operands`."""
-    hooks = hooks._replace(bias=derived_bias(hooks.bias, hooks.distance_bias))
+    hooks = replace(hooks, bias=derived_bias(hooks.bias, hooks.distance_bias))
     check_arrays(q, k, v)
     *batch, length, heads, dim = q.shape
     keys, groups = k.shape[-3:-1]
@@ -129,16 +128,18 @@ def prepare(
         shapes = f"{q_side.positions.shape} and {k_side.positions.shape}"
         raise ValueError(f"positions and k_positions must have the same axes, got {shapes}")
     if k_side.has_position is None:
-        hooks = hooks._replace(unplaced_bias=None)
-    shared, per_head = zip(*(check_hook(*hook, heads) for hook in hooks._asdict().items()), strict=True)
+        hooks = replace(hooks, unplaced_bias=None)
+    checked = {name: check_hook(name, hook, heads) for name, hook in hooks.items()}
     n, shape = math.prod(batch), (groups, heads // groups)
     pair = lambda name, array: _pairs(name, array, (*batch, heads, length, keys), (n, *shape, length, keys))
     operands = Operands(
         q=jnp.moveaxis(q.reshape(n, length, *shape, dim), 1, 3),
         k=jnp.moveaxis(k.reshape(n, keys, groups, dim), 1, 2),
         v=jnp.moveaxis(v.reshape(n, keys, groups, dim), 1, 2),
-        shared=Hooks(*shared),
-        per_head=jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), per_head),
+        shared=replace(hooks, **{name: shared for name, (shared, _) in checked.items()}),
+        per_head={
+            name: jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), own) for name, (_, own) in checked.items()
+        },
         q_tokens=q_side,
         k_tokens=k_side,
         seed=seed,
@@ -231,19 +232,17 @@ def check_hooks(hooks: Hooks) -> None:
     """Raise TypeError for what is no `Hooks` of `Partial(hook, params)`."""
     if not isinstance(hooks, Hooks):
         raise TypeError(f"hooks must be what attention_hooks returns, got {type(hooks).__name__}")
-    check_partials(**hooks._asdict())
+    check_partials(**dict(hooks.items()))
 
 
 def check_masked(causal: bool, hooks: Hooks) -> None:
     """Raise ValueError for hooks of an encoding made for a causal model where keys after the query are seen."""
-    if not causal and any(hook is not None and isinstance(hook.func, CausalHook) for hook in hooks):
+    if hooks.causal and not causal:
         raise ValueError("causal must be True with hooks of an encoding made with Dims(causal=True), got False")
 
 
-def check_hook(name: str, hook: Partial | None, heads: int) -> tuple[Partial | None, Params]:
+def check_hook(name: str, hook: Partial, heads: int) -> tuple[Partial, Params]:
     """Return the hook bound to the parameters that all heads share, and those that lead with H; floats in float32."""
-    if hook is None:
-        return None, {}
     params = hook.args[0]
     if set(params) - {"all", "heads"}:
         raise ValueError(f"{name}: params must hold 'heads' and 'all' alone, got {sorted(params)}")

@@ -4,12 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from pejax._attention.core import kernel_call
-from pejax._attention.core.kernel_call import Kernels, Static, Way, learned_of, position_axes, ways_to_bias
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.gpu.call import Call
-from pejax._attention.xla.fallback import blockwise_call
+from pejax._attention.kernels import kernel_call
+from pejax._attention.kernels.fallback import blockwise_call
+from pejax._attention.kernels.kernel_call import Kernels, Static, Way, learned_of, position_axes, ways_to_bias
 
 
 def gpu_attention(

@@ -12,9 +12,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from pejax._attention.core.kernel_call import Rows
 from pejax._attention.gpu.kernels import call, gradients, load_block, load_query, loop
 from pejax._attention.gpu.tile import Inputs, Place, Plan, bias_gradient, placed_only
+from pejax._attention.kernels.kernel_call import Rows
 
 PROGRAMS = 1024
 """Programs that keep a GPU busy: sequences share one as long as there are more."""

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from pejax._attention.core.kernel_call import Learned, Outputs, Rows, Static, Way, position_axes, unplaced_numbers
 from pejax._attention.core.operands import Operands
 from pejax._attention.gpu.bias_gradients import by_diagonals, numbers_by_queries, positions_by_keys
 from pejax._attention.gpu.block_masks import Marks, Tiles, marks, spans, tiles
 from pejax._attention.gpu.kernels import by_keys, by_queries, forward
 from pejax._attention.gpu.shared_memory import BACKWARD, fitting, limit
 from pejax._attention.gpu.tile import Inputs, Plan
+from pejax._attention.kernels.kernel_call import Learned, Outputs, Rows, Static, Way, position_axes, unplaced_numbers
 
 
 class Floats(NamedTuple):

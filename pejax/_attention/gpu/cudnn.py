@@ -14,12 +14,12 @@ from jax import lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jaxtyping import Array
 
-from pejax._attention.core.elementwise import slope
-from pejax._attention.core.kernel_call import Learned, Static, attend, gradients, learned_of, position_axes
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.gpu.attention import KERNELS, refuse
 from pejax._attention.gpu.folded import check_fused, fused_product, in_order
+from pejax._attention.kernels.elementwise import slope
+from pejax._attention.kernels.kernel_call import Learned, Static, attend, gradients, learned_of, position_axes
 
 
 def fused_attention(

@@ -12,10 +12,10 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from pejax._attention.core.dropout import Dropout, keep_pairs
-from pejax._attention.core.elementwise import Elementwise
 from pejax._attention.core.masks import all_of, pair_masks, still_hidden
 from pejax._attention.core.options import Options
 from pejax._attention.gpu.block_masks import Marks
+from pejax._attention.kernels.elementwise import Elementwise
 
 
 class Plan(NamedTuple):

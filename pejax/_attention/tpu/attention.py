@@ -5,13 +5,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from pejax._attention.core import kernel_call
-from pejax._attention.core.kernel_call import Kernels, Static, Way, learned_of, position_axes, ways_to_bias
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
+from pejax._attention.kernels import kernel_call
+from pejax._attention.kernels.fallback import blockwise_call
+from pejax._attention.kernels.kernel_call import Kernels, Static, Way, learned_of, position_axes, ways_to_bias
 from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.call import Call
-from pejax._attention.xla.fallback import blockwise_call
 
 BLOCK = 512
 """Queries, and keys, of a tile at most: its float32 scores take 1 MiB of vector memory."""

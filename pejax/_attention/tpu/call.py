@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
-from pejax._attention.core.kernel_call import Learned, Outputs, Rows, Static, Way, unplaced_numbers
 from pejax._attention.core.operands import Operands
+from pejax._attention.kernels.kernel_call import Learned, Outputs, Rows, Static, Way, unplaced_numbers
 from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.block_masks import drop_words, fields_of, spans_of
 from pejax._attention.tpu.kernels import forward, key_gradients, query_gradients

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -210,7 +211,7 @@ def terms_from_hooks(hooks: Hooks, start: Int[Array, ""] | None, length: int, dt
         dtype: of the logits that the bias is added to.
     """
     if start is None or hooks.distance_bias is None:
-        return Terms(hooks._replace(distance_bias=None, relative_keys=None))
+        return Terms(replace(hooks, distance_bias=None, relative_keys=None))
     relative = start + jnp.arange(length, dtype=start.dtype)
     like = jax.ShapeDtypeStruct((length,), dtype)
     diagonals = checked(hooks.distance_bias, (relative,), "distance_bias", "(R,)", like)
@@ -219,7 +220,7 @@ def terms_from_hooks(hooks: Hooks, start: Int[Array, ""] | None, length: int, dt
 
 def _without_bias(hooks: Hooks) -> Hooks:
     """Return the hooks without those of the bias between tokens with a position."""
-    return hooks._replace(bias=None, distance_bias=None, relative_keys=None)
+    return replace(hooks, bias=None, distance_bias=None, relative_keys=None)
 
 
 def terms_from_relative_keys(

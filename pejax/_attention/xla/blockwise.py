@@ -5,6 +5,7 @@ saved for the backward pass.
 """
 
 import functools
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -57,7 +58,7 @@ def blockwise_head(
 ) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
     """Return the output of one head and the log-sum-exp of each row, as `dense_head` does."""
     del pairs
-    hooks = hooks._replace(distance_bias=None, relative_keys=None)
+    hooks = replace(hooks, distance_bias=None, relative_keys=None)
     return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, hooks, dropout))
 
 

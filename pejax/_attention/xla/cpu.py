@@ -261,7 +261,7 @@ def _head(
         for tokens, axes in ((operands.q_tokens, layout.q_axes), (operands.k_tokens, layout.k_axes))
     )
     dropout = _dropout(layout, operands, index)
-    blocks = head_to_blocks(sizes, q, k, v, q_tokens, k_tokens, Terms(Hooks(None, None)), dropout)
+    blocks = head_to_blocks(sizes, q, k, v, q_tokens, k_tokens, Terms(Hooks()), dropout)
     own = jax.tree.map(lambda leaf: leaf[param_index(operands, index)], operands.per_head)
     start = None if first is None else first[index.batch] + 1 - blocks.queries.ids.size
     length = blocks.queries.ids.size + blocks.keys.ids.size - 1

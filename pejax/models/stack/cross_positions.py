@@ -8,6 +8,8 @@
 `embed` is not part of cross-attention: encoder and decoder have already applied theirs to their inputs.
 """
 
+import dataclasses
+
 from jaxtyping import Array, Float
 
 from pejax._dims import Dims
@@ -39,10 +41,10 @@ def cross_encoding(policy: str, spec: str, dims: Dims, extend: str | Extension =
     if policy == "query_only":
         if encoding.rotate is None or pairwise:
             raise ValueError(f"cross='query_only' needs an encoding that rotates and does nothing else, got {spec!r}")
-        return encoding._replace(embed=None, rotate_keys=unrotated, shift_invariant=False)
+        return dataclasses.replace(encoding, embed=None, rotate_keys=unrotated, shift_invariant=False)
     if encoding.rotate is None and not pairwise:
         return Encoding(shift_invariant=True)
-    return encoding._replace(embed=None)
+    return dataclasses.replace(encoding, embed=None)
 
 
 def unrotated(params: Params, x: Float[Array, "*B S K D"], positions: Array) -> Float[Array, "*B S K D"]:

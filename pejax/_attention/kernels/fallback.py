@@ -6,8 +6,8 @@ from jax.tree_util import Partial
 from jaxtyping import Array
 
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.kernel_call import Learned, Static
 from pejax._attention.core.operands import Operands, derived_bias, over_heads
+from pejax._attention.kernels.kernel_call import Learned, Static
 from pejax._attention.xla import blockwise
 
 
@@ -22,7 +22,7 @@ def blockwise_call(static: Static, operands: Operands, learned: Learned) -> tupl
     distance = operands.shared.distance_bias
     bias = derived_bias(None, None if distance is None else Partial(distance.func, learned.shared))
     hooks = Hooks(bias, unplaced_bias=operands.shared.unplaced_bias)
-    per_head = learned.per_head, {}, {}, {}, operands.per_head[4]
+    per_head = {**operands.per_head, "bias": learned.per_head}
     operands = operands._replace(q=learned.q, k=learned.k, v=learned.v, shared=hooks, per_head=per_head)
     most = blockwise.BLOCK
     options = static.options._replace(block=min(static.options.block or most, most))

@@ -23,10 +23,10 @@ from jax.sharding import AxisType
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.contiguous import aligned
-from pejax._attention.core.elementwise import Elementwise, cut
 from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
+from pejax._attention.kernels.elementwise import Elementwise, cut
 from pejax._encoding import Params
 from pejax._ops.remat import name_for_remat
 from pejax._positions import TokenPositions
@@ -178,7 +178,7 @@ def ways_to_bias(
         return (Way("none"),)
     kind = operands.q_tokens.positions.dtype
     kind = jnp.int32 if jnp.issubdtype(kind, jnp.integer) else kind
-    own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head[2])
+    own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head["distance_bias"])
     params = {**distance.args[0], **own}
     try:
         bias = cut(distance.func, params, position_axes(static.layout, operands), kind)
@@ -206,7 +206,8 @@ def learned_of(operands: Operands) -> Learned:
         for side in (operands.q_tokens, operands.k_tokens)
     ]
     shared = {} if distance is None else distance.args[0]
-    return Learned(operands.q, operands.k, operands.v, shared, operands.per_head[2], *moving)
+    own = operands.per_head.get("distance_bias", {})
+    return Learned(operands.q, operands.k, operands.v, shared, own, *moving)
 
 
 def unplaced_numbers(operands: Operands) -> Float[Array, " H"] | None:
@@ -214,7 +215,7 @@ def unplaced_numbers(operands: Operands) -> Float[Array, " H"] | None:
     hook, heads = operands.shared.unplaced_bias, math.prod(operands.q.shape[1:3])
     if hook is None:
         return None
-    own = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), operands.per_head[4])
+    own = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), operands.per_head["unplaced_bias"])
     number = lambda own: jnp.asarray(hook.func({**hook.args[0], **own}), jnp.float32)
     return lax.stop_gradient(jax.vmap(number, axis_size=heads)(own))
 

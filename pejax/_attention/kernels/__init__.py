@@ -1,0 +1,1 @@
+"""Shared by the hand-written kernels for GPUs and TPUs."""
