@@ -14,7 +14,7 @@ from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._attention.flax_api import attention_fn
 from pejax._attention.kernel_check import check_kernels
 from pejax._attention.linear import linear_attention
-from pejax._attention.sharded import sharded_attention
+from pejax._attention.sharding import Sharding
 from pejax._compose import compose_encodings
 from pejax._dims import Dims
 from pejax._encoding import Band, Encoding, adapt, from_distance, init_params, merge_params
@@ -58,6 +58,7 @@ __all__ = [
     "Encoding",
     "Hooks",
     "Rotary",
+    "Sharding",
     "TokenPositions",
     "adapt",
     "alibi_bias",
@@ -94,7 +95,6 @@ __all__ = [
     "scale_queries",
     "search_longrope",
     "segment_positions",
-    "sharded_attention",
     "sinusoidal_embedding",
     "t5_bucket",
 ]

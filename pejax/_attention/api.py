@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 from jaxtyping import Array, Float
 
-from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates
+from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates, run
 from pejax._attention.compiling import compile_error
 from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
@@ -24,6 +24,7 @@ from pejax._attention.core.operands import (
 from pejax._attention.core.options import Options, check_options
 from pejax._attention.core.reference import dense_weights
 from pejax._attention.core.sink import check_sink, keep_share, with_sink
+from pejax._attention.sharding import Sharding, run_sharded
 from pejax._ops.backend import platform
 from pejax._positions import TokenPositions
 
@@ -41,23 +42,25 @@ def dot_product_attention(
     distance_range: tuple[int, int] | None = None,
     scale: float | None = None,
     soft_cap: float | None = None,
+    key_bias: Float[Array, "*B S H"] | None = None,
     sink: Float[Array, " H"] | None = None,
     dropout: tuple[Array, float] | None = None,
     return_lse: bool = False,
     implementation: str | None = None,
+    sharding: Sharding | None = None,
     **unknown: Any,
 ) -> Float[Array, "*B T H D"] | tuple[Float[Array, "*B T H D"], Float[Array, "*B T H"]]:
     """Attend from q to k and v; position enters through the `hooks` of an encoding.
 
     `o_i = Σ_j w_ij v_j + relative_values(w)_i` with
-    `w_i = softmax_j(cap·tanh((scale·q_i·k_j + bias_ij) / cap))` over the keys that i sees; without a `soft_cap`,
-    `w_i = softmax_j(scale·q_i·k_j + bias_ij)`. A query that sees no key gives zeros. A `sink` is the logit of one more
-    key per head, which every query sees and whose value is zero.
+    `w_i = softmax_j(cap·tanh((scale·q_i·k_j + bias_ij) / cap) + key_bias_j)` over the keys that i sees; without a
+    `soft_cap`, `w_i = softmax_j(scale·q_i·k_j + bias_ij + key_bias_j)`. A query that sees no key gives zeros. A `sink`
+    is the logit of one more key per head, which every query sees and whose value is zero.
     The arithmetic is float32. Hooks do not act on pairs in which a token has no position. This function does not rotate
     queries and keys; `attend` does.
 
-    For arrays split over a mesh, use `sharded_attention`. Here, explicit mesh axes raise an error. With automatic axes,
-    the implementation "cpu", a loop over heads, gathers the arrays, and every device computes everything.
+    For arrays split over a mesh, give a `sharding`. Without one, explicit mesh axes raise an error, and with automatic
+    axes the implementation "cpu", a loop over heads, gathers the arrays, and every device computes everything.
 
     Args:
         q: queries, already rotated if the encoding rotates, with tokens before heads. `(*B, H, T, D)` cannot be
@@ -73,6 +76,8 @@ def dot_product_attention(
         distance_range: `(lo, hi)`, in tokens, keeps keys with lo <= |i - j| < hi, by `TokenPositions.order`.
         scale: factor that multiplies q·k. None = D**-0.5.
         soft_cap: cap of the logits, bias included, in logits; applied before the mask. None = no cap.
+        key_bias: logits `(*B, S, H)` that are added for each key and query head, after the cap and for every query that
+            sees the key; a difference `c_i - c_j` needs no more, because c_i drops out of the softmax. None = no bias.
         sink: logits `(H,)`, neither scaled nor capped. Pass it to one call alone where several are merged. None = no
             sink.
         dropout: `(key, rate)`: drops this fraction of the weights, the same pairs in every implementation.
@@ -80,15 +85,16 @@ def dot_product_attention(
         implementation: "reference" (dense), or tiled: "blockwise" (any device), "cpu", "gpu", "cudnn" or "tpu". Tiled
             implementations have memory linear in T and S, and only reverse-mode gradients. On other devices, the
             kernels of "gpu", "cudnn" and "tpu" run in interpret mode: correct but slow. None = the fastest that
-            supports the arguments (`explain_attention`).
+            supports the arguments (`explain_attention`). With a sharding: of the attention to one shard of keys.
+        sharding: how batch, heads and sequence are split over a mesh of devices. None = not split.
         **unknown: not accepted; the error names every unknown argument.
 
     Returns:
         The output in q's type; with `return_lse` also the log-sum-exps, `(*B, T, H)` in float32.
 
     Raises:
-        ValueError: shapes that do not match, an option out of range, an unknown implementation, or arrays split over
-            explicit axes of a mesh.
+        ValueError: shapes that do not match, an option out of range, an unknown implementation, arrays split over
+            explicit axes of a mesh without a sharding, or a sharding that the mesh or the sizes do not allow.
         TypeError: an argument of a wrong type, or an unknown argument.
         NotImplementedError: the named implementation does not support these arguments (the message says why), or a
             derivative of a tiled implementation other than a first reverse-mode gradient, such as `jax.jvp`.
@@ -102,36 +108,37 @@ def dot_product_attention(
         ways = "masks are causal, window, distance_range and TokenPositions.segment_ids (packed_positions)"
         names = ", ".join(sorted(unknown))
         raise TypeError(f"attention has no argument {names}: {ways}; attention_fn takes a mask or bias array")
-    check_sharding(q=q, k=k, v=v)
-    options, layout, operands = checked(
-        q, k, v, positions, k_positions, hooks, causal, window, distance_range, scale, soft_cap, dropout
-    )
+    if sharding is None:
+        check_sharding(q=q, k=k, v=v)
+    options, layout, operands = prepared(
+        q, k, v, positions=positions, k_positions=k_positions, hooks=hooks, key_bias=key_bias, dropout=dropout,
+        causal=causal, window=window, distance_range=distance_range, scale=scale, soft_cap=soft_cap,
+    )  # fmt: skip
     check_sink(sink, q.shape[-2])
-    output, lse = with_sink(*run(options, layout, operands, implementation, q.shape), sink)
+    attend = run if sharding is None else functools.partial(run_sharded, sharding)
+    output, lse = with_sink(*attend(options, layout, operands, implementation, q.shape), sink)
     return (output, lse) if return_lse else output
 
 
-def checked(
+def prepared(
     q: Array,
     k: Array,
     v: Array,
+    *,
     positions: TokenPositions | Array | None = None,
     k_positions: TokenPositions | Array | None = None,
     hooks: Hooks = Hooks(),
-    causal: bool = False,
-    window: int | None = None,
-    distance_range: tuple[int, int] | None = None,
-    scale: float | None = None,
-    soft_cap: float | None = None,
+    key_bias: Array | None = None,
     dropout: tuple[Array, float] | None = None,
+    **options: Any,
 ) -> tuple[Options, Layout, Operands]:
     """Return the arguments of `dot_product_attention` as implementations take them, or raise what it raises."""
     check_hooks(hooks)
-    check_masked(causal, hooks)
-    options = check_options(q, causal, window, distance_range, scale, soft_cap)
+    checked = check_options(q, **options)
+    check_masked(checked.causal, hooks)
     seed, rate = check_dropout(dropout)
-    operands, layout = prepare(q, k, v, positions, k_positions, hooks, seed)
-    return options._replace(dropout_rate=rate, hides=hooks.hides), layout, operands
+    operands, layout = prepare(q, k, v, positions, k_positions, hooks, seed, key_bias=key_bias)
+    return checked._replace(dropout_rate=rate, hides=hooks.hides), layout, operands
 
 
 def attention_weights(
@@ -146,6 +153,7 @@ def attention_weights(
     distance_range: tuple[int, int] | None = None,
     scale: float | None = None,
     soft_cap: float | None = None,
+    key_bias: Float[Array, "*B S H"] | None = None,
     sink: Float[Array, " H"] | None = None,
 ) -> Float[Array, "*B H T S"]:
     """Return the weights of `dot_product_attention` themselves, in float32 and before dropout, for figures and tests.
@@ -161,6 +169,7 @@ def attention_weights(
         distance_range: `(lo, hi)`, in tokens.
         scale: factor that multiplies q·k. None = D**-0.5.
         soft_cap: in logits.
+        key_bias: logits `(*B, S, H)`.
         sink: logits `(H,)`; the weight that it takes is left out.
 
     Returns:
@@ -171,25 +180,12 @@ def attention_weights(
         TypeError: likewise.
     """
     check_sharding(q=q, k=k)
-    options, layout, operands = checked(
-        q, k, k, positions, k_positions, hooks, causal, window, distance_range, scale, soft_cap
-    )
+    options, layout, operands = prepared(
+        q, k, k, positions=positions, k_positions=k_positions, hooks=hooks, key_bias=key_bias,
+        causal=causal, window=window, distance_range=distance_range, scale=scale, soft_cap=soft_cap,
+    )  # fmt: skip
     check_sink(sink, q.shape[-2])
     return weights_of(options, layout, operands, q.shape, sink)
-
-
-def run(
-    options: Options, layout: Layout, operands: Operands, implementation: str | None, shape: tuple[int, ...]
-) -> tuple[Array, Array]:
-    """Run one implementation, or the first that supports the operands; return outputs of `shape` and `shape[:-1]`."""
-    names = candidates(operands, implementation)
-    if 0 in operands.q.shape or operands.k.shape[-2] == 0:
-        return jnp.zeros(shape, operands.q.dtype), jnp.full(shape[:-1], -jnp.inf, jnp.float32)
-    turns, outputs = attempt(options, layout, operands, names)
-    if outputs is None:
-        raise NotImplementedError("; ".join(f"{name}: {reason}" for name, reason in turns))
-    output, lse = outputs
-    return jnp.moveaxis(output, 3, 1).reshape(shape), jnp.moveaxis(lse, 3, 1).reshape(shape[:-1])
 
 
 def explain_attention(
@@ -228,7 +224,7 @@ def explain_attention(
 
     def trace(q: Array, k: Array, v: Array) -> None:
         check_sharding(q=q, k=k, v=v)
-        options, layout, operands = checked(q, k, v, **arguments)
+        options, layout, operands = prepared(q, k, v, **arguments)
         names, (t, s) = candidates(operands, implementation), (q.shape[-3], k.shape[-3])
         turns, _ = attempt(options, layout, operands, names)
         lines.append(f"{platform()}: {t:,} queries, {s:,} keys, {q.shape[-2]} heads, {q.dtype}")
@@ -263,7 +259,7 @@ def _how_it_compiles(name: str, q: Any, k: Any, v: Any, arguments: dict[str, Any
 def _how_it_runs(name: str) -> str:
     mesh = jax.sharding.get_abstract_mesh()
     if name == "cpu" and any(kind == AxisType.Auto for kind in mesh.axis_types):
-        return "runs, and gathers what is split over the mesh: sharded_attention does not"
+        return "runs, and gathers what is split over the mesh: with a Sharding it does not"
     own = {"gpu": "gpu", "cudnn": "gpu", "tpu": "tpu"}.get(name, platform())
     return "runs" if own == platform() else f"runs interpreted, for tests: this is no {own.upper()}"
 
@@ -286,8 +282,8 @@ def weights_of(
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _weights(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
-    def head(q, k, v, hooks, q_tokens, k_tokens, dropout, pairs):
+    def head(q, k, v, hooks, q_tokens, k_tokens, key_bias, dropout, pairs):
         del v, dropout
-        return dense_weights(options, q, k, hooks, q_tokens, k_tokens, pairs)
+        return dense_weights(options, q, k, hooks, q_tokens, k_tokens, key_bias, pairs)
 
     return over_heads(head, operands, layout)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from pejax._attention.core.derivatives import UnknownDerivative, reverse_only
@@ -142,6 +143,20 @@ def attempt(
         else:
             return [*attempts, Attempt(name, None)], outputs
     return attempts, None
+
+
+def run(
+    options: Options, layout: Layout, operands: Operands, implementation: str | None, shape: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Run one implementation, or the first that supports the operands; return outputs of `shape` and `shape[:-1]`."""
+    names = candidates(operands, implementation)
+    if 0 in operands.q.shape or operands.k.shape[-2] == 0:
+        return jnp.zeros(shape, operands.q.dtype), jnp.full(shape[:-1], -jnp.inf, jnp.float32)
+    turns, outputs = attempt(options, layout, operands, names)
+    if outputs is None:
+        raise NotImplementedError("; ".join(f"{name}: {reason}" for name, reason in turns))
+    output, lse = outputs
+    return jnp.moveaxis(output, 3, 1).reshape(shape), jnp.moveaxis(lse, 3, 1).reshape(shape[:-1])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

@@ -45,8 +45,8 @@ def attend(
     keys_are_rotated: bool = False,
     embedded: bool = False,
     causal: bool | None = None,
+    key_bias: Float[Array, "*B S H"] | None = None,
     sink: Float[Array, " H"] | None = None,
-    attention: Callable[..., Any] = dot_product_attention,
     **options: Any,
 ) -> Float[Array, "*B T H D"]:
     """Attend with an encoding: rotate queries and keys, then `dot_product_attention` with the encoding's hooks.
@@ -69,10 +69,10 @@ def attend(
         keys_are_rotated: whether the keys come from a cache of rotated keys; see `caches_rotated_keys`.
         embedded: whether `encoding.embed` was applied to the input of the model.
         causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`).
+        key_bias: logits `(*B, S, H)`, as in `dot_product_attention`. None = no bias.
         sink: logits `(H,)`, as in `dot_product_attention`. None = no sink.
-        attention: `dot_product_attention`, or `sharded_attention` with its mesh and axes, which takes one extent for
-            all examples.
-        **options: `window`, `scale`, `soft_cap`, `dropout`, `implementation` of `dot_product_attention`.
+        **options: `window`, `scale`, `soft_cap`, `dropout`, `implementation`, `sharding` of `dot_product_attention`. A
+            sharding takes one extent for all examples.
 
     A token without a position (`has_position`) is not rotated, whatever `positions` contains for it.
 
@@ -107,14 +107,14 @@ def attend(
     options["scale"] = scale_of(encoding, options.get("scale"))
     if sink is not None and not encoding.bands:
         options["sink"] = sink
-    attend = functools.partial(attention, causal=causality(encoding, causal), **options)
+    attend = functools.partial(dot_product_attention, causal=causality(encoding, causal), **options)
     one_extent = encoding.adapt is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0
     if one_extent and positions is None and k_positions is None:
         attend = functools.partial(_in_order, attend)
     at_extent = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, attend, sink=sink)
     if one_extent:
-        return _at_one_extent(at_extent, extent, axes, q, k, v, q_tokens, k_tokens)
-    return _at_extents(at_extent, jnp.asarray(extent), q, k, v, q_tokens, k_tokens)
+        return _at_one_extent(at_extent, extent, axes, q, k, v, q_tokens, k_tokens, key_bias)
+    return _at_extents(at_extent, jnp.asarray(extent), q, k, v, q_tokens, k_tokens, key_bias)
 
 
 def caches_rotated_keys(encoding: Encoding) -> bool:
@@ -144,6 +144,7 @@ def rotate_and_attend(
     v: Array,
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
+    key_bias: Array | None = None,
     *,
     sink: Array | None = None,
 ) -> Array:
@@ -153,6 +154,7 @@ def rotate_and_attend(
     """
     adapted = adapt(encoding, params, extent)
     run = functools.partial(attend, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, adapted))
+    run = run if key_bias is None else functools.partial(run, key_bias=key_bias)
     q_positions, k_positions = rotary_positions(q_tokens, q.shape[:-2]), rotary_positions(k_tokens, k.shape[:-2])
     if not encoding.bands:
         q = rotate_queries(encoding, adapted, q, q_positions)
@@ -179,13 +181,14 @@ def _at_one_extent(
     v: Array,
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
+    key_bias: Array | None,
 ) -> Array:
     """Attend with one extent; positions `(B, T)` with B = T, which could be on T axes, are split by example."""
     shapes = (side.positions.shape for side in (q_tokens, k_tokens))
     if axes != 1 or not any(len(shape) == 2 and shape[0] == shape[1] for shape in shapes):
-        return at_extent(extent, q, k, v, q_tokens, k_tokens)
+        return at_extent(extent, q, k, v, q_tokens, k_tokens, key_bias)
     sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
-    alone = jax.tree.map(lambda leaf: leaf[:, None], (q, k, v, *sides))
+    alone = jax.tree.map(lambda leaf: leaf[:, None], (q, k, v, *sides, key_bias))
     return at_extent(extent, *alone)[:, 0]
 
 
@@ -197,24 +200,32 @@ def _at_extents(
     v: Array,
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
+    key_bias: Array | None,
 ) -> Array:
     """Attend with one extent per example, or one per query."""
     sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
     if extent.shape == q.shape[:1]:
-        return jax.vmap(at_extent)(extent, q, k, v, *sides)
+        return jax.vmap(at_extent)(extent, q, k, v, *sides, key_bias)
     if extent.shape != q.shape[:2]:
         raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
-    return jax.vmap(functools.partial(_query_by_query, at_extent))(extent, q, k, v, *sides)
+    return jax.vmap(functools.partial(_query_by_query, at_extent))(extent, q, k, v, *sides, key_bias)
 
 
 def _query_by_query(
-    attend: Any, extent: Array, q: Array, k: Array, v: Array, q_tokens: TokenPositions, k_tokens: TokenPositions
+    attend: Any,
+    extent: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    q_tokens: TokenPositions,
+    k_tokens: TokenPositions,
+    key_bias: Array | None,
 ) -> Array:
     """Attend from one query of a sequence at a time, each with its own extent."""
 
     def one_query(operands: tuple[Array, Array, TokenPositions]) -> Array:
         extent, q, tokens = operands
-        return attend(extent, q[None], k, v, jax.tree.map(lambda leaf: leaf[None], tokens), k_tokens)[0]
+        return attend(extent, q[None], k, v, jax.tree.map(lambda leaf: leaf[None], tokens), k_tokens, key_bias)[0]
 
     return jax.lax.map(one_query, (extent, q, q_tokens))
 

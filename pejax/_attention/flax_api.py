@@ -7,7 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pejax._attention.api import run, weights_of
+from pejax._attention.api import weights_of
+from pejax._attention.backends import run
 from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import check_sharding, prepare
@@ -133,7 +134,8 @@ class _Layer:
         if dropping and dropout_rng is None:
             raise ValueError(f"dropout_rng must be given where dropout_rate={dropout_rate} and not deterministic")
         seed, rate = check_dropout((dropout_rng, dropout_rate) if dropping and dropout_rng is not None else None)
-        options = check_options(query, self.causal or is_causal, self.window, None, self.scale, self.soft_cap)
+        causal, window = self.causal or is_causal, self.window
+        options = check_options(query, causal=causal, window=window, scale=self.scale, soft_cap=self.soft_cap)
         options = options._replace(dropout_rate=rate, precision=precision)
 
         def attend(q: Array, k: Array, v: Array, *, hooks: Hooks, **tokens: Any) -> Array:

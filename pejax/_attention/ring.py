@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from pejax._attention.api import run
+from pejax._attention.backends import run
 from pejax._attention.core.merge import merge_attention
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
@@ -52,6 +52,7 @@ class Keys(NamedTuple):
     k: Float[Array, "N K S D"]
     v: Float[Array, "N K S D"]
     tokens: TokenPositions
+    bias: Float[Array, "N K G S"] | None
 
 
 Part = tuple[Array, Array]
@@ -70,8 +71,11 @@ def gather(share: Share, operands: Operands) -> Part:
     fields = zip(operands.k_tokens, share.layout.k_axes, strict=True)
     tokens: list[Any] = [None if x is None else collect(x, 0 if axis is None else 1) for x, axis in fields]
     k, v = collect(operands.k, 2), collect(operands.v, 2)
+    key_bias = None if operands.key_bias is None else collect(operands.key_bias, 3)
     origin = operands.origin._replace(key=jnp.uint32(0))
-    return attend(share, operands._replace(k=k, v=v, k_tokens=TokenPositions(*tokens), origin=origin))
+    return attend(
+        share, operands._replace(k=k, v=v, k_tokens=TokenPositions(*tokens), key_bias=key_bias, origin=origin)
+    )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -120,8 +124,8 @@ def _backward(share: Share, saved: tuple[Operands, Part], cotangents: Part) -> t
 
     start = keys, zeros_of(keys), zeros_of(queries)
     (_, d_keys, d_queries), _ = lax.scan(step, start, jnp.arange(share.devices, dtype=jnp.uint32))
-    d_operands, (k, v, k_tokens) = cotangent_of(queries, d_queries), cotangent_of(keys, d_keys)
-    return (d_operands._replace(k=k, v=v, k_tokens=k_tokens),)
+    d_operands, (k, v, k_tokens, key_bias) = cotangent_of(queries, d_queries), cotangent_of(keys, d_keys)
+    return (d_operands._replace(k=k, v=v, k_tokens=k_tokens, key_bias=key_bias),)
 
 
 ring.defvjp(_forward, _backward)
@@ -129,7 +133,8 @@ ring.defvjp(_forward, _backward)
 
 def _split_keys(operands: Operands) -> tuple[Operands, Keys]:
     """Return the operands without the keys, which stay on this device, and the keys, which are passed on."""
-    return operands._replace(k=None, v=None, k_tokens=None), Keys(operands.k, operands.v, operands.k_tokens)
+    keys = Keys(operands.k, operands.v, operands.k_tokens, operands.key_bias)
+    return operands._replace(k=None, v=None, k_tokens=None, key_bias=None), keys
 
 
 def _attend_to(share: Share, queries: Operands, keys: Keys, shift: Array) -> Part:
@@ -137,7 +142,8 @@ def _attend_to(share: Share, queries: Operands, keys: Keys, shift: Array) -> Par
     devices = jnp.uint32(share.devices)
     home = (lax.axis_index(share.axis).astype(jnp.uint32) + devices - shift) % devices
     origin = queries.origin._replace(key=home * jnp.uint32(keys.k.shape[2]))
-    return attend(share, queries._replace(k=keys.k, v=keys.v, k_tokens=keys.tokens, origin=origin))
+    own = {"k": keys.k, "v": keys.v, "k_tokens": keys.tokens, "key_bias": keys.bias}
+    return attend(share, queries._replace(**own, origin=origin))
 
 
 def _send_to_next(share: Share, tree: Any) -> Any:

@@ -1,6 +1,5 @@
 """Execution: device mesh, sharding and rematerialization. Results do not depend on it."""
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from pejax._attention.api import dot_product_attention
-from pejax._attention.sharded import sharded_attention
+from pejax._attention.sharding import Sharding
 from pejax._ops.remat import REMAT_NAME
 
 REMAT: dict[str, Any] = {
@@ -29,7 +27,7 @@ class Execution:
     By default a model runs on one device, or as `jax.jit` partitions it by the shardings of its arguments.
 
     Args:
-        mesh: the devices. With a mesh, states are sharded as below, and attention is `sharded_attention`.
+        mesh: the devices. With a mesh, states and attention are sharded as below.
         batch: mesh axes that the batch is split over.
         heads: mesh axis that heads are split over.
         sequence: mesh axis that tokens are split over (context parallelism).
@@ -58,17 +56,11 @@ class Execution:
             raise ValueError(f"local needs a mesh that splits nothing but the batch, got {dict(sizes)}")
 
     @property
-    def attention(self) -> Callable[..., Any]:
-        """The attention function: `dot_product_attention`, or `sharded_attention` over the mesh."""
+    def sharding(self) -> Sharding | None:
+        """How attention is split over the mesh."""
         if self.mesh is None:
-            return dot_product_attention
-        return functools.partial(
-            sharded_attention,
-            mesh=self.mesh,
-            batch_axes=self.batch,
-            head_axis=self.heads,
-            sequence_axis=self.sequence,
-        )
+            return None
+        return Sharding(self.mesh, self.batch, self.heads, self.sequence)
 
     def shard_states(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
         """Return states, sharded over batch and tokens."""

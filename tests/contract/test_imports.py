@@ -43,7 +43,13 @@ MAY_IMPORT = {
     "visualize": {"_text", "_visualize"},
 }
 # Within attention: below the calls at its root, the implementations; below those, what they share.
-ATTENTION = {"core": {"core"}, "xla": {"core", "xla"}, "gpu": {"core", "xla", "gpu"}, "tpu": {"core", "xla", "tpu"}}
+ATTENTION = {
+    "core": {"core"},
+    "xla": {"core", "xla"},
+    "kernels": {"core", "xla", "kernels"},
+    "gpu": {"core", "kernels", "gpu"},
+    "tpu": {"core", "kernels", "tpu"},
+}
 
 # Within the models, from configs up to generation; the modules at the root are below `parts`.
 MODELS = {

@@ -8,19 +8,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.tree_util import Partial
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Bool, Float, UInt32
 
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.reference import Pairs
-from pejax._encoding import Params, from_distance, split_params
+from pejax._encoding import Params, from_distance, naming_missing, split_params
 from pejax._ops.backend import each
 from pejax._ops.pytrees import wide
 from pejax._positions import TokenPositions, as_token_positions
 
 HeadFunction = Callable[..., tuple[Array, Array]]
-"""`(q TD, k SD, v SD, hooks, q_tokens, k_tokens, dropout, pairs) -> (output TD, log-sum-exp T)`, for one head."""
+"""`(q TD, k SD, v SD, hooks, q_tokens, k_tokens, key_bias S, dropout, pairs) -> (output TD, log-sum-exp T)`, a head."""
 
 
 class Origin(NamedTuple):
@@ -42,6 +43,7 @@ class Operands(NamedTuple):
     per_head: dict[str, Params]
     q_tokens: TokenPositions
     k_tokens: TokenPositions
+    key_bias: Float[Array, "N K G S"] | None
     seed: UInt32[Array, "2"] | None
     pairs: Pairs
     origin: Origin = Origin()
@@ -71,29 +73,29 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
     Returns:
         The function's outputs with N, K, G in front.
     """
-    q, k, v, shared, per_head, q_tokens, k_tokens, seed, pairs, origin = operands
+    q, k, v, shared, per_head, q_tokens, k_tokens, key_bias, seed, pairs, origin = operands
     n, groups, heads = q.shape[:3]
     batch_id, head_id = jnp.arange(n, dtype=jnp.uint32), jnp.arange(groups * heads, dtype=jnp.uint32)
     batch_id, head_id = batch_id + origin.batch, head_id + origin.head
     if layout.one_dropout:
         batch_id, head_id = jnp.zeros_like(batch_id), jnp.zeros_like(head_id)
 
-    def sequence(q, k, v, q_tokens, k_tokens, batch_id, pairs):
-        def group(q, k, v, per_head, head_id, pairs):
-            def head(q, per_head, head_id, pairs):
-                hooks = bind_hooks(shared, per_head)
+    def sequence(q, k, v, q_tokens, k_tokens, batch_id, of_pairs):
+        def group(q, k, v, own):
+            def head(q, own):
+                params, head_id, (key_bias, pairs) = own
                 dropout = None if seed is None else Dropout(seed, batch_id, head_id, origin.query, origin.key)
-                return function(q, k, v, hooks, q_tokens, k_tokens, dropout, pairs)
+                return function(q, k, v, bind_hooks(shared, params), q_tokens, k_tokens, key_bias, dropout, pairs)
 
             if heads == 1:  # an axis of one would be laid out anew around every loop over heads
-                outputs = head(*jax.tree.map(lambda x: x[0], (q, per_head, head_id, pairs)))
+                outputs = head(*jax.tree.map(lambda x: x[0], (q, own)))
                 return jax.tree.map(lambda x: x[None], outputs)
-            return each(head)(q, per_head, head_id, pairs)
+            return each(head)(q, own)
 
-        return each(group)(q, k, v, per_head, head_id.reshape(groups, heads), pairs)
+        return each(group)(q, k, v, (per_head, head_id.reshape(groups, heads), of_pairs))
 
     in_axes = (0, 0, 0, layout.q_axes, layout.k_axes, 0, 0)
-    return jax.vmap(sequence, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, pairs)
+    return jax.vmap(sequence, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, (key_bias, pairs))
 
 
 def bind_hooks(shared: Hooks, own: Mapping[str, Params]) -> Hooks:
@@ -111,8 +113,12 @@ def prepare(
     seed: Array | None,
     mask: Array | None = None,
     bias_array: Array | None = None,
+    key_bias: Array | None = None,
 ) -> tuple[Operands, Layout]:
-    """Check everything, derive a bias that only `distance_bias` gives, and bring all into the layout of `Operands`."""
+    """Check everything, derive a bias that only `distance_bias` gives, and bring all into the layout of `Operands`.
+
+    `unplaced_bias` becomes part of the key bias.
+    """
     hooks = replace(hooks, bias=derived_bias(hooks.bias, hooks.distance_bias))
     check_arrays(q, k, v)
     *batch, length, heads, dim = q.shape
@@ -127,8 +133,11 @@ def prepare(
     if _axes(q_side, q_axes) != _axes(k_side, k_axes):
         shapes = f"{q_side.positions.shape} and {k_side.positions.shape}"
         raise ValueError(f"positions and k_positions must have the same axes, got {shapes}")
-    if k_side.has_position is None:
-        hooks = replace(hooks, unplaced_bias=None)
+    by_key = check_key_bias(key_bias, (*batch, keys, heads))
+    if hooks.unplaced_bias is not None and k_side.has_position is not None:
+        unplaced = _unplaced_bias(check_hook("unplaced_bias", hooks.unplaced_bias, heads), heads, k_side.has_position)
+        by_key = unplaced if by_key is None else by_key + unplaced
+    hooks = replace(hooks, unplaced_bias=None)
     checked = {name: check_hook(name, hook, heads) for name, hook in hooks.items()}
     n, shape = math.prod(batch), (groups, heads // groups)
     pair = lambda name, array: _pairs(name, array, (*batch, heads, length, keys), (n, *shape, length, keys))
@@ -142,6 +151,7 @@ def prepare(
         },
         q_tokens=q_side,
         k_tokens=k_side,
+        key_bias=None if by_key is None else jnp.broadcast_to(by_key, (n, heads, keys)).reshape(n, *shape, keys),
         seed=seed,
         pairs=Pairs(mask=pair("mask", mask), bias=pair("bias", bias_array)),
     )
@@ -165,6 +175,33 @@ def derived_bias(bias: Partial | None, distance: Partial | None) -> Partial | No
     return Partial(_FromDistance(distance.func), *distance.args)
 
 
+def check_key_bias(key_bias: Array | None, shape: tuple[int, ...]) -> Float[Array, "N H S"] | None:
+    """Return a bias `(*B, S, H)` by head and key in float32, or raise an error for one that is not of this shape."""
+    if key_bias is None:
+        return None
+    if not jnp.issubdtype(getattr(key_bias, "dtype", bool), jnp.floating):
+        got = getattr(key_bias, "dtype", type(key_bias).__name__)
+        raise TypeError(f"key_bias must be a floating-point array (*B, S, H), got {got}")
+    if key_bias.shape != shape:
+        raise ValueError(f"key_bias must be (*B, S, H) = {shape}, got shape {key_bias.shape}")
+    return jnp.moveaxis(wide(key_bias.reshape(-1, *shape[-2:])), -1, 1)
+
+
+def _unplaced_bias(hook: tuple[Partial, Params], heads: int, placed: Bool[Array, "*N S"]) -> Float[Array, "*N H S"]:
+    """Return the number that `unplaced_bias` gives each head, for keys without a position; it has no gradient."""
+    shared, own = hook
+
+    def number(own: Params) -> Array:
+        with naming_missing("unplaced_bias hook", {**shared.args[0], **own}):
+            found = jnp.asarray(shared.func({**shared.args[0], **own}), jnp.float32)
+        if found.shape:
+            raise ValueError(f"unplaced_bias hook must return one number, (), got {found.shape}")
+        return found
+
+    numbers = lax.stop_gradient(jax.vmap(number, axis_size=heads)(own))
+    return jnp.where(placed[..., None, :], 0.0, numbers[:, None])
+
+
 def check_arrays(q: Array, k: Array, v: Array) -> None:
     """Raise an error unless q is `(*B, T, H, D)`, k and v `(*B, S, K, D)`, H a multiple of K, all floating point."""
     if q.ndim < 3:
@@ -185,7 +222,7 @@ def check_sharding(**arrays: Array) -> None:
     for name, array in arrays.items():
         spec = jax.typeof(array).sharding.spec
         if any(part is not None for part in spec):
-            ways = "use sharded_attention, or a mesh with axis_types of AxisType.Auto"
+            ways = "give a Sharding, or use a mesh with axis_types of AxisType.Auto"
             raise ValueError(f"{name} must not be split over explicit mesh axes, got {spec}: {ways}")
 
 

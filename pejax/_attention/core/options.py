@@ -34,11 +34,12 @@ class Options(NamedTuple):
 
 def check_options(
     q: Array,
-    causal: bool,
-    window: int | None,
-    distance_range: tuple[int, int] | None,
-    scale: float | None,
-    soft_cap: float | None,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    distance_range: tuple[int, int] | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
 ) -> Options:
     """Return the options, or raise ValueError for one out of range and TypeError for one of another kind."""
     if window is not None:

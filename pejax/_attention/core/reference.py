@@ -4,8 +4,7 @@
     output_i  = Σ_j w_ij v_j + values(w)_i
 
 Without `soft_cap` the logits are `scale·q·k + bias`. `bias` and the weights that `values` reads are zero in every pair
-in which a token has no position. Keys without a position get `unplaced_bias`, after the cap. Everything is computed in
-float32.
+in which a token has no position. A key bias is added after the cap. Everything is computed in float32.
 """
 
 from typing import NamedTuple
@@ -50,6 +49,7 @@ def tile_logits(
     hooks: Hooks,
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
+    key_bias: Float[Array, " S"] | None,
     mask: Bool[Array, "T S"] | None,
     pairs: Pairs = Pairs(),
 ) -> Float[Array, "T S"]:
@@ -63,18 +63,10 @@ def tile_logits(
         logits = logits + pairs.bias.astype(logits.dtype)
     if options.soft_cap is not None:
         logits = still_hidden(options, logits, options.soft_cap * jnp.tanh(logits / options.soft_cap))
-    logits = add_unplaced_bias(logits, hooks, k_tokens)
+    logits = logits if key_bias is None else logits + key_bias
     for allowed in (mask, pairs.mask):
         logits = logits if allowed is None else jnp.where(allowed, logits, -jnp.inf)
     return logits
-
-
-def add_unplaced_bias(logits: Float[Array, "T S"], hooks: Hooks, k_tokens: TokenPositions) -> Float[Array, "T S"]:
-    """Return the logits with `unplaced_bias` added for keys without a position."""
-    if hooks.unplaced_bias is None or k_tokens.has_position is None:
-        return logits
-    number = checked(hooks.unplaced_bias, (), "unplaced_bias", "()", jax.ShapeDtypeStruct((), logits.dtype))
-    return logits + jnp.where(k_tokens.has_position, 0.0, jax.lax.stop_gradient(number))
 
 
 def tile_output(
@@ -142,11 +134,12 @@ def dense_weights(
     hooks: Hooks,
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
+    key_bias: Float[Array, " S"] | None,
     pairs: Pairs,
 ) -> tuple[Float[Array, "T S"], Float[Array, " T"]]:
     """Return the weights of one head, before dropout, and each row's log-sum-exp."""
     mask = visible(options, q_tokens, k_tokens)
-    return softmax(tile_logits(options, wide(q), wide(k), hooks, q_tokens, k_tokens, mask, pairs))
+    return softmax(tile_logits(options, wide(q), wide(k), hooks, q_tokens, k_tokens, key_bias, mask, pairs))
 
 
 def dense_head(
@@ -157,11 +150,12 @@ def dense_head(
     hooks: Hooks,
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
+    key_bias: Float[Array, " S"] | None,
     dropout: Dropout | None,
     pairs: Pairs,
 ) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
     """Return the output of one head and each row's log-sum-exp."""
-    weights, lse = dense_weights(options, q, k, hooks, q_tokens, k_tokens, pairs)
+    weights, lse = dense_weights(options, q, k, hooks, q_tokens, k_tokens, key_bias, pairs)
     if dropout is not None:
         queries, keys = (jnp.arange(size, dtype=jnp.uint32) for size in weights.shape)
         weights = apply_dropout(weights, keep_pairs(dropout, queries, keys, options.dropout_rate), options.dropout_rate)

@@ -37,8 +37,8 @@ def by_diagonals(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
                 at = Place(n, head, i, i + c - (q_count - 1))
                 query = load_query(inputs, rows, at, size)
                 k, v = (load_block(x, n, key_head, at.j, size) for x in (inputs.k, inputs.v))
-                _, slopes, marks = gradients(plan, inputs, at, query, k, v, masked)
-                return sums + placed_only(slopes, *marks)
+                found = gradients(plan, inputs, at, query, k, v, masked)
+                return sums + placed_only(found.slopes, *found.marks)
 
             return loop(inputs, n, c, q_count, step, sums)
 
@@ -76,8 +76,8 @@ def numbers_by_queries(
         def step(j: Array, carry: Any, masked: bool) -> Any:
             at = Place(n, head, i, j)
             k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
-            _, slopes, marks = gradients(plan, inputs, at, query, k, v, masked)
-            d_numbers, d_positions, _ = bias_gradient(plan, inputs, at, slopes, *marks)
+            found = gradients(plan, inputs, at, query, k, v, masked)
+            d_numbers, d_positions, _ = bias_gradient(plan, inputs, at, found.slopes, *found.marks)
             return jax.tree.map(jnp.add, carry, (tuple(d_numbers), d_positions))
 
         zeros = (jnp.float32(0),) * numbers, (jnp.zeros((q_size, 1), jnp.float32),) * axes
@@ -108,8 +108,8 @@ def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Arr
         def step(i: Array, carry: Any, masked: bool) -> Any:
             at = Place(n, head, i, j, transposed=True)
             query = load_query(inputs, rows, at, q_size)
-            _, slopes, marks = gradients(plan, inputs, at, query, k, v, masked)
-            return jax.tree.map(jnp.add, carry, bias_gradient(plan, inputs, at, slopes, *marks)[2])
+            found = gradients(plan, inputs, at, query, k, v, masked)
+            return jax.tree.map(jnp.add, carry, bias_gradient(plan, inputs, at, found.slopes, *found.marks)[2])
 
         zeros = (jnp.zeros((k_size, 1), jnp.float32),) * axes
         for ref, x in zip(position_refs, loop(inputs, n, j, plan.counts[0], step, zeros), strict=True):

@@ -39,8 +39,7 @@ def marks(
     fields: tuple[Any, Any] = layout.q_axes, layout.k_axes
     lengths = operands.q.shape[-2], operands.k.shape[-2]
     segmented = lengths != sizes or any(side.segment_ids is not None for side in sides)
-    biased = axes > 0 or operands.shared.unplaced_bias is not None
-    unplaced = biased and any(side.has_position is not None for side in sides)
+    unplaced = axes > 0 and any(side.has_position is not None for side in sides)
 
     def of_side(side: TokenPositions, batched: Any, length: int, size: int) -> Marks:
         def row(x: Array, field: int | None, mode: str = "edge") -> Array:

@@ -16,7 +16,7 @@ from pejax._attention.gpu.block_masks import Marks, Tiles, marks, spans, tiles
 from pejax._attention.gpu.kernels import by_keys, by_queries, forward
 from pejax._attention.gpu.shared_memory import BACKWARD, fitting, limit
 from pejax._attention.gpu.tile import Inputs, Plan
-from pejax._attention.kernels.kernel_call import Learned, Outputs, Rows, Static, Way, position_axes, unplaced_numbers
+from pejax._attention.kernels.kernel_call import Learned, Outputs, Rows, Static, Way, position_axes
 
 
 class Floats(NamedTuple):
@@ -29,6 +29,7 @@ class Floats(NamedTuple):
     diagonals: Float[Array, "H R"] | None
     q_positions: tuple[Array, ...]
     k_positions: tuple[Array, ...]
+    key_bias: Float[Array, "N H S"] | None
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,15 @@ class Call:
             diagonals=diagonals,
             q_positions=self._positions(learned.q_positions, q_length),
             k_positions=self._positions(learned.k_positions, k_length),
+            key_bias=self._key_bias(learned.key_bias),
         )
+
+    def _key_bias(self, bias: Array | None) -> Array | None:
+        """Return the bias of the keys, padded."""
+        if bias is None:
+            return None
+        n, k, g, s = bias.shape
+        return jnp.pad(bias.reshape(n, k * g, s), ((0, 0), (0, 0), (0, self.lengths[1] - s)))
 
     def _bias(self, learned: Learned) -> tuple[tuple[Array, ...], Array | None]:
         """Return the numbers, or the diagonals, of every head."""
@@ -153,7 +162,7 @@ class Call:
             numbers=floats.numbers,
             diagonals=floats.diagonals,
             words=words,
-            unplaced=unplaced_numbers(operands),
+            key_bias=floats.key_bias,
             spans=None if seen is None else spans(seen),
         )
 
@@ -170,7 +179,7 @@ class Call:
         _, plan = self.plans
         by_query = self._inputs(plan, floats)
         by_key = self._inputs(plan, floats, "keys")
-        d_k, d_v = by_keys(plan, by_key, rows)
+        d_k, d_v, *d_key_bias = by_keys(plan, by_key, rows)
         numbers, diagonals, q_positions, k_positions = (), None, (), ()
         if floats.numbers or floats.q_positions:
             numbers, q_positions = numbers_by_queries(plan, by_query, rows)
@@ -188,6 +197,7 @@ class Call:
             diagonals=diagonals,
             q_positions=_summed(q_positions, floats.q_positions),
             k_positions=_summed(k_positions, floats.k_positions),
+            key_bias=next(iter(d_key_bias), None),
         )
 
 

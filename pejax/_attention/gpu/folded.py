@@ -128,7 +128,7 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
         "no bias but a causal one": not linear or options.causal,
         "no bias of positions that are not integers on one axis": not linear
         or (axes == 1 and all(jnp.issubdtype(side.positions.dtype, jnp.integer) for side in tokens)),
-        "no bias of keys without a position": operands.shared.unplaced_bias is None,
+        "no bias of keys, or of keys without a position": operands.key_bias is None,
         "no bias of tokens without a position": not linear or all(side.has_position is None for side in tokens),
     }
     for rule, holds in rules.items():

@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
+from pejax._attention.gpu.block_masks import Marks
 from pejax._attention.gpu.shared_memory import STAGES
 from pejax._attention.gpu.tile import Inputs, Place, Plan, dot, scores, scores_gradient, tile_marks
 from pejax._attention.kernels.kernel_call import Rows
@@ -91,6 +92,22 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[
     return call(plan, kernel, (plan.counts[0], heads, n), outputs, inputs, name="forward")
 
 
+class TileGradients(NamedTuple):
+    """The weights of a tile after dropout, and gradients.
+
+    Attributes:
+        weights: after dropout.
+        slopes: gradient of scale·q·k + bias.
+        d_logits: gradient of the logits after the cap.
+        marks: those of the tile's queries and keys.
+    """
+
+    weights: Array
+    slopes: Array
+    d_logits: Array
+    marks: tuple[Marks, Marks]
+
+
 class Query(NamedTuple):
     """One block of queries in backward."""
 
@@ -107,15 +124,13 @@ def load_query(inputs: Inputs, rows: Rows, at: Place, size: int) -> Query:
     return Query(q, d_output, across(lse), across(mean))
 
 
-def gradients(
-    plan: Plan, inputs: Inputs, at: Place, query: Query, k: Array, v: Array, masked: bool
-) -> tuple[Array, Array, tuple]:
-    """Return the weights, the gradient of the scores, and the marks of a tile."""
+def gradients(plan: Plan, inputs: Inputs, at: Place, query: Query, k: Array, v: Array, masked: bool) -> TileGradients:
+    """Return the weights, gradients and marks of a tile."""
     products = ((k, query.q), (v, query.d_output)) if at.transposed else ((query.q, k), (query.d_output, v))
     logits, d_weights = (dot(plan, *pair, b_transposed=True) for pair in products)
     marks = tile_marks(plan, inputs, at)
     found = scores(plan, inputs, at, logits, *marks, masked)
-    return *scores_gradient(found, query.lse, d_weights, query.mean), marks
+    return TileGradients(*scores_gradient(found, query.lse, d_weights, query.mean), marks)
 
 
 def by_queries(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"]:
@@ -130,8 +145,8 @@ def by_queries(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"
 
         def step(j: Array, d_q: Array, masked: bool) -> Array:
             k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
-            _, slopes, _ = gradients(plan, inputs, Place(n, head, i, j), query, k, v, masked)
-            return d_q + dot(plan, slopes.astype(k.dtype), k)
+            found = gradients(plan, inputs, Place(n, head, i, j), query, k, v, masked)
+            return d_q + dot(plan, found.slopes.astype(k.dtype), k)
 
         d_q = loop(inputs, n, i, plan.counts[1], step, jnp.zeros((q_size, dim), jnp.float32))
         dq_ref[n, head, pl.ds(i * q_size, q_size)] = (d_q * plan.options.scale).astype(dq_ref.dtype)
@@ -140,26 +155,32 @@ def by_queries(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"
     return call(plan, kernel, (plan.counts[0], heads, n), output, inputs, rows, name="by_queries")
 
 
-def by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Array, "N K S D"], Float[Array, "N K S D"]]:
-    """Return the gradients of k and v."""
+def by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
+    """Return the gradients of k and v, and of the key bias where there is one."""
     (n, key_heads, length, dim), (q_size, k_size) = inputs.k.shape, plan.blocks
+    biases = [] if inputs.key_bias is None else [inputs.key_bias]
 
-    def kernel(inputs: Inputs, rows: Rows, dk_ref: Any, dv_ref: Any) -> None:
+    def kernel(inputs: Inputs, rows: Rows, dk_ref: Any, dv_ref: Any, *d_bias_refs: Any) -> None:
         j, key_head, n = (pl.program_id(axis) for axis in range(3))
         k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
 
         def of_head(g: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             head = key_head * plan.group + g
 
-            def step(i: Array, carry: tuple[Array, Array], masked: bool) -> tuple[Array, Array]:
-                d_k, d_v = carry
+            def step(i: Array, carry: tuple[Array, ...], masked: bool) -> tuple[Array, ...]:
+                d_k, d_v, *d_bias = carry
                 at = Place(n, head, i, j, transposed=True)
                 query = load_query(inputs, rows, at, q_size)
-                weights, slopes, _ = gradients(plan, inputs, at, query, k, v, masked)
-                d_v = d_v + dot(plan, weights.astype(v.dtype), query.d_output)
-                return d_k + dot(plan, slopes.astype(k.dtype), query.q), d_v
+                found = gradients(plan, inputs, at, query, k, v, masked)
+                d_v = d_v + dot(plan, found.weights.astype(v.dtype), query.d_output)
+                d_k = d_k + dot(plan, found.slopes.astype(k.dtype), query.q)
+                return d_k, d_v, *(x + jnp.sum(found.d_logits, axis=1) for x in d_bias)
 
-            return loop(inputs, n, j, plan.counts[0], step, carry)
+            zeros = [jnp.zeros(k_size, jnp.float32) for _ in d_bias_refs]
+            d_k, d_v, *d_bias = loop(inputs, n, j, plan.counts[0], step, (*carry, *zeros))
+            for ref, x in zip(d_bias_refs, d_bias, strict=True):
+                ref[n, head, pl.ds(j * k_size, k_size)] = x
+            return d_k, d_v
 
         zeros = jnp.zeros((k_size, dim), jnp.float32)
         d_k, d_v = lax.fori_loop(0, plan.group, of_head, (zeros, zeros))
@@ -167,4 +188,5 @@ def by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Array, "N K S
         dv_ref[n, key_head, pl.ds(j * k_size, k_size)] = d_v.astype(dv_ref.dtype)
 
     output = jax.ShapeDtypeStruct((n, key_heads, length, dim), inputs.k.dtype)
-    return call(plan, kernel, (plan.counts[1], key_heads, n), (output, output), inputs, rows, name="by_keys")
+    outputs = [output, output, *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in biases)]
+    return call(plan, kernel, (plan.counts[1], key_heads, n), outputs, inputs, rows, name="by_keys")

@@ -60,7 +60,7 @@ class Inputs(NamedTuple):
         numbers: that the bias of a tile needs of the parameters, one of each per head.
         diagonals: the bias by `j - i + T - 1`.
         words: of dropout.
-        unplaced: what a head adds to the logits of keys without a position.
+        key_bias: added to the logits after the cap.
         spans: where a program's loop begins and ends; None = everywhere.
     """
 
@@ -72,7 +72,7 @@ class Inputs(NamedTuple):
     numbers: tuple[Array, ...] = ()
     diagonals: Float[Array, "H R"] | None = None
     words: Array | None = None
-    unplaced: Float[Array, " H"] | None = None
+    key_bias: Float[Array, "N H S"] | None = None
     spans: Array | None = None
 
 
@@ -172,8 +172,9 @@ def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: Marks, k: 
     if (cap := plan.options.soft_cap) is not None:
         bent = jnp.tanh(logits / cap)
         logits, slope = still_hidden(plan.options, logits, cap * bent), 1 - bent * bent
-    if inputs.unplaced is not None:
-        logits = logits + jnp.where(k.has_position != 0, 0.0, inputs.unplaced[at.head])
+    if inputs.key_bias is not None:
+        bias = inputs.key_bias[at.n, at.head, pl.ds(at.j * plan.blocks[1], plan.blocks[1])]
+        logits = logits + (bias[:, None] if at.transposed else bias[None, :])
     both = lambda q, k: None if q is None else (q, k)
     fields = both(q.order, k.order), both(q.segment_ids, k.segment_ids)
     mask = all_of(pair_masks(plan.options, *fields)) if masked else None
@@ -196,8 +197,8 @@ def _keep(plan: Plan, words: Any, at: Place) -> Array:
     return kept.T if at.transposed else kept
 
 
-def scores_gradient(found: Scores, lse: Array, d_weights: Array, mean: Array) -> tuple[Array, Array]:
-    """Return the weights after dropout, and the gradient of scale·q·k + bias.
+def scores_gradient(found: Scores, lse: Array, d_weights: Array, mean: Array) -> tuple[Array, Array, Array]:
+    """Return the weights after dropout, and the gradients of scale·q·k + bias and of the logits after the cap.
 
     Args:
         found: the scores.
@@ -208,10 +209,10 @@ def scores_gradient(found: Scores, lse: Array, d_weights: Array, mean: Array) ->
     weights = jnp.exp(found.logits - lse)
     if found.keep is not None:
         d_weights = d_weights * found.keep
-    slopes = weights * (d_weights - mean)
+    d_logits = weights * (d_weights - mean)
     if found.keep is not None:
         weights = weights * found.keep
-    return weights, slopes if found.slope is None else slopes * found.slope
+    return weights, d_logits if found.slope is None else d_logits * found.slope, d_logits
 
 
 def bias_gradient(

@@ -21,9 +21,10 @@ def blockwise_call(static: Static, operands: Operands, learned: Learned) -> tupl
     """
     distance = operands.shared.distance_bias
     bias = derived_bias(None, None if distance is None else Partial(distance.func, learned.shared))
-    hooks = Hooks(bias, unplaced_bias=operands.shared.unplaced_bias)
-    per_head = {**operands.per_head, "bias": learned.per_head}
-    operands = operands._replace(q=learned.q, k=learned.k, v=learned.v, shared=hooks, per_head=per_head)
+    operands = operands._replace(
+        q=learned.q, k=learned.k, v=learned.v, shared=Hooks(bias), per_head={"bias": learned.per_head},
+        key_bias=learned.key_bias,
+    )  # fmt: skip
     most = blockwise.BLOCK
     options = static.options._replace(block=min(static.options.block or most, most))
     return over_heads(functools.partial(blockwise.blockwise_head, options), operands, static.layout)

@@ -12,7 +12,6 @@ way, or attention without kernels.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -53,6 +52,7 @@ class Learned(NamedTuple):
     per_head: Params
     q_positions: Array | None
     k_positions: Array | None
+    key_bias: Float[Array, "N K G S"] | None
 
 
 class Way(NamedTuple):
@@ -207,17 +207,7 @@ def learned_of(operands: Operands) -> Learned:
     ]
     shared = {} if distance is None else distance.args[0]
     own = operands.per_head.get("distance_bias", {})
-    return Learned(operands.q, operands.k, operands.v, shared, own, *moving)
-
-
-def unplaced_numbers(operands: Operands) -> Float[Array, " H"] | None:
-    """Return what each head adds to the logits of keys without a position; None = nothing."""
-    hook, heads = operands.shared.unplaced_bias, math.prod(operands.q.shape[1:3])
-    if hook is None:
-        return None
-    own = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), operands.per_head["unplaced_bias"])
-    number = lambda own: jnp.asarray(hook.func({**hook.args[0], **own}), jnp.float32)
-    return lax.stop_gradient(jax.vmap(number, axis_size=heads)(own))
+    return Learned(operands.q, operands.k, operands.v, shared, own, *moving, operands.key_bias)
 
 
 def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
@@ -264,5 +254,5 @@ def refuse_splitting(kind: str, devices: int) -> None:
     mesh = jax.sharding.get_abstract_mesh()
     devices = devices if mesh.empty else mesh.size
     if devices > 1 and (mesh.empty or any(axis != AxisType.Manual for axis in mesh.axis_types)):
-        rule = "use sharded_attention, jax.shard_map or a mesh of one device"
+        rule = "give a Sharding, or use jax.shard_map or a mesh of one device"
         raise NotImplementedError(f"the compiler does not split {kind} kernels over {devices} devices: {rule}")

@@ -28,8 +28,7 @@ def fields_of(
     """Return what is to be known of the queries and of the keys; `located` asks for their positions."""
     tokens, lengths = (operands.q_tokens, operands.k_tokens), (operands.q.shape[3], operands.k.shape[2])
     segmented = padded or any(side.segment_ids is not None for side in tokens)
-    biased = operands.shared.distance_bias is not None or operands.shared.unplaced_bias is not None
-    placing = biased and any(side.has_position is not None for side in tokens)
+    placing = operands.shared.distance_bias is not None and any(side.has_position is not None for side in tokens)
 
     def side(tokens: TokenPositions, axes: TokenPositions, length: int) -> Fields:
         positions = _one_or_all(tokens.positions, axes.positions, length)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from pejax._attention.core.operands import Operands
-from pejax._attention.kernels.kernel_call import Learned, Outputs, Rows, Static, Way, unplaced_numbers
+from pejax._attention.kernels.kernel_call import Learned, Outputs, Rows, Static, Way
 from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.block_masks import drop_words, fields_of, spans_of
 from pejax._attention.tpu.kernels import forward, key_gradients, query_gradients
@@ -40,9 +40,6 @@ class Call:
             self._tokens["words"] = _padded(words, 2, queries)[:, :, None]
             column = _padded(column.astype(jnp.int32)[None], 1, keys)
             k["word"] = jnp.broadcast_to(column, jnp.shape(next(iter(k.values()), column)))
-        unplaced = unplaced_numbers(operands)
-        if unplaced is not None:
-            self._tokens["unplaced"] = unplaced[:, None]
         if k:
             self._tokens["columns"] = jnp.stack([*k.values()], axis=2)
         self._plan = Plan(options, tuple(k), queries, keys, blocks[0], hook and hook.inside, tpu_tile.LANES, interpret)
@@ -63,10 +60,13 @@ class Call:
             "mean": self._by_head(rows.mean)[:, :, None],
         }
         d_q, *d_bias = query_gradients(self._plan, arrays, self._spans[0])
-        d_k, d_v = key_gradients(self._plan, arrays, self._spans[1])
+        d_k, d_v, *d_key_bias = key_gradients(self._plan, arrays, self._spans[1])
         t, s = self._lengths
         d_q = d_q.reshape(*learned.q.shape[:3], *d_q.shape[2:])[:, :, :, :t]
-        return pull(self._d_bias(bias, d_bias))[0]._replace(q=d_q, k=d_k[:, :, :s], v=d_v[:, :, :s])
+        found = {"q": d_q, "k": d_k[:, :, :s], "v": d_v[:, :, :s]}
+        if learned.key_bias is not None:
+            found["key_bias"] = d_key_bias[0][:, :, 0, :s].reshape(learned.key_bias.shape)
+        return pull(self._d_bias(bias, d_bias))[0]._replace(**found)
 
     def _bias(self, learned: Learned) -> dict[str, Array]:
         """Return what the kernels make the bias from: `diagonals`, `numbers`, or nothing."""
@@ -101,7 +101,11 @@ class Call:
     def _arrays(self, learned: Learned, bias: dict[str, Array]) -> dict[str, Array]:
         """Return the operands of the forward kernel."""
         q, k, v = self._by_head(learned.q), *(_padded(x, 2, self._plan.keys) for x in (learned.k, learned.v))
-        return {"q": q, "k": k, "v": v, **self._tokens, **bias}
+        arrays = {"q": q, "k": k, "v": v, **self._tokens, **bias}
+        if learned.key_bias is not None:
+            n, groups, heads, s = learned.key_bias.shape
+            arrays["key_bias"] = _padded(learned.key_bias.reshape(n, groups * heads, 1, s), 3, self._plan.keys)
+        return arrays
 
     def _by_head(self, x: Array) -> Array:
         n, groups, heads = x.shape[:3]

@@ -31,6 +31,7 @@ from pejax._attention.tpu.tile import (
     numbers_gradient,
     placed_only,
     product,
+    sums_of_keys,
     tile_logits,
 )
 
@@ -110,7 +111,7 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
 
         @pl.when(seen)
         def add() -> None:
-            _, d_logits = _score_gradients(plan, refs, at)
+            _, d_logits, _ = _score_gradients(plan, refs, at)
             sums[...] += product(plan.options, refs["k"][0, 0], d_logits.astype(q.dtype), (0, 0))
             if name == "diagonals":
                 found = diagonal_gradient(plan, placed_only(plan, refs, d_logits), *skewed)
@@ -126,12 +127,15 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
     return _call(plan, kernel, operands, spans, grid, _by_queries, 2, outputs, [sums, *skewed])
 
 
-def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple[Array, Array]:
-    """Return the gradients of k and v, summed over the queries' heads that share them."""
+def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> list[Array]:
+    """Return the gradients of k and v, summed over the queries' heads that share them, and of a key bias."""
     q, k, v = (operands[name] for name in "qkv")
     (n, groups, s, d), heads, blocks = k.shape, q.shape[1] // k.shape[1], plan.query_blocks
 
-    def kernel(first: Any, last: Any, refs: Refs, d_k: Any, d_v: Any, k_sums: Any, v_sums: Any) -> None:
+    biased = "key_bias" in operands
+
+    def kernel(first: Any, last: Any, refs: Refs, d_k: Any, d_v: Any, *rest: Any) -> None:
+        *d_bias, k_sums, v_sums = rest
         grid = [pl.program_id(axis) for axis in range(5)]
         at, seen = _by_keys(plan, operands, first, last, *grid)
 
@@ -140,9 +144,16 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple
             k_sums[...] = jnp.zeros_like(k_sums)
             v_sums[...] = jnp.zeros_like(v_sums)
 
+        @pl.when(grid[4] == 0)
+        def start_head() -> None:
+            for ref in d_bias:
+                ref[...] = jnp.zeros_like(ref)
+
         @pl.when(seen)
         def add() -> None:
-            weights, d_logits = _score_gradients(plan, refs, at)
+            weights, d_logits, d_capped = _score_gradients(plan, refs, at)
+            for ref in d_bias:
+                ref[0, 0] += sums_of_keys(d_capped)
             q, d_output = refs["q"][0, 0], refs["d_output"][0, 0]
             v_sums[...] += product(plan.options, drop(plan, refs, weights).astype(d_output.dtype), d_output, (1, 0))
             k_sums[...] += product(plan.options, d_logits.astype(q.dtype), q, (1, 0))
@@ -154,16 +165,19 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tuple
 
     sums = pltpu.VMEM((plan.keys, d), jnp.float32)
     grid = (n, groups, s // plan.keys, heads, blocks)
-    return _call(plan, kernel, operands, spans, grid, _by_keys, 3, {"k": k.dtype, "v": v.dtype}, [sums, sums])
+    outputs = {"k": k.dtype, "v": v.dtype} | ({"key_bias": jnp.float32} if biased else {})
+    return _call(plan, kernel, operands, spans, grid, _by_keys, 3, outputs, [sums, sums])
 
 
-def _score_gradients(plan: Plan, refs: Refs, at: Place) -> tuple[Float[Array, "S T"], Float[Array, "S T"]]:
-    """Return the tile's weights before dropout, and the gradient of `scale·q·k + bias`."""
+def _score_gradients(
+    plan: Plan, refs: Refs, at: Place
+) -> tuple[Float[Array, "S T"], Float[Array, "S T"], Float[Array, "S T"]]:
+    """Return the weights before dropout, and the gradients of `scale·q·k + bias` and of the logits after the cap."""
     logits, slope = tile_logits(plan, refs, at)
     weights = jnp.exp(logits - refs["lse"][0, 0])
     d_weights = product(plan.options, refs["v"][0, 0], refs["d_output"][0, 0], (1, 1))
-    d_logits = weights * (drop(plan, refs, d_weights) - refs["mean"][0, 0])
-    return weights, d_logits if slope is None else d_logits * slope
+    d_capped = weights * (drop(plan, refs, d_weights) - refs["mean"][0, 0])
+    return weights, d_capped if slope is None else d_capped * slope, d_capped
 
 
 def _by_queries(
@@ -228,7 +242,8 @@ def _call(
         "q": queries, "d_output": queries, "k": keys, "v": keys, "lse": rows, "mean": rows, "words": rows,
         "rows": pl.BlockSpec((1, rows_told, plan.queries), at(lambda n, h, group, i, j: (token(n), 0, i))),
         "columns": pl.BlockSpec((1, plan.keys, columns_told), at(lambda n, h, group, i, j: (token(n), j, 0))),
-        "numbers": pl.BlockSpec(memory_space=pltpu.SMEM), "unplaced": pl.BlockSpec(memory_space=pltpu.SMEM),
+        "numbers": pl.BlockSpec(memory_space=pltpu.SMEM),
+        "key_bias": pl.BlockSpec((1, 1, 1, plan.keys), at(lambda n, h, group, i, j: (n, h, 0, j))),
         "d_numbers": pl.BlockSpec((1, 1, 1, plan.lanes), at(lambda n, h, group, i, j: (n, h, 0, 0))),
         "diagonals": pl.BlockSpec((1, *diagonals), at(lambda n, h, group, i, j: (h, 0, 0))),
         "d_diagonals": pl.BlockSpec((1, 1, *diagonals), at(lambda n, h, group, i, j: (n, h, 0, 0))),

@@ -109,12 +109,24 @@ def tile_logits(plan: Plan, refs: Refs, at: Place) -> tuple[Float[Array, "S T"],
     if options.soft_cap is not None:
         share = jnp.tanh(logits / options.soft_cap)
         logits, slope = still_hidden(options, logits, options.soft_cap * share), 1.0 - share * share
-    if "unplaced" in refs:
-        logits = logits + jnp.where(_column(plan, refs, "placed") != 0, 0.0, refs["unplaced"][at.head, 0])
+    if "key_bias" in refs:
+        logits = logits + down_the_keys(plan, refs["key_bias"][0, 0])
     fields = (_field(plan, refs, name) if name in plan.fields else None for name in ("order", "segment"))
     for allowed in pair_masks(options, *fields, comparable=_signed):
         logits = jnp.where(allowed, logits, -jnp.inf)
     return logits, slope
+
+
+def down_the_keys(plan: Plan, row: Float[Array, "1 S"]) -> Float[Array, "S 1"]:
+    """Return a row of one number per key as a column, by the transpose of whole registers."""
+    return jnp.broadcast_to(row, (plan.lanes, plan.keys)).T[:, :1]
+
+
+def sums_of_keys(d_logits: Float[Array, "S T"]) -> Float[Array, "1 S"]:
+    """Return the sum over the queries for each key, as a row: a product with ones."""
+    ones = jnp.ones((8, d_logits.shape[1]), jnp.float32)
+    contract = (((1,), (1,)), ((), ()))
+    return lax.dot_general(ones, d_logits, contract, precision=lax.Precision.HIGHEST)[:1]
 
 
 def numbers_of(refs: Refs, at: Place) -> list[Array]:

@@ -38,7 +38,7 @@ class Terms(NamedTuple):
     """What the encoding adds to the attention of one head.
 
     Attributes:
-        hooks: the `bias`, unless one of the next two fields replaces it, `relative_values` and `unplaced_bias`.
+        hooks: the `bias`, unless one of the next two fields replaces it, and `relative_values`.
         diagonals: the bias per distance, from `1 - T` on, with T and S padded to full blocks; None = not available.
         relative_keys: the bias by relative keys; None = not available.
     """
@@ -63,12 +63,13 @@ class Queries(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """N blocks of keys and values, or one block without the axis N; fields as in `Queries`."""
+    """N blocks of keys and values with their bias, or one block without the axis N; other fields as in `Queries`."""
 
     k: Float[Array, "N S D"]
     v: Float[Array, "N S D"]
     tokens: TokenPositions
     ids: UInt32[Array, "N S"]
+    bias: Float[Array, "N S"] | None = None
 
 
 class Head(NamedTuple):
@@ -137,6 +138,7 @@ def head_to_blocks(
     v: Float[Array, "S D"],
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
+    key_bias: Float[Array, " S"] | None,
     terms: Terms,
     dropout: Dropout | None,
 ) -> Head:
@@ -149,7 +151,8 @@ def head_to_blocks(
     rows, columns = (functools.partial(to_blocks, size) for size in sizes)
     q_ids, k_ids = (jnp.arange(len(x), dtype=jnp.uint32) for x in (q, k))
     queries = Queries(rows(q), tokens_to_blocks(sizes[0], q_tokens, len(q)), rows(q_ids))
-    keys = Keys(columns(k), columns(v), tokens_to_blocks(sizes[1], k_tokens, len(k)), columns(k_ids))
+    bias = None if key_bias is None else columns(key_bias)
+    keys = Keys(columns(k), columns(v), tokens_to_blocks(sizes[1], k_tokens, len(k)), columns(k_ids), bias)
     return Head(queries, keys, terms, dropout)
 
 

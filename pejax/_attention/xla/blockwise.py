@@ -41,6 +41,7 @@ class _Arrays(NamedTuple):
     k: Float[Array, "S D"]
     v: Float[Array, "S D"]
     k_tokens: TokenPositions
+    key_bias: Float[Array, " S"] | None
     hooks: Hooks
     dropout: Dropout | None
 
@@ -53,13 +54,14 @@ def blockwise_head(
     hooks: Hooks,
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
+    key_bias: Float[Array, " S"] | None,
     dropout: Dropout | None,
     pairs: Pairs,
 ) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
     """Return the output of one head and the log-sum-exp of each row, as `dense_head` does."""
     del pairs
     hooks = replace(hooks, distance_bias=None, relative_keys=None)
-    return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, hooks, dropout))
+    return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, key_bias, hooks, dropout))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -77,9 +79,9 @@ def _exact(options: Options, arrays: _Arrays) -> tuple[Float[Array, "T D"], Floa
 
 def _head(options: Options, arrays: _Arrays) -> Any:
     """Split the head into blocks."""
-    q, q_tokens, k, v, k_tokens, hooks, dropout = arrays
+    q, q_tokens, k, v, k_tokens, key_bias, hooks, dropout = arrays
     sizes = block_size(options.block, len(q)), block_size(options.block, len(k))
-    return head_to_blocks(sizes, q, k, v, q_tokens, k_tokens, Terms(hooks), dropout)
+    return head_to_blocks(sizes, q, k, v, q_tokens, k_tokens, key_bias, Terms(hooks), dropout)
 
 
 def _attend_forward(options: Options, arrays: _Arrays) -> tuple[Any, Any]:

@@ -179,6 +179,7 @@ class _Totals(NamedTuple):
     per_head: Floats
     q_tokens: Floats
     k_tokens: Floats
+    key_bias: Floats
 
 
 def _backward(
@@ -206,6 +207,7 @@ def _backward(
         residuals = residuals_to_blocks(blocks, *(take_head(x, index) for x in (d_output, lse, mean)))
         part = backward(options, blocks, residuals)
         (d_q, *d_q_tokens), (d_k, d_v, *d_k_tokens) = gradients_from_blocks(part, t, s)
+        d_key_bias = [d_k_tokens.pop() for _ in totals.key_bias]
         d_shared, d_own, d_head, d_q_terms, d_k_terms = pull((part.hooks, part.diagonals, part.relative_keys))
         keys, own = key_head(operands, index), param_index(operands, index)
         totals = _Totals(
@@ -216,6 +218,7 @@ def _backward(
             per_head=[x.at[own].add(y) for x, y in zip(totals.per_head, d_own, strict=True)],
             q_tokens=add_positions(totals.q_tokens, d_q_tokens, layout.q_axes, index),
             k_tokens=add_positions(totals.k_tokens, d_k_tokens, layout.k_axes, index),
+            key_bias=[x.at[index.batch, *own].set(y) for x, y in zip(totals.key_bias, d_key_bias, strict=True)],
         )
         return totals, jax.tree.map(lambda x, y: x.at[index.head].add(y), d_relative, d_head)
 
@@ -225,7 +228,10 @@ def _backward(
         q=jnp.zeros_like(operands.q),
         k=jnp.zeros_like(exact(operands.k)),
         v=jnp.zeros_like(exact(operands.v)),
-        **{name: zeros_of(getattr(operands, name)) for name in ("shared", "per_head", "q_tokens", "k_tokens")},
+        **{
+            name: zeros_of(getattr(operands, name))
+            for name in ("shared", "per_head", "q_tokens", "k_tokens", "key_bias")
+        },
     )
     totals, d_relative = lax.fori_loop(0, count, head, (zeros, jax.tree.map(jnp.zeros_like, relative_keys)))
     d_shared, d_per_head = pull_relative(d_relative)
@@ -235,6 +241,7 @@ def _backward(
         per_head=_sum(totals.per_head, d_per_head),
         q_tokens=totals.q_tokens,
         k_tokens=totals.k_tokens,
+        key_bias=totals.key_bias,
     )
 
 
@@ -261,8 +268,10 @@ def _head(
         for tokens, axes in ((operands.q_tokens, layout.q_axes), (operands.k_tokens, layout.k_axes))
     )
     dropout = _dropout(layout, operands, index)
-    blocks = head_to_blocks(sizes, q, k, v, q_tokens, k_tokens, Terms(Hooks()), dropout)
-    own = jax.tree.map(lambda leaf: leaf[param_index(operands, index)], operands.per_head)
+    place = param_index(operands, index)
+    key_bias = None if operands.key_bias is None else operands.key_bias[index.batch, *place]
+    blocks = head_to_blocks(sizes, q, k, v, q_tokens, k_tokens, key_bias, Terms(Hooks()), dropout)
+    own = jax.tree.map(lambda leaf: leaf[place], operands.per_head)
     start = None if first is None else first[index.batch] + 1 - blocks.queries.ids.size
     length = blocks.queries.ids.size + blocks.keys.ids.size - 1
 

@@ -31,7 +31,7 @@ from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import still_hidden, visible, visible_blocks
 from pejax._attention.core.options import Options
-from pejax._attention.core.reference import add_unplaced_bias, checked, log_sum, nonzero, placed_pairs
+from pejax._attention.core.reference import checked, log_sum, nonzero, placed_pairs
 from pejax._attention.xla.blocks import Gradients, Head, Keys, Queries, Residuals, add_to_block, block_at
 from pejax._attention.xla.consecutive_bias import add_consecutive_bias, consecutive_bias, relative_keys_backward
 from pejax._ops.bfloat16 import rounded
@@ -60,7 +60,7 @@ def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[
                 logits = logits + _bias_of_hook(query, key, terms.hooks)
             if options.soft_cap is not None:
                 logits = still_hidden(options, logits, options.soft_cap * jnp.tanh(logits / options.soft_cap))
-            logits = add_unplaced_bias(logits, terms.hooks, key.tokens)
+            logits = logits if key.bias is None else logits + key.bias
             logits = _where(visible(options, query.tokens, key.tokens), logits, -jnp.inf)
             new = jnp.maximum(largest, jnp.max(logits, axis=1))
             shift = jnp.where(jnp.isneginf(new), 0.0, new)
@@ -144,7 +144,7 @@ def _tile_gradients(
     if options.soft_cap is not None:
         capped = options.soft_cap * jnp.tanh(logits / options.soft_cap)
         logits, slope = still_hidden(options, logits, capped), 1.0 - jnp.square(capped / options.soft_cap)
-    logits = add_unplaced_bias(logits, hooks, key.tokens)
+    logits = logits if key.bias is None else logits + key.bias
     weights = jnp.exp(_where(mask, logits, -jnp.inf) - row.lse[:, None])
     drop = _dropout_of_tile(options, head.dropout, query, key)
     dropped, d_dropped = drop(weights), _dot(options, row.d_output, key.v, 1, 1)
@@ -153,9 +153,12 @@ def _tile_gradients(
         _, pull_values = _pullback(values, [dropped], query, key, hooks)
         (d_through_hook,), *parts = pull_values(wide(row.d_output))
         through, d_dropped = _add(through, tuple(parts)), d_dropped + d_through_hook
-    d_logits = weights * (drop(d_dropped) - row.mean[:, None]) * slope
+    d_capped = weights * (drop(d_dropped) - row.mean[:, None])
+    d_logits = d_capped * slope
     if pull is not None:
         through = _add(through, tuple(pull(d_logits)))
+    if key.bias is not None:  # the last of the floats of `Keys`
+        through[1][-1] += jnp.sum(d_capped, axis=0)
     narrow, d_bias = rounded(d_logits, query.q.dtype), _where(placed, d_logits, 0.0)
     return Gradients(
         q=options.scale * _dot(options, narrow, key.k),

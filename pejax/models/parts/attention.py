@@ -165,7 +165,7 @@ class SelfAttention(nnx.Module):
             axes=dims.axes,
             keys_are_rotated=rotated,
             embedded=True,
-            attention=context.execution.attention,
+            sharding=context.execution.sharding,
             causal=dims.causal,
             window=self.config.window,
             scale=dims.scale,
@@ -257,7 +257,7 @@ class CrossAttention(nnx.Module):
             extent=context.extent,
             axes=dims.axes,
             embedded=True,
-            attention=execution.attention,
+            sharding=execution.sharding,
             scale=dims.scale,
             soft_cap=self.config.soft_cap,
         )
