@@ -13,7 +13,7 @@ from benchmarks import peers_jax, peers_torch
 from benchmarks.operands import DTYPES, Problem, direction
 from benchmarks.report import Case, Column, Part, Settings, column_of
 from benchmarks.timing import Call, Say, forward_and_backward, jitted, side_by_side
-from pejax import adapt, attention_hooks, dot_product_attention, make_encoding, sharded_attention
+from pejax import Sharding, adapt, attention_hooks, dot_product_attention, make_encoding
 
 OURS, UNSPLIT = "pejax", "pejax, one device"
 
@@ -35,7 +35,7 @@ def ours(problem: Problem, encoding: str = "alibi", devices: int = 1) -> Call:
         mesh = jax.make_mesh((devices,), ("heads",), devices=jax.devices()[:devices])
         split = NamedSharding(mesh, PartitionSpec(None, None, "heads"))
         q, k, v, cotangent = (jax.device_put(x, split) for x in (q, k, v, cotangent))
-        attend = functools.partial(sharded_attention, causal=True, mesh=mesh, head_axis="heads")
+        attend = functools.partial(attend, sharding=Sharding(mesh, heads="heads"))
 
     def forward(q: Array, k: Array, v: Array, positions: Array, hooks: dict) -> Array:
         return attend(q, k, v, positions=positions, hooks=hooks)
@@ -79,7 +79,7 @@ PART = Part(
     "One sequence of 8 heads of 64 channels, causal, ALiBi. First row: our time. Below: how many times that a "
     "peer takes, median of the rounds and the middle 80 % of them; above 1 we are faster. Peers get mask and "
     "bias as one array in the type of q, made before the clock starts; ours computes both from positions. "
-    "Forward and backward: q, k and v get gradients. Ours is `sharded_attention`, the heads split over a device for "
+    "Forward and backward: q, k and v get gradients. Ours has the heads split over a device for "
     "each core; on one device XLA shares out the cores operation by operation, and while a tile is small, one waits. "
     "Peers on JAX have one device, torch uses all cores. What limits us: the products of a tile, its exponential and "
     "its conversion to bfloat16 are operations of their own, and the tile is written and read between them.",

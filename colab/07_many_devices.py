@@ -71,8 +71,8 @@ jax.debug.visualize_array_sharding(ids, use_color=False)
 # %% [markdown]
 # ## Attention on a mesh
 #
-# `attend` takes `sharded_attention` as its `attention`. Its arguments say which axes of the mesh split the batch, the
-# heads and the tokens. Nothing else changes: not the encoding, not its parameters, not the positions.
+# `attend` takes a `Sharding`, which says which axes of the mesh split the batch, the heads and the tokens. Nothing else
+# changes: not the encoding, not its parameters, not the positions.
 
 # %%
 BATCH, TOKENS, HEADS, HEAD_DIM = 8, 256, 8, 16
@@ -81,11 +81,9 @@ q, k, v, target = jax.random.normal(jax.random.key(0), (4, BATCH, TOKENS, HEADS,
 
 
 def splitting(mesh, **options):
-    """Return the arguments of `attend` that split attention over a mesh."""
-    axes = {name: name if name in mesh.shape else None for name in ("heads", "sequence")}
-    batch = ("data",) if "data" in mesh.shape else ()
-    split = {"batch_axes": batch, "head_axis": axes["heads"], "sequence_axis": axes["sequence"]}
-    return {"attention": pejax.sharded_attention, "mesh": mesh, **split, **options}
+    """Return how attention is split over the axes that a mesh has."""
+    axes = {name: name for name in ("heads", "sequence") if name in mesh.shape}
+    return pejax.Sharding(mesh, ("data",) if "data" in mesh.shape else (), **axes, **options)
 
 
 def outputs_and_gradients(encoding, params, **where):
@@ -117,7 +115,7 @@ for name in NAMES:
     params = pejax.init_params(encoding, jax.random.key(1))
     out, gradients = outputs_and_gradients(encoding, params)
     for sizes in MESHES[3:] if FAST else MESHES:
-        split_out, split_gradients = outputs_and_gradients(encoding, params, **splitting(mesh_of(**sizes)))
+        split_out, split_gradients = outputs_and_gradients(encoding, params, sharding=splitting(mesh_of(**sizes)))
         differences = largest_difference(split_out, out), largest_difference(split_gradients, gradients)
         shown = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
         print(f"{name:10} {shown:28} {differences[0]:.0e}     {differences[1]:.0e}")
@@ -141,8 +139,8 @@ def compiled(mesh, length=TOKENS, **options):
     encoding = pejax.encodings.none(dims)
     spec = PartitionSpec(*(axis if axis in mesh.shape else None for axis in ("data", "sequence", "heads")))
     shape = jax.ShapeDtypeStruct((BATCH, length, HEADS, HEAD_DIM), q.dtype, sharding=NamedSharding(mesh, spec))
-    where = splitting(mesh, **options)
-    run = jax.jit(lambda q, k, v: pejax.attend(encoding, q, k, v, **where))
+    sharding = splitting(mesh, **options)
+    run = jax.jit(lambda q, k, v: pejax.attend(encoding, q, k, v, sharding=sharding))
     return run.lower(shape, shape, shape).compile()
 
 
@@ -221,7 +219,8 @@ plt.show()
 rope = pejax.encodings.rope(dims)
 ring = splitting(mesh_of(sequence=DEVICES))
 alone = pejax.attend(rope, q, k, v)
-arranged = pejax.attend(rope, q[:, striped], k[:, striped], v[:, striped], positions=jnp.asarray(striped), **ring)
+where = {"positions": jnp.asarray(striped), "sharding": ring}
+arranged = pejax.attend(rope, q[:, striped], k[:, striped], v[:, striped], **where)
 restored = arranged[:, np.argsort(striped)]
 print(f"striped, against one device: {largest_difference(restored, alone):.0e}")
 assert largest_difference(restored, alone) < 1e-4

@@ -13,8 +13,8 @@ from benchmarks.hardware import oracle
 from benchmarks.hardware.kinds import BATCH, Kind, kind_of, tokens_of
 from benchmarks.hardware.oracle import Fixed, Terms, relative_error
 from benchmarks.hardware.outcomes import verdict
-from pejax import adapt, attention_hooks, dot_product_attention, init_params, make_encoding, sharded_attention
-from pejax._attention.api import checked
+from pejax import Sharding, adapt, attention_hooks, dot_product_attention, init_params, make_encoding
+from pejax._attention.api import prepared
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.masks import visible
 from pejax._attention.core.operands import over_heads
@@ -32,7 +32,7 @@ def prove(kind: str, implementation: str, precision: str, toy: bool) -> dict[str
 
     Args:
         kind: one of `KINDS`.
-        implementation: one of `dot_product_attention`, or "sharded": `sharded_attention` on a mesh of one device.
+        implementation: one of `dot_product_attention`, or "sharded": on a mesh of one device.
         precision: one of `TOLERANCES`.
         toy: a few tokens.
     """
@@ -68,7 +68,7 @@ def attend(kind: Kind, implementation: str, learned: dict[str, Any]) -> tuple[Ar
     call: Any = functools.partial(dot_product_attention, implementation=implementation)
     if implementation == "sharded":
         mesh = jax.make_mesh((1,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
-        call = functools.partial(sharded_attention, mesh=mesh, head_axis="heads")
+        call = functools.partial(dot_product_attention, sharding=Sharding(mesh, heads="heads"))
     hooks = attention_hooks(encoding, adapt(encoding, learned["params"], kind.dims.extent), rotated=True)
     more = {"sink": learned["sink"]} if kind.sink else {}
     return call(
@@ -141,13 +141,18 @@ def reference(
     return jax.device_get((learned, cotangents, ({"output": lead(output), "lse": lead(lse)}, gradients)))
 
 
+def sides(tokens: tuple[TokenPositions, TokenPositions]) -> dict[str, TokenPositions]:
+    """Return the arguments that say where queries and keys are."""
+    return {"positions": tokens[0], "k_positions": tokens[1]}
+
+
 def terms_of(kind: Kind, learned: dict[str, Any]) -> Terms:
     """Return the arguments of attention, with those of the encoding; differentiable, in float32."""
     encoding, q, k, tokens = rotated(kind, learned)
     hooks = attention_hooks(encoding, adapt(encoding, learned["params"], kind.dims.extent), rotated=True)
-    _, layout, operands = checked(q, k, learned["v"], *tokens, hooks, **arguments(kind))
+    _, layout, operands = prepared(q, k, learned["v"], **sides(tokens), hooks=hooks, **arguments(kind))
 
-    def head(q, k, v, hooks, q_tokens, k_tokens, dropout, pairs) -> Any:
+    def head(q, k, v, hooks, q_tokens, k_tokens, key_bias, dropout, pairs) -> Any:
         if hooks.bias is None:
             return jnp.zeros((len(q), len(k)))
         bias, placed = hooks.bias(q, k, q_tokens.positions, k_tokens.positions), placed_pairs(q_tokens, k_tokens)
@@ -163,17 +168,15 @@ def fixed_of(kind: Kind, learned: dict[str, Any]) -> Fixed:
     """Return which pairs are seen, what dropout multiplies them by, and what is added after the cap."""
     encoding, q, k, tokens = rotated(kind, learned)
     hooks = attention_hooks(encoding, adapt(encoding, learned["params"], kind.dims.extent), rotated=True)
-    options, layout, operands = checked(q, k, learned["v"], *tokens, hooks, **arguments(kind))
+    options, layout, operands = prepared(q, k, learned["v"], **sides(tokens), hooks=hooks, **arguments(kind))
 
-    def head(q, k, v, hooks, q_tokens, k_tokens, dropout: Dropout | None, pairs) -> Any:
+    def head(q, k, v, hooks, q_tokens, k_tokens, key_bias, dropout: Dropout | None, pairs) -> Any:
         everywhere, mask = jnp.ones((len(q), len(k))), visible(options, q_tokens, k_tokens)
         keep = everywhere
         if dropout is not None:
             rows, columns = (jnp.arange(size, dtype=jnp.uint32) for size in everywhere.shape)
             keep = keep_pairs(dropout, rows, columns, options.dropout_rate) / (1 - options.dropout_rate)
-        late = jnp.zeros(len(k))
-        if hooks.unplaced_bias is not None and k_tokens.has_position is not None:
-            late = jnp.where(k_tokens.has_position, 0.0, hooks.unplaced_bias())
+        late = jnp.zeros(len(k)) if key_bias is None else key_bias
         return everywhere > 0 if mask is None else everywhere * mask > 0, keep, everywhere * late
 
     found: Any = jax.jit(lambda operands: over_heads(head, operands, layout))(operands)

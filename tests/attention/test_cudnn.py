@@ -105,7 +105,7 @@ def step(implementation, hooks, causal=True):
 
     def loss(q, k, v, params, index):
         operands, layout = prepare(q, k, v, index, index, hooks(params), None)
-        output, _ = implementation(check_options(q, causal, None, None, None, None), layout, operands)
+        output, _ = implementation(check_options(q, causal=causal), layout, operands)
         output = jnp.moveaxis(output, 3, 1).reshape(q.shape)
         return jnp.sum(jnp.sin(output.astype(jnp.float32))), output
 
@@ -139,7 +139,7 @@ def test_a_causal_window_is_the_reference_in_any_order_of_the_tokens():
 
     def output(implementation, index):
         operands, layout = prepare(q, k, v, index, index, hooks(params), None)
-        return implementation(check_options(q, True, 9, None, None, None), layout, operands)[0]
+        return implementation(check_options(q, causal=True, window=9), layout, operands)[0]
 
     both = by_xla, IMPLEMENTATIONS["reference"]
     ours, reference = (jax.jit(functools.partial(output, f), compiler_options=QUICK) for f in both)
@@ -199,7 +199,8 @@ def test_what_a_fused_kernel_cannot_do_it_says(call, reason):
     fields = {"positions": jnp.arange(T), "order": jnp.arange(T)}
     fields |= {name: rest.pop(name) for name in ("positions", "segment_ids", "has_position") if name in rest}
     names = ("causal", "window", "distance_range", "scale", "soft_cap")
-    options = check_options(q, *({"causal": True, **rest}.get(name) for name in names))._replace(dropout_rate=rate)
+    given = {name: one for name, one in {"causal": True, **rest}.items() if name in names}
+    options = check_options(q, **given)._replace(dropout_rate=rate)
     k_tokens = TokenPositions(jnp.arange(k.shape[1])) if k.shape[1] != T else TokenPositions(**fields)
     operands, layout = prepare(q, k, k, TokenPositions(**fields), k_tokens, hooks, seed)
     with pytest.raises(NotImplementedError, match=reason):

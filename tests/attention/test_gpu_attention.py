@@ -75,7 +75,7 @@ def program(case, implementation, dtype=jnp.float32, block=16):
     lengths = ((case["t"], H), (case["s"], K), (case["s"], K), (case["t"], H))
     q, k, v, d_output = (jnp.asarray(rng.normal(size=(N, *shape, D)), dtype) for shape in lengths)
     d_lse = jnp.asarray(rng.normal(size=(N, case["t"], H)), jnp.float32)
-    options = check_options(q, *(case.get(name, False if name == "causal" else None) for name in names))
+    options = check_options(q, **{name: case[name] for name in names if name in case})
     q_tokens, k_tokens = sides(case)
     seed, rate = check_dropout((jax.random.key(3), case["rate"]) if "rate" in case else None)
     options = options._replace(dropout_rate=rate, block=block)

@@ -16,12 +16,12 @@ from pejax import (
     ENCODINGS,
     Dims,
     Hooks,
+    Sharding,
     TokenPositions,
     attend,
     dot_product_attention,
     explain_attention,
     init_params,
-    sharded_attention,
 )
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import blockwise, cpu
@@ -30,7 +30,7 @@ from pejax.testing import settle
 
 QUICK = {"xla_backend_optimization_level": 0}
 BATCH, TOKENS = 2, 16
-AXES = {"data": "batch_axes", "tensor": "head_axis", "sequence": "sequence_axis"}
+AXES = {"data": "batch", "tensor": "heads", "sequence": "sequence"}
 SPLITS = {
     "sequence": {"sequence": 4},
     "data x sequence": {"data": 2, "sequence": 4},
@@ -42,10 +42,10 @@ WAYS = [*itertools.product(SPLITS, METHODS, ORDERS)]
 
 
 def on(split, method="ring", **options):
-    """Return `sharded_attention` on a mesh of these sizes."""
+    """Return `dot_product_attention` split over a mesh of these sizes."""
     mesh = jax.make_mesh(tuple(split.values()), tuple(split), axis_types=(AxisType.Auto,) * len(split))
     axes = {AXES[axis]: axis for axis in split}
-    return functools.partial(sharded_attention, mesh=mesh, **axes, method=method, **options)
+    return functools.partial(dot_product_attention, sharding=Sharding(mesh, **axes, method=method), **options)
 
 
 def where(case, order):
@@ -179,11 +179,12 @@ def test_positions_that_are_not_given_count_over_the_whole_sequence(name, method
     params = jax.tree.map(lambda leaf: leaf + 0.3, init_params(encoding, jax.random.key(0)))
     q, k, v = normal(2, 32, 2, D), normal(2, 32, 2, D, seed=1), normal(2, 32, 2, D, seed=2)
 
-    def run(attention, q, k, v, params):
-        out = attend(encoding, q, k, v, params=params, attention=attention, implementation="cpu")
+    def run(sharding, q, k, v, params):
+        out = attend(encoding, q, k, v, params=params, sharding=sharding, implementation="cpu")
         return jnp.sum(jnp.sin(out)), out
 
-    got, want = side_by_side(run, (on({"sequence": 4}, method), dot_product_attention), (q, k, v, params))
+    sharding = on({"sequence": 4}, method).keywords["sharding"]
+    got, want = side_by_side(run, (sharding, None), (q, k, v, params))
     close(got, want, 2e-5)
 
 
@@ -199,7 +200,7 @@ def test_the_mesh_in_use_and_axes_together():
     options = {"positions": jnp.arange(6), "dropout": (jax.random.key(0), 0.5)}
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "other"), axis_types=(AxisType.Auto,) * 3)
     with jax.set_mesh(mesh):
-        out = sharded_attention(q, q, q, **options, batch_axes=("data", "fsdp"))
+        out = dot_product_attention(q, q, q, **options, sharding=Sharding(batch=("data", "fsdp")))
     close(out, dot_product_attention(q, q, q, **options), 1e-5)
 
 
@@ -217,7 +218,8 @@ def test_a_mesh_of_explicit_axes(placed, tensor):
         out = attend(q, k, k, positions=jnp.arange(6), causal=True, hooks=Hooks(bias=Partial(tilted, params)))
         return jnp.sum(jnp.sin(out)), out
 
-    split = functools.partial(sharded_attention, mesh=mesh, **{AXES[axis]: axis for axis in AXES})
+    sharding = Sharding(mesh, **{AXES[axis]: axis for axis in AXES})
+    split = functools.partial(dot_product_attention, sharding=sharding)
     (want,) = side_by_side(run, [dot_product_attention], (q, k, params))
     if placed:
         q, k = jax.device_put((q, k), NamedSharding(mesh, PartitionSpec("data", "sequence", "tensor")))
@@ -262,12 +264,12 @@ def test_memory_of_a_ring_is_that_of_a_share(monkeypatch):
 
 REFUSED = {
     "mesh must be given, or be in use by jax.set_mesh, got None": {"mesh": None},
-    "axes must be of the mesh, ('data', 'sequence'), got 'tensor'": {"head_axis": "tensor"},
-    "an axis of the mesh splits one thing, got 'data' twice": {"batch_axes": ("data", "data")},
+    "axes must be of the mesh, ('data', 'sequence'), got 'tensor'": {"heads": "tensor"},
+    "an axis of the mesh splits one thing, got 'data' twice": {"batch": ("data", "data")},
     "method must be one of ring, gather, got 'tree'": {"method": "tree"},
-    "the batch must be a multiple of the 4 devices of ('sequence',), got 2": {"batch_axes": "sequence"},
-    "k's heads must be a multiple of the 2 devices of ('data',), got 1": {"head_axis": "data"},
-    "T must be a multiple of the 4 devices of ('sequence',), got 6": {"sequence_axis": "sequence"},
+    "the batch must be a multiple of the 4 devices of ('sequence',), got 2": {"batch": "sequence"},
+    "k's heads must be a multiple of the 2 devices of ('data',), got 1": {"heads": "data"},
+    "T must be a multiple of the 4 devices of ('sequence',), got 6": {"sequence": "sequence"},
 }
 
 
@@ -275,8 +277,11 @@ REFUSED = {
 def test_what_cannot_be_split_is_refused(message):
     mesh = jax.make_mesh((2, 4), ("data", "sequence"), axis_types=(AxisType.Auto,) * 2)
     q, k = normal(2, 6, 2, D), normal(2, 6, 1, D)
+    split = lambda: dot_product_attention(
+        q, k, k, positions=jnp.arange(6), sharding=Sharding(**{"mesh": mesh, **REFUSED[message]})
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
-        sharded_attention(q, k, k, positions=jnp.arange(6), **{"mesh": mesh, **REFUSED[message]})
+        split()
 
 
 @pytest.mark.parametrize(("cores", "tile"), [(2, 256), (3, 512)])
@@ -299,7 +304,7 @@ def test_attention_says_what_to_use_for_explicit_axes():
     q = jax.device_put(jnp.ones((2, 4, 2, 8)), NamedSharding(mesh, PartitionSpec("data", None, "model")))
     with (
         jax.set_mesh(mesh),
-        pytest.raises(ValueError, match=r"explicit mesh axes.*use sharded_attention.*AxisType.Auto"),
+        pytest.raises(ValueError, match=r"explicit mesh axes.*give a Sharding.*AxisType.Auto"),
     ):
         dot_product_attention(q, q, q, positions=jnp.arange(4))
 
@@ -309,7 +314,7 @@ def test_an_explanation_says_that_the_cpu_gathers_over_automatic_axes():
     q = jax.ShapeDtypeStruct((2, 4, 2, 8), jnp.float32)
     with jax.set_mesh(mesh):
         said = explain_attention(q, q, q, positions=jnp.arange(4), implementation="cpu")
-    assert "cpu: runs, and gathers what is split over the mesh: sharded_attention does not" in said
+    assert "cpu: runs, and gathers what is split over the mesh: with a Sharding it does not" in said
     assert "cpu: runs\n" in explain_attention(q, q, q, positions=jnp.arange(4), implementation="cpu")
     gpu = explain_attention(q, q, q, positions=jnp.arange(4), implementation="gpu")
     assert "gpu: runs interpreted, for tests: this is no GPU" in gpu

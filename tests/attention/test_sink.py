@@ -14,6 +14,7 @@ from jax.sharding import AxisType
 
 from pejax import (
     Dims,
+    Sharding,
     TokenPositions,
     alibi_slopes,
     attend,
@@ -23,7 +24,6 @@ from pejax import (
     explain_attention,
     make_encoding,
     merge_attention,
-    sharded_attention,
 )
 from pejax._attention.xla import blockwise, cpu
 
@@ -157,15 +157,13 @@ def test_any_encoding_takes_a_sink_and_bands_take_it_once(extend):
 @pytest.mark.parametrize("kind", ["Auto", slow("Explicit")])
 def test_over_many_devices_as_on_one(method, kind):
     mesh = jax.make_mesh((2, 4), ("tensor", "sequence"), axis_types=(AxisType[kind],) * 2)
-    split = {"mesh": mesh, "head_axis": "tensor", "sequence_axis": "sequence", "method": method}
+    options = {"positions": TOKENS, "hooks": attention_hooks(ALIBI, {}), "return_lse": True, **OPTIONS}
 
-    def over(attention, **split):
-        return lambda q, k, v, sink: attention(
-            q, k, v, positions=TOKENS, hooks=attention_hooks(ALIBI, {}), sink=sink, return_lse=True, **OPTIONS, **split
-        )
+    def over(sharding):
+        return lambda q, k, v, sink: dot_product_attention(q, k, v, sink=sink, sharding=sharding, **options)
 
-    got = step(over(sharded_attention, **split))(*arrays(), SINK)
-    close(got, step(over(dot_product_attention))(*arrays(), SINK), 1e-5)
+    got = step(over(Sharding(mesh, heads="tensor", sequence="sequence", method=method)))(*arrays(), SINK)
+    close(got, step(over(None))(*arrays(), SINK), 1e-5)
 
 
 def test_half_precision_stays_half():

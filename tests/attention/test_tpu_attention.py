@@ -269,5 +269,5 @@ def test_the_kernels_are_refused_where_the_compiler_would_have_to_split_them(mon
     x = jnp.ones((8, 9, 1, D))
     compiled_for_tpu = functools.partial(tpu.tpu_attention, interpret=False)
     monkeypatch.setitem(backends.IMPLEMENTATIONS, "tpu", compiled_for_tpu)
-    with pytest.raises(NotImplementedError, match="over 8 devices: use sharded_attention"):
+    with pytest.raises(NotImplementedError, match="over 8 devices: give a Sharding"):
         dot_product_attention(x, x, x, positions=jnp.arange(9), implementation="tpu")

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from cases import Case
 
-from pejax._attention.core import hooks, masks, reference
+from pejax._attention.core import hooks, masks, operands, reference
 from pejax._encodings import (
     alibi,
     cpb,
@@ -418,26 +418,26 @@ MUTANTS = {
         "if False else capped",
         HIDDEN,
     ),
-    "lookhere: not said to hide": (hooks.bound_hooks, "if encoding.hides else ()", "if False else ()", HIDDEN),
+    "lookhere: not said to hide": (hooks.bound_hooks, "hides=encoding.hides", "hides=False", HIDDEN),
     "pi: the bias of unplaced keys subtracted": (interpolation._unplaced_bias, "own - jnp", "own + jnp", SHARES),
     "pi: the ratio of one axis": (interpolation._unplaced_bias, "jnp.sum(", "jnp.max(", SHARES),
     "pi: another base of the logarithm": (interpolation._unplaced_bias, "jnp.log(", "jnp.log2(", SHARES),
     "pi: the bias on placed keys": (
-        reference.add_unplaced_bias,
-        "0.0, jax.lax.stop_gradient(number))",
-        "number, 0.0)",
+        operands._unplaced_bias,
+        "0.0, numbers[:, None])",
+        "numbers[:, None], 0.0)",
         SHARES,
     ),
     "pi: the bias for placed queries alone": (
         reference.tile_logits,
-        "logits = add_unplaced_bias(logits, hooks, k_tokens)",
-        "logits = jnp.where(q_tokens.has_position[:, None], add_unplaced_bias(logits, hooks, k_tokens), logits)",
+        "else logits + key_bias",
+        "else logits + jnp.where(q_tokens.has_position[:, None], key_bias, 0.0)",
         SHARES,
     ),
     "pi: the bias under the cap": (
         reference.tile_logits,
         "if pairs.bias is not None:",
-        "logits, hooks = add_unplaced_bias(logits, hooks, k_tokens), Hooks()\n    if pairs.bias is not None:",
+        "logits, key_bias = (logits if key_bias is None else logits + key_bias), None\n    if pairs.bias is not None:",
         SHARES,
     ),
     "relative_table: query - key": (

@@ -10,6 +10,7 @@ from flax import nnx
 
 from pejax import (
     Dims,
+    Sharding,
     TokenPositions,
     attend,
     attention_fn,
@@ -17,7 +18,6 @@ from pejax import (
     dot_product_attention,
     grid_positions,
     make_encoding,
-    sharded_attention,
 )
 from pejax.functions import lookhere_cones, lookhere_slopes
 from pejax.models import ViT, vit
@@ -189,9 +189,8 @@ def test_hidden_keys_stay_hidden_on_a_sharded_sequence(way, soft_cap):
     options = {"positions": at, "hooks": attention_hooks(encoding, {}), "soft_cap": soft_cap}
 
     def many(q):
-        found = sharded_attention(
-            q[None], q[None], q[None], mesh=mesh, sequence_axis="tokens", batch_axes=(), **options, method=way
-        )
+        sharding = Sharding(mesh, sequence="tokens", method=way)
+        found = dot_product_attention(q[None], q[None], q[None], sharding=sharding, **options)
         return jnp.sum(jnp.cos(found[0])), found[0]
 
     (_, out), slopes = jax.jit(jax.value_and_grad(many, has_aux=True))(q)
