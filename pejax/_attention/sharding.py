@@ -67,7 +67,7 @@ class Sharding:
         2310.01889); for the order of tokens Brandon et al. 2023, "Striped Attention" (arXiv 2311.09431).
     """
 
-    mesh: Mesh | None = None
+    mesh: Mesh | AbstractMesh | None = None
     batch: str | tuple[str, ...] = ()
     heads: str | None = None
     sequence: str | None = None

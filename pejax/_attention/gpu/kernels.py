@@ -4,7 +4,7 @@ A program of `forward` and `by_queries` owns a block of queries and loops over t
 keys and loops over the queries of every head that reads them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -155,7 +155,7 @@ def by_queries(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"
     return call(plan, kernel, (plan.counts[0], heads, n), output, inputs, rows, name="by_queries")
 
 
-def by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
+def by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> Sequence[Array]:
     """Return the gradients of k and v, and of the key bias where there is one."""
     (n, key_heads, length, dim), (q_size, k_size) = inputs.k.shape, plan.blocks
     biases = [] if inputs.key_bias is None else [inputs.key_bias]

@@ -11,7 +11,7 @@ Reference:
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -127,7 +127,7 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
     return _call(plan, kernel, operands, spans, grid, _by_queries, 2, outputs, [sums, *skewed])
 
 
-def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> list[Array]:
+def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> Sequence[Array]:
     """Return the gradients of k and v, summed over the queries' heads that share them, and of a key bias."""
     q, k, v = (operands[name] for name in "qkv")
     (n, groups, s, d), heads, blocks = k.shape, q.shape[1] // k.shape[1], plan.query_blocks
