@@ -69,7 +69,7 @@ def dot_product_attention(
         v: values.
         positions: positions of the queries as an array, `(T,)` or `(*B, T)`, or on A > 1 axes `(T, A)` or `(*B, T, A)`;
             or as `TokenPositions`, in which each field is batched over all of *B or not at all. None = 0 ... T-1.
-        k_positions: positions of the keys, likewise. None = `positions`.
+        k_positions: positions of the keys, in one of these forms. None = `positions`.
         hooks: from `attention_hooks`. Their parameters and float positions receive gradients.
         causal: whether keys after the query are masked. Must be True with hooks made for a causal model.
         window: w, in tokens, keeps keys with 0 <= i - j < w if causal, else |i - j| < w, by `TokenPositions.order`.
@@ -82,8 +82,8 @@ def dot_product_attention(
             sink.
         dropout: `(key, rate)`: drops this fraction of the weights, the same pairs in every implementation.
         return_lse: also return the log-sum-exp of each query's logits, the sink's included, -inf where it sees no key.
-        implementation: "reference" (dense), or tiled: "blockwise" (any device), "cpu", "gpu", "cudnn" or "tpu". Tiled
-            implementations have memory linear in T and S, and only reverse-mode gradients. On other devices, the
+        implementation: "dense", "reference" (dense, in plain formulas), or tiled: "blockwise", "cpu", "gpu", "cudnn" or
+            "tpu". Tiled ones have memory linear in T and S, and only reverse-mode gradients. On other devices, the
             kernels of "gpu", "cudnn" and "tpu" run in interpret mode: correct but slow. None = the fastest that
             supports the arguments (`explain_attention`). With a sharding: of the attention to one shard of keys.
         sharding: how batch, heads and sequence are split over a mesh of devices. None = not split.
@@ -160,7 +160,7 @@ def attention_weights(
 
     Args:
         q: queries, already rotated if the encoding rotates.
-        k: keys, likewise.
+        k: keys, already rotated if the encoding rotates.
         positions: positions of the queries; this and all arguments below as in `dot_product_attention`.
         k_positions: positions of the keys. None = `positions`.
         hooks: from `attention_hooks`.
@@ -177,7 +177,7 @@ def attention_weights(
 
     Raises:
         ValueError: as in `dot_product_attention`.
-        TypeError: likewise.
+        TypeError: as in `dot_product_attention`.
     """
     check_sharding(q=q, k=k)
     options, layout, operands = prepared(
@@ -197,7 +197,7 @@ def explain_attention(
     compile: bool = False,
     **arguments: Any,
 ) -> str:
-    """Say which implementation `dot_product_attention` would run for these arguments, and why not the others.
+    """Return a text that says which implementation `dot_product_attention` would run, and why not the others.
 
     Nothing is computed: the arrays may be `jax.ShapeDtypeStruct`s. Choices made at run time, such as whether the
     positions are consecutive, are not reported. A kernel that runs may still fail to compile on a device that it was
@@ -216,7 +216,7 @@ def explain_attention(
 
     Raises:
         ValueError: as in `dot_product_attention`.
-        TypeError: likewise.
+        TypeError: as in `dot_product_attention`.
     """
     lines: list[str] = []
     sink = arguments.pop("sink", None)

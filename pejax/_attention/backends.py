@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from pejax._attention.core import reference
 from pejax._attention.core.derivatives import UnknownDerivative, reverse_only
-from pejax._attention.core.operands import HeadFunction, Layout, Operands, over_heads
+from pejax._attention.core.operands import HeadFunction, Layout, Operands, over_heads, refuse_pairs
 from pejax._attention.core.options import Options
-from pejax._attention.core.reference import dense_head
-from pejax._attention.xla import blockwise, cpu
+from pejax._attention.xla import blockwise, cpu, dense
 from pejax._ops.backend import platform
 
 Implementation: TypeAlias = Callable[[Options, Layout, Operands], tuple[Array, Array]]
@@ -29,8 +29,7 @@ def _by_head(head: HeadFunction) -> Implementation:
 
 def _blockwise(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
     """Attend in tiles, on any device."""
-    if any(x is not None for x in operands.pairs):
-        raise NotImplementedError("a mask or bias array is the size of the scores: only the reference takes one")
+    refuse_pairs(operands)
     return _by_head(blockwise.blockwise_head)(options._replace(block=blockwise.BLOCK), layout, operands)
 
 
@@ -64,7 +63,8 @@ def _cudnn(options: Options, layout: Layout, operands: Operands) -> tuple[Array,
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
-    "reference": _by_head(dense_head),
+    "reference": _by_head(reference.dense_head),
+    "dense": _by_head(dense.dense_head),
     "blockwise": _blockwise,
     "cpu": _cpu,
     "tpu": _tpu,
@@ -77,8 +77,8 @@ class Preference(NamedTuple):
     """The order in which a platform tries the implementations.
 
     Attributes:
-        short: the largest T·S of one head for which the dense reference is tried first.
-        kernels: the implementations to try, in order; for larger T·S the dense reference is tried last.
+        short: the largest T·S of one head for which "dense" is tried first.
+        kernels: the implementations to try, in order; for larger T·S "dense" is tried last.
     """
 
     short: int
@@ -114,7 +114,7 @@ def candidates(operands: Operands, implementation: str | None) -> tuple[str, ...
         return (checked_name(implementation),)
     short, kernels = PREFERENCES[platform()]
     is_short = operands.q.shape[-2] * operands.k.shape[-2] <= short
-    return ("reference", *kernels) if is_short else (*kernels, "reference")
+    return ("dense", *kernels) if is_short else (*kernels, "dense")
 
 
 def checked_name(implementation: str) -> str:
@@ -161,6 +161,6 @@ def run(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _run(options: Options, layout: Layout, name: str, operands: Operands) -> tuple[Array, Array]:
-    """Run one implementation; all but the reference have reverse-mode derivatives only."""
-    operands = operands if name == "reference" else reverse_only(name, operands)
+    """Run one implementation; all but the dense ones have reverse-mode derivatives only."""
+    operands = operands if name in ("reference", "dense") else reverse_only(name, operands)
     return IMPLEMENTATIONS[name](options, layout, operands)

@@ -56,7 +56,7 @@ def attend(
     Args:
         encoding: the record.
         q: queries, not rotated, with tokens before heads.
-        k: keys, not rotated, likewise.
+        k: keys, not rotated, with tokens before heads.
         v: values.
         params: merged (`init_params`, `merge_params`), not yet adapted. None = the encoding has no parameters.
         positions: positions of the queries, as in `dot_product_attention`. None = 0 ... T-1.

@@ -53,7 +53,7 @@ def attention_fn(
         window: in tokens, as in `dot_product_attention`.
         scale: factor that multiplies q·k. None = that of the encoding (`Dims.scale`), else D**-0.5.
         soft_cap: cap of the logits. None = no cap.
-        implementation: as in `dot_product_attention`; only "reference" takes a mask or bias array.
+        implementation: as in `dot_product_attention`; only "dense" and "reference" take a mask or bias array.
 
     Returns:
         `f(query (*B, T, H, D), key (*B, S, K, D), value (*B, S, K, D), bias=None, mask=None, ...)`. `bias` is added to
@@ -84,7 +84,7 @@ def attention_fn(
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """What `attention_fn` returns; its fields are the arguments."""
+    """The function that `attention_fn` returns; its fields are the arguments."""
 
     encoding: Encoding
     params: Params

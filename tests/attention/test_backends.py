@@ -232,10 +232,10 @@ def test_an_explanation_says_what_runs_and_why_others_do_not():
     lines = dict(line.split(": ", 1) for line in said[1:])
     assert set(lines) == set(IMPLEMENTATIONS)
     assert lines["cpu"] == "runs"
-    assert lines["reference"] == "not needed, cpu comes first at this size"
+    assert lines["dense"] == "not needed, cpu comes first at this size"
     assert lines["tpu"] == "not among those tried on cpu"
     short = jax.ShapeDtypeStruct((1, 8, 2, D), jnp.float32)
-    assert "reference: runs" in explain_attention(short, short, short, positions=jnp.arange(8))
+    assert "dense: runs" in explain_attention(short, short, short, positions=jnp.arange(8))
     named = explain_attention(short, short, short, positions=jnp.arange(8), implementation="blockwise")
     assert "blockwise: runs" in named
     assert "cpu: not asked for" in named

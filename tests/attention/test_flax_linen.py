@@ -46,7 +46,7 @@ def test_a_mask_is_honoured(lead):
     want = nn.MultiHeadDotProductAttention(num_heads=2).apply(drawn(), X, mask=mask)
     np.testing.assert_allclose(layer().apply(drawn(), X, mask=mask), want, atol=1e-6)
     assert np.abs(layer().apply(drawn(), X) - want).max() > 0.01
-    with pytest.raises(NotImplementedError, match="blockwise: a mask or bias array is the size of the scores"):
+    with pytest.raises(NotImplementedError, match="blockwise: a mask or bias array has the size of the scores"):
         layer(options={"implementation": "blockwise"}).apply(drawn(), X, mask=mask)
 
 

@@ -1,1 +1,1 @@
-"""What every implementation of attention shares: its operands, masks, formulas, and the dense reference."""
+"""Shared by every implementation of attention: operands, masks, formulas, and the dense reference."""

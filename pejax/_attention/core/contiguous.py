@@ -9,16 +9,16 @@ from pejax._attention.core.operands import Layout, Operands
 from pejax._positions import TokenPositions
 
 
-def counts_on(tokens: TokenPositions, batched: bool) -> bool:
-    """Say whether positions are of a kind that may count on by one: integers, in one axis."""
+def may_be_consecutive(tokens: TokenPositions, batched: bool) -> bool:
+    """Return whether positions can be consecutive: signed integers on one axis."""
     return tokens.positions.ndim == 1 + batched and jnp.issubdtype(tokens.positions.dtype, jnp.signedinteger)
 
 
 def first_distance(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[Int[Array, ""], Bool[Array, ""]]:
-    """Return c with `k_j - q_i = j - i + c` in every pair that can see each other, and whether there is such a c.
+    """Return the constant offset c of distance and index difference, `k_j - q_i = j - i + c`, and whether it exists.
 
-    There is where positions count on by one, from anywhere, and in packed sequences where each begins anew, as long as
-    both sides do so alike. Padding and tokens without a position do not matter.
+    It exists for consecutive positions from any start, and for packed sequences that begin anew on both sides alike.
+    Padding and tokens without a position do not matter.
     """
     sides = [_shifts(tokens) for tokens in (q_tokens, k_tokens)]
     first = [shift[0] if counts is None else shift[jnp.argmax(counts)] for shift, counts in sides]
@@ -48,7 +48,7 @@ def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Ar
 
 
 def _shifts(tokens: TokenPositions) -> tuple[Int[Array, " T"], Bool[Array, " T"] | None]:
-    """Return position - place in the array, and of which tokens it counts; None = of all."""
+    """Return position minus index, and the mask of tokens for which it matters (None = all)."""
     positions, counts = tokens.positions, tokens.has_position
     if tokens.segment_ids is not None:
         counts = (True if counts is None else counts) & (tokens.segment_ids != 0)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 
 class Dropout(NamedTuple):
-    """What tells one head's drops from another's, and where its queries and keys begin in arrays that are split."""
+    """Random seed and indices of one head, with the global offset of its shard."""
 
     seed: UInt32[Array, "2"]
     batch: UInt32[Array, ""]
@@ -31,10 +31,10 @@ def keep_pairs(
     The hash is a finalized sum of a word per row and a word per column, so that an element costs one finalizer.
 
     Args:
-        dropout: of this head.
-        queries: their place in the array, or in the part of it that begins with `first_query`, from 0.
-        keys: likewise.
-        rate: the share to drop, in [0, 1).
+        dropout: seed and indices of this head.
+        queries: indices of the queries, counted from `first_query`.
+        keys: indices of the keys, counted from `first_key`.
+        rate: share of the pairs to drop, in [0, 1).
     """
     stream = finalize(finalize(dropout.seed[0] ^ dropout.batch) + dropout.head)
     rows = finalize(stream ^ finalize(queries + dropout.first_query + dropout.seed[1]))

@@ -24,7 +24,7 @@ Sides: TypeAlias = tuple[Array, Array] | None
 
 
 def unsigned(distance: Shaped[Any, "..."]) -> Shaped[Any, "..."]:
-    """Return `|q - k|` of signed integers, which may have wrapped, as what it is: exact for any two of their type."""
+    """Reinterpret a wrapped signed difference as unsigned, which is exact."""
     return distance.astype(f"uint{8 * distance.dtype.itemsize}")
 
 
@@ -61,9 +61,9 @@ def block_masks(options: Options, orders: Sides, segments: Sides, *, whole: bool
 
     Args:
         options: as in `pair_masks`.
-        orders: likewise; the last axis is that of the tokens in a block, the others broadcast.
-        segments: likewise.
-        whole: True only where every query of the block sees every key; one that is not True may be seen whole, too.
+        orders: as in `pair_masks`; the last axis is that of the tokens in a block, the others broadcast.
+        segments: as `orders`.
+        whole: if True, return masks that are True only for fully visible blocks (conservative).
     """
     masks = []
     # Tokens of segment 0 neither see nor are seen: what is seen whole has none.
@@ -170,7 +170,7 @@ def _segments(tokens: TokenPositions) -> Int[Array, " T"]:
 def _distance_masks(
     options: Options, nearest: Array, farthest: Array, kind: np.dtype, comparable: Callable[[Any], Any]
 ) -> list[Bool[Array, "..."]]:
-    """Return what `window` and `distance_range` ask of distances; that of a pair is its nearest and its farthest."""
+    """Return masks for `window` and `distance_range`. For a single pair, pass its distance as both bounds."""
     masks, largest = [], np.iinfo(f"uint{8 * kind.itemsize}")
     bound = lambda most: comparable(largest.dtype.type(min(most, largest.max)).astype(kind))
     for low, high in ((0, options.window), options.distance_range or (0, None)):
@@ -182,12 +182,12 @@ def _distance_masks(
 
 
 def _apart(q: Int[Array, "..."], k: Int[Array, "..."]) -> Int[Array, "..."]:
-    """Return `|q - k|` in their type, which wraps where it does not fit."""
+    """Return `|q - k|` in the type of q and k; it wraps if it does not fit."""
     return jnp.where(q >= k, q - k, k - q)
 
 
 def _ends(x: Int[Array, "... T"], counted: Bool[Array, "... T"] | None) -> tuple[Int[Array, "..."], Int[Array, "..."]]:
-    """Return the least and the largest of those that count; where none does, the one lies above the other."""
+    """Return minimum and maximum over counted tokens; an empty range has minimum > maximum."""
     least, most = (x.dtype.type(limit) for limit in (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max))
     low, high = (x, x) if counted is None else (jnp.where(counted, x, most), jnp.where(counted, x, least))
     return jnp.min(low, axis=-1), jnp.max(high, axis=-1)

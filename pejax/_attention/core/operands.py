@@ -25,7 +25,7 @@ HeadFunction = Callable[..., tuple[Array, Array]]
 
 
 class Origin(NamedTuple):
-    """Where the operands begin in arrays that are split over devices: dropout counts from there."""
+    """Global indices of the first example, head, query and key of a shard: dropout counts from there."""
 
     batch: UInt32[Array, ""] | np.uint32 = np.uint32(0)
     head: UInt32[Array, ""] | np.uint32 = np.uint32(0)
@@ -50,11 +50,11 @@ class Operands(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What is static about the operands; hashable.
+    """The static structure of the operands; hashable.
 
     Attributes:
         q_axes: the axes of the batch in the queries' `TokenPositions`, None where a field has none.
-        k_axes: likewise for the keys.
+        k_axes: the axes of the batch in the keys' `TokenPositions`.
         one_dropout: whether all heads of all examples have the same dropout.
         in_order: whether the positions were not given: queries and keys are the same tokens, at 0 ... T-1.
     """
@@ -255,7 +255,7 @@ def check_tokens(
 
 
 def check_partials(**hooks: Any) -> None:
-    """Raise TypeError for what is neither None nor `Partial(hook, params)`."""
+    """Raise TypeError for a hook that is not `Partial(hook, params)`."""
     for name, hook in hooks.items():
         bound = isinstance(hook, Partial) and len(hook.args) == 1 and not hook.keywords
         if hook is not None and not (bound and isinstance(hook.args[0], Mapping)):
@@ -266,7 +266,7 @@ def check_partials(**hooks: Any) -> None:
 
 
 def check_hooks(hooks: Hooks) -> None:
-    """Raise TypeError for what is no `Hooks` of `Partial(hook, params)`."""
+    """Raise TypeError for anything but `Hooks` of `Partial(hook, params)`."""
     if not isinstance(hooks, Hooks):
         raise TypeError(f"hooks must be what attention_hooks returns, got {type(hooks).__name__}")
     check_partials(**dict(hooks.items()))
@@ -278,8 +278,14 @@ def check_masked(causal: bool, hooks: Hooks) -> None:
         raise ValueError("causal must be True with hooks of an encoding made with Dims(causal=True), got False")
 
 
+def refuse_pairs(operands: Operands) -> None:
+    """Raise NotImplementedError for a mask or a bias given as an array."""
+    if any(x is not None for x in operands.pairs):
+        raise NotImplementedError("a mask or bias array has the size of the scores: 'dense' and 'reference' take one")
+
+
 def check_hook(name: str, hook: Partial, heads: int) -> tuple[Partial, Params]:
-    """Return the hook bound to the parameters that all heads share, and those that lead with H; floats in float32."""
+    """Return the hook bound to the parameters that all heads share, and the per-head parameters; floats in float32."""
     params = hook.args[0]
     if set(params) - {"all", "heads"}:
         raise ValueError(f"{name}: params must hold 'heads' and 'all' alone, got {sorted(params)}")

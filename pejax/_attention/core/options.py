@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 
 class Options(NamedTuple):
-    """What is static in a call of attention; hashable. `hides`: whether the bias may be -inf, which hides a key."""
+    """The static options of attention; hashable. `hides`: whether the bias may be -inf, which hides a key."""
 
     scale: float
     causal: bool = False
@@ -23,12 +23,12 @@ class Options(NamedTuple):
 
     @property
     def measured(self) -> bool:
-        """Whether the distance from query to key decides what is seen."""
+        """Whether a mask depends on the distance from query to key."""
         return self.window is not None or self.distance_range is not None
 
     @property
     def ordered(self) -> bool:
-        """Whether the order of the tokens decides what is seen."""
+        """Whether a mask depends on the order of the tokens."""
         return self.causal or self.measured
 
 

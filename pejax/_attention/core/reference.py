@@ -1,4 +1,4 @@
-"""The dense reference: the oracle of tests, and the fastest for short inputs; tiles of one head use its formulas.
+"""The dense reference: the oracle of tests, in plain formulas, which tiles of one head use, too.
 
     logits_ij = cap·tanh((scale·q_i·k_j + bias_ij) / cap)        -inf where j is not visible to i
     output_i  = Σ_j w_ij v_j + values(w)_i
@@ -7,10 +7,12 @@ Without `soft_cap` the logits are `scale·q·k + bias`. `bias` and the weights t
 in which a token has no position. A key bias is added after the cap. Everything is computed in float32.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float
 
@@ -20,8 +22,10 @@ from pejax._attention.core.masks import still_hidden, visible
 from pejax._attention.core.options import Options
 from pejax._encoding import naming_missing
 from pejax._ops.pytrees import wide
-from pejax._ops.sums import repeated, row_sums
 from pejax._positions import TokenPositions
+
+Softmax = Callable[[Array], tuple[Array, Array]]
+"""`logits (T, S) -> (weights (T, S), log-sum-exp (T,))`."""
 
 
 class Pairs(NamedTuple):
@@ -99,22 +103,13 @@ def checked(
     return jnp.asarray(result).astype(like.dtype)
 
 
-@jax.custom_jvp
 def softmax(logits: Float[Array, "T S"]) -> tuple[Float[Array, "T S"], Float[Array, " T"]]:
     """Return the weights and the log-sum-exp of each row; a row of -inf alone has zero weights and -inf."""
-    top = jnp.max(logits, axis=-1)
+    top = lax.stop_gradient(jnp.max(logits, axis=-1))
     top = jnp.where(jnp.isneginf(top), 0.0, top)
     exponents = jnp.exp(logits - top[:, None])
     total = jnp.sum(exponents, axis=-1)
     return exponents / nonzero(total)[:, None], log_sum(top, total)
-
-
-@softmax.defjvp
-def _softmax_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    weights, lse = softmax(*primals)
-    slopes = weights * tangents[0]
-    mean = row_sums(slopes)
-    return (weights, lse), (slopes - weights * repeated(mean, weights.shape[-1]), mean[:, 0])
 
 
 def nonzero(total: Float[Array, "*T"]) -> Float[Array, "*T"]:
@@ -136,6 +131,7 @@ def dense_weights(
     k_tokens: TokenPositions,
     key_bias: Float[Array, " S"] | None,
     pairs: Pairs,
+    softmax: Softmax = softmax,
 ) -> tuple[Float[Array, "T S"], Float[Array, " T"]]:
     """Return the weights of one head, before dropout, and each row's log-sum-exp."""
     mask = visible(options, q_tokens, k_tokens)
@@ -153,9 +149,10 @@ def dense_head(
     key_bias: Float[Array, " S"] | None,
     dropout: Dropout | None,
     pairs: Pairs,
+    softmax: Softmax = softmax,
 ) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
     """Return the output of one head and each row's log-sum-exp."""
-    weights, lse = dense_weights(options, q, k, hooks, q_tokens, k_tokens, key_bias, pairs)
+    weights, lse = dense_weights(options, q, k, hooks, q_tokens, k_tokens, key_bias, pairs, softmax)
     if dropout is not None:
         queries, keys = (jnp.arange(size, dtype=jnp.uint32) for size in weights.shape)
         weights = apply_dropout(weights, keep_pairs(dropout, queries, keys, options.dropout_rate), options.dropout_rate)

@@ -18,9 +18,9 @@ def gpu_attention(
     """Attend as an `Implementation`.
 
     Args:
-        options: `block` > 0 makes it the most queries, and keys, of a tile.
-        layout: what is batched.
-        operands: with a bias that `distance` gives, or none.
+        options: settings of the attention; `block` > 0 limits the tile size.
+        layout: which tokens are batched.
+        operands: arrays of the call, with a bias of the distance or none.
         interpret: run in Pallas's interpreter, which any platform has.
 
     Returns:
@@ -28,8 +28,8 @@ def gpu_attention(
         as everywhere in JAX.
 
     Raises:
-        NotImplementedError: what the kernels have no way to do.
-        ValueError: an order is asked for that the tokens do not have.
+        NotImplementedError: the kernels do not support these operands.
+        ValueError: a mask needs an order that the tokens do not have.
     """
     static = Static(options, layout, interpret)
     refuse(static, operands)
@@ -37,7 +37,7 @@ def gpu_attention(
 
 
 def refuse(static: Static, operands: Operands) -> None:
-    """Raise NotImplementedError for what the kernels do not do, and ValueError for tokens without an order to go by."""
+    """Raise NotImplementedError for operands that the kernels do not support, ValueError for a missing order."""
     if not static.interpret:
         kernel_call.refuse_splitting("Triton", devices=1)
     kernel_call.refuse(static, operands, ("float32", "bfloat16", "float16"))
@@ -49,7 +49,7 @@ def refuse(static: Static, operands: Operands) -> None:
 
 
 def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
-    """Return the ways to the bias; diagonals take tokens that are counted on one axis."""
+    """Return the ways to obtain the bias; diagonals need integer positions on one axis."""
     counted = jnp.issubdtype(operands.q_tokens.positions.dtype, jnp.integer)
     return ways_to_bias(static, operands, diagonals=counted and position_axes(static.layout, operands) == 1)
 

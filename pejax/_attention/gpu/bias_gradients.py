@@ -1,4 +1,4 @@
-"""The gradients of the inputs of a bias, on GPUs: separate kernels, which XLA removes if their results are unused.
+"""Gradients of the inputs of a bias, on GPUs: separate kernels, which XLA removes if their results are unused.
 
 A program of `by_diagonals` owns the tiles (I, I + c) for one c. Elements at the same place in these tiles have the same
 key - query, so it sums whole tiles, and a bias with one number per diagonal gets its gradient without atomics.
@@ -17,7 +17,7 @@ from pejax._attention.gpu.tile import Inputs, Place, Plan, bias_gradient, placed
 from pejax._attention.kernels.kernel_call import Rows
 
 PROGRAMS = 1024
-"""Programs that keep a GPU busy: sequences share one as long as there are more."""
+"""Number of programs that keeps a GPU busy: with more, several sequences share a program."""
 
 
 def by_diagonals(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
@@ -121,6 +121,6 @@ def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Arr
 
 
 def _moving_axes(inputs: Inputs) -> int:
-    """Return how many axes of positions have gradients."""
+    """Return the number of position axes with gradients."""
     positions = inputs.q_marks.positions
     return len(positions) if positions and jnp.issubdtype(positions[0].dtype, jnp.floating) else 0

@@ -12,9 +12,9 @@ from pejax._positions import TokenPositions
 
 
 class Marks(NamedTuple):
-    """What is known of the tokens of one side; N is 1 where all sequences share it, None means not needed.
+    """Numbers of the tokens of one side. N is 1 if all sequences share them; None = not needed.
 
-    In a kernel the same of one block, as a row or a column.
+    Inside a kernel: those of one block, as a row or a column.
     """
 
     order: Int[Array, "N T"] | None = None
@@ -29,11 +29,11 @@ def marks(
     """Return the marks of queries and keys, padded to `sizes` by tokens of segment 0.
 
     Args:
-        options: say whether the order matters.
-        layout: says what is batched.
-        operands: hold the tokens.
-        sizes: the padded T and S.
-        axes: position axes that the bias reads; 0 for none.
+        options: settings of the attention; they say whether the order matters.
+        layout: which fields of the tokens are batched.
+        operands: arrays of the call.
+        sizes: padded T and S.
+        axes: number of position axes that the bias reads; 0 for none.
     """
     sides = operands.q_tokens, operands.k_tokens
     fields: tuple[Any, Any] = layout.q_axes, layout.k_axes
@@ -64,7 +64,7 @@ def marks(
 
 
 class Tiles(NamedTuple):
-    """Of which tiles a pair may be seen, and in which all are; N is 1 where all sequences agree."""
+    """Masks of the tiles with some visible pair, and with all pairs visible. N is 1 if all sequences agree."""
 
     some: Bool[Array, "N I J"]
     whole: Bool[Array, "N I J"]
@@ -82,7 +82,7 @@ class Tiles(NamedTuple):
 
 
 def tiles(options: Options, q: Marks, k: Marks, blocks: tuple[int, int]) -> Tiles | None:
-    """Return which tiles are seen; None = all, whole."""
+    """Return the masks of visible tiles; None = every pair is visible."""
 
     def cut(q: Array | None, k: Array | None) -> Sides:
         if q is None or k is None:
@@ -96,9 +96,9 @@ def tiles(options: Options, q: Marks, k: Marks, blocks: tuple[int, int]) -> Tile
 
 
 def spans(tiles: Tiles) -> Int[Array, "N I 4"]:
-    """Return, for each I, from which J to which tiles are seen, and between them a run of whole ones.
+    """Return, for each query block I, the range of visible key blocks, and within it a range of fully visible ones.
 
-    The four numbers are (first seen, first whole, after the run of whole ones, after the last seen).
+    The four numbers are (first visible, first full, end of the full range, end of the visible range).
     """
     some, whole = tiles.some, tiles.whole & tiles.some
     count = some.shape[-1]

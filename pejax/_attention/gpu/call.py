@@ -20,7 +20,7 @@ from pejax._attention.kernels.kernel_call import Learned, Outputs, Rows, Static,
 
 
 class Floats(NamedTuple):
-    """What of the kernels' inputs has gradients."""
+    """The differentiable inputs of the kernels, padded."""
 
     q: Float[Array, "N H T D"]
     k: Float[Array, "N K S D"]
@@ -48,7 +48,7 @@ class Call:
         return output[:, :, :t, :d].reshape(n, k, g, t, d), lse[:, :, :t].reshape(n, k, g, t)
 
     def gradients(self, learned: Learned, rows: Rows) -> Learned:
-        """Return the gradients of all that is learned."""
+        """Return the gradients of the differentiable inputs."""
         floats, pull = jax.vjp(self._floats, learned)
         return pull(self._gradients(floats, self._padded(rows)))[0]
 
@@ -91,7 +91,7 @@ class Call:
         return marks(static.options, static.layout, self.operands, self.lengths, axes)
 
     def _floats(self, learned: Learned) -> Floats:
-        """Return what the kernels read of what has gradients."""
+        """Return the differentiable inputs as the kernels read them."""
         n, k, g, t, d = learned.q.shape
         width = _power(d)
         pad = lambda x, length: jnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, width - d)))
@@ -139,7 +139,7 @@ class Call:
         return tuple(jnp.pad(x, ((0, 0), (0, length - x.shape[1])), mode="edge") for x in rows)
 
     def _inputs(self, plan: Plan, floats: Floats, tiles_of: str = "queries") -> Inputs:
-        """Return what a kernel reads, whose programs loop over what the tiles of "queries", "keys", "diagonals" see."""
+        """Return the inputs of a kernel whose programs loop over the tiles of "queries", "keys" or "diagonals"."""
         operands, (q_marks, k_marks) = self.operands, self.marks
         seen = tiles(self.static.options, q_marks, k_marks, plan.blocks)
         if tiles_of == "diagonals":
@@ -167,7 +167,7 @@ class Call:
         )
 
     def _padded(self, rows: Rows) -> Rows:
-        """Return what backward knows of the queries, padded."""
+        """Return the numbers of the queries for the backward pass, padded."""
         n, k, g, t, d = rows.d_output.shape
         extra, width = self.lengths[0] - t, _power(d)
         row = lambda x: jnp.pad(x.reshape(n, k * g, t), ((0, 0), (0, 0), (0, extra)))
@@ -175,7 +175,7 @@ class Call:
         return Rows(wide, row(rows.lse), row(rows.mean))
 
     def _gradients(self, floats: Floats, rows: Rows) -> Floats:
-        """Return the gradients of what the kernels read."""
+        """Return the gradients of the padded inputs."""
         _, plan = self.plans
         by_query = self._inputs(plan, floats)
         by_key = self._inputs(plan, floats, "keys")
@@ -205,8 +205,8 @@ def tile_sizes(width: int, shared: int) -> tuple[tuple[int, int], tuple[int, int
     """Return the queries and keys of a tile, forward and backward.
 
     Args:
-        width: bytes of a head of one token, padded.
-        shared: bytes of shared memory that a program may have.
+        width: bytes of one token's channels in a head, padded.
+        shared: bytes of shared memory available to a program.
 
     Raises:
         NotImplementedError: no tile fits.
@@ -223,5 +223,5 @@ def _summed(found: tuple[Array, ...], given: tuple[Array, ...]) -> tuple[Array, 
 
 
 def _power(size: int) -> int:
-    """Return the least power of two that holds `size`, and 16 at least: the least side of a product on these GPUs."""
+    """Return the smallest power of two that is at least `size` and 16, the smallest side of a product on GPUs."""
     return max(16, pl.next_power_of_2(size))

@@ -28,17 +28,17 @@ def fused_attention(
     """Attend as an `Implementation`.
 
     Args:
-        options: of the call.
-        layout: what is batched.
-        operands: without a bias, or with one that `distance` shows to be linear.
-        backend: of `jax.nn.dot_product_attention`: "cudnn", or "xla" where there is no GPU.
-        interpret: run our own kernels in Pallas's interpreter.
+        options: settings of the attention.
+        layout: which tokens are batched.
+        operands: arrays of the call, without a bias or with one that is linear in the distance.
+        backend: implementation of `jax.nn.dot_product_attention`: "cudnn", or "xla" where there is no GPU.
+        interpret: whether our own kernels run in Pallas's interpreter.
 
     Returns:
         The output in q's type and the log-sum-exps, which cost a forward pass of our own if anybody reads them.
 
     Raises:
-        NotImplementedError: what fused kernels or our own cannot do.
+        NotImplementedError: the fused kernels or our own do not support these operands.
     """
     static = Static(options, layout, interpret)
     check_fused(options, operands, position_axes(layout, operands))

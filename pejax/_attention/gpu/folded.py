@@ -24,9 +24,9 @@ from pejax._attention.core.options import Options
 from pejax._positions import TokenPositions
 
 PARTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))
-"""Which part of the slope meets which part of the position."""
+"""Pairs of a part of the slope and the part of the position that it multiplies."""
 COLUMNS = 8
-"""Of which the last two are zero: fused kernels want multiples of 8."""
+"""Number of extra columns. The last two are zero: fused kernels need multiples of 8."""
 LARGEST = 2**24
 """Positions up to here are exact in three parts."""
 
@@ -45,11 +45,11 @@ def fold(
         q: queries.
         k: keys.
         slopes: logits per token.
-        positions: of the keys, up to 2^24.
-        scale: what multiplies q·k.
+        positions: positions of the keys, up to 2^24.
+        scale: factor of q·k.
 
     Returns:
-        The same with the columns; c, the position in the middle, keeps the numbers small.
+        q and k with the columns. c is the position in the middle, which keeps the numbers small.
     """
     middle = positions[:, positions.shape[1] // 2, None]
     on_keys, on_queries = _parts((positions - middle).astype(jnp.float32)), _parts(slopes / scale)
@@ -86,12 +86,12 @@ def fused_product(
     """Attend by `jax.nn.dot_product_attention`, causality being the order of the arrays.
 
     Args:
-        options: of the call; `causal` and `window` are what it can do.
+        options: settings of the attention; of the masks, only `causal` and `window` are supported.
         q: queries.
         k: keys.
         v: values.
-        slopes: of a bias linear in key - query; None = no bias.
-        positions: of the keys, where there are slopes.
+        slopes: slope of the bias per unit of key - query; None = no bias.
+        positions: positions of the keys, needed with slopes.
         backend: "cudnn", or "xla" where there is no GPU.
     """
     n, groups, heads, length, dim = q.shape
@@ -113,7 +113,7 @@ def fused_product(
 
 
 def check_fused(options: Options, operands: Operands, axes: int) -> None:
-    """Raise NotImplementedError for what fused kernels cannot do, whatever the positions are."""
+    """Raise NotImplementedError for operands that fused kernels do not support, whatever the positions are."""
     linear = operands.shared.distance_bias is not None
     tokens = operands.q_tokens, operands.k_tokens
     rules = {

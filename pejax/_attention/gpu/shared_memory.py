@@ -21,7 +21,7 @@ LEAST_TILE = 16
 
 
 class Held(NamedTuple):
-    """What a kernel holds: blocks of queries and keys that it keeps, those that its loop loads, and operand tiles."""
+    """Shared memory of a kernel: blocks of queries and keys kept, blocks loaded in the loop, operand tiles."""
 
     kept: tuple[int, int]
     loaded: tuple[int, int]

@@ -1,4 +1,4 @@
-"""One tile of scores inside a kernel on a GPU: its logits, and what the gradient of the scores means for the bias.
+"""One tile of scores inside a kernel on a GPU: its logits, and the gradients of the bias's inputs.
 
 A tile has queries as rows and keys as columns, or the other way round: `Marks` are rows and columns that broadcast.
 """
@@ -19,17 +19,16 @@ from pejax._attention.kernels.elementwise import Elementwise
 
 
 class Plan(NamedTuple):
-    """What is static in a kernel.
+    """The static settings of a kernel.
 
     Attributes:
-        options: of the call.
-        blocks: queries and keys of a tile, powers of two from 16.
-        counts: tiles that the padded queries and keys have.
-        group: query heads of a key head.
-        inside: the bias of a tile from numbers and distances, or None.
-        on_diagonals: the bias is a vector of one number per diagonal.
-        one_dropout: drop the same pairs in every sequence and head.
-        interpret: run in Pallas's interpreter.
+        options: scale, masks, soft cap and dropout rate of the attention.
+        blocks: numbers of queries and of keys in a tile, powers of two from 16.
+        counts: numbers of query blocks and of key blocks, after padding.
+        group: number of query heads per key head.
+        inside: function that computes the bias of a tile from numbers and distances, or None.
+        one_dropout: whether all sequences and heads drop the same pairs.
+        interpret: whether to run in Pallas's interpreter.
     """
 
     options: Options
@@ -37,7 +36,6 @@ class Plan(NamedTuple):
     counts: tuple[int, int]
     group: int
     inside: Elementwise | None = None
-    on_diagonals: bool = False
     one_dropout: bool = False
     interpret: bool = False
 
@@ -49,19 +47,19 @@ class Plan(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What a kernel reads; all of it, for every program takes the part it needs.
+    """Inputs of a kernel; each program loads its own part.
 
     Attributes:
-        q: padded in T and D.
-        k: padded in S and D.
-        v: likewise.
-        q_marks: of the queries.
-        k_marks: of the keys.
-        numbers: that the bias of a tile needs of the parameters, one of each per head.
-        diagonals: the bias by `j - i + T - 1`.
-        words: of dropout.
-        key_bias: added to the logits after the cap.
-        spans: where a program's loop begins and ends; None = everywhere.
+        q: queries, padded in T and D.
+        k: keys, padded in S and D.
+        v: values, padded in S and D.
+        q_marks: tokens of the queries.
+        k_marks: tokens of the keys.
+        numbers: arrays `(H,)` that the bias of a tile reads.
+        diagonals: bias of each diagonal, at index `j - i + T - 1`.
+        words: seed and offsets of dropout.
+        key_bias: bias of each key, added to the logits after the cap.
+        spans: where each program's loop begins and ends; None = it visits all tiles.
     """
 
     q: Float[Array, "N H T D"]
@@ -87,12 +85,12 @@ class Place(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The logits of a tile and what their gradient takes.
+    """The logits of a tile, and two factors for their gradient.
 
     Attributes:
         logits: -inf where not seen.
         slope: d logits / d (scale·q·k + bias), or None for 1.
-        keep: what dropout multiplies the weights by, or None for 1.
+        keep: factors of the weights by dropout, or None for 1.
     """
 
     logits: Array
@@ -145,7 +143,7 @@ def _inside(plan: Plan, numbers: list[Array], q: tuple[Array, ...], k: tuple[Arr
 
 
 def head_numbers(inputs: Inputs, at: Place) -> list[Array]:
-    """Load what the bias needs of one head's parameters."""
+    """Load the numbers that the bias of one head reads."""
     return [ref[at.head] for ref in inputs.numbers]
 
 
@@ -158,13 +156,13 @@ def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: Marks, k: 
     """Return the scores of a tile from its products q·k.
 
     Args:
-        plan: static.
-        inputs: references.
-        at: where the tile is.
-        products: q·k, or k·q where the tile is transposed.
+        plan: static settings.
+        inputs: references to the inputs.
+        at: place of the tile.
+        products: q·k, or k·q if the tile is transposed.
         q: marks of the queries.
         k: marks of the keys.
-        masked: whether there may be pairs that are not seen.
+        masked: whether the tile may have masked pairs.
     """
     logits, slope, keep = plan.options.scale * products, None, None
     bias = tile_bias(plan, inputs, at, q, k)
@@ -201,10 +199,10 @@ def scores_gradient(found: Scores, lse: Array, d_weights: Array, mean: Array) ->
     """Return the weights after dropout, and the gradients of scale·q·k + bias and of the logits after the cap.
 
     Args:
-        found: the scores.
-        lse: of the queries, 0 for -inf, as a row or a column.
+        found: scores of the tile.
+        lse: log-sum-exp of each query, 0 for -inf, as a row or a column.
         d_weights: gradient of the weights after dropout.
-        mean: of the queries, as a row or a column.
+        mean: row mean of each query (`Rows.mean`), as a row or a column.
     """
     weights = jnp.exp(found.logits - lse)
     if found.keep is not None:

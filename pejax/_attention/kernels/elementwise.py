@@ -17,7 +17,8 @@ from jaxtyping import Array
 from pejax._encoding import Params
 
 COUNT = 8191
-"""How many distances are traced: an array of them is known by this size, which no parameter may have."""
+"""Number of distances in the trace. Arrays of distances are recognized by this size; parameters of this size are
+refused."""
 
 CHEAP = frozenset(
     {"abs", "add", "and", "clamp", "convert_element_type", "copy", "eq", "ge", "gt", "integer_pow", "is_finite", "le"}
@@ -28,7 +29,7 @@ COSTLY = frozenset(
     {"atan2", "ceil", "cos", "div", "erf", "exp", "exp2", "expm1", "floor", "log", "log1p", "logistic", "pow", "rem"}
     | {"round", "rsqrt", "sin", "sqrt", "tan", "tanh"}
 )
-"""Operations of many."""
+"""Operations of many instructions."""
 NESTED = ("jit", "pjit", "closed_call")
 OVER_AXES = {"reduce_sum": jnp.add, "reduce_max": jnp.maximum, "reduce_min": jnp.minimum}
 
@@ -37,7 +38,7 @@ class Elementwise(NamedTuple):
     """The two halves of a hook.
 
     Attributes:
-        outside: `params -> numbers`, what the other half needs to know of the parameters.
+        outside: `params -> numbers`, the numbers that the other half reads.
         inside: `(numbers, one array of distances an axis) -> bias` in the shape of the distances.
         cheap: whether the other half takes a few instructions an element.
     """
@@ -55,7 +56,7 @@ class _Tile(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A value that depends on the parameters alone; None inside, where it is not at hand."""
+    """A value that depends only on parameters; None inside the kernel, where parameters are not available."""
 
     value: Any = None
 
@@ -65,12 +66,12 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
 
     Args:
         hook: `Encoding.distance_bias`.
-        params: of one head; arrays or their shapes.
+        params: parameters of one head; arrays or their shapes.
         axes: A; 1 for relative positions `(R,)`.
-        dtype: of the relative positions.
+        dtype: type of the relative positions.
 
     Raises:
-        NotImplementedError: the hook does to distances what is not elementwise, or a parameter has an axis of `COUNT`.
+        NotImplementedError: an operation on distances is not elementwise, or a parameter has an axis of `COUNT`.
     """
     closed = _trace(hook, params, axes, dtype)
     costs: list[bool] = []
@@ -117,7 +118,7 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
 
 
 def _trace(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype: Any) -> ClosedJaxpr:
-    """Trace a hook over `COUNT` distances, which nothing else in it may be as many as."""
+    """Trace a hook on `COUNT` distances; refuse it if anything else has that size."""
     relative = jax.ShapeDtypeStruct((COUNT,) if axes == 1 else (COUNT, axes), dtype)
     closed, shape = jax.make_jaxpr(hook, return_shape=True)(params, relative)
     if shape.shape != (COUNT,):
@@ -134,10 +135,10 @@ def slope(hook: Callable[[Params, Array], Array], params: Params) -> Array:
 
     Args:
         hook: `Encoding.distance_bias` on one axis, of integers.
-        params: of one head.
+        params: parameters of one head.
 
     Raises:
-        NotImplementedError: the hook does to distances what keeps no line through zero.
+        NotImplementedError: the hook is not linear in the distance.
     """
     closed = _trace(hook, params, 1, jnp.int32)
 
@@ -177,7 +178,12 @@ def _as_float(equation: JaxprEqn, value: Any) -> Array:
 
 
 def _walk(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], known: Callable, on_tiles: Callable) -> list[Any]:
-    """Evaluate, by one function what reads no tile and by the other what does; constants are bare values."""
+    """Interpret the jaxpr: `known` evaluates equations without tiles, `on_tiles` the others.
+
+    One interpreter serves three evaluations: the numbers that a hook reads (outside a kernel), the arithmetic on
+    distances (inside), and the proof that it is linear (`slope`). They differ in the two functions alone. Nested calls
+    are entered, so that a hook may use jitted functions. Constants are bare values.
+    """
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]
     for equation in jaxpr.eqns:
@@ -195,7 +201,7 @@ def _walk(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], known: Calla
 
 
 def _bind(jaxpr: Jaxpr, equation: JaxprEqn, values: list[Any]) -> list[Any]:
-    """Run one equation, but leave a number that would be repeated for every distance a number."""
+    """Run one equation; a number that would be broadcast to all distances stays a number."""
     if equation.primitive.name == "broadcast_in_dim" and _shape(equation.outvars[0])[:1] == (COUNT,):
         return values[:1]
     operands = {atom: x for atom, x in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)}

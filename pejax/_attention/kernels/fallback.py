@@ -1,4 +1,4 @@
-"""Attention in tiles for biases of the distance that the kernels of a device cannot compute."""
+"""Blockwise attention, for distance biases that the kernels of a device cannot compute."""
 
 import functools
 
@@ -15,8 +15,8 @@ def blockwise_call(static: Static, operands: Operands, learned: Learned) -> tupl
     """Attend with the bias that the distance_bias hook gives, as `kernel_call.Kernels.blockwise`.
 
     Args:
-        static: of the call of the kernels.
-        operands: likewise; their tokens and dropout are read.
+        static: static arguments.
+        operands: arrays of the call; tokens and dropout are read from them.
         learned: q, k, v, and the parameters of the distance_bias hook.
     """
     distance = operands.shared.distance_bias

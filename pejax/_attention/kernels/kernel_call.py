@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.contiguous import aligned
 from pejax._attention.core.masks import check_orders
-from pejax._attention.core.operands import Layout, Operands
+from pejax._attention.core.operands import Layout, Operands, refuse_pairs
 from pejax._attention.core.options import Options
 from pejax._attention.kernels.elementwise import Elementwise, cut
 from pejax._encoding import Params
@@ -35,7 +35,7 @@ Outputs: TypeAlias = tuple[Float[Array, "N K G T D"], Float[Array, "N K G T"]]
 
 
 class Static(NamedTuple):
-    """What is static in a call; hashable. `interpret`: run in Pallas's interpreter, which any platform has."""
+    """The static arguments of a call; hashable. `interpret`: run in Pallas's interpreter, which any platform has."""
 
     options: Options
     layout: Layout
@@ -43,7 +43,7 @@ class Static(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What has gradients; positions where a bias reads them and they are floats."""
+    """Differentiable inputs. Positions are included only if a bias reads float positions."""
 
     q: Float[Array, "N K G T D"]
     k: Float[Array, "N K S D"]
@@ -56,14 +56,14 @@ class Learned(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to the bias: "none" has no bias, "tile" computes it, "diagonals" looks it up, "blockwise" has no kernel."""
+    """How a kernel obtains the bias: "none", in the "tile", from "diagonals"; "blockwise" has no kernel."""
 
     name: str
     bias: Elementwise | None = None
 
 
 class Rows(NamedTuple):
-    """What backward knows of each query.
+    """Numbers of each query for the backward pass.
 
     Attributes:
         d_output: gradient of the output, in the queries' type.
@@ -84,7 +84,7 @@ class Call(Protocol):
         ...
 
     def gradients(self, learned: Learned, rows: Rows) -> Learned:
-        """Return the gradients of all that is learned."""
+        """Return the gradients of the differentiable inputs."""
         ...
 
 
@@ -104,7 +104,7 @@ class Kernels(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def attention(kernels: Kernels, static: Static, learned: Learned, operands: Operands) -> Outputs:
-    """Attend, with the gradients of `learned`: what `learned_of` finds in the operands."""
+    """Attend, with gradients for `learned`, which `learned_of` takes from the operands."""
     return attend(kernels, static, learned, operands)
 
 
@@ -124,7 +124,7 @@ attention.defvjp(_attention_forward, _attention_backward)
 
 
 def attend(kernels: Kernels, static: Static, learned: Learned, operands: Operands) -> Outputs:
-    """Return output and log-sum-exps; nothing else may differentiate it than `gradients`."""
+    """Return output and log-sum-exps, without derivatives: `gradients` computes them."""
 
     def by(way: Way, shift: Array) -> Outputs:
         if way.name == "blockwise":
@@ -165,10 +165,10 @@ def ways_to_bias(
     """Return the ways to the bias, for `Kernels.ways`.
 
     Args:
-        static: of the call.
-        operands: likewise.
+        static: static arguments.
+        operands: arrays of the call.
         diagonals: whether the kernels can look up a bias of these operands by diagonals, if the positions allow it.
-        most_numbers: that a tile can read of the parameters; None = any number.
+        most_numbers: how many numbers derived from parameters a tile can read; None = any number.
 
     Raises:
         NotImplementedError: there is no way.
@@ -199,7 +199,7 @@ def position_axes(layout: Layout, operands: Operands) -> int:
 
 
 def learned_of(operands: Operands) -> Learned:
-    """Return what has gradients."""
+    """Return the differentiable inputs."""
     distance = operands.shared.distance_bias
     moving = [
         side.positions if distance is not None and jnp.issubdtype(side.positions.dtype, jnp.floating) else None
@@ -211,15 +211,14 @@ def learned_of(operands: Operands) -> Learned:
 
 
 def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
-    """Raise NotImplementedError for what no kernels do, and ValueError for tokens without an order to go by.
+    """Raise NotImplementedError for inputs that no kernel supports, ValueError for tokens without the order needed.
 
     Args:
-        static: of the call.
-        operands: likewise.
-        types: of q, k and v, that the kernels multiply.
+        static: static arguments.
+        operands: arrays of the call.
+        types: names of the types of q, k and v that the kernels support.
     """
-    if any(x is not None for x in operands.pairs):
-        raise NotImplementedError("a mask or bias array is the size of the scores")
+    refuse_pairs(operands)
     if operands.shared.relative_values is not None:
         raise NotImplementedError("relative_values need a product of their own for every tile")
     if operands.shared.bias is not None and operands.shared.distance_bias is None:
@@ -248,8 +247,8 @@ def refuse_splitting(kind: str, devices: int) -> None:
     """Raise NotImplementedError where the compiler would have to split kernels over devices, which it cannot.
 
     Args:
-        kind: of kernels.
-        devices: over which arrays may be split where no mesh is in use.
+        kind: name of the compiler, for the message.
+        devices: number of devices that arrays may be split over if no mesh is in use.
     """
     mesh = jax.sharding.get_abstract_mesh()
     devices = devices if mesh.empty else mesh.size

@@ -14,9 +14,9 @@ from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.call import Call
 
 BLOCK = 512
-"""Queries, and keys, of a tile at most: its float32 scores take 1 MiB of vector memory."""
+"""Largest number of queries, and of keys, in a tile: its float32 scores take 1 MiB of vector memory."""
 LONGEST_LINE = 2**19
-"""T + S up to which a head's diagonals, and their gradients, fit into vector memory."""
+"""Largest T + S for which a head's diagonals and their gradients fit into vector memory."""
 
 
 def tpu_attention(
@@ -25,9 +25,9 @@ def tpu_attention(
     """Attend as an `Implementation`.
 
     Args:
-        options: `block` > 0 makes it the most queries, and keys, of a tile.
-        layout: what is batched.
-        operands: with a bias that `distance` gives, or none.
+        options: settings of the attention; `block` > 0 limits the tile size.
+        layout: which tokens are batched.
+        operands: arrays of the call, with a bias of the distance or none.
         interpret: run in Pallas's interpreter, which any platform has.
 
     Returns:
@@ -35,8 +35,8 @@ def tpu_attention(
         as everywhere in JAX; weights multiply values in the type of the values.
 
     Raises:
-        NotImplementedError: what the kernels have no way to do.
-        ValueError: an order is asked for that the tokens do not have.
+        NotImplementedError: the kernels do not support these operands.
+        ValueError: a mask needs an order that the tokens do not have.
     """
     static = Static(options._replace(block=options.block or BLOCK), layout, interpret)
     _refuse(static, operands)
@@ -44,7 +44,7 @@ def tpu_attention(
 
 
 def _refuse(static: Static, operands: Operands) -> None:
-    """Raise NotImplementedError for what the kernels do not do, and ValueError for tokens without an order to go by."""
+    """Raise NotImplementedError for operands that the kernels do not support, ValueError for a missing order."""
     kernel_call.refuse(static, operands, ("float32", "bfloat16"))
     sides = operands.q_tokens, operands.k_tokens
     integers = all(jnp.issubdtype(side.positions.dtype, jnp.integer) for side in sides)
@@ -58,7 +58,7 @@ def _refuse(static: Static, operands: Operands) -> None:
 
 
 def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
-    """Return the ways to the bias; diagonals take positions on one axis, and must fit."""
+    """Return the ways to obtain the bias; diagonals need positions on one axis, and must fit into memory."""
     fits = operands.q.shape[3] + operands.k.shape[2] <= LONGEST_LINE
     diagonals = fits and position_axes(static.layout, operands) == 1
     return ways_to_bias(static, operands, diagonals=diagonals, most_numbers=tpu_tile.LANES)

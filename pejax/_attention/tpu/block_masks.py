@@ -16,7 +16,7 @@ from pejax._attention.tpu.kernels import Spans
 from pejax._positions import TokenPositions
 
 Fields: TypeAlias = dict[str, Int32[Array, "M _"]]
-"""What masks and biases read of the tokens of one side, over the M examples whose tokens differ: N or 1.
+"""The numbers of the tokens of one side that masks and biases read. M: 1 if all examples have the same tokens, else N.
 
 "order", "segment", "placed", and the positions on each axis, "axis0", "axis1" ...
 """
@@ -25,7 +25,7 @@ Fields: TypeAlias = dict[str, Int32[Array, "M _"]]
 def fields_of(
     options: Options, layout: Layout, operands: Operands, padded: bool, located: bool
 ) -> tuple[Fields, Fields]:
-    """Return what is to be known of the queries and of the keys; `located` asks for their positions."""
+    """Return the fields of the queries and of the keys; `located` adds their positions."""
     tokens, lengths = (operands.q_tokens, operands.k_tokens), (operands.q.shape[3], operands.k.shape[2])
     segmented = padded or any(side.segment_ids is not None for side in tokens)
     placing = operands.shared.distance_bias is not None and any(side.has_position is not None for side in tokens)
@@ -82,7 +82,7 @@ def _spans(visited: Bool[Array, "M I J"]) -> Spans:
 
 
 def drop_words(layout: Layout, operands: Operands, seed: UInt32[Array, "2"]) -> tuple[Array, Array]:
-    """Return what the dropout's hash adds for each query, `(N, H, T)`, and for each key, `(S,)`."""
+    """Return the parts of the dropout's hash: one word per query, `(N, H, T)`, and one per key, `(S,)`."""
     (n, groups, shared, t, _), origin = operands.q.shape, operands.origin
     count = lambda size, start: jnp.arange(size, dtype=jnp.uint32) + start
     batch, head = count(n, origin.batch), count(groups * shared, origin.head)

@@ -51,7 +51,7 @@ class Call:
         return output.reshape(*lead, *output.shape[2:])[:, :, :, :t], lse.reshape(*lead, -1)[..., :t]
 
     def gradients(self, learned: Learned, rows: Rows) -> Learned:
-        """Return the gradients of all that is learned."""
+        """Return the gradients of the differentiable inputs."""
         bias, pull = jax.vjp(self._bias, learned)
         arrays = {
             **self._arrays(learned, bias),
@@ -69,7 +69,7 @@ class Call:
         return pull(self._d_bias(bias, d_bias))[0]._replace(**found)
 
     def _bias(self, learned: Learned) -> dict[str, Array]:
-        """Return what the kernels make the bias from: `diagonals`, `numbers`, or nothing."""
+        """Return the arrays that kernels make the bias from: `diagonals`, `numbers`, or none."""
         distance = self._operands.shared.distance_bias
         if distance is None:
             return {}

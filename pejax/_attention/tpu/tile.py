@@ -29,15 +29,15 @@ Refs: TypeAlias = dict[str, Any]
 
 
 class Plan(NamedTuple):
-    """What is static in a kernel; hashable.
+    """The static settings of a kernel; hashable.
 
     Attributes:
-        options: of the call.
-        fields: what is told of each token, in the order of the rows of `rows` and the columns of `columns`: "order",
-            "segment", "placed", "axis0" ..., and of keys "word", the key's part of the dropout's hash.
-        queries: in a tile.
-        keys: in a tile.
-        query_blocks: of a sequence.
+        options: scale, masks, soft cap and dropout rate of the attention.
+        fields: names of the numbers of each token, in the order of the rows of `rows` and the columns of `columns`:
+            "order", "segment", "placed", "axis0" ..., and for keys "word", the key's part of the dropout's hash.
+        queries: number of queries in a tile.
+        keys: number of keys in a tile.
+        query_blocks: number of query blocks in a sequence.
         inside: `(numbers, relative positions on each axis) -> bias`, where the bias is made in the tile.
         lanes: in a register; keys that one strided roll serves.
         interpret: whether to run in Pallas's interpreter.
@@ -130,7 +130,7 @@ def sums_of_keys(d_logits: Float[Array, "S T"]) -> Float[Array, "1 S"]:
 
 
 def numbers_of(refs: Refs, at: Place) -> list[Array]:
-    """Return what the bias of this head reads."""
+    """Return the numbers that the bias of this head reads."""
     if "numbers" not in refs:
         return []
     return [refs["numbers"][at.head, number] for number in range(refs["numbers"].shape[1])]

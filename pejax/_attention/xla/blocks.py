@@ -35,7 +35,7 @@ class RelativeKeys(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What the encoding adds to the attention of one head.
+    """Terms of the encoding in the attention of one head.
 
     Attributes:
         hooks: the `bias`, unless one of the next two fields replaces it, and `relative_values`.
@@ -82,7 +82,7 @@ class Head(NamedTuple):
 
 
 class Residuals(NamedTuple):
-    """What the backward pass needs about N blocks of queries, or one block without the axis N.
+    """Numbers of N blocks of queries for the backward pass, or of one block without the axis N.
 
     Attributes:
         d_output: cotangent of the output.
@@ -167,7 +167,7 @@ def row_means(
 def residuals_to_blocks(
     head: Head, d_output: Float[Array, "T D"], lse: Float[Array, " T"], mean: Float[Array, " T"]
 ) -> Residuals:
-    """Split what the backward pass needs about the queries of one head into the blocks of `head`."""
+    """Split the numbers of the queries for the backward pass into the blocks of `head`."""
     residuals = Residuals(d_output.astype(head.keys.v.dtype), jnp.where(jnp.isneginf(lse), 0.0, lse), mean)
     return jax.tree.map(functools.partial(to_blocks, head.queries.ids.shape[1]), residuals)
 
@@ -208,10 +208,10 @@ def terms_from_hooks(hooks: Hooks, start: Int[Array, ""] | None, length: int, dt
     """Return the terms of one head, with the distance bias evaluated once per diagonal if `start` is known.
 
     Args:
-        hooks: of this head.
+        hooks: hooks of this head.
         start: the smallest distance, if positions are consecutive; None = keep the `bias` hook.
         length: number of distances.
-        dtype: of the logits that the bias is added to.
+        dtype: type of the logits that the bias is added to.
     """
     if start is None or hooks.distance_bias is None:
         return Terms(replace(hooks, distance_bias=None, relative_keys=None))

@@ -27,7 +27,7 @@ def relative_keys_backward(
     queries_transposed: Float[Array, "N D T"],
     a: Float[Array, "R D"],
 ) -> RelativeKeys:
-    """Return what one tile adds to the gradients of `RelativeKeys`."""
+    """Return the contribution of one tile to the gradients of `RelativeKeys`."""
     d_queries, d_a = relative_logits_backward(d_bias, block_at(queries_transposed, index[0]), a, _start(head, *index))
     return RelativeKeys(d_queries, d_a, jnp.sum(d_bias, axis=0))
 

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pejax._attention.core.contiguous import counts_on, first_distance
+from pejax._attention.core.contiguous import first_distance, may_be_consecutive
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.operands import Layout, Operands, bind_hooks
+from pejax._attention.core.operands import Layout, Operands, bind_hooks, refuse_pairs
 from pejax._attention.core.options import Options
 from pejax._attention.xla.blocks import (
     Head,
@@ -77,8 +77,7 @@ def cpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple
     The rest of this module has the operands by token, as the caller gave them: q `(N, T, H, D)`, k and v
     `(N, S, K, D)`. Moving the heads to the front would copy them.
     """
-    if any(x is not None for x in operands.pairs):
-        raise NotImplementedError("a mask or bias array is the size of the scores: only the reference takes one")
+    refuse_pairs(operands)
     n, groups, heads, t, d = operands.q.shape
     by_token = operands._replace(
         q=jnp.moveaxis(operands.q, 3, 1).reshape(n, t, groups * heads, d),
@@ -121,9 +120,9 @@ def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arr
     Args:
         run: `(options, layout, operands, first, *arrays)`, where `first` is the distance of the first pair in each
             batch entry, or None = positions are not consecutive.
-        options: of the attention.
-        layout: of the operands.
-        operands: by token.
+        options: settings of the attention.
+        layout: which tokens are batched.
+        operands: arrays by token.
         *arrays: further arguments of `run`.
     """
     # If queries and keys are the same tokens, XLA:CPU would read one array along both rows and columns, in a loop that
@@ -132,7 +131,8 @@ def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arr
     run, sides = functools.partial(run, options, layout), (operands.q_tokens, operands.k_tokens)
     batched = [axes.positions is not None for axes in (layout.q_axes, layout.k_axes)]
     use_relative_keys = relative_keys_pay(operands)
-    if not (operands.shared.distance_bias is not None or use_relative_keys) or not all(map(counts_on, sides, batched)):
+    by_distance = operands.shared.distance_bias is not None or use_relative_keys
+    if not by_distance or not all(map(may_be_consecutive, sides, batched)):
         return run(operands, None, *arrays)
     if layout.in_order:  # one of two branches need not be compiled
         return run(operands, jnp.zeros(len(operands.q), jnp.int32), *arrays)
@@ -256,6 +256,9 @@ def _head(
     Head, Callable[[tuple[Floats, Array | None, RelativeKeys | None]], tuple[Floats, Floats, Any, Array, Array]]
 ]:
     """Return one head, split into blocks, and the VJP of its terms.
+
+    `terms_of` is called twice: under `jax.vjp`, for the floats that have gradients, and plainly, for the hooks around
+    these floats. A pytree of hooks holds functions, which cannot pass through `jax.vjp`; XLA removes the double work.
 
     The VJP takes the gradients of the hooks' floating point leaves, of the diagonals and of the relative keys. It
     returns those of the parameters that heads share, of the head's own parameters, of the head's relative keys, and of

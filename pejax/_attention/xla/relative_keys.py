@@ -25,7 +25,7 @@ STRIP = 64
 
 
 class HeadRelativeKeys(NamedTuple):
-    """What `Encoding.relative_keys` returns, a transposed, for all heads, or for one head without the axis H."""
+    """Results of `Encoding.relative_keys` with a transposed, for all heads, or for one head without the axis H."""
 
     a_transposed: Float[Array, "H D R"]
     v: Float[Array, "H D"]
@@ -38,7 +38,7 @@ def relative_keys_pay(operands: Operands) -> bool:
     It needs a vector for each of T + S distances, whose computation costs about as much as D pairs per distance.
 
     Args:
-        operands: by token, as in `cpu`: q `(N, T, H, D)`, k `(N, S, K, D)`.
+        operands: arrays by token, as in `cpu`: q `(N, T, H, D)`, k `(N, S, K, D)`.
     """
     (t, _, d), s = operands.q.shape[1:], operands.k.shape[1]
     return operands.shared.relative_keys is not None and operands.shared.distance_bias is None and t * s >= (t + s) * d
@@ -50,7 +50,7 @@ def relative_keys_of_heads(
     """Return the relative keys of all heads, and their VJP to the floating point leaves of the hooks' parameters.
 
     Args:
-        operands: by token, as in `cpu`.
+        operands: arrays by token, as in `cpu`.
         first: distance of the first pair, the same in the whole batch; None = positions are not consecutive.
         sizes: queries and keys per block.
 
@@ -78,7 +78,7 @@ def relative_keys_of_heads(
 
 
 def _checked(hook: Partial | None, relative: Int[Array, " R"], d: int) -> tuple[Array, ...]:
-    """Return what the hook returns for these distances; raise ValueError for parts of another shape."""
+    """Call the hook for these distances; raise ValueError for parts of another shape."""
     with naming_missing("relative_keys hook", hook.args[0]):  # pyright: ignore[reportOptionalMemberAccess]
         parts = hook(relative)  # pyright: ignore[reportOptionalCall]
     shapes = ((len(relative), d), (d,), (d,))

@@ -119,16 +119,21 @@ def _tile_gradients(
     index: tuple[Int[Array, ""], Int[Array, ""]],
     relative_transposed: tuple[Float[Array, "N D T"], Float[Array, "R D"]] | None,
 ) -> Gradients:
-    """Return what one tile adds to the gradients.
+    """Return the contribution of one tile to the gradients.
+
+    The tile is computed again as in the forward pass, but each step keeps the means to go back: a soft cap its slope,
+    the bias hook and the values hook a pullback. The gradient of the logits then splits: through the cap to q, k and
+    the bias; before the cap to the key bias. Gradients through hooks reach any float that a hook reads, so they are
+    lists of the floating-point leaves of queries, keys and hooks.
 
     Args:
-        options: of the attention.
+        options: settings of the attention.
         head: all blocks of the head.
-        query: the block of queries.
-        key: the block of keys.
-        row: what the backward pass needs about the queries.
+        query: block of queries.
+        key: block of keys.
+        row: numbers of these queries for the backward pass.
         transposed: q and d_output of the block transposed, if they have 16 bits.
-        index: numbers of the block of queries and of the block of keys.
+        index: indices of the block of queries and of the block of keys.
         relative_transposed: queries (by block) and a of the relative keys, transposed; None = no relative keys.
     """
     (q_transposed, d_output_transposed), hooks = transposed, head.terms.hooks
