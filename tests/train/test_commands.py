@@ -70,6 +70,9 @@ def factors(text) -> str:
 
 def test_images_are_trained_on(images):
     assert [row["size"] for row in json.loads((images / "results.json").read_text())["rows"]] == [28, 64]
+    assert (images / "results.png").stat().st_size > 1000
+    assert list((images / "tensorboard").iterdir())
+    assert json.loads((images / "config.json").read_text())["pe"] == "rope_mixed"
 
 
 @pytest.mark.slow

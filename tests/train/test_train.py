@@ -66,6 +66,7 @@ def whole(tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_run_leaves_everything_behind(whole):
     assert [line["step"] for line in timeless(whole)] == list(range(2, STEPS + 1, 2))
     results = json.loads((whole / "results.json").read_text())
