@@ -170,7 +170,7 @@ def _sharded(
     return mapped(operands)
 
 
-def _reshard(mesh: Mesh | AbstractMesh, x: Array, spec: PartitionSpec) -> Array:
+def _reshard(mesh: Any, x: Array, spec: PartitionSpec) -> Array:
     """Split x over the explicit axes of a mesh, where `shard_map` takes only what is split already."""
     explicit = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit}
     if not explicit:

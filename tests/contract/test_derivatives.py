@@ -11,7 +11,7 @@ from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._ops.backward import with_backward
 from pejax.functions import shaw_logits
 
-TILED = [name for name in IMPLEMENTATIONS if name not in ("reference", "cudnn")]
+TILED = [name for name in IMPLEMENTATIONS if name not in ("reference", "dense", "cudnn")]
 T5 = make_encoding("t5", Dims(heads=2, head_dim=8))
 X = normal(1, 12, 2, 8)
 

@@ -201,13 +201,13 @@ def position_axes(layout: Layout, operands: Operands) -> int:
 def learned_of(operands: Operands) -> Learned:
     """Return the differentiable inputs."""
     distance = operands.shared.distance_bias
-    moving = [
+    q_positions, k_positions = (
         side.positions if distance is not None and jnp.issubdtype(side.positions.dtype, jnp.floating) else None
         for side in (operands.q_tokens, operands.k_tokens)
-    ]
+    )
     shared = {} if distance is None else distance.args[0]
     own = operands.per_head.get("distance_bias", {})
-    return Learned(operands.q, operands.k, operands.v, shared, own, *moving, operands.key_bias)
+    return Learned(operands.q, operands.k, operands.v, shared, own, q_positions, k_positions, operands.key_bias)
 
 
 def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:

@@ -184,7 +184,7 @@ def _bias_of_hook(query: Queries, key: Keys, hooks: Hooks) -> Float[Array, "T S"
     q, k = wide(query.q), wide(key.k)
     like = jax.ShapeDtypeStruct((len(q), len(k)), jnp.result_type(q))
     operands = q, k, query.tokens.positions, key.tokens.positions
-    term = checked(hooks.bias, operands, "bias", "(T, S)", like)  # pyright: ignore[reportArgumentType]
+    term = checked(hooks.bias, operands, "bias", "(T, S)", like)
     return _where(placed_pairs(query.tokens, key.tokens), term, 0.0)
 
 
@@ -193,7 +193,7 @@ def _relative_values(weights: Float[Array, "T S"], query: Queries, key: Keys, ho
     weights = _where(placed_pairs(query.tokens, key.tokens), weights, 0.0)
     like = jax.ShapeDtypeStruct(query.q.shape, weights.dtype)
     operands = weights, query.tokens.positions, key.tokens.positions
-    return checked(hooks.relative_values, operands, "relative_values", "(T, D)", like)  # pyright: ignore[reportArgumentType]
+    return checked(hooks.relative_values, operands, "relative_values", "(T, D)", like)
 
 
 def _visible_ranges(
