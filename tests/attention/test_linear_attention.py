@@ -7,17 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
 from cases import mostly_slow
-from jax.tree_util import Partial
 
-from pejax import Dims, TokenPositions, grid_positions, linear_attention, make_encoding, rope_frequencies
+import pejax
+from pejax import Dims, Encoding, TokenPositions, grid_positions, linear_attention, make_encoding, rope_frequencies
 from pejax._attention import linear
 
 D = 4
 QUICK = {"xla_backend_optimization_level": "0"}
 FREQUENCIES = rope_frequencies(D, base=30.0)
-ROPE = Partial(make_encoding("rope(base=30.0)", Dims(2, D)).rotate, {})
+ROPE = Encoding(rotate=make_encoding("rope(base=30.0)", Dims(2, D)).rotate, shift_invariant=True)
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +27,8 @@ def small_chunks(monkeypatch):
 
 def turned(x, position):
     """Rotate pairs of one vector."""
-    out = np.empty_like(x)
-    for pair, frequency in enumerate(FREQUENCIES.astype(np.float64)):
-        c, s = np.cos(position * frequency), np.sin(position * frequency)
-        a, b = x[2 * pair : 2 * pair + 2]
-        out[2 * pair : 2 * pair + 2] = c * a - s * b, s * a + c * b
-    return out
+    turn = np.exp(1j * position * FREQUENCIES.astype(np.float64)) * (x[::2] + 1j * x[1::2])
+    return np.stack([turn.real, turn.imag], axis=-1).ravel()
 
 
 def oracle(case, q, k, v, q_fields, k_fields):
@@ -51,7 +46,8 @@ def oracle(case, q, k, v, q_fields, k_fields):
             a, c = positive(q[n, i, j]), positive(k[n, x, j // (h // heads)])
             total += a @ c
             if case.get("rope"):
-                a, c = turned(a, query["positions"][i]), turned(c, keys["positions"][x])
+                a, c = (turned(f, f_side["positions"][y] * f_side["has_position"][y])
+                        for f, f_side, y in ((a, query, i), (c, keys, x)))  # fmt: skip
             sums += (a @ c) * v[n, x, j // (h // heads)]
         output[n, i, j] = sums / total if total > 0 else 0
     return output
@@ -68,10 +64,11 @@ CASES = {
     "a hole": {"t": 13, "s": 13, "causal": True, "segments": "hole"},
     "causal, cross": {"t": 5, "s": 13, "causal": True, "order": "shuffled", "segments": "mixed"},
 }
+SLOW = [name for name in CASES if CASES[name].get("slopes")][1:]
 
 
 def fields(case, rng, length):
-    """Draw the tokens of one side; the array of positions is float where there is no order to be read from it."""
+    """Draw the tokens of one side, and which of their fields are given; the positions are floats."""
     batch = (2,) if case.get("batched") else ()
     order = {
         None: lambda: np.broadcast_to(np.arange(length), (*batch, length)),
@@ -85,84 +82,44 @@ def fields(case, rng, length):
         "hole": lambda: np.repeat([1, 0, 1, 2], [3, 2, 4, length - 9]),
     }[case.get("segments")]()
     placed = np.arange(length) != 2 if case.get("unplaced") else np.ones(length, bool)
-    return {
-        "positions": np.where(placed, rng.normal(size=length) * 5, 0),
-        "order": order,
-        "segment_ids": segments,
-        "has_position": placed,
-    }
+    positions = rng.normal(size=length) * 5
+    given = {"order": case.get("causal"), "segment_ids": case.get("segments"), "has_position": case.get("unplaced")}
+    side = {"positions": positions, "order": order, "segment_ids": segments, "has_position": placed}
+    return side, {name: jnp.asarray(side[name]) for name, wanted in given.items() if wanted}
 
 
-def draw(case, seed=0):
-    rng = np.random.default_rng(seed)
+@pytest.mark.parametrize("name", mostly_slow(list(CASES), [name for name in CASES if name not in SLOW]))
+def test_it_is_loops_over_pairs_and_its_gradients_are_their_differences(name):
+    case, rng = CASES[name], np.random.default_rng(0)
     (h, kv), t, s = case.get("heads", (2, 2)), case["t"], case["s"]
     arrays = [rng.normal(size=(2, *shape, D)) for shape in ((t, h), (s, kv), (s, kv))]
-    q_fields = fields(case, rng, t)
-    return arrays, q_fields, fields(case, rng, s) if case.get("order") == "shuffled" or t != s else q_fields
-
-
-def as_jax(case, side):
-    """Make the tokens; what says nothing is left out."""
-    optional = {
-        "order": case.get("causal"),
-        "segment_ids": case.get("segments"),
-        "has_position": case.get("unplaced"),
-    }
-    kinds = {"order": jnp.int32, "segment_ids": jnp.int32, "has_position": bool}
-    given = {name: jnp.asarray(side[name], kinds[name]) for name, wanted in optional.items() if wanted}
-    return TokenPositions(jnp.asarray(side["positions"], jnp.float32), **given)
-
-
-def call(case, arrays, q_tokens, k_tokens):
-    rotate = ROPE if case.get("rope") else None
-    return linear_attention(
-        *arrays, positions=q_tokens, k_positions=k_tokens, rotate=rotate, causal=case.get("causal", False)
-    )
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if not CASES[name].get("slopes")])
-def test_it_is_loops_over_pairs(name):
-    case = CASES[name]
-    arrays, q_fields, k_fields = draw(case)
-    cross = k_fields is not q_fields
-
-    @functools.partial(jax.jit, compiler_options=QUICK)
-    def run(arrays):
-        return call(case, arrays, as_jax(case, q_fields), as_jax(case, k_fields) if cross else None)
-
-    out = run([jnp.asarray(x, jnp.float32) for x in arrays])
-    np.testing.assert_allclose(out, oracle(case, *arrays, q_fields, k_fields), rtol=1e-5, atol=1e-5)
-
-
-SLOPES = [name for name in CASES if CASES[name].get("slopes")]
-
-
-@pytest.mark.parametrize("name", mostly_slow(SLOPES, SLOPES[:1]))
-def test_it_is_loops_over_pairs_and_its_gradients_are_their_differences(name):
-    case = CASES[name]
-    arrays, q_fields, k_fields = draw(case)
-    cross, rng = k_fields is not q_fields, np.random.default_rng(1)
-    inputs = [*arrays, q_fields["positions"]]
+    q_side = fields(case, rng, t)
+    k_side = fields(case, rng, s) if case.get("order") == "shuffled" or t != s else None
+    inputs = [*arrays, q_side[0]["positions"]]
     weight, *direction = (rng.normal(size=x.shape) for x in (arrays[0], *inputs))
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def run(*inputs):
         def loss(q, k, v, positions):
-            q_tokens = as_jax(case, q_fields)._replace(positions=positions)
-            out = call(case, (q, k, v), q_tokens, as_jax(case, k_fields) if cross else None)
+            tokens = TokenPositions(positions, **q_side[1])
+            others = k_side and TokenPositions(jnp.asarray(k_side[0]["positions"], jnp.float32), **k_side[1])
+            encoding, causal = ROPE if case.get("rope") else Encoding(), case.get("causal", False)
+            out = linear_attention(encoding, q, k, v, positions=tokens, k_positions=others, causal=causal)
             return jnp.sum(out * weight.astype(np.float32)), out
 
-        return jax.grad(loss, (0, 1, 2, 3), has_aux=True)(*inputs)
+        slopes = case.get("slopes")
+        return jax.grad(loss, (0, 1, 2, 3), has_aux=True)(*inputs) if slopes else (None, loss(*inputs)[1])
 
     def loops(step):
         *arrays, positions = (x + step * d for x, d in zip(inputs, direction, strict=True))
-        q_side = {**q_fields, "positions": positions}
-        return oracle(case, *arrays, q_side, k_fields if cross else q_side)
+        own = {**q_side[0], "positions": positions}
+        return oracle(case, *arrays, own, k_side[0] if k_side else own)
 
     slopes, out = run(*(jnp.asarray(x, jnp.float32) for x in inputs))
     np.testing.assert_allclose(out, loops(0), rtol=1e-5, atol=1e-5)
-    along = sum(np.sum(np.asarray(slope, np.float64) * d) for slope, d in zip(slopes, direction, strict=True))
-    np.testing.assert_allclose(along, np.sum(weight * (loops(1e-5) - loops(-1e-5))) / 2e-5, rtol=2e-4)
+    if slopes:
+        along = sum(np.sum(np.asarray(slope, np.float64) * d) for slope, d in zip(slopes, direction, strict=True))
+        np.testing.assert_allclose(along, np.sum(weight * (loops(1e-5) - loops(-1e-5))) / 2e-5, rtol=2e-4)
 
 
 def normal(*shape, seed=0):
@@ -171,35 +128,34 @@ def normal(*shape, seed=0):
 
 def test_a_shift_of_all_positions_changes_nothing():
     q, k, v = (normal(9, 2, D, seed=seed) for seed in range(3))
-    run = jax.jit(lambda at: linear_attention(q, k, v, positions=at, rotate=ROPE), compiler_options=QUICK)
+    run = jax.jit(lambda at: linear_attention(ROPE, q, k, v, positions=at), compiler_options=QUICK)
     np.testing.assert_allclose(run(jnp.arange(9) + 100_000), run(jnp.arange(9)), atol=1e-5)
     assert np.abs(run(2 * jnp.arange(9)) - run(jnp.arange(9))).max() > 0.05
 
 
 def test_keys_turn_in_their_own_way_where_they_have_one():
     """One key: the features cancel, and `growth^(i - j) v` is left."""
-    grow = lambda p, x, at: x * p["by"] ** at.astype(x.dtype)[:, None, None]
-    rotate, rotate_keys = (Partial(grow, {"by": by}) for by in (0.5, 2.0))
+    grow = lambda by: lambda params, x, at: x * by ** at.astype(x.dtype)[:, None, None]
     q, k, v = (normal(1, 1, D, seed=seed) for seed in range(3))
     sides = {"positions": jnp.asarray([4]), "k_positions": jnp.asarray([1])}
-    out = linear_attention(q, k, v, **sides, rotate=rotate, rotate_keys=rotate_keys)
+    out = linear_attention(Encoding(rotate=grow(0.5), rotate_keys=grow(2.0)), q, k, v, **sides)
     np.testing.assert_allclose(out, v / 8, rtol=1e-6)
-    np.testing.assert_allclose(linear_attention(q, k, v, **sides, rotate=rotate), v / 32, rtol=1e-6)
+    np.testing.assert_allclose(linear_attention(Encoding(rotate=grow(0.5)), q, k, v, **sides), v / 32, rtol=1e-6)
 
 
-def test_frequencies_of_each_key_head():
-    dims = Dims(4, D, kv_heads=2, axes=2)
-    encoding = make_encoding("rope_mixed", dims)
+def test_frequencies_of_each_key_head_at_an_extent():
+    encoding = make_encoding("rope_mixed(extend='linear')", Dims(4, D, kv_heads=2, axes=2, extent=(2, 2)))
     params, grid = encoding.init_layer(jax.random.key(0)), grid_positions(3, 3)
     q, k, v = normal(2, 9, 4, D), normal(2, 9, 2, D, seed=1), normal(2, 9, 2, D, seed=2)
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def both(q, k, v):
+        turn = functools.partial(encoding.rotate, pejax.adapt(encoding, params, (3, 3)))
         a, c = jax.nn.elu(q) + 1, jnp.repeat(jax.nn.elu(k) + 1, 2, axis=2)
-        top = jnp.einsum("bthd,bshd->bhts", encoding.rotate(params, a, grid), encoding.rotate(params, c, grid))
-        below = jnp.einsum("bthd,bshd->bth", a, c)
-        want = jnp.einsum("bhts,bshd->bthd", top, jnp.repeat(v, 2, axis=2)) / below[..., None]
-        return linear_attention(q, k, v, positions=grid, rotate=Partial(encoding.rotate, params)), want
+        top = jnp.einsum("bthd,bshd->bhts", turn(a, grid), turn(c, grid))
+        want = jnp.einsum("bhts,bshd->bthd", top, jnp.repeat(v, 2, axis=2))
+        below = jnp.einsum("bthd,bshd->bth", a, c)[..., None]
+        return linear_attention(encoding, q, k, v, params=params, positions=grid, extent=(3, 3)), want / below
 
     np.testing.assert_allclose(*both(q, k, v), rtol=1e-5, atol=1e-5)
 
@@ -209,11 +165,11 @@ def test_memory_is_a_number_of_arrays_like_the_queries_forward_and_backward(monk
     """Neither a number for each pair nor a state for each token, which both would be 64 arrays."""
     monkeypatch.setattr(linear, "CHUNK", 64)
     length, dim = 4096, 64
-    rotate = Partial(make_encoding("rope", Dims(1, dim)).rotate, {})
+    rope = make_encoding("rope", Dims(1, dim, causal=True))
 
     def loss(*arrays):
         tokens = TokenPositions(jnp.arange(length), segment_ids=jnp.arange(length) // 200 + 1)
-        return linear_attention(*arrays, positions=tokens, rotate=rotate, causal=True).sum()
+        return linear_attention(rope, *arrays, positions=tokens).sum()
 
     shapes = [jax.ShapeDtypeStruct((length, 1, dim), jnp.float32)] * 3
     program = jax.jit(jax.grad(loss, argnums=(0, 1, 2)), compiler_options=QUICK).lower(*shapes).compile()
@@ -222,11 +178,7 @@ def test_memory_is_a_number_of_arrays_like_the_queries_forward_and_backward(monk
 
 def test_half_precision_in_half_precision_out_with_float32_inside():
     arrays = [normal(1, 9, 2, D, seed=seed).astype(jnp.bfloat16) for seed in range(3)]
-
-    @functools.partial(jax.jit, compiler_options=QUICK)
-    def run(arrays):
-        return linear_attention(*arrays, positions=jnp.arange(9), rotate=ROPE)
-
+    run = jax.jit(lambda arrays: linear_attention(ROPE, *arrays), compiler_options=QUICK)
     half, full = run(arrays), run([x.astype(jnp.float32) for x in arrays])
     assert half.dtype == jnp.bfloat16
     np.testing.assert_array_equal(half, full.astype(jnp.bfloat16))
@@ -235,14 +187,18 @@ def test_half_precision_in_half_precision_out_with_float32_inside():
 @pytest.mark.parametrize(("t", "s"), [(0, 3), (3, 0)])
 def test_nothing_to_attend_gives_zeros(t, s):
     q, k = jnp.ones((2, t, 2, D)), jnp.ones((2, s, 1, D))
-    out = linear_attention(q, k, k, positions=jnp.arange(t), k_positions=jnp.arange(s), rotate=ROPE, causal=True)
+    sides = {"positions": jnp.arange(t), "k_positions": jnp.arange(s)}
+    out = linear_attention(ROPE, q, k, k, **sides, causal=True)
     assert out.shape == q.shape
     assert (out == 0).all()
 
 
 def test_what_it_cannot_do_is_refused():
-    q, grid = normal(9, 2, D), grid_positions(3, 3)
+    q, grid, dims = normal(9, 2, D), grid_positions(3, 3), Dims(2, D, extent=9, causal=True)
     with pytest.raises(ValueError, match="positions must have an order, or 1-D signed integer positions"):
-        linear_attention(q, q, q, positions=grid, causal=True)
-    with types_unchecked(), pytest.raises(TypeError, match=r"rotate must be jax.tree_util.Partial"):
-        linear_attention(q, q, q, positions=grid, rotate=make_encoding("rope", Dims(heads=2, head_dim=4)).rotate)
+        linear_attention(Encoding(), q, q, q, positions=grid, causal=True)
+    for spec, hook in (("alibi", "bias"), ("shaw", "bias"), ("rope(extend='rerope')", "bands")):
+        with pytest.raises(ValueError, match=f"an encoding that rotates all pairs alike, got one with {hook}"):
+            linear_attention(make_encoding(spec, dims), q, q, q)
+    with pytest.raises(ValueError, match="embedded=True"):
+        linear_attention(make_encoding("sinusoidal", dims), q, q, q)
