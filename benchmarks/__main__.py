@@ -88,14 +88,14 @@ def wanted(case: Case, only: Sequence[str]) -> bool:
 
 
 def toy(part: Part) -> Part:
-    """Return a part that says how little its figures mean."""
+    """Return a part whose texts state how little its figures mean."""
     return part._replace(
         title=f"{part.title} (toy)", intro=f"Toy sizes, one round, no peers: no measurement. {part.intro}"
     )
 
 
 def command_line(chosen: argparse.Namespace) -> str:
-    """Return the command that measures the same, without what says where results go."""
+    """Return the command that measures the same, without the options for the place of results."""
     only = (word for text in chosen.only for word in ("--only", text))
     rounds = ["--toy"] if chosen.toy else ["--rounds", str(chosen.rounds)]
     return shlex.join(["python", "-m", "benchmarks", *chosen.parts, *rounds, *only])

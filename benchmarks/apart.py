@@ -67,7 +67,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Make the way, then run it once a line; a failure is what is answered."""
+    """Make the way, then run it once per line; a failure is the answer."""
     module, function, arguments, way = argv
     call: Call | None = None
     answers, sys.stdout = sys.stdout, sys.stderr  # what a way prints is no answer

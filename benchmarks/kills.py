@@ -1,4 +1,4 @@
-"""Kill a training run at random moments, go on each time, and count what was lost.
+"""Kill a training run at random moments, go on each time, and count the lost steps.
 
     python -m benchmarks.kills --kills=100                  one of two processes is killed, the other must end by itself
     python -m benchmarks.kills --kills=100 --processes=1
@@ -58,7 +58,7 @@ def toy(folder: Path) -> list[str]:
 
 
 def prepare_server(folder: Path, devices: int = 2) -> None:
-    """Set what processes inherit: host devices, and a folder for what was compiled before."""
+    """Set the environment of processes: host devices, and a folder for compiled programs."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "compiled")
@@ -150,7 +150,7 @@ def main() -> None:
 
 
 def kill(folder: Path, kills: int, count: int, seed: int) -> None:
-    """Kill, go on and count; print what was found.
+    """Kill, go on and count; print the counts.
 
     Raises:
         SystemExit: something was lost that a checkpoint held, or the end differs.

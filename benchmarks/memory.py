@@ -57,7 +57,7 @@ def temporary(encoding: Encoding, dims: Dims, dtype: str) -> tuple[int, int]:
 
 
 def measure(spec: str, dtype: str, lengths: tuple[int, ...], heads: int, head_dim: int, say: Say) -> Column:
-    """Return planned bytes at every length, what each further token takes, and by which power they grow."""
+    """Return the planned bytes at every length, the bytes of each further token, and the power of their growth."""
     plans = []
     for i, length in enumerate(lengths):
         say(f"L = {length:,}", i / len(lengths))

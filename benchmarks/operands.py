@@ -49,7 +49,7 @@ class Problem(NamedTuple):
 
 
 def direction(backward: bool) -> str:
-    """Name what is computed."""
+    """Return the name of the computation."""
     return "forward and backward" if backward else "forward"
 
 

@@ -25,7 +25,7 @@ def load() -> Any:
 
 
 def forget() -> None:
-    """Drop what torch has compiled: after eight recompilations of a function it would stop compiling, silently."""
+    """Drop torch's compiled programs: after eight recompilations of a function it would stop compiling, silently."""
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:
         dynamo.reset()

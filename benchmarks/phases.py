@@ -80,7 +80,7 @@ def errors(way: str, every: int, say: Say) -> Column:
 
 
 def cases(settings: Settings) -> list[Case]:
-    """Return the table of times and that of errors."""
+    """Return the tables of times and of errors."""
     every = 2**11 if settings.toy else 2**24
     names = list(timed())[: 1 if settings.toy else None]
     times = [Case("Time of the tables", name, functools.partial(measure, name, settings.rounds), 5) for name in names]

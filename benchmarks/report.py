@@ -1,4 +1,4 @@
-"""Tables of what was measured: kept case by case as JSON, printed as Markdown, written into RESULTS.md by section."""
+"""Tables of measurements: kept case by case as JSON, printed as Markdown, written into RESULTS.md by section."""
 
 import datetime
 import importlib.metadata
@@ -157,7 +157,7 @@ def keep(path: pathlib.Path, column: Column, command: str, load: float) -> None:
 
 
 def section(part: Part, cases: Iterable[tuple[Case, dict[str, Any]]]) -> str:
-    """Return a part's section: when and where it was measured, and its tables, from cases and what is kept of them."""
+    """Return a part's section: date, machine and tables, from the kept results of its cases."""
     cases = list(cases)
     several = lambda name: list(dict.fromkeys(kept[name] for _, kept in cases))
     commands = "\n".join(f"    {command}" for command in several("command"))

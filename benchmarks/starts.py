@@ -46,7 +46,7 @@ Start = dict[str, Any]
 
 
 def start(words: Sequence[str], log: Path, cores: int, patience: float) -> tuple[int | None, float]:
-    """Run `python -m WORDS` on so many cores; return its status and seconds, and keep what it said where it fails."""
+    """Run `python -m WORDS` on so many cores; return its status and seconds, and keep its output where it fails."""
     visible, begun = os.sched_getaffinity(0), time.monotonic()
     os.sched_setaffinity(0, sorted(visible)[:cores])  # which the process inherits
     process = subprocess.Popen(

@@ -106,7 +106,7 @@ def ours(make: Callable[[nnx.Rngs], nnx.Module], batch: tuple[np.ndarray, np.nda
 
 
 def ways(model: str, pe: str, dtype: str, toy: bool) -> dict[str, Maker]:
-    """Return the ways of a step: ours with a device for each core and with one device, and those of the peers."""
+    """Return the ways of a step: ours with a device for each core and with one device, and the peers'."""
     theirs: dict[str, Maker] = {}
     if model == "GPT":
         sizes = TOY_GPT if toy else GPT

@@ -1,4 +1,4 @@
-"""Ways of doing one thing, timed in turn within each round: what counts is the ratio of a way to the first, by round.
+"""Ways of doing one thing, timed in turn within each round: the result is the ratio of a way to the first, by round.
 
 A machine that others use drifts by a factor of two between minutes; ratios of neighbours in time drift far less.
 """
@@ -175,7 +175,7 @@ class Progress:
         self.done += weight
 
     def say(self, what: str, share: float, weight: float) -> None:
-        """Tell what goes on in a case of this weight, of which a share is done."""
+        """Print the current work in a case of this weight, a share of which is done."""
         now, done = self.clock(), self.done + share * weight
         ahead = self.ahead - share * weight
         left = f" · about {(now - self.begun) * ahead / done / 60:.0f} min left" if done > 0 else ""
@@ -188,14 +188,14 @@ class Progress:
         self.stream.flush()
 
     def clear(self) -> None:
-        """Leave a clean line for what is printed next."""
+        """Leave a clean line for the next output."""
         if self.stream.isatty():
             self.stream.write("\r\033[K")
             self.stream.flush()
 
 
 def require_memory(needed: float) -> None:
-    """Refuse what does not fit in nine tenths of the memory that is free, or can be made so.
+    """Refuse a need of more than nine tenths of the memory that is free, or can be made so.
 
     Raises:
         MemoryError: naming both sizes.

@@ -165,7 +165,7 @@ def terms_of(kind: Kind, learned: dict[str, Any]) -> Terms:
 
 
 def fixed_of(kind: Kind, learned: dict[str, Any]) -> Fixed:
-    """Return which pairs are seen, what dropout multiplies them by, and what is added after the cap."""
+    """Return the mask of pairs, their factors of dropout, and the terms that are added after the cap."""
     encoding, q, k, tokens = rotated(kind, learned)
     hooks = attention_hooks(encoding, adapt(encoding, learned["params"], kind.dims.extent), rotated=True)
     options, layout, operands = prepared(q, k, learned["v"], **sides(tokens), hooks=hooks, **arguments(kind))

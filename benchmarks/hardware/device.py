@@ -1,4 +1,4 @@
-"""The device at hand: what it is, read in a process of its own, and why the command cannot use it."""
+"""The device at hand: its description, read in a process of its own, and reasons against its use."""
 
 import importlib.util
 import os

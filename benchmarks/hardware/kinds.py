@@ -1,4 +1,4 @@
-"""The kinds of attention that are proved: what a kernel can be asked for, each once, with lengths that are odd."""
+"""The kinds of attention that are proved: every feature of a kernel once, with odd lengths."""
 
 from typing import Any, NamedTuple
 

@@ -53,7 +53,7 @@ class Ledger:
         return {(line["stage"], line["case"]): line for line in lines}
 
     def add(self, case: Case, found: Mapping[str, Any]) -> None:
-        """Write what became of a case, and say it."""
+        """Write the outcome of a case, and print it."""
         known = {name: value for name, value in found.items() if name != "log"}
         line = {"stage": case.stage, "case": case.name, **finite(known), **self.identity}
         self.found[case.stage, case.name] = line

@@ -46,7 +46,7 @@ class Column(NamedTuple):
 
     @property
     def ways(self) -> list[str]:
-        """Names of the ways; a toy has those of our kernels, without the fused ones, which need a GPU."""
+        """Names of the ways; a toy run has our kernels without the fused ones, which need a GPU."""
         names = list(WAYS[self.part](**self.arguments))
         return [name for name in names if not self.arguments["toy"] or (not is_peer(name) and "cuDNN" not in name)]
 
@@ -102,7 +102,7 @@ def run(run: Run, until: float) -> None:
 
 
 def tell(run: Run, case: Case, answer: Mapping[str, Any]) -> None:
-    """Write a line, which says whether the way is of others."""
+    """Write a line, with a mark for ways of other libraries."""
     run.ledger.add(case, {**answer, "peer": is_peer(case.name.rpartition(" | ")[2])})
 
 

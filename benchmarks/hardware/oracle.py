@@ -42,7 +42,7 @@ class Fixed(NamedTuple):
 
 
 def attend(terms: Terms, fixed: Fixed) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Return the outputs `(N, K, G, T, D)`, the log-sum-exps `(N, K, G, T)`, and what `gradients` needs."""
+    """Return the outputs `(N, K, G, T, D)`, the log-sum-exps `(N, K, G, T)`, and the input of `gradients`."""
     q, k, v, bias, sink = (np.asarray(x, np.float64) for x in terms)
     logits = fixed.scale * np.einsum("nkgtd,nksd->nkgts", q, k) + bias
     slope = np.ones_like(logits)
@@ -69,7 +69,7 @@ def gradients(
     d_output: Float[np.ndarray, "N K G T D"],
     d_lse: Float[np.ndarray, "N K G T"],
 ) -> Terms:
-    """Return the gradients of the terms, given those of the outputs and of the log-sum-exps."""
+    """Return the gradients of the terms from the gradients of the outputs and of the log-sum-exps."""
     q, k, v, _, sink = (np.asarray(x, np.float64) for x in terms)
     slope, weights, lse, share, own, with_sink, blind = saved
     d_own = share[..., None] * d_output
@@ -89,7 +89,7 @@ def gradients(
 
 
 def relative_error(got: Any, want: Any) -> float:
-    """Return the norm of the error over the norm of what is wanted, which counts as 1 where it is 0; NaN if any is."""
+    """Return the norm of the error over the norm of the right value, 1 where that is 0; NaN if any value is."""
     got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
     same = np.isneginf(got) & np.isneginf(want)
     got, want = np.where(same, 0.0, got), np.where(same, 0.0, want)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-GOOD = ("proved", "measured", "trained", "made", "refused", "missing")
 """Outcomes that fail nothing: `refused`, an implementation says that it does not support the case; `missing`, a package
 is not installed."""
 

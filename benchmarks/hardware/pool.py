@@ -138,7 +138,7 @@ class Pool:
         self.ended = False
 
     def run(self, cases: Iterable[Case], until: float, done: Callable[[Case, dict[str, Any]], None]) -> list[Case]:
-        """Do the cases side by side; return those that the time did not allow.
+        """Do the cases side by side; return the ones without time left.
 
         Args:
             cases: cases, in the order of their starts.
@@ -167,7 +167,7 @@ class Pool:
     def together(
         self, asks: Sequence[tuple[Task, float]], done: Callable[[int, dict[str, Any]], None] = lambda *_: None
     ) -> list[dict[str, Any]]:
-        """Do tasks side by side; task i is done by worker i, counted around, which may hold what it did before.
+        """Do tasks side by side; task i is done by worker i modulo their number, which may hold earlier results.
 
         Args:
             asks: the tasks, each with its limit in seconds.

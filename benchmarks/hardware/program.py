@@ -120,7 +120,7 @@ def identity(settings: Settings, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def introduce(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stage]) -> None:
-    """Print what is at hand, what is left out and what is expected."""
+    """Print the device, the omissions and the expected times."""
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     print(f"{found['card']}, driver {found['driver'] or 'none'}; {versions}; {jobs_of(settings, found)} processes")
     if settings.rehearse:
@@ -133,7 +133,7 @@ def introduce(settings: Settings, found: Mapping[str, Any], stages: Mapping[str,
 
 
 def conclude(settings: Settings, ledger: Ledger, left: Sequence[Case], stages: Mapping[str, Stage], took: float) -> int:
-    """Print the tables and what failed, write them to table.md, and return the exit status.
+    """Print the tables and the failures, write them to table.md, and return the exit status.
 
     Args:
         settings: options of the command line.

@@ -1,4 +1,4 @@
-"""The stage that proves: every implementation that the device offers, on every kind of attention, and what is around.
+"""The stage of proofs: every implementation that the device offers, on every kind of attention, and the laws and steps.
 
 Outputs and all gradients are compared with float64 on the host. A refusal, an implementation that says what it does not
 support, is listed as one. Rows of the table are kinds; columns are implementations, each with its largest error over

@@ -72,7 +72,7 @@ class Run(NamedTuple):
         return [case for case in cases if (case.stage, case.name) not in self.ledger.found]
 
     def do(self, cases: Sequence[Case], until: float) -> None:
-        """Do the cases that are due, side by side; those that the time does not allow are listed as not done."""
+        """Do the due cases side by side; cases without time left are listed as not done."""
         self.left.extend(self.pool.run(self.due(cases), until, self.ledger.add))
 
 
@@ -137,7 +137,7 @@ def environment(settings: Settings, scratch: Path, jobs: int, stage: str = "") -
 
 
 def make_pool(settings: Settings, stage: str, scratch: Path, found: Mapping[str, Any]) -> Pool:
-    """Return the processes of a stage, none of which is started yet.
+    """Return the processes of a stage, not started yet.
 
     Args:
         settings: options of the command line.

@@ -1,4 +1,4 @@
-"""The shared memory of every kernel for GPUs, by arithmetic, beside what a program may have."""
+"""The shared memory of every kernel for GPUs, by arithmetic, beside the limit of a program."""
 
 from pejax._attention.gpu.call import tile_sizes
 from pejax._attention.gpu.shared_memory import KERNELS, LIMITS, shared_bytes

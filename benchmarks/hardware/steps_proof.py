@@ -23,7 +23,7 @@ TOLERANCE = 1e-4
 
 
 def prove(model: str, toy: bool) -> dict[str, Any]:
-    """Return whether the losses of every step are those of the CPU; how far the default precision is off is told."""
+    """Return whether the losses of every step equal those of the CPU; print the error of the default precision."""
     host = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.hardware.steps_proof", model, *(["toy"] if toy else [])],
         stdout=subprocess.PIPE, env={**os.environ, "JAX_PLATFORMS": "cpu"},

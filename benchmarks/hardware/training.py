@@ -210,7 +210,7 @@ def trainer(folder: str, data: str, pe: str, toy: bool, few: bool) -> Trainer:
 
 
 def probe(folder: str, data: str, pe: str, toy: bool, few: bool) -> dict[str, Any]:
-    """Compile what trains and tests an encoding, and run each once; return the seconds that each takes."""
+    """Compile the programs that train and test an encoding, and run each once; return the seconds of each."""
     own = trainer(folder, data, pe, toy, few)
     images, labels = own.batches(0, 0)
     params, opt, key = own.begin(0)

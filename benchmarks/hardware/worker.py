@@ -1,4 +1,4 @@
-"""A process that does what it is asked: a line of JSON in, a line of JSON out, until its standard input ends.
+"""A process that does tasks: a line of JSON in, a line of JSON out, until its standard input ends.
 
 `{"task": "module:function", "arguments": {...}}` is answered with what the function returns, or with the outcome that
 its exception stands for. What anything prints goes to standard error. If the process that asks is gone, it ends.
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def answer(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Do a task; return its result, or what became of it, and the seconds that it took."""
+    """Do a task; return its result or its outcome, and its seconds."""
     begun = time.perf_counter()
     try:
         module, _, function = task.partition(":")

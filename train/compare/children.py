@@ -32,7 +32,7 @@ class Children:
 
         Args:
             arguments: arguments of the interpreter.
-            log: what the process prints is appended to this file.
+            log: file that the output of the process is appended to.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as output:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pejax import ENCODINGS
 from pejax.models.periods import encoding_specs
-from train.engine.config import RunConfig
+from train.engine.config import RunConfig, require_at_least
 from train.engine.outside import require_named
 from train.engine.parser import Parser, parse, split_list
 from train.engine.task import Program
@@ -44,7 +44,7 @@ class Candidate(NamedTuple):
     """One setting of an encoding.
 
     Attributes:
-        encoding: its name in the table: what `--pe` has.
+        encoding: its name in the table, as `--pe` gives it.
         spec: what is trained, `alibi(slope_scale=2)`.
         options: further options of the trainer, `("--lr=0.001",)`.
     """
@@ -142,9 +142,7 @@ def make_comparison(task: str, options: CompareOptions, sweeps: Sequence[str], a
     """
     if task not in TRAINERS:
         raise ValueError(f"task must be one of {', '.join(TRAINERS)}, got {task!r}")
-    for name, least in (("seeds", 1), ("jobs", 1)):
-        if getattr(options, name) < least:
-            raise ValueError(f"{name} must be at least {least}, got {getattr(options, name)}")
+    require_at_least(options, 1, "seeds", "jobs")
     for word in argv:
         name = word.partition("=")[0].lstrip("-")
         if name in OWN and name != "preset":

@@ -58,7 +58,7 @@ class Session:
     """A comparison that is being executed.
 
     Attributes:
-        comparison: what is compared.
+        comparison: the runs and their budget.
         console: prints to the user.
         children: the processes of the runs.
     """
@@ -161,7 +161,7 @@ class Session:
         return in_parallel(waiting, work, self.comparison.jobs)
 
     def _time_left(self, runs: Sequence[Run], count: int) -> str:
-        """Return the time left for `count` more runs, from the mean of those that ended."""
+        """Return the time left for `count` more runs, from the mean time of the ended ones."""
         spent = [found.seconds for run in runs if (found := outcome(run)) is not None]
         minutes = sum(spent) / max(1, len(spent)) * count / self.comparison.jobs / 60
         return f"{minutes:.0f} min left" if minutes >= 1.5 else "1 min left" if count else "done"
@@ -183,7 +183,7 @@ class Session:
         return next(found, 0)
 
     def _finish(self, swept: Sequence[Run], runs: Mapping[Candidate, Sequence[Run]]) -> int:
-        """Write results.jsonl and table.md, say what failed, and return the exit status."""
+        """Write results.jsonl and table.md, print the failures, and return the exit status."""
         comparison, folder = self.comparison, self.comparison.folder
         everything = [*swept, *itertools.chain(*runs.values())]
         outcomes = {run: found for run in everything if (found := outcome(run)) is not None}

@@ -38,7 +38,7 @@ class Run(NamedTuple):
         candidate: the setting.
         seed: seed of the run.
         folder: run folder.
-        log: file that takes what its processes print.
+        log: file for the output of its processes.
         validation: fraction of the training data that it is evaluated on; 0 = evaluated on the test data.
         extensions: extensions of the evaluations.
     """
@@ -122,7 +122,7 @@ def require_own(comparison: Comparison, run: Run) -> None:
     """Check that a run folder that exists holds this run, with the budget of this comparison.
 
     Raises:
-        ValueError: naming the folder, and the setting that differs, or what is in the place of its results.
+        ValueError: naming the folder, and the setting that differs, or the thing in the place of its results.
     """
     for extend in run.extensions:
         path = run.folder / f"{results_stem(extend)}.json"
@@ -167,7 +167,7 @@ def is_evaluated(run: Run, extend: str, found: Outcome) -> bool:
 
 
 def execute(comparison: Comparison, run: Run, launch: Callable[[list[str], Path], tuple[int, str]]) -> Outcome:
-    """Train a run, or go on with it, evaluate it with every extension, and write what came out.
+    """Train a run, or go on with it, evaluate it with every extension, and write its outcome.
 
     Args:
         comparison: the run is part of.
@@ -213,7 +213,7 @@ def _write(run: Run, found: Outcome) -> None:
 
 
 def load(comparison: Comparison, run: Run) -> dict[str, Evaluation]:
-    """Return the results of a run by extension; those that were refused are left out."""
+    """Return the results of a run by extension, without refused ones."""
     files = {extend: run.folder / f"{results_stem(extend)}.json" for extend in run.extensions}
     return {extend: comparison.program.results.load(path) for extend, path in files.items() if path.is_file()}
 

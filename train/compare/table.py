@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
     Attributes:
         label: the encoding, the setting that was trained and the extension.
-        scores: what is measured -> size or length -> mean.
+        scores: quantity -> size or length -> mean.
         remarks: why runs are missing.
     """
 
@@ -168,6 +168,6 @@ def _cells(
 
 
 def cell_text(cell: Mean, sign: str = "-") -> str:
-    """Return a mean and its interval in words: "85.3 ±0.4"; the sign `+` also writes that of positive means."""
+    """Return a mean and its interval in words: "85.3 ±0.4"; with sign `+`, positive means have theirs."""
     digits = 1 if abs(cell.mean) >= 10 else 2
     return f"{cell.mean:{sign}.{digits}f}" + ("" if math.isnan(cell.half) else f" ±{cell.half:.{digits}f}")

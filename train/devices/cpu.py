@@ -85,7 +85,7 @@ def finish(command: Callable[[], int]) -> NoReturn:
 
 
 def prepare_imports() -> None:
-    """Make what goes wrong until `finish` one line: Ctrl-C, and an environment that JAX cannot have.
+    """Report errors before `finish` in one line: Ctrl-C, and an environment that JAX cannot have.
 
     Ctrl-C ends the process at once: during the import of an extension it would be an error.
 
@@ -122,7 +122,7 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
 
 
 def _unraisable(report: "sys.UnraisableHookArgs") -> None:
-    """Report errors that cannot be raised, except for stops and those of the writers of a failed checkpoint.
+    """Report errors that cannot be raised, except for stops and errors of the writers of a failed checkpoint.
 
     A stop is raised again. The first writer that fails ends their event loop and raises the error; the others then find
     the loop closed.

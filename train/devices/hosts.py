@@ -82,7 +82,7 @@ def end_together(hosts: str, hint: Callable[[], str]) -> Iterator[None]:
 
     Args:
         hosts: processes, in the syntax of `join`.
-        hint: returns a text that says what is saved and how to go on.
+        hint: returns a text on the saved step and the command that goes on.
     """
     if not hosts:
         yield

@@ -21,7 +21,7 @@ MUST_BE_OFF = {
 
 
 def require_surroundings(environ: Mapping[str, str]) -> None:
-    """Check the working directory, the limit on memory, and what the environment tells JAX about CPUs and compilation.
+    """Check the working directory, the limit on memory, and JAX's environment variables on CPUs and compilation.
 
     Raises:
         ValueError: one of them breaks a rule; the message says which.

@@ -31,12 +31,12 @@ class RunConfig:
 
     Attributes:
         program: name of its package, `python -m train.PROGRAM`.
-        presets: what `--preset` sets, by name.
+        presets: settings of each `--preset`.
         model_fields: fields that determine the shapes of the parameters: copied from the run `init`, and must equal it.
         inherited: fields that are copied from the run `init` too, and may be overridden.
         run_fields: fields that may change when a run is resumed or evaluated, since they do not affect the weights.
         trained_with: run fields that do affect the weights: an evaluation may change them, a resumed run may not.
-        later: fields that runs of earlier versions did not store; their defaults are what was done then.
+        later: fields that runs of earlier versions did not store; their defaults describe those runs.
     """
 
     program: ClassVar[str]
@@ -91,7 +91,7 @@ class RunConfig:
 
     @property
     def default_name(self) -> str:
-        """The name of the run folder where `out` is empty; what a file name should not have is replaced."""
+        """The name of the run folder where `out` is empty, without characters that file names should not have."""
         extent = "-" + self.trained.replace(" ", "") if self.init else ""
         return f"{self.pe}-{self.data.replace('/', '_')}-{self.seed}{extent}"
 
@@ -140,7 +140,7 @@ class RunConfig:
 Kind = TypeVar("Kind", bound=RunConfig)
 
 
-def require_at_least(config: RunConfig, least: int, *names: str) -> None:
+def require_at_least(config: Any, least: int, *names: str) -> None:
     """Check that fields are at least `least`.
 
     Raises:
@@ -152,7 +152,7 @@ def require_at_least(config: RunConfig, least: int, *names: str) -> None:
             raise ValueError(f"{name} must {rule}, got {getattr(config, name)}")
 
 
-def require_choice(config: RunConfig, name: str, *choices: str) -> None:
+def require_choice(config: Any, name: str, *choices: str) -> None:
     """Check that a field has one of a few values.
 
     Raises:

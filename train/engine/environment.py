@@ -55,7 +55,7 @@ def record_peak(folder: Path, mesh: Mesh) -> None:
 
 
 def peak_memory(mesh: Mesh) -> tuple[int, str]:
-    """Return the peak memory in bytes, and what it is the memory of: a device, or on a CPU this process."""
+    """Return the peak memory in bytes, and its owner: a device, or on a CPU this process."""
     measured = mesh.local_devices[0].memory_stats() or {}
     if "peak_bytes_in_use" in measured:
         return int(measured["peak_bytes_in_use"]), "a device"

@@ -36,7 +36,7 @@ def save(state: TrainState, config: RunConfig, task: Task, record: dict[str, Any
         state: the state before that step.
         config: settings of the run.
         task: task of the run.
-        record: what the checkpoints of the run store beside the state.
+        record: content of the run's checkpoints beside the state.
         run: folder of the run.
 
     Raises:

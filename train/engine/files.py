@@ -48,7 +48,7 @@ def require_regular(folder: Path) -> None:
     """Check that a folder is no link, and holds regular files and folders alone, at any depth.
 
     Raises:
-        ValueError: naming what else is there: a link may lead anywhere, and a pipe is never read to its end.
+        ValueError: naming another entry: a link may lead anywhere, and a pipe is never read to its end.
     """
     for place, below, files in [(folder.parent, (), (folder.name,)), *os.walk(folder)]:
         for path in (Path(place) / name for name in (*below, *files)):
@@ -100,7 +100,7 @@ def read_object(path: Path, most: int = LARGEST) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: what `read_text` and `parse_object` refuse.
+        ValueError: raised by `read_text` or `parse_object`.
     """
     return parse_object(read_text(path, most), f"{path}")
 

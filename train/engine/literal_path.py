@@ -15,6 +15,6 @@ class LiteralPath(PosixGPath):
     """
 
     def glob(self, pattern: str) -> Iterator[Self]:
-        """Yield what is in this folder under names that match the pattern."""
+        """Yield the entries of this folder whose names match the pattern."""
         for name in fnmatch.filter(os.listdir(self), pattern):
             yield self / name

@@ -127,7 +127,7 @@ def make_step(
 
 
 def step_key(seed: int, step: Array) -> Array:
-    """Return the random key of a step, which is independent of that of the initial weights."""
+    """Return the random key of a step, which is independent of the key of the initial weights."""
     return jax.random.fold_in(jax.random.split(jax.random.key(seed))[1], step)
 
 
@@ -246,7 +246,7 @@ def run(
         step: result of `make_step`, through `limit_launches`.
         state: training state on the devices; it is donated.
         batches: batches on the devices, from the step of the state on.
-        plan: what to do at which step.
+        plan: schedule of the run.
         checkpoints: checkpoints of the run.
         folder: run folder.
         console: prints to the user.

@@ -77,7 +77,7 @@ def require_named(config: RunConfig, folder: Path, data: str = "", model: str = 
         model: what `--model` gives; empty = nothing.
 
     Raises:
-        ValueError: saying which option to add; or what is given is not that of the run.
+        ValueError: naming the option to add; or a given one differs from the run.
     """
     for name, given in (("data", data), ("model", model)):
         if given and given != getattr(config, name, ""):

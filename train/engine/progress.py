@@ -153,7 +153,7 @@ class Evaluating:
         self.progress.stop()
 
     def __call__(self, work: float, current: str) -> None:
-        """Report an amount of finished work, and what is being evaluated, such as "44 px"."""
+        """Report an amount of finished work, and its subject, such as "44 px"."""
         self.done, now = self.done + work, time.perf_counter()
         self.progress.update(self.task, completed=self.done, description=current)
         if self.progress.disable and now - self.printed > EVERY_SECONDS:

@@ -72,7 +72,7 @@ class Evaluation:
         trained: size or length of the training examples.
         step: step of the checkpoint.
         extend: the context extension in this evaluation, or `none`.
-        note: what a reader of the table must know about the data.
+        note: remark on the data for readers of the table.
         rows: one per size or length.
         steps: number of the last step of training; 0 = unknown.
         run: digest of the settings of the run (`train.engine.stored_config`); empty = unknown.

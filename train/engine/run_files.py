@@ -32,7 +32,7 @@ UNFINISHED = re.compile(r"\.(.+)\.\d+")
 
 
 def own_files(folder: Path) -> Iterator[Path]:
-    """Yield the files and folders that a run has written into its folder; of its subfolders, what is in them.
+    """Yield the files and folders that a run has written into its folder, and the contents of its subfolders.
 
     Links in place of a run's files are yielded, but never followed: what they lead to is not the run's.
     """
@@ -81,7 +81,7 @@ def delete_run(folder: Path) -> None:
 
 
 def delete_part(part: Path) -> None:
-    """Delete what a run has written into one of its folders, if that is there; a link in its place is removed."""
+    """Delete the files of a run in one of its folders, if that is there; a link in its place is removed."""
     for path in _own_in(part) if part.is_dir() and not part.is_symlink() else [part]:
         _delete(path)
 

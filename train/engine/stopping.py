@@ -52,7 +52,7 @@ def stop_on_signals(hint: Callable[[], str]) -> Iterator[None]:
     read are not waited for.
 
     Args:
-        hint: returns a text that says what is saved and how to go on.
+        hint: returns a text on the saved step and the command that goes on.
     """
     asked = 0
 

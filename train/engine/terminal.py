@@ -39,7 +39,7 @@ class _UserConsole(Console):
         return super().status(status, **{"spinner": "dots" if self._unicode else "line", **options})
 
     def on_broken_pipe(self) -> None:
-        """Print nothing more, as after `| head -1`: what the command makes is not lost with its reader."""
+        """Print nothing more, as after `| head -1`: the files of the command are not lost with its reader."""
         self.quiet = True
         discard(sys.stderr if self.stderr else sys.stdout)
 

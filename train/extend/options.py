@@ -3,9 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
+from train.engine.config import require_at_least, require_choice
 from train.engine.parser import Parser, split_list
-
-DTYPES = ("float32", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +53,11 @@ def read_options(argv: Sequence[str] | None = None) -> ExtendOptions:
     options = parser.parse_args(argv).options
     if not options.model:
         raise ValueError("model must name a folder from Hugging Face or a GGUF file: --model=PATH")
-    for name, least in {"windows": 1, "passkey": 0, "steps": 1, "length": 0}.items():
-        if getattr(options, name) < least:
-            raise ValueError(f"{name} must be at least {least}, got {getattr(options, name)}")
+    require_at_least(options, 1, "windows", "steps")
+    require_at_least(options, 0, "passkey", "length")
     if options.lengths and min(options.lengths) < 2:
         raise ValueError(f"lengths must be at least 2, got {min(options.lengths)}")
-    if options.dtype not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {options.dtype!r}")
+    require_choice(options, "dtype", "float32", "bfloat16")
     if not options.extensions and not options.finetuned:
         raise ValueError("extend must name at least one extension, or none, got ''")
     return options

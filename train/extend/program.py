@@ -96,10 +96,10 @@ def run_in_thread(work: Callable[[], Result]) -> Result:
 
 
 def prepare(options: ExtendOptions, console: Console) -> tuple[Plan, list[Measured]]:
-    """Read the text and the config of the model; return the plan and what is measured already.
+    """Read the text and the config of the model; return the plan and the measurements of earlier runs.
 
     Raises:
-        ValueError: what the model, the text or the folder refuses.
+        ValueError: the model, the text or the folder does not fit.
     """
     path = Path(options.model)
     own, source = decoder_source(options.model)
@@ -163,7 +163,7 @@ def tuned_folder(plan: Plan, extend: str) -> Path:
 
 
 def measure_all(plan: Plan, lines: list[Measured], console: Console) -> list[Measured]:
-    """Measure what is missing, line by line, and return all lines."""
+    """Measure missing lines one by one, and return all lines."""
     rows = rows_by_name(lines, plan.names, plan.lengths)
     missing = {
         name: [length for length, one in zip(plan.lengths, row, strict=True) if one is None]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from train.engine.figures import COLORS, STYLES, literal_text, write_figure
 from train.engine.files import read_object, write_atomic
+from train.lm.results import perplexity_of
 
 LINES, SETTINGS = "lines.jsonl", "settings.json"
 
@@ -51,16 +51,12 @@ class Measured:
     @property
     def perplexity(self) -> float:
         """The perplexity of all tokens of all windows."""
-        return _exp(float(np.mean(self.losses)))
+        return perplexity_of(float(np.mean(self.losses)))
 
     @property
     def last_perplexity(self) -> float:
         """The perplexity of the last tokens of all windows."""
-        return _exp(float(np.mean(self.last)))
-
-
-def _exp(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf
+        return perplexity_of(float(np.mean(self.last)))
 
 
 def measured(name: str, length: int, losses: np.ndarray, found: Sequence[bool], seconds: float) -> Measured:
@@ -122,7 +118,7 @@ def rows_by_name(
 
 
 def cells(one: Measured | None) -> str:
-    """Return perplexity, that of the last tokens, and keys found, as one cell of a table."""
+    """Return the perplexities of all and of the last tokens, and the keys found, as one cell of a table."""
     if one is None:
         return ""
     if one.refused:

@@ -108,7 +108,7 @@ def _in_chunks(states: Array, columns: Array, labels: Array, *, at_once: int, vo
 
 
 def _of_any_head(model: Decoder, states: Float[Array, "B T C"], labels: Int[Array, "B T"]) -> Float[Array, "B T"]:
-    """Return the cross-entropies of a head that is not a product, of which only a part is in memory at once."""
+    """Return the cross-entropies of a head that is not a product, with the logits of a part in memory at once."""
     batch, tokens = labels.shape
     chunks = min(tokens, math.ceil(labels.size * model.config.vocab / LOGITS_AT_ONCE))
     missing = -tokens % chunks

@@ -30,15 +30,16 @@ class MeanLoss(NamedTuple):
     @property
     def perplexity(self) -> float:
         """`exp(mean)`."""
-        return _exp(self.mean)
+        return perplexity_of(self.mean)
 
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the perplexity."""
-        return _exp(self.mean - self.half), _exp(self.mean + self.half)
+        return perplexity_of(self.mean - self.half), perplexity_of(self.mean + self.half)
 
 
-def _exp(loss: float) -> float:
+def perplexity_of(loss: float) -> float:
+    """Return `exp(loss)`, infinite where it overflows."""
     return math.inf if loss > 700.0 else math.exp(loss)
 
 

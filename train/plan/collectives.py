@@ -153,7 +153,7 @@ def _bytes(shape: str) -> list[int]:
 
 
 def _sent(kind: str, size: int, group: int, scattered: bool, start: bool) -> float:
-    """Return the bytes a device sends; `size` is that of the result, plus the operand for the start of a collective."""
+    """Return the bytes a device sends; `size` is the size of the result, plus the operand if a collective starts."""
     if kind == "collective-permute":
         return size / 2 if start else size
     if kind == "all-reduce":

@@ -85,7 +85,7 @@ def estimate(subject: AbstractStep, topology: Topology, sizes: Sizes) -> Estimat
 
 
 def arithmetic(work: Work, sizes: Sizes) -> Arithmetic:
-    """Return the FLOPs of a step, and those of the busiest device."""
+    """Return the FLOPs of a step and of the busiest device."""
     ring = sizes["sequence"] > 1
     pairs = work.pair_flops * (3 + BACKWARD_AGAIN + ring)
     again = work.pair_flops * (BACKWARD_AGAIN + ring)
@@ -123,7 +123,7 @@ def divides(work: Work, sizes: Sizes) -> bool:
 
 
 def ranked(subject: AbstractStep, topology: Topology) -> list[Estimate]:
-    """Return the estimates of all meshes, best first: those that fit, by time, then the others, by memory.
+    """Return the estimates of all meshes, best first: fitting ones by time, then the others by memory.
 
     Raises:
         ValueError: no mesh divides the work evenly.

@@ -23,6 +23,7 @@ from rich.console import Console
 
 from train.devices.memory import GIB
 from train.devices.mesh import require_divisible
+from train.engine.config import require_at_least
 from train.engine.parser import Parser, parse
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
@@ -101,9 +102,8 @@ def read(argv: Sequence[str]) -> tuple[AbstractStep, Topology, PlanOptions]:
     parser.add_arguments(PlanOptions, dest="options")
     found, rest = parser.parse_known_args(list(argv))
     options: PlanOptions = found.options
+    require_at_least(options, 1, "vocab", "channels", "classes")
     for name in ("vocab", "channels", "classes"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(options, name)}")
         if getattr(options, name) >= 2**31:
             raise ValueError(f"{name} must be below {2**31}, got {getattr(options, name)}")
     topology = parse_topology(options.topology)

@@ -26,7 +26,7 @@ class Table(NamedTuple):
     """A table whose first column has the headers of its rows.
 
     Attributes:
-        caption: what it shows.
+        caption: description.
         heads: headings of the columns.
         rows: cells, row by row.
         strong: indices of columns that are emphasized: the trained size.
@@ -91,7 +91,7 @@ class Plot(NamedTuple):
         kind: `curves`; `scatter`, points about the diagonal; `strips`, one row per curve, its points on two lanes.
         name: name of the file, without suffix.
         title: heading.
-        caption: what a reader must know.
+        caption: remarks for readers.
         x: the axis.
         y: the axis; of strips, the names of the lanes are in `lanes`.
         curves: curves in the order of their styles.

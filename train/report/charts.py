@@ -119,7 +119,7 @@ def _mark(plot: Plot, x: Scale, frame: Frame) -> tuple[float, str, bool] | None:
 
 
 def _ends(plot: Plot, values: Sequence[float]) -> Iterable[float]:
-    """Return the ends of the bands, as far as they do not hide the curves: up to a third beyond the values."""
+    """Return the ends of the bands, up to a third beyond the values, so that they do not hide the curves."""
     if plot.y.log and min(values) > 0:
         span = (max(values) / min(values)) ** (1 / 3)
         low, high = min(values) / span, max(values) * span

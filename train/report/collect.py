@@ -1,4 +1,4 @@
-"""Reading: run folders and results.jsonl below the given folders -> runs, and what is left out with its reason.
+"""Reading: run folders and results.jsonl below the given folders -> runs, and omissions with their reasons.
 
 Everything may come from somebody else: sizes of files, numbers, texts and the time for a folder have limits.
 """
@@ -33,7 +33,7 @@ SECONDS = 5.0
 """Time for a folder, after which the rest of it is left out."""
 
 Leave = Callable[[object, object], None]
-"""Is told what is left out, and why."""
+"""Called with each omission and its reason."""
 
 
 def collect(folders: Sequence[Path]) -> Found:
@@ -64,7 +64,7 @@ def collect(folders: Sequence[Path]) -> Found:
 
 
 def _extend(left: list[Left], more: list[Left], folder: Path) -> None:
-    """Add what was left out in a folder; of many items, some and the number of the others."""
+    """Add the omissions in a folder; of many items, some and the number of the others."""
     left += more[:NAMED]
     if len(more) > NAMED:
         left.append(Left(f"{len(more) - NAMED:,} more in {folder}", f"the last: {more[-1].why}"))
@@ -147,7 +147,7 @@ def _scored(name: str, path: Path) -> Scored:
 
 
 def _beside(folder: Path, leave: Leave) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
-    """Return the metrics of a run and what it was made with; what cannot be read is left out alone."""
+    """Return the metrics and the environment of a run; an unreadable file is left out alone."""
     metrics, made_with = (), {}
     try:
         metrics = tuple(read_metrics(folder / "metrics.jsonl", METRICS))
@@ -176,7 +176,7 @@ def _count(row: Any) -> int:
 
 
 def unfinished(place: Place) -> str:
-    """Return why a run folder has no results: what `train.compare` or the trainer left there says it."""
+    """Return why a run folder has no results, from the files that `train.compare` or the trainer left there."""
     ended = _outcome(place.path)
     if ended.get("status", "done") != "done":
         return ": ".join(filter(None, (f"{ended['status']}", f"{ended.get('message') or ''}")))
@@ -192,7 +192,7 @@ def unfinished(place: Place) -> str:
 
 
 def _outcome(folder: Path) -> dict[str, Any]:
-    """Return how `train.compare` says that a run ended; nothing where it says nothing, or nothing readable."""
+    """Return the outcome of a run by `train.compare`; empty without a readable one."""
     try:
         ended = read_object(folder / OUTCOME, RESULTS)
     except (OSError, ValueError):

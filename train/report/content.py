@@ -1,4 +1,4 @@
-"""The sections of a report, built from groups of runs and probes: what is said, in which tables and plots."""
+"""The sections of a report, built from groups of runs and probes: texts, tables and plots."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class Material(NamedTuple):
     Attributes:
         folders: folders that were read.
         groups: sections of comparable runs.
-        left: what was left out.
+        left: omissions.
         probes: by the folder of the run.
         reasons: why a run has no probe, by its place.
         made: date and time.

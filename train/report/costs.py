@@ -16,7 +16,7 @@ HEADS = (
 
 
 def costs_table(group: Group, probes: Mapping[Path, Probe]) -> tuple[str | Table, ...]:
-    """Return the costs of the encodings of a section, with what the columns mean."""
+    """Return the costs of the encodings of a section, with the meaning of the columns."""
     rows = [_row(one, probes) for one in group.series if one.scored[0].extend == "none"]
     if not rows:
         return ("No run of this section was evaluated without an extension.",)

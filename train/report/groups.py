@@ -74,7 +74,7 @@ class Series(NamedTuple):
         label: name in tables and legends.
         runs: by ascending seed.
         scored: the evaluation of each.
-        means: what is measured -> size or length -> mean over the seeds.
+        means: quantity -> size or length -> mean over the seeds.
         refused: size or length -> why the encoding does not support it.
     """
 
@@ -100,7 +100,7 @@ class Group(NamedTuple):
 
     Attributes:
         title: unique in the report.
-        key: what the runs have in common.
+        key: facts that the runs share.
         series: by label.
         higher: whether a higher number is better.
     """
@@ -150,7 +150,7 @@ def key_of(run: Run, scored: Scored) -> Key | None:
 
 
 def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
-    """Return the sections, and the evaluations in none: those that are there twice, or in too many sections."""
+    """Return the sections, and the evaluations in none: repeated ones, and ones beyond the most sections."""
     pairs = [(run, one, key_of(run, one)) for run in runs for one in run.scored]
     of_comparison: dict[Any, set[Key]] = {}
     for run, _, key in pairs:
@@ -181,7 +181,7 @@ def _unknown(run: Run) -> Key:
 
 
 def _titles(keys: Sequence[Key]) -> dict[Key, str]:
-    """Return a title per section; those of equal titles are told apart by the settings that differ."""
+    """Return a title per section; equal titles are told apart by the settings that differ."""
     first: dict[Key, str] = {}
     for key in keys:
         kind = KINDS[key.program][0]

@@ -1,4 +1,4 @@
-"""Sections on what is inside a trained model: learned frequencies and slopes, and the entropy of attention per head."""
+"""Sections on the inside of a trained model: learned frequencies and slopes, and the entropy of attention per head."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -23,7 +23,7 @@ def read_lines(folder: Path, leave: Callable[[str, object], None]) -> list[Run]:
 
     Args:
         folder: folder of the comparison.
-        leave: is told of each line that is left out, and why.
+        leave: called with each omitted line and the reason.
     """
     path, found = folder / COMPARISON, []
     try:
@@ -74,7 +74,7 @@ def _line(text: str) -> dict[str, Any]:
 
 
 def _scores(name: str, stored: dict[str, Any]) -> tuple[Scored, ...]:
-    """Return the evaluations of a line: extension -> what is measured -> size -> number.
+    """Return the evaluations of a line: extension -> quantity -> size -> number.
 
     Raises:
         ValueError: something else.

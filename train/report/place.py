@@ -1,4 +1,4 @@
-"""The files of a report: a page, markdown and figures, which replace those of an earlier report and nothing else."""
+"""The files of a report: a page, markdown and figures, which replace an earlier report and nothing else."""
 
 import os
 import stat

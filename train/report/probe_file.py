@@ -53,7 +53,7 @@ class Probe:
     Args:
         step: step of the checkpoint.
         parameters: number of all parameters.
-        position_parameters: number of those of the encoding.
+        position_parameters: number of the encoding's parameters.
         flops: FLOPs of a training step; 0 = unknown.
         memory: bytes of a training step on one device, estimated by the planner; 0 = unknown.
         trained: size or length of training.

@@ -26,7 +26,7 @@ FARTHEST = 64
 
 
 def probes_of(runs: Sequence[Run], data: Sequence[str], console: Console) -> tuple[dict[Path, Probe], dict[str, str]]:
-    """Return the probes of runs by folder, and the reasons of those that have none, by place.
+    """Return the probes of runs by folder, and by place the reasons of runs without one.
 
     Args:
         runs: one per encoding; those without a checkpoint or a config have no probe.

@@ -1,4 +1,4 @@
-"""One page of the results of many runs: curves, tables, what is inside the models, and what was left out.
+"""One page of the results of many runs: curves, tables, the inside of the models, and omissions.
 
     python -m train.report runs/ -o report.html               the page, report.md, and report-NAME.png for every curve
     python -m train.report runs/compare-vit runs/compare-lm   several folders
@@ -92,7 +92,7 @@ def report(folders: Sequence[Path], out: Path, data: Sequence[str] | None, conso
 
 
 def _tell(left: Sequence[Left], console: Console) -> None:
-    """Print what is left out and why."""
+    """Print the omissions and their reasons."""
     for one in left:
         console.print(plain(f"left out: {one.what}: {one.why}"), markup=False)
 

@@ -13,12 +13,12 @@ class Scored(NamedTuple):
     """One evaluation of a run.
 
     Attributes:
-        name: name of the encoding, with what the trainer adds to it: "rope, cross unified".
+        name: name of the encoding, with the trainer's additions: "rope, cross unified".
         extend: the context extension, or `none`.
         trained: size or length of the training examples; 0 = unknown.
         examples: number of test images, tokens or questions at the trained size; 0 = unknown.
-        note: what a reader must know about the data.
-        scores: what is measured -> size or length -> number.
+        note: remark on the data for readers.
+        scores: quantity -> size or length -> number.
         refused: size or length -> why the encoding does not support it.
     """
 
@@ -79,7 +79,7 @@ class Found(NamedTuple):
 
     Attributes:
         runs: runs with at least one evaluation.
-        left: what was left out.
+        left: omissions.
     """
 
     runs: list[Run]

@@ -1,4 +1,4 @@
-"""Checks of what a run folder says, which may come from somebody else: what no run can have is named, not shown."""
+"""Checks of run folders, which may come from somebody else: an impossible value is named, not shown."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ def require_sound(found: Evaluation) -> None:
     """Check an evaluation of a run: its texts, sizes and counts.
 
     Raises:
-        ValueError: naming what is wrong.
+        ValueError: naming the wrong value.
     """
     require_texts(vars(found))
     if not found.name.strip():

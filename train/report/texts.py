@@ -1,4 +1,4 @@
-"""Texts of a report, which may come from anybody: what cannot be shown is replaced, what is too long shortened."""
+"""Texts of a report, which may come from anybody: unprintable characters are replaced, long texts shortened."""
 
 import hashlib
 from typing import TypeVar

@@ -44,7 +44,7 @@ def places(top: Path, leave: Callable[[Path, str], None], seen: set[str]) -> Ite
 
     Args:
         top: folder at the top.
-        leave: is told of each folder that is not looked at, and why.
+        leave: called with each omitted folder and the reason.
         seen: real paths of the folders that were yielded; they are added to it.
     """
     ahead: list[tuple[Path, int, int | None]] = [(top, 0, None)]  # path, levels below the top, levels after a link
@@ -80,7 +80,7 @@ def places(top: Path, leave: Callable[[Path, str], None], seen: set[str]) -> Ite
 
 
 def _read(path: Path, left: int | None) -> tuple[frozenset[str], list[str], list[Path]]:
-    """Return the names in a folder, those of the folders to look at, and the links to folders that may be followed.
+    """Return the names in a folder, the names of folders to look at, and the links to folders that may be followed.
 
     Args:
         path: path of the folder.
@@ -99,7 +99,7 @@ def _read(path: Path, left: int | None) -> tuple[frozenset[str], list[str], list
 
 
 def _levels(link: Path) -> int | None:
-    """Return how many levels below what a link leads to are looked at; None = it is not followed."""
+    """Return the number of levels below the target of a link to look at; None = it is not followed."""
     return LEVELS if is_file(link / COMPARISON) else 0 if is_file(link / RUN) else None
 
 

@@ -55,7 +55,7 @@ class Config(LanguageConfig):
         return f"{Path(self.model).stem}-{self.method}-{self.data.split(':')[0]}-{self.seed}"
 
     def validated(self) -> Self:
-        """Return the config after checking it, with what the file of the model says filled in.
+        """Return the config after checking it, with the fields of the model's file filled in.
 
         Raises:
             ValueError: naming the field, the rule and the value.
@@ -92,7 +92,7 @@ def _require_apart(model: str, out: Path) -> None:
 
 
 def _fields(model: TransformerConfig) -> dict[str, Any]:
-    """Return the fields of a run that its model determines, as far as layers that differ allow."""
+    """Return the fields of a run that its model determines; where layers differ, from the first one."""
     first = model.layers[0]
     kinds = list(dict.fromkeys(layer.attention.pe for layer in model.layers))
     return {

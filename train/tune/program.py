@@ -48,7 +48,7 @@ class Tuned(Split):
         mesh: the devices that have the parameters.
 
     Raises:
-        ValueError: what `Loaded` refuses.
+        ValueError: raised by `Loaded`.
     """
 
     def __init__(self, config: Config, mesh: Mesh) -> None:
@@ -66,7 +66,7 @@ class Tuned(Split):
             self.variables, self.shapes = self.subject.variables, self.subject.shapes
 
     def init(self, key: Array, shardings: Any = None) -> Any:
-        """Return the parameters before training; those of the loaded model are not random."""
+        """Return the parameters before training, which are not random for the loaded model."""
         if self.low_rank:
             return super().init(key, shardings)
         loaded, self.frozen = self.frozen, None

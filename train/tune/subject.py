@@ -21,7 +21,7 @@ def decoder_source(path: str) -> tuple[TransformerConfig, interop.Source]:
     """Return the config of a decoder and its source, read without the weights.
 
     Raises:
-        ValueError: what `pejax.interop.load` refuses, or a model that is not a decoder with a head.
+        ValueError: a model that `pejax.interop.load` refuses, or one that is not a decoder with a head.
     """
     source, _ = open_source(Path(path))
     config = source.config
@@ -40,7 +40,7 @@ class Loaded(DecoderSplit):
         mesh: the devices that have its parameters.
 
     Raises:
-        ValueError: what `pejax.interop.load` refuses, or a model that is not a decoder with a head.
+        ValueError: a model that `pejax.interop.load` refuses, or one that is not a decoder with a head.
     """
 
     def __init__(self, path: str, extend: str, dtype: str, mesh: Mesh | None = None) -> None:

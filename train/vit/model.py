@@ -91,7 +91,7 @@ class Classifier(Split[ViT]):
     def logits(
         self, params: Any, images: Float[Array, "B h w c"], *, execution: Execution = Execution()
     ) -> Float[Array, "B classes"]:
-        """Return the logits of images of any size, by the encoding extended as the config's `extend` says.
+        """Return the logits of images of any size, by the encoding with the extension `extend` of the config.
 
         Args:
             params: parameters of the model.
@@ -146,7 +146,7 @@ def classification_losses(
 
 
 def resized_params(old: Classifier, new: Classifier, params: Any) -> Any:
-    """Return trained parameters for another image size; what depends on the grid passes through `encoding.adapt`.
+    """Return trained parameters for another image size; the ones that depend on the grid pass through `encoding.adapt`.
 
     Args:
         old: the model that the parameters are from.

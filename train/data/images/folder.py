@@ -57,7 +57,7 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
     Args:
         size: side of the training images, pixels.
         path: path of the folder.
-        on_error: what to do at a corrupt image: `stop` ends the run and names it; `skip` skips it and logs its name.
+        on_error: action at a corrupt image: `stop` ends the run and names it; `skip` skips it and logs its name.
         shown: side of the central square of a test image, as a fraction of the shorter side.
 
     Raises:

@@ -23,7 +23,7 @@ def load(spec: str, size: int = 28, validation: float = 0.0) -> Dataset:
         validation: fraction of the training images that take the place of the test images; 0 = none.
 
     Raises:
-        ValueError: an unknown name, a malformed spec, an unknown argument, or what the data set refuses.
+        ValueError: an unknown name, a malformed spec, an unknown argument, or one that the data set refuses.
         TypeError: an argument of another type.
     """
     if size < 1:

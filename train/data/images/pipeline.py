@@ -98,7 +98,7 @@ def train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray,
         augment: the augmentation.
         rows: rows of the batch to make.
         indices: indices of the images of all rows.
-        rng: what augments the batch; each row has a generator of its own, drawn from it.
+        rng: generator of the augmentation; each row has a generator of its own, drawn from it.
     """
     seeds = rng.integers(2**63, size=len(indices))[rows.start : rows.stop]
     rngs, indices = [np.random.default_rng(int(seed)) for seed in seeds], indices[rows.start : rows.stop]

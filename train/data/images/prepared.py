@@ -63,7 +63,7 @@ def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown:
         size: side of the training images, pixels.
         name: `NAME` or `NAME/CONFIG` in `$TFDS_DATA_DIR` (by default `~/tensorflow_datasets`), or a folder.
         test: the test split; if empty, `test`, or else `validation`.
-        on_error: what to do at a corrupt image: `stop` ends the run and names it; `skip` skips it and logs its name.
+        on_error: action at a corrupt image: `stop` ends the run and names it; `skip` skips it and logs its name.
         shown: side of the central square of a test image, as a fraction of the shorter side.
 
     Raises:

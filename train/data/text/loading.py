@@ -31,7 +31,7 @@ def load_text(spec: str, validation: float = 0.0) -> Corpus:
         validation: fraction of the training text that takes the place of the held-out documents; 0 = none.
 
     Raises:
-        ValueError: an unknown name, a malformed spec, an unknown argument, or what the corpus refuses.
+        ValueError: an unknown name, a malformed spec, an unknown argument, or one that the corpus refuses.
         TypeError: an argument of another type.
     """
     name, options = parse_data(spec, TEXTS)
