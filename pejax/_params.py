@@ -1,10 +1,9 @@
 """Parameters of encodings: their types, and functions that merge and check them."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-import jax
 from jaxtyping import Array
 
 Params: TypeAlias = dict[str, Any]
@@ -28,11 +27,11 @@ def merge_params(shared: Params, layer: Params) -> Params:
     """Merge the model's and one layer's parameters: `{**shared, **layer}`, their `heads` and `all` merged too.
 
     Args:
-        shared: what `Encoding.init` returned.
-        layer: what `Encoding.init_layer` returned.
+        shared: parameters from `Encoding.init`.
+        layer: parameters from `Encoding.init_layer`.
 
     Raises:
-        ValueError: both hold the same name.
+        ValueError: a name that both have.
     """
     merged = dict(shared)
     for name, value in layer.items():
@@ -43,11 +42,6 @@ def merge_params(shared: Params, layer: Params) -> Params:
         else:
             raise ValueError(f"init and init_layer must not share a parameter name, both have {name!r}")
     return merged
-
-
-def stack_layers(init_layer: Callable[[Array], Params], key: Array, layers: int) -> Params:
-    """Draw the parameters of `layers` layers, each from its own key, stacked on a leading axis L."""
-    return jax.vmap(init_layer)(jax.random.split(key, layers))
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ class Probe(NamedTuple):
         x: token vectors.
         q_kernel: projection to queries.
         k_kernel: projection to keys.
-        positions: in tokens or patches.
+        positions: positions in tokens or patches.
     """
 
     x: Float[Array, "T C"]
@@ -42,7 +42,7 @@ class Terms(NamedTuple):
 
     Attributes:
         logits: scaled q·k plus the bias.
-        values: what the encoding adds to the attention output; None without a `relative_values` hook.
+        values: the term that the encoding adds to the attention output; None without a `relative_values` hook.
     """
 
     logits: Float[Array, "H T S"]
@@ -57,7 +57,7 @@ def extent_of(dims: Dims) -> Extent:
 
 
 def settle(encoding: Encoding, params: Params, dims: Dims) -> Params:
-    """Return the parameters adapted to the trained extent (`extent_of`).
+    """Return the parameters adapted to the trained extent, or to 32 tokens along each axis if the dims have none.
 
     Args:
         encoding: the record.
@@ -67,28 +67,15 @@ def settle(encoding: Encoding, params: Params, dims: Dims) -> Params:
     return adapt(encoding, params, extent_of(dims))
 
 
-def draw_positions(
-    seed: int, dims: Dims, tokens: int, *, reach: float = 2.0, dtype: DTypeLike = jnp.int32
-) -> Num[Array, "T *A"]:
-    """Draw positions uniformly from `[0, reach · extent)` along each axis.
+def draw_probe(seed: int, dims: Dims, *, tokens: int = 12, reach: float = 2.0, dtype: DTypeLike = jnp.int32) -> Probe:
+    """Draw tokens, the projections of one layer, and positions, uniformly from `[0, reach · extent)` along each axis.
 
     Args:
-        seed: of the random numbers.
-        dims: `extent` is the trained length or grid, `axes` the number of axes.
+        seed: random seed.
+        dims: the dims of the encoding; `extent` is the trained length or grid, `axes` the number of axes.
         tokens: T, number of tokens.
-        reach: end of the range, in trained extents; above 1, the positions exceed those in training.
-        dtype: of the positions; a float dtype draws multiples of a quarter token, whose sums are exact.
-    """
-    steps = 4 if jnp.issubdtype(dtype, jnp.floating) else 1
-    ends = steps * np.maximum(1, np.floor(reach * np.asarray(extent_of(dims)))).astype(np.int64)
-    draws = np.random.default_rng(seed).integers(ends, size=(tokens, *ends.shape))
-    return jnp.asarray((draws / steps).astype(dtype))
-
-
-def draw_probe(seed: int, dims: Dims, *, tokens: int = 12, reach: float = 2.0, dtype: DTypeLike = jnp.int32) -> Probe:
-    """Draw `tokens` tokens, their positions and the projections of one layer.
-
-    Args: as in `draw_positions`.
+        reach: end of the range of positions, in trained extents; above 1, they exceed those in training.
+        dtype: dtype of the positions; a float dtype draws multiples of a quarter token, whose sums are exact.
 
     Returns:
         Standard normal token vectors `(T, C)`, projections to queries and keys, and positions.
@@ -99,8 +86,15 @@ def draw_probe(seed: int, dims: Dims, *, tokens: int = 12, reach: float = 2.0, d
         x=draw(1.0, tokens, dims.width),
         q_kernel=draw(dims.width**-0.5, dims.width, dims.heads, dims.head_dim),
         k_kernel=draw(dims.width**-0.5, dims.width, dims.kv_heads, dims.head_dim),
-        positions=draw_positions(seed + 1, dims, tokens, reach=reach, dtype=dtype),
+        positions=_draw_positions(seed + 1, dims, tokens, reach, dtype),
     )
+
+
+def _draw_positions(seed: int, dims: Dims, tokens: int, reach: float, dtype: DTypeLike) -> Num[Array, "T *A"]:
+    steps = 4 if jnp.issubdtype(dtype, jnp.floating) else 1
+    ends = steps * np.maximum(1, np.floor(reach * np.asarray(extent_of(dims)))).astype(np.int64)
+    draws = np.random.default_rng(seed).integers(ends, size=(tokens, *ends.shape))
+    return jnp.asarray((draws / steps).astype(dtype))
 
 
 def queries_and_keys(
@@ -110,8 +104,8 @@ def queries_and_keys(
 
     Args:
         encoding: the record.
-        params: merged and adapted (`settle`).
-        probe: the tokens.
+        params: parameters, merged and adapted (`settle`).
+        probe: random tokens, positions and projections.
     """
     x = probe.x if encoding.embed is None else encoding.embed(params, probe.x, probe.positions)
     q = jnp.einsum("tc,chd->thd", x, probe.q_kernel)
@@ -132,7 +126,10 @@ def dense_terms(encoding: Encoding, params: Params, dims: Dims, probe: Probe) ->
         encoding: the record.
         params: merged parameters of the model and one layer, not adapted.
         dims: the dims that the encoding was made for.
-        probe: the tokens.
+        probe: random tokens, positions and projections.
+
+    Returns:
+        `logits`, and `values`, the term that `relative_values` adds to the output, or None without that hook.
     """
     params = settle(encoding, params, dims)
     shared, heads = split_params(params)

@@ -25,50 +25,19 @@ from jaxtyping import Array, Float
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, pair_bias, split_params
-from pejax._probe import (
-    Probe,
-    Terms,
-    compiled,
-    dense_terms,
-    draw_positions,
-    draw_probe,
-    extent_of,
-    queries_and_keys,
-    settle,
-)
+from pejax._probe import Probe, compiled, dense_terms, draw_probe, extent_of, queries_and_keys, settle
 
 __all__ = [
     "Probe",
-    "Terms",
     "assert_norm_preserved",
     "assert_shift_invariant",
     "assert_tile_consistent",
     "dense_terms",
-    "draw_positions",
     "draw_probe",
-    "extent_of",
-    "largest_deviation",
     "queries_and_keys",
     "settle",
     "shift_deviation",
 ]
-
-
-def largest_deviation(pairs: Iterable[tuple[Array | np.ndarray, Array | np.ndarray]]) -> float:
-    """Return the largest `max |actual - expected| / max(1, max |expected|)` of the pairs; NaN if any number is NaN.
-
-    Args:
-        pairs: `(actual, expected)`, arrays of equal shape.
-    """
-    arrays = [(np.asarray(actual), np.asarray(expected)) for actual, expected in pairs]
-    return float(np.max([0.0, *(_deviation(*pair) for pair in arrays)]))
-
-
-def _deviation(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Return the deviation of one pair; equal infinities, which hide the same keys, deviate by 0."""
-    same = np.isinf(expected) & (actual == expected)
-    actual, expected = np.where(same, 0.0, actual), np.where(same, 0.0, expected)
-    return float(np.max(np.abs(actual - expected)) / np.maximum(1.0, np.max(np.abs(expected))))
 
 
 def shift_deviation(
@@ -91,7 +60,7 @@ def shift_deviation(
     offset = np.ceil(np.asarray(extent_of(dims)) * reach / 2).astype(probe.positions.dtype)
     shifted = probe._replace(positions=probe.positions + offset)
     before, after = (dense_terms(encoding, params, dims, one) for one in (probe, shifted))
-    return largest_deviation(zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True))
+    return _largest_deviation(zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True))
 
 
 def assert_shift_invariant(
@@ -110,13 +79,13 @@ def assert_shift_invariant(
         encoding: the record; its field `shift_invariant` is not read.
         params: merged parameters of the model and one layer, not adapted.
         dims: the dims that the encoding was made for.
-        seed: of the random tokens and positions.
+        seed: random seed of tokens and positions.
         reach: upper bound of the positions and of their shifted copies, in trained extents.
-        dtype: of the positions.
+        dtype: dtype of the positions.
         tolerance: the largest deviation that passes.
 
     Raises:
-        AssertionError: the logits or values change by more, or are not finite.
+        AssertionError: logits or values that change by more, or are not finite.
     """
     deviation = shift_deviation(encoding, params, dims, seed=seed, reach=reach, dtype=dtype)
     return _within(deviation, tolerance, "adding one offset to all positions changes the logits")
@@ -139,13 +108,13 @@ def assert_norm_preserved(
     Args: as in `assert_shift_invariant`; positions are drawn below `reach` trained extents, without an offset.
 
     Raises:
-        AssertionError: some norm changes by more, or is not finite.
+        AssertionError: a norm that changes by more, or is not finite.
     """
     if encoding.rotate is None and encoding.rotate_keys is None:
         return 0.0
     probe = draw_probe(seed, dims, reach=reach, dtype=dtype)
     ratios = _norm_ratios(encoding, params, dims, probe)
-    return _within(largest_deviation([(ratios, np.ones(()))]), tolerance, "rotate changes the norm")
+    return _within(_largest_deviation([(ratios, np.ones(()))]), tolerance, "rotate changes the norm")
 
 
 @compiled
@@ -179,10 +148,10 @@ def assert_tile_consistent(
         The largest deviation over heads and hooks, divided by the largest term or by 1; 0 without those hooks.
 
     Raises:
-        AssertionError: some tile differs by more, or is not finite.
+        AssertionError: a tile that differs by more, or is not finite.
     """
     probe = draw_probe(seed, dims, reach=reach, dtype=dtype)
-    deviation = largest_deviation(_tiles_and_slices(encoding, params, dims, probe))
+    deviation = _largest_deviation(_tiles_and_slices(encoding, params, dims, probe))
     return _within(deviation, tolerance, "a tile of a hook differs from the slice of its full result")
 
 
@@ -199,7 +168,7 @@ def _tiles_and_slices(encoding: Encoding, params: Params, dims: Dims, probe: Pro
 def _tiles_of_head(
     encoding: Encoding, params_h: Params, q: Array, k: Array, positions: Array
 ) -> list[tuple[Array, Array]]:
-    """Do the same for one head, with some of the queries and the keys in two tiles."""
+    """Return the pairs of one head, for some of the queries and two tiles of keys."""
     tokens = len(positions)
     rows, key_tiles = slice(1, tokens // 2), (slice(0, tokens // 3), slice(tokens // 3, tokens))
     pairs, bias = [], pair_bias(encoding)
@@ -218,6 +187,19 @@ def _tiles_of_head(
         ]
         pairs.append((sum(tiles[1:], tiles[0]), full[rows]))
     return pairs
+
+
+def _largest_deviation(pairs: Iterable[tuple[Array | np.ndarray, Array | np.ndarray]]) -> float:
+    """Return the largest `max |actual - expected| / max(1, max |expected|)` of the pairs; NaN if any number is NaN."""
+    arrays = [(np.asarray(actual), np.asarray(expected)) for actual, expected in pairs]
+    return float(np.max([0.0, *(_deviation(*pair) for pair in arrays)]))
+
+
+def _deviation(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Return the deviation of one pair; equal infinities, which hide the same keys, deviate by 0."""
+    same = np.isinf(expected) & (actual == expected)
+    actual, expected = np.where(same, 0.0, actual), np.where(same, 0.0, expected)
+    return float(np.max(np.abs(actual - expected)) / np.maximum(1.0, np.max(np.abs(expected))))
 
 
 def _within(deviation: float, tolerance: float, rule: str) -> float:

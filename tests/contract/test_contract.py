@@ -18,7 +18,6 @@ from pejax import ENCODINGS, Dims, Encoding, Hooks, TokenPositions, adapt, expla
 from pejax._attention.core.hooks import attention_hooks
 from pejax._encoding import from_distance, merge_params, split_params
 from pejax._make import parse_spec
-from pejax._params import stack_layers
 from pejax._positions import as_token_positions
 
 DIMS = Dims(heads=4, head_dim=8)
@@ -116,12 +115,6 @@ def test_hooks_carry_their_parameters_as_operands():
     assert hooks.relative_values is None
     assert [leaf.shape for leaf in jax.tree.leaves(hooks.bias)] == [(4,)]
     assert attention_hooks(Encoding(), {}) == Hooks()
-
-
-def test_layers_draw_from_keys_of_their_own():
-    stacked = stack_layers(lambda key: {"u": jax.random.normal(key, (2, 3))}, jax.random.key(0), 4)
-    assert stacked["u"].shape == (4, 2, 3)
-    assert len(np.unique(np.asarray(stacked["u"]))) == 24
 
 
 @pytest.mark.parametrize("axes", [slow(1), 2, slow(3)])

@@ -15,7 +15,6 @@ from peers import peer
 
 from pejax import ENCODINGS, Dims, extensions, make_encoding
 from pejax._extensions.interpolation import interpolate_positions
-from pejax._params import stack_layers
 from pejax._positions import grid_positions
 from pejax.models import ViT, logical_axes, partition_specs, vit
 from pejax.models.networks.vit import images_to_patches
@@ -60,7 +59,7 @@ def make(**options) -> ViT:
 
 def start_positions(model: ViT) -> None:
     encoding, layers = model.encoding, len(model.config.layers)
-    both = lambda key: (encoding.init(key), stack_layers(encoding.init_layer, key, layers))
+    both = lambda key: (encoding.init(key), jax.vmap(encoding.init_layer)(jax.random.split(key, layers)))
     if position_leaves(encoding):
         drawn = jax.jit(both, compiler_options=FAST)(jax.random.key(0))
         variables = (model.position, model.layers.blocks.attention.position)
