@@ -7,6 +7,7 @@ import jax
 
 from pejax._encoding import Encoding, check_record, merge_params
 from pejax._params import Extent, Params
+from pejax._specs import SumSpec
 
 PLACES = {
     "embeds": ("embed",),
@@ -55,7 +56,7 @@ def _composed(parts: tuple[Encoding, ...]) -> Encoding:
         raise ValueError(f"the parts must be made for the same dims, got {' and '.join(map(str, dims))}")
     hooks = _hooks(parts)
     _check_names(parts)
-    specs = [part.spec for part in parts]
+    specs = [part.spec for part in parts if part.spec is not None]
     return Encoding(
         init=functools.partial(_drawn, tuple(part.init for part in parts)),
         init_layer=functools.partial(_drawn, tuple(part.init_layer for part in parts)),
@@ -65,7 +66,7 @@ def _composed(parts: tuple[Encoding, ...]) -> Encoding:
         shift_invariant=all(part.shift_invariant for part in parts),
         hides=any(part.hides for part in parts),
         dims=next(iter(dims), None),
-        spec="+".join(specs) if all(specs) else "",
+        spec=SumSpec(tuple(part for spec in specs for part in spec.parts)) if len(specs) == len(parts) else None,
         **hooks,
     )
 
@@ -88,7 +89,7 @@ def _hooks(parts: tuple[Encoding, ...]) -> dict[str, Any]:
 
 
 def _name(part: Encoding) -> str:
-    return part.spec or "an encoding without a spec"
+    return str(part.spec or "an encoding without a spec")
 
 
 def _check_names(parts: tuple[Encoding, ...]) -> None:

@@ -21,6 +21,7 @@ from pejax._dims import Dims
 from pejax._ops.checks import check_choice
 from pejax._ops.relative import relative_positions
 from pejax._params import Extent, Params, merge_params, naming_missing, no_params
+from pejax._specs import Spec
 
 
 class Band(NamedTuple):
@@ -83,8 +84,8 @@ class Encoding:
         tabulate: whether `distance_bias` is slower than a lookup. `pi` then evaluates it once per offset of a grid.
         dims: the dims that the encoding was made for. `attend` and `attention_fn` take their `causal` and `scale` as
             defaults, and refuse queries of other heads or another head dim. None = any dims, without a causal mask.
-        spec: how `make_encoding` is asked for it, "rope(base=50.0, extend='yarn(factor=8)')"; attention does not read
-            it, `explain` and errors do. Empty for a record of your own.
+        spec: the spec from which `make_encoding` makes it, `rope(base=50.0, extend='yarn(factor=8)')`; attention does
+            not read it, `explain` and errors do. None for a record of your own.
     """
 
     # parameters
@@ -109,7 +110,7 @@ class Encoding:
     hides: bool = False
     tabulate: bool = False
     dims: Dims | None = None
-    spec: str = ""
+    spec: Spec | None = None
 
     @property
     def causal(self) -> bool:
@@ -197,7 +198,7 @@ def pair_bias(encoding: Encoding) -> Callable[[Params, Array, Array, Array, Arra
 
 def named(encoding: Encoding) -> str:
     """Return the encoding's spec, for messages."""
-    return encoding.spec or "this encoding"
+    return str(encoding.spec or "this encoding")
 
 
 def check_record(caller: str, encoding: object) -> None:

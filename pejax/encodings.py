@@ -1,10 +1,8 @@
 """The encodings by name, and their factories: `(dims, **options) -> Encoding`."""
 
-from collections.abc import Callable
-
-from pejax._encoding import Encoding
 from pejax._encodings.alibi import alibi
 from pejax._encodings.cpb import cpb
+from pejax._encodings.factory import EncodingFactory
 from pejax._encodings.fire import fire
 from pejax._encodings.kerple import kerple
 from pejax._encodings.learned import learned
@@ -38,7 +36,7 @@ __all__ = [
     "transformer_xl",
 ]
 
-ENCODINGS: dict[str, Callable[..., Encoding]] = {
+ENCODINGS: dict[str, EncodingFactory[...]] = {
     "alibi": alibi,
     "cpb": cpb,
     "fire": fire,

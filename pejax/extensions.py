@@ -7,7 +7,6 @@ On a command line, the same extension is a string: `--extend="yarn(factor=8)+log
 
 from collections.abc import Callable
 
-from pejax._extensions.extension import Extension
 from pejax._extensions.interpolation import pi
 from pejax._extensions.linear import linear
 from pejax._extensions.llama3 import llama3
@@ -18,6 +17,7 @@ from pejax._extensions.self_extend import rerope, self_extend
 from pejax._extensions.slopes import slopes
 from pejax._extensions.temperature import llama4, log_n
 from pejax._extensions.yarn import yarn
+from pejax._specs import Extension
 
 __all__ = [
     "ANY_ENCODING",

@@ -158,8 +158,7 @@ def _room(prompt: int, context: int, options: GenerateOptions) -> int:
 def about(model: Decoder, source: interop.Source) -> str:
     """Return the description of the loaded model, in one line."""
     count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
-    encodings = {f"{one.attention.pe}{'' if str(one.attention.extend) == 'none' else f', {one.attention.extend}'}"
-                 for one in model.config.layers}  # fmt: skip
+    encodings = {str(layer.attention.pe) for layer in model.config.layers}
     positions, context = " and ".join(sorted(encodings)), f"context of {model.config.length:,} tokens"
     return f"{source.config_json['model_type']} · {count:,} parameters · {positions} · {context}"
 

@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Num
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, no_params
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.extension import Extension
 from pejax._extensions.slopes import scale_alibi_slopes
 from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
+from pejax._specs import Extension
 
 
 def alibi_slopes(heads: int, *, bias_max: float = 8.0) -> Float[Array, " H"]:

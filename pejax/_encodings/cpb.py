@@ -23,9 +23,9 @@ from jaxtyping import Array, Float, Num
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.extension import Extension
 from pejax._ops.offset_table import look_up_within, sides_of, table_cells, table_offsets
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions
+from pejax._specs import Extension
 
 BOUND = 8.0
 """The largest bias, in logits."""

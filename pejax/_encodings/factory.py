@@ -4,45 +4,46 @@ import functools
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ParamSpec
+from typing import Any, Generic, ParamSpec
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding
 from pejax._extensions.apply import extend_encoding
-from pejax._extensions.extension import Extension, Term
 from pejax._extensions.linear import linear
 from pejax._positions import embedding_tokens
+from pejax._specs import EncodingSpec, Extension, Term
 from pejax.extensions import ANY_ENCODING
 
 Arguments = ParamSpec("Arguments")
 
 
-def encoding_factory(*takes: str) -> Callable[[Callable[Arguments, Encoding]], Callable[Arguments, Encoding]]:
-    """Decorate a factory `make(dims, *, ..., extend=None)`. Equal arguments give the same object.
+class EncodingFactory(Generic[Arguments]):
+    """A factory `(dims, *, ..., extend=None) -> Encoding`. Equal arguments give the same object.
 
-    `make` receives in `extend` only the extensions that it applies itself, or None. The decorator applies those that
-    work on any encoding. The record knows its dims and its spec, and its `embed` takes
-    `TokenPositions`, too.
+    The decorated function receives in `extend` only the extensions that it applies itself, or None. The others work on
+    any encoding and are applied here. The record knows its dims and its spec, and its `embed` takes `TokenPositions`,
+    too.
 
-    Args:
-        takes: names of the extensions that `make` applies itself.
+    Attributes:
+        takes: names of the extensions that the decorated function applies itself.
     """
 
-    def decorate(make: Callable[Arguments, Encoding]) -> Callable[Arguments, Encoding]:
-        name, signature = make.__name__, inspect.signature(make)
+    def __init__(self, make: Callable[Arguments, Encoding], takes: tuple[str, ...]) -> None:
+        functools.update_wrapper(self, make)
+        self.__wrapped__, self.__name__, self.takes = make, make.__name__, takes
 
-        @functools.wraps(make)
-        def factory(*args: Arguments.args, **options: Arguments.kwargs) -> Encoding:
-            given = signature.bind(*args, **options)
-            given.apply_defaults()
-            _check(name, given.arguments)
-            own, others = _split(name, takes, given.arguments["extend"], given.arguments["dims"].axes)
-            return _make(make, tuple({**given.arguments, "extend": own}.items()), others)
+    def __call__(self, *args: Arguments.args, **options: Arguments.kwargs) -> Encoding:
+        make, name = self.__wrapped__, self.__name__
+        given = inspect.signature(make).bind(*args, **options)
+        given.apply_defaults()
+        _check(name, given.arguments)
+        own, others = _split(name, self.takes, given.arguments["extend"], given.arguments["dims"].axes)
+        return _make(make, tuple({**given.arguments, "extend": own}.items()), others)
 
-        factory.takes = takes  # pyright: ignore[reportAttributeAccessIssue]  # read by `make_encoding` of a sum
-        return factory
 
-    return decorate
+def encoding_factory(*takes: str) -> Callable[[Callable[Arguments, Encoding]], EncodingFactory[Arguments]]:
+    """Decorate a function as an `EncodingFactory` that applies the extensions `takes` itself."""
+    return functools.partial(EncodingFactory, takes=takes)
 
 
 @functools.cache
@@ -54,13 +55,11 @@ def _make(make: Callable[..., Encoding], arguments: tuple[tuple[str, Any], ...],
     return replace(embedding_tokens(make(dims, **options)), dims=dims, spec=spec)
 
 
-def _spec(make: Callable[..., Encoding], options: Mapping[str, Any], others: Extension | None) -> str:
-    """Return the string from which `make_encoding` makes the encoding: the options that are not the defaults."""
-    extend = [one for one in (options["extend"], others) if one is not None]
-    defaults = {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}
-    given = {**options, "extend": "+".join(map(str, extend)) or None, "dims": defaults["dims"]}
-    written = ", ".join(f"{key}={one!r}" for key, one in given.items() if one != defaults[key])
-    return f"{make.__name__}({written})" if written else make.__name__
+def _spec(make: Callable[..., Encoding], options: Mapping[str, Any], others: Extension | None) -> EncodingSpec:
+    """Return the spec from which `make_encoding` makes the encoding: the options that are not the defaults."""
+    defaults = {name: one.default for name, one in inspect.signature(make).parameters.items()}
+    changed = {key: one for key, one in options.items() if key not in ("dims", "extend") and one != defaults[key]}
+    return EncodingSpec(make.__name__, changed, options["extend"]).extended(others)
 
 
 def _check(name: str, arguments: Mapping[str, Any]) -> None:

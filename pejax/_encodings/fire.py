@@ -21,9 +21,9 @@ from jaxtyping import Array, Float, Num
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.extension import Extension
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
 from pejax._ops.relu_network import Side, Units, log_distance, network
+from pejax._specs import Extension
 
 THRESHOLD = 512.0
 EPSILON = 1e-6

@@ -17,9 +17,9 @@ from jaxtyping import Array, Float, Num
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice
 from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
+from pejax._specs import Extension
 
 VARIANTS = ("log", "power")
 LEAST = 0.01

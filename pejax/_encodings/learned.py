@@ -16,9 +16,9 @@ from jaxtyping import Array
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice, check_positions
 from pejax._ops.resize import METHODS, lookup_embedding, resize_grid
+from pejax._specs import Extension
 
 STD = 0.02
 

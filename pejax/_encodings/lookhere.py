@@ -25,8 +25,8 @@ from jaxtyping import Array, Float, Num
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, from_distance
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.extension import Extension
 from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
+from pejax._specs import Extension
 
 FovDegrees: TypeAlias = Literal[45, 90, 180]
 

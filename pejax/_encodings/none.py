@@ -8,7 +8,7 @@ Reference:
 from pejax._dims import Dims
 from pejax._encoding import Encoding
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.extension import Extension
+from pejax._specs import Extension
 
 
 @encoding_factory()

@@ -18,11 +18,11 @@ from jaxtyping import Array, Float, Num
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice
 from pejax._ops.offset_table import look_up, sides_of, table_cells
 from pejax._ops.relative import axes_of, check_axes, relative_positions
 from pejax._ops.resize import METHODS, resize_grid
+from pejax._specs import Extension
 
 
 def relative_table_bias(

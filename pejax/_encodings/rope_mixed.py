@@ -15,11 +15,11 @@ from jaxtyping import Array, Float
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.extension import Extension
 from pejax._extensions.frequencies import extend_frequencies
 from pejax._ops.checks import check_choice
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
+from pejax._specs import Extension
 
 
 def rope_mixed_frequencies(

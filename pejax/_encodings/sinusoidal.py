@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Num
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice, check_positions
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
+from pejax._specs import Extension
 
 LAYOUTS = ("interleaved", "concat")
 INDEXINGS = ("ij", "xy")

@@ -24,9 +24,9 @@ from jaxtyping import Array, Float, Int, Num
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.extension import Extension
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, sum_over_axes
+from pejax._specs import Extension
 
 
 def transformer_xl_logits(

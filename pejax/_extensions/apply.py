@@ -2,8 +2,8 @@
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding, check_record
-from pejax._extensions.extension import Extension
 from pejax._positions import embedding_tokens
+from pejax._specs import Extension
 
 
 def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encoding:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pejax._extensions.base import Extended, Frequencies, Length, Rotary
-from pejax._extensions.extension import Extension
+from pejax._specs import Extension
 
 
 class FrequencyExtension(NamedTuple):

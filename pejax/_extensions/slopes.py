@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pejax._extensions.extension import Extension, Term
+from pejax._specs import Extension, Term
 
 
 def scale_alibi_slopes(

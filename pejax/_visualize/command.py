@@ -13,7 +13,8 @@ from pejax._devices import visible_devices
 from pejax._dims import Dims
 from pejax._encoding import Encoding
 from pejax._encodings.rope import rope_frequencies
-from pejax._make import make_encoding, parse_spec
+from pejax._make import make_encoding
+from pejax._parse import parse
 from pejax._text import printable
 from pejax._visualize import (
     angles,
@@ -56,12 +57,12 @@ class Subject(NamedTuple):
     @property
     def name(self) -> str:
         """The name in the registry."""
-        return parse_spec(self.spec)[0]
+        return parse(self.spec).parts[0].name
 
     def longer(self, dims: Dims) -> Encoding:
         """Return the encoding as it reads sequences beyond the trained length: a table must be resized."""
-        extended = self.name == "learned" and "extend" not in parse_spec(self.spec)[1]
-        return make_encoding(self.spec, dims, "resize" if extended else "none")
+        own = parse(self.spec)
+        return make_encoding(own, dims, "resize" if self.name == "learned" and own.extend is None else None)
 
     def compared(self, dims: Dims) -> dict[str, Encoding]:
         """Return the encoding with `none` beside it."""
@@ -134,7 +135,7 @@ def _alone(plot: Callable[..., Any], **options: Any) -> Callable[[Subject, str],
 
 
 def _wavelengths(one: Subject, theme: str) -> Any:
-    base = float(str(parse_spec(one.spec)[1].get("base", 10000.0)))
+    base = float(dict(parse(one.spec).parts[0].options).get("base", 10000.0))
     known = {
         "base": base,
         "trained_length": 4096,

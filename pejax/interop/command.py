@@ -96,7 +96,7 @@ def _stack_lines(text: TransformerConfig | ViTConfig) -> list[str]:
     )
     lines = [*(_picture(text) if isinstance(text, ViTConfig) else _text(text)), f"layers: {pattern}"]
     lines += [f"kind {number}: {layer}" for layer, number in letters.items()]
-    for pe, extend in dict.fromkeys((layer.attention.pe, layer.attention.extend) for layer in text.layers):
-        own = [n for n, b in enumerate(text.layers) if (b.attention.pe, b.attention.extend) == (pe, extend)]
-        lines.append(f"encoding: {pe}, extend {extend}: {len(own)} layer(s), from layer {own[0]}")
+    for pe in dict.fromkeys(layer.attention.pe for layer in text.layers):
+        own = [number for number, layer in enumerate(text.layers) if layer.attention.pe == pe]
+        lines.append(f"encoding: {pe}: {len(own)} layer(s), from layer {own[0]}")
     return lines

@@ -1,6 +1,7 @@
 """A config.json of which every key must be read, or be known to change nothing."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ class Config:
     def number(self, key: str, default: Any = REQUIRED) -> float:
         """Return a number."""
         value = self(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"{self.where}: {key} must be a number, got {value!r}")
         return float(value)
 

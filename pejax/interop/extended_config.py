@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pejax._make import parse_extension, parse_spec
+from pejax._specs import NONE, EncodingSpec
 from pejax.interop.architectures import find_architecture
 from pejax.interop.config import Config
 from pejax.interop.rope import LAYER_TYPES, TYPES
@@ -39,14 +39,14 @@ def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended:
     Raises:
         ValueError: an extension that config.json cannot say, or not in this architecture.
     """
-    pe, name, options = _only_term(own, extended)
-    rope, length = parse_spec(pe), options.pop("trained_length", own.length)
+    rope, name, options = _only_term(own, extended)
+    length = options.pop("trained_length", own.length)
     if name == "dynamic_ntk" and length != own.length:
         raise ValueError(f"trained_length of dynamic_ntk must be the length of the model, {own.length}, got {length}")
     changed = dict(config)
     if name == "ntk":
-        channels = rope.options.get("rotary_dim", extended.layers[0].attention.head_dim)
-        _set_base(changed, rope.options["base"] * options["factor"] ** (channels / max(channels - 2, 1)))
+        channels = rope.get("rotary_dim", extended.layers[0].attention.head_dim)
+        _set_base(changed, rope["base"] * options["factor"] ** (channels / max(channels - 2, 1)))
     else:
         lengths = {} if name in ("linear", "dynamic_ntk") else {"trained_length": length}
         short = {"short_factors": [1.0] * len(options["long_factors"])} if name == "longrope" else {}
@@ -62,22 +62,20 @@ def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended:
     return changed
 
 
-def _only_term(own: TransformerConfig, extended: TransformerConfig) -> tuple[str, str, dict[str, Any]]:
-    """Return the encoding of all layers, and name and options of the one extension that they have."""
-    kinds = {(one.attention.pe, one.attention.extend, str(two.attention.extend))
-             for one, two in zip(own.layers, extended.layers, strict=True) if one.attention.pe != "none"}  # fmt: skip
+def _only_term(own: TransformerConfig, extended: TransformerConfig) -> tuple[dict[str, Any], str, dict[str, Any]]:
+    """Return the options of RoPE, which all layers have, and name and options of the one extension that they have."""
+    kinds = {(one.attention.pe, two.attention.pe)
+             for one, two in zip(own.layers, extended.layers, strict=True) if one.attention.pe != NONE}  # fmt: skip
     if len(kinds) != 1:
         raise ValueError(f"extend must be the same in all layers to be saved, got {len(kinds)} kinds of layers")
-    pe, before, after = kinds.pop()
-    found = parse_extension(after)
-    name, options = "", dict[str, Any]()
-    if found is not None and len(found.terms) == 1:
-        name, options = found.terms[0].name, dict(found.terms[0].options)
+    before, after = kinds.pop()
+    terms = () if after.extend is None else after.extend.terms
+    name, options = (terms[0].name, dict(terms[0].options)) if len(terms) == 1 else ("", {})
     fixed = name in SAID and ("factor" in options or name == "dynamic_ntk")
-    if before != "none" or not fixed or parse_spec(pe).name != "rope":
+    if before.is_extended or not fixed or not isinstance(before, EncodingSpec) or before.name != "rope":
         rule = f"extend must be one of {', '.join(SAID)} alone, with a factor, of rope, to be said in config.json"
-        raise ValueError(f"{rule}, got {after} of {pe}")
-    return pe, name, options
+        raise ValueError(f"{rule}, got {after.extend} of {before.without_extension()}")
+    return dict(before.options), name, options
 
 
 def _set_base(config: dict[str, Any], base: float) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pejax._specs import NONE
 from pejax.interop.config import Config
 from pejax.interop.rope import LAYER_TYPES, head_channels, rope_from_config
 from pejax.models import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, MoEConfig, NormConfig, TransformerConfig
@@ -76,9 +77,9 @@ def rotary_decoder(
     def own_layer(number: int, kind: str) -> LayerConfig:
         base, slides = bases.get(kind, bases["full_attention"]), kind == "sliding_attention"
         local = slides if "sliding_attention" in bases else None
-        pe, extend = rope_from_config(c, kind, pairing=pairing, base=base, part=part, local=local)
-        pe, extend = (pe, extend) if not rotated or rotated[number] else ("none", "none")
-        own = replace(layer.attention, pe=pe, extend=extend, window=window if slides else None)
+        pe = rope_from_config(c, kind, pairing=pairing, base=base, part=part, local=local)
+        pe = pe if not rotated or rotated[number] else NONE
+        own = replace(layer.attention, pe=pe, window=window if slides else None)
         return replace(layer, attention=own)
 
     layers, width = tuple(own_layer(number, kind) for number, kind in enumerate(types)), c.count("hidden_size")

@@ -1,8 +1,10 @@
-"""The rotary encoding that a config.json describes, as the text that `make_encoding` reads."""
+"""The rotary encoding that a config.json describes, as the spec that `make_encoding` makes."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from pejax._specs import EncodingSpec, Extension
+from pejax.extensions import EXTENSIONS
 from pejax.interop.config import Config
 
 TYPES = {"default": "none", "linear": "linear", "dynamic": "dynamic_ntk", "yarn": "yarn", "llama3": "llama3",
@@ -20,8 +22,8 @@ def rope_from_config(
     base: float = 1e4,
     part: float = 1.0,
     local: bool | None = None,
-) -> tuple[str, str]:
-    """Return encoding and extension of a layer as text: `make_encoding(pe, dims, extend)` makes it.
+) -> EncodingSpec:
+    """Return the spec of a layer's encoding with its extension: `make_encoding(spec, dims)` makes it.
 
     It reads the flat keys of older files (`rope_theta`, `rotary_emb_base`, `rotary_pct`, `partial_rotary_factor`,
     `rope_scaling` with `type` or `rope_type`) and `rope_parameters`, with an entry per layer type or without.
@@ -36,13 +38,13 @@ def rope_from_config(
             there and the layer type is "sliding_attention".
 
     Raises:
-        ValueError: a key that is missing, unknown or has an impossible value, or a type that is not known.
+        ValueError: a key that is missing, unknown or has an impossible value, or an unknown type.
 
     Examples:
         >>> scaling = {"type": "linear", "factor": 4.0}
         >>> heads = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
         >>> rope_from_config({**heads, "rope_theta": 500000.0, "rope_scaling": scaling})
-        ("rope(base=500000.0, pairing='half')", 'linear(factor=4.0)')
+        rope(base=500000.0, pairing='half', extend='linear(factor=4.0)')
     """
     c = config if isinstance(config, Config) else Config(config)
     length = c.count("max_position_embeddings")
@@ -53,10 +55,10 @@ def rope_from_config(
     part = p.number("partial_rotary_factor", c("partial_rotary_factor", c("rotary_pct", part)))
     channels = head_channels(c)
     turned = int(channels * part)
-    named = "" if turned == channels else f", rotary_dim={turned}"
-    extend = _extend(c, p, length)
+    options = {"base": base, "pairing": pairing} | ({} if turned == channels else {"rotary_dim": turned})
+    spec = EncodingSpec("rope", options, _extend(c, p, length))
     p.close()
-    return f"rope(base={base!r}, pairing={pairing!r}{named})", extend
+    return spec
 
 
 def head_channels(c: Config) -> int:
@@ -83,14 +85,14 @@ def _parameters(c: Config, layer_type: str | None, local: bool) -> Config:
     return Config({} if local else old or new, f"{c.where}: {where}")
 
 
-def _extend(c: Config, p: Config, length: int) -> str:
-    """Return the extension as text."""
+def _extend(c: Config, p: Config, length: int) -> Extension | None:
+    """Return the extension."""
     kind = p("rope_type", p("type", "default"))
     if kind not in TYPES:
         raise ValueError(f"{p.where}: rope_type must be one of {', '.join(TYPES)}, got {kind!r}")
     if kind == "default":
-        return "none"
-    trained = c("original_max_position_embeddings", p("original_max_position_embeddings", length))
+        return None
+    trained = c.count("original_max_position_embeddings", p("original_max_position_embeddings", length))
     options: dict[str, Any] = {}
     if kind != "linear":
         options["trained_length"] = trained
@@ -108,4 +110,4 @@ def _extend(c: Config, p: Config, length: int) -> str:
     if kind in ("longrope", "su"):
         options["long_factors"] = tuple(map(float, p("long_factor")))
         options["short_factors"] = tuple(map(float, p("short_factor")))
-    return f"{TYPES[kind]}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
+    return EXTENSIONS[TYPES[kind]](**options)

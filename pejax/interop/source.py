@@ -112,7 +112,7 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
         >>> sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
         >>> config = {"model_type": "llama", "vocab_size": 97, "max_position_embeddings": 64, **sizes}
         >>> source_from_config(config).config.layers[0].attention.pe
-        "rope(base=10000.0, pairing='half')"
+        rope(base=10000.0, pairing='half')
     """
     check_choice("dtype", dtype, tuple(TYPES))
     if "vision_config" in config:

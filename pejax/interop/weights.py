@@ -169,7 +169,7 @@ def _saved(config: ModelConfig) -> ModelConfig:
 
 def _without_extensions(config: ModelConfig) -> ModelConfig:
     """Return the config without the extensions of its layers."""
-    plain = lambda layer: replace(layer, attention=replace(layer.attention, extend="none"))
+    plain = lambda layer: replace(layer, attention=replace(layer.attention, pe=layer.attention.pe.without_extension()))
     return each_stack(config, lambda stack: replace(stack, layers=tuple(map(plain, stack.layers))))
 
 

@@ -309,6 +309,6 @@ def test_the_scale_of_the_dims_is_that_of_attention(implementation, through_flax
 def test_a_name_or_a_factory_is_no_record(call, thing):
     with (
         types_unchecked(),
-        pytest.raises(TypeError, match=r"takes a pejax\.Encoding, such as .* got '(rope|function)'"),
+        pytest.raises(TypeError, match=r"takes a pejax\.Encoding, such as .* got '(rope|EncodingFactory)'"),
     ):
         inspect.unwrap(call)(thing)

@@ -17,8 +17,8 @@ import pejax
 from pejax import ENCODINGS, Dims, Encoding, Hooks, TokenPositions, adapt, explain, make_encoding
 from pejax._attention.core.hooks import attention_hooks
 from pejax._encoding import from_distance, merge_params, split_params
-from pejax._make import parse_spec
 from pejax._positions import as_token_positions
+from pejax.specs import parse
 
 DIMS = Dims(heads=4, head_dim=8)
 README = pathlib.Path(__file__).parents[2] / "README.md"
@@ -219,7 +219,7 @@ def test_any_text_is_a_name_or_refused_in_one_line(text):
 def read(spec: str) -> str:
     """Return the name that a spec is read as, or the error."""
     try:
-        return parse_spec(spec)[0]
+        return parse(spec).parts[0].name
     except (ValueError, TypeError) as error:
         return str(error)
 
@@ -252,8 +252,9 @@ def test_the_spec_of_a_record_makes_it_again(name, extend):
     dims = Dims(heads=4, head_dim=8, extent=16, causal=True)
     encoding = make_encoding(name, dims, extend)
     assert make_encoding(encoding.spec, dims) is encoding
-    assert encoding.spec.startswith(parse_spec(name).name)
-    assert ("extend" in encoding.spec) == (extend != "none")
+    assert make_encoding(str(encoding.spec), dims) is encoding
+    assert encoding.spec.name == parse(name).name
+    assert encoding.spec.is_extended == (extend != "none")
 
 
 @pytest.mark.parametrize("name", mostly_slow(ENCODINGS))

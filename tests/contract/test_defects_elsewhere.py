@@ -78,11 +78,11 @@ def test_the_factor_of_llama_3_is_that_of_the_config():
     scaling = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 8192}  # fmt: skip
     config = {"hidden_size": 2048, "num_attention_heads": 32, "max_position_embeddings": 131072, "rope_theta": 500000.0}
-    pe, extend = rope_from_config({**config, "rope_scaling": scaling})
-    assert "base=500000.0" in pe
+    pe = rope_from_config({**config, "rope_scaling": scaling})
+    assert dict(pe.options)["base"] == 500000.0
     dims = pejax.Dims(heads=32, head_dim=64, axes=1, extent=131072)
     x = jnp.zeros((1, 1, 1, 64)).at[..., 31].set(1.0)  # in the slowest pair; the halves of the head are paired
-    turned = np.asarray(pejax.make_encoding(pe, dims, extend).rotate({}, x, jnp.array([1000])))[0, 0, 0]
+    turned = np.asarray(pejax.make_encoding(pe, dims).rotate({}, x, jnp.array([1000])))[0, 0, 0]
     slowest = 500000.0 ** (-62 / 64) / 32
     np.testing.assert_allclose(np.arctan2(turned[63], turned[31]), 1000 * slowest, rtol=1e-4)
 
@@ -140,9 +140,9 @@ def test_the_largest_exponent_of_slopes_is_that_of_the_config():
     """MPT's `alibi_bias_max` is read and not used (transformers)."""
     config = {"model_type": "mpt", "d_model": 32, "n_heads": 4, "n_layers": 1, "vocab_size": 97, "max_seq_len": 64,
               "expansion_ratio": 2, "attn_config": {"alibi": True, "alibi_bias_max": 16}}  # fmt: skip
-    (block,) = source_from_config(config).config.layers
-    assert block.attention.pe == "alibi(bias_max=16)"
-    made = encoding(block.attention.pe, heads=4)
+    (layer,) = source_from_config(config).config.layers
+    assert str(layer.attention.pe) == "alibi(bias_max=16.0)"
+    made = encoding(layer.attention.pe, heads=4)
     nothing, v = jnp.zeros((1, 2, 4, 8)), jnp.zeros((1, 2, 4, 8)).at[0, 0].set(1.0)
     first = np.asarray(pejax.attend(made, nothing, nothing, v))[0, 1, :, 0]
     slopes = 2.0 ** -np.array([4, 8, 12, 16])

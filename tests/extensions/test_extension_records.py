@@ -16,8 +16,8 @@ from pejax._encodings.rope_axial import rope_axial_frequencies
 from pejax._extensions.base import Rotary
 from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
-from pejax._make import parse_extension
 from pejax._ops.rotary import rope_apply
+from pejax.specs import parse_extension
 
 BASE, TRAINED = 10000.0, 512
 SEQUENCE = Dims(heads=2, head_dim=16, extent=TRAINED)
@@ -183,12 +183,12 @@ def test_extensions_of_frequencies_and_tables_are_for_factories():
         ("t5", "yarn", "t5 has no extension 'yarn'; it takes pi, .*log_n, llama4$"),
         ("alibi", "yarn", "alibi has no extension 'yarn'; it takes slopes, pi, .*log_n, llama4$"),
         ("rope_mixed", "ntk", "rope_mixed has no extension 'ntk'; it takes linear, pi, .*log_n, llama4$"),
-        ("rope", "yarm", "rope: unknown extension 'yarm'; did you mean 'yarn'. Known: linear, ntk, "),
+        ("rope", "yarm", "unknown extension 'yarm'; did you mean 'yarn'. Known: linear, ntk, "),
         ("rope", "yarn(factor=0.5)", "rope: extend='yarn.factor=0.5.': factor must be at least 1, got 0.5"),
         ("rope", "yarn(speed=2)", "yarn takes factor, trained_length, beta_fast, .* got 'speed'"),
         ("rope", "linear(length=9)", "linear takes factor, trained_length; got 'length'"),
         ("rope", "longrope", "longrope needs long_factors, got 'longrope'"),
-        ("rope", "yarn(factor=2", "rope: an extension is written name"),
+        ("rope", "yarn(factor=2", "an extension is written name"),
         ("rope", "yarn(factor=2)-log_n", "an extension is written name"),
         ("rope", "pi(factor=2)", "pi takes proportional, stretch; got"),
         ("rope(extend='linear')", "ntk", "rope: extend must be given once, got 'linear' and 'ntk'"),

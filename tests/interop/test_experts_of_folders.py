@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from hub_folders import CONFIGS, SIZES, rewrite, run, tensors, write
 
+from pejax import extensions
 from pejax.interop import load, source_from_config
+from pejax.specs import parse
 
 IDS = np.random.default_rng(0).integers(0, 97, (1, 12))
 
@@ -61,10 +63,8 @@ def test_the_defaults_of_gpt_oss():
     config = {key: value for key, value in CONFIGS["gpt_oss"].items() if key not in ("rope_scaling", "rope_theta")}
     layers = source_from_config({**config, "num_hidden_layers": 3, "sliding_window": 7}).config.layers
     assert [layer.attention.window for layer in layers] == [7, None, 7]
-    yarn = "yarn(trained_length=4096, factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False)"
-    assert {(layer.attention.pe, layer.attention.extend) for layer in layers} == {
-        ("rope(base=150000.0, pairing='half')", yarn)
-    }
+    yarn = extensions.yarn(trained_length=4096, factor=32.0, truncate=False)
+    assert {layer.attention.pe for layer in layers} == {parse("rope(base=150000.0, pairing='half')").extended(yarn)}
     assert layers[0].attention.sinks
     assert layers[0].mlp.router_bias
 

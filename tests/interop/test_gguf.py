@@ -11,8 +11,10 @@ from flax import nnx
 from gguf_files import byte_tokens, write_gguf
 from hub_folders import tensors, write
 
+from pejax import extensions
 from pejax.interop import load, save
 from pejax.interop.command import main
+from pejax.specs import parse
 
 KIND = gguf.GGMLQuantizationType
 
@@ -64,12 +66,12 @@ def test_a_folder_may_hold_the_file(tmp_path):
 def test_what_the_metadata_says_of_positions_is_read(tmp_path):
     folder, path = write(tmp_path / "a"), tmp_path / "a.gguf"
     own = lambda **keys: load(write_gguf(path, folder, **keys))[1].config.layers[0].attention
-    assert own(llama__rope__freq_base=700.0).pe == "rope(base=700.0, pairing='half')"
-    assert own(llama__rope__freq_base=None).pe == "rope(base=10000.0, pairing='half')"
+    assert own(llama__rope__freq_base=700.0).pe == parse("rope(base=700.0, pairing='half')")
+    assert own(llama__rope__freq_base=None).pe == parse("rope(base=10000.0, pairing='half')")
     linear = {"llama__rope__scaling__type": "linear", "llama__rope__scaling__factor": 4.0}
-    assert own(**linear).extend == "linear(factor=4.0)"
+    assert str(own(**linear).pe.extend) == "linear(factor=4.0)"
     yarn = {**linear, "llama__rope__scaling__type": "yarn", "llama__rope__scaling__original_context_length": 16}
-    assert own(**yarn).extend == "yarn(trained_length=16, factor=4.0)"
+    assert str(own(**yarn).pe.extend) == "yarn(factor=4.0, trained_length=16)"
 
 
 def llama3_factors(base, channels, factor, low=1.0):
@@ -90,9 +92,8 @@ def test_the_factors_of_llama_3_are_read(tmp_path):
     base = {"llama__rope__freq_base": 5e5}
     file = write_gguf(tmp_path / "a.gguf", folder, more={"rope_freqs.weight": factors}, **base)
     model, source = load(file)
-    assert model.config.layers[0].attention.extend == (
-        "llama3(trained_length=8192, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0)"
-    )
+    scaled = extensions.llama3(trained_length=8192, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0)
+    assert model.config.layers[0].attention.pe.extend == scaled
     save(model, tmp_path / "b", source)
     assert load(tmp_path / "b")[0].config == model.config
     other = {"rope_freqs.weight": llama3_factors(5e5, 16, 32.0, low=2.0)}

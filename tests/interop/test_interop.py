@@ -9,6 +9,7 @@ from cases import slow
 from hub_folders import CONFIGS, drawn, rewrite, run, tensors, write
 from safetensors.numpy import load_file, save_file
 
+from pejax import extensions
 from pejax.interop import load, save, source_from_config
 
 IDS = np.random.default_rng(0).integers(0, 97, (2, 12))
@@ -215,14 +216,14 @@ def test_the_file_decides_whether_the_head_is_tied(said, head, tied, tmp_path):
 def test_an_extension_joins_that_of_the_file(tmp_path):
     folder = write(tmp_path / "a", "llama, yarn")
     model, source = load(folder, extend="log_n(trained_length=4)")
-    own = source.config.layers[0].attention.extend
-    assert model.config.layers[0].attention.extend == f"{own}+log_n(trained_length=4)"
+    own = source.config.layers[0].attention.pe
+    assert model.config.layers[0].attention.pe == own.extended(extensions.log_n(trained_length=4))
     assert np.max(np.abs(run(model, IDS) - run(load(folder)[0], IDS))) > 1e-3
 
 
 def test_an_extension_leaves_layers_without_positions_alone(tmp_path):
     model, _ = load(write(tmp_path / "a", "smollm3"), extend="yarn(factor=4)")
-    assert [block.attention.extend for block in model.config.layers] == ["yarn(factor=4)", "none"]
+    assert [layer.attention.pe.extend for layer in model.config.layers] == [extensions.yarn(factor=4), None]
 
 
 # Saving

@@ -14,15 +14,15 @@ from pejax.interop.command import main
 ROOT = Path(__file__).parents[2]
 
 
-def test_it_prints_the_record_the_encodings_and_what_is_carried(tmp_path):
+def test_it_prints_the_config_the_encodings_and_what_is_carried(tmp_path):
     script = [sys.executable, "-m", "pejax.interop", str(write(tmp_path / "a", "llama, yarn"))]
     done = subprocess.run(script, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert lines[0] == "llama: 21,728 numbers in 21 tensors, 1 file(s), F32"
     assert lines[1] == "vocab=97 width=32 length=64 layers=2 causal=True embed_scale=1.0"
     assert "layers: 2 x (kind 0)" in lines
-    extend = "yarn(trained_length=16, factor=4.0)"
-    assert lines[-1] == f"encoding: rope(base=500.0, pairing='half'), extend {extend}: 2 layer(s), from layer 0"
+    extend = "extend='yarn(factor=4.0, trained_length=16)'"
+    assert lines[-1] == f"encoding: rope(base=500.0, pairing='half', {extend}): 2 layer(s), from layer 0"
     assert not done.stderr
 
 
@@ -30,8 +30,8 @@ def test_it_says_what_differs_and_what_is_carried(tmp_path, capsys):
     main([str(write(tmp_path / "a", "gemma3_text"))])
     lines = capsys.readouterr().out.splitlines()
     assert "layers: 2 x (kind 0) + 1 x (kind 1)" in lines
-    assert lines[-2].startswith("encoding: rope(base=100.0, pairing='half'), extend none: 2 layer(s), from layer 0")
-    assert lines[-1].endswith("extend linear(factor=8.0): 1 layer(s), from layer 2")
+    assert lines[-2].startswith("encoding: rope(base=100.0, pairing='half'): 2 layer(s), from layer 0")
+    assert lines[-1].endswith("extend='linear(factor=8.0)'): 1 layer(s), from layer 2")
     main([str(write(tmp_path / "b", "opt"))])
     assert capsys.readouterr().out.endswith("carried: the first 2 rows of model.decoder.embed_positions.weight\n")
 

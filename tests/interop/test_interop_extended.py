@@ -1,7 +1,6 @@
 """Models that were loaded with an extension, and saved: config.json says it, or the model is refused."""
 
 import json
-from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 from hub_folders import CONFIGS, write
 
 import pejax
+from pejax import extensions
 from pejax.interop import load, save, source_from_config
 from pejax.interop.extended_config import extended_config
 
@@ -85,7 +85,9 @@ def test_the_length_beside_the_parameters_is_changed_too(tmp_path):
     folder = write(tmp_path / "a", "phi3", original_max_position_embeddings=64)
     model, source = load(folder, extend="yarn(factor=2.0, trained_length=32)")
     save(model, tmp_path / "b", source)
-    assert load(tmp_path / "b")[1].config.layers[0].attention.extend == "yarn(trained_length=32, factor=2.0)"
+    assert load(tmp_path / "b")[1].config.layers[0].attention.pe.extend == extensions.yarn(
+        trained_length=32, factor=2.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,8 +100,8 @@ def test_the_length_beside_the_parameters_is_changed_too(tmp_path):
         ),
         ("llama", "pi", "to be said in config.json, got pi of rope(base=500.0, pairing='half')"),
         ("llama", "yarn", "with a factor, of rope, to be said in config.json, got yarn of rope"),
-        ("llama", "yarn(factor=2)+log_n", "got yarn(factor=2)+log_n of rope"),
-        ("llama, linear", "yarn(factor=2)", "got linear(factor=4.0)+yarn(factor=2) of rope"),
+        ("llama", "yarn(factor=2)+log_n", "got yarn(factor=2.0)+log_n of rope"),
+        ("llama, linear", "yarn(factor=2)", "got linear(factor=4.0)+yarn(factor=2.0) of rope"),
         ("bloom", "pi", "got pi of alibi"),
         ("gptj", "yarn(factor=2)", "config.json of gptj cannot say an extension, got yarn"),
         ("gemma3_text", "log_n", "extend must be the same in all layers to be saved, got 2 kinds of layers"),
@@ -108,10 +110,8 @@ def test_the_length_beside_the_parameters_is_changed_too(tmp_path):
 )
 def test_what_the_config_cannot_say_is_refused(name, extend, message):
     own = source_from_config(CONFIGS[name]).config
-    joined = lambda block: extend if block.attention.extend == "none" else f"{block.attention.extend}+{extend}"
-    layers = [replace(layer, attention=replace(layer.attention, extend=joined(layer))) for layer in own.layers]
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        extended_config(CONFIGS[name], own, replace(own, layers=tuple(layers)))
+        extended_config(CONFIGS[name], own, own.extended(extend))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 

@@ -81,7 +81,7 @@ def test_the_scale_of_the_head_is_what_the_keys_say(name, keys, scale):
     config = source_from_config({**CONFIGS[name], **keys}).config
     assert config.decoder.head.scale == scale
     assert {block.attention.scale for block in (*config.encoder.layers, *config.decoder.layers)} == {1.0}
-    assert {(block.cross.scale, block.cross.pe) for block in config.decoder.layers} == {(1.0, "none")}
+    assert {(layer.cross.scale, str(layer.cross.pe)) for layer in config.decoder.layers} == {(1.0, "none")}
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,13 @@ def test_it_is_drawn_anew_and_extended(tmp_path):
     save(drawn(source), tmp_path / "a", source)
     model, _ = load(tmp_path / "a", dtype="bfloat16", extend="pi")
     assert model.config.decoder.dtype == "bfloat16"
-    assert {block.attention.extend for block in model.config.encoder.layers} == {"pi"}
+    assert {str(layer.attention.pe.extend) for layer in model.config.encoder.layers} == {"pi"}
 
 
 def test_the_command_prints_both_stacks(tmp_path, capsys):
     main([str(write(tmp_path / "a", "t5, gated", num_layers=1))])
     lines = capsys.readouterr().out.splitlines()
-    encoding = "encoding: t5(buckets=8, max_distance=20), extend none"
+    encoding = "encoding: t5(buckets=8, max_distance=20)"
     assert f"encoder.{encoding}: 1 layer(s), from layer 0" in lines
     assert f"decoder.{encoding}: 3 layer(s), from layer 0" in lines
     assert json.loads((tmp_path / "a" / "config.json").read_text())["num_decoder_layers"] == 3

@@ -7,9 +7,11 @@ import pytest
 from flax import nnx
 from hub_folders import CONFIGS, drawn, run
 
+from pejax import extensions
 from pejax.interop import source_from_config
 from pejax.interop.slots import empty_model
 from pejax.interop.stacks import each_stack, last_text, with_head
+from pejax.specs import parse
 
 pytestmark = pytest.mark.slow
 IDS = np.random.default_rng(3).integers(0, 97, (2, 40))
@@ -41,16 +43,20 @@ def head(**fields):
 
 
 def truncated(config):
-    kept = lambda own: dataclasses.replace(own, extend=own.extend.replace(", truncate=False", ""))
-    return blocks(config, kept)
+    def whole(own):
+        (yarn,) = own.pe.extend.terms
+        options = {key: value for key, value in yarn.options if key != "truncate"}
+        return dataclasses.replace(own, pe=own.pe.without_extension().extended(extensions.yarn(**options)))
+
+    return blocks(config, whole)
 
 
 MISTAKES = {
-    "one base for all layers": ("modernbert", attention(pe="rope(base=700.0, pairing='half')")),
+    "one base for all layers": ("modernbert", attention(pe=parse("rope(base=700.0, pairing='half')"))),
     "a window one token short": ("modernbert", window_less_one),
     "q and k of T5 scaled": ("t5", attention(scale=None)),
     "T5's head not scaled": ("t5", head(scale=1.0)),
-    "RoFormer's channels paired by halves": ("roformer", attention(pe="rope(base=10000.0, pairing='half')")),
+    "RoFormer's channels paired by halves": ("roformer", attention(pe=parse("rope(base=10000.0, pairing='half')"))),
     "sinks not used": ("gpt_oss", attention(sinks=False)),
     "no windows": ("gpt_oss", attention(window=None)),
     "YaRN with truncation": ("gpt_oss", truncated),

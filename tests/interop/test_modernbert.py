@@ -1,7 +1,5 @@
 """ModernBERT: old and new keys, a base per layer type, the reach of the windows, and the head's biases."""
 
-import re
-
 import numpy as np
 import pytest
 from hub_folders import CONFIGS, ENCODER, drawn, run
@@ -17,7 +15,7 @@ def blocks(**keys):
 
 
 def bases(found) -> list[float]:
-    return [float(re.search(r"base=([\d.]+)", block.attention.pe)[1]) for block in found]
+    return [dict(layer.attention.pe.options)["base"] for layer in found]
 
 
 def test_old_keys_and_new_ones_say_the_same():
@@ -41,7 +39,7 @@ def test_the_defaults_are_those_of_the_architecture():
 
 def test_scaling_is_for_the_layers_of_both_types():
     found = blocks(rope_scaling={"rope_type": "linear", "factor": 4.0})
-    assert {block.attention.extend for block in found} == {"linear(factor=4.0)"}
+    assert {str(layer.attention.pe.extend) for layer in found} == {"linear(factor=4.0)"}
 
 
 def test_a_base_for_all_layers_is_refused():

@@ -6,6 +6,7 @@ from cases import slow
 from hub_folders import CONFIGS, rewrite, tensors, write
 
 from pejax.interop import load, save, source_from_config
+from pejax.specs import parse
 
 ANGLES = "roformer.encoder.embed_positions.weight"
 ROWS, CHANNELS = 48, 8
@@ -29,7 +30,7 @@ def test_the_table_of_angles_is_carried(dtype, tmp_path):
     rewrite(folder, {**values, ANGLES: angles(10000.0).astype(values["cls.predictions.bias"].dtype)})
     model, source = load(folder)
     assert [*source.carried] == [ANGLES]
-    assert model.config.layers[0].attention.pe == "rope(base=10000.0, pairing='interleaved')"
+    assert model.config.layers[0].attention.pe == parse("rope(base=10000.0, pairing='interleaved')")
     save(model, tmp_path / "b", source)
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
 

@@ -8,6 +8,7 @@ from hub_folders import CONFIGS
 
 from pejax import Dims, make_encoding
 from pejax.interop import rope_from_config, source_from_config
+from pejax.specs import parse, parse_extension
 
 HEADS = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 64}
 PLAIN = "rope(base=10000.0, pairing='half')"
@@ -45,10 +46,10 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_keys_give_the_encoding_and_its_extension(name):
     keys, pe, extend = CASES[name]
-    assert rope_from_config({**HEADS, **keys}) == (pe, extend)
+    spec = rope_from_config({**HEADS, **keys})
+    assert spec == parse(pe).extended(parse_extension(extend))
     dims = Dims(heads=4, head_dim=keys.get("head_dim", 16), extent=64, causal=True)
-    encoding = make_encoding(pe, dims, extend)
-    assert encoding is make_encoding(encoding.spec, dims)  # the text says all of it
+    assert make_encoding(spec, dims) is make_encoding(str(spec), dims)
 
 
 @pytest.mark.parametrize("old", [True, False])
@@ -59,8 +60,9 @@ def test_each_layer_type_has_its_own(old):
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     }}  # fmt: skip
     config = {**HEADS, **(flat if old else nested)}
-    assert rope_from_config(config, "sliding_attention") == (PLAIN, "none")
-    assert rope_from_config(config, "full_attention") == ("rope(base=1000000.0, pairing='half')", "linear(factor=8.0)")
+    assert str(rope_from_config(config, "sliding_attention")) == PLAIN
+    linear = "rope(base=1000000.0, pairing='half', extend='linear(factor=8.0)')"
+    assert str(rope_from_config(config, "full_attention")) == linear
 
 
 @pytest.mark.parametrize(
@@ -87,5 +89,5 @@ def test_models_read_old_keys_and_new_ones_alike():
     new["rope_parameters"] = {"rope_theta": old["rope_theta"], **old["rope_scaling"]}
     assert source_from_config(new).config == source_from_config(old).config
     local = source_from_config(CONFIGS["gemma3_text"]).config.layers
-    bases = [float(re.search(r"base=([\d.]+)", block.attention.pe)[1]) for block in local]
+    bases = [dict(layer.attention.pe.options)["base"] for layer in local]
     np.testing.assert_array_equal(bases, [100.0, 100.0, 3000.0])

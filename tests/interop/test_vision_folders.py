@@ -185,7 +185,7 @@ def test_an_extension_joins_the_encoding(tmp_path):
     folder = write(tmp_path / "a", "vit")
     model, source = load(folder)
     further, _ = load(folder, extend="pi")
-    assert {block.attention.extend for block in further.config.layers} == {"pi"}
+    assert {str(layer.attention.pe.extend) for layer in further.config.layers} == {"pi"}
     jax.tree.map(np.testing.assert_array_equal, nnx.state(model), nnx.state(further))
     with pytest.raises(ValueError, match=re.escape("config.json of vit cannot say an extension, got another layers")):
         save(further, tmp_path / "b", source)
@@ -194,7 +194,9 @@ def test_an_extension_joins_the_encoding(tmp_path):
 
 
 def test_centered_coordinates_take_no_extension(tmp_path):
-    rule = "extend must be 'none' with coordinates='centered', which span every grid from edge to edge, got 'pi'"
+    rule = (
+        "encodings must not be extended with coordinates='centered', which span every grid from edge to edge, got rope"
+    )
     with pytest.raises(ValueError, match=re.escape(rule)):
         load(write(tmp_path / "a", "dinov3_vit"), extend="pi")
 
@@ -217,7 +219,7 @@ def test_the_command_prints_pictures(tmp_path, capsys):
     assert lines[1] == "image=(24, 24) patch=4 grid=(6, 6) channels=3 width=32 layers=2"
     assert lines[2] == "tokens: cls=True registers=1, coordinates 'index'"
     assert "head: 5 classes, pool 'cls', distilled=True" in lines
-    assert "encoding: learned, extend none: 2 layer(s), from layer 0" in lines
+    assert "encoding: learned: 2 layer(s), from layer 0" in lines
     assert "carried: the first 2 rows of deit.embeddings.position_embeddings" in lines
     assert lines[-1] == "added: its row of the table of positions, to deit.embeddings.distillation_token"
 

@@ -11,7 +11,7 @@ import pytest
 from cases import close, normal, slow
 from flax import nnx
 
-from pejax import Encoding, attend
+from pejax import Encoding, attend, extensions
 from pejax.models import (
     AttentionConfig,
     Decoder,
@@ -28,6 +28,7 @@ from pejax.models import (
 )
 from pejax.models.parts.attention import CrossAttention
 from pejax.models.parts.layers import ACTIVATIONS, make_norm
+from pejax.specs import parse
 
 WIDTH, T = 12, 5
 LAYER = NormConfig("layer", 1e-3, bias=True)
@@ -172,7 +173,7 @@ def test_biases_that_are_not_there_have_no_gradient():
 @pytest.mark.parametrize("over", ["head", slow("heads"), slow("all")])
 def test_queries_and_keys_are_normed_over_what_the_record_says(over):
     norm = NormConfig("rms", 1e-3)
-    attention = AttentionConfig(heads=4, kv_heads=2, head_dim=6, pe="rope", qk_norm=norm, qk_norm_over=over)
+    attention = AttentionConfig(heads=4, kv_heads=2, head_dim=6, pe=parse("rope"), qk_norm=norm, qk_norm_over=over)
     model = make(text(variant().__class__(attention, PLAIN.mlp, LAYER)))
     static, params = nnx.split(model.stack.layers.blocks)
     layer = nnx.merge(static, jax.tree.map(lambda leaf: leaf[0], params)).attention
@@ -232,7 +233,7 @@ def test_recipes_return_configs_that_print_what_they_are():
     assert decoder(layers=3).layers == decoder(layers=3).layers[:1] * 3
     assert hash(vit()) == hash(vit())
     layer = "LayerConfig(attention=AttentionConfig(heads=2, kv_heads=2, head_dim=4{}), {})"
-    own, rest = ", pe='rope'", "mlp=MlpConfig(hidden=32, activation='silu', gated=True), norm=NormConfig()"
+    own, rest = ", pe=rope", "mlp=MlpConfig(hidden=32, activation='silu', gated=True), norm=NormConfig(kind='rms')"
     two = f"(3 x {layer.format(own, rest)}, {layer.format('', rest)})"
     shown = repr(decoder(11, 16, 8, 8, 2, pe="rope*3 + none*1"))
     assert shown == f"TransformerConfig(vocab=11, width=8, length=16, layers=2 x {two})"
@@ -287,8 +288,8 @@ BAD = {
     ),
     "cls must be True where the head reads it": lambda: ViTConfig((8, 8), 4, 1, 12, (PLAIN,), cls=False, classes=3),
     "got registers=0 and classes=3": lambda: ViTConfig((8, 8), 4, 1, 12, (PLAIN,), classes=3, distilled=True),
-    "extend must be 'none' with coordinates='centered', which span every grid from edge to edge, got 'pi'": (
-        lambda: picture(coordinates="centered", extend="pi")
+    "encodings must not be extended with coordinates='centered', which span every grid from edge to edge, got rope": (
+        lambda: picture(coordinates="centered", extend=extensions.pi())
     ),
 }  # fmt: skip
 
@@ -298,8 +299,8 @@ def test_bad_configs_are_refused(message):
     raises(message, BAD[message])
 
 
-def picture(extend: str = "none", **options) -> ViT:
-    attention = AttentionConfig(2, 2, 8, "rope_axial(base=100.0, pairing='half')", extend, bias="qvo")
+def picture(extend=None, **options) -> ViT:
+    attention = AttentionConfig(2, 2, 8, parse("rope_axial(base=100.0, pairing='half')").extended(extend), bias="qvo")
     layer = LayerConfig(attention, MlpConfig(20, "gelu", bias=True), LAYER)
     given = {"image_size": (12, 12), "patch": 4, "channels": 1, "width": 16, "layers": (layer,) * 2, "norm": LAYER}
     return ViT(ViTConfig(**given, **options), rngs=nnx.Rngs(0))

@@ -247,7 +247,7 @@ def test_what_is_added_to_the_input_has_no_part_in_cross_attention():
     for pe in ("learned", "sinusoidal", "none"):
         for policy in ("separate", "unified"):
             assert cross_encoding(policy, pe, dims) == cross_encoding("none", "rope", dims)
-    assert cross_encoding("separate", "learned", dims, "log_n").embed is None
+    assert cross_encoding("separate", "learned(extend='log_n')", dims).embed is None
 
 
 def test_answers_are_the_likeliest_tokens_until_the_end():

@@ -20,6 +20,7 @@ from pejax.models import (
 )
 from pejax.models.parts.experts import Experts as Module
 from pejax.models.parts.layers import Mlp as MlpModule
+from pejax.specs import parse
 from train.devices.flops import mlp_products, text_flops
 
 WIDTH, HIDDEN, COUNT, CHOSEN = 6, 5, 4, 2
@@ -136,7 +137,7 @@ def test_the_initial_outputs_are_those_of_single_experts():
 
 @pytest.mark.slow
 def test_a_decoder_of_experts_generates():
-    attention = AttentionConfig(2, 1, 8, "rope")
+    attention = AttentionConfig(2, 1, 8, parse("rope"))
     block = LayerConfig(attention, CONFIGS["mixtral"], NormConfig())
     model = draw(Decoder(TransformerConfig(11, WIDTH, 16, (block,)), rngs=nnx.Rngs(0)))
     prompt = jnp.asarray([[1, 2, 3]])

@@ -19,7 +19,6 @@ from pejax._positions import grid_positions
 from pejax.models import ViT, logical_axes, partition_specs, vit
 from pejax.models.networks.vit import images_to_patches
 from pejax.models.parts import block as block_module
-from pejax.models.periods import check_spec
 from pejax.models.stack.layer_scan import drop_factors
 
 TINY = {"image_size": 12, "patch": 3, "channels": 2, "classes": 5, "width": 16, "layers": 2, "heads": 2}
@@ -399,8 +398,8 @@ def test_an_encoding_that_cannot_be_is_refused():
 
 
 def test_a_record_is_no_spec():
-    with pytest.raises(TypeError, match=r"^pe must be a string .*, got Encoding$"):
-        check_spec(make_encoding("rope", Dims(heads=4, head_dim=8)))
+    with pytest.raises(TypeError, match=r"^a spec must be a text .*, got Encoding$"):
+        vit(pe=make_encoding("rope", Dims(heads=4, head_dim=8)))
 
 
 def test_images_and_positions_that_do_not_fit_are_refused():

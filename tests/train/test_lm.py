@@ -213,7 +213,7 @@ def test_layers_of_several_kinds_are_trained_and_resumed(tmp_path):
 
 def test_a_period_of_more_layers_than_the_model_is_refused(tmp_path, capsys):
     assert_bad_options(
-        capsys, train, tmp_path / "run", "--pe=rope*3+none*1", "has a period of 4 layers, the model has 1"
+        capsys, train, tmp_path / "run", "--pe=rope*3+none*1", "is a pattern of 4 layers, the model has 1"
     )
     assert_bad_options(
         capsys, train, tmp_path / "run", "--pe=rope*1+rop*1", "unknown encoding 'rop'; did you mean 'rope'?"

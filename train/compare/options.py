@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pejax import ENCODINGS
-from pejax.models.periods import encoding_specs
+from pejax.specs import parse_pattern
 from train.engine.config import RunConfig, require_at_least
 from train.engine.outside import require_named
 from train.engine.parser import Parser, parse, split_list
@@ -149,7 +149,7 @@ def make_comparison(task: str, options: CompareOptions, sweeps: Sequence[str], a
             raise ValueError(f"{name} is set by the comparison for every run (seeds and pe are its own), got {word!r}")
     encodings = tuple(ENCODINGS) if options.pe == "all" else split_list(options.pe, "pe")
     for spec in encodings:
-        encoding_specs(spec)
+        parse_pattern(spec)
     candidates = {spec: expanded_sweeps(spec, sweeps) for spec in encodings}
     require_swept(encodings, sweeps)
     sweeping = any(len(found) > 1 for found in candidates.values())
@@ -198,9 +198,9 @@ def require_swept(encodings: Sequence[str], sweeps: Sequence[str]) -> None:
 
 
 def _name(spec: str) -> str:
-    """Return the name of an encoding without its arguments; a sum or a period is its own name."""
-    found = encoding_specs(spec)
-    return spec if len(found) > 1 else found[0].name
+    """Return the name of an encoding without its arguments; a sum or a pattern is its own name."""
+    names = [part.name for part in parse_pattern(spec).parts]
+    return spec if len(names) > 1 else names[0]
 
 
 def _of_option(sweep: str) -> bool:

@@ -1,6 +1,7 @@
 """The settings of a run: fields of every program, and their rules."""
 
 import dataclasses
+import functools
 import math
 import re
 import shlex
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from pejax.models.execution import REMAT
-from pejax.models.periods import encoding_specs
+from pejax.specs import LayerPattern, parse_pattern
 from train.devices.hosts import parse_hosts
 from train.devices.mesh import parse_mesh
 from train.engine.metrics import parse_profile
@@ -21,6 +22,8 @@ RUN_FIELDS = (
 """Fields of every program that may change when a run is resumed or evaluated."""
 
 OPTIMIZERS = ("adamw", "lamb")
+
+_pattern = functools.cache(parse_pattern)  # a command reads its encodings in many places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +51,7 @@ class RunConfig:
     later: ClassVar[tuple[str, ...]] = ("validation",)
 
     preset: str = ""
-    pe: str = "rope"  # encoding: "rope(base=100)"; "learned+rope"; a period over layers: "rope*3+none*1"
+    pe: str = "rope"  # encoding: "rope(base=100)"; "learned+rope"; a pattern over layers: "rope*3+none*1"
     data: str = ""
     seed: int = 0  # random seed of the initial weights, the order of the data and everything random in training
     out: str = ""  # run folder; empty = runs/PE-DATA-SEED
@@ -85,6 +88,11 @@ class RunConfig:
     extend: str = "none"  # context extension in evaluation beyond the trained length or size
 
     @property
+    def pattern(self) -> LayerPattern:
+        """The encodings of all layers."""
+        return _pattern(self.pe)
+
+    @property
     def trained(self) -> str:
         """The trained length or size, in words: "28 px"."""
         raise NotImplementedError
@@ -106,7 +114,7 @@ class RunConfig:
         Raises:
             ValueError: naming the field, the rule and the value.
         """
-        encoding_specs(self.pe)
+        _ = self.pattern
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, float) and not math.isfinite(value):

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection
 from pathlib import Path
 
-from pejax._make import expression
+from pejax._parse import expression
 from train.engine.config import RunConfig
 
 NO_PATHS = ("key", "on_error", "separator", "test")

@@ -62,9 +62,10 @@ class SequenceConfig(RunConfig):
 
 def model_options(config: SequenceConfig) -> dict[str, Any]:
     """Return the arguments that `pejax.models.decoder` and `encoder_decoder` have in common."""
-    same = ("width", "heads", "pe", "extend", "style", "qk_norm", "tied", "dtype")
+    same = ("width", "heads", "extend", "style", "qk_norm", "tied", "dtype")
     zero_is_none = ("kv_heads", "hidden", "soft_cap")
     return {
+        "pe": config.pattern,
         **{name: getattr(config, name) for name in same},
         **{name: getattr(config, name) or None for name in zero_is_none},
     }

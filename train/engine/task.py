@@ -11,8 +11,7 @@ from jaxtyping import Array
 from rich.console import Console
 
 from pejax import Dims, make_encoding, merge_params
-from pejax._make import parse_spec, split_sum
-from pejax.models.periods import first_spec
+from pejax.specs import LayerPattern
 from pejax.testing import assert_norm_preserved, assert_shift_invariant, assert_tile_consistent, shift_deviation
 from train.devices.memory import FLOAT, host_memory, require_room
 from train.engine.config import RunConfig
@@ -181,26 +180,20 @@ def layer_params(params: Any, layer: int) -> dict[str, Any]:
     return merge_params(params.get("position", {}), own)
 
 
-def _unextended(spec: str) -> str:
-    """Return the spec of one encoding without its extension."""
-    name, options = parse_spec(spec)
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items() if key != 'extend')})"
-
-
-def laws(spec: str, params: Any, dims: Dims) -> str:
+def laws(pattern: LayerPattern, params: Any, dims: Dims) -> str:
     """Test an initialized encoding against its laws, and return one line with the measured deviations.
 
     Context extensions are left out, because some sharpen the logits, and so change norms, by design.
 
     Args:
-        spec: spec of the encoding, or a period over the layers, whose first is tested.
+        pattern: encodings of the layers; the first is tested.
         params: parameters of the encoding, for one layer.
         dims: the encoding was made for these.
 
     Raises:
         AssertionError: a law that the encoding declares does not hold.
     """
-    encoding = make_encoding("+".join(map(_unextended, split_sum(first_spec(spec), what="an encoding"))), dims)
+    encoding = make_encoding(pattern.specs[0].without_extension(), dims)
     if encoding.shift_invariant:
         found = [f"shift invariance of logits max |Δ| {assert_shift_invariant(encoding, params, dims):.1e} ok"]
     else:

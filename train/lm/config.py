@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any, Self
 
-from pejax.models.periods import encoding_specs
 from train.engine.config import RunConfig, require_at_least
 from train.engine.sequence_config import SequenceConfig
 
@@ -79,7 +78,5 @@ class Config(SequenceConfig):
         super().validated()
         require_at_least(self, 1, "eval_stride")
         require_at_least(self, 0, "steps", "probe_every", "extent")
-        extended = self.extend != "none" or any(
-            spec.options.get("extend") is not None for spec in encoding_specs(self.pe)
-        )
+        extended = self.extend != "none" or any(spec.is_extended for spec in self.pattern.specs)
         return dataclasses.replace(self, extent=self.extent if extended and self.extent else self.length)

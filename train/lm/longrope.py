@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pejax import Encoding, Rotary, extend_longrope, rope_apply, rope_frequencies, search_longrope
-from pejax._make import parse_spec
 from pejax.models import Decoder
+from pejax.specs import EncodingSpec
 from train.data.text.loading import Corpus, evaluation_windows, load_text
 from train.devices.mesh import make_mesh
 from train.engine.files import write_atomic
@@ -80,10 +80,11 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
     config = load_config(Config, folder)
     require_named(config, folder, options.data)
     length = options.length or 8 * config.length
-    name, rope_options = parse_spec(config.pe)
-    if name != "rope":
+    rope = config.pattern.specs[0]
+    if len(config.pattern.specs) > 1 or not isinstance(rope, EncodingSpec) or rope.name != "rope":
         raise ValueError(f"LongRoPE needs a run with --pe=rope, got {config.pe!r}")
-    if config.extend != "none" or rope_options.get("extend") is not None:
+    rope_options = dict(rope.options)
+    if config.extend != "none" or rope.is_extended:
         raise ValueError(f"the run must not be extended already, got --pe={config.pe} --extend={config.extend}")
     if not config.length < length <= max(config.lengths):
         rule = f"above the trained {config.length} and at most the longest evaluation length, {max(config.lengths)}"

@@ -85,7 +85,7 @@ class Language(DecoderSplit):
 
     def laws(self, params: Any) -> str:
         """Test the initialized encoding of the first layer against its laws; return one line with the deviations."""
-        return laws(self.config.pe, layer_params(params["stack"], 0), self.decoder.dims)
+        return laws(self.config.pattern, layer_params(params["stack"], 0), self.decoder.dims)
 
     def head_entropies(self, corpus: Corpus, params: Any, length: int) -> list[list[Array]]:
         """Return the attention entropy of every layer and head, `(L, H)`, on a few windows of held-out text.

@@ -5,8 +5,8 @@ from typing import Any, Self
 
 import simple_parsing
 
-from pejax.models.periods import encoding_specs
 from pejax.models.stack.cross_positions import CROSS
+from pejax.specs import parse, parse_pattern
 from train.engine.config import RunConfig, require_at_least, require_choice, run_folder
 from train.engine.sequence_config import SequenceConfig
 from train.seq2seq.tasks import read_tasks, require_length
@@ -79,8 +79,7 @@ class Config(SequenceConfig):
             ValueError: naming the field, the rule and the value.
         """
         super().validated()
-        for spec in (self.decoder_pe, self.cross_pe):
-            _ = spec and encoding_specs(spec)
+        _ = self.decoder_pe and parse_pattern(self.decoder_pe), self.cross_pe and parse(self.cross_pe)
         require_at_least(self, 1, "steps", "encoder_layers")
         require_choice(self, "cross", *CROSS)
         for task in self.tasks:

@@ -104,7 +104,7 @@ class Answerer(Split[EncoderDecoder]):
 
     def laws(self, params: Any) -> str:
         """Test the initialized encoding of the encoder against its laws; return one line with the deviations."""
-        return laws(self.config.pe, layer_params(params["encoder"], 0), self.prototype.encoder.dims)
+        return laws(self.config.pattern, layer_params(params["encoder"], 0), self.prototype.encoder.dims)
 
     def refusal(self, length: int) -> str:
         """Return why the encodings do not support a length, or an empty string if they do."""

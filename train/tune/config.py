@@ -96,7 +96,7 @@ def _fields(model: TransformerConfig) -> dict[str, Any]:
     first = model.layers[0]
     kinds = list(dict.fromkeys(layer.attention.pe for layer in model.layers))
     return {
-        "pe": kinds[0],
+        "pe": str(kinds[0].without_extension()),
         "width": model.width,
         "layers": len(model.layers),
         "heads": first.attention.heads,

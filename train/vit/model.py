@@ -47,7 +47,8 @@ class Classifier(Split[ViT]):
             channels=channels,
             classes=classes,
             layer_scale=config.layer_scale or None,
-            **{name: getattr(config, name) for name in config.model_fields if name != "layer_scale"},
+            pe=config.pattern,
+            **{name: getattr(config, name) for name in config.model_fields if name not in ("pe", "layer_scale")},
             stochastic_depth=config.stochastic_depth,
             dtype=config.dtype,
         )
@@ -121,7 +122,7 @@ class Classifier(Split[ViT]):
 
     def laws(self, params: Any) -> str:
         """Test the encoding of the first layer against its laws; return one line with the deviations."""
-        return laws(self.config.pe, layer_params(params, 0), self.dims)
+        return laws(self.config.pattern, layer_params(params, 0), self.dims)
 
 
 def classification_losses(

@@ -1,5 +1,6 @@
 """BERT and RoBERTa: encoders with norms after the sums; states alone where the file has no language model's head."""
 
+from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp
@@ -26,7 +27,7 @@ INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "directionality"
 CARRIED = r"(^|\.)(pooler\.dense\.(weight|bias)|embeddings\.position_ids)$|^cls\.seq_relationship\.(weight|bias)$"
 
 
-def bert(c: Config, skipped_rows: int = 0, pe: str = "learned") -> TransformerConfig:
+def bert(c: Config, skipped_rows: int = 0, pe: EncodingSpec = EncodingSpec("learned")) -> TransformerConfig:
     """Read BertConfig; a table of positions begins after the skipped rows."""
     c.must("position_embedding_type", "absolute")
     c.must("is_decoder", False)

@@ -1,5 +1,6 @@
 """BLOOM: ALiBi, a norm of the token vectors, tanh-GELU."""
 
+from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import alike, channels_per_head, head
@@ -24,7 +25,7 @@ def bloom(c: Config) -> TransformerConfig:
     width = c.count("hidden_size", c("n_embed", 64))
     heads = c.count("n_head", c("num_attention_heads", 8))
     norm = NormConfig("layer", c.number("layer_norm_epsilon", 1e-5), bias=True)
-    attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), "alibi", bias="qkvo")
+    attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), EncodingSpec("alibi"), bias="qkvo")
     layer = LayerConfig(attention, MlpConfig(4 * width, "gelu_tanh", bias=True), norm)
     layers, length = "n_layer" if "n_layer" in c.keys else "num_hidden_layers", c.count("seq_length", 2048)
     tied = head(c, tied=True)

@@ -1,5 +1,6 @@
 """The vision tower of CLIP: a norm before the layers, quick GELU; the text tower and the projections are carried."""
 
+from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.architectures.siglip import NAMES, SIZES
 from pejax.interop.config import Config
@@ -15,7 +16,8 @@ def clip(c: Config) -> ViTConfig:
     """Read CLIPVisionConfig."""
     c.defaults(**SIZES)
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
-    layer = LayerConfig(attention(c, pe="learned", bias="qkvo"), mlp(c, "quick_gelu", gated=False, bias=True), norm)
+    own = attention(c, pe=EncodingSpec("learned"), bias="qkvo")
+    layer = LayerConfig(own, mlp(c, "quick_gelu", gated=False, bias=True), norm)
     return vision_transformer(c, layer, image=224, patch=32, embed_norm=norm, patch_bias=False)
 
 

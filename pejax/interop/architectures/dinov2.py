@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp
@@ -32,7 +33,7 @@ V3 = {
 SIZES = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
 
 
-def dinov2(c: Config, pe: str = "learned", registers: int = 0) -> ViTConfig:
+def dinov2(c: Config, pe: EncodingSpec = EncodingSpec("learned"), registers: int = 0) -> ViTConfig:
     """Read Dinov2Config."""
     c.defaults(**SIZES)
     width = c.count("hidden_size")
@@ -48,7 +49,7 @@ def dinov2(c: Config, pe: str = "learned", registers: int = 0) -> ViTConfig:
 
 def with_registers(c: Config) -> ViTConfig:
     """Read Dinov2WithRegistersConfig, whose table is resized with a low-pass filter."""
-    return dinov2(c, "learned(antialias=True)", c.count("num_register_tokens", 4))
+    return dinov2(c, EncodingSpec("learned", {"antialias": True}), c.count("num_register_tokens", 4))
 
 
 def dinov3(c: Config) -> ViTConfig:
@@ -56,7 +57,7 @@ def dinov3(c: Config) -> ViTConfig:
     c.defaults(hidden_size=384, num_hidden_layers=12, num_attention_heads=6, intermediate_size=1536)
     keys = {"q": ("query_bias", True), "k": ("key_bias", False), "v": ("value_bias", True), "o": ("proj_bias", True)}
     bias = "".join(letter for letter, (key, default) in keys.items() if c.flag(key, default))
-    pe = f"rope_axial(base={c.number('rope_theta', 100.0)!r}, pairing='half')"
+    pe = EncodingSpec("rope_axial", {"base": c.number("rope_theta", 100.0), "pairing": "half"})
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
     feed = mlp(c, "gelu", gated=c.flag("use_gated_mlp", False), bias=c.flag("mlp_bias", True))
     layer = LayerConfig(attention(c, pe=pe, bias=bias), feed, norm, layer_scale=c.number("layerscale_value", 1.0))

@@ -1,5 +1,6 @@
 """GPT-2: learned positions, LayerNorm, linear layers whose kernels are stored as ours (Conv1D)."""
 
+from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import alike, channels_per_head, head
@@ -24,7 +25,7 @@ def gpt2(c: Config) -> TransformerConfig:
     c.must("scale_attn_by_inverse_layer_idx", False)
     width, heads = c.count("n_embd", 768), c.count("n_head", 12)
     norm = NormConfig("layer", c.number("layer_norm_epsilon", 1e-5), bias=True)
-    attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), "learned", bias="qkvo")
+    attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), EncodingSpec("learned"), bias="qkvo")
     hidden = c.count("n_inner", 4 * width)
     layer = LayerConfig(attention, MlpConfig(hidden, c.activation("activation_function", "gelu_new"), bias=True), norm)
     length = c.count("n_positions", 1024)

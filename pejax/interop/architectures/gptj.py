@@ -1,5 +1,6 @@
 """GPT-J: attention and MLP read one norm; neighboring channels are rotated together."""
 
+from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import alike, channels_per_head, head
@@ -24,7 +25,7 @@ def gptj(c: Config) -> TransformerConfig:
     width, heads = c.count("n_embd", 4096), c.count("n_head", 16)
     norm = NormConfig("layer", c.number("layer_norm_epsilon", 1e-5), bias=True)
     channels, turned = channels_per_head(c, width, heads), c.count("rotary_dim", 64)
-    pe = f"rope(base=10000.0, pairing='interleaved', rotary_dim={turned})"
+    pe = EncodingSpec("rope", {"base": 10000.0, "pairing": "interleaved", "rotary_dim": turned})
     attention = AttentionConfig(heads, heads, channels, pe)
     hidden = c.count("n_inner", 4 * width)
     plain = MlpConfig(hidden, c.activation("activation_function", "gelu_new"), bias=True)

@@ -34,8 +34,8 @@ def modernbert(c: Config) -> TransformerConfig:
     window = c.count("local_attention", 128) // 2 + 1
 
     def layer(number: int, kind: str) -> LayerConfig:
-        pe, extend = rope_from_config(c, kind, base=bases[kind], local=False)
-        own = attention(c, pe=pe, extend=extend, bias=bias, window=window if kind == "sliding_attention" else None)
+        pe = rope_from_config(c, kind, base=bases[kind], local=False)
+        own = attention(c, pe=pe, bias=bias, window=window if kind == "sliding_attention" else None)
         return LayerConfig(own, gated, norm, bare=number == 0)
 
     transform = c.activation("classifier_activation", "gelu"), norm

@@ -1,5 +1,6 @@
 """MPT: ALiBi, no biases at all."""
 
+from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import alike, channels_per_head, head
@@ -29,7 +30,7 @@ def mpt(c: Config) -> TransformerConfig:
     scale, steepest = own("softmax_scale", None), own.count("alibi_bias_max", 8)
     own.close(("attn_impl", "attn_pdrop"))
     width, heads = c.count("d_model", 2048), c.count("n_heads", 16)
-    pe = "alibi" if steepest == 8 else f"alibi(bias_max={steepest})"
+    pe = EncodingSpec("alibi", {} if steepest == 8 else {"bias_max": float(steepest)})
     attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), pe, scale=scale)
     norm = NormConfig("layer", c.number("layer_norm_epsilon", 1e-5))
     layer = LayerConfig(attention, MlpConfig(c.count("expansion_ratio", 4) * width, "gelu"), norm)

@@ -1,5 +1,6 @@
 """OPT: learned positions whose table has two rows before the first, ReLU."""
 
+from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import alike, channels_per_head, head
@@ -24,7 +25,7 @@ def opt(c: Config) -> TransformerConfig:
     c.must("enable_bias", True)
     c.must("layer_norm_elementwise_affine", True)
     norm = NormConfig("layer", 1e-5, bias=True)
-    attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), "learned", bias="qkvo")
+    attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), EncodingSpec("learned"), bias="qkvo")
     activation = c.activation("activation_function", "relu")
     layer = LayerConfig(attention, MlpConfig(c.count("ffn_dim"), activation, bias=True), norm)
     length = c.count("max_position_embeddings", 2048)

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 
+from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture
 from pejax.interop.architectures.bert import BERT, CARRIED, INERT, bert
 from pejax.interop.config import Config
@@ -21,7 +22,7 @@ def roformer(c: Config) -> TransformerConfig:
     c.must("rotary_value", False)
     c.must("embedding_size", c.count("hidden_size"))
     c.defaults(max_position_embeddings=1536)
-    return bert(c, pe=f"rope(base={BASE!r}, pairing='interleaved')")
+    return bert(c, pe=EncodingSpec("rope", {"base": BASE, "pairing": "interleaved"}))
 
 
 def sines_and_cosines(config: ModelConfig) -> np.ndarray:

@@ -6,6 +6,7 @@ The config.json of timm has a name in place of sizes.
 import functools
 from dataclasses import replace
 
+from pejax._specs import EncodingSpec, Spec, SumSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.models import ViTConfig, vit
@@ -21,11 +22,10 @@ NAMES = {
 INERT = ("architecture", "label_names", "label_descriptions")
 SIZES = {"small": (384, 12, 6), "base": (768, 12, 12), "large": (1024, 24, 16)}
 """Width, layers and heads."""
-ENCODINGS = {"": "rope_axial(indexing='xy')", "_mixed": "rope_mixed"}
-TABLES = {"": "", "_ape": "learned+"}
+ENCODINGS = {"": EncodingSpec("rope_axial", {"indexing": "xy"}), "_mixed": EncodingSpec("rope_mixed")}
 
 
-def read(c: Config, name: str, pe: str) -> ViTConfig:
+def read(c: Config, name: str, pe: Spec) -> ViTConfig:
     """Read the config.json of a model with the sizes of its name."""
     width, layers, heads = SIZES[name]
     c.must("num_features", width)
@@ -54,10 +54,10 @@ def _architecture(reader: functools.partial[ViTConfig]) -> Architecture:
 
 
 ARCHITECTURES = {
-    f"vit_{size}_patch16_rope{mixed}{ape}_224": _architecture(functools.partial(read, name=size, pe=table + pe))
+    f"vit_{size}_patch16_rope{mixed}{ape}_224": _architecture(functools.partial(read, name=size, pe=pe))
     for size in SIZES
-    for mixed, pe in ENCODINGS.items()
-    for ape, table in TABLES.items()
+    for mixed, rope in ENCODINGS.items()
+    for ape, pe in {"": rope, "_ape": SumSpec((EncodingSpec("learned"), rope))}.items()
 }
 """By the `architecture` of timm's config.json."""
 

@@ -2,6 +2,7 @@
 
 import math
 
+from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp
@@ -23,7 +24,7 @@ SIZES = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
 CARRIED = r"^(vision_model\.)?(head\.|embeddings\.position_ids$)"
 
 
-def layer(c: Config, pe: str = "learned") -> LayerConfig:
+def layer(c: Config, pe: EncodingSpec = EncodingSpec("learned")) -> LayerConfig:
     """Read the layers of both configs."""
     c.defaults(**SIZES)
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-6), bias=True)
@@ -41,7 +42,7 @@ def siglip2(c: Config) -> ViTConfig:
     rows = math.isqrt(patches)
     if rows * rows != patches:
         raise ValueError(f"{c.where}: num_patches must be the square of a number, got {patches}")
-    size, pe = (rows * patch_side(c, 16),) * 2, "learned(method='bilinear', antialias=True)"
+    size, pe = (rows * patch_side(c, 16),) * 2, EncodingSpec("learned", {"method": "bilinear", "antialias": True})
     return vision_transformer(c, layer(c, pe), patch=16, image_size=size, cls=False, pool="mean")
 
 

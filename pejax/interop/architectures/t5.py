@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from pejax._specs import NONE, EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.models import (
@@ -61,10 +62,10 @@ def pair(c: Config, projection: str, *, scaled: bool) -> EncoderDecoderConfig:
     heads, width, layers = c.count("num_heads", 8), c.count("d_model", 512), c.count("num_layers", 6)
     norm, mlp = NormConfig("rms", c.number("layer_norm_epsilon", 1e-6)), _mlp(c, projection)
     buckets, farthest = c.count("relative_attention_num_buckets", 32), c.count("relative_attention_max_distance", 128)
-    pe = f"t5(buckets={buckets}, max_distance={farthest})"
+    pe = EncodingSpec("t5", {"buckets": buckets, "max_distance": farthest})
     own = AttentionConfig(heads, heads, c.count("d_kv", 64), pe, scale=1.0)
     layer = LayerConfig(own, mlp, norm)
-    crossed = replace(layer, cross=replace(own, pe="none"))
+    crossed = replace(layer, cross=replace(own, pe=NONE))
     vocab, length = c.count("vocab_size"), c.count("n_positions", 512)
     decoder_layers = c.count("num_decoder_layers", layers)
     head = HeadConfig(c.flag("tie_word_embeddings", True), scale=width**-0.5 if scaled else 1.0)

@@ -1,5 +1,6 @@
 """XLNet as one stream over one text: Transformer-XL's encoding in both directions, norms after the sums."""
 
+from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import alike, channels_per_head
@@ -34,7 +35,8 @@ def xlnet(c: Config) -> TransformerConfig:
     c.must("d_head", channels)
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-12), bias=True)
     plain = MlpConfig(c.count("d_inner", 4096), c.activation("ff_activation", "gelu"), bias=True)
-    layer = LayerConfig(AttentionConfig(heads, heads, channels, "transformer_xl"), plain, norm, order="post")
+    attention = AttentionConfig(heads, heads, channels, EncodingSpec("transformer_xl"))
+    layer = LayerConfig(attention, plain, norm, order="post")
     head = HeadConfig(c.flag("tie_word_embeddings", True), bias=True)
     return alike(c, layer, width=width, layers="n_layer", length=512, norm=None, head=head, causal=False)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pejax._dims import Dims
-from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice
+from pejax._specs import NONE, Spec
 from pejax.models.configs.pattern import patterns
 
 ORDERS = {"pre": (True, False, False), "post": (False, False, True), "sandwich": (True, True, False),
@@ -32,12 +32,16 @@ def check_counts(config: Any, *names: str, least: int = 1) -> None:
 
 
 class Config:
-    """The base of configs: a `repr` without defaults, in which layers that repeat a pattern are counted."""
+    """The base of configs: a `repr` of the first field and those that differ from their defaults.
+
+    Layers that repeat a pattern are counted.
+    """
 
     def __repr__(self) -> str:
-        given = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]  # pyright: ignore[reportArgumentType]
-        shown = ", ".join(f"{name}={_shown(value)}" for name, value, default in given if value != default)
-        return f"{type(self).__name__}({shown})"
+        first, *others = fields(self)  # pyright: ignore[reportArgumentType]
+        shown = [first, *(field for field in others if getattr(self, field.name) != field.default)]
+        given = ", ".join(f"{field.name}={_shown(getattr(self, field.name))}" for field in shown)
+        return f"{type(self).__name__}({given})"
 
 
 def _shown(value: Any) -> str:
@@ -88,8 +92,7 @@ class AttentionConfig(Config):
         heads: H.
         kv_heads: K, key/value heads.
         head_dim: D, channels per head.
-        pe: spec of the encoding, as in `make_encoding`.
-        extend: extension of the encoding beyond the trained length or grid.
+        pe: the encoding, `pejax.specs.parse("rope(base=1e4)")`, with its extension.
         scale: factor of q·k. None = D**-0.5.
         window: w, in tokens: keys with 0 <= i - j < w are seen if causal, else |i - j| < w. None = all keys.
         bias: which linear maps have a bias, letters out of "qkvo".
@@ -107,8 +110,7 @@ class AttentionConfig(Config):
     heads: int
     kv_heads: int
     head_dim: int
-    pe: str = "none"
-    extend: str | Extension = "none"
+    pe: Spec = NONE
     scale: float | None = None
     window: int | None = None
     bias: str = ""
@@ -118,6 +120,8 @@ class AttentionConfig(Config):
     sinks: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.pe, Spec):
+            raise TypeError(f"pe must be a spec, such as pejax.specs.parse('rope'), got {self.pe!r}")
         check_counts(self, "heads", "kv_heads", "head_dim")
         if self.window is not None:
             check_counts(self, "window")

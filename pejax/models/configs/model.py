@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 
 from pejax._dims import Dims
-from pejax._extensions.extension import Extension
 from pejax._ops.checks import check_choice
+from pejax._parse import parse_extension
+from pejax._specs import NONE, Extension
 from pejax.models.configs.layer import AttentionConfig, Config, HeadConfig, LayerConfig, NormConfig, check_counts
 
 DTYPES = ("float32", "bfloat16")
@@ -57,7 +58,7 @@ class TransformerConfig(Config):
         """The dims of the first layer's encoding."""
         return self.layers[0].attention.dims(width=self.width, extent=self.length, causal=self.causal)
 
-    def extended(self, extend: str | Extension) -> "TransformerConfig":
+    def extended(self, extend: str | Extension | None) -> "TransformerConfig":
         """Return the config with this extension of the encoding of every layer that has one, after its own."""
         return replace(self, layers=_extended(self.layers, extend))
 
@@ -162,10 +163,10 @@ class ViTConfig(Config):
         if self.distilled and not (self.registers and self.classes):
             rule = "distilled=True needs a register and classes"
             raise ValueError(f"{rule}, got registers={self.registers} and classes={self.classes}")
-        extended = [extend for extend in (layer.attention.extend for layer in self.layers) if str(extend) != "none"]
+        extended = [layer.attention.pe for layer in self.layers if layer.attention.pe.is_extended]
         if self.coordinates == "centered" and extended:
-            rule = "extend must be 'none' with coordinates='centered', which span every grid from edge to edge"
-            raise ValueError(f"{rule}, got {str(extended[0])!r}")
+            rule = "encodings must not be extended with coordinates='centered', which span every grid from edge to edge"
+            raise ValueError(f"{rule}, got {extended[0]}")
         if not 0.0 <= self.stochastic_depth < 1.0:
             raise ValueError(f"stochastic_depth must be in [0, 1), got {self.stochastic_depth}")
         _ = self.grid
@@ -181,7 +182,7 @@ class ViTConfig(Config):
         """The dims of the first layer's encoding."""
         return self.layers[0].attention.dims(width=self.width, axes=2, extent=self.grid)
 
-    def extended(self, extend: str | Extension) -> "ViTConfig":
+    def extended(self, extend: str | Extension | None) -> "ViTConfig":
         """Return the config with this extension of the encoding of every layer that has one, after its own."""
         return replace(self, layers=_extended(self.layers, extend))
 
@@ -196,13 +197,11 @@ class ViTConfig(Config):
         return self.width * (2 if self.pool == "cls_mean" else 1)
 
 
-def _extended(layers: tuple[LayerConfig, ...], extend: str | Extension) -> tuple[LayerConfig, ...]:
+def _extended(layers: tuple[LayerConfig, ...], extend: str | Extension | None) -> tuple[LayerConfig, ...]:
     """Return the layers with an extension of their encodings."""
-    joined = lambda own: str(extend) if str(own) == "none" else f"{own}+{extend}"
-    own = lambda attention: replace(attention, extend=joined(attention.extend))
-    return tuple(
-        layer if layer.attention.pe == "none" else replace(layer, attention=own(layer.attention)) for layer in layers
-    )
+    more = parse_extension(extend)
+    own = lambda attention: attention if attention.pe == NONE else replace(attention, pe=attention.pe.extended(more))
+    return tuple(replace(layer, attention=own(layer.attention)) for layer in layers)
 
 
 def _check_model(model: TransformerConfig | ViTConfig) -> None:

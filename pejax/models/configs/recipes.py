@@ -13,11 +13,12 @@ import functools
 import math
 from typing import NamedTuple
 
-from pejax._extensions.extension import Extension
+from pejax._make import extended_once
 from pejax._ops.checks import check_choice
+from pejax._parse import parse, parse_pattern
+from pejax._specs import Extension, LayerPattern, Spec
 from pejax.models.configs.layer import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, NormConfig
 from pejax.models.configs.model import CROSS, LAYER_NORM, EncoderDecoderConfig, TransformerConfig, ViTConfig
-from pejax.models.periods import check_spec, first_spec, layer_specs
 
 
 class Style(NamedTuple):
@@ -44,8 +45,8 @@ def decoder(
     *,
     kv_heads: int | None = None,
     hidden: int | None = None,
-    pe: str = "rope",
-    extend: str | Extension = "none",
+    pe: str | Spec | LayerPattern = "rope",
+    extend: str | Extension | None = None,
     style: str = "llama",
     qk_norm: bool = False,
     soft_cap: float | None = None,
@@ -63,8 +64,8 @@ def decoder(
         heads: H.
         kv_heads: K, key/value heads; None = H.
         hidden: channels inside the MLP; None = 4·C, or 8/3·C rounded up to a multiple of 16 if the MLP is gated.
-        pe: spec of the encoding, as in `make_encoding`, or a period over the layers such as "rope*3 + none*1"
-            (`pejax.models.periods`).
+        pe: spec of the encoding, as in `make_encoding`, or a pattern over the layers such as "rope*3 + none*1"
+            (`pejax.specs.LayerPattern`).
         extend: extension of the encoding beyond the trained length, a record of `pejax.extensions` or its string.
         style: "llama" (RMSNorm, SwiGLU, no biases) or "gpt2" (LayerNorm, GELU, biases).
         qk_norm: whether each query and key head is normalized (RMSNorm).
@@ -78,14 +79,13 @@ def decoder(
 
     Examples:
         >>> decoder(vocab=97, layers=3, pe="rope(base=500000.0)").layers[0].attention
-        AttentionConfig(heads=4, kv_heads=4, head_dim=32, pe='rope(base=500000.0)')
+        AttentionConfig(heads=4, kv_heads=4, head_dim=32, pe=rope(base=500000.0))
     """
-    check_spec(pe)
     check_choice("style", style, tuple(STYLES))
     _check_counts(vocab=vocab, length=length, width=width, layers=layers, heads=heads, hidden=hidden)
     layer = functools.partial(_layer, width, heads, kv_heads, hidden, extend, STYLES[style], qk_norm, soft_cap)
     return TransformerConfig(
-        vocab, width, length, tuple(map(layer, layer_specs(pe, layers))), causal, STYLES[style].norm,
+        vocab, width, length, tuple(map(layer, parse_pattern(pe).layers(layers))), causal, STYLES[style].norm,
         head=HeadConfig(tied=tied), dtype=dtype,
     )  # fmt: skip
 
@@ -101,11 +101,11 @@ def encoder_decoder(
     *,
     kv_heads: int | None = None,
     hidden: int | None = None,
-    pe: str = "rope",
-    decoder_pe: str = "",
-    extend: str | Extension = "none",
+    pe: str | Spec | LayerPattern = "rope",
+    decoder_pe: str | Spec | LayerPattern = "",
+    extend: str | Extension | None = None,
     cross: str = "none",
-    cross_pe: str = "",
+    cross_pe: str | Spec = "",
     style: str = "llama",
     qk_norm: bool = False,
     soft_cap: float | None = None,
@@ -144,12 +144,13 @@ def encoder_decoder(
         vocab=vocab, source_length=source_length, target_length=target_length, width=width,
         encoder_layers=encoder_layers, decoder_layers=decoder_layers, heads=heads, hidden=hidden,
     )  # fmt: skip
-    decoder_pe, norm = decoder_pe or pe, STYLES[style].norm
+    pe, norm = parse_pattern(pe), STYLES[style].norm
+    decoder_pe = parse_pattern(decoder_pe) if decoder_pe else pe
     layer = functools.partial(_layer, width, heads, kv_heads, hidden, extend, STYLES[style], qk_norm, soft_cap)
-    crossed = dataclasses.replace(layer(cross_pe or first_spec(decoder_pe)).attention, qk_norm=None)
+    crossed = dataclasses.replace(layer(parse(cross_pe) if cross_pe else decoder_pe.specs[0]).attention, qk_norm=None)
     text = functools.partial(TransformerConfig, vocab, width, norm=norm, dtype=dtype)
-    encoder = tuple(map(layer, layer_specs(pe, encoder_layers)))
-    decoder = tuple(dataclasses.replace(layer(own), cross=crossed) for own in layer_specs(decoder_pe, decoder_layers))
+    encoder = tuple(map(layer, pe.layers(encoder_layers)))
+    decoder = tuple(dataclasses.replace(layer(own), cross=crossed) for own in decoder_pe.layers(decoder_layers))
     return EncoderDecoderConfig(
         text(source_length, encoder, causal=False, head=None),
         text(target_length, decoder, head=HeadConfig(tied=tied)),
@@ -168,8 +169,8 @@ def vit(
     *,
     kv_heads: int | None = None,
     mlp_ratio: int = 4,
-    pe: str = "rope_mixed",
-    extend: str | Extension = "none",
+    pe: str | Spec | LayerPattern = "rope_mixed",
+    extend: str | Extension | None = None,
     pool: str = "cls",
     registers: int = 0,
     layer_scale: float | None = None,
@@ -188,8 +189,8 @@ def vit(
         heads: H.
         kv_heads: K, key/value heads; None = H.
         mlp_ratio: channels inside the MLP, as a multiple of C.
-        pe: spec of the encoding, as in `make_encoding`, or a period over the layers such as "rope_axial*3 + none*1"
-            (`pejax.models.periods`).
+        pe: spec of the encoding, as in `make_encoding`, or a pattern over the layers such as "rope_axial*3 + none*1"
+            (`pejax.specs.LayerPattern`).
         extend: extension of the encoding beyond the trained grid, a record of `pejax.extensions` or its string.
         pool: what the head reads: "cls", a learned token, or "mean", the average of the patches.
         registers: number of learned tokens without position that the head does not read.
@@ -202,14 +203,13 @@ def vit(
         ValueError: a count below 1, an image whose sides are not multiples of the patch, an unknown pool or dtype, or
             a rate outside [0, 1).
     """
-    check_spec(pe)
     check_choice("pool", pool, ("cls", "mean"))
     _check_counts(classes=classes, width=width, layers=layers, heads=heads, mlp_ratio=mlp_ratio)
     style = Style(LAYER_NORM, "gelu", False, "qkvo")
     layer = functools.partial(_layer, width, heads, kv_heads, mlp_ratio * width, extend, style, False, None)
     return ViTConfig(
         (image_size, image_size) if isinstance(image_size, int) else image_size, patch, channels, width,
-        tuple(dataclasses.replace(layer(own), layer_scale=layer_scale) for own in layer_specs(pe, layers)),
+        tuple(dataclasses.replace(layer(own), layer_scale=layer_scale) for own in parse_pattern(pe).layers(layers)),
         cls=pool == "cls", registers=registers, pool=pool, classes=classes, stochastic_depth=stochastic_depth,
         dtype=dtype,
     )  # fmt: skip
@@ -222,33 +222,24 @@ def _check_counts(**counts: int | None) -> None:
             raise ValueError(f"{name} must be at least 1, got {count}")
 
 
-def _channels_per_head(width: int, heads: int) -> int:
-    """Return D = C / H of a model whose width is split evenly among its heads.
-
-    Raises:
-        ValueError: a width that is not a multiple of heads.
-    """
-    if width % heads:
-        raise ValueError(f"width must be a multiple of heads, got width={width}, heads={heads}")
-    return width // heads
-
-
 def _layer(
     width: int,
     heads: int,
     kv_heads: int | None,
     hidden: int | None,
-    extend: str | Extension,
+    extend: str | Extension | None,
     style: Style,
     qk_norm: bool,
     soft_cap: float | None,
-    pe: str,
+    pe: Spec,
 ) -> LayerConfig:
     """Return the config of a layer with this encoding."""
+    if width % heads:
+        raise ValueError(f"width must be a multiple of heads, got width={width}, heads={heads}")
     if hidden is None:
         hidden = 16 * math.ceil(width / 6) if style.gated else 4 * width
     attention = AttentionConfig(
-        heads, heads if kv_heads is None else kv_heads, _channels_per_head(width, heads), pe, extend, bias=style.bias,
+        heads, heads if kv_heads is None else kv_heads, width // heads, extended_once(pe, extend), bias=style.bias,
         qk_norm=NormConfig("rms") if qk_norm else None, soft_cap=soft_cap,
     )  # fmt: skip
     return LayerConfig(attention, MlpConfig(hidden, style.activation, style.gated, bias=bool(style.bias)), style.norm)

@@ -66,8 +66,8 @@ class EncoderDecoder(nnx.Module):
 
     def __init__(self, config: EncoderDecoderConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
-        dims, crossed = config.cross_dims, config.cross_attention
-        self.cross = cross_encoding(config.cross, crossed.pe, dims, crossed.extend)
+        dims = config.cross_dims
+        self.cross = cross_encoding(config.cross, config.cross_attention.pe, dims)
         self.embedding = Embedding(config.decoder, rngs=rngs)
         self.encoder = Stack(config.encoder, rngs=rngs)
         self.decoder = Stack(config.decoder, cross=(dims, self.cross), rngs=rngs)

@@ -14,19 +14,18 @@ from jaxtyping import Array, Float
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
-from pejax._extensions.extension import Extension
 from pejax._make import make_encoding
+from pejax._specs import Spec
 from pejax.models.configs.model import CROSS
 
 
-def cross_encoding(policy: str, spec: str, dims: Dims, extend: str | Extension = "none") -> Encoding:
+def cross_encoding(policy: str, spec: str | Spec, dims: Dims) -> Encoding:
     """Return the encoding of cross-attention under a policy: the named encoding without the hooks that do not apply.
 
     Args:
         policy: one of `CROSS`.
         spec: as `make_encoding` takes it.
         dims: of cross-attention.
-        extend: as `make_encoding` takes it.
 
     Raises:
         ValueError: an unknown policy, "query_only" for an encoding that does anything but rotate, or options that
@@ -36,11 +35,11 @@ def cross_encoding(policy: str, spec: str, dims: Dims, extend: str | Extension =
         raise ValueError(f"cross must be one of {', '.join(CROSS)}, got {policy!r}")
     if policy == "none":
         return Encoding(shift_invariant=True)
-    encoding = make_encoding(spec, dims, extend)
+    encoding = make_encoding(spec, dims)
     pairwise = encoding.bias or encoding.distance_bias or encoding.relative_values or encoding.bands
     if policy == "query_only":
         if encoding.rotate is None or pairwise:
-            raise ValueError(f"cross='query_only' needs an encoding that rotates and does nothing else, got {spec!r}")
+            raise ValueError(f"cross='query_only' needs an encoding that rotates and does nothing else, got '{spec}'")
         return dataclasses.replace(encoding, embed=None, rotate_keys=unrotated, shift_invariant=False)
     if encoding.rotate is None and not pairwise:
         return Encoding(shift_invariant=True)

@@ -62,7 +62,7 @@ class Layered(nnx.Module):
             if config.cross is not None and cross is None:
                 raise ValueError("cross must be None in the layers of a model without an encoder, got cross-attention")
             own = config.attention.dims(**dims)
-            named = make_encoding(config.attention.pe, own, config.attention.extend) if encoding is None else encoding
+            named = make_encoding(config.attention.pe, own) if encoding is None else encoding
             kinds.append(LayerKind(config, own, named, cross))
         self.dims = kinds[0].dims
         self.encodings = tuple(dict.fromkeys(kind.encoding for kind in kinds))

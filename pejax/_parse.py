@@ -1,0 +1,242 @@
+"""Reads specs: a name and keyword arguments as Python literals, such as "rope(base=500000)", sums and patterns of them.
+
+    rope(base=1e4)*5 + rope(base=1e6)*1     five layers with the first, one with the second, and so on
+    rope*3 + none*1                         every fourth layer without position
+    (learned+rope)*1 + rope*1               parentheses around a sum that one layer composes
+
+In a pattern, a term without `*` counts once; a text without `*` is the encoding of all layers.
+"""
+
+import ast
+import difflib
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pejax._specs import EncodingSpec, Extension, LayerPattern, Spec, SumSpec
+from pejax.encodings import ENCODINGS
+from pejax.extensions import EXTENSIONS
+
+LONGEST, MOST_TERMS = 20_000, 256
+"""Most characters of a spec, and most terms of a sum: a spec may come from a file of somebody else."""
+
+DEEPEST = 10_000
+"""Most layers of a pattern: more than any model has, and few enough to list."""
+
+
+def parse(spec: str | Spec) -> Spec:
+    """Read the encoding of one layer: `"name(key=literal, ...)"`, or a sum of such terms. A spec is returned as it is.
+
+    Raises:
+        ValueError: a malformed text, an unknown name or argument, one given twice, or a value that is no literal.
+        TypeError: a value of another type than the factory takes, or anything but a text or a spec.
+
+    Examples:
+        >>> parse("rope(base=1e4)"), parse("learned + rope").parts
+        (rope(base=10000.0), (learned, rope))
+    """
+    if isinstance(spec, Spec):
+        return spec
+    if not isinstance(spec, str):
+        raise TypeError(f"a spec must be a text such as 'rope' or 'alibi(learned=True)', got {type(spec).__name__}")
+    parts = tuple(map(_parse_encoding, split_sum(spec, what="an encoding")))
+    return parts[0] if len(parts) == 1 else SumSpec(parts)
+
+
+def parse_pattern(pattern: str | Spec | LayerPattern) -> LayerPattern:
+    """Read the encodings of all layers, such as `"rope*3 + none*1"`. A pattern is returned as it is.
+
+    Raises:
+        ValueError: what `parse` refuses, a count that is no positive integer, or more than 10,000 layers.
+        TypeError: what `parse` refuses.
+
+    Examples:
+        >>> parse_pattern("rope(base=1e4)*2 + none*1").layers(4)
+        (rope(base=10000.0), rope(base=10000.0), none, rope(base=10000.0))
+    """
+    if isinstance(pattern, LayerPattern):
+        return pattern
+    if not isinstance(pattern, str):
+        return LayerPattern((parse(pattern),))
+    terms = sum_terms(expression(pattern, "an encoding"), "an encoding")
+    if not any(isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult) for term in terms):
+        return LayerPattern((parse(pattern),))
+    counted = [_counted(pattern.strip(), term) for term in terms]
+    layers = sum(count for _, count in counted)
+    if layers > DEEPEST:
+        raise ValueError(f"a pattern must have at most {DEEPEST:,} layers, got {layers:,}")
+    return LayerPattern(tuple(spec for text, count in counted for spec in (parse(text),) * count))
+
+
+def _counted(pattern: str, term: ast.expr) -> tuple[str, int]:
+    """Return the text of a term, and the number of its layers."""
+    one, count = term, ast.Constant(1)
+    if isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult):
+        one, count = term.left, term.right
+    if not isinstance(count, ast.Constant) or type(count.value) is not int or count.value < 1:
+        raise ValueError(
+            f"a pattern counts layers by positive integers, got {ast.get_source_segment(pattern, count)!r}"
+        )
+    return str(ast.get_source_segment(pattern, one)), count.value
+
+
+def _parse_encoding(text: str) -> EncodingSpec:
+    read = {Extension | None: parse_extension}
+    name, options = parse_call(text, ENCODINGS, what="an encoding", supplied=("dims",), readers=read)
+    return EncodingSpec(name, options, options.pop("extend", None))
+
+
+def parse_extension(extend: str | Extension | None) -> Extension | None:
+    """Read an extension: terms joined by "+", such as "yarn(factor=8)+log_n". "none" gives None.
+
+    Raises:
+        ValueError: a malformed text, an unknown extension or argument, or a missing argument.
+        TypeError: an argument of a wrong type.
+    """
+    if not isinstance(extend, str):
+        return extend
+    if extend == "none":
+        return None
+    first, *others = map(_parse_term, split_sum(extend, what="an extension"))
+    return sum(others, first)
+
+
+def _parse_term(text: str) -> Extension:
+    name, options = parse_call(text, EXTENSIONS, what="an extension")
+    for key, argument in inspect.signature(EXTENSIONS[name]).parameters.items():
+        if argument.default is argument.empty and key not in options:
+            raise ValueError(f"{name} needs {key}, got {text!r}")
+    return EXTENSIONS[name](**options)
+
+
+def parse_call(
+    spec: str,
+    table: Mapping[str, Callable[..., Any]],
+    *,
+    what: str,
+    supplied: Sequence[str] = (),
+    readers: Mapping[Any, Callable[[str], object]] = types.MappingProxyType({}),
+) -> tuple[str, dict[str, Any]]:
+    """Split `"name(key=literal, ...)"` into the name and its keyword arguments, both checked against the table.
+
+    Args:
+        spec: as a user writes it.
+        table: what may be named; the signatures say which arguments there are, the annotations of which type.
+        what: the noun of the messages with its article, "an encoding".
+        supplied: arguments that the program gives itself, and a spec may not.
+        readers: how to read a string given for an argument of such an annotation.
+
+    Raises:
+        ValueError: a malformed spec, an unknown name or argument, one given twice, or a value that is no literal.
+        TypeError: a value of another type than the annotation says.
+    """
+    node = expression(spec, what)
+    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+    if not isinstance(call.func, ast.Name) or call.args or any(word.arg is None for word in call.keywords):
+        raise ValueError(f"{what} is written name or name(key=value, ...), got {spec!r}")
+    name = call.func.id
+    check_name(name, table, what)
+    known = [key for key in inspect.signature(table[name]).parameters if key not in supplied]
+    hints = typing.get_type_hints(table[name])
+    options = dict[str, Any]()
+    for word in call.keywords:
+        if word.arg not in known:
+            raise ValueError(f"{name} takes {', '.join(known) or 'no arguments'}; got {word.arg!r}")
+        if word.arg in options:
+            raise ValueError(f"{name}: {word.arg} is given twice, got {spec!r}")
+        try:
+            value = ast.literal_eval(word.value)
+        except (ValueError, TypeError, RecursionError):
+            written = ast.get_source_segment(spec.strip(), word.value)
+            raise ValueError(f"{name}: {word.arg} must be a Python literal, got {written!r}") from None
+        hint = hints[word.arg]
+        if hint in readers and isinstance(value, str):
+            try:
+                options[word.arg] = readers[hint](value)
+            except (ValueError, TypeError) as refusal:
+                raise type(refusal)(f"{name}: {word.arg}: {refusal}") from None
+            continue
+        try:
+            options[word.arg] = _fit(value, hint)
+        except TypeError:
+            wanted = inspect.formatannotation(hint).removeprefix("typing.")
+            raise TypeError(f"{name}: {word.arg} must be {wanted}, got {value!r}") from None
+    return name, options
+
+
+def check_name(name: str, table: Iterable[str], what: str) -> None:
+    """Raise ValueError for a name that is not in the table; `what` is the noun with its article."""
+    if name not in table:
+        near = difflib.get_close_matches(name, table, n=1, cutoff=0.0)
+        noun = what.rpartition(" ")[2]
+        raise ValueError(f"unknown {noun} {name!r}; did you mean {near[0]!r}? Known: {', '.join(table)}")
+
+
+def split_sum(spec: str, *, what: str) -> list[str]:
+    """Split `"a(...) + b + c(...)"` into its terms, as they are written.
+
+    Raises:
+        ValueError: no expression, or more terms than any model needs.
+    """
+    segment = lambda term: str(ast.get_source_segment(spec.strip(), term))
+    return [segment(term) for term in sum_terms(expression(spec, what), what)]
+
+
+def sum_terms(node: ast.expr, what: str) -> list[ast.expr]:
+    """Return the terms of a parsed sum.
+
+    Raises:
+        ValueError: more than `MOST_TERMS`.
+    """
+    terms = []
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        terms.append(node.right)
+        node = node.left
+    if len(terms) >= MOST_TERMS:
+        raise ValueError(f"{what} must be a sum of at most {MOST_TERMS} terms, got {len(terms) + 1}")
+    return [node, *reversed(terms)]
+
+
+def expression(spec: str, what: str) -> ast.expr:
+    """Parse a spec.
+
+    Raises:
+        ValueError: no expression, or one that is too long.
+    """
+    if len(spec) > LONGEST:
+        raise ValueError(f"{what} must be written in at most {LONGEST:,} characters, got {len(spec):,}")
+    try:
+        return ast.parse(spec.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError(f"{what} is written name or name(key=value, ...), got {spec!r}") from None
+
+
+def _fit(value: object, hint: object) -> object:
+    """Return the literal as the annotation has it: integers as floats, lists as tuples, where those are asked for.
+
+    Raises:
+        TypeError: it is of another type, or not finite.
+    """
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        for option in inner:
+            try:
+                return _fit(value, option)
+            except TypeError:
+                continue
+    elif origin is typing.Literal:
+        if value in inner:
+            return value
+    elif origin in (tuple, Sequence) and isinstance(value, tuple | list):
+        each = inner[:1] * len(value) if origin is Sequence or inner[-1] is Ellipsis else inner
+        if len(each) == len(value):
+            return tuple(_fit(one, kind) for one, kind in zip(value, each, strict=True))
+    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if abs(value) <= sys.float_info.max:
+            return float(value)
+    elif hint in (int, bool, str, type(None)) and type(value) is hint:
+        return value
+    raise TypeError

@@ -1,0 +1,198 @@
+"""Encodings and extensions as values, before they are made: what `--pe="rope(base=500000)"` says once it is parsed.
+
+    EncodingSpec     rope(base=500000.0, extend='yarn(factor=8)')
+    SumSpec          learned+rope, parts that one layer composes
+    LayerPattern     rope*3+none*1, an encoding per layer
+    Extension        yarn(factor=8)+log_n
+
+`str` writes a value, `pejax.specs` reads it. Numbers that may be traced are parameters of an encoding, never of a spec.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+Target = Literal["frequencies", "encoding", "queries", "factory"]
+
+
+class Term(NamedTuple):
+    """One extension and its options.
+
+    Attributes:
+        name: its name in `pejax.extensions.EXTENSIONS`.
+        target: what it changes: the frequencies of a rotary encoding; any encoding; the queries of any encoding, after
+            all other extensions; or what one encoding's own factory knows how to extend.
+        function: function that computes it: `(frequencies, rotary, **options)`, `(encoding, dims, **options)`, or one
+            that the factory calls.
+        options: the options that were given, as pairs of name and value.
+        by_length: whether it depends on the length even where its factor is fixed.
+    """
+
+    name: str
+    target: Target
+    function: Callable[..., Any]
+    options: tuple[tuple[str, Any], ...]
+    by_length: bool = False
+
+    def __str__(self) -> str:
+        return _call(self.name, self.options)
+
+
+@dataclass(frozen=True, repr=False)
+class Extension:
+    """Ways to extend an encoding beyond the length or grid that it was trained on. `+` joins several.
+
+    Extensions are values: they can be compared and hashed, and `str` gives the string that `make_encoding` reads.
+
+    Attributes:
+        terms: one record per extension, applied from left to right.
+
+    Examples:
+        >>> from pejax.extensions import log_n, yarn
+        >>> yarn(factor=8) + log_n()
+        yarn(factor=8)+log_n
+    """
+
+    terms: tuple[Term, ...]
+
+    def __add__(self, other: "Extension") -> "Extension":
+        return Extension(self.terms + other.terms) if isinstance(other, Extension) else NotImplemented
+
+    def __repr__(self) -> str:
+        return "+".join(map(str, self.terms))
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class EncodingSpec:
+    """An encoding by name. Specs of equal options are equal; `make_encoding` makes the encoding.
+
+    Args:
+        name: a name in `pejax.ENCODINGS`.
+        options: the keyword arguments of its factory, but for `dims` and `extend`.
+        extend: the extension beyond the trained length or grid. None = no extension.
+
+    Examples:
+        >>> from pejax.extensions import yarn
+        >>> EncodingSpec("rope", {"base": 5e5}).extended(yarn(factor=8))
+        rope(base=500000.0, extend='yarn(factor=8)')
+    """
+
+    name: str
+    options: tuple[tuple[str, Any], ...]
+    extend: Extension | None
+
+    def __init__(
+        self,
+        name: str,
+        options: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        extend: Extension | None = None,
+    ) -> None:
+        for field, value in {"name": name, "options": tuple(sorted(dict(options).items())), "extend": extend}.items():
+            object.__setattr__(self, field, value)
+
+    def __repr__(self) -> str:
+        extend = () if self.extend is None else (("extend", str(self.extend)),)
+        return _call(self.name, (*self.options, *extend))
+
+    @property
+    def parts(self) -> tuple["EncodingSpec", ...]:
+        """The spec itself, the only part."""
+        return (self,)
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether it has an extension."""
+        return self.extend is not None
+
+    def without_extension(self) -> "EncodingSpec":
+        """Return the spec without its extension."""
+        return replace(self, extend=None)
+
+    def extended(self, extend: Extension | None) -> "EncodingSpec":
+        """Return the spec with this extension after its own."""
+        return replace(self, extend=_joined(self.extend, extend))
+
+
+@dataclass(frozen=True, repr=False)
+class SumSpec:
+    """Encodings that act in different places of a layer, `"learned+rope"` (`pejax.compose_encodings`).
+
+    Args:
+        parts: two or more specs.
+        extend: an extension of the whole, which `make_encoding` divides among the parts. None = no such extension.
+    """
+
+    parts: tuple[EncodingSpec, ...]
+    extend: Extension | None = None
+
+    def __repr__(self) -> str:
+        written = "+".join(map(str, self.parts))
+        return written if self.extend is None else f"{written}, extend={str(self.extend)!r}"
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether it or a part has an extension."""
+        return self.extend is not None or any(part.is_extended for part in self.parts)
+
+    def without_extension(self) -> "SumSpec":
+        """Return the spec without extensions, its own and those of its parts."""
+        return SumSpec(tuple(part.without_extension() for part in self.parts))
+
+    def extended(self, extend: Extension | None) -> "SumSpec":
+        """Return the spec with this extension after its own."""
+        return replace(self, extend=_joined(self.extend, extend))
+
+
+Spec: TypeAlias = EncodingSpec | SumSpec
+"""The encoding of one layer."""
+
+NONE = EncodingSpec("none")
+"""No positions."""
+
+
+@dataclass(frozen=True, repr=False)
+class LayerPattern:
+    """The encodings of layers that repeat a pattern, `"rope*3+none*1"`.
+
+    Args:
+        specs: one per layer of the pattern; one alone is the encoding of all layers.
+
+    Examples:
+        >>> pattern = LayerPattern((EncodingSpec("rope"), EncodingSpec("rope"), NONE))
+        >>> pattern, pattern.layers(4)
+        (rope*2+none*1, (rope, rope, none, rope))
+    """
+
+    specs: tuple[Spec, ...]
+
+    def __repr__(self) -> str:
+        if len(self.specs) == 1:
+            return str(self.specs[0])
+        counted = [(spec, len([*same])) for spec, same in itertools.groupby(self.specs)]
+        written = lambda spec: f"({spec})" if len(spec.parts) > 1 else str(spec)
+        return "+".join(f"{written(spec)}*{count}" for spec, count in counted)
+
+    @property
+    def parts(self) -> tuple[EncodingSpec, ...]:
+        """The different encodings, those of sums one by one."""
+        return tuple(dict.fromkeys(part for spec in self.specs for part in spec.parts))
+
+    def layers(self, count: int) -> tuple[Spec, ...]:
+        """Return the encoding of each of so many layers.
+
+        Raises:
+            ValueError: fewer layers than the pattern has.
+        """
+        if len(self.specs) > count:
+            raise ValueError(f"pe='{self}' is a pattern of {len(self.specs)} layers, the model has {count}")
+        return tuple(self.specs[layer % len(self.specs)] for layer in range(count))
+
+
+def _call(name: str, options: Iterable[tuple[str, Any]]) -> str:
+    written = ", ".join(f"{key}={value!r}" for key, value in options)
+    return f"{name}({written})" if written else name
+
+
+def _joined(own: Extension | None, other: Extension | None) -> Extension | None:
+    return own + other if own is not None and other is not None else own or other
