@@ -102,7 +102,7 @@ def test_a_key_of_ln_3_counts_three_times():
     close(jnp.einsum("bhts,bshd->bthd", weights, jnp.repeat(v, H // K, axis=2)), thrice)
 
 
-@pytest.mark.parametrize("spec", ["alibi", "rope(extend='self_extend(window=4, group=5)')"])
+@pytest.mark.parametrize("spec", [slow("alibi"), "rope(extend='self_extend(window=4, group=5)')"])
 def test_attend_takes_it_with_any_encoding_also_in_bands_and_at_an_extent_for_each_example(spec):
     encoding = make_encoding(spec, Dims(heads=H, head_dim=D, kv_heads=K, causal=True, extent=T))
     q, k, v, bias = arrays()

@@ -36,8 +36,10 @@ def mesh_of(topology: str) -> Mesh:
     return Mesh(np.asarray(found.devices).reshape(-1), ("data",))
 
 
-def compiled(topology: str, spec: str, length: int, dtype: Any = jnp.bfloat16, **options: Any) -> Compiled:
-    """Compile attention with all its gradients, one example of packed tokens on each device."""
+def compiled(
+    topology: str, spec: str, length: int, dtype: Any = jnp.bfloat16, by_key: bool = False, **options: Any
+) -> Compiled:
+    """Compile attention with all its gradients, one example of packed tokens on each device; `by_key`: a key bias."""
     mesh = mesh_of(topology)
     split, whole = PartitionSpec("data"), PartitionSpec()
     dims = Dims(HEADS, D, kv_heads=KEY_HEADS, extent=length, causal=True)
@@ -50,9 +52,9 @@ def compiled(topology: str, spec: str, length: int, dtype: Any = jnp.bfloat16, *
     def one(q, k, v, segments, params):
         tokens = TokenPositions(jnp.arange(length), segment_ids=segments)
         hooks = attention_hooks(encoding, params)
-        out = dot_product_attention(
-            q, k, v, positions=tokens, causal=True, implementation="tpu", hooks=hooks, **options
-        )
+        bias = jnp.repeat(jnp.mean(k.astype(jnp.float32), axis=-1), HEADS // KEY_HEADS, axis=-1) if by_key else None
+        where = {"positions": tokens, "causal": True, "hooks": hooks, "key_bias": bias}
+        out = dot_product_attention(q, k, v, implementation="tpu", **where, **options)
         return jnp.sum(out.astype(jnp.float32) ** 2)[None]
 
     def loss(*operands):
@@ -77,7 +79,7 @@ def test_every_kernel_compiles(topology, spec):
 def test_every_kernel_compiles_in_float32_with_every_option_at_an_odd_length(spec):
     key = jax.random.key(0)
     options = {"window": 300, "soft_cap": 30.0, "dropout": (key, 0.1), "distance_range": (2, 500)}
-    compiled("v5e:4x4", spec, 1100, jnp.float32, **options)
+    compiled("v5e:4x4", spec, 1100, jnp.float32, by_key=True, **options)
 
 
 @pytest.mark.parametrize(
