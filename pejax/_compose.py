@@ -29,7 +29,7 @@ def compose_encodings(*parts: Encoding) -> Encoding:
 
     Raises:
         ValueError: fewer than two parts, parts for different dims, a part without hooks, two parts that act in the
-            same place, or parts with parameters of the same name.
+            same place or have different biases of keys without a position, or parts with parameters of the same name.
 
     Reference:
         Heo et al. 2024, "Rotary Position Embedding for Vision Transformer" (arXiv 2403.13298), section 4.1: RoPE
@@ -64,6 +64,7 @@ def _composed(parts: tuple[Encoding, ...]) -> Encoding:
         adapt=functools.partial(_adapted, parts) if any(part.adapt for part in parts) else None,
         layer_constants=_merged(parts, "layer_constants"),
         shift_invariant=all(part.shift_invariant for part in parts),
+        unplaced_bias=_unplaced_bias(parts),
         hides=any(part.hides for part in parts),
         dims=next(iter(dims), None),
         spec=SumSpec(tuple(part for spec in specs for part in spec.parts)) if len(specs) == len(parts) else None,
@@ -86,6 +87,14 @@ def _hooks(parts: tuple[Encoding, ...]) -> dict[str, Any]:
             rule = "a part must embed, rotate or add to the logits, to be seen beside the others"
             raise ValueError(f"{rule}, got {_name(part)}")
     return found
+
+
+def _unplaced_bias(parts: tuple[Encoding, ...]) -> Any:
+    """Return the one bias of keys without a position. Parts that are all extended by `pi` share it: it counts once."""
+    own = {part.unplaced_bias: part for part in parts if part.unplaced_bias is not None}
+    if len(own) > 1:
+        raise ValueError(f"at most one part has an unplaced_bias, got {' and '.join(map(_name, own.values()))}")
+    return next(iter(own), None)
 
 
 def _name(part: Encoding) -> str:

@@ -124,14 +124,15 @@ def _on_tabulated_distances(hook: Callable) -> Callable:
     return lambda params, relative: look_up_within(TABLE, relative, lambda p: evaluated(p, relative), params)
 
 
+def log_of_tokens(params: Params) -> Array:
+    """Return `ln(N'/N)`, the bias of keys without a position on a grid of N' tokens, N in training."""
+    return -jnp.sum(jnp.log(params[FACTOR])) if FACTOR in params else jnp.float32(0.0)
+
+
 def _unplaced_bias(encoding: Encoding) -> Callable[[Params], Array]:
     """Return the hook that adds `ln(N'/N)` to the encoding's own bias of keys without a position."""
-
-    def unplaced_bias(params: Params) -> Array:
-        own = jnp.float32(0.0) if encoding.unplaced_bias is None else encoding.unplaced_bias(_own(params))
-        return own - jnp.sum(jnp.log(params[FACTOR])) if FACTOR in params else own
-
-    return unplaced_bias
+    own = encoding.unplaced_bias
+    return log_of_tokens if own is None else lambda params: own(_own(params)) + log_of_tokens(params)
 
 
 def _within(trained: int | tuple[int, ...], extent: Extent, stretch: bool) -> tuple[Extent, Array | None]:

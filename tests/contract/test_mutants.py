@@ -419,9 +419,9 @@ MUTANTS = {
         HIDDEN,
     ),
     "lookhere: not said to hide": (hooks.bound_hooks, "hides=encoding.hides", "hides=False", HIDDEN),
-    "pi: the bias of unplaced keys subtracted": (interpolation._unplaced_bias, "own - jnp", "own + jnp", SHARES),
-    "pi: the ratio of one axis": (interpolation._unplaced_bias, "jnp.sum(", "jnp.max(", SHARES),
-    "pi: another base of the logarithm": (interpolation._unplaced_bias, "jnp.log(", "jnp.log2(", SHARES),
+    "pi: the bias of unplaced keys subtracted": (interpolation.log_of_tokens, "-jnp.sum(", "jnp.sum(", SHARES),
+    "pi: the ratio of one axis": (interpolation.log_of_tokens, "jnp.sum(", "jnp.max(", SHARES),
+    "pi: another base of the logarithm": (interpolation.log_of_tokens, "jnp.log(", "jnp.log2(", SHARES),
     "pi: the bias on placed keys": (
         operands._unplaced_bias,
         "0.0, numbers[:, None])",

@@ -126,3 +126,15 @@ def test_a_part_of_ones_own():
     assert attend(both, *qkv(DIMS)).shape == (2, 11, 4, 12)
     assert pejax.caches_rotated_keys(both)
     np.testing.assert_array_equal(compose_encodings(steep, rope(DIMS)).shift_invariant, False)
+
+
+def test_keys_without_a_position_have_the_bias_of_pi_once():
+    """All parts of a sum are extended by `pi`, and CLS and registers must still be seen as in training."""
+    dims = Dims(heads=2, head_dim=8, axes=2, extent=(3, 2))
+    both, alone = (make_encoding(spec, dims, "pi") for spec in ("learned+rope_mixed", "rope_mixed"))
+    bias = lambda one: one.unplaced_bias(adapt(one, init_params(one, jax.random.key(0)), (6, 4))["all"])
+    np.testing.assert_allclose(bias(both), np.log(4.0), rtol=1e-6)
+    assert bias(both) == bias(alone)
+    own = dataclasses.replace(alone, unplaced_bias=lambda params: jnp.float32(1.0))
+    with pytest.raises(ValueError, match=r"at most one part has an unplaced_bias, got learned.* and rope_mixed"):
+        compose_encodings(make_encoding("learned", dims, "pi"), own)
