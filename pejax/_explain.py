@@ -20,7 +20,7 @@ SENTENCES = {
     "relative_values": "adds a term to the attention output, in every layer and head",
     "unplaced_bias": "adds a number to the logits of keys without a position",
 }
-"""What each hook does, for `explain`."""
+"""The sentences of `explain` on each hook."""
 
 TOKENS = 64
 """Tokens of the arrays that hooks are counted on; on two axes 8 x 8."""
@@ -77,9 +77,9 @@ def costs(encoding: Encoding, dims: Dims, tokens: int = TOKENS) -> list[tuple[st
 
     Args:
         encoding: the record.
-        dims: of the model.
-        tokens: of the arrays that hooks are counted on. What a hook of pairs computes once per token (Shaw's product of
-            a query and the table) weighs less per pair, the more there are.
+        dims: dims of the model.
+        tokens: number of tokens in the arrays that hooks are counted on. The more there are, the less operations that
+            a hook of pairs needs once per token (Shaw's product of a query and the table) weigh per pair.
     """
     params = merge_params(*(init(jax.random.key(0)) for init in (encoding.init, encoding.init_layer)))
     params = adapt(encoding, params, dims.extent or (TOKENS if dims.axes == 1 else (8,) * dims.axes))

@@ -20,9 +20,9 @@ class Term(NamedTuple):
     """One extension and its options.
 
     Attributes:
-        name: its name in `pejax.extensions.EXTENSIONS`.
-        target: what it changes: the frequencies of a rotary encoding; any encoding; the queries of any encoding, after
-            all other extensions; or what one encoding's own factory knows how to extend.
+        name: name in `pejax.extensions.EXTENSIONS`.
+        target: part of the model that it changes: the frequencies of a rotary encoding; any encoding; the queries of
+            any encoding, after all other extensions; or a part that only an encoding's own factory can extend.
         function: function that computes it: `(frequencies, rotary, **options)`, `(encoding, dims, **options)`, or one
             that the factory calls.
         options: the options that were given, as pairs of name and value.

@@ -58,9 +58,10 @@ def alibi_bias(
     """Return `-m_h · |p_j - p_i|` for every head and pair.
 
     Args:
-        q_positions: `(T,)` in tokens, or `(T, A)` in patches, for which the distance is Euclidean. A second dimension
-            is always read as axes: for a batch `(B, T)`, use `jax.vmap`, or `dot_product_attention` with hooks.
-        k_positions: likewise.
+        q_positions: positions of the queries: `(T,)` in tokens, or `(T, A)` in patches, for which the distance is
+            Euclidean. A second dimension is always read as axes: for a batch `(B, T)`, use `jax.vmap`, or
+            `dot_product_attention` with hooks.
+        k_positions: positions of the keys, `(S,)` or `(S, A)`.
         slopes: logits per token, positive.
 
     Examples:

@@ -45,8 +45,8 @@ def cpb_bias(
     """Return `16 · σ(w_h · relu(u a + b)) - 8` for every head and pair, u the scaled logarithms of `p_j - p_i`.
 
     Args:
-        q_positions: `(T,)` in tokens, or `(T, A)` in patches.
-        k_positions: likewise.
+        q_positions: positions of the queries: `(T,)` in tokens, or `(T, A)` in patches.
+        k_positions: positions of the keys, `(S,)` or `(S, A)`.
         params: under `all`: `a` `(W,)`, or `(A, W)` on A > 1 axes, and `b` `(W,)` of the hidden layer; under `heads`:
             `w` `(H, W)`.
         extent: the trained length or grid, which sets the unit of each axis.

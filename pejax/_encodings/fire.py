@@ -40,8 +40,8 @@ def fire_bias(
     """Return FIRE's bias for every head and pair, on A > 1 axes the sum of one such term per axis.
 
     Args:
-        q_positions: in tokens, `(T,)` or `(T, A)`.
-        k_positions: likewise.
+        q_positions: positions of the queries in tokens, `(T,)` or `(T, A)`.
+        k_positions: positions of the keys, `(S,)` or `(S, A)`.
         params: under `all`: `a` and `b` `(W,)` of the hidden layer, `c` and `multiplier` `()`, and where FIRE is signed
             `e` `(W,)`; under `heads`: `w` `(H, W)` and `bias` `(H,)`. On A > 1 axes, arrays in `all` begin with A, and
             A follows H in `heads`.

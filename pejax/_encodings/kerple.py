@@ -39,8 +39,9 @@ def kerple_bias(
     """Return `-r1_h · log(1 + r2_h · d)`, or `-r1_h · d^r2_h`, with `d = |p_j - p_i|`, for every head and pair.
 
     Args:
-        q_positions: `(T,)` in tokens, or `(T, A)` in patches, for which the distance is Euclidean.
-        k_positions: likewise.
+        q_positions: positions of the queries: `(T,)` in tokens, or `(T, A)` in patches, for which the distance is
+            Euclidean.
+        k_positions: positions of the keys, `(S,)` or `(S, A)`.
         r1: positive; in logits (log), or logits per token^r2 (power).
         r2: positive; per token (log), or an exponent of at most 2 (power).
         variant: "log" or "power".

@@ -119,7 +119,7 @@ def lookhere_slopes(cones: Float[Array, "H M A"], *, depth: float = 0.0) -> Floa
 
     Args:
         cones: the normals, from `lookhere_cones`; zeros for undirected heads.
-        depth: of the layer: 0 is the first, 1 the last.
+        depth: depth of the layer: 0 is the first, 1 the last.
 
     Returns:
         Positive slopes, logits per patch.
@@ -151,8 +151,8 @@ def lookhere_bias(
     """Return `-m_h · |p_j - p_i|` inside each head's cone, and -inf outside.
 
     Args:
-        q_positions: `(T,)` in tokens, or `(T, A)` in patches.
-        k_positions: likewise.
+        q_positions: positions of the queries: `(T,)` in tokens, or `(T, A)` in patches.
+        k_positions: positions of the keys, `(S,)` or `(S, A)`.
         slopes: logits per patch, from `lookhere_slopes`.
         cones: normals, from `lookhere_cones`.
 
@@ -209,7 +209,7 @@ def lookhere(
         dims: H and `axes` determine the cones (`lookhere_cones`).
         fov: the angle of the cones of the first families, in degrees.
         slope_scale: factor of every slope.
-        depth: of a layer that is used by itself: 0 is the first of a model, 1 the last.
+        depth: depth of a layer that is used by itself: 0 is the first of a model, 1 the last.
         extend: an extension of `pejax.extensions` that works on any encoding, such as `pi()`. None = no extension.
 
     Raises:

@@ -31,9 +31,9 @@ def relative_table_bias(
     """Return `table[h, p_j - p_i]` for every head and pair; offset 0 is the middle of the table.
 
     Args:
-        q_positions: `(T,)` in tokens, or `(T, A)` in patches. Between the cells, a fractional offset is interpolated
-            bicubically.
-        k_positions: likewise.
+        q_positions: positions of the queries: `(T,)` in tokens, or `(T, A)` in patches. Between the cells, a fractional
+            offset is interpolated bicubically.
+        k_positions: positions of the keys, `(S,)` or `(S, A)`.
         table: logits, with an odd number of cells along each axis, 2n - 1 for n patches; offsets beyond them read the
             border.
 

@@ -65,7 +65,7 @@ def frequencies_by_section(frequencies: Float[np.ndarray, " F"], sections: Seque
     """Return frequencies per axis: the first `sections[0]` pairs turn with axis 0, the next ones with axis 1, ...
 
     Args:
-        frequencies: of the pairs, in order.
+        frequencies: frequencies of the pairs, in order.
         sections: number of pairs of each axis.
 
     Raises:

@@ -37,8 +37,9 @@ def shaw_logits(
 
     Args:
         q: queries, unscaled.
-        q_positions: in tokens, `(T,)` or `(T, A)`; a fractional difference interpolates linearly between two rows.
-        k_positions: likewise.
+        q_positions: positions of the queries in tokens, `(T,)` or `(T, A)`; a fractional difference interpolates
+            linearly between two rows.
+        k_positions: positions of the keys, `(S,)` or `(S, A)`.
         key_table: rows for -m ... m, R = 2m + 1.
         scale: factor that multiplies q·k; None = D^-0.5.
 
@@ -63,8 +64,9 @@ def shaw_values(
 
     Args:
         weights: attention weights.
-        q_positions: in tokens, `(T,)` or `(T, A)`; a fractional difference interpolates linearly between two rows.
-        k_positions: likewise.
+        q_positions: positions of the queries in tokens, `(T,)` or `(T, A)`; a fractional difference interpolates
+            linearly between two rows.
+        k_positions: positions of the keys, `(S,)` or `(S, A)`.
         value_table: rows for -m ... m, R = 2m + 1.
 
     Raises:

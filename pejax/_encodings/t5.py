@@ -101,8 +101,8 @@ def t5_bias(
     """Return `table[h, bucket(p_j - p_i)]` for every head and pair, on A > 1 axes the sum of one such term per axis.
 
     Args:
-        q_positions: in tokens, `(T,)` or `(T, A)`.
-        k_positions: likewise.
+        q_positions: positions of the queries in tokens, `(T,)` or `(T, A)`.
+        k_positions: positions of the keys, `(S,)` or `(S, A)`.
         table: logits, `(H, N)` or `(H, A, N)`; here N is the total number of buckets.
         bidirectional: whether keys after the query have buckets of their own.
         max_distance: in tokens; all distances from here on share the last bucket.

@@ -48,8 +48,8 @@ def transformer_xl_logits(
     Args:
         q: queries, unscaled.
         k: keys; query head h reads key head h // (H/K).
-        q_positions: in tokens, `(T,)` or `(T, A)`, integer or float.
-        k_positions: likewise.
+        q_positions: positions of the queries in tokens, `(T,)` or `(T, A)`, integer or float.
+        k_positions: positions of the keys, `(S,)` or `(S, A)`.
         u: vector added to the query in its product with the key.
         v: vector added to the query in its product with the sinusoid.
         w_r: matrix W_r that projects the C channels of the sinusoid, sines first, to the D channels of a head.

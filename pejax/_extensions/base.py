@@ -42,7 +42,7 @@ class Rotary(NamedTuple):
 
 
 def together(*values: Any) -> tuple[Any, list[Any]]:
-    """Return NumPy and the values in float64 where all of them are known, else `jax.numpy` and them in float32."""
+    """Return the array library and the values: NumPy in float64 if none is traced, else `jax.numpy` in float32."""
     traced = any(isinstance(value, Tracer) for value in values)
     xp, dtype = (jnp, jnp.float32) if traced else (np, np.float64)
     return xp, [xp.asarray(value, dtype) for value in values]
@@ -103,7 +103,7 @@ def resolve_factor(
 
 
 def known_length(needing: str, trained_length: int | tuple[int, ...] | None) -> int | tuple[int, ...]:
-    """Return the trained length, refusing None."""
+    """Return the trained length; refuse None."""
     if trained_length is None:
         raise ValueError(f"{needing} needs trained_length (an encoding's is dims.extent), got None")
     return trained_length
@@ -130,14 +130,14 @@ def log_factor(factor: Any, weight: Any) -> Any:
 
 
 def positive(name: str, value: float) -> float:
-    """Return the value, refusing what is not a finite number above 0."""
+    """Return the value; refuse one that is not a finite number above 0."""
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return value
 
 
 def check_factors(name: str, factors: Sequence[float] | Array | np.ndarray, count: int) -> None:
-    """Refuse lists of another length, and known ones that are not all finite and above 0."""
+    """Refuse a list of another length, and known factors that are not finite or not above 0."""
     rule = f"{name} must be {count} finite numbers above 0"
     if len(factors) != count:
         raise ValueError(f"{rule}, got {len(factors)}")

@@ -33,7 +33,7 @@ def extension(
 
     Args:
         name: name in `pejax.extensions.EXTENSIONS`.
-        target: what `function` changes (`Term`).
+        target: part of the model that `function` changes (`Term`).
         function: `(frequencies, rotary, *, ...)`, or `(encoding, dims, *, ...)`.
         by_length: whether the result depends on the length even where its factor is fixed.
     """

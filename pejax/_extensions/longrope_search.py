@@ -65,7 +65,7 @@ def search_longrope(
         factor: s, at least 1.
         key: a JAX random key; equal keys give equal results.
         trained_length: L, tokens, for YaRN.
-        base: of the unscaled frequencies, for NTK and YaRN.
+        base: base of the unscaled frequencies, for NTK and YaRN.
         generations: number of generations after the first, at least 0.
         population: number of members kept per generation, at least 3.
         parents: number of best members that children are made from.

@@ -130,7 +130,7 @@ def collect(rows: int, weights: Float[Array, "T S"], *positions: Int[Array, "...
 
     Args:
         rows: R = 2m + 1, rows of the table.
-        weights: of all pairs.
+        weights: attention weights of all pairs.
         *positions: of the queries, then of the keys.
     """
     return _collector(rows)(weights, *positions)

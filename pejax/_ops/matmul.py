@@ -28,8 +28,8 @@ def product(
 
     Args:
         x: any leading axes.
-        kernel: of any type; multiplied in the type of x.
-        bias: of any type.
+        kernel: matrix of any type; multiplied in the type of x.
+        bias: bias of any type.
     """
     output = _contract(x, kernel.astype(x.dtype), (x.ndim - 1,), (0,))
     return output if bias is None else output + bias.astype(output.dtype)
@@ -56,8 +56,8 @@ def recompute(function: Callable[..., Array]) -> Callable[..., Array]:
     """Rematerialize a function: save only its arguments, and compute it again in the backward pass.
 
     Args:
-        function: of float arrays or None. Use it where computing is cheaper than reading and writing intermediate
-            results. A final `product` is not computed again, because no gradient needs its output.
+        function: function of float arrays or None, cheaper to compute than to store its intermediate results. A final
+            `product` is not computed again, because no gradient needs its output.
     """
     run = jax.custom_vjp(function)
 

@@ -56,10 +56,10 @@ def look_up_within(
     """Return the numbers of a table at integer offsets, or `otherwise(params)` unless it has a cell for every offset.
 
     Args:
-        name: of the table in `params`; if it is not there, `otherwise` computes all numbers.
+        name: name of the table in `params`; without it, `otherwise` computes all numbers.
         relative: key - query, `(R, A)` where there is a table; floats are not looked up.
         otherwise: computes the same numbers without the table.
-        params: what it reads.
+        params: parameters that `otherwise` reads.
     """
     if name not in params or not jnp.issubdtype(relative.dtype, jnp.integer):
         return otherwise(params)

@@ -89,7 +89,7 @@ def resize_grid(
         grid: the table, with one dimension per axis of the grid.
         size: the new grid, in rows per axis.
         method: "bicubic", "bilinear" or "align_corners".
-        antialias: as in `resize_embedding`.
+        antialias: whether to filter, as in `resize_embedding`.
     """
     check_choice("method", method, METHODS)
     if antialias and method == "align_corners":

@@ -31,7 +31,7 @@ def rotate_pairs(
     Args:
         x: queries or keys; head h takes row h // (H/K) of cos and sin.
         cos: K divides H, 1 where all heads share it; `(T, K, F)` broadcasts over the batch.
-        sin: likewise.
+        sin: sines of the angles, of the same shape.
         pairing: "interleaved": channels 2i and 2i+1 are pair i; "half": channels i and F+i. Channels from 2F on are
             unchanged.
 

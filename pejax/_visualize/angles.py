@@ -24,12 +24,12 @@ def plot_rotation_angles(
     `angle[p, i] = p · f_i`, `cos(angle[p, i])`: what a pair of query and key at distance p is multiplied by.
 
     Args:
-        encoding: that rotates.
-        dims: it was made for, on one axis.
-        params: its parameters, not yet adapted. None = the initial ones.
+        encoding: encoding that rotates.
+        dims: dims that the encoding was made for, on one axis.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
         length: T, tokens. None = the trained length. The end of the trained positions is marked.
-        head: whose pairs.
-        name: of the encoding, for the title.
+        head: index of the head whose pairs are drawn.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:

@@ -32,11 +32,11 @@ class Animation(NamedTuple):
     """A figure and how to draw each of its frames.
 
     Attributes:
-        figure: on which `draw` draws.
+        figure: figure that `draw` changes.
         draw: `(i) -> None` brings the figure to frame i.
-        frames: how many.
-        interval: of one frame, milliseconds.
-        title: of the page.
+        frames: number of frames.
+        interval: duration of a frame, milliseconds.
+        title: title of the page.
         html: `() -> str`, a page of its own instead of the frames as pictures (plotly's, which can be turned).
     """
 

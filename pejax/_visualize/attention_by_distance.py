@@ -52,11 +52,11 @@ def plot_attention_entropy(
     whose heads differ. It is `ln T` for uniform weights over T keys (causal: the mean of `ln(i + 1)`).
 
     Args:
-        encodings: by name.
-        dims: they were made for, on one axis.
-        params: of each encoding, by name, not yet adapted. None, or a name that is not there = the initial ones.
+        encodings: encodings by name.
+        dims: dims that the encodings were made for, on one axis.
+        params: parameters of each encoding, by name, not yet adapted. None, or a missing name = the initial ones.
         lengths: T, tokens, at least two of them.
-        draws: of tokens and projections.
+        draws: number of draws of tokens and projections.
         theme: "light" or "dark".
 
     Raises:
@@ -121,7 +121,7 @@ def plot_attention_entropy(
 def logits_by_distance(
     encoding: Encoding, dims: Dims, params: Params | None, length: int, draws: int
 ) -> Float[np.ndarray, "N H R"]:
-    """Return the logits of the last of `length` equal words for all of them, at distances 0, 1, ... before it."""
+    """Return the logits of the last of `length` equal words with all of them, at distances 0, 1, ... before it."""
     found = []
     for seed in range(draws):
         layer = _copies(encoding, dims, params, length, seed)
@@ -146,12 +146,12 @@ def plot_logits_by_distance(
     rises again: it is no decay, and single words differ from it.
 
     Args:
-        encoding: any that does not rotate in bands.
-        dims: it was made for, on one axis, with width = heads · head_dim.
-        params: its parameters, not yet adapted. None = the initial ones.
+        encoding: any encoding that does not rotate in bands.
+        dims: dims that the encoding was made for, on one axis, with width = heads · head_dim.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
         length: distances up to length - 1, tokens. None = twice the trained length.
-        draws: words, normal; all heads of each are used.
-        name: of the encoding, for the title.
+        draws: number of words, drawn from a normal distribution; all heads of each are used.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:

@@ -42,13 +42,13 @@ def plot_attention_weights(
     `w[h, i, j] = softmax_j(scale · q_i·k_j + bias)`, with queries and keys as the encoding has them
 
     Args:
-        encoding: any.
-        dims: it was made for. A grid is drawn in raster order.
-        params: its parameters, not yet adapted. None = the initial ones.
+        encoding: any encoding.
+        dims: dims that the encoding was made for. A grid is drawn in raster order.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
         length: T, tokens. None = the trained length, or the grid.
-        heads: those drawn. None = at most eight, spread over all.
-        seed: of tokens and projections.
-        name: of the encoding, for the title.
+        heads: heads that are drawn. None = at most eight, spread over all.
+        seed: random seed of tokens and projections.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:
@@ -87,12 +87,12 @@ def plot_extrapolation(
     this is what the encoding by itself does at positions never seen.
 
     Args:
-        encodings: by name.
-        dims: they were made for, on one axis; their `extent` is the trained length.
-        params: of each encoding, by name, not yet adapted. None, or a name that is not there = the initial ones.
+        encodings: encodings by name.
+        dims: dims that the encodings were made for, on one axis; their `extent` is the trained length.
+        params: parameters of each encoding, by name, not yet adapted. None, or a missing name = the initial ones.
         times: the length drawn, in trained lengths.
-        head: which one.
-        draws: words, normal.
+        head: index of the head that is drawn.
+        draws: number of words, drawn from a normal distribution.
         theme: "light" or "dark".
 
     Raises:

@@ -1,4 +1,4 @@
-"""Pictures of what attention skips or cannot tell apart: tiles under masks, and the order of words."""
+"""Pictures of masks and word order: tiles that attention skips, and words that it cannot tell apart."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,18 +33,19 @@ def plot_word_order(
     seed: int = 0,
     theme: str = "light",
 ) -> Figure:
-    """Draw what attention makes of each word of a sentence, and of the same words in reverse.
+    """Draw the output of attention for each word of a sentence, and for the same words in reverse.
 
     Without position `attend(P x) = P attend(x)` for every permutation P: "dog bites man" and "man bites dog" give every
     word the same output. So does a bias of `|distance|` alone (ALiBi, KERPLE) where no mask is causal: it knows who is
     near, and not who comes first. Other encodings tell the two apart.
 
     Args:
-        encodings: by name; the first panel is `none` of the mapping if you put it there.
-        dims: they were made for, on one axis, without a causal mask (which by itself tells positions apart).
-        params: of each encoding, by name, not yet adapted. None, or a name that is not there = the initial ones.
+        encodings: encodings by name; the first panel is `none` of the mapping if you put it there.
+        dims: dims that the encodings were made for, on one axis, without a causal mask, which by itself tells positions
+            apart.
+        params: parameters of each encoding, by name, not yet adapted. None, or a missing name = the initial ones.
         sentence: at least two words.
-        seed: of words and projections.
+        seed: random seed of words and projections.
         theme: "light" or "dark".
 
     Raises:
@@ -89,7 +90,7 @@ def plot_word_order(
 
 
 def _outputs(encoding: Encoding, dims: Dims, params: Params | None, words: Array) -> np.ndarray:
-    """Return the output of the first head: the words' own first channels as values, weighted."""
+    """Return the output of the first head; the values are the first channels of the words."""
     layer = make_layer(encoding, dims, params, len(words), x=words)
     return np.asarray(weights_of(encoding, dims, layer)[0] @ layer.x[:, : dims.head_dim])
 
@@ -110,7 +111,7 @@ def plot_visited_tiles(
     Args:
         length: T, tokens.
         block: side of a tile, tokens.
-        window: of the masks with a window, tokens.
+        window: window of the masks that have one, tokens.
         segments: lengths of packed sequences; what is left of T is padding.
         theme: "light" or "dark".
 

@@ -1,4 +1,4 @@
-"""Pictures of what encodings add to the logits: per head, by distance, on a grid, and term by term."""
+"""Pictures of biases: per head, by distance, and on a grid."""
 
 from collections.abc import Sequence
 
@@ -38,18 +38,18 @@ def plot_bias(
     name: str | None = None,
     theme: str = "light",
 ) -> Figure:
-    """Draw what an encoding adds to the logits, head by head: rows are queries, columns are keys.
+    """Draw the bias of an encoding, head by head: rows are queries, columns are keys.
 
     `bias[h, i, j]`, as ALiBi's `-m_h · |j - i|`; where it depends on the query, that of random queries
 
     Args:
-        encoding: with a bias.
-        dims: it was made for. A grid is drawn in raster order.
-        params: its parameters, not yet adapted. None = the initial ones.
+        encoding: encoding with a bias.
+        dims: dims that the encoding was made for. A grid is drawn in raster order.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
         length: T, tokens. None = the trained length, or the grid.
-        heads: those drawn. None = at most eight, spread over all.
-        seed: of queries and keys, where the bias depends on them.
-        name: of the encoding, for the title.
+        heads: heads that are drawn. None = at most eight, spread over all.
+        seed: random seed of queries and keys, where the bias depends on them.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:
@@ -82,17 +82,17 @@ def plot_bias_curves(
     name: str | None = None,
     theme: str = "light",
 ) -> Figure:
-    """Draw what an encoding adds to the logits against the distance, one curve per head.
+    """Draw the bias of an encoding against the distance, one curve per head.
 
     `d ↦ bias[h, i, i + d]` for the last query i; where the bias depends on the distance alone, for every query
 
     Args:
-        encoding: with a bias that reads positions alone (`alibi`, `t5`, `kerple`, `fire`).
-        dims: it was made for, on one axis.
-        params: its parameters, not yet adapted. None = the initial ones.
+        encoding: encoding with a bias that reads positions alone (`alibi`, `t5`, `kerple`, `fire`).
+        dims: dims that the encoding was made for, on one axis.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
         length: distances up to length - 1 are drawn, tokens. None = twice the trained length.
-        heads: those drawn. None = at most eight.
-        name: of the encoding, for the title.
+        heads: heads that are drawn. None = at most eight.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:
@@ -155,18 +155,18 @@ def plot_grid_bias(
     name: str | None = None,
     theme: str = "light",
 ) -> Figure:
-    """Draw what an encoding adds to the logits of one patch as a query, on the grid of the keys, head by head.
+    """Draw the bias of one patch as a query, on the grid of the keys, head by head.
 
     `bias[h, patch, (row, column)]`, as ALiBi's `-m_h · sqrt(Δrow² + Δcolumn²)` in two dimensions
 
     Args:
-        encoding: with a bias.
-        dims: it was made for, on two axes; their `extent` is the grid.
-        params: its parameters, not yet adapted. None = the initial ones.
+        encoding: encoding with a bias.
+        dims: dims that the encoding was made for, on two axes; their `extent` is the grid.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
         patch: (row, column) of the query. None = in the middle.
-        heads: those drawn. None = at most four.
-        seed: of queries and keys, where the bias depends on them.
-        name: of the encoding, for the title.
+        heads: heads that are drawn. None = at most four.
+        seed: random seed of queries and keys, where the bias depends on them.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:

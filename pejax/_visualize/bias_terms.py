@@ -44,13 +44,13 @@ def plot_logit_terms(
     `w = softmax(scale · q·k + bias)`
 
     Args:
-        encoding: any; without a bias that panel is 0 throughout.
-        dims: it was made for. A grid is drawn in raster order.
-        params: its parameters, not yet adapted. None = the initial ones.
+        encoding: any encoding; without a bias that panel is 0 throughout.
+        dims: dims that the encoding was made for. A grid is drawn in raster order.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
         length: T, tokens. None = the trained length, or the grid.
-        head: which one.
-        seed: of tokens and projections.
-        name: of the encoding, for the title.
+        head: index of the head that is drawn.
+        seed: random seed of tokens and projections.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:
@@ -146,12 +146,12 @@ def plot_transformer_xl_terms(
 
     Args:
         encoding: `transformer_xl`, on one axis.
-        dims: it was made for.
-        params: its parameters, not yet adapted. None = the initial ones.
+        dims: dims that the encoding was made for.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
         length: T, tokens. None = the trained length.
-        head: which one.
-        seed: of tokens and projections.
-        name: of the encoding, for the title.
+        head: index of the head that is drawn.
+        seed: random seed of tokens and projections.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:
@@ -201,10 +201,10 @@ def plot_shaw_table(
 
     Args:
         encoding: `shaw`, on one axis.
-        dims: it was made for.
-        params: its parameters, not yet adapted. None = the initial ones.
+        dims: dims that the encoding was made for.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
         length: T, tokens. None = the trained length.
-        name: of the encoding, for the title.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:

@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _work(spec: str, only: str) -> Iterator[tuple[str, Picture, Any]]:
-    """Give the folder, the picture and the subject of everything to be drawn.
+    """Return the folder, the picture and the subject of each drawing.
 
     Raises:
         ValueError: an unknown encoding or picture, or one that does not suit.

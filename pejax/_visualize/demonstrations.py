@@ -1,4 +1,4 @@
-"""What pictures need that takes a search or training: small ones, made here."""
+"""Results of a small search and a small training, for pictures."""
 
 import functools
 

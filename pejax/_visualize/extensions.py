@@ -29,7 +29,7 @@ def plot_interpolated_positions(
     Args:
         trained_length: L, tokens.
         length: L', tokens, above L.
-        wavelength: of the pair, tokens; its cosine is drawn.
+        wavelength: wavelength of the pair, tokens; its cosine is drawn.
         theme: "light" or "dark".
 
     Raises:
@@ -77,7 +77,7 @@ def plot_interpolated_positions(
 
 
 def _harmonics(length: int, head_dim: int, base: float, parts: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Return distances from 0 to `length`, cut into so many parts of a token, and `e^(i s f_j)` at each, `(R, F)`."""
+    """Return distances from 0 to `length` in steps of 1 / parts, and `e^(i s f_j)` at each, `(R, F)`."""
     distances = np.arange(length * parts + 1) / parts
     cos, sin = exact_cos_sin(distances.astype(np.float32), rope_frequencies(head_dim, base=base))
     return distances, np.asarray(cos, np.float64) + 1j * np.asarray(sin, np.float64)
@@ -104,9 +104,9 @@ def plot_decay_bounds(
 
     Args:
         head_dim: D, even.
-        base: of the frequencies.
+        base: base of the frequencies.
         trained_length: L, tokens; twice as many are drawn.
-        seed: of one query and key, normal.
+        seed: random seed of one query and key, normal.
         theme: "light" or "dark".
 
     Raises:
@@ -201,10 +201,10 @@ def plot_logit_extrapolation(
 
     Args:
         head_dim: D, even.
-        base: of the frequencies.
+        base: base of the frequencies.
         trained_length: L, tokens; twice as many are drawn.
         points: trained distances with a given logit, at most L.
-        seed: of the points.
+        seed: random seed of the points.
         theme: "light" or "dark".
 
     Raises:

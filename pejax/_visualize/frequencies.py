@@ -32,11 +32,11 @@ def plot_plane_waves(
     along one axis. A mixed pair has both, and its wave runs in any direction.
 
     Args:
-        encodings: that rotate, by name.
-        dims: they were made for, on two axes; their `extent` is the grid.
-        params: of each encoding, by name, not yet adapted. None, or a name that is not there = the initial ones.
-        pairs: those drawn. None = five, spread over all.
-        head: whose pairs.
+        encodings: encodings that rotate, by name.
+        dims: dims that the encodings were made for, on two axes; their `extent` is the grid.
+        params: parameters of each encoding, by name, not yet adapted. None, or a missing name = the initial ones.
+        pairs: pairs that are drawn. None = five, spread over all.
+        head: index of the head whose pairs are drawn.
         theme: "light" or "dark".
 
     Raises:
@@ -94,11 +94,11 @@ def plot_wavelengths(
     the ones that a longer context takes to angles that were never seen.
 
     Args:
-        frequencies: of `rope_frequencies`, radians per token, all channels turning.
-        base: of the frequencies.
+        frequencies: frequencies as `rope_frequencies` returns them, radians per token, all channels turning.
+        base: base of the frequencies.
         trained_length: L, tokens.
-        factor: s, of the longer context: L' = s · L.
-        long_factors: of LongRoPE, one per pair (`search_longrope`). None = it is left out.
+        factor: s, ratio of the lengths: L' = s · L.
+        long_factors: factors of LongRoPE, one per pair (`search_longrope`). None = LongRoPE is left out.
         theme: "light" or "dark".
 
     Raises:
@@ -162,7 +162,7 @@ def plot_learned_frequencies(
         before: `(H, A, F)`, `params["frequencies"]` of `rope_mixed` at the start, on one or two axes, radians per token
             or patch.
         after: `(H, A, F)`, the same, trained.
-        heads: those drawn. None = at most four.
+        heads: heads that are drawn. None = at most four.
         theme: "light" or "dark".
 
     Raises:

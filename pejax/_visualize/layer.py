@@ -1,4 +1,4 @@
-"""What pictures read: one layer with random tokens and projections, run by the library's own functions."""
+"""The data of pictures: one layer with random tokens and projections, run by the library's own functions."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ class Layer(NamedTuple):
         x: the tokens, with what the encoding embeds.
         q: queries before they are rotated.
         k: keys before they are rotated, one for each query head.
-        positions: of the tokens, in tokens or patches.
+        positions: positions of the tokens, in tokens or patches.
         params: adapted to the extent.
     """
 
@@ -175,10 +175,10 @@ def make_layer(
 
     Args:
         encoding: the record.
-        dims: it was made for.
-        params: before `adapt`; None = the initial ones.
+        dims: dims that the encoding was made for.
+        params: parameters, not yet adapted. None = the initial ones.
         extent: the length, or the grid.
-        seed: of the draw.
+        seed: random seed.
         x: the tokens; None = normal.
         project: False = queries and keys are the tokens themselves, C cut into heads; then C must be H·D.
     """

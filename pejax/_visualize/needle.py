@@ -29,7 +29,7 @@ def plot_needle(
     Args:
         vector: x, the needle at position 0.
         angle: radians per token.
-        positions: how many, from 0 on, at most 12.
+        positions: number of positions, from 0 on, at most 12.
         theme: "light" or "dark".
 
     Raises:
@@ -82,9 +82,9 @@ def animate_needle(
     that their product changes with the position: `(q + E_m) · (k + E_n)`.
 
     Args:
-        distance: between query and key, tokens.
+        distance: distance between query and key, tokens.
         angle: radians per token.
-        positions: of the query, from `distance` on: frames.
+        positions: number of positions of the query, from `distance` on: one per frame.
         theme: "light" or "dark".
 
     Returns:

@@ -87,7 +87,7 @@ def moved_points(
 def _representation(
     encoding: Encoding, dims: Dims, params: Params, x: Array, positions: Array, acts: bool
 ) -> Float[Array, "T D"]:
-    """Return the first head's queries, or what attention makes of the tokens where the encoding acts on logits."""
+    """Return the first head's queries, or its attention output where the encoding acts on logits."""
     x = x if encoding.embed is None else encoding.embed(params, x, positions)
     parts = x.reshape(len(x), dims.heads, dims.head_dim)
     if acts:
@@ -117,13 +117,13 @@ def plot_token_points(
     one, moves the queries apart. One of the logits moves what attention puts out. `none` moves nothing.
 
     Args:
-        encoding: any.
-        dims: it was made for, on one axis, with width = heads · head_dim.
-        params: its parameters, not yet adapted. None = the initial ones.
-        words: of the sequence, at least four; equal words are equal tokens.
-        frames: steps of t.
-        seed: of the tokens.
-        name: of the encoding, for the title.
+        encoding: any encoding.
+        dims: dims that the encoding was made for, on one axis, with width = heads · head_dim.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
+        words: words of the sequence, at least four; equal words are equal tokens.
+        frames: number of steps of t.
+        seed: random seed of the tokens.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Returns:
@@ -193,18 +193,18 @@ def animate_token_points(
     name: str | None = None,
     theme: str = "light",
 ) -> Animation:
-    """Animate what `plot_token_points` draws: tokens as points in three dimensions, moved to their positions.
+    """Animate tokens as points in three dimensions that move to their positions, as `plot_token_points` draws them.
 
     Positions are multiplied by t from 0 to 1 while the view turns. Saved as HTML it is the plotly figure.
 
     Args:
-        encoding: any.
-        dims: it was made for, on one axis, with width = heads · head_dim.
-        params: its parameters, not yet adapted. None = the initial ones.
-        words: of the sequence, at least four; equal words are equal tokens.
-        frames: steps of t.
-        seed: of the tokens.
-        name: of the encoding, for the title.
+        encoding: any encoding.
+        dims: dims that the encoding was made for, on one axis, with width = heads · head_dim.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
+        words: words of the sequence, at least four; equal words are equal tokens.
+        frames: number of steps of t.
+        seed: random seed of the tokens.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Returns:

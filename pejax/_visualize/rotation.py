@@ -63,13 +63,13 @@ def plot_rotation(
     `x_p = R(p · f_i) (1, 0)` for pair i with frequency f_i; on more axes the position grows on the first
 
     Args:
-        encoding: that rotates.
-        dims: it was made for.
-        params: its parameters, not yet adapted. None = the initial ones.
-        positions: how many, from 0 on.
-        pairs: those drawn, in the order of their channels. None = four, spread over all.
-        head: whose pairs.
-        name: of the encoding, for the title.
+        encoding: encoding that rotates.
+        dims: dims that the encoding was made for.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
+        positions: number of positions, from 0 on.
+        pairs: pairs that are drawn, in the order of their channels. None = four, spread over all.
+        head: index of the head whose pairs are drawn.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:
@@ -109,7 +109,7 @@ def _position_scale(shades: Any) -> Any:
 def _clock(
     picture: str, encoding: Encoding, dims: Dims, params: Params | None, positions: int, head: int
 ) -> tuple[Float[np.ndarray, "T F 2"], Float[np.ndarray, " F"]]:
-    """Return where the unit vectors of one head point at each position on the first axis, and their frequencies."""
+    """Return the rotated unit vectors of one head at each position on the first axis, and their frequencies."""
     check_hooks(picture, encoding, "rotate")
     check_count(picture, positions=positions)
     chosen(picture, "head", [head], dims.heads, 1)
@@ -137,13 +137,13 @@ def animate_rotation(
     `x_p = R(p · f_i) (1, 0)` for pair i with frequency f_i, radians per token
 
     Args:
-        encoding: that rotates.
-        dims: it was made for.
-        params: its parameters, not yet adapted. None = the initial ones.
-        positions: frames, one per token.
-        pairs: those drawn. None = four, spread over all.
-        head: whose pairs.
-        name: of the encoding, for the title.
+        encoding: encoding that rotates.
+        dims: dims that the encoding was made for.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
+        positions: number of positions: one per frame.
+        pairs: pairs that are drawn. None = four, spread over all.
+        head: index of the head whose pairs are drawn.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Returns:
@@ -197,14 +197,14 @@ def plot_rotary_steps(
     `x'_p = diag over pairs i of R(p · f_i) · x_p`. Equal words have equal queries, and are turned apart.
 
     Args:
-        encoding: that rotates.
-        dims: it was made for, on one axis.
-        params: its parameters, not yet adapted. None = the initial ones.
-        words: of a sentence, each with a random query of its own.
-        pair: drawn in its plane, before and after.
-        head: whose queries.
-        seed: of the queries.
-        name: of the encoding, for the title.
+        encoding: encoding that rotates.
+        dims: dims that the encoding was made for, on one axis.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
+        words: words of a sentence, each with a random query of its own.
+        pair: index of the pair that is drawn in its plane, before and after.
+        head: index of the head whose queries are drawn.
+        seed: random seed of the queries.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:

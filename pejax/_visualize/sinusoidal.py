@@ -1,4 +1,4 @@
-"""Pictures of what an encoding adds to the input: as a heat map, as curves, and how alike positions are."""
+"""Pictures of encodings of the input: as a heat map, as curves, and by the similarity of positions."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from pejax._visualize.style import Canvas, Figure, chosen, theme_of, titled
 def added_table(
     picture: str, encoding: Encoding, dims: Dims, params: Params | None, length: int | None
 ) -> Float[np.ndarray, "T C"]:
-    """Return what `embed` adds at positions 0 ... T-1: what it makes of tokens that are 0."""
+    """Return the vectors that `embed` adds at positions 0 ... T-1: its results for tokens that are 0."""
     check_hooks(picture, encoding, "embed")
     check_axes(picture, dims, 1)
     if length is not None:
@@ -42,16 +42,16 @@ def plot_embedding(
     name: str | None = None,
     theme: str = "light",
 ) -> Figure:
-    """Draw what an encoding adds to the input as a heat map: one row per position, one column per channel.
+    """Draw the vectors that an encoding adds to the input as a heat map: one row per position, one column per channel.
 
     `E[p, c] = embed(0)[p, c]`, for the sinusoid `sin` and `cos` of `p · base^(-2i/C)` in turn
 
     Args:
-        encoding: that embeds, as `sinusoidal` and `learned` do.
-        dims: it was made for, on one axis.
-        params: its parameters, not yet adapted. None = the initial ones.
+        encoding: encoding that embeds, as `sinusoidal` and `learned` do.
+        dims: dims that the encoding was made for, on one axis.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
         length: T, tokens. None = the trained length. The end of the trained positions is marked.
-        name: of the encoding, for the title.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:
@@ -89,17 +89,17 @@ def plot_embedding_curves(
     name: str | None = None,
     theme: str = "light",
 ) -> Figure:
-    """Draw what an encoding adds to single channels against the position, one panel per channel.
+    """Draw the numbers that an encoding adds to single channels against the position, one panel per channel.
 
     `p ↦ E[p, c]` as in `plot_embedding`; a sinusoid's channels 2i and 2i + 1 share the wavelength `2π · base^(2i/C)`.
 
     Args:
-        encoding: that embeds.
-        dims: it was made for, on one axis.
-        params: its parameters, not yet adapted. None = the initial ones.
+        encoding: encoding that embeds.
+        dims: dims that the encoding was made for, on one axis.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
         length: T, tokens. None = the trained length.
-        channels: those drawn. None = five, more of the first ones.
-        name: of the encoding, for the title.
+        channels: channels that are drawn. None = five, more of the first ones.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:
@@ -138,17 +138,17 @@ def plot_position_similarity(
     name: str | None = None,
     theme: str = "light",
 ) -> Figure:
-    """Draw how alike positions are: the cosine of what is added to every two of them, and from three of them on.
+    """Draw the similarity of positions: the cosine of the vectors that are added at every two of them.
 
     `cos(p, p') = E_p · E_p' / (|E_p| |E_p'|)`; for the sinusoid it is the mean over pairs i of `cos((p' - p) f_i)`: a
     function of the distance alone, that falls quickly, then slowly, and not monotonically.
 
     Args:
-        encoding: that embeds.
-        dims: it was made for, on one axis.
-        params: its parameters, not yet adapted. None = the initial ones.
+        encoding: encoding that embeds.
+        dims: dims that the encoding was made for, on one axis.
+        params: parameters of the encoding, not yet adapted. None = the initial ones.
         length: T, tokens. None = the trained length.
-        name: of the encoding, for the title.
+        name: name of the encoding in the title.
         theme: "light" or "dark".
 
     Raises:

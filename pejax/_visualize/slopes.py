@@ -22,7 +22,7 @@ def plot_slopes(
     scaled slopes `m_h · L/L'`.
 
     Args:
-        heads: H of each curve.
+        heads: numbers of heads H, one per curve.
         trained_length: L, tokens.
         length: L', tokens.
         theme: "light" or "dark".

@@ -1,4 +1,4 @@
-"""How every picture looks: two themes, colors that color-blind readers can tell apart, and no global state.
+"""The frame of every picture: two themes, colors that color-blind readers can tell apart, and no global state.
 
 A picture is a `matplotlib.figure.Figure` of its own: pyplot, its backend and its settings are never touched, and no
 display is needed.

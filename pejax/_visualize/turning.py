@@ -1,4 +1,4 @@
-"""How a rotary encoding turns, measured on the encoding itself: its planes, its frequencies, its unit vectors."""
+"""Planes, frequencies and unit vectors of a rotary encoding, measured on the encoding itself."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,13 +31,13 @@ def planes_of(picture: str, encoding: Encoding, dims: Dims, params: Params) -> l
 def unit_vectors(
     picture: str, encoding: Encoding, dims: Dims, params: Params, positions: np.ndarray
 ) -> Float[np.ndarray, "T H F 2"]:
-    """Return where `rotate` takes the vector (1, 0) of every pair at these positions: its cosine and its sine.
+    """Return the vector (1, 0) of every pair as `rotate` turns it at these positions: its cosine and its sine.
 
     Args:
-        picture: for errors.
-        encoding: that rotates.
-        dims: it was made for.
-        params: adapted.
+        picture: name of the picture, for errors.
+        encoding: encoding that rotates.
+        dims: dims that the encoding was made for.
+        params: parameters of the encoding, adapted.
         positions: `(T, A)`, integers or floats, in tokens or patches.
     """
     pairs = planes_of(picture, encoding, dims, params)
@@ -60,7 +60,7 @@ def _turn(encoding: Encoding, dims: Dims, params: Params, vectors: Array, positi
 
 
 def measured_frequencies(picture: str, encoding: Encoding, dims: Dims, params: Params) -> Float[np.ndarray, "H A F"]:
-    """Return by what angle each pair turns when the position on one axis grows by 1: radians per token or patch.
+    """Return the angle by which each pair turns per unit of position on one axis: radians per token or patch.
 
     The angle at 2^k predicts the one at 2^(k+1) well enough to count whole turns, so slow pairs are read off at large
     positions and fast ones are never mistaken for slow ones.
