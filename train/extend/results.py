@@ -13,6 +13,7 @@ from rich.table import Table
 
 from train.engine.figures import COLORS, STYLES, literal_text, write_figure
 from train.engine.files import read_object, write_atomic
+from train.engine.progress import complete_lines
 from train.lm.results import perplexity_of
 
 LINES, SETTINGS = "lines.jsonl", "settings.json"
@@ -87,10 +88,8 @@ def open_folder(folder: Path, settings: dict[str, Any]) -> list[Measured]:
         raise ValueError(f"out must be a new folder or one of train.extend, got {folder}")
     write_atomic(place, json.dumps(settings, indent=2) + "\n")
     path = folder / LINES
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    kept = [line for line in lines if line.endswith("}")]
     try:
-        return [_read(json.loads(line)) for line in kept]
+        return [_read(json.loads(line)) for line in complete_lines(path)]
     except (ValueError, TypeError) as wrong:
         raise ValueError(f"a line of {path} must be a measurement, got {wrong}") from None
 
