@@ -14,7 +14,7 @@ PLACES = {
     "rotates": ("rotate", "rotate_keys", "bands"),
     "adds to the logits or values": ("bias", "distance_bias", "relative_keys", "relative_values"),
 }
-"""What a part may do, and the hooks that do it; at most one part does each."""
+"""Hooks by the place where they act; at most one part acts in each place."""
 
 
 def compose_encodings(*parts: Encoding) -> Encoding:

@@ -44,9 +44,11 @@ class Band(NamedTuple):
 class Encoding:
     """The hooks by which position enters a transformer. Every hook is optional: None = the model skips that step.
 
-    Parameters are a mapping. The hooks of pairs run for one head at a time. They receive
+    Parameters are a mapping. The hooks of pairs (`bias`, `distance_bias`, `relative_keys`, `relative_values`,
+    `unplaced_bias`) run for one head at a time. They receive
     `params_h = {**params["all"], **(params["heads"] at index h)}`: the leaves of `params["heads"]` all have the leading
-    axis H, and the heads share `params["all"]`. The hooks of tokens receive all of `params`.
+    axis H, and the heads share `params["all"]`. The hooks of tokens (`embed`, `rotate`, `rotate_keys`, `bands`) receive
+    all of `params`.
 
     A record is a value: `dataclasses.replace(encoding, embed=None)` gives a changed copy.
 
@@ -59,23 +61,23 @@ class Encoding:
             L. The attention layers of `pejax.models` read them in place of `constants` of the same name.
         adapt: `(params, extent) -> params` for a length or grid; changes only the parameters that depend on it. Do not
             call it directly: `pejax.adapt` also adds the constants.
-        embed: of tokens. `(params, x, positions) -> x` with x `(*B, T, C)`, once before the first layer.
-        rotate: of tokens. `(params, x, positions) -> x` with x `(*B, T, H, D)`: queries, and keys unless `rotate_keys`
+        embed: `(params, x, positions) -> x` with x `(*B, T, C)`, once before the first layer.
+        rotate: `(params, x, positions) -> x` with x `(*B, T, H, D)`: queries, and keys unless `rotate_keys`
             is given.
         rotate_keys: the same for keys `(*B, S, K, D)` alone, where they differ from queries.
         bands: consecutive ranges of distances from 0 on, each with its own rotation in place of `rotate`, for
             encodings whose rotation depends on the distance of query and key. Attention runs once per range, and the
             outputs are merged by log-sum-exp.
-        bias: of pairs. `(params_h, q, k, q_positions, k_positions) -> bias` for ONE head, with q `(T, D)`, k `(S, D)`
+        bias: `(params_h, q, k, q_positions, k_positions) -> bias` for ONE head, with q `(T, D)`, k `(S, D)`
             and the float32 bias `(T, S)`, which is added to the scaled logits.
-        distance_bias: of pairs. `(params_h, relative) -> bias` for ONE head, with relative = key - query `(R,)` or
+        distance_bias: `(params_h, relative) -> bias` for ONE head, with relative = key - query `(R,)` or
             `(R, A)` and the bias `(R,)`: a bias that depends on key - query alone. Given this hook, `bias` may be None.
-        relative_keys: of pairs. `(params_h, relative) -> (a, v, u)` for ONE head and one axis, with relative `(R,)`,
+        relative_keys: `(params_h, relative) -> (a, v, u)` for ONE head and one axis, with relative `(R,)`,
             a `(R, D)`, v `(D,)` and u `(D,)`: the parts of a bias `(q_i + v) · a_r + u · k_j`, where row r of a belongs
             to the relative position of i and j. A faster form of `bias`, which must be given as well.
-        relative_values: of pairs. `(params_h, weights, q_positions, k_positions) -> values` for ONE head, with
+        relative_values: `(params_h, weights, q_positions, k_positions) -> values` for ONE head, with
             attention weights `(T, S)` and values `(T, D)`, which are added to the output; linear in the weights.
-        unplaced_bias: of pairs. `(params_h) -> bias` for ONE head, a number that is added to the logits of all keys
+        unplaced_bias: `(params_h) -> bias` for ONE head, a number that is added to the logits of all keys
             without a position (CLS, registers), for every query, after a `soft_cap`. It has no gradient.
         shift_invariant: whether adding the same offset to all positions leaves every logit unchanged. The tests check
             this claim, True or False.

@@ -85,7 +85,7 @@ def dot_product_attention(
         implementation: "dense", "reference" (dense, in plain formulas), or tiled: "blockwise", "cpu", "gpu", "cudnn" or
             "tpu". Tiled ones have memory linear in T and S, and only reverse-mode gradients. On other devices, the
             kernels of "gpu", "cudnn" and "tpu" run in interpret mode: correct but slow. None = the fastest that
-            supports the arguments (`explain_attention`). With a sharding: of the attention to one shard of keys.
+            supports the arguments (`explain_attention`). With a sharding, it attends to one shard of keys.
         sharding: how batch, heads and sequence are split over a mesh of devices. None = not split.
         **unknown: not accepted; the error names every unknown argument.
 

@@ -104,7 +104,7 @@ def candidates(operands: Operands, implementation: str | None) -> tuple[str, ...
     """Return the names of the implementations to try, in order.
 
     Args:
-        operands: of the call, whose size decides.
+        operands: arrays of the call, whose size decides.
         implementation: the only one to try; None = all that the platform prefers.
 
     Raises:

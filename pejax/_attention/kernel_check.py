@@ -1,4 +1,4 @@
-"""Which kernels do not compile on the device at hand: one case of each class, compiled alone.
+"""A check of the kernels on the device at hand: one case of each class, compiled alone.
 
 A kernel that XLA, Triton, Mosaic or cuDNN refuses ends the program that it is in with their error.
 """
@@ -43,7 +43,7 @@ def check_kernels(
 
     Args:
         head_dims: D, channels of a head.
-        dtypes: of queries, keys and values.
+        dtypes: types of queries, keys and values.
         implementations: names, as of `dot_product_attention`. None = those that this platform prefers.
 
     Returns:

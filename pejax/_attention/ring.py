@@ -32,8 +32,8 @@ class Share(NamedTuple):
     """The static settings of attention on one device's shard; hashable.
 
     Attributes:
-        options: of the attention.
-        layout: of the operands.
+        options: static options of the attention.
+        layout: which operands are batched.
         implementation: name of the implementation; None = the fastest.
         axis: mesh axis that the sequence is split over.
         devices: number of devices on that axis.

@@ -31,7 +31,7 @@ METHODS = {"ring": ring.ring, "gather": ring.gather}
 
 @dataclass(frozen=True)
 class Sharding:
-    """How the batch, the heads and the sequence of attention are split over the axes of a mesh of devices; hashable.
+    """The axes of a mesh of devices that the batch, the heads and the sequence of attention are split over; hashable.
 
     Outputs and gradients are those of a single device: positions, order and segments are those in the whole sequence,
     gradients of parameters that all heads share are summed over the devices, per-head parameters are split with the

@@ -1,4 +1,4 @@
-"""What the factories of all encodings have in common: extensions, and records that know the model."""
+"""The decorator of all factories of encodings: it applies extensions, and makes records that know their model."""
 
 import functools
 import inspect

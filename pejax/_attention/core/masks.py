@@ -35,7 +35,7 @@ def pair_masks(
 
     Args:
         options: `causal`, `window` and `distance_range`.
-        orders: of queries and keys, signed integers of one type; None unless `options.ordered`.
+        orders: order of queries and keys, signed integers of one type; None unless `options.ordered`.
         segments: the segment ids of queries and keys, or None.
         comparable: maps `|q - k|`, which may have wrapped, to numbers that compare as distances do.
     """

@@ -39,7 +39,7 @@ def with_sink(
     `o' = σ(lse - s) · o`, `lse' = log(exp(lse) + exp(s))`
 
     Args:
-        output: of attention to all keys.
+        output: result of attention to all keys.
         lse: log-sum-exp of each query's logits, -inf where it sees no key.
         sink: s, one logit per head. None = no sink: the arguments are returned.
 

@@ -56,7 +56,7 @@ class Learned(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How a kernel obtains the bias: "none", in the "tile", from "diagonals"; "blockwise" has no kernel."""
+    """A way to obtain the bias: "none", in the "tile", from "diagonals"; "blockwise" has no kernel."""
 
     name: str
     bias: Elementwise | None = None

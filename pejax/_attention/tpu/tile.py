@@ -39,7 +39,7 @@ class Plan(NamedTuple):
         keys: number of keys in a tile.
         query_blocks: number of query blocks in a sequence.
         inside: `(numbers, relative positions on each axis) -> bias`, where the bias is made in the tile.
-        lanes: in a register; keys that one strided roll serves.
+        lanes: numbers in a row of a register; one strided roll serves so many keys.
         interpret: whether to run in Pallas's interpreter.
     """
 
