@@ -47,6 +47,7 @@ def attend(
     causal: bool | None = None,
     key_bias: Float[Array, "*B S H"] | None = None,
     sink: Float[Array, " H"] | None = None,
+    attention: Callable[..., Any] = dot_product_attention,
     **options: Any,
 ) -> Float[Array, "*B T H D"]:
     """Attend with an encoding: rotate queries and keys, then `dot_product_attention` with the encoding's hooks.
@@ -71,6 +72,8 @@ def attend(
         causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`).
         key_bias: logits `(*B, S, H)`, as in `dot_product_attention`. None = no bias.
         sink: logits `(H,)`, as in `dot_product_attention`. None = no sink.
+        attention: function with the arguments of `dot_product_attention` that takes its place, such as one that also
+            measures the weights.
         **options: `window`, `scale`, `soft_cap`, `dropout`, `implementation`, `sharding` of `dot_product_attention`. A
             sharding takes one extent for all examples.
 
@@ -107,7 +110,7 @@ def attend(
     options["scale"] = scale_of(encoding, options.get("scale"))
     if sink is not None and not encoding.bands:
         options["sink"] = sink
-    attend = functools.partial(dot_product_attention, causal=causality(encoding, causal), **options)
+    attend = functools.partial(attention, causal=causality(encoding, causal), **options)
     one_extent = encoding.adapt is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0
     if one_extent and positions is None and k_positions is None:
         attend = functools.partial(_in_order, attend)

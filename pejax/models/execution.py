@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
+from pejax._attention.api import dot_product_attention
 from pejax._attention.sharding import Sharding
 from pejax._ops.remat import REMAT_NAME
 
@@ -61,6 +62,11 @@ class Execution:
         if self.mesh is None:
             return None
         return Sharding(self.mesh, self.batch, self.heads, self.sequence)
+
+    @property
+    def attention(self) -> Callable[..., Any]:
+        """The attention function, with the arguments of `dot_product_attention`; a subclass may measure in it."""
+        return dot_product_attention
 
     def shard_states(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
         """Return states, sharded over batch and tokens."""

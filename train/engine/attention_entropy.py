@@ -20,7 +20,7 @@ from pejax.models import Execution
 QUERIES = 64
 """Maximum number of queries per sequence that are measured."""
 
-IGNORED_OPTIONS = ("relative_values", "dropout", "implementation", "return_lse", "sink")
+IGNORED_OPTIONS = ("relative_values", "dropout", "implementation", "return_lse", "sharding", "sink")
 """Options of attention that do not affect its weights; a sink scales all weights of a query alike."""
 
 
