@@ -53,7 +53,7 @@ def as_token_positions(tokens: TokenPositions | Array) -> TokenPositions:
 def embed_tokens(
     embed: Callable[[Params, Array, Array], Array], params: Params, x: Array, tokens: TokenPositions | Array
 ) -> Array:
-    """Embed x `(*B, T, C)` at these positions, or where these tokens are, leaving those without a position alone."""
+    """Embed x `(*B, T, C)` at the positions of its tokens; tokens without a position are unchanged."""
     tokens = as_token_positions(tokens)
     embedded = embed(params, x, tokens.positions)
     if tokens.has_position is None:
@@ -62,7 +62,7 @@ def embed_tokens(
 
 
 def rotary_positions(tokens: TokenPositions, shape: tuple[int, ...]) -> Num[Array, "..."]:
-    """Return the positions by which tokens `(*B, T)` are rotated: 0, which rotates nothing, for those without one."""
+    """Return the positions that rotate tokens `(*B, T)`; tokens without one get 0, which rotates nothing."""
     positions, has_position = tokens.positions, tokens.has_position
     if has_position is None:
         return positions

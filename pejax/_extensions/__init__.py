@@ -1,1 +1,1 @@
-"""Ways to extend an encoding beyond what it was trained on, one per file."""
+"""Extensions of an encoding beyond its trained length or grid, one per file."""

@@ -55,7 +55,7 @@ def scaled(frequencies: Frequencies, keep: Any, divisor: Any) -> Frequencies:
 
 
 def powered(frequencies: Frequencies, index: Any, factor: Any, rotary_dim: int) -> Frequencies:
-    """Return `f_i · factor^(-2i / (d - 2))`, rounded once to float32; one pair alone is left as it is."""
+    """Return `f_i · factor^(-2i / (d - 2))`, rounded once to float32; a single pair is unchanged."""
     xp, (frequencies, index, factor) = together(frequencies, index, factor)
     return (frequencies * factor ** (-2.0 * index / max(rotary_dim - 2, 1))).astype(xp.float32)
 
@@ -110,7 +110,7 @@ def known_length(needing: str, trained_length: int | tuple[int, ...] | None) -> 
 
 
 def by_axis(length: Length) -> Any:
-    """Return one length per axis as a column `(A, 1)`, and a number as it is."""
+    """Return lengths, one per axis, as a column `(A, 1)`; a single one unchanged."""
     return np.asarray(length, np.float64)[:, None] if isinstance(length, tuple) else length
 
 

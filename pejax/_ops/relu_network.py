@@ -174,7 +174,7 @@ def _smaller(query_inverse: Float[Array, " T"], key_inverse: Float[Array, " S"])
 
 
 def _summed(x: Float[Array, "T S"], axis: int = 1) -> Float[Array, "..."]:
-    """Return sums over an axis, as a product with ones: XLA:CPU takes three times longer to sum what it multiplies."""
+    """Return sums over an axis, as a product with ones: XLA:CPU takes three times longer to sum a product."""
     return jnp.tensordot(x, jnp.ones(x.shape[axis], x.dtype), (axis, 0), precision="highest")
 
 

@@ -29,7 +29,7 @@ show(0);
 
 
 class Animation(NamedTuple):
-    """A figure and how to draw each of its frames.
+    """A figure and the function that draws its frames.
 
     Attributes:
         figure: figure that `draw` changes.

@@ -125,12 +125,12 @@ def _length(one: Subject, dims: Dims) -> int | None:
 
 
 def _of(made_for: str, plot: Callable[..., Any], **options: Any) -> Callable[[Subject, str], Any]:
-    """Return how a picture of one encoding is drawn: of the `Subject` that was made for these dims."""
+    """Return the `draw` of a picture of one encoding, as it was made for these dims."""
     return lambda one, theme: plot(getattr(one, made_for), DIMS[made_for], name=one.spec, theme=theme, **options)
 
 
 def _alone(plot: Callable[..., Any], **options: Any) -> Callable[[Subject, str], Any]:
-    """Return how a picture that takes no encoding is drawn."""
+    """Return the `draw` of a picture that takes no encoding."""
     return lambda one, theme: plot(theme=theme, **options)
 
 

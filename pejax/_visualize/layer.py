@@ -28,7 +28,7 @@ from pejax._encoding import (
 from pejax._positions import TokenPositions, grid_positions
 
 LENGTH = 32
-"""Tokens of a picture whose dims know no extent."""
+"""Length of a picture, in tokens, where the dims have no extent."""
 
 
 class Layer(NamedTuple):
@@ -50,7 +50,7 @@ class Layer(NamedTuple):
 
 
 def refuse(picture: str, rule: str, got: object) -> NoReturn:
-    """Raise ValueError in one line: the picture, the rule, and what was received."""
+    """Raise ValueError in one line: the picture, the rule, and the value received."""
     raise ValueError(f"{picture}: {rule}, got {got}")
 
 
@@ -108,7 +108,7 @@ def exceeded(dims: Dims, length: int) -> int | None:
 
 
 def extent_of(picture: str, dims: Dims, length: int | None) -> int | tuple[int, ...]:
-    """Return the length, or the grid of dims on more axes; of both, what is trained where nothing is given."""
+    """Return the length given, or the trained one; on several axes the trained grid."""
     if dims.axes == 1:
         return length_of(picture, dims, length)
     if length is not None:

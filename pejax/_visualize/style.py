@@ -92,7 +92,7 @@ def theme_of(picture: str, theme: str) -> Theme:
 
 
 def signs_of(matrices: Sequence[Any]) -> tuple[int, int]:
-    """Return which signs the finite numbers of all matrices have: (-1, 1), or 0 for one that none has."""
+    """Return the signs among the finite numbers of all matrices, (-1, 1), with 0 in place of a missing one."""
     known = np.concatenate([np.asarray(one, np.float64).ravel() for one in matrices])
     known = known[np.isfinite(known)]
     return -int(np.any(known < 0)), int(np.any(known > 0))
@@ -277,7 +277,7 @@ def spread(count: int, most: int) -> list[int]:
 
 
 def chosen(picture: str, name: str, wanted: Sequence[int] | None, count: int, most: int) -> list[int]:
-    """Return the heads, pairs or channels to draw: those wanted, or `spread` ones.
+    """Return the heads, pairs or channels to draw: the wanted ones, or `spread`.
 
     Raises:
         ValueError: an empty choice, or an index that does not exist.
