@@ -15,10 +15,10 @@ from train.report.records import Left, Run, Scored
 from train.report.texts import plain
 
 TUNED = ("optimizer", "lr", "lr_end", "weight_decay", "warmup", "clip")
-"""Settings that may differ between the series of a section."""
+"""Settings of the optimizer, which may differ between the series of a section."""
 
 OF_SERIES = ("pe", "decoder_pe", "cross", "cross_pe", "seed", "init", "preset", "validation", *TUNED)
-"""Settings that are not those of a section."""
+"""Settings by which the series of a section may differ."""
 
 KINDS = {
     "vit": ("Images", "px"),
