@@ -196,13 +196,9 @@ def make_layer(
     return Layer(x, q, k, positions, params)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def turned(encoding: Encoding, layer: Layer) -> tuple[Float[Array, "T H D"], Float[Array, "T H D"]]:
     """Return queries and keys as the encoding rotates them, if it does."""
-    return _turned(encoding, layer)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _turned(encoding: Encoding, layer: Layer) -> tuple[Float[Array, "T H D"], Float[Array, "T H D"]]:
     return (
         rotate_queries(encoding, layer.params, layer.q, layer.positions),
         rotate_keys(encoding, layer.params, layer.k, layer.positions),
