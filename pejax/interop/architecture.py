@@ -1,4 +1,4 @@
-"""An architecture as data: how to read its config.json, and what its tensors are called."""
+"""An architecture as data: the reader of its config.json, and the names of its tensors."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -8,42 +8,52 @@ import numpy as np
 from pejax.interop.config import Config
 from pejax.interop.stacks import ModelConfig
 
+PARTS = {
+    # text: tables, and the ends of the model
+    "table": ("embedding.table", "V C"), "types": ("embedding.types", "types C"),
+    "position": ("stack.position.table_0", "L C"), "relative": ("stack.position.heads.table", "buckets H"),
+    "embed_norm": ("stack.embed_norm", "C"), "norm": ("stack.norm", "C"), "head": ("head", "V C"),
+    "dense": ("head.dense", "C C"), "dense_norm": ("head.norm", "C"),
+    # a layer: attention
+    "q": ("attention.qkv", "H·D C"), "k": ("attention.qkv", "K·D C"), "v": ("attention.qkv", "K·D C"),
+    "qkv": ("attention.qkv", "(H+2K)·D C"), "o": ("attention.out", "C H·D"), "q_norm": ("attention.norm_q", "D"),
+    "k_norm": ("attention.norm_k", "D"), "sinks": ("attention.sinks", "H"), "u": ("attention.position.heads.u", "H D"),
+    "v_r": ("attention.position.heads.v", "H D"), "w_r": ("attention.position.heads.w_r", "C H D"),
+    "frequencies": ("attention.position.frequencies", "2 L H D/2"), "cross_q": ("cross.q", "H·D C"),
+    "cross_k": ("cross.kv", "K·D C"), "cross_v": ("cross.kv", "K·D C"), "cross_o": ("cross.out", "C H·D"),
+    # a layer: MLP with M inner channels, experts, norms and factors of branches
+    "up": ("mlp.up", "M C"), "gate": ("mlp.gate", "M C"), "gate_up": ("mlp.gate", "2M C"), "down": ("mlp.down", "C M"),
+    "router": ("mlp.router", "E C"), "scale_attention": ("scale_attention", "C"), "scale_mlp": ("scale_mlp", "C"),
+    **{name: (name, "C") for branch in ("attention", "cross", "mlp")
+       for name in (f"norm_{branch}", f"norm_{branch}_after", f"norm_{branch}_sum")},
+    # a vision transformer; `cls_head` and `distilled_head` where CLS and the first register have a head each
+    "patch": ("patch", "C channels patch patch"), "cls": ("cls", "1 C"), "registers": ("registers", "R C"),
+    "cls_head": ("head", "classes C"), "distilled_head": ("distilled_head", "classes C"),
+}  # fmt: skip
+"""The parts of a model: the path of our module or parameter, and the shape of the file's tensor."""
+
 
 class Architecture(NamedTuple):
     """A model of transformers as data.
 
     Attributes:
-        read: its config.json to the config of the model.
-        names: the parts of our model, and the names of the file without `.weight` and `.bias`; `{n}` is the number of
-            the layer. The parts are
-
-            - `table`, `position`, `types`, `embed_norm`, `norm`, `head`, of BERT's head `dense` and `dense_norm`, and
-              `relative`, T5's table of biases;
-            - in a layer `norm_attention`, `norm_mlp`, and those with `_after` and `_sum` of other orders, `q_norm`,
-              `k_norm`, `q`, `k`, `v` or `qkv`, one tensor of all three, `o`, `up`, `down`, and `gate`, or `gate_up` in
-              place of both; `gated_up` and `gated_down` where `up` and `down` have other names beside a gate; the
-              factors `scale_attention` and `scale_mlp`; of cross-attention `norm_cross`,
-              `cross_q`, `cross_k`, `cross_v`, `cross_o`; of experts `router`, and `{e}` in the others is the number
-              of the expert; `sinks`, without a suffix.
-
-            - of a vision transformer `patch`, `embed_norm`, `norm`, `head`, and, as whole names, `cls`, `registers` and
-              `position`; `cls_head` and `distilled_head` where CLS and the first register have a head each.
-
-            In a model of two stacks, those of the encoder begin with `encoder.`, those of the decoder with `decoder.`.
-        prefix: of names, which a file may have or not. "" = there is none.
-        inert: keys of its config.json that change nothing, beside those of `pejax.interop.config.INERT`.
-        ignored: a regular expression of tensors that are carried and not computed with. "" = there are none.
+        read: function from config.json to the config of the model.
+        names: the names of the file by part (`PARTS`), without `.weight` and `.bias`. `{n}` is the number of the layer,
+            `{e}` of the expert. In a model of two stacks the parts of a stack begin with `encoder.` or `decoder.`.
+        prefix: optional prefix of all tensor names (`model.`). "" = there is none.
+        inert: keys of its config.json without effect, beside `pejax.interop.config.INERT`.
+        ignored: regular expression of tensors that are carried, not used. "" = there are none.
         in_out: whether linear layers are `(in, out)`, as GPT-2's.
         qkv_by_head: whether the rows of `qkv` are grouped by key head, as ours; else all queries come first.
         skipped_rows: rows before the first position in the table of positions; in vision transformers, the rows that
             are added to CLS and the registers.
         batched: whether tokens and tables of positions of a vision transformer have a first axis of length 1.
-        flat_patches: whether the kernel of the patches is that of a linear layer, not of a convolution.
-        by_head: whether linear layers of attention are `(in, heads, channels)`, without `.weight`, as XLNet's; the
-            parameters of Transformer-XL's encoding are the parts `u`, `v_r` and `w_r`.
+        flat_patches: whether the kernel of the patches is a linear layer, not a convolution.
+        by_head: whether linear layers of attention are `(in, heads, channels)`, without `.weight`, as XLNet's.
         experts: the form of the tensors of experts, as in `pejax.interop.experts.expert_slot`.
         copies: further names of the table of token vectors, which a file may have.
-        fixed: carried tensors, each a regular expression and the values that it must have.
+        fixed: carried tensors, each a regular expression and a function that returns the required values.
+        gated: the names that differ from `names` where the MLP is gated.
     """
 
     read: Callable[[Config], ModelConfig]
@@ -60,8 +70,9 @@ class Architecture(NamedTuple):
     experts: str = "each"
     copies: tuple[str, ...] = ()
     fixed: tuple[tuple[str, Callable[[ModelConfig], np.ndarray]], ...] = ()
+    gated: Mapping[str, str] = {}
 
 
 def in_layer(prefix: str, **names: str) -> dict[str, str]:
-    """Return the names of what a layer has, each after the prefix of the layer."""
+    """Return the names of a layer's parts, each after the prefix of the layer."""
     return {part: prefix + name for part, name in names.items()}

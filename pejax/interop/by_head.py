@@ -1,4 +1,4 @@
-"""Linear layers of attention that files hold as `(in, heads, channels)`, as XLNet does."""
+"""Slots of attention whose linear layers are `(in, heads, channels)` in files, as in XLNet."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,7 @@ from pejax.models import AttentionConfig
 def by_head_slot(
     attention: AttentionConfig, part: str, named: Callable[[str], str], shape: tuple[int, ...]
 ) -> tuple[tuple[Piece, ...], Layout]:
-    """Return pieces and layout of a parameter of attention and of its encoding.
-
-    Args:
-        attention: its config, with as many key heads as heads.
-        part: "qkv", "o", or a parameter of Transformer-XL's encoding: "u", "v_r" or "w_r".
-        named: the part to the name of a tensor.
-        shape: of the parameter.
-    """
+    """Return pieces and layout of "qkv", "o", or a parameter of Transformer-XL's encoding: "u", "v_r" or "w_r"."""
     per_head = attention.heads, attention.head_dim
     if part == "qkv":
         grouped = grouped_by_key_head(attention, "qkv", transposed=False)

@@ -1,4 +1,4 @@
-"""`python -m pejax.interop PATH`: what a folder or a GGUF file holds, from config.json and headers alone."""
+"""`python -m pejax.interop PATH`: describes a folder or a GGUF file, from config.json and headers alone."""
 
 import argparse
 import collections
@@ -25,8 +25,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print what the path on the command line holds; refuse, in one line, what `load` would refuse."""
-    about = "What a Hugging Face folder or a GGUF file holds."
+    """Describe the path on the command line, or print in one line the error that `load` would raise."""
+    about = "Describes a Hugging Face folder or a GGUF file."
     parser = Parser(prog="python -m pejax.interop", description=about, allow_abbrev=False)
     parser.add_argument("path", help="a folder with config.json and safetensors files, or a GGUF file")
     parser.add_argument("--ignore", default="", metavar="KEYS", help="keys that may be left unread: a,b")
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def describe(source: Source) -> list[str]:
-    """Return the lines that say what a model is, what its encodings are and what is carried."""
+    """Return lines that describe a model, its encodings and the carried tensors."""
     config, tensors = source.config, source.tensors
     count = sum(math.prod(tensor.shape) for name, tensor in tensors.items())
     files = {tensor.file for tensor in tensors.values()}
@@ -57,7 +57,7 @@ def describe(source: Source) -> list[str]:
 
 
 def _carried(source: Source) -> list[str]:
-    """Return a line for every tensor that is carried, or for all of a part of the model that has many."""
+    """Return a line for every carried tensor, or one for all of a part with many."""
     names = carried_tensors(source)
     parts = collections.Counter(name.split(".")[0] for name in names)
     many = [part for part, count in parts.items() if count > 20]
@@ -67,7 +67,7 @@ def _carried(source: Source) -> list[str]:
 
 
 def _text(config: TransformerConfig) -> list[str]:
-    """Return the lines that say what is before and after the layers of a model of text."""
+    """Return lines on the ends of a text model."""
     return [
         f"vocab={config.vocab} width={config.width} length={config.length} layers={len(config.layers)} "
         f"causal={config.causal} embed_scale={config.embed_scale}",
@@ -76,7 +76,7 @@ def _text(config: TransformerConfig) -> list[str]:
 
 
 def _picture(config: ViTConfig) -> list[str]:
-    """Return the lines that say what is before and after the layers of a vision transformer."""
+    """Return lines on the ends of a vision transformer."""
     head = f"{config.classes} classes, pool {config.pool!r}, distilled={config.distilled}"
     return [
         f"image={config.image_size} patch={config.patch} grid={config.grid} channels={config.channels} "
@@ -87,7 +87,7 @@ def _picture(config: ViTConfig) -> list[str]:
 
 
 def _stack_lines(text: TransformerConfig | ViTConfig) -> list[str]:
-    """Return the lines that say what one stack of layers is."""
+    """Return lines on one stack of layers."""
     kinds = list(dict.fromkeys(text.layers))
     letters = dict(zip(kinds, range(len(kinds)), strict=True))
     pattern = " + ".join(

@@ -15,7 +15,7 @@ INERT = frozenset({
     *("attn_pdrop", "dropout", "task_specific_params", "transformers.js_config", "_attn_implementation"),
     *("gradient_checkpointing", "tokenizer_class", "pretraining_tp"),
 })  # fmt: skip
-"""Keys that do not change what a model computes once it is trained."""
+"""Keys without effect on a trained model."""
 
 REFUSED = {
     "quantization_config": "quantized weights are not read",
@@ -40,7 +40,7 @@ class Config:
 
     Args:
         keys: the content of config.json, or of an object in it.
-        where: its name in errors.
+        where: name of the config in errors.
     """
 
     def __init__(self, keys: Mapping[str, Any], where: str = "config.json") -> None:
@@ -100,7 +100,7 @@ class Config:
         return ACTIVATIONS[value]
 
     def must(self, key: str, *allowed: Any) -> None:
-        """Raise ValueError for a value other than those that are computed; the first is the default."""
+        """Raise ValueError for an unsupported value; the first of those allowed is the default."""
         value = self(key, allowed[0])
         if value not in allowed:
             raise ValueError(f"{self.where}: {key} must be {' or '.join(map(repr, allowed))}, got {value!r}")

@@ -1,4 +1,4 @@
-"""How the tensors of experts become our parameters, in which the experts are side by side."""
+"""Slots of experts, which are side by side in our parameters."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from pejax.interop.layouts import SAME, Layout, Piece, whole
 from pejax.models import MoEConfig
 
 Namer = Callable[..., str]
-"""The part, and the number of the expert as `e`, to the name of a tensor without `.weight`."""
+"""Function from a part, and the number of the expert as `e`, to the name of a tensor without `.weight`."""
 
 Found = tuple[tuple[Piece, ...], Layout]
 
@@ -17,13 +17,13 @@ def expert_slot(experts: MoEConfig, form: str, part: str, leaf: str, named: Name
     """Return pieces and layout of a parameter of the experts.
 
     Args:
-        experts: their config.
+        experts: config of the experts.
         form: "each", a kernel `(out, in)` per expert; or "stacked", one tensor of all experts, `(E, in, out)`, in which
             the columns of gate and up alternate, and one of their biases.
         part: "gate", "up" or "down".
         leaf: "kernel", "bias", or "down_bias".
-        named: to the names of tensors.
-        shape: of the parameter.
+        named: function from part and expert to the name of a tensor.
+        shape: shape of the parameter.
 
     Raises:
         ValueError: a bias in the form "each".
@@ -31,7 +31,7 @@ def expert_slot(experts: MoEConfig, form: str, part: str, leaf: str, named: Name
     if form == "stacked":
         return _stacked(experts, part, leaf, named, shape)
     if leaf != "kernel":
-        raise ValueError("experts that are tensors of their own must have no bias, got one")
+        raise ValueError("experts of one tensor each must have no bias, got one")
     count, hidden, width = experts.count, experts.mlp.hidden, shape[part == "down"]
     names = [named(part, e=number) + ".weight" for number in range(count)]
     if part == "down":

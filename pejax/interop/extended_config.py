@@ -1,4 +1,4 @@
-"""What config.json says of a model that was loaded with an extension of its rotary encoding."""
+"""The config.json of a model that was loaded with an extension of its rotary encoding."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,13 +13,13 @@ KINDS = {ours: theirs for theirs, ours in TYPES.items() if theirs not in ("defau
 """Extensions, and the types of scaling in config.json."""
 
 SAID = (*KINDS, "ntk")
-"""Extensions that config.json can say; NTK-aware scaling is a larger base."""
+"""Extensions that config.json can hold; NTK-aware scaling is a larger base."""
 
 NEEDED = {
     "dynamic_ntk": {"factor": 1.0},
     "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
 }
-"""What config.json must say even where it is our default."""
+"""Keys that config.json needs even at our defaults."""
 
 RENAMED = {"long_factors": "long_factor", "short_factors": "short_factor",
            "trained_length": "original_max_position_embeddings"}  # fmt: skip
@@ -32,12 +32,12 @@ def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended:
     the model is extended to, except with dynamic scaling, which starts from the latter.
 
     Args:
-        config: of the file.
-        own: the model's config by the file.
-        extended: the model's config.
+        config: config.json of the file.
+        own: config of the file's model.
+        extended: config of the extended model.
 
     Raises:
-        ValueError: an extension that config.json cannot say, or not in this architecture.
+        ValueError: an extension that config.json cannot hold, or not in this architecture.
     """
     rope, name, options = _only_term(own, extended)
     length = options.pop("trained_length", own.length)

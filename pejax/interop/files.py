@@ -1,4 +1,4 @@
-"""Folders of safetensors files: what is in them, without reading the values, and how they are written."""
+"""Folders of safetensors files: reading their headers, reading values, and writing."""
 
 import json
 import os
@@ -25,10 +25,10 @@ class Tensor(NamedTuple):
     """A tensor of a file.
 
     Attributes:
-        file: its name in the folder.
-        dtype: as safetensors names it.
-        shape: its shape.
-        kind: its type in the GGUF file that it was read from. "" = it was read from a safetensors file.
+        file: name of its file in the folder.
+        dtype: type, a name of safetensors.
+        shape: shape.
+        kind: type in a GGUF file. "" = read from a safetensors file.
     """
 
     file: str

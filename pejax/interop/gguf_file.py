@@ -1,4 +1,4 @@
-"""GGUF files: what is in them, without reading the weights, and the values of one tensor at a time.
+"""GGUF files: the header without the weights, and the values of one tensor at a time.
 
 The header is read here and not by `gguf.GGUFReader`, which makes an object of every element of an array, believes the
 lengths that a damaged file claims, and takes 4 to 9 seconds for a small model's vocabulary. Quantized weights are
@@ -34,10 +34,10 @@ class GgufTensor(NamedTuple):
     """A tensor of a GGUF file.
 
     Attributes:
-        kind: its type, as the package `gguf` names it, such as "Q4_1".
-        shape: its shape; the last axis is contiguous.
-        start: of its bytes in the file.
-        size: their number.
+        kind: type, a name of the package `gguf` such as "Q4_1".
+        shape: shape; the last axis is contiguous.
+        start: place of its first byte in the file.
+        size: number of its bytes.
     """
 
     kind: str
@@ -50,9 +50,9 @@ class GgufFile(NamedTuple):
     """The header of a GGUF file.
 
     Attributes:
-        path: of the file.
-        keys: its metadata.
-        tensors: by name.
+        path: path of the file.
+        keys: metadata.
+        tensors: tensors by name.
     """
 
     path: Path
@@ -111,7 +111,7 @@ def _dequantized(data: np.ndarray, kind: str) -> np.ndarray:
 
 @functools.cache
 def _converts(kind: str) -> bool:
-    """Return whether the package `gguf` converts a type."""
+    """Whether the package `gguf` converts a type."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:

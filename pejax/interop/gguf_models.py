@@ -34,11 +34,11 @@ LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positio
 
 
 class GgufArchitecture(NamedTuple):
-    """What of a family of GGUF files differs from others.
+    """The differences between families of GGUF files.
 
     Attributes:
-        model_type: of config.json.
-        model_class: of transformers, for config.json.
+        model_type: `model_type` in config.json.
+        model_class: class of transformers, for config.json.
         neighbors: whether the channels of queries and keys that are rotated together are neighbors.
     """
 
@@ -55,16 +55,16 @@ ARCHITECTURES = {
 """By the `general.architecture` of a file."""
 
 INERT = r"general\.|tokenizer\.|quantize\.imatrix\."
-"""Keys that say nothing of what a model computes."""
+"""Keys without effect on the model."""
 
 
 class Translated(NamedTuple):
     """A GGUF file as a Hugging Face folder.
 
     Attributes:
-        config: what its config.json holds.
-        tensors: by the names of Hugging Face; a type that is quantized in the file becomes F32.
-        read: to the values of the tensors.
+        config: content of its config.json.
+        tensors: tensors by the names of Hugging Face; quantized types become F32.
+        read: function to the values of the tensors.
     """
 
     config: dict[str, Any]
@@ -73,7 +73,7 @@ class Translated(NamedTuple):
 
 
 def translate(path: Path, ignore: Sequence[str] = ()) -> Translated:
-    """Return what a GGUF file holds, as a Hugging Face folder.
+    """Return a GGUF file as a Hugging Face folder.
 
     Raises:
         ValueError: a damaged file, an architecture that is not known, or metadata that is missing or unread.
@@ -95,7 +95,7 @@ def translate(path: Path, ignore: Sequence[str] = ()) -> Translated:
 
 
 def _config(c: Config, file: GgufFile, family: str) -> dict[str, Any]:
-    """Return what the metadata says, in the words of config.json."""
+    """Return the metadata in the words of config.json."""
     own, keys = ARCHITECTURES[family], file.keys
     if keys.get("general.type", "model") != "model":
         raise ValueError(f"{file.path}: general.type must be 'model', got {keys['general.type']!r}")
@@ -157,7 +157,7 @@ def _scaling(c: Config, file: GgufFile, family: str, base: float, channels: int)
 
 
 def _llama3(file: GgufFile, base: float, channels: int) -> dict[str, Any]:
-    """Return the scaling of Llama 3, of which the file has the numbers that the frequencies are divided by.
+    """Return the scaling of Llama 3; the file has the divisors of the frequencies.
 
     Raises:
         ValueError: other numbers.

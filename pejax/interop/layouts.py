@@ -1,4 +1,4 @@
-"""How the tensors of a file become a parameter, and back: reversible, without arithmetic.
+"""Layouts: from the tensors of a file to a parameter and back, without arithmetic.
 
 Linear layers of files are `(out, in)`, ours `(in, out)`. Files hold queries, keys and values in three tensors or in
 one; ours are columns grouped by key head (`SelfAttention`).
@@ -16,12 +16,12 @@ class Piece(NamedTuple):
     """A tensor of a file, or a range of it.
 
     Attributes:
-        tensor: its name.
-        shape: of the whole tensor.
-        axis: that the range is on.
-        start: where the range begins.
-        stop: where it ends.
-        step: from one entry of the range to the next.
+        tensor: name of the tensor.
+        shape: shape of the whole tensor.
+        axis: axis of the range.
+        start: first index of the range.
+        stop: end of the range, exclusive.
+        step: step of the range.
     """
 
     tensor: str
@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
     @property
     def before(self) -> tuple[slice, ...]:
-        """What comes before the range, as an index."""
+        """The part before the range, as an index."""
         return (slice(None),) * self.axis + (slice(0, self.start),)
 
 
@@ -81,7 +81,7 @@ def grouped_by_key_head(attention: AttentionConfig, letters: str, *, ours: str =
     """Return the layout of `qkv`, whose columns are each key head's queries, its key and its value.
 
     Args:
-        attention: its config.
+        attention: config of the attention.
         letters: which of q, k and v the file has; biases of the others are 0.
         ours: which of them our parameter has.
         transposed: whether the pieces are `(out, in)`.
@@ -109,11 +109,7 @@ def grouped_by_key_head(attention: AttentionConfig, letters: str, *, ours: str =
 def mixed_frequencies(name: str, shape: tuple[int, ...], layer: int, layers: int) -> tuple[tuple[Piece, ...], Layout]:
     """Return piece and layout of a layer's frequencies of RoPE-Mixed: `(axis, layer, head, pair)` in files, x first.
 
-    Args:
-        name: of the tensor, which all layers share.
-        shape: of our parameter, `(head, axis, pair)`, rows first.
-        layer: whose frequencies they are.
-        layers: how many the model has.
+    All layers share one tensor; our parameter is `(head, axis, pair)`, rows first.
     """
     heads, axes, pairs = shape
     join = lambda pieces: pieces[0][::-1, 0].swapaxes(0, 1)

@@ -25,9 +25,9 @@ Index = tuple[slice, ...]
 
 
 def kept_type(params: str, slots: Sequence[Slot], tensors: Mapping[str, Tensor]) -> np.dtype:
-    """Return the type of a parameter: with "file", that of all its tensors, or float32 where they differ.
+    """Return the type of a parameter: with "file", the type of its tensors, or float32 where they differ.
 
-    Encodings compute with their parameters in float32, which these therefore stay in.
+    Parameters of encodings stay in float32.
     """
     if "position" in slots[0].path:
         return np.dtype("float32")
@@ -38,15 +38,7 @@ def kept_type(params: str, slots: Sequence[Slot], tensors: Mapping[str, Tensor])
 
 
 def values_in(slots: Sequence[Slot], shape: tuple[int, ...], dtype: np.dtype, read: Reader, index: Index) -> np.ndarray:
-    """Return a range of a parameter; of the files, only what is in it is read.
-
-    Args:
-        slots: what the parameter is made of.
-        shape: of the whole parameter.
-        dtype: of the values.
-        read: the function to the values of tensors.
-        index: the range, a slice per axis.
-    """
+    """Return a range of a parameter, a slice per axis; only this range is read from the files."""
     index = tuple(slice(*one.indices(size)) for one, size in zip(index, shape, strict=True))
     if slots[0].row is None:
         return _part(slots[0], index, read).astype(dtype, copy=False)
@@ -59,7 +51,7 @@ def values_in(slots: Sequence[Slot], shape: tuple[int, ...], dtype: np.dtype, re
 
 
 def _part(slot: Slot, index: Index, read: Reader) -> np.ndarray:
-    """Return a range of what a slot describes."""
+    """Return a range of a slot."""
     if slot.layout not in (SAME, TRANSPOSED):
         joined = slot.layout.join([read(one.tensor, one.index) for one in slot.pieces])
         return (joined if slot.added is None else with_row(joined, read(slot.added.tensor, slot.added.index)))[index]
@@ -87,12 +79,12 @@ def on_devices(shape: tuple[int, ...], sharding: NamedSharding, values: Callable
 def shardings(variables: Any, layers: Sequence[Any], mesh: Mesh) -> dict[tuple[Any, ...], NamedSharding]:
     """Return the sharding of every parameter, by its path, as the trainers split them (`pejax.models.sharding.RULES`).
 
-    An axis that the devices do not divide is whole on every device; so are heads where they do not divide the key
-    heads. A warning names such axes, in one line.
+    An axis that is no multiple of the devices is whole on every device; so are heads where the key heads are none. A
+    warning names such axes, in one line.
 
     Args:
         variables: state of the model.
-        layers: the configs of its layers.
+        layers: configs of the layers.
         mesh: the devices.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the readers of several architectures share: the configs of decoders with rotary or learned positions."""
+"""Readers that several architectures share: configs of decoders with rotary or learned positions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -62,14 +62,14 @@ def rotary_decoder(
     Args:
         c: the config.
         layer: config of all layers, but for positions and windows. Its norm is also the last one.
-        head: of the model.
-        types: of every layer: "full_attention" or "sliding_attention".
-        window: of the layers with "sliding_attention".
+        head: config of the head.
+        types: type of every layer: "full_attention" or "sliding_attention".
+        window: window of the layers with "sliding_attention".
         rotated: whether a layer has positions. () = all have.
         bases: the default of the base; with an entry for "sliding_attention", too, scaling is for the others alone.
         part: the default of the rotated part of the channels of a head.
         pairing: which channels are rotated together.
-        embed_scale: of `TransformerConfig`.
+        embed_scale: factor of the token vectors.
     """
     if "sliding_attention" in types and window is None:
         raise ValueError(f"{c.where} must have the key sliding_window where layers have sliding_attention, got none")

@@ -32,8 +32,8 @@ def rope_from_config(
         config: the content of config.json.
         layer_type: "full_attention" or "sliding_attention", in models whose layers differ. None = all are alike.
         pairing: which channels are rotated together, as in `pejax.encodings.rope`.
-        base: where the config names none.
-        part: the rotated part of the channels of a head, where the config names none.
+        base: default of the base.
+        part: default of the rotated part of a head's channels.
         local: whether the base is `rope_local_base_freq`, which `rope_scaling` does not change. None = if that key is
             there and the layer type is "sliding_attention".
 
@@ -72,7 +72,7 @@ def head_channels(c: Config) -> int:
 
 
 def _parameters(c: Config, layer_type: str | None, local: bool) -> Config:
-    """Return what the config says of the rotation of this layer, but for flat keys."""
+    """Return the keys of this layer's rotation, without flat keys."""
     old, new = c.object("rope_scaling"), c.object("rope_parameters")
     if old and new and old != new:
         raise ValueError(f"{c.where}: rope_scaling must be absent where rope_parameters are given, got {old}")

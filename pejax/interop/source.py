@@ -1,4 +1,4 @@
-"""What a model was read from, as far as saving needs it; it is checked before a byte of weights is read."""
+"""The source of a loaded model: config, tensor names and types. It is checked before any weights are read."""
 
 import functools
 import re
@@ -24,21 +24,21 @@ from pejax.models import ViTConfig
 
 TYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
-"""What older files of BERT have in norms."""
+"""Suffixes of norms, and their names in older files of BERT."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model came from: what `save` needs beside its parameters.
+    """The source of a model: everything that `save` needs beside the parameters.
 
     Attributes:
-        config_json: the content of config.json.
-        config: the model that it describes, before any extension; tied where the file is.
-        tensors: the file, type and shape of every tensor, by name.
-        carried: the values of tensors that the model does not compute with: buffers, and rows of tables before the
-            first position; of a vision transformer, also the tokens to which such rows are added.
-        head_copy: the head that repeats the table of token vectors. None = there is none.
-        copies: other tensors that repeat it.
+        config_json: content of config.json.
+        config: config of the model, without extensions of `load`; tied where the file is.
+        tensors: file, type and shape of every tensor, by name.
+        carried: values that are saved again, but not used: buffers, and rows of tables before the first position; in
+            vision transformers, also the tokens to which such rows are added.
+        head_copy: name of a head that repeats the table of token vectors. None = no such head.
+        copies: names of other tensors that repeat it.
     """
 
     config_json: Mapping[str, Any]
@@ -55,12 +55,12 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What config.json calls the architecture."""
+        """The name of the architecture in config.json."""
         return self.config_json.get("model_type", self.config_json.get("architecture"))
 
     @functools.cached_property
     def slots(self) -> list[Slot]:
-        """What the parameters are made of, by the names of the file."""
+        """The slots of all parameters, with the names of the file."""
         prefix = self.architecture.prefix
         prefixed = any(name.startswith(prefix) for name in self.tensors)
 
@@ -78,13 +78,13 @@ def read_config(config: Mapping[str, Any], ignore: Sequence[str] = (), sizes: Vi
     """Return the model config that a config.json describes.
 
     Args:
-        config: its content.
+        config: content of config.json.
         ignore: keys that may be left unread.
-        sizes: what a config.json of timm does not say. None = its name says it.
+        sizes: config of a model whose config.json, of timm, has no sizes. None = the name in it says them.
 
     Raises:
-        ValueError: an architecture that is not known, a key that is missing or unread, a value that is not computed, or
-            sizes where config.json says them.
+        ValueError: an architecture that is not known, a key that is missing or unread, an unsupported value, or sizes
+            beside those of config.json.
     """
     architecture = architecture_of(config)
     if sizes is not None:
@@ -101,12 +101,11 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
     """Return the source of a new model, which `save` then writes for others to read.
 
     Args:
-        config: what its config.json is to hold: `model_type` and the sizes.
-        dtype: of the tensors in the file: "float32", "bfloat16" or "float16".
+        config: content of its config.json: `model_type` and the sizes.
+        dtype: type of the tensors in the file: "float32", "bfloat16" or "float16".
 
     Raises:
-        ValueError: a config that `load` would refuse, one of a model of which only a tower is computed, or an unknown
-            type.
+        ValueError: a config that `load` would refuse, a multimodal model, or an unknown type.
 
     Examples:
         >>> sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -116,8 +115,8 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
     """
     check_choice("dtype", dtype, tuple(TYPES))
     if "vision_config" in config:
-        rule = "model_type must be one that is computed whole where a model is new"
-        raise ValueError(f"{rule}, got {config.get('model_type')!r}, of which the vision tower alone is")
+        rule = "has a vision tower alone, and cannot be saved without the rest of a loaded model"
+        raise ValueError(f"model_type {config.get('model_type')!r} {rule}")
     own = read_config(config)
     slots = model_slots(own, architecture_of(config))
     tensors = {name: Tensor(WEIGHTS, TYPES[dtype], shape) for name, shape in expected_shapes(slots).items()}
@@ -131,10 +130,10 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
 def open_source(path: Path, ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> tuple[Source, Reader]:
     """Return the source of a folder or a GGUF file, and the function to the values of its tensors.
 
-    The source is checked but for these values: `carried` is empty. The arguments are those of `read_config`.
+    Everything but the values is checked; `carried` is empty. Arguments as in `read_config`.
 
     Raises:
-        ValueError: what `load` refuses.
+        ValueError: as `load`.
     """
     file = find_gguf(path)
     if file is None:
@@ -147,7 +146,7 @@ def open_source(path: Path, ignore: Sequence[str] = (), sizes: ViTConfig | None 
 
 
 def find_gguf(path: Path) -> Path | None:
-    """Return the GGUF file that a path is, or that a folder without config.json has. None = there is none.
+    """Return the GGUF file of a path: the file itself, or the one in a folder without config.json. None = no such file.
 
     Raises:
         ValueError: a folder with several of them.
@@ -162,13 +161,13 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def read_folder(directory: Path, ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> Source:
-    """Return the source of a folder, checked but for the values of its tensors: `carried` is empty.
+    """Return the source of a folder. Everything but the values of tensors is checked; `carried` is empty.
 
-    A head that the config ties and the file has is taken for a copy, which `load` compares. The heads of BERT and of
-    vision transformers are left out where the file has none.
+    A tied head that is in the file is taken for a copy, which `load` compares. The heads of BERT and of vision
+    transformers are left out where the file has none.
 
     Raises:
-        ValueError: what `load` refuses.
+        ValueError: as `load`.
     """
     config = read_json(directory / "config.json")
     own, architecture = read_config(config, ignore, sizes), architecture_of(config)
@@ -212,12 +211,12 @@ def skipped_rows(source: Source) -> list[Piece]:
 
 
 def tokens_with_rows(source: Source) -> list[Piece]:
-    """Return the tokens to which rows of the table of positions are added."""
+    """Return the pieces of tokens to which rows of the table of positions are added."""
     return [slot.pieces[0] for slot in source.slots if slot.added is not None]
 
 
 def untied(source: Source) -> Source:
-    """Return the source of a model of text whose head turned out to be no copy of the table."""
+    """Return the source of a text model whose head is no copy of the table."""
     own = source.config
     head = None if isinstance(own, ViTConfig) else last_text(own).head
     if head is not None and not isinstance(own, ViTConfig):
@@ -233,18 +232,13 @@ def table_name(source: Source) -> str:
 
 
 def same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
-    """Return whether two tensors have the same type, shape and bits."""
+    """Whether two tensors have the same type, shape and bits."""
     as_integers = lambda x: x.view(f"u{x.dtype.itemsize}")
     return one.dtype == other.dtype and np.array_equal(as_integers(one), as_integers(other))
 
 
 def check_values(source: Source, read: Reader) -> None:
-    """Raise ValueError for a tensor with other values than those that the model computes with.
-
-    Args:
-        source: of the model.
-        read: name and index to the values of a tensor.
-    """
+    """Raise ValueError for a copy or a fixed tensor with other values than the model's."""
     for copy in source.copies:
         if not same_bytes(read(copy, ()), read(table_name(source), ())):
             raise ValueError(f"{copy} must be the same as {table_name(source)}, got another table")
@@ -255,18 +249,14 @@ def check_values(source: Source, read: Reader) -> None:
                 raise ValueError(f"{name} must have shape {expected.shape} by config.json, got {found.shape}")
             largest = float(np.max(np.abs(found.astype(np.float64) - expected)))
             if not largest <= max(1e-5, float(jnp.finfo(found.dtype).eps)):
-                rule = f"{name} must be what the model computes with, {values.__name__}"
+                rule = f"{name} must be as the model computes it, {values.__name__}"
                 raise ValueError(f"{rule}, got values that differ by {largest:.3g}")
 
 
 def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], described: str) -> None:
     """Raise ValueError for a missing, extra, misshapen or mistyped tensor.
 
-    Args:
-        source: of the model.
-        path: that it was read from.
-        file: the name of a tensor to the file that has it.
-        described: what says which shapes the tensors have.
+    Errors name `path`, the `file` of a tensor, or `described`, which sets the shapes.
     """
     expected, tensors = expected_shapes(source.slots), source.tensors
     for copy in (*source.copies, source.head_copy):
@@ -278,7 +268,7 @@ def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], desc
     carried = {*carried_tensors(source)}
     extra = [name for name in tensors if name not in expected and name not in carried]
     if extra:
-        raise ValueError(f"{file(extra[0])} must hold no tensor that nothing reads, got {extra[0]}{_more(extra)}")
+        raise ValueError(f"{file(extra[0])} has an unknown tensor: {extra[0]}{_more(extra)}")
     for name, shape in expected.items():
         tensor = tensors[name]
         if tensor.shape != shape:

@@ -18,7 +18,7 @@ SPLITS: dict[str, list[dict[str, Any]]] = {
     "smollm": [{"type": "Digits", "individual_digits": True}],
     "gpt-2": [],
 }
-"""How a text is split before bytes are paired, as tokenizer.json says it: by `tokenizer.ggml.pre`."""
+"""Splitting of a text before bytes are paired, in the words of tokenizer.json, by `tokenizer.ggml.pre`."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _made(content: Mapping[str, Any], name: str) -> Any:
 
 
 def _ends(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the ids of the tokens that begin and end a text, by what the files beside tokenizer.json say."""
+    """Return the ids of the tokens that begin and end a text, from the files beside tokenizer.json."""
     found: dict[str, tuple[int, ...]] = {"bos": (), "eos": ()}
     for file in ("config.json", "generation_config.json"):  # the latter says more
         config = read_json(folder / file) if (folder / file).exists() else {}

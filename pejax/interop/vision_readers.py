@@ -1,4 +1,4 @@
-"""What the readers of several vision transformers share."""
+"""Readers that several vision transformers share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,14 +31,14 @@ def vision_transformer(
 ) -> ViTConfig:
     """Return the config of a vision transformer whose layers are alike.
 
-    A convolution leaves out what is beyond the last whole patch, so the sides of the config are multiples of it.
+    Pixels beyond the last whole patch are not seen, so the sides of the config are multiples of the patch.
 
     Args:
         c: the config.
         layer: config of all layers. Its norm is also the last one.
         image: default of the side of the training images, pixels. None = `options` say it.
         patch: default of the side of a patch, pixels.
-        options: of `ViTConfig`.
+        options: other fields of `ViTConfig`.
     """
     side = patch_side(c, patch)
     if image is not None:
@@ -52,7 +52,7 @@ def vision_transformer(
 
 
 def vision_tower(read: Callable[[Config], ViTConfig], inert: tuple[str, ...]) -> Callable[[Config], ViTConfig]:
-    """Return the reader of the config of a model of images and text, of which the vision tower is computed.
+    """Return the reader of the config of a model of images and text, which reads the vision tower.
 
     Args:
         read: reads the config of the tower.

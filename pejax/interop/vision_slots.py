@@ -1,4 +1,4 @@
-"""Which tensors of a file the parameters of a vision transformer outside its layers are made of."""
+"""Slots of a vision transformer outside its layers."""
 
 from collections.abc import Callable, Container
 from dataclasses import replace
@@ -20,15 +20,7 @@ def vision_pieces(
     shape: tuple[int, ...],
     named: Callable[..., str],
 ) -> tuple[Piece, Layout, Piece | None]:
-    """Return what a parameter is made of, its layout, and what is added to it.
-
-    Args:
-        config: of the model.
-        architecture: of the file.
-        path: of the parameter in the model's state.
-        shape: of the parameter.
-        named: `(part, suffix) -> name`.
-    """
+    """Return the piece of a parameter, its layout, and the piece that is added to it; `named` is `(part, suffix)`."""
     leaf, part = str(path[-1]), str(path[0])
     if leaf == "table_0":
         table = _table(config, architecture, named)
@@ -46,7 +38,7 @@ def vision_pieces(
 
 
 def with_heads_of_file(config: ViTConfig, architecture: Architecture, tensors: Container[str]) -> ViTConfig:
-    """Return the config with the heads that the file has: none, one, or one of CLS and one of the first register."""
+    """Return the config with the heads of the file: none, one, or one for CLS and one for the first register."""
     holds = lambda part: architecture.names.get(part, "") + ".weight" in tensors
     if not config.classes or not (holds("head") or holds("distilled_head")):
         return replace(config, classes=0, distilled=False)
@@ -67,7 +59,7 @@ def without_row(ours: np.ndarray, token: np.ndarray, row: np.ndarray) -> np.ndar
 def _token(
     config: ViTConfig, architecture: Architecture, part: str, shape: tuple[int, ...], named: Callable[..., str]
 ) -> tuple[Piece, Layout, Piece | None]:
-    """Return what CLS or the registers are made of; those that have rows in the table of positions get them."""
+    """Return piece and layout of CLS or the registers, and their rows in the table of positions, if there are any."""
     theirs = _lead(architecture, *shape) if architecture.batched else (config.width,)
     first = config.cls if part == "registers" else 0
     rows = architecture.skipped_rows

@@ -52,13 +52,13 @@ def load(
             GGUF file, or a folder with one.
         extend: an extension of the encodings, such as "yarn(factor=4)" or "log_n", added to the file's own. None = the
             file's own.
-        dtype: what the model computes in, "float32" or "bfloat16".
-        params: what its parameters are kept in: "float32"; "bfloat16"; or "file", the types of the file, and float32
+        dtype: type of the computation, "float32" or "bfloat16".
+        params: type of the parameters: "float32"; "bfloat16"; or "file", the types of the file, and float32
             where weights are quantized.
-        mesh: devices that the parameters go to, shard by shard, so that the host never holds more than one: split over
-            its axes `fsdp` and `tensor`, as in the trainers. A warning says what does not divide and is whole on every
-            device. None = the default device.
-        config: the sizes of a vision transformer of rope-vit that timm saved under a name that does not say them; the
+        mesh: devices of the parameters, which are split over its axes `fsdp` and `tensor`, as in the trainers. The host
+            never holds more than one shard. A warning names axes that do not divide and are whole on every device.
+            None = the default device.
+        config: config of a vision transformer of rope-vit that timm saved under a name without sizes, for the
             config.json of timm has none. None = config.json or the name says them.
         ignore: keys of config.json, or of the metadata of a GGUF file, that may be left unread.
 
@@ -67,8 +67,8 @@ def load(
         transformer, else a `Decoder`; and the source that `save` needs.
 
     Raises:
-        ValueError: an unknown architecture; a key of config.json that is missing, unread or asks for what is not
-            computed; a tensor that is missing, extra, misshapen or mistyped; a damaged file; a quantization that is not
+        ValueError: an unknown architecture; a key of config.json that is missing, unread or has an unsupported
+            value; a tensor that is missing, extra, misshapen or mistyped; a damaged file; a quantization that is not
             read; an extension that the encoding refuses; a mesh of other axes than `pejax.models.sharding.AXES`.
     """
     check_choice("dtype", dtype, DTYPES)
@@ -96,7 +96,7 @@ def load(
 
 
 def _carried(source: Source, read: Reader) -> dict[str, np.ndarray]:
-    """Return the values of what the model does not compute with."""
+    """Return the values that are saved again, but not used."""
     carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
     carried |= {one.tensor: np.array(read(one.tensor, one.before)) for one in skipped_rows(source)}
     return carried | {one.tensor: np.array(read(one.tensor, ())) for one in tokens_with_rows(source)}
@@ -110,13 +110,13 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
     where the file has no scaling of its own.
 
     Args:
-        model: of the config of the source, or of the same with an extension.
+        model: model of the source's config, or of this config with an extension.
         directory: must not exist, or be empty.
-        source: from `load`, or from `source_from_config`.
+        source: result of `load` or `source_from_config`.
 
     Raises:
-        ValueError: a model that is not what the config of the source describes, an extension that config.json cannot
-            say, a value that the type of the file cannot hold, or a folder that is there and not empty.
+        ValueError: a model of another config than the source's, an extension that config.json cannot hold, a value
+            that does not fit into the type of the file, or a folder that is not empty.
     """
     config = _config(model, source)
     params = dict(nnx.to_flat_state(nnx.state(model)))
@@ -146,12 +146,12 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
 
 
 def _config(model: Decoder | EncoderDecoder | ViT, source: Source) -> Mapping[str, Any]:
-    """Return the config.json of a model: that of the source, with the extension that the model was loaded with."""
+    """Return the config.json of a model: as in the source, with the extension that the model was loaded with."""
     ours, theirs = map(_saved, (model.config, source.config))
     changed = [one.name for one in fields(theirs) if getattr(ours, one.name, None) != getattr(theirs, one.name)]
     if type(ours) is type(theirs) and not changed:
         return source.config_json
-    rule = "the model must be what the config of the source describes, but for extend, to be saved"
+    rule = "a saved model must have the config of its source, but for extensions"
     if type(ours) is not type(theirs):
         raise ValueError(f"{rule}, got a {type(ours).__name__}")
     if _without_extensions(ours) != _without_extensions(theirs):
@@ -162,7 +162,7 @@ def _config(model: Decoder | EncoderDecoder | ViT, source: Source) -> Mapping[st
 
 
 def _saved(config: ModelConfig) -> ModelConfig:
-    """Return the config without what is no part of a saved model."""
+    """Return the config without settings that are not saved."""
     config = each_stack(config, lambda stack: replace(stack, dtype="float32"))
     return replace(config, stochastic_depth=0.0) if isinstance(config, ViTConfig) else config
 

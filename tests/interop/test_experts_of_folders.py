@@ -89,7 +89,7 @@ def test_whether_weights_are_normalized_over_the_chosen(name, said, expected):
         ("olmoe", {"clip_qkv": 8.0}, "clip_qkv must be None, got 8.0"),
         ("mixtral", {"num_experts_per_tok": 5}, "chosen must be at most count=4, got 5"),
         ("llama", {"num_local_experts": 4}, "must be absent, because this architecture has no experts, got 4"),
-        ("llama", {"model_type": "phimoe"}, "model_type must be one without experts that are chosen by SparseMixer"),
+        ("llama", {"model_type": "phimoe"}, "'phimoe' is not supported: it has experts chosen by SparseMixer"),
     ],
 )  # fmt: skip
 def test_what_is_not_computed_is_refused(name, keys, message):

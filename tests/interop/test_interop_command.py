@@ -5,9 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from cli import refused
 from hub_folders import tensors, write
 
+from pejax.interop.architecture import PARTS
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.command import main
 
@@ -59,3 +61,10 @@ def test_the_guide_shows_an_architecture_as_it_is_and_lists_all():
     guide = (ROOT / "docs" / "interop.md").read_text()
     assert f"```py\n{(ROOT / 'pejax/interop/architectures/olmo2.py').read_text()}```" in guide
     assert set(re.findall(r"^\| `(\w+)` .* \d", guide, re.MULTILINE)) == {*ARCHITECTURES}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_names_are_those_of_parts(name):
+    entry = ARCHITECTURES[name]
+    sides = [part.removeprefix("encoder.").removeprefix("decoder.") for part in (*entry.names, *entry.gated)]
+    assert {*sides} <= {*PARTS}

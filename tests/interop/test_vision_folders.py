@@ -165,14 +165,14 @@ def test_the_vision_tower_of_a_model_of_images_and_text(tmp_path, capsys):
     assert "head: None" in printed
     save(model, tmp_path / "b", source)
     assert same_bytes(folder, tmp_path / "b")
-    with pytest.raises(ValueError, match="got 'clip', of which the vision tower alone is"):
+    with pytest.raises(ValueError, match="model_type 'clip' has a vision tower alone"):
         source_from_config(config)
 
 
 # Sizes and extensions
 
 
-def test_pixels_beyond_the_last_whole_patch_are_no_part_of_the_record():
+def test_pixels_beyond_the_last_whole_patch_are_no_part_of_the_config():
     record = read_config({"model_type": "siglip_vision_model", **BODY, "intermediate_size": 9, "image_size": 27})
     assert (record.image_size, record.grid) == ((24, 24), (6, 6))
     record = read_config({"model_type": "vit", **SIZES, "image_size": [16, 24], "patch_size": [4, 4]})
@@ -189,7 +189,7 @@ def test_an_extension_joins_the_encoding(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, nnx.state(model), nnx.state(further))
     with pytest.raises(ValueError, match=re.escape("config.json of vit cannot say an extension, got another layers")):
         save(further, tmp_path / "b", source)
-    with pytest.raises(ValueError, match=re.escape("to be saved, got a TransformerConfig")):
+    with pytest.raises(ValueError, match=re.escape("but for extensions, got a TransformerConfig")):
         save(Decoder(decoder(), rngs=nnx.Rngs(0)), tmp_path / "b", source)
 
 

@@ -70,12 +70,12 @@ ARCHITECTURES: dict[str, Architecture] = {
 """By the `model_type` of config.json."""
 
 REFUSED = {
-    "qwen2_moe": "an expert for all tokens beside those that are chosen",
-    "phimoe": "experts that are chosen by SparseMixer",
-    "dbrx": "queries, keys and values that are clipped",
+    "qwen2_moe": "a shared expert",
+    "phimoe": "experts chosen by SparseMixer",
+    "dbrx": "clipped queries, keys and values",
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "experts and attention with latent keys and values (MLA)"),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "qwen3_next", "falcon_h1"), "state space layers"),
-    **dict.fromkeys(("whisper", "gemma3", "qwen2_vl", "qwen2_5_vl", "llava", "mllama"), "inputs of several kinds"),
+    **dict.fromkeys(("whisper", "gemma3", "qwen2_vl", "qwen2_5_vl", "llava", "mllama"), "multimodal inputs"),
 }
 """Unsupported architectures, and the missing feature."""
 
@@ -84,7 +84,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     """Return the architecture of a config.json, by its `model_type`, or by timm's `architecture`.
 
     Raises:
-        ValueError: as `find_architecture`.
+        ValueError: an unknown or unsupported architecture.
     """
     if "model_type" in config or "architecture" not in config:
         return find_architecture(config.get("model_type"))
@@ -95,12 +95,12 @@ def find_architecture(model_type: object) -> Architecture:
     """Return an architecture by its `model_type`.
 
     Raises:
-        ValueError: one that is not known, or one with an unsupported feature.
+        ValueError: an unknown or unsupported architecture.
     """
     if isinstance(model_type, str) and model_type in ARCHITECTURES:
         return ARCHITECTURES[model_type]
     if isinstance(model_type, str) and model_type in REFUSED:
-        raise ValueError(f"model_type must be one without {REFUSED[model_type]}, got {model_type!r}")
+        raise ValueError(f"model_type {model_type!r} is not supported: it has {REFUSED[model_type]}")
     near = difflib.get_close_matches(str(model_type), ARCHITECTURES, n=2)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     raise ValueError(f"unknown model_type {model_type!r}{hint} Known: {', '.join(sorted(ARCHITECTURES))}")

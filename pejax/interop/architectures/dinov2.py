@@ -19,10 +19,10 @@ V2 = {
     **in_layer(
         "dinov2.encoder.layer.{n}.", **LAYER, q="attention.attention.query", k="attention.attention.key",
         v="attention.attention.value", o="attention.output.dense", up="mlp.fc1", down="mlp.fc2",
-        gate_up="mlp.weights_in", gated_down="mlp.weights_out",
     ),
     "head": "classifier",
 }  # fmt: skip
+V2_GATED = in_layer("dinov2.encoder.layer.{n}.", gate_up="mlp.weights_in", down="mlp.weights_out")
 V3 = {
     **in_layer("embeddings.", cls="cls_token", registers="register_tokens", patch="patch_embeddings"), "norm": "norm",
     **in_layer(
@@ -69,11 +69,14 @@ COMMON = (*INERT, *BACKBONE, "use_mask_token")
 AUGMENTED = ("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale")
 CARRIED = r"(^|\.)embeddings\.(mask_token|register_tokens)$"
 """A file may have a tensor of no registers."""
-NAMED = {name: path.replace("dinov2.", "dinov2_with_registers.", 1) for name, path in V2.items()}
+V2R, V2R_GATED = (
+    {part: name.replace("dinov2.", "dinov2_with_registers.", 1) for part, name in names.items()}
+    for names in (V2, V2_GATED)
+)
 ARCHITECTURES = {
-    "dinov2": Architecture(dinov2, V2, "dinov2.", COMMON, CARRIED, skipped_rows=1, batched=True),
+    "dinov2": Architecture(dinov2, V2, "dinov2.", COMMON, CARRIED, skipped_rows=1, batched=True, gated=V2_GATED),
     "dinov2_with_registers": Architecture(
-        with_registers, NAMED, "dinov2_with_registers.", COMMON, CARRIED, skipped_rows=1, batched=True
+        with_registers, V2R, "dinov2_with_registers.", COMMON, CARRIED, skipped_rows=1, batched=True, gated=V2R_GATED
     ),
     "dinov3_vit": Architecture(dinov3, V3, "", (*COMMON, *AUGMENTED), CARRIED, batched=True),
 }

@@ -25,8 +25,8 @@ def _names(side: str, mlp: int) -> dict[str, str]:
         "norm": f"{side}.final_layer_norm",
         **in_layer(
             f"{side}.block.{{n}}.layer.", norm_attention="0.layer_norm", norm_cross="1.layer_norm",
-            norm_mlp=f"{mlp}.layer_norm", up=f"{dense}wi", gate=f"{dense}wi_0", gated_up=f"{dense}wi_1",
-            down=f"{dense}wo", **{part: f"0.SelfAttention.{part}" for part in "qkvo"},
+            norm_mlp=f"{mlp}.layer_norm", up=f"{dense}wi", down=f"{dense}wo",
+            **{part: f"0.SelfAttention.{part}" for part in "qkvo"},
             **{f"cross_{part}": f"1.EncDecAttention.{part}" for part in "qkvo"},
         ),
     }  # fmt: skip
@@ -34,6 +34,8 @@ def _names(side: str, mlp: int) -> dict[str, str]:
 
 
 NAMES = {"table": "shared", "head": "lm_head", **_names("encoder", 1), **_names("decoder", 2)}
+GATED = {f"{side}.{part}": NAMES[f"{side}.up"] + end
+         for side in ("encoder", "decoder") for part, end in (("gate", "_0"), ("up", "_1"))}  # fmt: skip
 CARRIED = r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$"
 COPIES = ("encoder.embed_tokens", "decoder.embed_tokens")
 INERT = ("dropout_rate", "initializer_factor", "output_past")
@@ -87,7 +89,7 @@ def mt5(c: Config) -> EncoderDecoderConfig:
 
 
 def _entry(read: Callable[[Config], EncoderDecoderConfig]) -> Architecture:
-    return Architecture(read, NAMES, inert=INERT, ignored=CARRIED, copies=COPIES)
+    return Architecture(read, NAMES, inert=INERT, ignored=CARRIED, copies=COPIES, gated=GATED)
 
 
 ARCHITECTURES = {"t5": _entry(t5), "mt5": _entry(mt5)}
