@@ -32,7 +32,7 @@ class Execution:
         batch: mesh axes that the batch is split over.
         heads: mesh axis that heads are split over.
         sequence: mesh axis that tokens are split over (context parallelism).
-        remat: what the backward pass recomputes: "none", only norms and activations; "products", everything except the
+        remat: recomputation in the backward pass: "none", only norms and activations; "products", everything except the
             outputs of linear layers and attention; "full", everything, from the state before each layer.
         local: whether parameters are replicated and each device runs all layers on its shard of the batch without
             communication; gradients are then summed over the devices once, after the last layer.
@@ -58,7 +58,7 @@ class Execution:
 
     @property
     def sharding(self) -> Sharding | None:
-        """How attention is split over the mesh."""
+        """The split of attention over the mesh."""
         if self.mesh is None:
             return None
         return Sharding(self.mesh, self.batch, self.heads, self.sequence)

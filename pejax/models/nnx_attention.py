@@ -7,8 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Num
+from jaxtyping import Array, Float, Num
 
 from pejax._attention.flax_api import attention_fn
 from pejax._dims import Dims
@@ -20,7 +19,7 @@ from pejax.models.sharding import position_variables
 class PositionalAttention(nnx.Module):
     """Attention with an encoding, called as Flax calls `dot_product_attention`; made by `attention_module`.
 
-    By default positions are 0 ... T-1 on one axis, and on two axes those of the trained grid in raster order. In all
+    By default positions are 0 ... T-1 on one axis, and on two axes the trained grid in raster order. In all
     other cases (prefix tokens, packing, another grid, cross-attention, a step of cached decoding), set the positions
     around the call:
 
@@ -74,21 +73,13 @@ class PositionalAttention(nnx.Module):
         query: Float[Array, "*B T H D"],
         key: Float[Array, "*B S K D"],
         value: Float[Array, "*B S K D"],
-        bias: Float[Array, "..."] | None = None,
-        mask: Num[Array, "..."] | Bool[Array, "..."] | None = None,
-        broadcast_dropout: bool = True,
-        dropout_rng: Array | None = None,
-        dropout_rate: float = 0.0,
-        deterministic: bool = False,
-        dtype: DTypeLike | None = None,
-        precision: Any = None,
-        module: nnx.Module | None = None,
-        is_causal: bool = False,
+        *args: Any,
+        **options: Any,
     ) -> Float[Array, "*B T H D"]:
-        """Return the output of attention; the arguments are those of `flax.nnx.dot_product_attention`.
+        """Return the output of attention; arguments as in `flax.nnx.dot_product_attention`.
 
         Raises:
-            ValueError: heads that differ from those of `dims`, or positions that were not given and have no default.
+            ValueError: other heads than in `dims`, or positions that were not given and have no default.
         """
         dims = self.dims
         if (query.shape[-2:], key.shape[-2]) != ((dims.heads, dims.head_dim), dims.kv_heads):
@@ -106,21 +97,7 @@ class PositionalAttention(nnx.Module):
             causal=dims.causal or None,
             scale=dims.scale,
         )
-        return attend(
-            query,
-            key,
-            value,
-            bias=bias,
-            mask=mask,
-            broadcast_dropout=broadcast_dropout,
-            dropout_rng=dropout_rng,
-            dropout_rate=dropout_rate,
-            deterministic=deterministic,
-            dtype=dtype,
-            precision=precision,
-            module=module,
-            is_causal=is_causal,
-        )
+        return attend(query, key, value, *args, **options)
 
     def _params(self) -> Params:
         """Return the merged parameters of the encoding, before `adapt`."""
@@ -134,7 +111,7 @@ class PositionalAttention(nnx.Module):
         return jnp.max(q_tokens.positions).astype(jnp.int32) + 1 if queries == 1 < keys else keys
 
     def _default_positions(self, queries: int, keys: int) -> Num[Array, "T *A"]:
-        """Return the default positions: 0 ... T-1, or those of the trained grid."""
+        """Return the default positions: 0 ... T-1, or the trained grid."""
         if queries != keys:
             rule = "positions of queries and keys of different lengths (cross-attention, cached decoding) must be given"
             raise ValueError(f"{rule}: use `with attention_fn.at(q, k)`, got {queries} queries and {keys} keys")
@@ -168,7 +145,7 @@ def attention_module(
 
     Args:
         encoding: the record.
-        dims: the dims that the encoding was made for; heads and head_dim must be those of the layer.
+        dims: the dims that the encoding was made for; heads and head_dim as in the layer.
         rngs: draws the parameters from its `params` stream.
         shared: the module of the model's first layer, if all layers share the parameters of `init` (T5 has one table
             for all layers). None = this module gets its own.

@@ -18,7 +18,7 @@ from pejax.models.configs.pattern import patterns
 
 ORDERS = {"pre": (True, False, False), "post": (False, False, True), "sandwich": (True, True, False),
           "after": (False, True, False)}  # fmt: skip
-"""Where a branch f has norms: before it, after it, after the sum. `x + f(N(x))`, `N(x + f(x))`, `x + N(f(N(x)))` and
+"""Norms of a branch f: before it, after it, after the sum. `x + f(N(x))`, `N(x + f(x))`, `x + N(f(N(x)))` and
 `x + N(f(x))`."""
 
 PARALLEL = ("", "two", "one")
@@ -32,7 +32,7 @@ def check_counts(config: Any, *names: str, least: int = 1) -> None:
 
 
 class Config:
-    """The base of configs: a `repr` of the first field and those that differ from their defaults.
+    """The base of configs: a `repr` of the first field and of fields that are not at their defaults.
 
     Layers that repeat a pattern are counted.
     """
@@ -163,14 +163,14 @@ class MlpConfig(Config):
 
 @dataclass(frozen=True, repr=False)
 class MoEConfig(Config):
-    """E MLPs in place of one, of which each token uses the k with the largest logits of a router, `x @ router`.
+    """E MLPs in place of one. Each token uses the k with the largest logits of a router, `x @ router`.
 
     Args:
         count: E.
         chosen: k.
         mlp: the config of every expert.
         router_bias: whether the router has a bias.
-        over_chosen: whether the weights are the softmax over the chosen logits; else over all of them.
+        over_chosen: whether the weights are the softmax over the chosen logits, not over all of them.
 
     Raises:
         ValueError: a count below 1, or more chosen than there are.
@@ -206,7 +206,7 @@ class LayerConfig(Config):
         attention: self-attention.
         mlp: the MLP, or experts in its place.
         norm: the config of all its norms.
-        order: where the norms are, a name of `ORDERS`.
+        order: places of the norms, a name of `ORDERS`.
         parallel: "" = one branch after the other; "two" = attention and MLP read the same input through a norm each
             (GPT-NeoX); "one" = through the same norm (GPT-J). Only with order "pre" and without cross-attention.
         layer_scale: initial factor of every channel of a branch (LayerScale). None = no factor.
@@ -214,7 +214,7 @@ class LayerConfig(Config):
         cross: cross-attention to the states of an encoder. None = there is none.
 
     Raises:
-        ValueError: an unknown order, or parallel branches together with what they exclude.
+        ValueError: an unknown order, or parallel branches with another order, `bare` or cross-attention.
     """
 
     attention: AttentionConfig

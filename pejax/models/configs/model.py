@@ -1,4 +1,4 @@
-"""The configs of whole models: their layers, and what is before and after them."""
+"""The configs of whole models: layers, embeddings and heads."""
 
 from dataclasses import dataclass, replace
 
@@ -120,11 +120,11 @@ class ViTConfig(Config):
         patch_bias: whether the map from the pixels of a patch to its vector has a bias.
         cls: whether there is a learned CLS token before the patches.
         registers: number of learned tokens without position, after CLS.
-        pool: what the head reads: "cls"; "mean", the average of the patches; or "cls_mean", both in one vector of 2C
+        pool: input of the head: "cls"; "mean", the average of the patches; or "cls_mean", both in one vector of 2C
             channels (DINOv2's linear classifier).
         classes: number of logits. 0 = no head, states alone.
-        distilled: whether the first register has a head of its own, whose logits are averaged with those of the other
-            head (DeiT's distillation token).
+        distilled: whether the first register has a head of its own; the logits of both heads are averaged (DeiT's
+            distillation token).
         coordinates: positions of the patches in the layers: "index", their (row, column), or "centered", DINOv3's
             `2π · (2 (i + ½) / N - 1)` in N rows or columns.
         stochastic_depth: rate of the last layer in training; it grows linearly with depth from 0 in the first.

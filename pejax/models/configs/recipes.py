@@ -128,7 +128,7 @@ def encoder_decoder(
         decoder_pe: spec of the decoder's encoding; "" = `pe`.
         extend: extension of all encodings beyond the trained lengths, a record of `pejax.extensions` or its string.
         cross: position policy of cross-attention: "none", "query_only", "separate" or "unified".
-        cross_pe: spec of the encoding of cross-attention; "" = that of the decoder's first layer.
+        cross_pe: spec of the encoding of cross-attention; "" = as in the decoder's first layer.
         style: "llama" (RMSNorm, SwiGLU, no biases) or "gpt2" (LayerNorm, GELU, biases).
         qk_norm: whether each query and key head is normalized (RMSNorm) in self-attention.
         soft_cap: cap c of the attention logits, `c · tanh(logits / c)`; None = no cap.
@@ -192,7 +192,7 @@ def vit(
         pe: spec of the encoding, as in `make_encoding`, or a pattern over the layers such as "rope_axial*3 + none*1"
             (`pejax.specs.LayerPattern`).
         extend: extension of the encoding beyond the trained grid, a record of `pejax.extensions` or its string.
-        pool: what the head reads: "cls", a learned token, or "mean", the average of the patches.
+        pool: input of the head: "cls", a learned token, or "mean", the average of the patches.
         registers: number of learned tokens without position that the head does not read.
         layer_scale: initial factor of each residual branch; None = no factor.
         stochastic_depth: probability that an example skips a branch of the last layer in training; it grows linearly

@@ -1,8 +1,8 @@
 """Generation by an encoder-decoder: the source is encoded once, then tokens are generated one by one.
 
-The cache of every decoder layer holds its own keys and values, which grow by one token per step, and those of the
-source, which do not change. The length of the answer is fixed in advance, and all encodings adapt to that length from
-the first token on, so the answer is the same as that of the decoder without a cache.
+The cache of every decoder layer holds its own keys and values, which grow by one token per step, and the keys and
+values of the source, which do not change. The length of the answer is fixed in advance, and all encodings adapt to that
+length from the first token on, so the answer is the same as without a cache.
 """
 
 import functools

@@ -80,12 +80,12 @@ def stream(
     key: Key[Array, ""] | None = None,
     policy: str = "stepwise",
 ) -> Iterator[Int[Array, " B"]]:
-    """Generate the tokens that follow each prompt one at a time, and return them as they come: those of `generate`.
+    """Generate the same tokens as `generate`, and yield them one at a time.
 
-    The arguments are those of `generate`. Stop reading to stop generating.
+    Arguments as in `generate`. Stop reading to stop generating.
 
     Raises:
-        ValueError: what `generate` refuses, before the first token.
+        ValueError: as `generate`, before the first token.
 
     Examples:
         >>> from pejax.models import decoder
@@ -217,7 +217,7 @@ def _generate(
 
 
 def _slots(tokens: TokenPositions, count: int) -> TokenPositions:
-    """Return the positions of all slots: those of the prompts, then of all but the last of the tokens that follow."""
+    """Return the positions of all slots: of the prompts, then of all new tokens but the last."""
     last, later = tokens.positions[:, -1:], jnp.arange(1, count, dtype=tokens.positions.dtype)
     segment_ids = jnp.pad(tokens.segment_ids, ((0, 0), (0, count - 1)), mode="edge")  # pyright: ignore[reportArgumentType]
     return TokenPositions(jnp.concatenate([tokens.positions, last + later], axis=1), segment_ids=segment_ids)

@@ -40,7 +40,7 @@ def sample(key: Key[Array, ""], logits: Float[Array, "B V"], sampling: Sampling)
 
     Args:
         key: draws the tokens.
-        logits: of the next token.
+        logits: logits of the next token.
         sampling: the settings, in range.
 
     Reference:

@@ -21,13 +21,12 @@ class Decoder(nnx.Module):
     """A decoder-only transformer. Its head starts at zero unless it is tied: before training, all logits are zero.
 
     Attributes:
-        config: its config.
-        stack: its layers; `stack.encoding` is the encoding of the first, `stack.dims` the dims that it was made for.
+        config: config of the model.
+        stack: the layers; `stack.encoding` is the encoding of the first layer, `stack.dims` its dims.
 
     Args:
-        config: what the model is made of.
-        encoding: an encoding of all layers, made for `config.dims`, for example your own. None = those that `config`
-            names.
+        config: sizes, layers and ends of the model.
+        encoding: encoding of all layers, made for `config.dims`, for example your own. None = as `config` says.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
@@ -94,7 +93,7 @@ class Decoder(nnx.Module):
 
         Args:
             ids: ids of the tokens that follow those in the cache.
-            cache: from `stack.empty_cache`, or from the previous call.
+            cache: result of `stack.empty_cache`, or of the previous call.
             tokens: positions of these tokens, with segment ids if the cache holds padding or several segments.
             extent: the length or lengths that the encoding adapts to, as in `attend`.
         """
@@ -114,7 +113,7 @@ class Decoder(nnx.Module):
         return logits
 
     def columns(self) -> Float[Array, "C V"]:
-        """Return the matrix from normalized states to logits: that of the head, or the embedding table transposed.
+        """Return the matrix from normalized states to logits: the head's kernel, or the embedding table transposed.
 
         Raises:
             ValueError: a model whose logits are not the product of states and this matrix.

@@ -50,14 +50,14 @@ class EncoderDecoder(nnx.Module):
     """An encoder-decoder transformer; encoder and decoder share one embedding table.
 
     Attributes:
-        config: its config.
-        encoder: its layers; `encoder.encoding` is the encoding of the first, `encoder.dims` the dims it was made for.
-        decoder: likewise.
+        config: config of the model.
+        encoder: layers of the encoder; `encoder.encoding` is the encoding of the first, `encoder.dims` its dims.
+        decoder: layers of the decoder.
         cross: the encoding of cross-attention.
         position: the parameters of `cross` that all layers share.
 
     Args:
-        config: what the model is made of.
+        config: encoder, decoder and cross-attention of the model.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
@@ -93,10 +93,10 @@ class EncoderDecoder(nnx.Module):
             target: token ids; the first is the start token.
             source_segments: the example that each token belongs to, for examples packed one after the other; the target
                 uses the same numbers; 0 = padding.
-            target_segments: likewise.
+            target_segments: the example that each target token belongs to.
             source_extent: the length, or lengths `(B,)`, that encodings adapt to; None = the number of tokens of each
                 source, without padding.
-            target_extent: likewise, of the target.
+            target_extent: length or lengths of the target, as `source_extent`.
             execution: device mesh, sharding and rematerialization.
 
         Raises:
@@ -118,7 +118,7 @@ class EncoderDecoder(nnx.Module):
         extent: Extent | None = None,
         execution: Execution = Execution(),
     ) -> EncoderOutput:
-        """Return the output of the encoder; arguments as those of the source in `__call__`."""
+        """Return the output of the encoder; arguments as for the source in `__call__`."""
         tokens = sequence_tokens(source, segment_ids)
         extent = self._own_extent(self.encoder, tokens, source.shape[1]) if extent is None else extent
         x = self.embedding(source, execution)
@@ -166,7 +166,7 @@ class EncoderDecoder(nnx.Module):
 
         Args:
             ids: ids of the target tokens that follow those in the cache.
-            cache: from `empty_cache`, or from the previous call.
+            cache: result of `empty_cache`, or of the previous call.
             encoded: the encoder's output.
             tokens: positions of these tokens.
             extent: the final length, or lengths `(B,)`, of the target; the same in every step.

@@ -53,14 +53,14 @@ class ViT(Layered):
     """A vision transformer. Its head starts at zero: before training, all logits are zero.
 
     Attributes:
-        config: its config.
+        config: config of the model.
         dims: the dims that the encoding of the first layer was made for.
         encoding: the encoding of the first layer, whose `embed` is applied to the patches.
         position: the encoding's parameters that all layers share. The parameters of single layers are in `layers`,
             stacked, under the same name.
 
     Args:
-        config: what the model is made of.
+        config: sizes, layers and ends of the model.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
@@ -113,7 +113,7 @@ class ViT(Layered):
 
         Args:
             images: floating point, channels last.
-            positions: (row, column) of each patch in raster order, in patches; None = those of the image's own grid.
+            positions: (row, column) of each patch in raster order, in patches; None = the image's own grid.
             extent: grid (rows, columns), in patches, that the encoding adapts to; None = the image's own grid.
             train: whether stochastic depth drops branches, if `config.stochastic_depth` is above 0.
             key: draws the branches to drop; required in that case only.
@@ -146,7 +146,7 @@ class ViT(Layered):
     ) -> Float[Array, "B N C"]:
         """Return the normalized states of all N tokens after the last layer, in float32: CLS, registers, then patches.
 
-        Arguments and errors are those of a call; a head is not needed.
+        Arguments and errors as in a call; a head is not needed.
         """
         x = self._last(images, positions, extent, train, key, execution)
         return normed(self.norm, x.astype(jnp.float32))

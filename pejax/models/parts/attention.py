@@ -29,8 +29,8 @@ class CrossContext(NamedTuple):
     Attributes:
         states: the encoder's output `(B, S, C)`; None where the keys and values are cached.
         shared: the encoding's parameters that all cross-attention layers share.
-        positions: those of the queries, as the policy of cross-attention numbers them.
-        k_positions: those of the states.
+        positions: positions of the queries, as the policy of cross-attention numbers them.
+        k_positions: positions of the states.
         extent: the length, or lengths, that the encoding adapts to.
     """
 
@@ -102,8 +102,8 @@ class LayerCache(NamedTuple):
     """The keys and values that a layer stores between the steps of decoding.
 
     Attributes:
-        own: of self-attention, in the slots of the cache.
-        cross: of cross-attention, which do not change; None = there is none.
+        own: self-attention, in the slots of the cache.
+        cross: cross-attention, which does not change; None = no cross-attention.
     """
 
     own: KeysValues
@@ -117,10 +117,10 @@ class SelfAttention(nnx.Module):
     matmul computes all three, and a tensor-parallel split of the columns does not cut through a group.
 
     Args:
-        attention: its config.
-        dims: its dims in this model.
+        attention: config of the attention.
+        dims: dims of the encoding.
         encoding: made for these dims.
-        dtype: of the computation; parameters are float32.
+        dtype: type of the computation; parameters are float32.
         rngs: draws the parameters, the encoding's included.
     """
 
@@ -192,13 +192,13 @@ class SelfAttention(nnx.Module):
 
 
 def _biases(biased: tuple[tuple[int, bool], ...]) -> dict[str, Any]:
-    """Return the arguments of `linear` for a kernel of which some columns have a bias."""
+    """Return the arguments of `linear` for a kernel with a bias in some columns."""
     present = [kept for _, kept in biased]
     return {"bias": any(present), "biased": () if all(present) else biased}
 
 
 def _qk_norm(attention: AttentionConfig, heads: int) -> RMSNorm | LayerNorm | None:
-    """Make the norm of queries or keys of so many heads; None = no norm."""
+    """Make the norm of queries or keys; None = no norm."""
     norm, dim = attention.qk_norm, attention.head_dim
     if norm is None:
         return None
@@ -213,10 +213,10 @@ class CrossAttention(nnx.Module):
     """Multi-head attention from a sequence to the states of an encoder, with an `Encoding` of its own.
 
     Args:
-        attention: its config; it has no window, QK norm or sinks.
-        dims: its dims in this model.
+        attention: config; it has no window, QK norm or sinks.
+        dims: dims of the encoding.
         encoding: made for these dims.
-        dtype: of the computation; parameters are float32.
+        dtype: type of the computation; parameters are float32.
         rngs: draws the parameters, the encoding's included.
 
     Raises:

@@ -26,12 +26,12 @@ DROPPED = ("attention", "mlp")
 
 
 class LayerKind(NamedTuple):
-    """What makes a layer in a model: two layers of the same kind have the same program.
+    """The config, dims and encodings of a layer; layers of the same kind share a program.
 
     Attributes:
-        config: its config.
-        dims: of its attention in this model.
-        encoding: made for these dims.
+        config: config of the layer.
+        dims: dims of its self-attention.
+        encoding: encoding made for these dims.
         cross: dims and encoding of its cross-attention; None = no cross-attention.
     """
 
@@ -48,8 +48,8 @@ class Block(nnx.Module):
     cross or mlp.
 
     Args:
-        kind: its config, dims and encodings.
-        dtype: of the computation; parameters are float32.
+        kind: config, dims and encodings of the layer.
+        dtype: type of the computation; parameters are float32.
         rngs: draws the parameters.
 
     Reference:
@@ -93,9 +93,9 @@ class Block(nnx.Module):
 
         Args:
             x: states before this layer.
-            context: what all layers share: positions, the encoding's parameters, execution.
-            cache: of this layer; None = no cache.
-            factors: of both branches, from `drop_factors`; None = 1.
+            context: inputs that all layers share: positions, the encoding's parameters, execution.
+            cache: keys and values of this layer; None = no cache.
+            factors: factors of both branches, from `drop_factors`; None = 1.
         """
         read = normed(self._norm("attention"), x)
         attended, own = self.attention(read, context, None if cache is None else cache.own)

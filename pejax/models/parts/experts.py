@@ -21,9 +21,9 @@ class Experts(nnx.Module):
     channels. The result is exact and needs no capacity, at E/k times the cost of computing the chosen experts alone.
 
     Args:
-        experts: its config.
+        experts: config of the experts.
         width: C, channels of input and output.
-        dtype: of the computation; parameters are float32.
+        dtype: type of the computation; parameters are float32.
         rngs: draws the parameters.
 
     Raises:
@@ -73,7 +73,7 @@ class Experts(nnx.Module):
 
 @functools.cache
 def weighted(mlp: MlpConfig) -> Callable[..., Array]:
-    """Return the function of the weights and of the inner channels of all experts to what `down` reads."""
+    """Return the function `(weights, inner channels of all experts)` to the input of `down`."""
     function = gate_by(mlp.activation) if mlp.gated else ACTIVATIONS[mlp.activation]
 
     def run(weights: Float[Array, "B T E"], *hidden: Float[Array, "B T M"]) -> Float[Array, "B T M"]:

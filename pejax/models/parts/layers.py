@@ -53,7 +53,7 @@ def linear(
         inputs: input channels.
         outputs: output channels.
         axes: logical names of the kernel's axes; None = no name.
-        dtype: of the computation.
+        dtype: type of the computation.
         rngs: draws the parameters.
         bias: whether the layer has a bias.
         biased: which output channels have one, as in `Linear`. () = all of them.
@@ -112,9 +112,9 @@ class LayerNorm(nnx.Module):
     """`(offset + scale) · (x - mean) / sqrt(variance + epsilon) + bias` over channels, in float32; x keeps its type.
 
     Args:
-        norm: its config.
-        shape: of the weights: the channels alone, or heads and channels, where every head has its own.
-        axes: their logical names; None = no name.
+        norm: config of the norm.
+        shape: shape of the weights: channels, or heads and channels if every head has its own.
+        axes: logical names of the weights' axes; None = no name.
     """
 
     def __init__(self, norm: NormConfig, *shape: int, axes: tuple[str | None, ...] = ("embed",)) -> None:
@@ -148,9 +148,9 @@ class RMSNorm(nnx.Module):
     """`(offset + scale) · x / sqrt(mean(x²) + epsilon)` over channels, in float32; the output has the type of x.
 
     Args:
-        norm: its config.
-        shape: of the weights: the channels alone, or heads and channels, where every head has its own.
-        axes: their logical names; None = no name.
+        norm: config of the norm.
+        shape: shape of the weights: channels, or heads and channels if every head has its own.
+        axes: logical names of the weights' axes; None = no name.
 
     Reference:
         Zhang & Sennrich 2019, "Root Mean Square Layer Normalization" (arXiv 1910.07467), equation 4.
@@ -222,7 +222,7 @@ def clamped_swiglu(gate: Float[Array, "*B C"], x: Float[Array, "*B C"]) -> Float
 
 
 GATES: dict[str, Callable[[Array, Array], Array]] = {"clamped_swiglu": clamped_swiglu}
-"""Activations of gated MLPs that are no product of an activation and x, by name."""
+"""Gated activations that are not the product of an activation and x, by name."""
 
 
 def check_activation(mlp: MlpConfig) -> None:
@@ -248,9 +248,9 @@ class Mlp(nnx.Module):
     """`activation(x @ up + b) @ down + b`; gated: `(activation(x @ gate + b) · (x @ up + b)) @ down + b`.
 
     Args:
-        mlp: its config.
+        mlp: config of the MLP.
         width: C, channels of input and output.
-        dtype: of the computation; parameters are float32.
+        dtype: type of the computation; parameters are float32.
         rngs: draws the parameters.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is before and after the layers of a text model: the tables of token vectors, and the head."""
+"""The ends of a text model: tables of token vectors, and the head."""
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ class TextHead(nnx.Module):
     """The map from normalized states to logits, of a `HeadConfig`. Its kernel starts at zero.
 
     Args:
-        head: its config.
+        head: config of the head.
         text: the config of the model.
         rngs: draws the parameters.
     """

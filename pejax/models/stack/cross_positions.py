@@ -24,8 +24,8 @@ def cross_encoding(policy: str, spec: str | Spec, dims: Dims) -> Encoding:
 
     Args:
         policy: one of `CROSS`.
-        spec: as `make_encoding` takes it.
-        dims: of cross-attention.
+        spec: spec of the encoding, as in `make_encoding`.
+        dims: dims of cross-attention.
 
     Raises:
         ValueError: an unknown policy, "query_only" for an encoding that does anything but rotate, or options that

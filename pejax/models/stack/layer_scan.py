@@ -46,12 +46,12 @@ class LaterBody(nnx.Module):
 
 
 class Body(NamedTuple):
-    """The layers of a model that are computed by one program, one after the other or in turn with those of others.
+    """The layers at one place of a pattern, which are computed by one program.
 
     Attributes:
-        number: of the body in the model, in the order of the first layers.
-        layers: their numbers.
-        encoding: the number of their encoding among those of the model.
+        number: number of the body in the model, in the order of the first layers.
+        layers: numbers of the layers.
+        encoding: number of their encoding in the model.
     """
 
     number: int
@@ -60,23 +60,22 @@ class Body(NamedTuple):
 
 
 class Layers(nnx.Module):
-    """L blocks, one scan per run (`runs`): parameters are stacked, so the program does not grow with depth.
+    """L layers, one scan per pattern (`patterns`): parameters are stacked, so the program does not grow with depth.
 
-    A run repeats a pattern of one or more kinds of layers. The layers at one place of the pattern are a body: their
-    parameters are stacked, in the order of the layers. Those of the first body, which in a model of one kind are all
-    layers, are in `blocks`, those of body n in `body_n.blocks`. `place` says where a layer is.
+    The layers at one place of a pattern are a body. Its parameters are stacked, in the order of the layers: the first
+    body's in `blocks`, body n's in `body_n.blocks`. `place` returns the body of a layer and the layer's index in it.
 
     Attributes:
-        rates: of stochastic depth, one per layer.
+        rates: rates of stochastic depth, one per layer.
         blocks: the parameters of the first body.
-        bodies: runs, each a tuple with one `Body` per layer of its pattern.
+        bodies: patterns, each a tuple with one `Body` per layer.
 
     Args:
         kinds: one per layer.
         encodings: the different encodings of the layers.
         stochastic_depth: rate of the last layer; layer l of 0 ... L-1 has `stochastic_depth · l / (L - 1)`.
-        dtype: of the computation.
-        rngs: draws the parameters, each layer's from its own keys.
+        dtype: type of the computation.
+        rngs: draws the parameters of every layer from keys of its own.
     """
 
     blocks: Block
@@ -118,8 +117,8 @@ class Layers(nnx.Module):
 
     @property
     def all_bodies(self) -> tuple[Body, ...]:
-        """The bodies of all runs."""
-        return tuple(body for run in self.bodies for body in run)
+        """The bodies of all patterns."""
+        return tuple(body for pattern in self.bodies for body in pattern)
 
     def first_of(self, encoding: int) -> Params:
         """Return the encoding's own parameters in the first layer that has this encoding."""
@@ -139,7 +138,7 @@ class Layers(nnx.Module):
 
         Args:
             x: states before the first block.
-            context: what all layers share but for the parameters of their encodings.
+            context: inputs that all layers share, without the parameters of encodings.
             cache: one per body, stacked; None = no cache.
             shared: the parameters of every encoding that all its layers share. None = there are none.
             key: draws the branches that stochastic depth drops; None drops nothing.
@@ -151,30 +150,29 @@ class Layers(nnx.Module):
         factors = None if key is None else drop_factors(key, jnp.asarray(self.rates, jnp.float32), x.shape[0])
         caches = iter(cache or ())
         statics, operands = [], []
-        for run in self.bodies:
-            split = [nnx.split(self.stacked(body)) for body in run]
+        for pattern in self.bodies:
+            split = [nnx.split(self.stacked(body)) for body in pattern]
             statics.append([static for static, _ in split])
             operands.append(tuple(
                 (params, next(caches, None), _rows(factors, body, len(self.rates)), self._constants(body))
-                for (_, params), body in zip(split, run, strict=True)
+                for (_, params), body in zip(split, pattern, strict=True)
             ))  # fmt: skip
 
         def apply(
             execution: Execution, shared: Sequence[Params], context: LayerContext, x: Array, operands: list[Any]
         ) -> tuple[Array, tuple[LayerCache, ...] | None]:
             found = []
-            for run, static, layers in zip(self.bodies, statics, operands, strict=True):
-                steps = [
-                    _step(execution, context, shared[body.encoding], one) for body, one in zip(run, static, strict=True)
-                ]
-                x, caches = execution.scan(steps, x, layers, first=run[0].layers[0])
+            for bodies, static, layers in zip(self.bodies, statics, operands, strict=True):
+                pairs = zip(bodies, static, strict=True)
+                steps = [_step(execution, context, shared[body.encoding], one) for body, one in pairs]
+                x, caches = execution.scan(steps, x, layers, first=bodies[0].layers[0])
                 found += caches
             return x, None if found[0] is None else tuple(found)
 
         if cache is not None or not context.execution.local:
             return apply(context.execution, shared, context, x, operands)
         local = lambda execution, operands: apply(execution, *operands)[0]
-        by_layer = [tuple((-1, None, 2, -1) for _ in run) for run in self.bodies]
+        by_layer = [((-1, None, 2, -1),) * len(bodies) for bodies in self.bodies]
         axes = -1, batch_axes(context, self.blocks.attention.dims.axes), 0, by_layer
         return context.execution.per_shard(local, (tuple(shared), context, x, operands), axes), None
 
@@ -190,7 +188,7 @@ class Layers(nnx.Module):
 
 
 def _stacked(kind: LayerKind, repeats: int, dtype: DTypeLike, rngs: nnx.Rngs) -> Block:
-    """Make the parameters of so many layers of a kind, stacked."""
+    """Make the parameters of layers of one kind, stacked."""
 
     @nnx.split_rngs(splits=repeats)
     @nnx.vmap
@@ -201,7 +199,7 @@ def _stacked(kind: LayerKind, repeats: int, dtype: DTypeLike, rngs: nnx.Rngs) ->
 
 
 def _rows(stacked: Array | None, body: Body, count: int) -> Array | None:
-    """Return the rows of a body's layers of an array with one row per layer of the model."""
+    """Return the rows of a body in an array with one row per layer of the model."""
     if stacked is None or len(body.layers) == count:
         return stacked
     return stacked[body.layers.start : body.layers.stop : body.layers.step]

@@ -26,10 +26,11 @@ class Layered(nnx.Module):
     """The base of models: L layers, the encodings of their kinds, and the parameters that all layers of a kind share.
 
     Attributes:
-        dims: of the attention of the first layer.
+        dims: dims of the first layer's encoding.
         encodings: the different encodings of the layers, in the order of their first layers.
-        position: the parameters of the first encoding that all its layers share; those of encoding n are in
-            `encoding_n.position`. The parameters of single layers are in `layers`, under `attention.position`.
+        position: the parameters of the first encoding that all its layers share;
+            encoding n has `encoding_n.position`. The parameters of single layers are in `layers`, under
+            `attention.position`.
         layers: the layers.
     """
 
@@ -48,14 +49,7 @@ class Layered(nnx.Module):
     ) -> None:
         """Make encodings, their parameters and the layers.
 
-        Args:
-            configs: one config per layer.
-            encoding: encoding of all layers, in place of those that the configs name.
-            cross: dims and encoding of cross-attention; None = no cross-attention.
-            stochastic_depth: rate of the last layer.
-            dtype: of the computation.
-            rngs: draws the parameters.
-            **dims: width, axes, extent and causal of `Attention.dims`.
+        `encoding`, if given, replaces the encodings of all layers; `dims` are arguments of `AttentionConfig.dims`.
         """
         kinds = []
         for config in configs:
@@ -90,5 +84,5 @@ class Layered(nnx.Module):
         return tuple(nnx.as_pure(position) for position in (self.position, *later))
 
     def encoding_params(self, number: int = 0) -> Params:
-        """Return the parameters of an encoding, before `adapt`: those of the model and of its first layer."""
+        """Return the parameters of an encoding, before `adapt`: of the model and of its first layer."""
         return merge_params(self.shared_params()[number], self.layers.first_of(number))

@@ -39,7 +39,7 @@ class Stack(Layered):
 
     Args:
         text: the config of the model.
-        encoding: encoding of all layers, made for `text.dims`. None = those that the config names.
+        encoding: encoding of all layers, made for `text.dims`. None = as `text` says.
         cross: dims and encoding of cross-attention; None = no cross-attention.
         rngs: draws the parameters.
     """
@@ -74,9 +74,9 @@ class Stack(Layered):
 
         Args:
             x: token vectors.
-            tokens: their positions.
+            tokens: positions of the tokens.
             extent: the length that the encoding adapts to, or lengths `(B,)` or `(B, T)` as in `attend`.
-            cache: of earlier tokens, in the slots before; None = no cache.
+            cache: keys and values of earlier tokens; None = no cache.
             cross_context: the inputs of cross-attention; None = there is none.
             execution: device mesh, sharding and rematerialization.
         """
@@ -134,7 +134,7 @@ def _check_cacheable(cache: Cache, tokens: TokenPositions) -> None:
 
 
 def _with_new_tokens(slots: TokenPositions, tokens: TokenPositions, start: Array, batch: int) -> TokenPositions:
-    """Return the positions in the slots of a cache, with those of new tokens written from slot `start` on."""
+    """Return the positions in the slots of a cache, with new tokens written from slot `start` on."""
 
     def write(old: Array, new: Array | None) -> Array:
         new = jnp.ones(tokens.positions.shape[-1:], old.dtype) if new is None else new
