@@ -63,7 +63,8 @@ def load_config(kind: type[Kind], folder: Path) -> Kind:
     try:
         config = from_dict(kind, {name: value for name, value in stored.items() if name not in MARKS})
     except ValueError as wrong:
-        raise ValueError(f"{folder / FILE}: {wrong}") from None
+        writer = " ".join(str(stored.get("pejax", "of an early version")).split())[:40]
+        raise ValueError(f"{folder / FILE}, written by pejax {writer}: {wrong}") from None
     if stored.get("run", settings_digest(config)) != settings_digest(config):
         raise ValueError(f"{folder / FILE}: its settings must be those that the run was trained with, got changed ones")
     return config
