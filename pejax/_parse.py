@@ -123,15 +123,15 @@ def parse_call(
     """Split `"name(key=literal, ...)"` into the name and its keyword arguments, both checked against the table.
 
     Args:
-        spec: as a user writes it.
-        table: what may be named; the signatures say which arguments there are, the annotations of which type.
-        what: the noun of the messages with its article, "an encoding".
+        spec: text, as a user writes it.
+        table: functions by name. Their signatures determine the arguments, their annotations the types.
+        what: noun of the messages with its article, "an encoding".
         supplied: arguments that the program gives itself, and a spec may not.
-        readers: how to read a string given for an argument of such an annotation.
+        readers: functions that read a string, by the annotation of its argument.
 
     Raises:
         ValueError: a malformed spec, an unknown name or argument, one given twice, or a value that is no literal.
-        TypeError: a value of another type than the annotation says.
+        TypeError: a value that does not fit the annotation.
     """
     node = expression(spec, what)
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])

@@ -7,7 +7,16 @@
 `str` writes a spec, for files and messages.
 """
 
-from pejax._parse import parse, parse_extension, parse_pattern
+from pejax._parse import parse, parse_call, parse_extension, parse_pattern
 from pejax._specs import EncodingSpec, LayerPattern, Spec, SumSpec
 
-__all__ = ["EncodingSpec", "LayerPattern", "Spec", "SumSpec", "parse", "parse_extension", "parse_pattern"]
+__all__ = [
+    "EncodingSpec",
+    "LayerPattern",
+    "Spec",
+    "SumSpec",
+    "parse",
+    "parse_call",
+    "parse_extension",
+    "parse_pattern",
+]

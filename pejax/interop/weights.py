@@ -14,6 +14,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from pejax._ops.checks import check_choice
+from pejax._specs import Extension
 from pejax.interop.extended_config import extended_config
 from pejax.interop.files import FLOATS, Reader, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
@@ -38,7 +39,7 @@ from pejax.models.configs.model import DTYPES
 def load(
     path: str | os.PathLike[str],
     *,
-    extend: str | None = None,
+    extend: str | Extension | None = None,
     dtype: str = "float32",
     params: str = "float32",
     mesh: Mesh | None = None,
@@ -77,8 +78,7 @@ def load(
     if source.head_copy is not None and not same_bytes(read(source.head_copy, ()), read(table_name(source), ())):
         source = untied(source)
     check_values(source, read)
-    own = source.config if extend is None else each_stack(source.config, lambda stack: stack.extended(extend))
-    own = each_stack(own, lambda stack: replace(stack, dtype=dtype))
+    own = each_stack(source.config.extended(extend), lambda stack: replace(stack, dtype=dtype))
     graph, state = nnx.split(empty_model(own))
     layers = [layer for stack in stacks(own).values() for layer in stack.layers]
     placed = {} if mesh is None else shardings(state, layers, mesh)

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pejax._parse import parse_call
+from pejax.specs import parse_call
 
 Table = Mapping[str, Callable[..., Any]]
 """The names that a spec may use, and the functions they call."""

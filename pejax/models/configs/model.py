@@ -104,6 +104,10 @@ class EncoderDecoderConfig(Config):
         continued = self.decoder.length if self.cross == "unified" else 0
         return self.cross_attention.dims(width=self.decoder.width, extent=self.encoder.length + continued)
 
+    def extended(self, extend: str | Extension | None) -> "EncoderDecoderConfig":
+        """Return the config with this extension in encoder, decoder and cross-attention, after their own."""
+        return replace(self, encoder=self.encoder.extended(extend), decoder=self.decoder.extended(extend))
+
 
 @dataclass(frozen=True, repr=False)
 class ViTConfig(Config):
@@ -200,8 +204,12 @@ class ViTConfig(Config):
 def _extended(layers: tuple[LayerConfig, ...], extend: str | Extension | None) -> tuple[LayerConfig, ...]:
     """Return the layers with an extension of their encodings."""
     more = parse_extension(extend)
-    own = lambda attention: attention if attention.pe == NONE else replace(attention, pe=attention.pe.extended(more))
-    return tuple(replace(layer, attention=own(layer.attention)) for layer in layers)
+
+    def own(attention: AttentionConfig) -> AttentionConfig:
+        return attention if attention.pe == NONE else replace(attention, pe=attention.pe.extended(more))
+
+    crossed = lambda layer: None if layer.cross is None else own(layer.cross)
+    return tuple(replace(layer, attention=own(layer.attention), cross=crossed(layer)) for layer in layers)
 
 
 def _check_model(model: TransformerConfig | ViTConfig) -> None:
