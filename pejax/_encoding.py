@@ -81,11 +81,12 @@ class Encoding:
             without a position (CLS, registers), for every query, after a `soft_cap`. It has no gradient.
         shift_invariant: whether adding the same offset to all positions leaves every logit unchanged. The tests check
             this claim, True or False.
-        hides: whether `bias` or `distance_bias` may return -inf, which hides the key from the query. A `soft_cap`
-            would show it again where this is False.
+        hides: whether `bias` or `distance_bias` may return -inf, which hides the key from the query. If `hides` is
+            False, a `soft_cap` makes such keys visible again.
         tabulate: whether `distance_bias` is slower than a lookup. `pi` then evaluates it once per offset of a grid.
-        dims: the dims that the encoding was made for. `attend` and `attention_fn` take their `causal` and `scale` as
-            defaults, and refuse queries of other heads or another head dim. None = any dims, without a causal mask.
+        dims: the dims that the encoding was made for. Their `causal` and `scale` are the defaults of `attend` and
+            `attention_fn`, which refuse queries with another number of heads or another head dim. None = any dims,
+            without a causal mask.
         spec: the spec from which `make_encoding` makes it, `rope(base=50.0, extend='yarn(factor=8)')`; attention does
             not read it, `explain` and errors do. None for a record of your own.
     """

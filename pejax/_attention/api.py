@@ -16,7 +16,7 @@ from pejax._attention.core.operands import (
     Layout,
     Operands,
     check_hooks,
-    check_masked,
+    check_hooks_causal,
     check_sharding,
     over_heads,
     prepare,
@@ -56,15 +56,15 @@ def dot_product_attention(
     `w_i = softmax_j(cap·tanh((scale·q_i·k_j + bias_ij) / cap) + key_bias_j)` over the keys that i sees; without a
     `soft_cap`, `w_i = softmax_j(scale·q_i·k_j + bias_ij + key_bias_j)`. A query that sees no key gives zeros. A `sink`
     is the logit of one more key per head, which every query sees and whose value is zero.
-    The arithmetic is float32. Hooks do not act on pairs in which a token has no position. This function does not rotate
-    queries and keys; `attend` does.
+    Logits and softmax are computed in at least 32 bits. Apart from `unplaced_bias`, hooks do not act on pairs in which
+    a token has no position. This function does not rotate queries and keys; `attend` does.
 
     For arrays split over a mesh, give a `sharding`. Without one, explicit mesh axes raise an error, and with automatic
     axes the implementation "cpu", a loop over heads, gathers the arrays, and every device computes everything.
 
     Args:
-        q: queries, already rotated if the encoding rotates, with tokens before heads. `(*B, H, T, D)` cannot be
-            detected if T = H.
+        q: queries, already rotated if the encoding rotates, with tokens before heads. Heads before tokens,
+            `(*B, H, T, D)`, are wrong, but do not always raise an error.
         k: keys, already rotated; H must be a multiple of K, and query head h attends to key head `h // (H/K)`.
         v: values.
         positions: positions of the queries as an array, `(T,)` or `(*B, T)`, or on A > 1 axes `(T, A)` or `(*B, T, A)`;
@@ -77,9 +77,9 @@ def dot_product_attention(
         scale: factor that multiplies q·k. None = D**-0.5.
         soft_cap: cap of the logits, bias included, in logits; applied before the mask. None = no cap.
         key_bias: logits `(*B, S, H)` that are added for each key and query head, after the cap and for every query that
-            sees the key; a difference `c_i - c_j` needs no more, because c_i drops out of the softmax. None = no bias.
-        sink: logits `(H,)`, neither scaled nor capped. Pass it to one call alone where several are merged. None = no
-            sink.
+            sees the key. For a bias `c_i - c_j`, pass `-c_j`: the softmax cancels c_i. None = no bias.
+        sink: logits `(H,)`, neither scaled nor capped. If results are merged, pass it to only one of the calls. None =
+            no sink.
         dropout: `(key, rate)`: drops this fraction of the weights, the same pairs in every implementation.
         return_lse: also return the log-sum-exp of each query's logits, the sink's included, -inf where it sees no key.
         implementation: "dense", "reference" (dense, in plain formulas), or tiled: "blockwise", "cpu", "gpu", "cudnn" or
@@ -135,7 +135,7 @@ def prepared(
     """Return the arguments of `dot_product_attention` as implementations take them, or raise what it raises."""
     check_hooks(hooks)
     checked = check_options(q, **options)
-    check_masked(checked.causal, hooks)
+    check_hooks_causal(checked.causal, hooks)
     seed, rate = check_dropout(dropout)
     operands, layout = prepare(q, k, v, positions, k_positions, hooks, seed, key_bias=key_bias)
     return checked._replace(dropout_rate=rate, hides=hooks.hides), layout, operands
@@ -200,8 +200,9 @@ def explain_attention(
     """Return a text that says which implementation `dot_product_attention` would run, and why not the others.
 
     Nothing is computed: the arrays may be `jax.ShapeDtypeStruct`s. Choices made at run time, such as whether the
-    positions are consecutive, are not reported. A kernel that runs may still fail to compile on a device that it was
-    not tried on, inside your jit, where no other takes its place: `compile` finds out (`check_kernels`: for all).
+    positions are consecutive, are not reported. A kernel reported as running may still fail to compile on a device on
+    which it was not tested. Inside your jit, nothing then takes its place: find out beforehand with `compile=True`,
+    or for all kernels with `check_kernels`.
 
     Args:
         q: queries.
@@ -259,9 +260,9 @@ def _how_it_compiles(name: str, q: Any, k: Any, v: Any, arguments: dict[str, Any
 def _how_it_runs(name: str) -> str:
     mesh = jax.sharding.get_abstract_mesh()
     if name == "cpu" and any(kind == AxisType.Auto for kind in mesh.axis_types):
-        return "runs, and gathers what is split over the mesh: with a Sharding it does not"
+        return "runs, but gathers arrays that are split over the mesh: give a Sharding"
     own = {"gpu": "gpu", "cudnn": "gpu", "tpu": "tpu"}.get(name, platform())
-    return "runs" if own == platform() else f"runs interpreted, for tests: this is no {own.upper()}"
+    return "runs" if own == platform() else f"runs interpreted, for tests: this is not a {own.upper()}"
 
 
 def weights_of(

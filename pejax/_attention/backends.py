@@ -14,6 +14,7 @@ from pejax._attention.core.operands import HeadFunction, Layout, Operands, over_
 from pejax._attention.core.options import Options
 from pejax._attention.xla import blockwise, cpu, dense
 from pejax._ops.backend import platform
+from pejax._ops.varying import varying_alike
 
 Implementation: TypeAlias = Callable[[Options, Layout, Operands], tuple[Array, Array]]
 """`(options, layout, operands) -> (output N K G T D, log-sum-exp N K G T)`, differentiable; traced under `jax.jit`.
@@ -162,5 +163,6 @@ def run(
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _run(options: Options, layout: Layout, name: str, operands: Operands) -> tuple[Array, Array]:
     """Run one implementation; all but the dense ones have reverse-mode derivatives only."""
+    operands = varying_alike(operands)
     operands = operands if name in ("reference", "dense") else reverse_only(name, operands)
     return IMPLEMENTATIONS[name](options, layout, operands)

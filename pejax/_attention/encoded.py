@@ -52,7 +52,7 @@ def attend(
 ) -> Float[Array, "*B T H D"]:
     """Attend with an encoding: rotate queries and keys, then `dot_product_attention` with the encoding's hooks.
 
-    Memory is linear in T and S, forward and backward: no `T x S` array is made.
+    Except with the implementations "dense" and "reference", memory is linear in T and S, forward and backward.
 
     Args:
         encoding: the record.
@@ -153,7 +153,7 @@ def rotate_and_attend(
 ) -> Array:
     """Adapt to one extent, rotate and run `attend(q, k, v, positions=, k_positions=, hooks=)`, once per band.
 
-    Without bands, a sink is an option of `attend`; here it is applied to what the bands were merged into.
+    With bands, the sink is applied here, after they are merged; without, it is an option of `attend`.
     """
     adapted = adapt(encoding, params, extent)
     run = functools.partial(attend, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, adapted))
@@ -186,7 +186,7 @@ def _at_one_extent(
     k_tokens: TokenPositions,
     key_bias: Array | None,
 ) -> Array:
-    """Attend with one extent; positions `(B, T)` with B = T, which could be on T axes, are split by example."""
+    """Attend with one extent. With `axes=1`, positions `(B, T)` with B = T become `(B, 1, T)`: not read as `(T, A)`."""
     shapes = (side.positions.shape for side in (q_tokens, k_tokens))
     if axes != 1 or not any(len(shape) == 2 and shape[0] == shape[1] for shape in shapes):
         return at_extent(extent, q, k, v, q_tokens, k_tokens, key_bias)

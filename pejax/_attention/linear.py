@@ -19,10 +19,10 @@ from pejax import _encoding as encodings
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands, check_arrays, prepare
-from pejax._attention.core.reference import nonzero
+from pejax._attention.core.reference import one_if_zero
 from pejax._attention.encoded import check_extent
 from pejax._encoding import Encoding, Extent, Params
-from pejax._ops.backend import each
+from pejax._ops.backend import vmap_or_map
 from pejax._ops.pytrees import wide
 from pejax._positions import TokenPositions, as_token_positions, rotary_positions
 
@@ -150,14 +150,14 @@ def _attend(
     q: Pair, k: Pair, v: Float[Array, "N K S D"], places: tuple[Pair, Pair] | None
 ) -> Float[Array, "N K G T D"]:
     if places is None:
-        return each(each(_unmasked))(q, k, v)
-    one = lambda q, k, v, places: each(jax.checkpoint(lambda q, k, v: _scan(q, k, v, *places)))(q, k, v)
-    return each(one)(q, k, v, places)
+        return vmap_or_map(vmap_or_map(_unmasked))(q, k, v)
+    one = lambda q, k, v, places: vmap_or_map(jax.checkpoint(lambda q, k, v: _scan(q, k, v, *places)))(q, k, v)
+    return vmap_or_map(one)(q, k, v, places)
 
 
 def _unmasked(q: Pair, k: Pair, v: Float[Array, "S D"]) -> Float[Array, "G T D"]:
     """Attend from the queries of one key head to all keys."""
-    return q[1] @ (k[1].T @ v) / nonzero(q[0] @ jnp.sum(k[0], axis=0))[..., None]
+    return q[1] @ (k[1].T @ v) / one_if_zero(q[0] @ jnp.sum(k[0], axis=0))[..., None]
 
 
 def _scan(q: Pair, k: Pair, v: Float[Array, "S D"], q_place: Pair, k_place: Pair) -> Float[Array, "G T D"]:
@@ -190,4 +190,4 @@ def _step(state: tuple[Array, Array, Array], rows: Rows) -> tuple[tuple[Array, A
     in_last, kept = rows.segments == last, lambda sum: jnp.where(segment == last, sum, 0)
     products = kept(products) + rows.rotated.T @ jnp.where(in_last[:, None], rows.values, 0)
     features = kept(features) + jnp.where(in_last, rows.weights, 0) @ rows.features
-    return (products, features, last), sums / nonzero(totals)[:, None]
+    return (products, features, last), sums / one_if_zero(totals)[:, None]

@@ -40,8 +40,8 @@ class Sharding:
     With a causal mask, if each device holds consecutive tokens, the first devices have the least work; if device i of n
     holds tokens i, i + n, i + 2n, ... (`TokenPositions.order`), all have equal work.
 
-    On several CPU devices, a loop that launches programs must wait for a result about once in eight launches
-    (docs/known-traps.md).
+    On several CPU devices, a Python loop over jitted calls can deadlock: call `jax.block_until_ready` on a result about
+    once in eight calls (docs/known-traps.md).
 
     Attributes:
         mesh: the mesh of devices. None = the mesh set by `jax.set_mesh`.
@@ -93,7 +93,7 @@ class Sharding:
             raise ValueError("mesh must be given, or be in use by jax.set_mesh, got None")
         for axis in self.axes:
             if axis not in mesh.shape:
-                raise ValueError(f"axes must be of the mesh, {tuple(mesh.shape)}, got {axis!r}")
+                raise ValueError(f"axes must be among those of the mesh, {tuple(mesh.shape)}, got {axis!r}")
         return replace(self, mesh=mesh)
 
     def devices(self, *axes: str | None) -> int:

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from pejax._ops.varying import varying_alike, zeros_varying
+
 
 def with_backward(
     run: Callable[..., Array], plain: Callable[..., Array], backward: Callable[..., Any]
@@ -38,7 +40,7 @@ def with_backward(
     def _(operands: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
         return function(*operands), _tangent(plain, backward, operands, tangents)
 
-    return function
+    return lambda *operands: function(*varying_alike(operands))
 
 
 def _value(run: Callable[..., Array], plain: Callable[..., Array], operands: Any) -> Array:
@@ -48,10 +50,11 @@ def _value(run: Callable[..., Array], plain: Callable[..., Array], operands: Any
     (1, y - plain(*operands)) = (1, 0).
     """
     output = jax.eval_shape(plain, *operands)
-    after_one = lambda y: lax.pad(y.reshape(-1), jnp.zeros((), y.dtype), [(1, 0, 0)])
+    zero = zeros_varying((), output.dtype, operands)
+    after_one = lambda y: lax.pad(y.reshape(-1), zero, [(1, 0, 0)])
     solution = lax.custom_linear_solve(
         lambda x: x - x[0] * after_one(plain(*operands)),
-        jnp.zeros(1 + output.size, output.dtype).at[0].set(1.0),
+        zeros_varying((1 + output.size,), output.dtype, operands).at[0].set(1.0),
         solve=lambda _, b: b + b[0] * after_one(run(*operands)),
         transpose_solve=lambda _, c: c.at[0].add(jnp.vdot(c[1:], run(*operands).reshape(-1))),
     )
@@ -72,7 +75,7 @@ def _tangent(plain: Callable[..., Array], backward: Callable[..., Any], operands
     push = lambda x: jax.jvp(of_floats, floats, _split(x, floats))[1].reshape(-1)
     pull = lambda y: _join(jax.tree.leaves(backward(operands, y.reshape(output.shape))), output.dtype)
     all_tangents = jax.tree.leaves(tangents)
-    b, zero = _join([all_tangents[i] for i in indices], output.dtype), jnp.zeros((), output.dtype)
+    b, zero = _join([all_tangents[i] for i in indices], output.dtype), zeros_varying((), output.dtype, operands)
     # the unknowns are one vector: first the inputs' part, then the outputs'
     inputs_of, outputs_of = lambda x: x[: b.size], lambda x: x[b.size :]
     as_inputs = lambda part: lax.pad(part, zero, [(0, output.size, 0)])

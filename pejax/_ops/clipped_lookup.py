@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from pejax._ops.backward import with_backward
 from pejax._ops.relative import relative_positions
+from pejax._ops.varying import zeros_varying
 
 STRIP = 32
 """Queries per strip, whose pairs closer than the clip are read together."""
@@ -103,7 +104,8 @@ def _collect_fast(
             near = jax.vmap(lambda row, first: lax.dynamic_slice_in_dim(row, first, rows))(near, first)
             return lax.dynamic_update_slice_in_dim(total, near, top, 0)
 
-        inner = lax.fori_loop(0, count, strip, jnp.zeros((len(weights), rows), jnp.float32))
+        zeros = zeros_varying((len(weights), rows), jnp.float32, weights, q_positions, k_positions)
+        inner = lax.fori_loop(0, count, strip, zeros)
         relative = relative_positions(q_positions, k_positions)
         ends = [jnp.sum(jnp.where(far, weights, 0.0), axis=1)[:, None] for far in (relative <= -m, relative >= m)]
         return jnp.concatenate([ends[0], inner[:, 1:-1], ends[1]], axis=1)

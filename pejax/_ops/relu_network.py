@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from pejax._ops.backward import with_backward
 from pejax._ops.relative import relative_positions
 from pejax._ops.toeplitz import toeplitz
+from pejax._ops.varying import zeros_varying
 
 BLOCK = 128
 """Maximum number of queries, and of keys, per block of pairs."""
@@ -101,7 +102,7 @@ def _by_blocks(queries: Side, keys: Side, c: Float[Array, ""], units: Units) -> 
         y = lax.fori_loop(in_block.first[index], in_block.end[index], add_unit, slope[index] * x + intercept[index])
         return lax.dynamic_update_slice(total, y, (i * x.shape[0], j * x.shape[1]))
 
-    total = jnp.zeros((queries.positions.size, keys.positions.size), jnp.float32)
+    total = zeros_varying((queries.positions.size, keys.positions.size), jnp.float32, queries, keys)
     return lax.fori_loop(0, in_block.first.size, block, total)[: shape[0], : shape[1]]
 
 
@@ -152,7 +153,8 @@ def _blocks_backward(
         return sums, (add(d_queries, d_query, i), add(d_keys, d_key, j), d_c + d_c_of_block)
 
     zeros = lambda side: [jnp.zeros_like(x) for x in _floats(side)]
-    start = jnp.zeros((len(order), 2), jnp.float32), (zeros(queries), zeros(keys), jnp.zeros_like(c))
+    sums = zeros_varying((len(order), 2), jnp.float32, queries, keys)
+    start = sums, (zeros(queries), zeros(keys), jnp.zeros_like(c))
     sums, (d_queries, d_keys, d_c) = lax.fori_loop(0, in_block.first.size, block, start)
     sum_dy, sum_dy_x = jnp.zeros_like(sums).at[order].set(sums).T
     d_units = Units(unsorted.w * sum_dy_x, unsorted.w * sum_dy, unsorted.a * sum_dy_x + unsorted.b * sum_dy)

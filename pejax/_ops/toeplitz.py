@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from pejax._ops.varying import zeros_varying
+
 BAND = 16
 """Rows per band: the bands of a tile are added up first, and only their sum is skewed row by row."""
 
@@ -35,7 +37,7 @@ def diagonal_sums(tile: Float[Array, "T S"]) -> Float[Array, " R"]:
         return lax.dynamic_update_slice(total, old + bands[i][::-1], corner)
 
     width = columns + height - BAND
-    total = lax.fori_loop(0, len(bands), add, jnp.zeros((BAND, width), tile.dtype))
+    total = lax.fori_loop(0, len(bands), add, zeros_varying((BAND, width), tile.dtype, tile))
     skewed = jnp.pad(total, ((0, 0), (0, BAND))).reshape(-1)[: BAND * (width + BAND - 1)]
     return jnp.sum(skewed.reshape(BAND, -1), axis=0)[height - rows :]
 

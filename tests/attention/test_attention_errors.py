@@ -192,7 +192,7 @@ def test_parts_that_do_not_fit_are_refused(parts):
 
 
 def test_a_scale_that_is_traced_is_refused():
-    with types_unchecked(), pytest.raises(TypeError, match="scale must be known when traced: multiply q"):
+    with types_unchecked(), pytest.raises(TypeError, match=r"scale must not be traced, .*: multiply q"):
         jax.jit(lambda scale: unchecked(Q, Q, Q, positions=jnp.arange(6), scale=scale))(1.0)
 
 

@@ -61,7 +61,7 @@ def test_the_explanation_says_what_to_do_where_a_kernel_does_not_compile(monkeyp
     monkeypatch.setattr(api, "compile_error", lambda *_: ("RESOURCE_EXHAUSTED: shared memory", 0.1))
     text = explain_attention(Q, Q, Q, implementation="gpu", compile=True)
     rule = 'but does not compile here: RESOURCE_EXHAUSTED: shared memory; implementation="blockwise" needs no kernel'
-    assert f"gpu: runs interpreted, for tests: this is no GPU, {rule}" in text
+    assert f"gpu: runs interpreted, for tests: this is not a GPU, {rule}" in text
 
 
 def test_nothing_is_compiled_where_nothing_runs(monkeypatch):

@@ -119,7 +119,7 @@ def test_attend_takes_it_with_any_encoding_also_in_bands_and_at_an_extent_for_ea
 def test_fused_kernels_leave_it_to_others():
     x = jnp.ones((1, 4, 2, 64), jnp.bfloat16)
     text = explain_attention(x, x, x, key_bias=jnp.zeros((1, 4, 2)), implementation="cudnn")
-    assert "no bias of keys" in text
+    assert "neither key_bias nor unplaced_bias" in text
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_memory_of_a_ring_is_that_of_a_share(monkeypatch):
 
 REFUSED = {
     "mesh must be given, or be in use by jax.set_mesh, got None": {"mesh": None},
-    "axes must be of the mesh, ('data', 'sequence'), got 'tensor'": {"heads": "tensor"},
+    "axes must be among those of the mesh, ('data', 'sequence'), got 'tensor'": {"heads": "tensor"},
     "an axis of the mesh splits one thing, got 'data' twice": {"batch": ("data", "data")},
     "method must be one of ring, gather, got 'tree'": {"method": "tree"},
     "the batch must be a multiple of the 4 devices of ('sequence',), got 2": {"batch": "sequence"},
@@ -314,7 +314,32 @@ def test_an_explanation_says_that_the_cpu_gathers_over_automatic_axes():
     q = jax.ShapeDtypeStruct((2, 4, 2, 8), jnp.float32)
     with jax.set_mesh(mesh):
         said = explain_attention(q, q, q, positions=jnp.arange(4), implementation="cpu")
-    assert "cpu: runs, and gathers what is split over the mesh: with a Sharding it does not" in said
+    assert "cpu: runs, but gathers arrays that are split over the mesh: give a Sharding" in said
     assert "cpu: runs\n" in explain_attention(q, q, q, positions=jnp.arange(4), implementation="cpu")
     gpu = explain_attention(q, q, q, positions=jnp.arange(4), implementation="gpu")
-    assert "gpu: runs interpreted, for tests: this is no GPU" in gpu
+    assert "gpu: runs interpreted, for tests: this is not a GPU" in gpu
+
+
+@pytest.mark.parametrize("implementation", [None, slow("blockwise"), slow("dense")])
+@pytest.mark.parametrize("name", ["alibi", "shaw", *map(slow, ("rope", "t5", "fire", "transformer_xl", "lookhere"))])
+def test_inside_a_shard_map_of_the_user_with_its_checks(name, implementation):
+    """Gradients of parameters that all devices share are summed over the devices by JAX."""
+    mesh = jax.make_mesh((2, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+    encoding = ENCODINGS[name](Dims(heads=2, head_dim=D, kv_heads=1, causal=True))
+    params = jax.tree.map(lambda leaf: leaf + 0.3, init_params(encoding, jax.random.key(0)))
+    q, k, v = normal(2, 40, 4, D), normal(2, 40, 2, D, seed=1), normal(2, 40, 2, D, seed=2)
+    split, whole = PartitionSpec("data", None, "tensor"), jax.tree.map(lambda _: PartitionSpec(), params)
+
+    def one(q, k, v, params):
+        return attend(encoding, q, k, v, params=params, implementation=implementation)
+
+    def halves(q, k, v, params):
+        heads = lambda x: jnp.split(x, 2, axis=2)
+        return jnp.concatenate([one(*three, params) for three in zip(*map(heads, (q, k, v)), strict=True)], axis=2)
+
+    def step(attend):
+        loss = lambda *operands: (jnp.sum(jnp.sin(found := attend(*operands))), found)
+        return jax.jit(jax.grad(loss, (0, 1, 2, 3), has_aux=True), compiler_options=QUICK)(q, k, v, params)
+
+    sharded = jax.shard_map(one, mesh=mesh, in_specs=(split, split, split, whole), out_specs=split)
+    close(step(sharded), step(halves), 2e-5)

@@ -59,7 +59,7 @@ def compiled(
 
     def loss(*operands):
         specs = (split,) * 4 + (whole,)
-        return jnp.sum(jax.shard_map(one, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)(*operands))
+        return jnp.sum(jax.shard_map(one, mesh=mesh, in_specs=specs, out_specs=split)(*operands))
 
     place = lambda shape, spec, kind: jax.ShapeDtypeStruct(shape, kind, sharding=NamedSharding(mesh, spec))
     operands = [place((mesh.size, length, heads, D), split, dtype) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]

@@ -184,7 +184,7 @@ def test_fused_kernels_leave_it_to_others():
     x = jnp.ones((1, 4, 2, 64), jnp.bfloat16)
     hooks = Hooks(unplaced_bias=jax.tree_util.Partial(lambda params: jnp.float32(1.0), {}))
     text = explain_attention(x, x, x, positions=tokens, hooks=hooks, implementation="cudnn")
-    assert "no bias of keys" in text
+    assert "neither key_bias nor unplaced_bias" in text
 
 
 @pytest.mark.parametrize("spec", ["rope", "rope_axial", "rope_mixed"])

@@ -15,19 +15,19 @@ def may_be_consecutive(tokens: TokenPositions, batched: bool) -> bool:
 
 
 def first_distance(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[Int[Array, ""], Bool[Array, ""]]:
-    """Return the constant offset c of distance and index difference, `k_j - q_i = j - i + c`, and whether it exists.
+    """Return c such that `k_j - q_i = j - i + c` for every query i and key j of one segment, and whether it exists.
 
-    It exists for consecutive positions from any start, and for packed sequences that begin anew on both sides alike.
-    Padding and tokens without a position do not matter.
+    It exists for consecutive positions from any start, and for packed sequences that restart at the same tokens in
+    queries and keys. Padding and tokens without a position do not matter.
     """
     sides = [_shifts(tokens) for tokens in (q_tokens, k_tokens)]
-    first = [shift[0] if counts is None else shift[jnp.argmax(counts)] for shift, counts in sides]
-    counted = lambda x, counts: x if counts is None else jnp.where(counts, x, 0)
-    moved = [counted(shift - c, counts) for (shift, counts), c in zip(sides, first, strict=True)]
+    first = [shift[0] if relevant is None else shift[jnp.argmax(relevant)] for shift, relevant in sides]
+    counted = lambda x, relevant: x if relevant is None else jnp.where(relevant, x, 0)
+    moved = [counted(shift - c, relevant) for (shift, relevant), c in zip(sides, first, strict=True)]
     steady = jnp.all(moved[0] == 0) & jnp.all(moved[1] == 0)
     named = [tokens.segment_ids for tokens in (q_tokens, k_tokens) if tokens.segment_ids is not None]
     if len(named) == 2:
-        segments = [counted(ids.astype(jnp.int32), counts) for ids, (_, counts) in zip(named, sides, strict=True)]
+        segments = [counted(ids.astype(jnp.int32), relevant) for ids, (_, relevant) in zip(named, sides, strict=True)]
         segment, shift = lax.sort((jnp.concatenate(segments), jnp.concatenate(moved)), num_keys=2)
         steady |= jnp.all((segment[1:] != segment[:-1]) | (shift[1:] == shift[:-1]))
     return first[1] - first[0], steady
@@ -48,8 +48,8 @@ def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Ar
 
 
 def _shifts(tokens: TokenPositions) -> tuple[Int[Array, " T"], Bool[Array, " T"] | None]:
-    """Return position minus index, and the mask of tokens for which it matters (None = all)."""
-    positions, counts = tokens.positions, tokens.has_position
+    """Return position minus index, and the mask of the tokens that have a position and are not padding (None = all)."""
+    positions, relevant = tokens.positions, tokens.has_position
     if tokens.segment_ids is not None:
-        counts = (True if counts is None else counts) & (tokens.segment_ids != 0)
-    return positions - jnp.arange(len(positions), dtype=positions.dtype), counts
+        relevant = (True if relevant is None else relevant) & (tokens.segment_ids != 0)
+    return positions - jnp.arange(len(positions), dtype=positions.dtype), relevant

@@ -1,4 +1,4 @@
-"""Functions with first derivatives in reverse mode only; any other derivative raises an error that names it."""
+"""Functions with reverse-mode first derivatives only; for others, the error names the implementation."""
 
 import functools
 from collections.abc import Callable
@@ -14,13 +14,14 @@ Tree = TypeVar("Tree")
 
 
 class UnknownDerivative(NotImplementedError):
-    """A derivative that an implementation does not have; nothing else is tried in its place."""
+    """Raised for a derivative that an implementation does not have; `attempt` then does not try another one."""
 
 
 def reverse_only(name: str, tree: Tree) -> Tree:
-    """Return the tree, whose floats have gradients, but no other derivative: asking for one raises an error.
+    """Return the tree, with floating point leaves that allow gradients, but raise an error for other derivatives.
 
-    Without it the error would come from inside the implementation `name`, and name neither it nor what to take.
+    Otherwise the error would come from inside the implementation `name`, and would name neither this implementation
+    nor one that has the derivative.
     """
     floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
     return jax.tree.map(lambda x: _marked(name)(x) if floating(x) else x, tree)
@@ -65,7 +66,7 @@ def _batch(operands: tuple[Array, Array], axes: tuple[Any, Any], *, name: str) -
 
 @functools.cache
 def _tangent() -> Any:
-    """Return the identity for tangents: a primitive, made when first needed as `jax.extend` imports Pallas."""
+    """Return the identity for tangents, a primitive. It is made on first use: importing `jax.extend` imports Pallas."""
     from jax.extend.core import Primitive
 
     tangent = Primitive("reverse_only")

@@ -48,7 +48,7 @@ def apply_dropout(weights: Float[Array, "T S"], keep: Bool[Array, "T S"], rate: 
 
 
 def finalize(word: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """Mix 32 bits: an xor-shift-multiply bijection in which every input bit moves half the output bits."""
+    """Mix 32 bits: an xor-shift-multiply bijection; flipping an input bit flips about half the output bits."""
     word = (word ^ (word >> 16)) * jnp.uint32(0x7FEB352D)
     word = (word ^ (word >> 15)) * jnp.uint32(0x846CA68B)
     return word ^ (word >> 16)

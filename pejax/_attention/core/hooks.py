@@ -16,7 +16,7 @@ class Hooks:
     """The hooks that attention calls, each `jax.tree_util.Partial(hook, params)` or None; `attention_hooks` makes them.
 
     Attributes:
-        bias: as `Encoding.bias`; derived from `distance_bias` where only that is given.
+        bias: as `Encoding.bias`; if None, attention derives it from `distance_bias`.
         relative_values: as `Encoding.relative_values`.
         distance_bias: as `Encoding.distance_bias`.
         relative_keys: as `Encoding.relative_keys`.

@@ -35,7 +35,7 @@ def pair_masks(
 
     Args:
         options: `causal`, `window` and `distance_range`.
-        orders: order of queries and keys, signed integers of one type; None unless `options.ordered`.
+        orders: order of queries and keys, signed integers of one type; None unless `options.uses_order`.
         segments: the segment ids of queries and keys, or None.
         comparable: maps `|q - k|`, which may have wrapped, to numbers that compare as distances do.
     """
@@ -44,7 +44,7 @@ def pair_masks(
         q, k = orders
         if options.causal:
             masks.append(q >= k)
-        if options.measured:
+        if options.uses_distance:
             apart = comparable(_apart(q, k))
             masks += _distance_masks(options, apart, apart, q.dtype, comparable)
     if segments is not None:
@@ -54,25 +54,26 @@ def pair_masks(
 
 
 def block_masks(options: Options, orders: Sides, segments: Sides, *, whole: bool = False) -> list[Bool[Array, "..."]]:
-    """Return masks that are all True where a block of queries may see something of a block of keys, or all of it.
+    """Return masks over pairs of blocks: where all are True, some query of the one may see some key of the other.
 
-    They go by the least and the largest order and segment of each block. A block in which something is seen is True in
-    all; one in which nothing is seen may be.
+    They compare the smallest and largest order and segment id of each block. So they are all True for each pair of
+    blocks in which a query sees a key, and may also be for one in which none does.
 
     Args:
         options: as in `pair_masks`.
         orders: as in `pair_masks`; the last axis is that of the tokens in a block, the others broadcast.
         segments: as `orders`.
-        whole: if True, return masks that are True only for fully visible blocks (conservative).
+        whole: if True, all masks are True only where every query of the one block sees every key of the other, though
+            not in every such pair.
     """
     masks = []
-    # Tokens of segment 0 neither see nor are seen: what is seen whole has none.
+    # Tokens of segment 0 neither see nor are seen, so a fully visible pair of blocks contains none.
     counted = (None, None) if segments is None or whole else tuple(ids != 0 for ids in segments)
     if orders is not None:
         (q_low, q_high), (k_low, k_high) = map(_ends, orders, counted)
         if options.causal:
             masks.append(q_low >= k_high if whole else q_high >= k_low)
-        if options.measured:
+        if options.uses_distance:
             gap = jnp.where(k_low > q_high, k_low - q_high, 0)
             nearest = unsigned(jnp.where(q_low > k_high, q_low - k_high, gap))
             farthest = jnp.maximum(unsigned(_apart(q_low, k_high)), unsigned(_apart(q_high, k_low)))
@@ -88,7 +89,7 @@ def block_masks(options: Options, orders: Sides, segments: Sides, *, whole: bool
 
 
 def all_of(masks: list[Bool[Array, "..."]]) -> Bool[Array, "..."] | None:
-    """Return where all are True; None where there are none."""
+    """Return the elementwise AND of the masks; None if the list is empty."""
     return functools.reduce(operator.and_, masks) if masks else None
 
 
@@ -104,13 +105,13 @@ def visible(options: Options, q_tokens: TokenPositions, k_tokens: TokenPositions
         k_tokens: S tokens. Where one side has no segments, all of it is segment 1.
 
     Raises:
-        ValueError: an order is asked for and there is neither an order nor 1-D integer positions of all tokens.
+        ValueError: a mask depends on the order, and tokens have neither an order nor 1-D integer positions for all.
     """
     return all_of(pair_masks(options, *_fields(options, q_tokens, k_tokens)))
 
 
 def visible_blocks(options: Options, q_tokens: TokenPositions, k_tokens: TokenPositions) -> Bool[Array, "N M"] | None:
-    """Return which blocks of keys hold a key that some query of each block of queries may see, None where all do.
+    """Return, for each block of queries, which blocks of keys may hold a key that it sees; None = all.
 
     Args:
         options: as in `visible`.
@@ -136,7 +137,7 @@ def _fields(
 ) -> tuple[Sides, Sides]:
     """Return the orders and the segments that the rule reads, the queries' with an axis for the keys and vice versa."""
     orders, segments = None, None
-    if options.ordered:
+    if options.uses_order:
         named = ("positions", q_tokens), ("k_positions", k_tokens)
         q, k = (lift(functools.partial(_order, name))(tokens) for name, tokens in named)
         kind = np.result_type(np.int32, q.dtype, k.dtype)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pejax._attention.core.reference import log_sum, nonzero
+from pejax._attention.core.reference import log_sum, one_if_zero
 
 
 def merge_attention(
@@ -42,6 +42,6 @@ def merge_attention(
     top = jnp.where(jnp.isneginf(top), 0.0, top)
     shares = jnp.exp(sums - top)
     total = jnp.sum(shares, axis=0)
-    weights = shares / nonzero(total)
+    weights = shares / one_if_zero(total)
     merged = jnp.sum(weights[..., None] * outputs.astype(weights.dtype), axis=0)
     return merged.astype(outputs.dtype), log_sum(top, total)

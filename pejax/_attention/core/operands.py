@@ -16,12 +16,13 @@ from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.reference import Pairs
 from pejax._encoding import Params, from_distance, naming_missing, split_params
-from pejax._ops.backend import each
+from pejax._ops.backend import vmap_or_map
 from pejax._ops.pytrees import wide
 from pejax._positions import TokenPositions, as_token_positions
 
 HeadFunction = Callable[..., tuple[Array, Array]]
-"""`(q TD, k SD, v SD, hooks, q_tokens, k_tokens, key_bias S, dropout, pairs) -> (output TD, log-sum-exp T)`, a head."""
+"""Attention of one head:
+`(q TD, k SD, v SD, hooks, q_tokens, k_tokens, key_bias S, dropout, pairs) -> (output TD, log-sum-exp T)`."""
 
 
 class Origin(NamedTuple):
@@ -53,7 +54,7 @@ class Layout(NamedTuple):
     """The static structure of the operands; hashable.
 
     Attributes:
-        q_axes: the axes of the batch in the queries' `TokenPositions`, None where a field has none.
+        q_axes: batch axis of each field of the queries' `TokenPositions`: 0, or None for a field that is not batched.
         k_axes: the axes of the batch in the keys' `TokenPositions`.
         one_dropout: whether all heads of all examples have the same dropout.
         in_order: whether the positions were not given: queries and keys are the same tokens, at 0 ... T-1.
@@ -87,19 +88,19 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
                 dropout = None if seed is None else Dropout(seed, batch_id, head_id, origin.query, origin.key)
                 return function(q, k, v, bind_hooks(shared, params), q_tokens, k_tokens, key_bias, dropout, pairs)
 
-            if heads == 1:  # an axis of one would be laid out anew around every loop over heads
+            if heads == 1:  # with an axis of size 1, XLA copies into another layout around every loop
                 outputs = head(*jax.tree.map(lambda x: x[0], (q, own)))
                 return jax.tree.map(lambda x: x[None], outputs)
-            return each(head)(q, own)
+            return vmap_or_map(head)(q, own)
 
-        return each(group)(q, k, v, (per_head, head_id.reshape(groups, heads), of_pairs))
+        return vmap_or_map(group)(q, k, v, (per_head, head_id.reshape(groups, heads), of_pairs))
 
     in_axes = (0, 0, 0, layout.q_axes, layout.k_axes, 0, 0)
     return jax.vmap(sequence, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, (key_bias, pairs))
 
 
 def bind_hooks(shared: Hooks, own: Mapping[str, Params]) -> Hooks:
-    """Return the hooks of one head, given the parameters that it shares and those of its own, by the hook's name."""
+    """Return the hooks of one head, each bound to the parameters that all heads share and to `own[name]`."""
     return replace(shared, **{name: Partial(hook.func, {**hook.args[0], **own[name]}) for name, hook in shared.items()})
 
 
@@ -160,7 +161,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class _FromDistance:
-    """The bias hook of a distance_bias hook; equal for equal hooks, so that jit knows it again."""
+    """The bias hook that a distance_bias hook implies; equal for equal hooks, so that jit does not trace it again."""
 
     distance: Callable[[Params, Array], Array]
 
@@ -176,7 +177,7 @@ def derived_bias(bias: Partial | None, distance: Partial | None) -> Partial | No
 
 
 def check_key_bias(key_bias: Array | None, shape: tuple[int, ...]) -> Float[Array, "N H S"] | None:
-    """Return a bias `(*B, S, H)` by head and key in float32, or raise an error for one that is not of this shape."""
+    """Return a key bias `(*B, S, H)` as `(N, H, S)`, in at least 32 bits; raise an error for another shape or type."""
     if key_bias is None:
         return None
     if not jnp.issubdtype(getattr(key_bias, "dtype", bool), jnp.floating):
@@ -188,7 +189,7 @@ def check_key_bias(key_bias: Array | None, shape: tuple[int, ...]) -> Float[Arra
 
 
 def _unplaced_bias(hook: tuple[Partial, Params], heads: int, placed: Bool[Array, "*N S"]) -> Float[Array, "*N H S"]:
-    """Return the number that `unplaced_bias` gives each head, for keys without a position; it has no gradient."""
+    """Return the key bias from `unplaced_bias`: one number per head, 0 at keys with a position; no gradient."""
     shared, own = hook
 
     def number(own: Params) -> Array:
@@ -272,8 +273,8 @@ def check_hooks(hooks: Hooks) -> None:
     check_partials(**dict(hooks.items()))
 
 
-def check_masked(causal: bool, hooks: Hooks) -> None:
-    """Raise ValueError for hooks of an encoding made for a causal model where keys after the query are seen."""
+def check_hooks_causal(causal: bool, hooks: Hooks) -> None:
+    """Raise ValueError if the hooks' encoding was made for a causal model and `causal` is False."""
     if hooks.causal and not causal:
         raise ValueError("causal must be True with hooks of an encoding made with Dims(causal=True), got False")
 

@@ -22,14 +22,14 @@ class Options(NamedTuple):
     hides: bool = False
 
     @property
-    def measured(self) -> bool:
+    def uses_distance(self) -> bool:
         """Whether a mask depends on the distance from query to key."""
         return self.window is not None or self.distance_range is not None
 
     @property
-    def ordered(self) -> bool:
+    def uses_order(self) -> bool:
         """Whether a mask depends on the order of the tokens."""
-        return self.causal or self.measured
+        return self.causal or self.uses_distance
 
 
 def check_options(
@@ -54,7 +54,7 @@ def check_options(
     if scale is None:
         scale = float(q.shape[-1] ** -0.5) if q.ndim and q.shape[-1] else 1.0
     if isinstance(scale, Tracer):
-        raise TypeError(f"scale must be known when traced: multiply q by a learned one, with scale=1.0; got {scale!r}")
+        raise TypeError(f"scale must not be traced, got {scale!r}: multiply q by a learned scale and pass scale=1.0")
     if not math.isfinite(scale):
         raise ValueError(f"scale must be finite, got {scale}")
     limits = None if distance_range is None else (distance_range[0], distance_range[1])

@@ -1,10 +1,10 @@
-"""The dense reference: the oracle of tests, in plain formulas, which tiles of one head use, too.
+"""The dense reference, in plain formulas: tests compare with it, and the tiled implementations share parts of it.
 
     logits_ij = cap·tanh((scale·q_i·k_j + bias_ij) / cap)        -inf where j is not visible to i
     output_i  = Σ_j w_ij v_j + values(w)_i
 
 Without `soft_cap` the logits are `scale·q·k + bias`. `bias` and the weights that `values` reads are zero in every pair
-in which a token has no position. A key bias is added after the cap. Everything is computed in float32.
+in which a token has no position. A key bias is added after the cap. All arithmetic has at least 32 bits.
 """
 
 from collections.abc import Callable
@@ -29,14 +29,14 @@ Softmax = Callable[[Array], tuple[Array, Array]]
 
 
 class Pairs(NamedTuple):
-    """A mask and a bias given as arrays for one head, as other people's attention layers pass them."""
+    """A mask and a bias as arrays, as other libraries' attention layers pass them; in `Operands` for all heads."""
 
     mask: Bool[Array, "T S"] | None = None
     bias: Float[Array, "T S"] | None = None
 
 
 def placed_pairs(q_tokens: TokenPositions, k_tokens: TokenPositions) -> Bool[Array, "T S"] | None:
-    """Return the pairs of two placed tokens, None = every pair."""
+    """Return the mask of the pairs in which both tokens have a position; None = every pair."""
     if q_tokens.has_position is None and k_tokens.has_position is None:
         return None
     q_placed, k_placed = (
@@ -60,7 +60,7 @@ def tile_logits(
     """Return the logits of one head, -inf where `mask` is False."""
     logits = options.scale * jnp.matmul(q, k.T, precision=options.precision)
     if hooks.bias is not None:
-        term = checked(hooks.bias, (q, k, q_tokens.positions, k_tokens.positions), "bias", "(T, S)", logits)
+        term = call_hook(hooks.bias, (q, k, q_tokens.positions, k_tokens.positions), "bias", "(T, S)", logits)
         placed = placed_pairs(q_tokens, k_tokens)
         logits = logits + (term if placed is None else jnp.where(placed, term, 0.0))
     if pairs.bias is not None:
@@ -81,17 +81,17 @@ def tile_output(
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
 ) -> Float[Array, "T D"]:
-    """Return the weighted sum of the values, and of the positions' own values where there is such a hook."""
+    """Return the weighted sum of the values, plus the result of the relative_values hook if there is one."""
     output = jnp.matmul(weights, v, precision=options.precision)
     if hooks.relative_values is None:
         return output
     placed = placed_pairs(q_tokens, k_tokens)
     weights = weights if placed is None else jnp.where(placed, weights, 0.0)
     operands = (weights, q_tokens.positions, k_tokens.positions)
-    return output + checked(hooks.relative_values, operands, "relative_values", "(T, D)", output)
+    return output + call_hook(hooks.relative_values, operands, "relative_values", "(T, D)", output)
 
 
-def checked(
+def call_hook(
     hook: Partial, operands: tuple[Array, ...], name: str, letters: str, like: Array | jax.ShapeDtypeStruct
 ) -> Array:
     """Call the hook and require the shape of `like`: broadcasting would hide a wrong hook."""
@@ -109,17 +109,17 @@ def softmax(logits: Float[Array, "T S"]) -> tuple[Float[Array, "T S"], Float[Arr
     top = jnp.where(jnp.isneginf(top), 0.0, top)
     exponents = jnp.exp(logits - top[:, None])
     total = jnp.sum(exponents, axis=-1)
-    return exponents / nonzero(total)[:, None], log_sum(top, total)
+    return exponents / one_if_zero(total)[:, None], log_sum(top, total)
 
 
-def nonzero(total: Float[Array, "*T"]) -> Float[Array, "*T"]:
+def one_if_zero(total: Float[Array, "*T"]) -> Float[Array, "*T"]:
     """Return `total` with 1 for 0: the divisor of rows that see nothing."""
     return jnp.where(total == 0, 1.0, total)
 
 
 def log_sum(top: Float[Array, "*T"], total: Float[Array, "*T"]) -> Float[Array, "*T"]:
     """Return `top + log(total)`, -inf where the total is 0."""
-    return jnp.where(total == 0, -jnp.inf, top + jnp.log(nonzero(total)))
+    return jnp.where(total == 0, -jnp.inf, top + jnp.log(one_if_zero(total)))
 
 
 def dense_weights(

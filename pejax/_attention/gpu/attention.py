@@ -1,4 +1,4 @@
-"""Attention on GPUs: Pallas kernels with the bias of the distance evaluated in every tile, and gradients to match."""
+"""Attention on GPUs, forward and backward: Pallas kernels, with a distance bias computed or looked up in every tile."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -38,7 +38,7 @@ def by_diagonals(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
                 query = load_query(inputs, rows, at, size)
                 k, v = (load_block(x, n, key_head, at.j, size) for x in (inputs.k, inputs.v))
                 found = gradients(plan, inputs, at, query, k, v, masked)
-                return sums + placed_only(found.slopes, *found.marks)
+                return sums + placed_only(found.d_scores, *found.marks)
 
             return loop(inputs, n, c, q_count, step, sums)
 
@@ -53,7 +53,7 @@ def by_diagonals(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
 def _along_diagonals(tiles: Float[Array, "H C B B"]) -> Float[Array, "H R"]:
     """Sum each tile along its diagonals, and put the diagonals of all tiles in line: R = (C + 1)·B."""
     heads, count, size, _ = tiles.shape
-    # Rows of 2B that are cut again into rows of 2B - 1 begin one place later each.
+    # Reading rows of 2B numbers as rows of 2B - 1 moves row i by i places to the right.
     skewed = jnp.pad(tiles[:, :, ::-1], ((0, 0), (0, 0), (0, 0), (0, size))).reshape(heads, count, -1)[..., :-size]
     sums = jnp.sum(skewed.reshape(heads, count, size, 2 * size - 1), axis=2)
     low, high = sums[..., :size], jnp.pad(sums[..., size:], ((0, 0), (0, 0), (0, 1)))
@@ -66,7 +66,7 @@ def numbers_by_queries(
 ) -> tuple[tuple[Float[Array, " H"], ...], tuple[Float[Array, "N T"], ...]]:
     """Return the gradients of the numbers that the bias reads, and of the queries' positions if they are floats."""
     (n, heads, length, _), (q_size, k_size) = inputs.q.shape, plan.blocks
-    numbers, axes = len(inputs.numbers), _moving_axes(inputs)
+    numbers, axes = len(inputs.numbers), _float_axes(inputs)
 
     def kernel(inputs: Inputs, rows: Rows, number_refs: tuple[Any, ...], position_refs: tuple[Any, ...]) -> None:
         i, head, n = (pl.program_id(axis) for axis in range(3))
@@ -77,7 +77,7 @@ def numbers_by_queries(
             at = Place(n, head, i, j)
             k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
             found = gradients(plan, inputs, at, query, k, v, masked)
-            d_numbers, d_positions, _ = bias_gradient(plan, inputs, at, found.slopes, *found.marks)
+            d_numbers, d_positions, _ = bias_gradient(plan, inputs, at, found.d_scores, *found.marks)
             return jax.tree.map(jnp.add, carry, (tuple(d_numbers), d_positions))
 
         zeros = (jnp.float32(0),) * numbers, (jnp.zeros((q_size, 1), jnp.float32),) * axes
@@ -98,7 +98,7 @@ def numbers_by_queries(
 def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Array, "N S"], ...]:
     """Return the gradients of the keys' positions, which must be floats."""
     (n, heads), length, (q_size, k_size) = inputs.q.shape[:2], inputs.k.shape[2], plan.blocks
-    axes = _moving_axes(inputs)
+    axes = _float_axes(inputs)
 
     def kernel(inputs: Inputs, rows: Rows, *position_refs: Any) -> None:
         j, head, n = (pl.program_id(axis) for axis in range(3))
@@ -109,7 +109,7 @@ def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Arr
             at = Place(n, head, i, j, transposed=True)
             query = load_query(inputs, rows, at, q_size)
             found = gradients(plan, inputs, at, query, k, v, masked)
-            return jax.tree.map(jnp.add, carry, bias_gradient(plan, inputs, at, found.slopes, *found.marks)[2])
+            return jax.tree.map(jnp.add, carry, bias_gradient(plan, inputs, at, found.d_scores, *found.marks)[2])
 
         zeros = (jnp.zeros((k_size, 1), jnp.float32),) * axes
         for ref, x in zip(position_refs, loop(inputs, n, j, plan.counts[0], step, zeros), strict=True):
@@ -120,7 +120,7 @@ def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Arr
     return tuple(jnp.sum(x, axis=1) for x in found)
 
 
-def _moving_axes(inputs: Inputs) -> int:
+def _float_axes(inputs: Inputs) -> int:
     """Return the number of position axes with gradients."""
     positions = inputs.q_marks.positions
     return len(positions) if positions and jnp.issubdtype(positions[0].dtype, jnp.floating) else 0

@@ -12,9 +12,9 @@ from pejax._positions import TokenPositions
 
 
 class Marks(NamedTuple):
-    """Numbers of the tokens of one side. N is 1 if all sequences share them; None = not needed.
+    """The fields of `TokenPositions` that a call needs, for queries or keys; None or () = not needed.
 
-    Inside a kernel: those of one block, as a row or a column.
+    N is 1 if all sequences share a field. Inside a kernel, each field holds one block, as a row or a column.
     """
 
     order: Int[Array, "N T"] | None = None
@@ -53,7 +53,7 @@ def marks(
         if jnp.issubdtype(positions.dtype, jnp.integer):
             positions = positions.astype(jnp.int32)
         return Marks(
-            order=row(order[0].astype(jnp.int32), order[1]) if options.ordered else None,
+            order=row(order[0].astype(jnp.int32), order[1]) if options.uses_order else None,
             segment_ids=row(*take(side.segment_ids, batched.segment_ids), mode="constant") if segmented else None,
             has_position=row(*take(side.has_position, batched.has_position)) if unplaced else None,
             positions=tuple(row(positions[..., a], batched.positions) for a in range(axes)),
@@ -74,7 +74,7 @@ class Tiles(NamedTuple):
         return Tiles(*(x.mT for x in self))
 
     def diagonals(self) -> "Tiles":
-        """Return the tiles by diagonal J - I, from the lowest, and I."""
+        """Return the masks with axes (diagonal J - I, from the lowest; I) in place of (I, J)."""
         rows, columns = self.some.shape[1:]
         column = jnp.arange(rows + columns - 1)[:, None] - (rows - 1) + jnp.arange(rows)
         inside = (column >= 0) & (column < columns)

@@ -57,12 +57,12 @@ class Call:
         """The plans of forward and backward, which share their padded lengths."""
         q = self.operands.q
         lengths, options = (q.shape[-2], self.operands.k.shape[-2]), self.static.options
-        ahead, back = tile_sizes(_power(q.shape[-1]) * q.dtype.itemsize, limit())
+        ahead, back = tile_sizes(_padded_size(q.shape[-1]) * q.dtype.itemsize, limit())
 
         def fit(blocks: tuple[int, int]) -> tuple[int, int]:
             most = options.block or max(blocks)
-            q_size, k_size = (min(size, most, _power(length)) for size, length in zip(blocks, lengths, strict=True))
-            return q_size, k_size
+            q_size, k_size = map(_padded_size, lengths)
+            return min(blocks[0], most, q_size), min(blocks[1], most, k_size)
 
         ahead, back = fit(ahead), fit(back)
         q_unit, k_unit = map(max, ahead, back)
@@ -71,7 +71,7 @@ class Call:
             blocks=(q_unit, k_unit),
             counts=(math.ceil(lengths[0] / q_unit), math.ceil(lengths[1] / k_unit)),
             group=q.shape[2],
-            inside=self.way.bias,
+            bias=self.way.bias,
             one_dropout=self.static.layout.one_dropout,
             interpret=self.static.interpret,
         )
@@ -93,7 +93,7 @@ class Call:
     def _floats(self, learned: Learned) -> Floats:
         """Return the differentiable inputs as the kernels read them."""
         n, k, g, t, d = learned.q.shape
-        width = _power(d)
+        width = _padded_size(d)
         pad = lambda x, length: jnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, width - d)))
         q_length, k_length = self.lengths
         numbers, diagonals = self._bias(learned)
@@ -169,7 +169,7 @@ class Call:
     def _padded(self, rows: Rows) -> Rows:
         """Return the numbers of the queries for the backward pass, padded."""
         n, k, g, t, d = rows.d_output.shape
-        extra, width = self.lengths[0] - t, _power(d)
+        extra, width = self.lengths[0] - t, _padded_size(d)
         row = lambda x: jnp.pad(x.reshape(n, k * g, t), ((0, 0), (0, 0), (0, extra)))
         wide = jnp.pad(rows.d_output.reshape(n, k * g, t, d), ((0, 0), (0, 0), (0, extra), (0, width - d)))
         return Rows(wide, row(rows.lse), row(rows.mean))
@@ -222,6 +222,6 @@ def _summed(found: tuple[Array, ...], given: tuple[Array, ...]) -> tuple[Array, 
     return tuple(x if x.shape == y.shape else jnp.sum(x, axis=0, keepdims=True) for x, y in pairs)
 
 
-def _power(size: int) -> int:
+def _padded_size(size: int) -> int:
     """Return the smallest power of two that is at least `size` and 16, the smallest side of a product on GPUs."""
     return max(16, pl.next_power_of_2(size))

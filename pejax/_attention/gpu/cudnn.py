@@ -2,7 +2,7 @@
 
 Whether tokens are in the order of the arrays is known only at run time; for other orders, pejax's own kernels take
 over. They also compute what the fused kernels do not give accurately: log-sum-exps in float32, and the gradient of the
-bias, which in two folded columns would be a difference of large numbers.
+bias, which the folded columns would give only as a difference of large numbers.
 """
 
 import functools
@@ -35,7 +35,7 @@ def fused_attention(
         interpret: whether our own kernels run in Pallas's interpreter.
 
     Returns:
-        The output in q's type and the log-sum-exps, which cost a forward pass of our own if anybody reads them.
+        The output in q's type and the log-sum-exps. If these are used, pejax's kernels run the forward pass as well.
 
     Raises:
         NotImplementedError: the fused kernels or our own do not support these operands.
@@ -96,9 +96,8 @@ def _attend_forward(static: Static, backend: str, learned: Any, operands: Any) -
         return *attend(KERNELS, static, learned, operands), [jnp.zeros(x.shape, x.dtype) for x in shapes]
 
     output, lse_of_kernels, leaves = _choose(static, operands, fused, kernels)
-    lse = attend(KERNELS, static, learned, operands)[
-        1
-    ]  # apart from the choice, so that it is dropped where nobody reads it
+    # Computed outside of `_choose`, so that XLA removes it if it is not used.
+    lse = attend(KERNELS, static, learned, operands)[1]
     return (output, lse), (learned, operands, output, lse, lse_of_kernels, jax.tree.unflatten(trees[-1], leaves))
 
 

@@ -28,7 +28,7 @@ PARTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))
 COLUMNS = 8
 """Number of extra columns. The last two are zero: fused kernels need multiples of 8."""
 LARGEST = 2**24
-"""Positions up to here are exact in three parts."""
+"""Positions are exact in three parts if the last is at most this much larger than the first."""
 
 
 def fold(
@@ -44,8 +44,8 @@ def fold(
     Args:
         q: queries.
         k: keys.
-        slopes: logits per token.
-        positions: positions of the keys, up to 2^24.
+        slopes: slope of each head's bias, in logits per token of distance.
+        positions: positions of the keys, which span at most 2^24.
         scale: factor of q·k.
 
     Returns:
@@ -67,7 +67,7 @@ def _parts(x: Float[Array, "*N"]) -> list[Float[Array, "*N"]]:
     """Return three numbers of 8 bits each that sum to x."""
     found = []
     for _ in range(3):
-        # The mask rounds as the cast to bfloat16 and back does, which XLA may leave out.
+        # `reduce_precision` rounds like a cast to bfloat16 and back; XLA may remove such casts, but not this.
         part = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
         found, x = [*found, part], x - part
     return found
@@ -118,7 +118,7 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
     tokens = operands.q_tokens, operands.k_tokens
     rules = {
         "narrow types": operands.q.dtype == jnp.bfloat16 or (operands.q.dtype == jnp.float16 and not linear),
-        "no dropout of a counter": operands.seed is None,
+        "no dropout": operands.seed is None,
         "no soft cap": options.soft_cap is None,
         "no distance range": options.distance_range is None,
         "no window but a causal one": options.window is None or options.causal,
@@ -128,7 +128,7 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
         "no bias but a causal one": not linear or options.causal,
         "no bias of positions that are not integers on one axis": not linear
         or (axes == 1 and all(jnp.issubdtype(side.positions.dtype, jnp.integer) for side in tokens)),
-        "no bias of keys, or of keys without a position": operands.key_bias is None,
+        "neither key_bias nor unplaced_bias": operands.key_bias is None,
         "no bias of tokens without a position": not linear or all(side.has_position is None for side in tokens),
     }
     for rule, holds in rules.items():

@@ -1,7 +1,7 @@
 """Attention kernels for GPUs, in Pallas on Triton: forward, and the gradients of queries, keys and values.
 
-A program of `forward` and `by_queries` owns a block of queries and loops over the keys, one of `by_keys` a block of
-keys and loops over the queries of every head that reads them.
+In `forward` and `by_queries`, a program owns a block of queries and loops over the keys. In `by_keys`, it owns a block
+of keys and loops over the queries of every head that reads them.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,20 +18,22 @@ from pejax._attention.gpu.block_masks import Marks
 from pejax._attention.gpu.shared_memory import STAGES
 from pejax._attention.gpu.tile import Inputs, Place, Plan, dot, scores, scores_gradient, tile_marks
 from pejax._attention.kernels.kernel_call import Rows
+from pejax._ops.varying import shape_varying, varying_axes
 
 
 def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *operands: Any, name: str) -> Any:
     """Run a kernel over a grid, with the warps that suit the bytes of a head."""
     dim, size = operands[0].q.shape[-1], operands[0].q.dtype.itemsize
+    axes = varying_axes(operands)
     kernel_call = pl.pallas_call(
         kernel,
         grid=grid,
-        out_shape=outputs,
+        out_shape=jax.tree.map(lambda x: shape_varying(x.shape, x.dtype, axes), outputs),
         interpret=plan.interpret,
         compiler_params=triton.CompilerParams(num_warps=8 if dim * size > 128 else 4, num_stages=STAGES),
         name=f"pejax_{name}",
     )
-    return jax.jit(kernel_call)(*operands)  # jax drops a jit that nobody reads, but no pallas_call
+    return jax.jit(kernel_call)(*operands)  # JAX removes an unused jit, but not an unused pallas_call
 
 
 def loop(inputs: Inputs, n: Array, block: Array, count: int, step: Callable, carry: Any) -> Any:
@@ -97,13 +99,13 @@ class TileGradients(NamedTuple):
 
     Attributes:
         weights: after dropout.
-        slopes: gradient of scale·q·k + bias.
+        d_scores: gradient of scale·q·k + bias.
         d_logits: gradient of the logits after the cap.
         marks: those of the tile's queries and keys.
     """
 
     weights: Array
-    slopes: Array
+    d_scores: Array
     d_logits: Array
     marks: tuple[Marks, Marks]
 
@@ -118,7 +120,7 @@ class Query(NamedTuple):
 
 
 def load_query(inputs: Inputs, rows: Rows, at: Place, size: int) -> Query:
-    """Load one block of queries, its numbers per row across the keys as the tile stands."""
+    """Load one block of queries; lse and mean get an axis that broadcasts over the keys of the tile."""
     q, d_output, lse, mean = (load_block(x, at.n, at.head, at.i, size) for x in (inputs.q, *rows))
     across = lambda x: x[None, :] if at.transposed else x[:, None]
     return Query(q, d_output, across(lse), across(mean))
@@ -146,7 +148,7 @@ def by_queries(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"
         def step(j: Array, d_q: Array, masked: bool) -> Array:
             k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
             found = gradients(plan, inputs, Place(n, head, i, j), query, k, v, masked)
-            return d_q + dot(plan, found.slopes.astype(k.dtype), k)
+            return d_q + dot(plan, found.d_scores.astype(k.dtype), k)
 
         d_q = loop(inputs, n, i, plan.counts[1], step, jnp.zeros((q_size, dim), jnp.float32))
         dq_ref[n, head, pl.ds(i * q_size, q_size)] = (d_q * plan.options.scale).astype(dq_ref.dtype)
@@ -173,7 +175,7 @@ def by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> Sequence[Array]:
                 query = load_query(inputs, rows, at, q_size)
                 found = gradients(plan, inputs, at, query, k, v, masked)
                 d_v = d_v + dot(plan, found.weights.astype(v.dtype), query.d_output)
-                d_k = d_k + dot(plan, found.slopes.astype(k.dtype), query.q)
+                d_k = d_k + dot(plan, found.d_scores.astype(k.dtype), query.q)
                 return d_k, d_v, *(x + jnp.sum(found.d_logits, axis=1) for x in d_bias)
 
             zeros = [jnp.zeros(k_size, jnp.float32) for _ in d_bias_refs]

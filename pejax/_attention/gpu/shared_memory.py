@@ -1,8 +1,9 @@
 """Shared memory of the kernels for GPUs: an upper bound by arithmetic, and the tiles that stay within it.
 
 A block of rows that a kernel keeps is in shared memory once. A block that its loop loads is there twice, because the
-next one is loaded while the last is used. So are the tiles of scores that become operands of another product, and one
-tile in float32 as scratch space, where a layout changes. Triton needs less where it keeps operands in registers.
+next one is loaded while the last is used. Also there, once each: the tiles of scores that become operands of another
+product, and one float32 tile of scratch space for changes of layout. Triton needs less if it keeps operands in
+registers.
 """
 
 from typing import NamedTuple

@@ -26,7 +26,7 @@ class Plan(NamedTuple):
         blocks: numbers of queries and of keys in a tile, powers of two from 16.
         counts: numbers of query blocks and of key blocks, after padding.
         group: number of query heads per key head.
-        inside: function that computes the bias of a tile from numbers and distances, or None.
+        bias: elementwise bias, whose `inside` is evaluated in every tile; None = the tile computes no bias.
         one_dropout: whether all sequences and heads drop the same pairs.
         interpret: whether to run in Pallas's interpreter.
     """
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     blocks: tuple[int, int]
     counts: tuple[int, int]
     group: int
-    inside: Elementwise | None = None
+    bias: Elementwise | None = None
     one_dropout: bool = False
     interpret: bool = False
 
@@ -88,9 +88,9 @@ class Scores(NamedTuple):
     """The logits of a tile, and two factors for their gradient.
 
     Attributes:
-        logits: -inf where not seen.
-        slope: d logits / d (scale·q·k + bias), or None for 1.
-        keep: factors of the weights by dropout, or None for 1.
+        logits: logits after the cap, -inf where the query does not see the key.
+        slope: d logits / d (scale·q·k + bias). None = 1 everywhere.
+        keep: factors by which dropout multiplies the weights. None = 1 everywhere.
     """
 
     logits: Array
@@ -130,7 +130,7 @@ def tile_bias(plan: Plan, inputs: Inputs, at: Place, q: Marks, k: Marks) -> Arra
             row = at.i * q_size + lax.broadcasted_iota(jnp.int32, (1, q_size), 1)
             column = at.j * k_size + lax.broadcasted_iota(jnp.int32, (k_size, 1), 0)
         bias = inputs.diagonals[at.head, column - row + (plan.counts[0] * q_size - 1)]
-    elif plan.inside is not None:
+    elif plan.bias is not None:
         bias = _inside(plan, head_numbers(inputs, at), q.positions, k.positions)
     else:
         return None
@@ -139,7 +139,7 @@ def tile_bias(plan: Plan, inputs: Inputs, at: Place, q: Marks, k: Marks) -> Arra
 
 def _inside(plan: Plan, numbers: list[Array], q: tuple[Array, ...], k: tuple[Array, ...]) -> Array:
     relative = tuple(y - x for x, y in zip(q, k, strict=True))
-    return plan.inside.inside(numbers, relative).astype(jnp.float32)  # pyright: ignore[reportOptionalMemberAccess]
+    return plan.bias.inside(numbers, relative).astype(jnp.float32)  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def head_numbers(inputs: Inputs, at: Place) -> list[Array]:

@@ -38,9 +38,9 @@ class Elementwise(NamedTuple):
     """The two halves of a hook.
 
     Attributes:
-        outside: `params -> numbers`, the numbers that the other half reads.
-        inside: `(numbers, one array of distances an axis) -> bias` in the shape of the distances.
-        cheap: whether the other half takes a few instructions an element.
+        outside: `params -> numbers`, the numbers that `inside` reads.
+        inside: `(numbers, one array of distances per axis) -> bias` in the shape of the distances.
+        cheap: whether `inside` takes only a few instructions per element.
     """
 
     outside: Callable[[Params], list[Array]]
@@ -49,7 +49,7 @@ class Elementwise(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """A value for each distance, `parts` for each of its axes; no parts where only the kind of value matters."""
+    """A value per distance: one array of `parts` per axis; none outside the kernel; in `slope`, the coefficient."""
 
     parts: tuple[Array, ...] = ()
     on_axes: bool = False
@@ -131,10 +131,10 @@ def _trace(hook: Callable[[Params, Array], Array], params: Params, axes: int, dt
 
 
 def slope(hook: Callable[[Params, Array], Array], params: Params) -> Array:
-    """Return the number a with `hook(params, r) = a·r` for every r ≤ 0: a proof by the hook's own operations.
+    """Return the number a with `hook(params, r) = a·r` for every r ≤ 0, derived from the hook's own operations.
 
     Args:
-        hook: `Encoding.distance_bias` on one axis, of integers.
+        hook: `Encoding.distance_bias`, which is traced on integer positions on one axis.
         params: parameters of one head.
 
     Raises:

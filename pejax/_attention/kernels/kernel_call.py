@@ -56,7 +56,11 @@ class Learned(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to obtain the bias: "none", in the "tile", from "diagonals"; "blockwise" has no kernel."""
+    """How the call obtains its bias; `bias` is set for "tile" only.
+
+    "none": there is no bias; "tile": computed in each tile; "diagonals": looked up by distance; "blockwise": the call
+    runs `Kernels.blockwise` in place of kernels.
+    """
 
     name: str
     bias: Elementwise | None = None
@@ -77,7 +81,7 @@ class Rows(NamedTuple):
 
 
 class Call(Protocol):
-    """One call of the kernels of a device, by one way."""
+    """One call of a device's kernels, with the bias obtained in one way (`Way`)."""
 
     def forward(self, learned: Learned) -> Outputs:
         """Return the outputs."""
@@ -126,37 +130,37 @@ attention.defvjp(_attention_forward, _attention_backward)
 def attend(kernels: Kernels, static: Static, learned: Learned, operands: Operands) -> Outputs:
     """Return output and log-sum-exps, without derivatives: `gradients` computes them."""
 
-    def by(way: Way, shift: Array) -> Outputs:
+    def run_way(way: Way, shift: Array) -> Outputs:
         if way.name == "blockwise":
             return kernels.blockwise(static, operands, learned)
         return kernels.call(static, way, operands, shift).forward(learned)
 
-    return _choose(kernels, static, operands, by)
+    return _choose(kernels, static, operands, run_way)
 
 
 def gradients(
     kernels: Kernels, static: Static, learned: Learned, operands: Operands, outputs: Outputs, cotangents: Outputs
 ) -> Learned:
-    """Return the gradients of `attend`, given what it returned and the gradients of that."""
+    """Return the gradients of the inputs of `attend`, given its outputs and their cotangents."""
     (output, lse), (d_output, d_lse) = outputs, cotangents
     mean = jnp.sum(d_output.astype(jnp.float32) * output.astype(jnp.float32), axis=-1) - d_lse
     rows = Rows(d_output, jnp.where(jnp.isneginf(lse), 0.0, lse), mean)
 
-    def by(way: Way, shift: Array) -> Learned:
+    def run_way(way: Way, shift: Array) -> Learned:
         if way.name == "blockwise":
             return jax.vjp(functools.partial(kernels.blockwise, static, operands), learned)[1](cotangents)[0]
         return kernels.call(static, way, operands, shift).gradients(learned, rows)
 
-    return _choose(kernels, static, operands, by)
+    return _choose(kernels, static, operands, run_way)
 
 
-def _choose(kernels: Kernels, static: Static, operands: Operands, by: Callable[[Way, Array], Any]) -> Any:
-    """Take the one way, or the one that the positions allow."""
+def _choose(kernels: Kernels, static: Static, operands: Operands, run_way: Callable[[Way, Array], Any]) -> Any:
+    """Run the only way; of two, the first if the positions allow diagonals, else the second."""
     ways = kernels.ways(static, operands)
     if len(ways) == 1 or static.layout.in_order:
-        return by(ways[0], jnp.int32(0))
+        return run_way(ways[0], jnp.int32(0))
     holds, shift = aligned(static.layout, operands)
-    return lax.cond(holds, *(functools.partial(by, way) for way in ways), shift)
+    return lax.cond(holds, *(functools.partial(run_way, way) for way in ways), shift)
 
 
 def ways_to_bias(
@@ -193,7 +197,7 @@ def ways_to_bias(
 
 
 def position_axes(layout: Layout, operands: Operands) -> int:
-    """Return A."""
+    """Return A, the number of position axes."""
     positions = operands.q_tokens.positions
     return positions.shape[-1] if positions.ndim == (2 if layout.q_axes.positions is None else 3) else 1
 
@@ -222,7 +226,7 @@ def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
     if operands.shared.relative_values is not None:
         raise NotImplementedError("relative_values need a product of their own for every tile")
     if operands.shared.bias is not None and operands.shared.distance_bias is None:
-        raise NotImplementedError("a bias that is not a function of the distance")
+        raise NotImplementedError("the kernels take a bias only from distance_bias, not from bias")
     kinds = sorted({str(x.dtype) for x in (operands.q, operands.k, operands.v)})
     if len(kinds) > 1 or kinds[0] not in types:
         rule = f"q, k and v must be all {', '.join(types[:-1])} or {types[-1]}"
@@ -230,7 +234,7 @@ def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
     sides = operands.q_tokens, operands.k_tokens
     if any(leaf.dtype.itemsize > 4 for side in sides for leaf in jax.tree.leaves(side)):
         raise NotImplementedError("positions, order and segment_ids must have 32 bits")
-    if static.options.ordered:
+    if static.options.uses_order:
         jax.eval_shape(check_orders, *map(_one, sides, (static.layout.q_axes, static.layout.k_axes)))
 
 

@@ -33,7 +33,7 @@ def fields_of(
     def side(tokens: TokenPositions, axes: TokenPositions, length: int) -> Fields:
         positions = _one_or_all(tokens.positions, axes.positions, length)
         fields = {}
-        if options.ordered:
+        if options.uses_order:
             fields["order"] = positions if tokens.order is None else _one_or_all(tokens.order, axes.order, length)
         if segmented:
             fields["segment"] = _one_or_all(tokens.segment_ids, axes.segment_ids, length)

@@ -14,13 +14,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
-from pejax._attention.core.reference import nonzero
+from pejax._attention.core.reference import one_if_zero
 from pejax._attention.tpu.tile import (
     Place,
     Plan,
@@ -34,6 +33,7 @@ from pejax._attention.tpu.tile import (
     sums_of_keys,
     tile_logits,
 )
+from pejax._ops.varying import shape_varying, varying_axes
 
 
 class Spans(NamedTuple):
@@ -73,7 +73,7 @@ def forward(
 
         @pl.when(grid[3] == blocks - 1)
         def finish() -> None:
-            divisor = nonzero(total[...])
+            divisor = one_if_zero(total[...])
             output[0, 0] = (sums[...] / divisor).T.astype(output.dtype)
             lse[0, 0] = jnp.where(total[...] == 0, -jnp.inf, top[...] + jnp.log(divisor))
 
@@ -249,7 +249,8 @@ def _call(
         "d_diagonals": pl.BlockSpec((1, 1, *diagonals), at(lambda n, h, group, i, j: (n, h, 0, 0))),
     }  # fmt: skip
     shapes = {"lse": (n, h, 1, t), "d_numbers": (n, h, 1, plan.lanes), "d_diagonals": (n, h, *diagonals)}
-    made = [jax.ShapeDtypeStruct(shapes.get(x) or operands[x].shape, dtype) for x, dtype in outputs.items()]
+    axes = varying_axes(operands)
+    made = [shape_varying(shapes.get(x) or operands[x].shape, dtype, axes) for x, dtype in outputs.items()]
     return pl.pallas_call(
         kernel,
         out_shape=made,

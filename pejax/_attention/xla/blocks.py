@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.reference import checked
+from pejax._attention.core.reference import call_hook
 from pejax._ops.bfloat16 import as_bits, from_bits
 from pejax._ops.pytrees import Floats, wide
 from pejax._positions import TokenPositions
@@ -217,12 +217,12 @@ def terms_from_hooks(hooks: Hooks, start: Int[Array, ""] | None, length: int, dt
         return Terms(replace(hooks, distance_bias=None, relative_keys=None))
     relative = start + jnp.arange(length, dtype=start.dtype)
     like = jax.ShapeDtypeStruct((length,), dtype)
-    diagonals = checked(hooks.distance_bias, (relative,), "distance_bias", "(R,)", like)
+    diagonals = call_hook(hooks.distance_bias, (relative,), "distance_bias", "(R,)", like)
     return Terms(_without_bias(hooks), diagonals)
 
 
 def _without_bias(hooks: Hooks) -> Hooks:
-    """Return the hooks without those of the bias between tokens with a position."""
+    """Return the hooks without `bias`, `distance_bias` and `relative_keys`, which another field of `Terms` replaces."""
     return replace(hooks, bias=None, distance_bias=None, relative_keys=None)
 
 

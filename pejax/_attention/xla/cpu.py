@@ -164,7 +164,7 @@ def _forward(
         return put_head(carry[0], index, from_blocks(output, t)), put_head(carry[1], index, from_blocks(lse, t))
 
     kind = wide(from_bits(operands.q)).dtype
-    start = jnp.zeros_like(operands.q, dtype=kind if exact else None), jnp.zeros(operands.q.shape[:-1], kind)
+    start = jnp.zeros_like(operands.q, dtype=kind if exact else None), jnp.zeros_like(operands.q[..., 0], dtype=kind)
     output, lse = lax.fori_loop(0, count, head, start)
     return from_bits(output), lse
 

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 from pejax._attention.core.operands import Operands, bind_hooks
 from pejax._encoding import naming_missing
 from pejax._ops.pytrees import Floats, floats_of, wide, with_floats
+from pejax._ops.varying import zeros_varying
 
 STRIP = 64
 """Queries per strip, which are multiplied by the vectors of all its distances in one matmul."""
@@ -132,6 +133,7 @@ def relative_logits_backward(
         old = lax.dynamic_slice_in_dim(total, column, width, 1)
         return lax.dynamic_update_slice_in_dim(total, old + part, column, 1), d_rows
 
-    d_a = jnp.zeros((len(queries_transposed), columns + count * STRIP), queries_transposed.dtype)
+    shape = len(queries_transposed), columns + count * STRIP
+    d_a = zeros_varying(shape, queries_transposed.dtype, d_tile, queries_transposed)
     d_a, d_queries = lax.scan(strip, d_a, (jnp.arange(count, dtype=jnp.int32), strips))
     return d_queries.reshape(-1, d_queries.shape[-1])[:t], d_a

@@ -31,7 +31,7 @@ from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import still_hidden, visible, visible_blocks
 from pejax._attention.core.options import Options
-from pejax._attention.core.reference import checked, log_sum, nonzero, placed_pairs
+from pejax._attention.core.reference import call_hook, log_sum, one_if_zero, placed_pairs
 from pejax._attention.xla.blocks import Gradients, Head, Keys, Queries, Residuals, add_to_block, block_at
 from pejax._attention.xla.consecutive_bias import add_consecutive_bias, consecutive_bias, relative_keys_backward
 from pejax._ops.bfloat16 import rounded
@@ -73,7 +73,7 @@ def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[
 
         zeros = jnp.zeros_like(wide(query.q))
         largest, total, sums = lax.fori_loop(first, end, step, (zeros[:, 0] - jnp.inf, zeros[:, 0], zeros))
-        return sums / nonzero(total)[:, None], log_sum(largest, total)
+        return sums / one_if_zero(total)[:, None], log_sum(largest, total)
 
     return lax.map(block, (jnp.arange(len(queries.q), dtype=jnp.int32), *ranges))
 
@@ -121,10 +121,10 @@ def _tile_gradients(
 ) -> Gradients:
     """Return the contribution of one tile to the gradients.
 
-    The tile is computed again as in the forward pass, but each step keeps the means to go back: a soft cap its slope,
-    the bias hook and the values hook a pullback. The gradient of the logits then splits: through the cap to q, k and
-    the bias; before the cap to the key bias. Gradients through hooks reach any float that a hook reads, so they are
-    lists of the floating-point leaves of queries, keys and hooks.
+    The tile is computed as in the forward pass, and each step keeps what its derivative needs: the soft cap its slope,
+    the bias and relative_values hooks their pullbacks. The gradient of the logits reaches the key bias directly, and
+    q, k and the bias through the cap. Hooks may read any float, so the gradients through them are lists of the
+    floating point leaves of queries, keys and hooks.
 
     Args:
         options: settings of the attention.
@@ -184,7 +184,7 @@ def _bias_of_hook(query: Queries, key: Keys, hooks: Hooks) -> Float[Array, "T S"
     q, k = wide(query.q), wide(key.k)
     like = jax.ShapeDtypeStruct((len(q), len(k)), jnp.result_type(q))
     operands = q, k, query.tokens.positions, key.tokens.positions
-    term = checked(hooks.bias, operands, "bias", "(T, S)", like)
+    term = call_hook(hooks.bias, operands, "bias", "(T, S)", like)
     return _where(placed_pairs(query.tokens, key.tokens), term, 0.0)
 
 
@@ -193,7 +193,7 @@ def _relative_values(weights: Float[Array, "T S"], query: Queries, key: Keys, ho
     weights = _where(placed_pairs(query.tokens, key.tokens), weights, 0.0)
     like = jax.ShapeDtypeStruct(query.q.shape, weights.dtype)
     operands = weights, query.tokens.positions, key.tokens.positions
-    return checked(hooks.relative_values, operands, "relative_values", "(T, D)", like)
+    return call_hook(hooks.relative_values, operands, "relative_values", "(T, D)", like)
 
 
 def _visible_ranges(
@@ -255,7 +255,7 @@ def _where(mask: Bool[Array, "T S"] | None, x: Float[Array, "T S"], otherwise: f
 
 
 def _materialized(tree: Any) -> Any:
-    """Return slices that several matmuls read behind a barrier, or XLA:CPU would slice them anew for every matmul."""
+    """Return slices behind an optimization barrier: without it, XLA:CPU slices again for each matmul."""
     return lax.optimization_barrier(tree)
 
 
