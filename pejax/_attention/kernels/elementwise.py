@@ -15,6 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as
 from jaxtyping import Array
 
 from pejax._encoding import Params
+from pejax._ops.varying import varying_alike
 
 COUNT = 8191
 """Number of distances in the trace. Arrays of distances are recognized by this size; parameters of this size are
@@ -207,7 +208,7 @@ def _bind(jaxpr: Jaxpr, equation: JaxprEqn, values: list[Any]) -> list[Any]:
     operands = {atom: x for atom, x in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)}
     names = jaxpr.debug_info.with_unknown_names()
     alone = jaxpr.replace(constvars=[], invars=[*operands], outvars=equation.outvars, eqns=[equation], debug_info=names)
-    return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*operands.values())
+    return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*varying_alike([*operands.values()]))
 
 
 def _shape(variable: Var) -> tuple[int, ...]:
