@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array
 
 from pejax._attention.api import weights_of
 from pejax._attention.backends import run
 from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.operands import check_sharding, prepare
+from pejax._attention.core.operands import check_given, check_sharding, prepare
 from pejax._attention.core.options import check_options
 from pejax._attention.encoded import check_extent, rotate_and_attend
 from pejax._encoding import Encoding, Extent, Params, causality, check_dims, check_embedded, check_record, scale_of
@@ -57,7 +58,8 @@ def attention_fn(
 
     Returns:
         `f(query (*B, T, H, D), key (*B, S, K, D), value (*B, S, K, D), bias=None, mask=None, ...)`. `bias` is added to
-        the logits, and keys where `mask` is False are masked as well; both broadcast to `(*B, H, T, S)`.
+        the logits, and keys where `mask` is False or 0 are masked as well; both broadcast to `(*B, H, T, S)`.
+        An additive mask (0 = seen) is refused: pass it as `bias`.
 
     Raises:
         ValueError: an encoding that embeds while `embedded` is False, that depends on the length or grid while `extent`
@@ -80,6 +82,26 @@ def attention_fn(
         encoding, {} if params is None else params, positions, k_positions, extent,
         causality(encoding, causal), window, scale_of(encoding, scale), soft_cap, implementation,
     )  # fmt: skip
+
+
+def read_mask(mask: Array, value: Array) -> tuple[Array, Array]:
+    """Return a mask of numbers as Flax makes them, 1 = seen and 0 = masked, as booleans, and the values.
+
+    A mask of other numbers, such as an additive one (0 = seen), would be read the wrong way round. It is refused; if
+    its numbers are not known, under `jax.jit`, the values become NaN, and so do the outputs.
+
+    Raises:
+        ValueError: a known mask with other numbers, or one of numbers that masks everything.
+    """
+    if mask.dtype == jnp.bool_:
+        return mask, value
+    is_valid = jnp.all((mask == 0) | (mask == 1))
+    if isinstance(is_valid, Tracer):
+        return mask == 1, jnp.where(is_valid, value, jnp.nan)
+    if not is_valid or (mask.size and not jnp.any(mask)):
+        rule = "mask must be True or 1 where a key is seen, else False or 0 (an additive mask goes into bias)"
+        raise ValueError(f"{rule}, got numbers from {jnp.min(mask)} to {jnp.max(mask)}")
+    return mask == 1, value
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +152,9 @@ class _Layer:
         query, key, value = (x.astype(dtype) for x in (query, key, value))
         check_dims(self.encoding, query)
         check_sharding(query=query, key=key, value=value)
+        check_given(query, key, self.positions, self.k_positions)
+        if mask is not None:
+            mask, value = read_mask(jnp.asarray(mask), value)
         dropping = not deterministic and dropout_rate > 0
         if dropping and dropout_rng is None:
             raise ValueError(f"dropout_rng must be given where dropout_rate={dropout_rate} and not deterministic")

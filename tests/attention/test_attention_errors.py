@@ -76,7 +76,17 @@ BAD = {
     "keys": (
         {"k_positions": None},
         ValueError,
-        r"k_positions must be given .* T=6, S=5 of q \(\*B, T, H, D\) = \(2, 6, 4, 8\)",
+        r"^k_positions must be given .* T=6, S=5 of q \(\*B, T, H, D\) = \(2, 6, 4, 8\)",
+    ),
+    "queries of a cache": (
+        {"positions": None},
+        ValueError,
+        "^positions must be given if q and k have different lengths",
+    ),
+    "both": (
+        {"positions": None, "k_positions": None},
+        ValueError,
+        "^positions and k_positions must be given if q and k have different lengths",
     ),
     "mask": (
         {"mask": jnp.ones((6, 5))},
@@ -240,9 +250,17 @@ def test_a_spec_comes_before_the_dims():
 
 def test_as_many_positions_as_keys_are_asked_for():
     rope = make_encoding("rope", Dims(heads=4, head_dim=8, causal=True))
-    for positions in (None, jnp.asarray([5])):
-        with pytest.raises(ValueError, match="k_positions must be given where k has another length than q, got "):
-            attend(rope, Q[:, :1], Q, Q, positions=positions)
+    at = jnp.arange(6)
+    for positions, k_positions, missing in ((None, None, "positions and k_positions"), (None, at, "positions")):
+        with pytest.raises(ValueError, match=f"^{missing} must be given if .* different lengths, got T=1, S=6"):
+            attend(rope, Q[:, -1:], Q, Q, positions=positions, k_positions=k_positions)
+        with pytest.raises(ValueError, match=f"^{missing} must be given"):
+            attention_fn(rope, positions=positions, k_positions=k_positions)(Q[:, -1:], Q, Q)
+    with pytest.raises(ValueError, match=r"^k_positions must be given"):
+        attend(rope, Q[:, -1:], Q, Q, positions=jnp.asarray([5]))
+    whole = attend(rope, Q, Q, Q)
+    step = attend(rope, Q[:, -1:], Q, Q, positions=jnp.asarray([5]), k_positions=at)
+    np.testing.assert_allclose(step, whole[:, -1:], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["alibi", "t5", slow("kerple"), slow("transformer_xl"), slow("fire"), slow("shaw")])

@@ -156,3 +156,20 @@ def test_what_cannot_be_served_is_refused():
         )
     with pytest.raises(ValueError, match=r"^positions must be .* T=6, got \(5,\)"):
         layer(tokens=TokenPositions(jnp.arange(5))).apply(drawn(), X)
+
+
+def test_a_mask_of_zeros_and_ones_is_flax_own_and_an_additive_one_is_refused():
+    """The habit of Hugging Face, 0 = seen and -1e9 = masked, would be read the wrong way round."""
+    attend = attention_fn(make_encoding("none", Dims(heads=2, head_dim=8)))
+    q = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 2, 8)), jnp.float32)
+    numbers = nn.make_causal_mask(jnp.ones((2, 6)))
+    assert numbers.dtype == jnp.float32
+    want = attend(q, q, q, mask=numbers > 0)
+    np.testing.assert_array_equal(attend(q, q, q, mask=numbers), want)
+    np.testing.assert_array_equal(jax.jit(lambda mask: attend(q, q, q, mask=mask))(numbers), want)
+    additive = jnp.where(numbers > 0, 0.0, -1e9)
+    np.testing.assert_allclose(attend(q, q, q, bias=additive), want, atol=1e-6)
+    for mask in (additive, jnp.zeros((2, 1, 6, 6))):
+        with pytest.raises(ValueError, match=r"an additive mask goes into bias\), got numbers from .*0.0 to 0.0"):
+            attend(q, q, q, mask=mask)
+    assert jnp.all(jnp.isnan(jax.jit(lambda mask: attend(q, q, q, mask=mask))(additive)))

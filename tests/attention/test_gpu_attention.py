@@ -286,7 +286,7 @@ TABLE = Hooks(distance_bias=Partial(look_up, {"all": {"table": jnp.ones(32)}}))
     [
         ({"mask": jnp.ones((16, 16), bool)}, "mask or bias array"),
         ({"hooks": Hooks(relative_values=Partial(lambda *x: x, {}))}, "relative_values"),
-        ({"hooks": Hooks(bias=Partial(pairwise, {}))}, "not a function of the distance"),
+        ({"hooks": Hooks(bias=Partial(pairwise, {}))}, "take a bias only from distance_bias"),
         ({"q": jnp.ones((1, 16, 2, 8), jnp.bfloat16)}, "all float32, bfloat16 or float16"),
         ({"hooks": TABLE, "positions": jnp.arange(16, dtype=jnp.float32)}, "reads an array"),
     ],

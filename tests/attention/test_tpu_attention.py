@@ -222,7 +222,7 @@ def refusals():
     looked_up = Partial(lambda p, r: p["table"][0][jnp.clip(r[:, 0], 0, 7)], table)
     straight = Partial(lambda p, r: -jnp.abs(r), {})
     return {
-        "not a function of the distance": (x, Hooks(bias=bias), jnp.arange(9)),
+        "take a bias only from distance_bias": (x, Hooks(bias=bias), jnp.arange(9)),
         "relative_values": (x, Hooks(relative_values=values), jnp.arange(9)),
         "positions that are floats": (x, Hooks(distance_bias=straight), jnp.arange(9.0)),
         "is not elementwise|reads an array": (x, Hooks(distance_bias=looked_up), grid),

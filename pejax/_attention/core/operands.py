@@ -124,9 +124,7 @@ def prepare(
     check_arrays(q, k, v)
     *batch, length, heads, dim = q.shape
     keys, groups = k.shape[-3:-1]
-    if k_positions is None and keys != length:
-        shapes = f"T={length}, S={keys} of q (*B, T, H, D) = {q.shape} and k (*B, S, K, D) = {k.shape}"
-        raise ValueError(f"k_positions must be given where k has another length than q, got {shapes}")
+    check_given(q, k, positions, k_positions)
     in_order = positions is None and k_positions is None
     positions = jnp.arange(length) if positions is None else positions
     q_side, q_axes = check_tokens("positions", positions, tuple(batch), length)
@@ -174,6 +172,14 @@ def derived_bias(bias: Partial | None, distance: Partial | None) -> Partial | No
     if bias is not None or distance is None:
         return bias
     return Partial(_FromDistance(distance.func), *distance.args)
+
+
+def check_given(q: Array, k: Array, positions: object, k_positions: object) -> None:
+    """Raise ValueError for q and k of two lengths without positions of both sides: queries of a cache are not at 0."""
+    missing = [name for name, one in (("positions", positions), ("k_positions", k_positions)) if one is None]
+    if missing and k.shape[-3] != q.shape[-3]:
+        lengths = f"T={q.shape[-3]}, S={k.shape[-3]} of q (*B, T, H, D) = {q.shape} and k (*B, S, K, D) = {k.shape}"
+        raise ValueError(f"{' and '.join(missing)} must be given if q and k have different lengths, got {lengths}")
 
 
 def check_key_bias(key_bias: Array | None, shape: tuple[int, ...]) -> Float[Array, "N H S"] | None:
