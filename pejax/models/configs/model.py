@@ -56,7 +56,11 @@ class TransformerConfig(Config):
     @property
     def dims(self) -> Dims:
         """The dims of the first layer's encoding."""
-        return self.layers[0].attention.dims(width=self.width, extent=self.length, causal=self.causal)
+        return self.dims_of(self.layers[0])
+
+    def dims_of(self, layer: LayerConfig) -> Dims:
+        """Return the dims of a layer's encoding."""
+        return layer.attention.dims(width=self.width, extent=self.length, causal=self.causal)
 
     def extended(self, extend: str | Extension | None) -> "TransformerConfig":
         """Return the config with this extension of the encoding of every layer that has one, after its own."""
@@ -184,7 +188,11 @@ class ViTConfig(Config):
     @property
     def dims(self) -> Dims:
         """The dims of the first layer's encoding."""
-        return self.layers[0].attention.dims(width=self.width, axes=2, extent=self.grid)
+        return self.dims_of(self.layers[0])
+
+    def dims_of(self, layer: LayerConfig) -> Dims:
+        """Return the dims of a layer's encoding."""
+        return layer.attention.dims(width=self.width, axes=2, extent=self.grid)
 
     def extended(self, extend: str | Extension | None) -> "ViTConfig":
         """Return the config with this extension of the encoding of every layer that has one, after its own."""

@@ -82,10 +82,7 @@ class ViT(Layered):
             bias_init=nnx.initializers.zeros_init(),
         )
         self.embed_norm = make_norm(config.embed_norm, config.width)
-        self._make_layers(
-            config.layers, stochastic_depth=config.stochastic_depth, dtype=config.dtype, rngs=rngs,
-            width=config.width, axes=2, extent=config.grid,
-        )  # fmt: skip
+        self._make_layers(config, rngs=rngs)
         self.norm = make_norm(config.norm, config.width)
         zeros, axes = nnx.initializers.zeros_init(), ("embed", "classes")
         head = lambda inputs: linear(

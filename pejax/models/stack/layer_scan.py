@@ -38,11 +38,12 @@ def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> 
     return jax.vmap(layer)(jax.random.split(key, len(rates)), rates)
 
 
-class LaterBody(nnx.Module):
-    """The parameters of a body after the first."""
+class Holder(nnx.Module):
+    """A module of given attributes: a level in the paths of parameters."""
 
-    def __init__(self, blocks: Block) -> None:
-        self.blocks = blocks
+    def __init__(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            setattr(self, name, value)
 
 
 class Body(NamedTuple):
@@ -98,7 +99,7 @@ class Layers(nnx.Module):
                 layers = range(first + place, end, len(pattern))
                 own.append(Body(number, layers, encodings.index(kind.encoding)))
                 stacked = _stacked(kind, repeats, dtype, rngs)
-                setattr(self, f"body_{number}" if number else "blocks", LaterBody(stacked) if number else stacked)
+                setattr(self, f"body_{number}" if number else "blocks", Holder(blocks=stacked) if number else stacked)
                 number += 1
             bodies.append(tuple(own))
             first = end

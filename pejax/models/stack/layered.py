@@ -1,25 +1,14 @@
 """The layers of a model and the encodings of their kinds."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from flax import nnx
-from jax.typing import DTypeLike
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, merge_params
 from pejax._make import make_encoding
-from pejax.models.configs.layer import LayerConfig
+from pejax.models.configs.model import TransformerConfig, ViTConfig
 from pejax.models.parts.block import LayerKind
 from pejax.models.sharding import position_variables
-from pejax.models.stack.layer_scan import Layers
-
-
-class LaterEncoding(nnx.Module):
-    """The shared parameters of an encoding after the first."""
-
-    def __init__(self, position: Any) -> None:
-        self.position = nnx.data(position)
+from pejax.models.stack.layer_scan import Holder, Layers
 
 
 class Layered(nnx.Module):
@@ -28,9 +17,8 @@ class Layered(nnx.Module):
     Attributes:
         dims: dims of the first layer's encoding.
         encodings: the different encodings of the layers, in the order of their first layers.
-        position: the parameters of the first encoding that all its layers share;
-            encoding n has `encoding_n.position`. The parameters of single layers are in `layers`, under
-            `attention.position`.
+        position: the parameters of the first encoding that all its layers share; encoding n has `encoding_n.position`.
+            The parameters of single layers are in `layers`, under `attention.position`.
         layers: the layers.
     """
 
@@ -38,26 +26,20 @@ class Layered(nnx.Module):
 
     def _make_layers(
         self,
-        configs: Sequence[LayerConfig],
+        config: TransformerConfig | ViTConfig,
         *,
         encoding: Encoding | None = None,
         cross: tuple[Dims, Encoding] | None = None,
-        stochastic_depth: float = 0.0,
-        dtype: DTypeLike,
         rngs: nnx.Rngs,
-        **dims: Any,
     ) -> None:
-        """Make encodings, their parameters and the layers.
-
-        `encoding`, if given, replaces the encodings of all layers; `dims` are arguments of `AttentionConfig.dims`.
-        """
+        """Make encodings, their parameters and the layers; `encoding` replaces the encodings of all layers."""
         kinds = []
-        for config in configs:
-            if config.cross is not None and cross is None:
+        for layer in config.layers:
+            if layer.cross is not None and cross is None:
                 raise ValueError("cross must be None in the layers of a model without an encoder, got cross-attention")
-            own = config.attention.dims(**dims)
-            named = make_encoding(config.attention.pe, own) if encoding is None else encoding
-            kinds.append(LayerKind(config, own, named, cross))
+            own = config.dims_of(layer)
+            named = make_encoding(layer.attention.pe, own) if encoding is None else encoding
+            kinds.append(LayerKind(layer, own, named, cross))
         self.dims = kinds[0].dims
         self.encodings = tuple(dict.fromkeys(kind.encoding for kind in kinds))
         for number, one in enumerate(self.encodings):
@@ -66,10 +48,11 @@ class Layered(nnx.Module):
                 raise ValueError(f"{rule}, got {one.spec or 'another one'} in a later layer")
             position = position_variables(one.init(rngs.params()))
             if number:
-                setattr(self, f"encoding_{number}", LaterEncoding(position))
+                setattr(self, f"encoding_{number}", Holder(position=nnx.data(position)))
             else:
                 self.position = nnx.data(position)
-        self.layers = Layers(kinds, self.encodings, stochastic_depth=stochastic_depth, dtype=dtype, rngs=rngs)
+        rate = config.stochastic_depth if isinstance(config, ViTConfig) else 0.0
+        self.layers = Layers(kinds, self.encodings, stochastic_depth=rate, dtype=config.dtype, rngs=rngs)
         for number in range(len(self.encodings)):
             self.encoding_params(number)  # raises now, not at the first call, if init and init_layer share a name
 

@@ -54,10 +54,7 @@ class Stack(Layered):
     ) -> None:
         self.dtype = text.dtype
         self.embed_norm = make_norm(text.embed_norm, text.width)
-        self._make_layers(
-            text.layers, encoding=encoding, cross=cross, dtype=text.dtype, rngs=rngs, width=text.width,
-            extent=text.length, causal=text.causal,
-        )  # fmt: skip
+        self._make_layers(text, encoding=encoding, cross=cross, rngs=rngs)
         self.norm = make_norm(text.norm, text.width)
 
     def __call__(
