@@ -21,7 +21,7 @@ from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS
 
 LONGEST, MOST_TERMS = 20_000, 256
-"""Most characters of a spec, and most terms of a sum: a spec may come from a file of somebody else."""
+"""Maximum number of characters in a spec and of terms in a sum: a spec may come from an untrusted file."""
 
 DEEPEST = 10_000
 """Most layers of a pattern: more than any model has, and few enough to list."""
@@ -31,8 +31,8 @@ def parse(spec: str | Spec) -> Spec:
     """Read the encoding of one layer: `"name(key=literal, ...)"`, or a sum of such terms. A spec is returned as it is.
 
     Raises:
-        ValueError: a malformed text, an unknown name or argument, one given twice, or a value that is no literal.
-        TypeError: a value of another type than the factory takes, or anything but a text or a spec.
+        ValueError: a malformed string, an unknown name or argument, a repeated argument, or a value that is no literal.
+        TypeError: an argument of a type that the factory does not take, or `spec` is neither a string nor a spec.
 
     Examples:
         >>> parse("rope(base=1e4)"), parse("learned + rope").parts
@@ -50,8 +50,8 @@ def parse_pattern(pattern: str | Spec | LayerPattern) -> LayerPattern:
     """Read the encodings of all layers, such as `"rope*3 + none*1"`. A pattern is returned as it is.
 
     Raises:
-        ValueError: what `parse` refuses, a count that is no positive integer, or more than 10,000 layers.
-        TypeError: what `parse` refuses.
+        ValueError: a string that `parse` refuses, a count that is not a positive integer, or more than 10,000 layers.
+        TypeError: a value that `parse` refuses.
 
     Examples:
         >>> parse_pattern("rope(base=1e4)*2 + none*1").layers(4)
@@ -126,7 +126,7 @@ def parse_call(
         spec: text, as a user writes it.
         table: functions by name. Their signatures determine the arguments, their annotations the types.
         what: noun of the messages with its article, "an encoding".
-        supplied: arguments that the program gives itself, and a spec may not.
+        supplied: arguments that the caller adds later; a spec may not give them.
         readers: functions that read a string, by the annotation of its argument.
 
     Raises:
@@ -215,10 +215,10 @@ def expression(spec: str, what: str) -> ast.expr:
 
 
 def _fit(value: object, hint: object) -> object:
-    """Return the literal as the annotation has it: integers as floats, lists as tuples, where those are asked for.
+    """Convert a literal to the annotated type: integers to floats, and lists to tuples, where the type requires it.
 
     Raises:
-        TypeError: it is of another type, or not finite.
+        TypeError: a literal of another type, or a number that is not finite.
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):

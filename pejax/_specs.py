@@ -1,11 +1,12 @@
-"""Encodings and extensions as values, before they are made: what `--pe="rope(base=500000)"` says once it is parsed.
+"""Encodings and extensions as values, before they are made; `--pe="rope(base=500000)"` is parsed into such a value.
 
     EncodingSpec     rope(base=500000.0, extend='yarn(factor=8)')
     SumSpec          learned+rope, parts that one layer composes
     LayerPattern     rope*3+none*1, an encoding per layer
     Extension        yarn(factor=8)+log_n
 
-`str` writes a value, `pejax.specs` reads it. Numbers that may be traced are parameters of an encoding, never of a spec.
+`str` writes a value as a string. `pejax.specs` reads such a string, except that of a sum with an extension of its own.
+Numbers that JAX may trace are parameters of an encoding, never options of a spec.
 """
 
 import itertools
@@ -26,7 +27,7 @@ class Term(NamedTuple):
         function: function that computes it: `(frequencies, rotary, **options)`, `(encoding, dims, **options)`, or one
             that the factory calls.
         options: the options that were given, as pairs of name and value.
-        by_length: whether it depends on the length even where its factor is fixed.
+        by_length: whether its effect depends on the length of the input even if its factor is given.
     """
 
     name: str
@@ -179,7 +180,7 @@ class LayerPattern:
         return tuple(dict.fromkeys(part for spec in self.specs for part in spec.parts))
 
     def layers(self, count: int) -> tuple[Spec, ...]:
-        """Return the encoding of each of so many layers.
+        """Return one encoding per layer of a model with `count` layers.
 
         Raises:
             ValueError: fewer layers than the pattern has.

@@ -34,26 +34,28 @@ PARTS = {
 
 
 class Architecture(NamedTuple):
-    """A model of transformers as data.
+    """An architecture of the library `transformers`, as data.
 
     Attributes:
         read: function from config.json to the config of the model.
         names: the names of the file by part (`PARTS`), without `.weight` and `.bias`. `{n}` is the number of the layer,
             `{e}` of the expert. In a model of two stacks the parts of a stack begin with `encoder.` or `decoder.`.
-        prefix: optional prefix of all tensor names (`model.`). "" = there is none.
-        inert: keys of its config.json without effect, beside `pejax.interop.config.INERT`.
-        ignored: regular expression of tensors that are carried, not used. "" = there are none.
-        in_out: whether linear layers are `(in, out)`, as GPT-2's.
-        qkv_by_head: whether the rows of `qkv` are grouped by key head, as ours; else all queries come first.
+        prefix: prefix of all tensor names (`model.`), which some files leave out. "" = no prefix.
+        inert: keys of config.json that have no effect, in addition to `pejax.interop.config.INERT`.
+        ignored: regular expression that matches tensors that are saved again, but not used. "" = no such tensors.
+        in_out: whether the kernels of linear layers are `(in, out)` in the file, as in GPT-2.
+        qkv_by_head: whether the rows of `qkv` are grouped by key head, as in `SelfAttention`; if not, all queries come
+            first, then all keys, then all values.
         skipped_rows: rows before the first position in the table of positions; in vision transformers, the rows that
             are added to CLS and the registers.
         batched: whether tokens and tables of positions of a vision transformer have a first axis of length 1.
         flat_patches: whether the kernel of the patches is a linear layer, not a convolution.
         by_head: whether linear layers of attention are `(in, heads, channels)`, without `.weight`, as XLNet's.
         experts: the form of the tensors of experts, as in `pejax.interop.experts.expert_slot`.
-        copies: further names of the table of token vectors, which a file may have.
-        fixed: carried tensors, each a regular expression and a function that returns the required values.
-        gated: the names that differ from `names` where the MLP is gated.
+        copies: names of tensors that repeat the table of token vectors, in files that have such copies.
+        fixed: tensors that are not used and must have certain values: for each, a regular expression that matches its
+            name, and a function that returns the values.
+        gated: names that replace those of `names` if the MLP is gated.
     """
 
     read: Callable[[Config], ModelConfig]

@@ -28,8 +28,9 @@ RENAMED = {"long_factors": "long_factor", "short_factors": "short_factor",
 def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended: TransformerConfig) -> dict[str, Any]:
     """Return the config.json of a model whose layers have an extension that its file does not have.
 
-    The trained length goes to `original_max_position_embeddings`, and `max_position_embeddings` becomes the length that
-    the model is extended to, except with dynamic scaling, which starts from the latter.
+    `max_position_embeddings` becomes the length that the model is extended to, except with `dynamic_ntk`, whose scaling
+    starts at the unchanged value. With `yarn`, `llama3` and `longrope`, `original_max_position_embeddings` holds the
+    trained length. With `ntk`, a larger base takes the place of a scaling.
 
     Args:
         config: config.json of the file.
@@ -89,7 +90,7 @@ def _set_base(config: dict[str, Any], base: float) -> None:
 def _set_scaling(config: dict[str, Any], said: dict[str, Any]) -> None:
     """Write the scaling into `rope_parameters`, or into `rope_scaling` beside the flat keys of older files."""
     length = "original_max_position_embeddings"
-    if config.get(length) is not None:  # Phi's, which wins over the one inside
+    if config.get(length) is not None:  # in Phi's config, it overrides the key in rope_scaling
         config[length] = said.get(length, config[length])
     if config.get("rope_parameters"):
         kept = {key: one for key, one in _parameters(config).items() if key in ("rope_theta", "partial_rotary_factor")}
@@ -102,5 +103,5 @@ def _parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return `rope_parameters`, which are the same for all layers."""
     found = config["rope_parameters"]
     if any(key in LAYER_TYPES for key in found):
-        raise ValueError("rope_parameters must be the same for all layers to be extended, got those of layer types")
+        raise ValueError("rope_parameters must be the same for all layers to be extended, got one set per layer type")
     return found

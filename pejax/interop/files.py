@@ -38,7 +38,7 @@ class Tensor(NamedTuple):
 
 
 Reader = Callable[[str, tuple[slice, ...]], np.ndarray]
-"""`(name, index)` to the values of a tensor in that range."""
+"""Function `(name, index)` that reads the values of a tensor in a range; `()` = all values."""
 
 
 def list_tensors(directory: Path) -> dict[str, Tensor]:
@@ -108,14 +108,14 @@ def write_folder(
     Args:
         directory: must not exist, or be empty.
         config: the content of config.json.
-        tensors: what to write into which file.
-        values: `name -> values`, called once per tensor.
+        tensors: file, type and shape of every tensor, by name.
+        values: function that returns the values of a tensor by its name; called once per tensor.
 
     Raises:
-        ValueError: a folder that is not empty, or a place where none can be made.
+        ValueError: a folder that is not empty, or a path where no folder can be created.
     """
     if os.path.lexists(directory) and not (directory.is_dir() and not any(directory.iterdir())):
-        raise ValueError(f"{directory} must be an empty folder or not exist, got something that is there")
+        raise ValueError(f"{directory} must be an empty folder or not exist, got a file or a folder with content")
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))

@@ -1,8 +1,8 @@
 """Models in GGUF files, read as the Hugging Face folders that they were made from.
 
-A GGUF file says in its own words what config.json says, and names the same tensors otherwise. The rows of queries and
-keys of Llama's files are in another order, in which the channels that are rotated together are neighbors; here they
-come back to the order of Hugging Face.
+The metadata of a GGUF file holds the same information as config.json under other keys, and the same tensors have other
+names. In Llama's files, the rows of queries and keys are permuted so that channels that are rotated together are
+neighbors; the reader restores the order of Hugging Face.
 """
 
 import math
@@ -64,7 +64,7 @@ class Translated(NamedTuple):
     Attributes:
         config: content of its config.json.
         tensors: tensors by the names of Hugging Face; quantized types become F32.
-        read: function to the values of the tensors.
+        read: function that reads the values of the tensors.
     """
 
     config: dict[str, Any]
@@ -144,7 +144,7 @@ def _scaling(c: Config, file: GgufFile, family: str, base: float, channels: int)
         raise ValueError(f"{file.path}: {family}.rope.scaling.type must be none, linear or yarn, got {kind!r}")
     if ROPE_FACTORS in file.tensors:
         if kind != "none":
-            raise ValueError(f"{file.path} must hold no {ROPE_FACTORS} beside scaling of type {kind}, got both")
+            raise ValueError(f"{file.path} must hold no {ROPE_FACTORS} in addition to scaling of type {kind}, got both")
         return _llama3(file, base, channels)
     if kind == "none":
         c.must(f"{family}.rope.scaling.factor", 1.0)
@@ -175,7 +175,7 @@ def _llama3(file: GgufFile, base: float, channels: int) -> dict[str, Any]:
 
 
 def _sources(file: GgufFile, model_type: str) -> dict[str, str]:
-    """Return the names of Hugging Face, and the file's; a tensor without one there keeps its own."""
+    """Map the Hugging Face name of every tensor to its GGUF name; a tensor that `NAMES` lacks keeps its GGUF name."""
     theirs = find_architecture(model_type).names
     names = {gguf: theirs[part] for part, gguf in NAMES.items() if part in theirs}
 

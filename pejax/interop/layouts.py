@@ -51,8 +51,8 @@ class Layout(NamedTuple):
     """A reversible change of order.
 
     Attributes:
-        join: the pieces of a file to our parameter.
-        split: our parameter to the pieces.
+        join: function that makes our parameter from the pieces of a file.
+        split: function that makes the pieces from our parameter.
     """
 
     join: Callable[[list[np.ndarray]], np.ndarray]

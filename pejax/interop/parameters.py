@@ -79,8 +79,8 @@ def on_devices(shape: tuple[int, ...], sharding: NamedSharding, values: Callable
 def shardings(variables: Any, layers: Sequence[Any], mesh: Mesh) -> dict[tuple[Any, ...], NamedSharding]:
     """Return the sharding of every parameter, by its path, as the trainers split them (`pejax.models.sharding.RULES`).
 
-    An axis that is no multiple of the devices is whole on every device; so are heads where the key heads are none. A
-    warning names such axes, in one line.
+    An axis is split only if its size is a multiple of the number of devices along the mesh axis; an axis of heads, only
+    if the number of key heads is also a multiple. Other axes are whole on every device; one warning names them all.
 
     Args:
         variables: state of the model.

@@ -65,9 +65,9 @@ def rotary_decoder(
         head: config of the head.
         types: type of every layer: "full_attention" or "sliding_attention".
         window: window of the layers with "sliding_attention".
-        rotated: whether a layer has positions. () = all have.
-        bases: the default of the base; with an entry for "sliding_attention", too, scaling is for the others alone.
-        part: the default of the rotated part of the channels of a head.
+        rotated: whether each layer has positions, one entry per layer. () = all layers have positions.
+        bases: default base by type of layer. If "sliding_attention" has an entry, `rope_scaling` does not apply to it.
+        part: default for the fraction of a head's channels that is rotated.
         pairing: which channels are rotated together.
         embed_scale: factor of the token vectors.
     """
@@ -101,7 +101,7 @@ def alike(
     embed_norm: NormConfig | None = None,
     causal: bool = True,
 ) -> TransformerConfig:
-    """Return the config of a model whose layers are alike; `layers` is the key of their number."""
+    """Return the config of a model whose layers are all the same; `layers` is the key that gives how many."""
     same = (layer,) * c.count(layers)
     return TransformerConfig(
         c.count("vocab_size"), width, length, same, causal, norm=norm, embed_norm=embed_norm, head=head

@@ -1,4 +1,4 @@
-"""The rotary encoding that a config.json describes, as the spec that `make_encoding` makes."""
+"""The rotary encoding that a config.json describes, as a spec for `make_encoding`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,8 +34,8 @@ def rope_from_config(
         pairing: which channels are rotated together, as in `pejax.encodings.rope`.
         base: default of the base.
         part: default of the rotated part of a head's channels.
-        local: whether the base is `rope_local_base_freq`, which `rope_scaling` does not change. None = if that key is
-            there and the layer type is "sliding_attention".
+        local: whether to take the base from `rope_local_base_freq` and ignore `rope_scaling`. None = only if the
+            config has that key and the layer type is "sliding_attention".
 
     Raises:
         ValueError: a key that is missing, unknown or has an impossible value, or an unknown type.

@@ -39,7 +39,7 @@ class Slot(NamedTuple):
         path: path of the parameter in the model's state.
         row: index of the layer in a stacked parameter; None = the parameter is not stacked.
         pieces: tensors, in the order of the layout.
-        layout: order of the numbers of the pieces in the parameter.
+        layout: the change of order between the values of the pieces and those of the parameter.
         added: piece that is added to the parameter (CLS takes its row of the table of positions). None = no piece.
     """
 
@@ -55,7 +55,7 @@ def empty_model(config: ModelConfig) -> Decoder | EncoderDecoder | ViT:
     return nnx.merge(*_shapes(config))
 
 
-@lru_cache(maxsize=8)  # loading or saving a model needs several
+@lru_cache(maxsize=8)  # loading or saving one model asks for its shapes several times
 def _shapes(config: ModelConfig) -> tuple[Any, Any]:
     if isinstance(config, ViTConfig):
         return nnx.split(nnx.eval_shape(lambda: ViT(config, rngs=nnx.Rngs(0))))
@@ -99,7 +99,7 @@ def expected_shapes(slots: list[Slot]) -> dict[str, tuple[int, ...]]:
 
 
 def _part(path: tuple[Any, ...]) -> str:
-    """Return the part of a parameter."""
+    """Return the name in `PARTS` of the part that a parameter belongs to."""
     parameter, module = ".".join(map(str, path)), ".".join(map(str, path[:-1]))
     return PATHS.get(parameter, PATHS.get(module, parameter))
 
@@ -178,9 +178,9 @@ def _qkv(
     shape: tuple[int, ...],
     ours: str = "qkv",
 ) -> tuple[tuple[Piece, ...], Layout]:
-    """Return pieces and layout of the kernel or the bias of queries, keys and values, or of `ours` of these.
+    """Return pieces and layout of the joint kernel or bias of those of queries, keys and values that `ours` names.
 
-    In the file they are one tensor, `joined`, or one each.
+    In the file, queries, keys and values are one tensor if `joined`, else one tensor each.
     """
     is_kernel = len(shape) == 2
     letters = "".join(letter for letter in ours if is_kernel or letter in attention.bias)

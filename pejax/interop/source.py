@@ -29,7 +29,7 @@ OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a model: everything that `save` needs beside the parameters.
+    """The source of a model: everything that `save` needs in addition to the parameters.
 
     Attributes:
         config_json: content of config.json.
@@ -80,11 +80,12 @@ def read_config(config: Mapping[str, Any], ignore: Sequence[str] = (), sizes: Vi
     Args:
         config: content of config.json.
         ignore: keys that may be left unread.
-        sizes: config of a model whose config.json, of timm, has no sizes. None = the name in it says them.
+        sizes: config of a timm model whose config.json does not give its sizes. None = config.json gives them, or the
+            name of the model in it does.
 
     Raises:
-        ValueError: an architecture that is not known, a key that is missing or unread, an unsupported value, or sizes
-            beside those of config.json.
+        ValueError: an unknown architecture, a key that is missing or unread, an unsupported value, or `sizes` for a
+            config.json that has its own.
     """
     architecture = architecture_of(config)
     if sizes is not None:
@@ -128,7 +129,7 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
 
 
 def open_source(path: Path, ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> tuple[Source, Reader]:
-    """Return the source of a folder or a GGUF file, and the function to the values of its tensors.
+    """Return the source of a folder or a GGUF file, and the function that reads the values of its tensors.
 
     Everything but the values is checked; `carried` is empty. Arguments as in `read_config`.
 
@@ -222,7 +223,7 @@ def untied(source: Source) -> Source:
     if head is not None and not isinstance(own, ViTConfig):
         own = with_head(own, replace(head, tied=False))
     config = {**source.config_json, "tie_word_embeddings": False}
-    says_more = source.architecture.read(Config(config)) != own  # of T5, a scale
+    says_more = source.architecture.read(Config(config)) != own  # in T5, the flag also sets a scale
     return replace(source, config=own, config_json=source.config_json if says_more else config, head_copy=None)
 
 
@@ -256,7 +257,11 @@ def check_values(source: Source, read: Reader) -> None:
 def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], described: str) -> None:
     """Raise ValueError for a missing, extra, misshapen or mistyped tensor.
 
-    Errors name `path`, the `file` of a tensor, or `described`, which sets the shapes.
+    Args:
+        source: source to check.
+        path: folder or file, named in the error for a missing tensor.
+        file: function that returns the file of a tensor, named in the other errors.
+        described: name of the config or metadata that determines the shapes.
     """
     expected, tensors = expected_shapes(source.slots), source.tensors
     for copy in (*source.copies, source.head_copy):

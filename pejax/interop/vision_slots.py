@@ -51,7 +51,13 @@ def with_row(token: np.ndarray, row: np.ndarray) -> np.ndarray:
 
 
 def without_row(ours: np.ndarray, token: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Return the token that gives ours when the row is added: the token of the file where ours is their sum."""
+    """Return our token minus its row of the table; where ours is unchanged since loading, the file's exact values.
+
+    Args:
+        ours: the token of the model, which includes the row.
+        token: the token in the file, without the row.
+        row: the row of the table of positions.
+    """
     wide, unchanged = ours.astype(np.float32), ours == with_row(token, row).astype(ours.dtype)
     return np.where(unchanged, token.astype(np.float32), wide - row.astype(np.float32).reshape(ours.shape))
 

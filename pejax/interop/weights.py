@@ -1,4 +1,4 @@
-"""Loads models from Hugging Face folders, config.json and safetensors files, or GGUF files; saves them as folders."""
+"""Load models from Hugging Face folders (config.json and safetensors files) or GGUF files; save them as folders."""
 
 import os
 from collections import defaultdict
@@ -54,13 +54,14 @@ def load(
         extend: an extension of the encodings, such as "yarn(factor=4)" or "log_n", added to the file's own. None = the
             file's own.
         dtype: type of the computation, "float32" or "bfloat16".
-        params: type of the parameters: "float32"; "bfloat16"; or "file", the types of the file, and float32
-            where weights are quantized.
-        mesh: devices of the parameters, which are split over its axes `fsdp` and `tensor`, as in the trainers. The host
-            never holds more than one shard. A warning names axes that do not divide and are whole on every device.
-            None = the default device.
-        config: config of a vision transformer of rope-vit that timm saved under a name without sizes, for the
-            config.json of timm has none. None = config.json or the name says them.
+        params: type of the parameters: "float32"; "bfloat16"; or "file", the types of the file, and float32 where
+            weights are quantized or the tensors of one parameter have different types. Parameters of encodings are
+            always float32.
+        mesh: mesh of the devices that hold the parameters, which are split over its axes `fsdp` and `tensor`, as in the
+            trainers. Parameters are read one shard at a time. A warning names the axes whose size is not a multiple of
+            the number of devices; they are not split. None = the default device.
+        config: config of a vision transformer of rope-vit whose sizes are neither in config.json nor in the name of the
+            model: timm saves no sizes. None = config.json or the name gives them.
         ignore: keys of config.json, or of the metadata of a GGUF file, that may be left unread.
 
     Returns:
@@ -106,8 +107,8 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
     """Save a model as a Hugging Face folder, which appears whole or not at all.
 
     Tensors have the names, types and files of the source. An extension that the model was loaded with is written into
-    config.json, if that can say it: `linear`, `ntk`, `dynamic_ntk`, `yarn`, `llama3` or `longrope`, with a factor, and
-    where the file has no scaling of its own.
+    config.json if the format has a form for it: `linear`, `ntk`, `dynamic_ntk`, `yarn`, `llama3` or `longrope`, with a
+    factor, in a model whose own config.json has no scaling.
 
     Args:
         model: model of the source's config, or of this config with an extension.

@@ -34,7 +34,7 @@ def check_counts(config: Any, *names: str, least: int = 1) -> None:
 class Config:
     """The base of configs: a `repr` of the first field and of fields that are not at their defaults.
 
-    Layers that repeat a pattern are counted.
+    A repeated pattern of layers is shown once, with its count.
     """
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ def _counted(count: int, text: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class NormConfig(Config):
-    """A norm over channels: `(offset + weight) · x / sqrt(mean(x²) + epsilon)`, of `x - mean(x)` if kind is "layer".
+    """A norm over channels: `(offset + weight) · x / sqrt(mean(x²) + epsilon)`; "layer" first subtracts `mean(x)`.
 
     Args:
         kind: "rms" (RMSNorm) or "layer" (LayerNorm).
@@ -166,8 +166,8 @@ class MoEConfig(Config):
     """E MLPs in place of one. Each token uses the k with the largest logits of a router, `x @ router`.
 
     Args:
-        count: E.
-        chosen: k.
+        count: number of experts, E.
+        chosen: number of experts that each token uses, k.
         mlp: the config of every expert.
         router_bias: whether the router has a bias.
         over_chosen: whether the weights are the softmax over the chosen logits, not over all of them.

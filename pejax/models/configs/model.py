@@ -77,8 +77,8 @@ class EncoderDecoderConfig(Config):
         cross: position policy of cross-attention: "none", "query_only", "separate" or "unified".
 
     Raises:
-        ValueError: an unknown policy, different vocabularies or widths, an encoder with a head or a causal mask, or
-            layers of the decoder without cross-attention, or with cross-attention of several kinds.
+        ValueError: an unknown policy, different vocabularies, widths or dtypes, an encoder with a head or a causal
+            mask, or decoder layers without cross-attention or with different cross-attention.
     """
 
     encoder: TransformerConfig
@@ -140,8 +140,8 @@ class ViTConfig(Config):
 
     Raises:
         ValueError: a count below 1, no layers, an image whose sides are not multiples of the patch, an unknown name, a
-            pool of a CLS token that is not there, a distilled model without a register or a head, an extension with
-            centered coordinates, which fit every grid as they are, or a rate outside [0, 1).
+            pool that reads CLS in a model without CLS, a distilled model without a register or a head, an extended
+            encoding with centered coordinates (they need none: they fit every grid), or a rate outside [0, 1).
     """
 
     image_size: tuple[int, int]

@@ -75,7 +75,7 @@ def decoder(
         dtype: type of the computation, "float32" or "bfloat16"; parameters and logits are float32.
 
     Raises:
-        ValueError: a count below 1, or an unknown style or dtype.
+        ValueError: a count below 1, a width that is not a multiple of heads, or an unknown style or dtype.
 
     Examples:
         >>> decoder(vocab=97, layers=3, pe="rope(base=500000.0)").layers[0].attention
@@ -119,9 +119,9 @@ def encoder_decoder(
         source_length: trained length of sources, tokens.
         target_length: trained length of targets, tokens.
         width: C, channels of the residual stream.
-        encoder_layers: L of the encoder.
-        decoder_layers: L of the decoder.
-        heads: H.
+        encoder_layers: number of layers of the encoder.
+        decoder_layers: number of layers of the decoder.
+        heads: H, attention heads.
         kv_heads: K, key/value heads; None = H.
         hidden: channels inside the MLP; None = 4·C, or 8/3·C rounded up to a multiple of 16 if the MLP is gated.
         pe: spec of the encoder's encoding, as in `decoder`.

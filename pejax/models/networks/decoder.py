@@ -50,7 +50,7 @@ class Decoder(nnx.Module):
         type_ids: Int[Array, "B T"] | None = None,
         execution: Execution = Execution(),
     ) -> Float[Array, "B T V"]:
-        """Return, for every token, the logits of the token after it.
+        """Return, for every token, the logits of the next token, or of the token itself without the causal mask.
 
         Args:
             ids: token ids, from 0 to V-1.

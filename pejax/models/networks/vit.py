@@ -112,8 +112,8 @@ class ViT(Layered):
             images: floating point, channels last.
             positions: (row, column) of each patch in raster order, in patches; None = the image's own grid.
             extent: grid (rows, columns), in patches, that the encoding adapts to; None = the image's own grid.
-            train: whether stochastic depth drops branches, if `config.stochastic_depth` is above 0.
-            key: draws the branches to drop; required in that case only.
+            train: whether stochastic depth drops branches; no effect if `config.stochastic_depth` is 0.
+            key: draws the branches to drop; required if branches are dropped, otherwise not used.
             execution: device mesh, sharding and rematerialization.
 
         Raises:

@@ -67,7 +67,7 @@ def batch_axes(context: LayerContext, axes: int) -> Any:
     """Return the batch axis of each array in a context, as a prefix of its tree; -1 = all examples share the array.
 
     Args:
-        context: without a cache.
+        context: the context whose arrays are looked up; it has no cache.
         axes: A, number of position axes; in cross-attention it is 1.
     """
     cross = context.cross_context

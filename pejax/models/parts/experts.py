@@ -17,8 +17,9 @@ from pejax.models.sharding import named
 class Experts(nnx.Module):
     """`sum over e of weight[e] · mlp_e(x)`, where all but k of the E weights are 0.
 
-    Every expert is computed for every token, as one MLP with E·hidden inner channels whose weights multiply the inner
-    channels. The result is exact and needs no capacity, at E/k times the cost of computing the chosen experts alone.
+    All experts are computed for every token, as one MLP with E·hidden inner channels; each inner channel is multiplied
+    by the weight of its expert. The result is exact, and no expert has a limit on its tokens (no capacity), at E/k
+    times the cost of computing only the chosen experts.
 
     Args:
         experts: config of the experts.
@@ -73,7 +74,7 @@ class Experts(nnx.Module):
 
 @functools.cache
 def weighted(mlp: MlpConfig) -> Callable[..., Array]:
-    """Return the function `(weights, inner channels of all experts)` to the input of `down`."""
+    """Return the function that computes the input of `down` from the weights and the channels of all experts."""
     function = gate_by(mlp.activation) if mlp.gated else ACTIVATIONS[mlp.activation]
 
     def run(weights: Float[Array, "B T E"], *hidden: Float[Array, "B T M"]) -> Float[Array, "B T M"]:

@@ -27,8 +27,8 @@ def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> 
         batch: B, number of examples.
 
     Reference:
-        Huang et al. 2016, "Deep Networks with Stochastic Depth" (arXiv 1603.09382), section 3; the factor is applied
-        while training, so that nothing changes at evaluation.
+        Huang et al. 2016, "Deep Networks with Stochastic Depth" (arXiv 1603.09382), section 3. The paper rescales
+        branches at evaluation; here 1/(1 - rate) rescales them in training instead, and evaluation needs no factor.
     """
 
     def layer(key: Key[Array, ""], rate: Float[Array, ""]) -> Float[Array, "2 B"]:
@@ -39,7 +39,7 @@ def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> 
 
 
 class Holder(nnx.Module):
-    """A module of given attributes: a level in the paths of parameters."""
+    """A module that only holds the given attributes, to add a level to the paths of their parameters."""
 
     def __init__(self, **attributes: Any) -> None:
         for name, value in attributes.items():

@@ -67,5 +67,5 @@ class Layered(nnx.Module):
         return tuple(nnx.as_pure(position) for position in (self.position, *later))
 
     def encoding_params(self, number: int = 0) -> Params:
-        """Return the parameters of an encoding, before `adapt`: of the model and of its first layer."""
+        """Return an encoding's shared parameters merged with those of the first layer that has it, before `adapt`."""
         return merge_params(self.shared_params()[number], self.layers.first_of(number))

@@ -116,7 +116,7 @@ class Stack(Layered):
 
 
 def _check_cacheable(cache: Cache, tokens: TokenPositions) -> None:
-    """Raise ValueError for tokens that a cache cannot hold. Outside of jit, also if it has too few empty slots."""
+    """Raise ValueError for tokens that a cache cannot hold; outside jit, also for more tokens than empty slots."""
     if (
         not jnp.issubdtype(tokens.positions.dtype, jnp.integer)
         or tokens.order is not None
