@@ -144,6 +144,7 @@ def test_a_broken_checkpoint_is_passed_over(whole, tmp_path, capsys):
     assert outcome(tmp_path / "run") == outcome(whole)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_configuration_is_refused(whole, capsys):
     for flag, found in (("--lr=0.5", "lr=0.002, this run has lr=0.5"), ("--seed=1", "seed=0, this run has seed=1")):
         error = refused(capsys, lambda: train(whole, flag, "--resume"))  # noqa: B023
@@ -173,6 +174,7 @@ def test_bad_flags_are_one_line(flag, tmp_path, capsys):
     assert_bad_options(capsys, train, tmp_path / "run", flag, BAD[flag])
 
 
+@pytest.mark.slow
 def test_a_run_is_not_overwritten_by_accident(whole, capsys):
     error = refused(capsys, lambda: train(whole, "--pe=rope_mixed"))
     assert "already has a run: give --resume, --overwrite or another --out" in error
@@ -263,6 +265,7 @@ def test_sizes_are_the_fourteen_of_the_published_table():
     assert evaluation_sizes(Config(patch=2)) == tuple(range(12, 65, 4))
 
 
+@pytest.mark.slow
 def test_evaluating_again_gives_the_same(whole, tmp_path, capsys):
     before = (whole / "results.json").read_text()
     assert evaluate.main([str(whole)]) == 0
