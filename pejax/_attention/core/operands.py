@@ -191,7 +191,7 @@ def check_key_bias(key_bias: Array | None, shape: tuple[int, ...]) -> Float[Arra
         raise TypeError(f"key_bias must be a floating-point array (*B, S, H), got {got}")
     if key_bias.shape != shape:
         raise ValueError(f"key_bias must be (*B, S, H) = {shape}, got shape {key_bias.shape}")
-    return jnp.moveaxis(wide(key_bias.reshape(-1, *shape[-2:])), -1, 1)
+    return jnp.moveaxis(wide(key_bias.reshape(math.prod(shape[:-2]), *shape[-2:])), -1, 1)
 
 
 def _unplaced_bias(hook: tuple[Partial, Params], heads: int, placed: Bool[Array, "*N S"]) -> Float[Array, "*N H S"]:
