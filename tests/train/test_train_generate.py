@@ -76,7 +76,7 @@ def test_the_context_limits_the_text_unless_it_is_extended(file, capsys):
     assert "62 tokens of the prompt, at most 2 to follow" in capsys.readouterr().err
     assert main([long, f"--model={file}", "--extend=yarn(factor=4)", "--max_tokens=3"]) == 0
     error = capsys.readouterr().err
-    assert "rope(base=500.0, pairing='half'), yarn(factor=4) · context of 64 tokens" in error
+    assert "rope(base=500.0, pairing='half', extend='yarn(factor=4.0)') · context of 64 tokens" in error
     assert "at most 3 to follow" in error
 
 
