@@ -200,6 +200,13 @@ def kept(case, shape):
     ))  # fmt: skip
 
 
+def operand_at(path):
+    """Return the name of an operand by its place in the arguments of `call`: "k", or "bias['height']"."""
+    (argument, name), rest = [one.idx if hasattr(one, "idx") else one.key for one in path[:2]], path[2:]
+    names = ("q", "k", "v", "positions", "k_positions")
+    return f"{names[name] if argument == 0 else name}{jax.tree_util.keystr(rest)}"
+
+
 EVERY_RUN = ("packed, unplaced, causal window",)
 
 
@@ -233,8 +240,10 @@ def test_both_implementations_are_the_float64_loops_in_value_and_every_gradient(
         np.testing.assert_allclose(lse, want_lse, atol=3e-6)
         assert (np.asarray(output)[~seen] == 0).all()
     for other in IMPLEMENTATIONS[1:]:
-        near = functools.partial(np.testing.assert_allclose, atol=3e-5, rtol=1e-4)
-        jax.tree.map(near, gradients["reference"], gradients[other])
+        found = jax.tree.leaves_with_path(gradients[other])
+        for (path, gradient), expected in zip(found, jax.tree.leaves(gradients["reference"]), strict=True):
+            where = f"{other}, gradient of {operand_at(path)}"
+            np.testing.assert_allclose(gradient, expected, atol=3e-5, rtol=1e-4, err_msg=where)
 
     leaves, tree = jax.tree.flatten((arrays, params))
     for i, (leaf, gradient) in enumerate(zip(leaves, jax.tree.leaves(gradients["blockwise"]), strict=True)):
