@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 import pejax
 from pejax import ENCODINGS, Dims, Encoding, Hooks, TokenPositions, adapt, explain, make_encoding
 from pejax._attention.core.hooks import attention_hooks
+from pejax._compose import PLACES
 from pejax._encoding import from_distance, merge_params, split_params
+from pejax._explain import SENTENCES
 from pejax._positions import as_token_positions
 from pejax.specs import parse
 
@@ -244,6 +246,15 @@ def test_explain_names_the_hooks_the_parameters_the_cost_and_the_law():
     assert "changes no logit" in text
     nothing = explain(Encoding(shift_invariant=True), DIMS)
     assert nothing.splitlines()[0].startswith("no hooks")
+
+
+def test_explain_and_sums_know_every_hook():
+    """A hook that one of them does not know is silent there."""
+    no_hooks = {"init", "init_layer", "constants", "layer_constants", "adapt", "shift_invariant", "hides", "tabulate",
+                "dims", "spec"}  # fmt: skip
+    hooks = {one.name for one in dataclasses.fields(Encoding)} - no_hooks
+    assert hooks - {*SENTENCES} == {"distance_bias", "relative_keys"}, "explained with the bias that they are forms of"
+    assert hooks - {name for names in PLACES.values() for name in names} == {"unplaced_bias"}, "the parts share it"
 
 
 @pytest.mark.parametrize("name", [*ENCODINGS, "rope(base=50, rotary_dim=4)", "alibi(slope_scale=2.0, learned=True)"])
