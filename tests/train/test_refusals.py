@@ -150,7 +150,7 @@ def test_a_config_of_other_types_is_named(name, tmp_path, capsys):
     stored = {"program": "vit", **vars(config), name: FIELDS[name][0]}
     (tmp_path / "run" / "config.json").write_text(json.dumps(stored))
     error = refused(capsys, ["evaluate", str(tmp_path / "run")])
-    assert f"config.json, written by pejax of an early version: {name} must be of type {FIELDS[name][1]}, got " in error
+    assert f"config.json, written by pejax 0.2.0 or earlier: {name} must be of type {FIELDS[name][1]}, got " in error
     stored.update({name: getattr(config, name), "layers": 1})
     (tmp_path / "run" / "config.json").write_text(json.dumps(stored))
     assert "eval_limit must be at least -1, got -7" in refused(

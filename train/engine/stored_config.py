@@ -3,7 +3,7 @@
 Beside the fields of the program it holds
 
     program    name of the program that wrote it
-    pejax      version of pejax that wrote it; earlier versions did not store it
+    pejax      version of pejax that wrote it; 0.2.0 and earlier did not store it
     run        digest of the settings that the weights depend on; it is in the results of the run, too
 """
 
@@ -63,7 +63,7 @@ def load_config(kind: type[Kind], folder: Path) -> Kind:
     try:
         config = from_dict(kind, {name: value for name, value in stored.items() if name not in MARKS})
     except ValueError as wrong:
-        writer = " ".join(str(stored.get("pejax", "of an early version")).split())[:40]
+        writer = " ".join(str(stored.get("pejax", "0.2.0 or earlier")).split())[:40]
         raise ValueError(f"{folder / FILE}, written by pejax {writer}: {wrong}") from None
     if stored.get("run", settings_digest(config)) != settings_digest(config):
         raise ValueError(f"{folder / FILE}: its settings must be those that the run was trained with, got changed ones")
