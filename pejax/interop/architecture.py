@@ -46,7 +46,7 @@ class Architecture(NamedTuple):
         in_out: whether the kernels of linear layers are `(in, out)` in the file, as in GPT-2.
         qkv_by_head: whether the rows of `qkv` are grouped by key head, as in `SelfAttention`; if not, all queries come
             first, then all keys, then all values.
-        skipped_rows: rows before the first position in the table of positions; in vision transformers, the rows that
+        skipped_rows: number of rows before the first position in the table of positions; in vision transformers, they
             are added to CLS and the registers.
         batched: whether tokens and tables of positions of a vision transformer have a first axis of length 1.
         flat_patches: whether the kernel of the patches is a linear layer, not a convolution.
@@ -76,5 +76,5 @@ class Architecture(NamedTuple):
 
 
 def in_layer(prefix: str, **names: str) -> dict[str, str]:
-    """Return the names of a layer's parts, each after the prefix of the layer."""
+    """Return the names of parts, each after the prefix that they share, such as that of a layer."""
     return {part: prefix + name for part, name in names.items()}

@@ -100,13 +100,13 @@ class Config:
         return ACTIVATIONS[value]
 
     def must(self, key: str, *allowed: Any) -> None:
-        """Raise ValueError for an unsupported value; the first of those allowed is the default."""
+        """Raise ValueError for an unsupported value; the first allowed value is the default."""
         value = self(key, allowed[0])
         if value not in allowed:
             raise ValueError(f"{self.where}: {key} must be {' or '.join(map(repr, allowed))}, got {value!r}")
 
     def close(self, inert: Sequence[str] = ()) -> None:
-        """Raise ValueError for keys that nobody read; `inert` are further keys that change nothing."""
+        """Raise ValueError for keys that were not read; `inert` are further keys that change nothing."""
         unread = {key for key, value in self.keys.items() if value is not None} - self.read - INERT - {*inert}
         for key in (key for key in REFUSED if key in unread):
             value = str(self.keys[key])[:80]
@@ -120,7 +120,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object that a JSON file holds.
 
     Raises:
-        ValueError: a file that cannot be read, is not JSON, or holds something else.
+        ValueError: a file that cannot be read, is not JSON, or does not hold an object.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

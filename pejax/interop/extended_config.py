@@ -38,7 +38,7 @@ def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended:
         extended: config of the extended model.
 
     Raises:
-        ValueError: an extension that config.json cannot hold, or not in this architecture.
+        ValueError: an extension that config.json cannot hold, or that its architecture does not have.
     """
     rope, name, options = _only_term(own, extended)
     length = options.pop("trained_length", own.length)
@@ -59,12 +59,12 @@ def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended:
     again = find_architecture(config.get("model_type")).read(Config(changed))
     attention = lambda model: [layer.attention for layer in model.layers]
     if attention(again) == attention(own):
-        raise ValueError(f"config.json of {config['model_type']} cannot say an extension, got {name}")
+        raise ValueError(f"config.json of {config['model_type']} cannot hold an extension, got {name}")
     return changed
 
 
 def _only_term(own: TransformerConfig, extended: TransformerConfig) -> tuple[dict[str, Any], str, dict[str, Any]]:
-    """Return the options of RoPE, which all layers have, and name and options of the one extension that they have."""
+    """Return the options of RoPE, and the name and options of its only extension; all layers must have the same."""
     kinds = {(one.attention.pe, two.attention.pe)
              for one, two in zip(own.layers, extended.layers, strict=True) if one.attention.pe != NONE}  # fmt: skip
     if len(kinds) != 1:
@@ -74,7 +74,7 @@ def _only_term(own: TransformerConfig, extended: TransformerConfig) -> tuple[dic
     name, options = (terms[0].name, dict(terms[0].options)) if len(terms) == 1 else ("", {})
     fixed = name in SAID and ("factor" in options or name == "dynamic_ntk")
     if before.is_extended or not fixed or not isinstance(before, EncodingSpec) or before.name != "rope":
-        rule = f"extend must be one of {', '.join(SAID)} alone, with a factor, of rope, to be said in config.json"
+        rule = f"extend must be one of {', '.join(SAID)} alone, with a factor, of rope, to be saved in config.json"
         raise ValueError(f"{rule}, got {after.extend} of {before.without_extension()}")
     return dict(before.options), name, options
 

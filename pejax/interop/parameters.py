@@ -1,4 +1,4 @@
-"""Parameters from the tensors of files: in which type they are kept, and on which devices, range by range."""
+"""Parameters from the tensors of files, read range by range: their types and the devices that hold them."""
 
 import functools
 import math
@@ -106,5 +106,5 @@ def shardings(variables: Any, layers: Sequence[Any], mesh: Mesh) -> dict[tuple[A
                 whole[f"{rule} over {axis}={mesh.shape[axis]}"] = None
         found[path] = NamedSharding(mesh, PartitionSpec(*entries))
     if whole:
-        warnings.warn(f"whole on every device, because it does not divide: {', '.join(whole)}", stacklevel=3)
+        warnings.warn(f"whole on every device, because devices do not divide them: {', '.join(whole)}", stacklevel=3)
     return found

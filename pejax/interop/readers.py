@@ -101,7 +101,7 @@ def alike(
     embed_norm: NormConfig | None = None,
     causal: bool = True,
 ) -> TransformerConfig:
-    """Return the config of a model whose layers are all the same; `layers` is the key that gives how many."""
+    """Return the config of a model whose layers are all the same; `layers` is the key of their number."""
     same = (layer,) * c.count(layers)
     return TransformerConfig(
         c.count("vocab_size"), width, length, same, causal, norm=norm, embed_norm=embed_norm, head=head

@@ -86,7 +86,7 @@ def _parameters(c: Config, layer_type: str | None, local: bool) -> Config:
 
 
 def _extend(c: Config, p: Config, length: int) -> Extension | None:
-    """Return the extension."""
+    """Return the extension that a layer's keys `p` describe; None = no extension."""
     kind = p("rope_type", p("type", "default"))
     if kind not in TYPES:
         raise ValueError(f"{p.where}: rope_type must be one of {', '.join(TYPES)}, got {kind!r}")

@@ -29,7 +29,7 @@ PATHS = {path: part for part, (path, _) in reversed(PARTS.items())} | {"attentio
 
 SUFFIXES = {"bias": ".bias", **dict.fromkeys(("sinks", "down_bias", "u", "v", "w_r", "frequencies"), ""),
             **dict.fromkeys(("scale_attention", "scale_mlp"), "")}  # fmt: skip
-"""Suffixes of tensor names by the name of our parameter; that of all others is ".weight"."""
+"""Suffixes of tensor names by the name of our parameter; all others have ".weight"."""
 
 
 class Slot(NamedTuple):
@@ -178,7 +178,7 @@ def _qkv(
     shape: tuple[int, ...],
     ours: str = "qkv",
 ) -> tuple[tuple[Piece, ...], Layout]:
-    """Return pieces and layout of the joint kernel or bias of those of queries, keys and values that `ours` names.
+    """Return pieces and layout of our joint kernel or bias; `ours` names the letters that it joins.
 
     In the file, queries, keys and values are one tensor if `joined`, else one tensor each.
     """

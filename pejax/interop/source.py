@@ -33,7 +33,7 @@ class Source:
 
     Attributes:
         config_json: content of config.json.
-        config: config of the model, without extensions of `load`; tied where the file is.
+        config: config of the model, without extensions of `load`; its head is tied if the file's is.
         tensors: file, type and shape of every tensor, by name.
         carried: values that are saved again, but not used: buffers, and rows of tables before the first position; in
             vision transformers, also the tokens to which such rows are added.
@@ -217,7 +217,7 @@ def tokens_with_rows(source: Source) -> list[Piece]:
 
 
 def untied(source: Source) -> Source:
-    """Return the source of a text model whose head is no copy of the table."""
+    """Return the source with an untied head: the head in the file is not a copy of the table."""
     own = source.config
     head = None if isinstance(own, ViTConfig) else last_text(own).head
     if head is not None and not isinstance(own, ViTConfig):
@@ -250,7 +250,7 @@ def check_values(source: Source, read: Reader) -> None:
                 raise ValueError(f"{name} must have shape {expected.shape} by config.json, got {found.shape}")
             largest = float(np.max(np.abs(found.astype(np.float64) - expected)))
             if not largest <= max(1e-5, float(jnp.finfo(found.dtype).eps)):
-                rule = f"{name} must be as the model computes it, {values.__name__}"
+                rule = f"{name} must have the values of {values.__name__}, as in the model"
                 raise ValueError(f"{rule}, got values that differ by {largest:.3g}")
 
 

@@ -112,7 +112,7 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
 
     Args:
         model: model of the source's config, or of this config with an extension.
-        directory: must not exist, or be empty.
+        directory: path of the folder, which must not exist yet or be empty.
         source: result of `load` or `source_from_config`.
 
     Raises:
@@ -159,7 +159,7 @@ def _config(model: Decoder | EncoderDecoder | ViT, source: Source) -> Mapping[st
         raise ValueError(f"{rule}, got another {' and '.join(changed)}")
     if isinstance(ours, TransformerConfig) and isinstance(theirs, TransformerConfig):
         return extended_config(source.config_json, theirs, ours)
-    raise ValueError(f"config.json of {source.name} cannot say an extension, got another {changed[0]}")
+    raise ValueError(f"config.json of {source.name} cannot hold an extension, got another {changed[0]}")
 
 
 def _saved(config: ModelConfig) -> ModelConfig:

@@ -175,7 +175,7 @@ LINE = Hooks(distance_bias=Partial(lambda p, r: -jnp.abs(r.astype(jnp.float32)),
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        ({"dtype": jnp.float32}, "narrow types"),
+        ({"dtype": jnp.float32}, "bfloat16"),
         ({"rate": 0.1}, "dropout"),
         ({"soft_cap": 2.0}, "soft cap"),
         ({"distance_range": (2, 4)}, "distance range"),

@@ -226,7 +226,7 @@ def refusals():
         "relative_values": (x, Hooks(relative_values=values), jnp.arange(9)),
         "positions that are floats": (x, Hooks(distance_bias=straight), jnp.arange(9.0)),
         "is not elementwise|reads an array": (x, Hooks(distance_bias=looked_up), grid),
-        "must be all float32 or bfloat16": (x.astype(jnp.float16), Hooks(), jnp.arange(9)),
+        "must all be float32 or bfloat16": (x.astype(jnp.float16), Hooks(), jnp.arange(9)),
     }
 
 

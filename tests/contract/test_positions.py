@@ -181,7 +181,7 @@ def test_a_side_without_segments_is_segment_one():
     [
         (
             TokenPositions(jnp.arange(3), has_position=jnp.ones(3, bool)),
-            "with tokens that have no position must have an order",
+            "must have an order if some tokens have no position",
         ),
         (TokenPositions(jnp.arange(3.0)), r"must have an order, or 1-D signed integer .* got float32\[3\]"),
         (TokenPositions(grid_positions(1, 3)), r"got int32\[3, 2\]"),

@@ -98,12 +98,12 @@ def test_the_length_beside_the_parameters_is_changed_too(tmp_path):
             "log_n",
             "extend must be one of linear, dynamic_ntk, yarn, llama3, longrope, ntk alone, with a factor",
         ),
-        ("llama", "pi", "to be said in config.json, got pi of rope(base=500.0, pairing='half')"),
-        ("llama", "yarn", "with a factor, of rope, to be said in config.json, got yarn of rope"),
+        ("llama", "pi", "to be saved in config.json, got pi of rope(base=500.0, pairing='half')"),
+        ("llama", "yarn", "with a factor, of rope, to be saved in config.json, got yarn of rope"),
         ("llama", "yarn(factor=2)+log_n", "got yarn(factor=2.0)+log_n of rope"),
         ("llama, linear", "yarn(factor=2)", "got linear(factor=4.0)+yarn(factor=2.0) of rope"),
         ("bloom", "pi", "got pi of alibi"),
-        ("gptj", "yarn(factor=2)", "config.json of gptj cannot say an extension, got yarn"),
+        ("gptj", "yarn(factor=2)", "config.json of gptj cannot hold an extension, got yarn"),
         ("gemma3_text", "log_n", "extend must be the same in all layers to be saved, got 2 kinds of layers"),
         ("llama", "dynamic_ntk(trained_length=8)", "trained_length of dynamic_ntk must be the length of the model, 64"),
     ],
@@ -118,6 +118,6 @@ def test_what_the_config_cannot_say_is_refused(name, extend, message):
 
 def test_a_model_that_is_refused_leaves_nothing(folder, tmp_path):
     model, source = load(folder, extend="log_n")
-    with pytest.raises(ValueError, match="alone, with a factor, of rope, to be said in config"):
+    with pytest.raises(ValueError, match="alone, with a factor, of rope, to be saved in config"):
         save(model, tmp_path / "b", source)
     assert not [*tmp_path.iterdir()]

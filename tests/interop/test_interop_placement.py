@@ -59,7 +59,7 @@ def test_a_gguf_file_goes_to_a_mesh(tmp_path):
 
 def test_what_does_not_divide_is_whole_and_said(tmp_path):
     folder = write(tmp_path / "a", "llama, tied")
-    with pytest.warns(UserWarning, match="does not divide: vocab 97 over tensor=4, 2 key heads over tensor=4") as said:
+    with pytest.warns(UserWarning, match="not divide them: vocab 97 over tensor=4, 2 key heads over tensor=4") as said:
         model, _ = load(folder, mesh=mesh(tensor=4))
     assert len(said) == 1
     found = flat(model)

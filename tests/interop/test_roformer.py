@@ -38,9 +38,9 @@ def test_the_table_of_angles_is_carried(dtype, tmp_path):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (angles(9000.0), "must be as the model computes it, sines_and_cosines, got values that differ by 0."),
+        (angles(9000.0), "must have the values of sines_and_cosines, as in the model, got values that differ by 0."),
         slow(angles(10000.0)[1:], r"must have shape \(48, 8\) by config.json, got \(47, 8\)"),
-        slow(np.full((ROWS, CHANNELS), np.nan), "must be as the model computes it, sines_and_cosines"),
+        slow(np.full((ROWS, CHANNELS), np.nan), "must have the values of sines_and_cosines, as in the model"),
     ],
 )
 def test_other_angles_are_refused(table, message, tmp_path):

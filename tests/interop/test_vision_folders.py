@@ -187,7 +187,7 @@ def test_an_extension_joins_the_encoding(tmp_path):
     further, _ = load(folder, extend="pi")
     assert {str(layer.attention.pe.extend) for layer in further.config.layers} == {"pi"}
     jax.tree.map(np.testing.assert_array_equal, nnx.state(model), nnx.state(further))
-    with pytest.raises(ValueError, match=re.escape("config.json of vit cannot say an extension, got another layers")):
+    with pytest.raises(ValueError, match=re.escape("config.json of vit cannot hold an extension, got another layers")):
         save(further, tmp_path / "b", source)
     with pytest.raises(ValueError, match=re.escape("but for extensions, got a TransformerConfig")):
         save(Decoder(decoder(), rngs=nnx.Rngs(0)), tmp_path / "b", source)

@@ -39,7 +39,7 @@ def die() -> dict[str, Any]:
 
 def refuse() -> dict[str, Any]:
     """Refuse."""
-    raise NotImplementedError("fused kernels take narrow types")
+    raise NotImplementedError("fused kernels take bfloat16, or float16 without a bias")
 
 
 def hold(what: str) -> dict[str, Any]:

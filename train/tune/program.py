@@ -130,7 +130,7 @@ def measured(
 def export(tuned: Tuned, params: Any, console: Console) -> None:
     """Write the model as a folder from Hugging Face, with the config of its source, in place of an earlier one.
 
-    A model with an extension that config.json cannot say is written without it; `load(extend=...)` gives it back.
+    A model with an extension that config.json cannot hold is written without it; `load(extend=...)` gives it back.
     """
     whole = jax.jit(tuned.whole)(params, tuned.frozen)
     if not is_main_process():

@@ -15,7 +15,7 @@ def may_be_consecutive(tokens: TokenPositions, batched: bool) -> bool:
 
 
 def first_distance(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[Int[Array, ""], Bool[Array, ""]]:
-    """Return c such that `k_j - q_i = j - i + c` for every query i and key j of one segment, and whether it exists.
+    """Return the shift c in `k_j - q_i = j - i + c`, for queries i and keys j of one segment, and whether it exists.
 
     It exists for consecutive positions from any start, and for packed sequences that restart at the same tokens in
     queries and keys. Padding and tokens without a position do not matter.

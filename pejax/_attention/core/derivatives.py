@@ -1,4 +1,4 @@
-"""Functions with reverse-mode first derivatives only; for others, the error names the implementation."""
+"""Gradients in reverse mode only: every other derivative is an error that names the implementation."""
 
 import functools
 from collections.abc import Callable
@@ -14,11 +14,11 @@ Tree = TypeVar("Tree")
 
 
 class UnknownDerivative(NotImplementedError):
-    """Raised for a derivative that an implementation does not have; `attempt` then does not try another one."""
+    """Raised for a derivative that an implementation lacks; `attempt` then does not try the next implementation."""
 
 
 def reverse_only(name: str, tree: Tree) -> Tree:
-    """Return the tree, with floating point leaves that allow gradients, but raise an error for other derivatives.
+    """Return the tree; its floating-point leaves allow gradients, and raise an error for every other derivative.
 
     Otherwise the error would come from inside the implementation `name`, and would name neither this implementation
     nor one that has the derivative.
@@ -35,7 +35,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 def _final(name: str) -> Callable[[Array], Array]:
-    """Return the identity that has no derivative."""
+    """Return the identity function, with a derivative that raises `UnknownDerivative`."""
     identity = jax.custom_jvp(lambda x: x)
     identity.defjvp(lambda x, tangent: _refuse(name))
     return identity
@@ -48,7 +48,7 @@ def _marked(name: str) -> Callable[[Array], Array]:
     @identity.defjvp
     def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
         (x,), (tangent,) = primals, tangents
-        nothing = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)  # batched where x is
+        nothing = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)  # empty; `_batch` reads from it whether x is batched
         return _final(name)(x), _tangent().bind(tangent, nothing, name=name)
 
     return identity

@@ -1,4 +1,4 @@
-"""Dropout of attention weights by a counter: every implementation, tile and device drops the same pairs.
+"""Dropout of attention weights by a hash of indices: every implementation, tile and device drops the same pairs.
 
 Reference:
     The finalizer's constants: C. Wellons, "hash-prospector" (lowbias32).
@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 
 class Dropout(NamedTuple):
-    """Random seed and indices of one head, with the global offset of its shard."""
+    """Random seed, global indices of an example and a head, and of the first query and key of their shard."""
 
     seed: UInt32[Array, "2"]
     batch: UInt32[Array, ""]
@@ -28,7 +28,7 @@ def keep_pairs(
 ) -> Bool[Array, "T S"]:
     """Return the pairs to keep: `hash(seed, batch, head, query, key) >= rate·2³²`.
 
-    The hash is a finalized sum of a word per row and a word per column, so that an element costs one finalizer.
+    The hash is `finalize(row + column)`, with one word per row and one per column: one `finalize` per pair.
 
     Args:
         dropout: seed and indices of this head.
@@ -55,7 +55,7 @@ def finalize(word: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
 
 
 def check_dropout(dropout: tuple[Array, float] | None) -> tuple[Array | None, float]:
-    """Return two words drawn from the key, and the rate; no words where nothing is dropped."""
+    """Return the seed, two words drawn from the key, and the rate; the seed is None if nothing is dropped."""
     if dropout is None:
         return None, 0.0
     is_rate = lambda x: isinstance(x, numbers.Real) or jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating)

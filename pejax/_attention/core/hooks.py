@@ -48,9 +48,9 @@ def attention_hooks(encoding: Encoding, params: Params, *, rotated: bool = False
     Attention refuses the hooks of an encoding made for a causal model (`Dims.causal`) unless its `causal` is True.
 
     Args:
-        encoding: the record.
+        encoding: the encoding whose hooks are bound.
         params: merged parameters; adapted (`adapt`) if the encoding depends on the length or grid.
-        rotated: whether the caller rotates q and k by the encoding (with bands, for each range of distances).
+        rotated: whether the caller rotates q and k by the encoding; if it has `bands`, once for each of them.
         embedded: whether `encoding.embed` is applied to the input of the model.
 
     Raises:

@@ -3,7 +3,7 @@
     visible_ij = [q_i - k_j ≥ 0] · [|q_i - k_j| < window] · [lo ≤ |q_i - k_j| < hi] · [s_i = s_j ≠ 0]
 
 with q and k the order (`TokenPositions.order`) of queries and keys and s their segment ids. Factors of masks that are
-not in use are left out. `pair_masks` is this rule for every implementation, `block_masks` that for whole blocks.
+not in use are left out. `pair_masks` applies the rule to pairs, in every implementation; `block_masks` to blocks.
 """
 
 import functools
@@ -37,7 +37,7 @@ def pair_masks(
         options: `causal`, `window` and `distance_range`.
         orders: order of queries and keys, signed integers of one type; None unless `options.uses_order`.
         segments: the segment ids of queries and keys, or None.
-        comparable: maps `|q - k|`, which may have wrapped, to numbers that compare as distances do.
+        comparable: maps `|q - k|`, which may have wrapped, to numbers in the order of the true distances.
     """
     masks = []
     if orders is not None:
@@ -63,8 +63,8 @@ def block_masks(options: Options, orders: Sides, segments: Sides, *, whole: bool
         options: as in `pair_masks`.
         orders: as in `pair_masks`; the last axis is that of the tokens in a block, the others broadcast.
         segments: as `orders`.
-        whole: if True, all masks are True only where every query of the one block sees every key of the other, though
-            not in every such pair.
+        whole: if True, all masks are True only where every query of the one block sees every key of the other. Not
+            every such pair of blocks is found.
     """
     masks = []
     # Tokens of segment 0 neither see nor are seen, so a fully visible pair of blocks contains none.
@@ -94,7 +94,7 @@ def all_of(masks: list[Bool[Array, "..."]]) -> Bool[Array, "..."] | None:
 
 
 def visible(options: Options, q_tokens: TokenPositions, k_tokens: TokenPositions) -> Bool[Array, "T S"] | None:
-    """Return which key each query of one sequence sees, None where nothing hides any.
+    """Return the mask of the keys that each query of one sequence sees; None = every query sees every key.
 
     Order and distance are those of `TokenPositions.order`, not of positions, which may be interpolated or on a grid.
 
@@ -105,7 +105,7 @@ def visible(options: Options, q_tokens: TokenPositions, k_tokens: TokenPositions
         k_tokens: S tokens. Where one side has no segments, all of it is segment 1.
 
     Raises:
-        ValueError: a mask depends on the order, and tokens have neither an order nor 1-D integer positions for all.
+        ValueError: a mask depends on an order that is not given, and some tokens have no 1-D integer position.
     """
     return all_of(pair_masks(options, *_fields(options, q_tokens, k_tokens)))
 
@@ -122,7 +122,7 @@ def visible_blocks(options: Options, q_tokens: TokenPositions, k_tokens: TokenPo
 
 
 def still_hidden(options: Options, logits: Float[Array, "*T"], capped: Float[Array, "*T"]) -> Float[Array, "*T"]:
-    """Return the capped logits, -inf where the logits were: a soft cap must not show what the bias hides."""
+    """Return the capped logits, but -inf where `logits` are: a soft cap must not show keys that the bias hides."""
     return jnp.where(logits == -jnp.inf, -jnp.inf, capped) if options.hides else capped
 
 
@@ -148,22 +148,22 @@ def _fields(
 
 
 def _order(name: str, tokens: TokenPositions) -> Int[Array, " T"]:
-    """Return the order, or the positions where they are one."""
+    """Return the order of the tokens: `order` if there is one, else their positions."""
     if tokens.order is not None:
         index = tokens.order
     elif tokens.has_position is not None:
-        rule = "with tokens that have no position must have an order under causal, window or distance_range"
+        rule = "must have an order if some tokens have no position, with causal, window or distance_range"
         raise ValueError(f"{name} {rule}, got None")
     else:
         index = tokens.positions
     if index.ndim != 1 or not jnp.issubdtype(index.dtype, jnp.signedinteger):
-        rule = "must have an order, or 1-D signed integer positions, under causal, window or distance_range"
+        rule = "must have an order, or 1-D signed integer positions, with causal, window or distance_range"
         raise ValueError(f"{name} {rule}, got {index.dtype}{list(index.shape)}")
     return index
 
 
 def _segments(tokens: TokenPositions) -> Int[Array, " T"]:
-    """Return the segments, all 1 where there are none, in 32 bits: ids that fit them stay apart."""
+    """Return the segment ids in 32 bits, all 1 if there are none; ids that fit into 32 bits stay different."""
     ids = tokens.segment_ids
     return jnp.ones(len(tokens.positions), jnp.int32) if ids is None else ids.astype(jnp.int32)
 

@@ -55,9 +55,9 @@ class Layout(NamedTuple):
 
     Attributes:
         q_axes: batch axis of each field of the queries' `TokenPositions`: 0, or None for a field that is not batched.
-        k_axes: the axes of the batch in the keys' `TokenPositions`.
+        k_axes: the same for the keys' `TokenPositions`.
         one_dropout: whether all heads of all examples have the same dropout.
-        in_order: whether the positions were not given: queries and keys are the same tokens, at 0 ... T-1.
+        in_order: whether queries and keys are the same tokens, at 0 ... T-1: no positions were given.
     """
 
     q_axes: TokenPositions
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
 
 
 def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tuple[Array, Array]:
-    """Lift a function of one head to all: `vmap` over the batch, `each` over heads.
+    """Lift a function of one head to all: `vmap` over the batch, `vmap_or_map` over heads.
 
     Tokens that are not batched stay so, and a bias that does not read q and k is evaluated once for the whole batch.
 
@@ -116,7 +116,7 @@ def prepare(
     bias_array: Array | None = None,
     key_bias: Array | None = None,
 ) -> tuple[Operands, Layout]:
-    """Check everything, derive a bias that only `distance_bias` gives, and bring all into the layout of `Operands`.
+    """Check the arguments, derive a bias hook from `distance_bias` if there is none, and make the `Operands`.
 
     `unplaced_bias` becomes part of the key bias.
     """
@@ -175,7 +175,7 @@ def derived_bias(bias: Partial | None, distance: Partial | None) -> Partial | No
 
 
 def check_given(q: Array, k: Array, positions: object, k_positions: object) -> None:
-    """Raise ValueError for q and k of two lengths without positions of both sides: queries of a cache are not at 0."""
+    """Raise ValueError for missing positions if q and k differ in length: queries after a cache do not start at 0."""
     missing = [name for name, one in (("positions", positions), ("k_positions", k_positions)) if one is None]
     if missing and k.shape[-3] != q.shape[-3]:
         lengths = f"T={q.shape[-3]}, S={k.shape[-3]} of q (*B, T, H, D) = {q.shape} and k (*B, S, K, D) = {k.shape}"
@@ -218,14 +218,14 @@ def check_arrays(q: Array, k: Array, v: Array) -> None:
     if k.ndim != q.ndim or k.shape[:-3] != q.shape[:-3] or k.shape[-1] != q.shape[-1]:
         raise ValueError(f"q (*B, T, H, D) and k (*B, S, K, D) must agree in *B and D, got {q.shape} and {k.shape}")
     if 0 in (*q.shape[-2:], k.shape[-2]) or q.shape[-2] % k.shape[-2]:
-        raise ValueError(f"q's heads must be a multiple of k's, and none empty, got q {q.shape} and k {k.shape}")
+        raise ValueError(f"q's heads must be a multiple of k's, and not empty, got q {q.shape} and k {k.shape}")
     for name, array in (("q", q), ("k", k), ("v", v)):
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise TypeError(f"{name} must be floating point, got {array.dtype}")
 
 
 def check_sharding(**arrays: Array) -> None:
-    """Raise ValueError for an array that is split over explicit axes of a mesh, which tiles would cut across."""
+    """Raise ValueError for an array that is split over explicit axes of a mesh: tiles would cross its shards."""
     for name, array in arrays.items():
         spec = jax.typeof(array).sharding.spec
         if any(part is not None for part in spec):
@@ -266,7 +266,7 @@ def check_partials(**hooks: Any) -> None:
     for name, hook in hooks.items():
         bound = isinstance(hook, Partial) and len(hook.args) == 1 and not hook.keywords
         if hook is not None and not (bound and isinstance(hook.args[0], Mapping)):
-            ways = "attention_hooks makes them of an encoding, and attention_fn takes an array of biases"
+            ways = "attention_hooks makes them from an encoding, and attention_fn takes an array of biases"
             shape = getattr(hook, "shape", None)
             got = getattr(hook, "__qualname__", type(hook).__name__) + ("" if shape is None else f" of shape {shape}")
             raise TypeError(f"{name} must be jax.tree_util.Partial(hook, params), params a mapping, got {got}: {ways}")
@@ -275,7 +275,7 @@ def check_partials(**hooks: Any) -> None:
 def check_hooks(hooks: Hooks) -> None:
     """Raise TypeError for anything but `Hooks` of `Partial(hook, params)`."""
     if not isinstance(hooks, Hooks):
-        raise TypeError(f"hooks must be what attention_hooks returns, got {type(hooks).__name__}")
+        raise TypeError(f"hooks must be a result of attention_hooks, got {type(hooks).__name__}")
     check_partials(**dict(hooks.items()))
 
 
@@ -295,7 +295,7 @@ def check_hook(name: str, hook: Partial, heads: int) -> tuple[Partial, Params]:
     """Return the hook bound to the parameters that all heads share, and the per-head parameters; floats in float32."""
     params = hook.args[0]
     if set(params) - {"all", "heads"}:
-        raise ValueError(f"{name}: params must hold 'heads' and 'all' alone, got {sorted(params)}")
+        raise ValueError(f"{name}: params must hold only 'heads' and 'all', got {sorted(params)}")
     shared, per_head = jax.tree.map(lambda x: wide(jnp.asarray(x)), split_params(params))
     for path, leaf in jax.tree_util.tree_leaves_with_path(per_head):
         if leaf.shape[:1] != (heads,):

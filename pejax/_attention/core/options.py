@@ -41,7 +41,7 @@ def check_options(
     scale: float | None = None,
     soft_cap: float | None = None,
 ) -> Options:
-    """Return the options, or raise ValueError for one out of range and TypeError for one of another kind."""
+    """Return the options, or raise ValueError for one out of range and TypeError for one of another type."""
     if window is not None:
         if not isinstance(window, int | np.integer):
             raise TypeError(f"window must be an int, in tokens, got {window!r}")

@@ -29,7 +29,7 @@ Softmax = Callable[[Array], tuple[Array, Array]]
 
 
 class Pairs(NamedTuple):
-    """A mask and a bias as arrays, as other libraries' attention layers pass them; in `Operands` for all heads."""
+    """A mask and a bias as arrays, as other libraries' layers pass them; in `Operands` with N, K, G in front."""
 
     mask: Bool[Array, "T S"] | None = None
     bias: Float[Array, "T S"] | None = None
@@ -104,7 +104,7 @@ def call_hook(
 
 
 def softmax(logits: Float[Array, "T S"]) -> tuple[Float[Array, "T S"], Float[Array, " T"]]:
-    """Return the weights and the log-sum-exp of each row; a row of -inf alone has zero weights and -inf."""
+    """Return the weights and the log-sum-exp of each row; if all its logits are -inf, zeros and -inf."""
     top = lax.stop_gradient(jnp.max(logits, axis=-1))
     top = jnp.where(jnp.isneginf(top), 0.0, top)
     exponents = jnp.exp(logits - top[:, None])

@@ -2,7 +2,7 @@
 
     o_i = Σ_j exp(l_ij) v_j / (exp(s_h) + Σ_j exp(l_ij)) = σ(lse_i - s_h) · (output without the sink)_i
 
-So a sink needs the output and the log-sum-exp alone, and works with every implementation.
+So a sink needs only the output and the log-sum-exp, and works with every implementation.
 """
 
 import jax
@@ -34,7 +34,7 @@ def keep_share(lse: Float[Array, "*B T H"], sink: Float[Array, " H"]) -> Float[A
 def with_sink(
     output: Float[Array, "*B T H D"], lse: Float[Array, "*B T H"], sink: Float[Array, " H"] | None
 ) -> tuple[Float[Array, "*B T H D"], Float[Array, "*B T H"]]:
-    """Return output and log-sum-exp of attention with a sink, given those without: to be applied once, after merging.
+    """Add a sink to the output and log-sum-exp of attention without one. Call it once, after merging.
 
     `o' = σ(lse - s) · o`, `lse' = log(exp(lse) + exp(s))`
 

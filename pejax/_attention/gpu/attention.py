@@ -19,8 +19,8 @@ def gpu_attention(
 
     Args:
         options: settings of the attention; `block` > 0 limits the tile size.
-        layout: which tokens are batched.
-        operands: arrays of the call, with a bias of the distance or none.
+        layout: layout of the operands.
+        operands: queries, keys, values, tokens and hooks; a bias must come from `distance_bias`.
         interpret: run in Pallas's interpreter, which any platform has.
 
     Returns:

@@ -51,7 +51,7 @@ def by_diagonals(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
 
 
 def _along_diagonals(tiles: Float[Array, "H C B B"]) -> Float[Array, "H R"]:
-    """Sum each tile along its diagonals, and put the diagonals of all tiles in line: R = (C + 1)·B."""
+    """Sum each tile along its diagonals, and add the sums of neighbors that share a diagonal: R = (C + 1)·B."""
     heads, count, size, _ = tiles.shape
     # Reading rows of 2B numbers as rows of 2B - 1 moves row i by i places to the right.
     skewed = jnp.pad(tiles[:, :, ::-1], ((0, 0), (0, 0), (0, 0), (0, size))).reshape(heads, count, -1)[..., :-size]

@@ -1,4 +1,4 @@
-"""Tokens as the GPU kernels read them: padded rows of 32-bit numbers, and which tiles have any visible pair."""
+"""Tokens as padded rows of 32-bit numbers, and masks of the tiles with visible pairs, for the GPU kernels."""
 
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ def marks(
     Args:
         options: settings of the attention; they say whether the order matters.
         layout: which fields of the tokens are batched.
-        operands: arrays of the call.
+        operands: hold the tokens; T and S are the lengths of q and k.
         sizes: padded T and S.
         axes: number of position axes that the bias reads; 0 for none.
     """
@@ -70,7 +70,7 @@ class Tiles(NamedTuple):
     whole: Bool[Array, "N I J"]
 
     def transposed(self) -> "Tiles":
-        """Return the tiles by blocks of keys."""
+        """Return the masks with axes (J, I) in place of (I, J)."""
         return Tiles(*(x.mT for x in self))
 
     def diagonals(self) -> "Tiles":

@@ -1,4 +1,4 @@
-"""One call of the kernels on GPUs: sizes of tiles, operands padded to them, and gradients brought back."""
+"""One call of the kernels on GPUs: sizes of tiles, operands padded to them, and gradients without padding."""
 
 import functools
 import math
@@ -34,7 +34,7 @@ class Floats(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """One call, by one way, as `kernel_call.Call`."""
+    """One call with the bias obtained in one way; the `kernel_call.Call` of GPUs."""
 
     static: Static
     way: Way
@@ -130,7 +130,7 @@ class Call:
         return (), each(lambda params: distance.func(params, place + self.shift).astype(jnp.float32))
 
     def _positions(self, positions: Array | None, length: int) -> tuple[Array, ...]:
-        """Return the float positions of one side, `(N, T)` an axis, padded."""
+        """Return the float positions of one side, padded: one array `(N, T)` per axis."""
         if positions is None:
             return ()
         axes = position_axes(self.static.layout, self.operands)
@@ -139,7 +139,7 @@ class Call:
         return tuple(jnp.pad(x, ((0, 0), (0, length - x.shape[1])), mode="edge") for x in rows)
 
     def _inputs(self, plan: Plan, floats: Floats, tiles_of: str = "queries") -> Inputs:
-        """Return the inputs of a kernel whose programs loop over the tiles of "queries", "keys" or "diagonals"."""
+        """Return the inputs of a kernel; each program loops over the tiles of one block or diagonal of `tiles_of`."""
         operands, (q_marks, k_marks) = self.operands, self.marks
         seen = tiles(self.static.options, q_marks, k_marks, plan.blocks)
         if tiles_of == "diagonals":
@@ -167,7 +167,7 @@ class Call:
         )
 
     def _padded(self, rows: Rows) -> Rows:
-        """Return the numbers of the queries for the backward pass, padded."""
+        """Return the rows for the backward pass, padded."""
         n, k, g, t, d = rows.d_output.shape
         extra, width = self.lengths[0] - t, _padded_size(d)
         row = lambda x: jnp.pad(x.reshape(n, k * g, t), ((0, 0), (0, 0), (0, extra)))
@@ -202,7 +202,7 @@ class Call:
 
 
 def tile_sizes(width: int, shared: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the queries and keys of a tile, forward and backward.
+    """Return the numbers of queries and keys in a tile, for the forward pass and for the backward pass.
 
     Args:
         width: bytes of one token's channels in a head, padded.

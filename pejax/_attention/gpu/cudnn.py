@@ -1,8 +1,8 @@
 """Attention by cuDNN's fused kernels, which come with JAX: without a bias, or with a causal bias that is linear.
 
 Whether tokens are in the order of the arrays is known only at run time; for other orders, pejax's own kernels take
-over. They also compute what the fused kernels do not give accurately: log-sum-exps in float32, and the gradient of the
-bias, which the folded columns would give only as a difference of large numbers.
+over. They also compute two results for which the fused kernels are too inaccurate: log-sum-exps in float32, and the
+gradient of the bias, which the folded columns would give only as a difference of large numbers.
 """
 
 import functools
@@ -29,8 +29,8 @@ def fused_attention(
 
     Args:
         options: settings of the attention.
-        layout: which tokens are batched.
-        operands: arrays of the call, without a bias or with one that is linear in the distance.
+        layout: layout of the operands.
+        operands: queries, keys, values, tokens and hooks; a bias must be linear in the distance.
         backend: implementation of `jax.nn.dot_product_attention`: "cudnn", or "xla" where there is no GPU.
         interpret: whether our own kernels run in Pallas's interpreter.
 
@@ -46,13 +46,13 @@ def fused_attention(
     learned = learned_of(operands)
     try:
         jax.eval_shape(functools.partial(_product, static, backend, operands), learned)
-    except RuntimeError as error:  # what jax raises where there is no cuDNN
+    except RuntimeError as error:  # jax raises this if there is no cuDNN
         raise NotImplementedError(str(error)) from error
     return _attend(static, backend, learned, operands)
 
 
 def _product(static: Static, backend: str, operands: Operands, learned: Learned) -> Array:
-    """Return the output."""
+    """Return the output of the fused kernels."""
     distance, slopes, positions = operands.shared.distance_bias, None, None
     if distance is not None:
         heads = operands.q.shape[1] * operands.q.shape[2]

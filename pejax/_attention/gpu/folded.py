@@ -5,8 +5,8 @@ With a and p written as sums of three bfloat16 parts, their product is
 
     a·p = a1·p1 + a1·p2 + a1·p3 + a2·p1 + a2·p2 + a3·p1
 
-to 2^-24 of its size: six columns, the p on k and the a / scale on q, so that heads of other slopes may share a key.
-That error does not shrink with the distance: at length L and slope a, a logit is right to about a·L·2^-24.
+to 2^-24 of its size: six columns, the p on k and the a / scale on q, so that heads of different slopes may share a key.
+The error does not shrink with the distance: at length L and slope a, that of a logit is about a·L·2^-24.
 
 Reference:
     Press et al. 2022 (arXiv 2108.12409), section 3: the constant of the row.
@@ -83,7 +83,7 @@ def fused_product(
     *,
     backend: str,
 ) -> Float[Array, "N K G T D"]:
-    """Attend by `jax.nn.dot_product_attention`, causality being the order of the arrays.
+    """Attend by `jax.nn.dot_product_attention`; causal means in the order of the arrays.
 
     Args:
         options: settings of the attention; of the masks, only `causal` and `window` are supported.
@@ -117,12 +117,13 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
     linear = operands.shared.distance_bias is not None
     tokens = operands.q_tokens, operands.k_tokens
     rules = {
-        "narrow types": operands.q.dtype == jnp.bfloat16 or (operands.q.dtype == jnp.float16 and not linear),
+        "bfloat16, or float16 without a bias": operands.q.dtype == jnp.bfloat16
+        or (operands.q.dtype == jnp.float16 and not linear),
         "no dropout": operands.seed is None,
         "no soft cap": options.soft_cap is None,
         "no distance range": options.distance_range is None,
         "no window but a causal one": options.window is None or options.causal,
-        "no precision": options.precision in (None, lax.Precision.DEFAULT),
+        "no precision but the default": options.precision in (None, lax.Precision.DEFAULT),
         "no segment_ids": all(side.segment_ids is None for side in tokens),
         "as many keys as queries where causal": not options.causal or operands.q.shape[-2] == operands.k.shape[-2],
         "no bias but a causal one": not linear or options.causal,
@@ -137,9 +138,9 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
 
 
 def in_order(options: Options, layout: Layout, operands: Operands) -> Bool[Array, ""] | None:
-    """Return whether the order of the arrays is the order that causality goes by, and positions never fall.
+    """Return whether the arrays are in causal order and, with a bias, positions never fall and span at most 2^24.
 
-    None where nothing depends on the order.
+    None = not causal, so nothing depends on the order.
     """
     if not options.causal:
         return None

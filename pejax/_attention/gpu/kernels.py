@@ -22,7 +22,7 @@ from pejax._ops.varying import shape_varying, varying_axes
 
 
 def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *operands: Any, name: str) -> Any:
-    """Run a kernel over a grid, with the warps that suit the bytes of a head."""
+    """Run a kernel over a grid, with more warps for heads of more bytes."""
     dim, size = operands[0].q.shape[-1], operands[0].q.dtype.itemsize
     axes = varying_axes(operands)
     kernel_call = pl.pallas_call(
@@ -37,7 +37,7 @@ def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *ope
 
 
 def loop(inputs: Inputs, n: Array, block: Array, count: int, step: Callable, carry: Any) -> Any:
-    """Run `step(j, carry, masked)` over the blocks that `block` sees: first those it sees whole, then the others."""
+    """Run `step(j, carry, masked)` over the blocks that `block` sees: first the fully visible ones, then the others."""
     if inputs.spans is None:
         return lax.fori_loop(0, count, lambda j, carry: step(j, carry, False), carry)
     at = n if inputs.spans.shape[0] > 1 else 0
@@ -98,10 +98,10 @@ class TileGradients(NamedTuple):
     """The weights of a tile after dropout, and gradients.
 
     Attributes:
-        weights: after dropout.
+        weights: weights after dropout.
         d_scores: gradient of scale·q·k + bias.
         d_logits: gradient of the logits after the cap.
-        marks: those of the tile's queries and keys.
+        marks: marks of the tile's queries and keys.
     """
 
     weights: Array
@@ -111,7 +111,7 @@ class TileGradients(NamedTuple):
 
 
 class Query(NamedTuple):
-    """One block of queries in backward."""
+    """One block of queries for the backward pass."""
 
     q: Array
     d_output: Array

@@ -1,4 +1,4 @@
-"""Shared memory of the kernels for GPUs: an upper bound by arithmetic, and the tiles that stay within it.
+"""Shared memory of the kernels for GPUs: an upper bound by arithmetic, and the tile sizes that fit.
 
 A block of rows that a kernel keeps is in shared memory once. A block that its loop loads is there twice, because the
 next one is loaded while the last is used. Also there, once each: the tiles of scores that become operands of another
@@ -18,7 +18,7 @@ LIMITS = {"8.0": 163, "8.6": 99, "8.7": 163, "8.9": 99, "9.0": 227, "10.0": 227,
 capabilities)."""
 
 LEAST_TILE = 16
-"""The least side of a product on these GPUs."""
+"""The smallest side of a product on GPUs."""
 
 
 class Held(NamedTuple):
@@ -37,7 +37,7 @@ KERNELS = {
     "positions_by_keys": Held((0, 2), (2, 0), 0),
     "by_diagonals": Held((0, 0), (2, 2), 0),
 }
-"""By the name of a kernel."""
+"""Shared memory by the name of a kernel."""
 
 BACKWARD = tuple(name for name in KERNELS if name != "forward")
 
@@ -67,7 +67,7 @@ def limit() -> int:
 
 
 def fitting(kernels: tuple[str, ...], blocks: tuple[int, int], width: int, most: int) -> tuple[int, int]:
-    """Return the blocks, the larger side of which is halved until all of these kernels fit.
+    """Return the blocks after their larger side is halved until all of these kernels fit into `most` bytes.
 
     Raises:
         NotImplementedError: not even the least tile fits.

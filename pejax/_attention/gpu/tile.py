@@ -100,7 +100,7 @@ class Scores(NamedTuple):
 
 def dot(plan: Plan, a: Array, b: Array, *, b_transposed: bool = False) -> Array:
     """Return a · b, or a · b^T, in float32."""
-    if plan.interpret:  # where it runs, products of narrow types with float32 sums may be missing
+    if plan.interpret:  # the interpreter's platform may lack products of 16-bit types with float32 sums
         a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     contract = (((1,), (1 if b_transposed else 0,)), ((), ()))
     return lax.dot_general(a, b, contract, precision=plan.options.precision, preferred_element_type=jnp.float32)
@@ -218,7 +218,7 @@ def bias_gradient(
 ) -> tuple[list[Array], tuple[Array, ...], tuple[Array, ...]]:
     """Return a tile's part of the gradients of the numbers, and of the positions of queries and keys.
 
-    Positions that are whole numbers have none.
+    Integer positions have no gradient.
     """
     numbers, slopes = head_numbers(inputs, at), placed_only(slopes, q, k)
     if q.positions and jnp.issubdtype(q.positions[0].dtype, jnp.floating):

@@ -1,1 +1,1 @@
-"""Shared by the hand-written kernels for GPUs and TPUs."""
+"""The code that the hand-written kernels for GPUs and TPUs share."""

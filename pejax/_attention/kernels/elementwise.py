@@ -50,7 +50,12 @@ class Elementwise(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """A value per distance: one array of `parts` per axis; none outside the kernel; in `slope`, the coefficient."""
+    """A value per distance.
+
+    Attributes:
+        parts: inside the kernel, one array per axis; outside, none; in `slope`, the coefficient of the distance.
+        on_axes: whether the value has one number per axis, `(R, A)`, or one in all, `(R,)`.
+    """
 
     parts: tuple[Array, ...] = ()
     on_axes: bool = False
@@ -86,7 +91,7 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
         def on_tiles(equation: JaxprEqn, values: list[Any]) -> list[Any]:
             found = [_number(equation, x.value) for x in values if isinstance(x, _Known)]
             if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in found):
-                raise NotImplementedError(f"{equation.primitive.name} of distances reads a number that is no float")
+                raise NotImplementedError(f"{equation.primitive.name} of distances reads a number that is not a float")
             numbers.extend(found)
             return [_Tile(on_axes=len(_shape(variable)) == 2) for variable in equation.outvars]
 
@@ -182,8 +187,8 @@ def _walk(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], known: Calla
     """Interpret the jaxpr: `known` evaluates equations without tiles, `on_tiles` the others.
 
     One interpreter serves three evaluations: the numbers that a hook reads (outside a kernel), the arithmetic on
-    distances (inside), and the proof that it is linear (`slope`). They differ in the two functions alone. Nested calls
-    are entered, so that a hook may use jitted functions. Constants are bare values.
+    distances (inside), and the proof that it is linear (`slope`). They differ only in the two functions. Nested calls
+    are entered, so that a hook may use jitted functions. Literals, and results of literals only, are not wrapped.
     """
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]
@@ -217,12 +222,12 @@ def _shape(variable: Var) -> tuple[int, ...]:
 
 def _number(equation: JaxprEqn, value: Any) -> Array:
     if jnp.ndim(value):
-        raise NotImplementedError(f"{equation.primitive.name} of distances reads an array of {jnp.shape(value)}")
+        raise NotImplementedError(f"{equation.primitive.name} of distances reads an array of shape {jnp.shape(value)}")
     return jnp.asarray(value)
 
 
 def _apply(equation: JaxprEqn, operands: list[Any]) -> _Tile:
-    """Run one equation on tiles: numbers are repeated, and parts taken one by one."""
+    """Run one equation on the parts of tiles, one by one; numbers are broadcast to the shape of a part."""
     name, params = equation.primitive.name, equation.params
     tiles = [x for x in operands if isinstance(x, _Tile)]
     on_axes = len(_shape(equation.outvars[0])) == 2

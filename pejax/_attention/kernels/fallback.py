@@ -15,8 +15,8 @@ def blockwise_call(static: Static, operands: Operands, learned: Learned) -> tupl
     """Attend with the bias that the distance_bias hook gives, as `kernel_call.Kernels.blockwise`.
 
     Args:
-        static: static arguments.
-        operands: arrays of the call; tokens and dropout are read from them.
+        static: options of attention and layout of the operands.
+        operands: hold the hook, tokens and dropout; their other arrays are replaced by `learned`.
         learned: q, k, v, and the parameters of the distance_bias hook.
     """
     distance = operands.shared.distance_bias

@@ -1,4 +1,4 @@
-"""One call of hand-written kernels on any device: what they refuse, how the bias gets into a tile, and gradients.
+"""One call of hand-written kernels on any device: refusals, the ways of the bias into a tile, and gradients.
 
 A bias `distance(p_j - p_i)` gets into a tile in one of two ways:
 
@@ -7,8 +7,8 @@ A bias `distance(p_j - p_i)` gets into a tile in one of two ways:
                 tile is cut from these. This requires `p_j - p_i = j - i + shift` for every two tokens of one segment
                 that have a position: a sequence, packed sequences, queries that follow cached keys.
 
-Whether the positions allow diagonals is known only at run time. For other positions, the same program takes the other
-way, or attention without kernels.
+Whether the positions allow diagonals is known only at run time. If they do not, the same program computes the bias in
+every tile, or attends without kernels.
 """
 
 import functools
@@ -67,12 +67,12 @@ class Way(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Numbers of each query for the backward pass.
+    """Arrays for the backward pass with one row per query.
 
     Attributes:
         d_output: gradient of the output, in the queries' type.
         lse: log-sum-exp, 0 where it is -inf.
-        mean: Σ_d d_output·output - d_lse.
+        mean: Σ_d d_output·output - d_lse: the mean gradient of the row's weights, weighted by them, minus d_lse.
     """
 
     d_output: Float[Array, "*N T D"]
@@ -166,11 +166,11 @@ def _choose(kernels: Kernels, static: Static, operands: Operands, run_way: Calla
 def ways_to_bias(
     static: Static, operands: Operands, *, diagonals: bool, most_numbers: int | None = None
 ) -> tuple[Way, ...]:
-    """Return the ways to the bias, for `Kernels.ways`.
+    """Return the ways in which kernels can obtain the bias, for `Kernels.ways`.
 
     Args:
-        static: static arguments.
-        operands: arrays of the call.
+        static: its layout says how many axes positions have.
+        operands: hold the distance_bias hook, its parameters and the positions.
         diagonals: whether the kernels can look up a bias of these operands by diagonals, if the positions allow it.
         most_numbers: how many numbers derived from parameters a tile can read; None = any number.
 
@@ -187,7 +187,7 @@ def ways_to_bias(
     try:
         bias = cut(distance.func, params, position_axes(static.layout, operands), kind)
         if most_numbers is not None and len(jax.eval_shape(bias.outside, params)) > most_numbers:
-            raise NotImplementedError(f"a bias that reads more than {most_numbers} numbers")
+            raise NotImplementedError(f"the bias must read at most {most_numbers} numbers")
     except NotImplementedError:
         if not diagonals:
             raise
@@ -215,11 +215,11 @@ def learned_of(operands: Operands) -> Learned:
 
 
 def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
-    """Raise NotImplementedError for inputs that no kernel supports, ValueError for tokens without the order needed.
+    """Raise NotImplementedError for inputs that no kernel supports, ValueError if a mask needs a missing order.
 
     Args:
-        static: static arguments.
-        operands: arrays of the call.
+        static: its options say whether a mask reads the order.
+        operands: the operands to check.
         types: names of the types of q, k and v that the kernels support.
     """
     refuse_pairs(operands)
@@ -229,7 +229,7 @@ def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
         raise NotImplementedError("the kernels take a bias only from distance_bias, not from bias")
     kinds = sorted({str(x.dtype) for x in (operands.q, operands.k, operands.v)})
     if len(kinds) > 1 or kinds[0] not in types:
-        rule = f"q, k and v must be all {', '.join(types[:-1])} or {types[-1]}"
+        rule = f"q, k and v must all be {', '.join(types[:-1])} or {types[-1]}"
         raise NotImplementedError(f"{rule}, got {', '.join(kinds)}")
     sides = operands.q_tokens, operands.k_tokens
     if any(leaf.dtype.itemsize > 4 for side in sides for leaf in jax.tree.leaves(side)):

@@ -67,7 +67,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     **siglip.ARCHITECTURES,
     **clip.ARCHITECTURES,
 }
-"""By the `model_type` of config.json."""
+"""Architectures by the `model_type` of config.json."""
 
 REFUSED = {
     "qwen2_moe": "a shared expert",

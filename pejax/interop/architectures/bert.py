@@ -1,4 +1,4 @@
-"""BERT and RoBERTa: encoders with norms after the sums; states alone where the file has no language model's head."""
+"""BERT and RoBERTa: encoders with norms after the sums, and no logits if the file has no language model's head."""
 
 from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer

@@ -19,11 +19,11 @@ GEMMA = {
 def gemma(
     c: Config, period: int, caps: tuple[float | None, float | None], *, is_third: bool = False
 ) -> TransformerConfig:
-    """Read what both configs share.
+    """Read the config of Gemma 2 or 3.
 
     Args:
         c: the config.
-        period: every so many layers, one has no window.
+        period: number of layers from one layer without a window to the next.
         caps: defaults of the caps of attention and of the logits.
         is_third: whether queries and keys have norms, and layers with windows a base of their own.
     """

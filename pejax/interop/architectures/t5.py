@@ -18,7 +18,7 @@ from pejax.models import (
 
 
 def _names(side: str, mlp: int) -> dict[str, str]:
-    """Return the names of a stack; the MLP is its part of this number."""
+    """Return the names of a stack; `mlp` is the number of the MLP among the parts of a layer in the file."""
     dense = f"{mlp}.DenseReluDense."
     names = {
         "relative": f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias",
@@ -53,7 +53,7 @@ def _mlp(c: Config, projection: str) -> MlpConfig:
 
 
 def pair(c: Config, projection: str, *, scaled: bool) -> EncoderDecoderConfig:
-    """Read what both configs share.
+    """Read the config of T5 or mT5.
 
     Args:
         c: the config.

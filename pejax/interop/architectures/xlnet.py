@@ -24,8 +24,8 @@ INERT = (
 def xlnet(c: Config) -> TransformerConfig:
     """Read XLNetConfig.
 
-    What comes with other inputs is not computed: the second stream, permutations, memories and segments. Their tensors
-    are carried.
+    The second stream, permutations, memories and segments need other inputs and are not computed. Their tensors are
+    carried.
     """
     for key, value in {"attn_type": "bi", "bi_data": False, "clamp_len": -1, "same_length": False}.items():
         c.must(key, value)

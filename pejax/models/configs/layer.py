@@ -63,9 +63,9 @@ class NormConfig(Config):
 
     Args:
         kind: "rms" (RMSNorm) or "layer" (LayerNorm).
-        epsilon: added to the mean square.
+        epsilon: number added to the mean square.
         bias: whether a bias is added; only in a LayerNorm.
-        offset: added to the weight, whose initial value is `1 - offset`: 1 in Gemma's checkpoints.
+        offset: number added to the weight, 1 in Gemma's checkpoints; the weight starts at `1 - offset`.
 
     Raises:
         ValueError: an unknown kind, an epsilon that is not positive, or an RMSNorm with a bias.
@@ -89,10 +89,10 @@ class AttentionConfig(Config):
     """Attention of one layer.
 
     Args:
-        heads: H.
+        heads: H, attention heads.
         kv_heads: K, key/value heads.
         head_dim: D, channels per head.
-        pe: the encoding, `pejax.specs.parse("rope(base=1e4)")`, with its extension.
+        pe: spec of the encoding and its extension, such as `pejax.specs.parse("rope(base=1e4)")`.
         scale: factor of q·k. None = D**-0.5.
         window: w, in tokens: keys with 0 <= i - j < w are seen if causal, else |i - j| < w. None = all keys.
         bias: which linear maps have a bias, letters out of "qkvo".
@@ -103,7 +103,7 @@ class AttentionConfig(Config):
         sinks: whether every head has an attention sink, a learned logit of one more key whose value is zero.
 
     Raises:
-        ValueError: a count below 1, heads that are not a multiple of kv_heads, letters that are no linear map, or an
+        ValueError: a count below 1, heads that are not a multiple of kv_heads, letters of no linear map, or an
             unknown `qk_norm_over`.
     """
 
@@ -173,7 +173,7 @@ class MoEConfig(Config):
         over_chosen: whether the weights are the softmax over the chosen logits, not over all of them.
 
     Raises:
-        ValueError: a count below 1, or more chosen than there are.
+        ValueError: a count below 1, or more chosen experts than there are.
     """
 
     count: int

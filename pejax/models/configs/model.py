@@ -25,11 +25,11 @@ class TransformerConfig(Config):
         length: trained context, tokens.
         layers: one config per layer.
         causal: whether keys after the query are masked.
-        norm: after the last layer. None = no norm.
+        norm: norm after the last layer. None = no norm.
         embed_norm: norm of the token vectors, positions included. None = no norm.
         embed_scale: factor of the token vectors, without types and positions.
         types: number of token types, which have vectors of their own (BERT's segments). 0 = no types.
-        head: None = no logits, states alone.
+        head: config of the head. None = no head: the model has states, no logits.
         dtype: type of the computation, "float32" or "bfloat16"; parameters and logits are float32.
 
     Raises:
@@ -63,7 +63,7 @@ class TransformerConfig(Config):
         return layer.attention.dims(width=self.width, extent=self.length, causal=self.causal)
 
     def extended(self, extend: str | Extension | None) -> "TransformerConfig":
-        """Return the config with this extension of the encoding of every layer that has one, after its own."""
+        """Return the config with this extension added to every layer's encoding, after the encoding's own."""
         return replace(self, layers=_extended(self.layers, extend))
 
 
@@ -123,7 +123,7 @@ class ViTConfig(Config):
         channels: number of image channels.
         width: C, channels of the residual stream.
         layers: one config per layer.
-        norm: after the last layer. None = no norm.
+        norm: norm after the last layer. None = no norm.
         embed_norm: norm of all tokens before the first layer. None = no norm.
         patch_bias: whether the map from the pixels of a patch to its vector has a bias.
         cls: whether there is a learned CLS token before the patches.
@@ -195,12 +195,12 @@ class ViTConfig(Config):
         return layer.attention.dims(width=self.width, axes=2, extent=self.grid)
 
     def extended(self, extend: str | Extension | None) -> "ViTConfig":
-        """Return the config with this extension of the encoding of every layer that has one, after its own."""
+        """Return the config with this extension added to every layer's encoding, after the encoding's own."""
         return replace(self, layers=_extended(self.layers, extend))
 
     @property
     def prefix(self) -> int:
-        """Number of tokens before the patches, which have no position: CLS, then registers."""
+        """Number of tokens without a position, before the patches: CLS, then registers."""
         return self.cls + self.registers
 
     @property

@@ -14,7 +14,7 @@ class Pattern(NamedTuple):
 
     Attributes:
         layers: one entry per layer of the pattern.
-        repeats: how often it follows itself.
+        repeats: number of times that the pattern occurs in a row.
     """
 
     layers: tuple[Any, ...]
@@ -31,7 +31,7 @@ def patterns(layers: tuple[Kind, ...]) -> tuple[Pattern, ...]:
         layers: one hashable value per layer, in order.
 
     Returns:
-        The patterns in order; `pattern.layers * pattern.repeats` of all of them are the layers.
+        The patterns in order; `pattern.layers * pattern.repeats`, joined over all of them, is `layers`.
 
     Examples:
         >>> patterns(tuple("0lgglgglgg"))

@@ -60,8 +60,8 @@ def decoder(
         vocab: V, size of the vocabulary.
         length: trained context, tokens.
         width: C, channels of the residual stream.
-        layers: L.
-        heads: H.
+        layers: L, number of layers.
+        heads: H, attention heads.
         kv_heads: K, key/value heads; None = H.
         hidden: channels inside the MLP; None = 4·C, or 8/3·C rounded up to a multiple of 16 if the MLP is gated.
         pe: spec of the encoding, as in `make_encoding`, or a pattern over the layers such as "rope*3 + none*1"
@@ -185,8 +185,8 @@ def vit(
         channels: number of image channels.
         classes: number of classes, and of logits.
         width: C, channels of the residual stream.
-        layers: L.
-        heads: H.
+        layers: L, number of layers.
+        heads: H, attention heads.
         kv_heads: K, key/value heads; None = H.
         mlp_ratio: channels inside the MLP, as a multiple of C.
         pe: spec of the encoding, as in `make_encoding`, or a pattern over the layers such as "rope_axial*3 + none*1"

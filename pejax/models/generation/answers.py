@@ -39,7 +39,7 @@ def generate_answers(
         source_segments: 1 for tokens, 0 for padding; None = no padding.
         count: N, number of tokens to generate; also the target length that encodings adapt to.
         start: id of the start token, which comes before the answer.
-        sampling: greedy by default.
+        sampling: settings of sampling, greedy by default.
         key: draws the tokens; required if the temperature is above 0.
         stop: id of the stop token; after it, the rest of the row is filled with this id. None = no stop token.
 

@@ -28,7 +28,7 @@ from pejax.models.stack.transformer import Cache, sequence_tokens
 
 POLICIES = ("stepwise", "recompute")
 LENGTH_INDEPENDENT = "length_independent"
-"""In place of a policy, where the parameters are the same at all lengths of one generation."""
+"""The policy that replaces both if the parameters are the same at all lengths of one generation."""
 
 
 def generate(
@@ -51,13 +51,13 @@ def generate(
         count: N, number of tokens to generate.
         segment_ids: 0 = padding; other values number the documents packed into a prompt. Positions start from 0 in each
             document, and the last document is continued. None = each row is one document.
-        sampling: greedy by default.
+        sampling: settings of sampling, greedy by default.
         key: draws the tokens; required if the temperature is above 0.
-        policy: what to do when the parameters of the encoding change with the length. "stepwise": the cached states
+        policy: treatment of encodings whose parameters change with the length. "stepwise": the cached states
             stay as they were computed at their step, which is fast. "recompute": all tokens are computed again at each
             new length, which equals a full forward pass and is slow.
         stop: id of the stop token; after it, the rest of the row is filled with this id. None = no stop token.
-        return_logits: also return the logits that each token was drawn from.
+        return_logits: whether to return also the logits that each token was drawn from.
 
     Raises:
         ValueError: a count below 1, an unknown policy, a prompt that ends in padding, an id outside the vocabulary,

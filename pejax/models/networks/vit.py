@@ -93,7 +93,7 @@ class ViT(Layered):
 
     @property
     def prefix(self) -> int:
-        """The number of tokens before the patches, which have no position: CLS, then registers."""
+        """The number of tokens without a position, before the patches: CLS, then registers."""
         return self.config.prefix
 
     def __call__(

@@ -1,6 +1,6 @@
 """Self-attention, with a cache for decoding, and cross-attention, with position from an `Encoding` record.
 
-The layers are the same for every encoding: `attend` does what the encoding says.
+The layers are the same for every encoding: `attend` applies the encoding.
 """
 
 import functools
@@ -47,7 +47,7 @@ class LayerContext(NamedTuple):
     Attributes:
         shared: the parameters of the layer's encoding that all layers share.
         tokens: positions of the queries, and of the keys where there is no cache.
-        extent: the length or grid, or lengths, as `attend` takes them.
+        extent: the length, lengths or grid that the encoding adapts to, as in `attend`.
         cache_start: the slot of the cache that the first of these tokens is written to.
         cache_tokens: positions of the tokens in the slots of the cache, these tokens included.
         cross_context: the inputs of cross-attention; None = there is none.
@@ -102,8 +102,8 @@ class LayerCache(NamedTuple):
     """The keys and values that a layer stores between the steps of decoding.
 
     Attributes:
-        own: self-attention, in the slots of the cache.
-        cross: cross-attention, which does not change; None = no cross-attention.
+        own: keys and values of self-attention, in the slots of the cache.
+        cross: keys and values of cross-attention, which do not change; None = no cross-attention.
     """
 
     own: KeysValues
@@ -119,7 +119,7 @@ class SelfAttention(nnx.Module):
     Args:
         attention: config of the attention.
         dims: dims of the encoding.
-        encoding: made for these dims.
+        encoding: encoding made for these dims.
         dtype: type of the computation; parameters are float32.
         rngs: draws the parameters, the encoding's included.
     """
@@ -213,9 +213,9 @@ class CrossAttention(nnx.Module):
     """Multi-head attention from a sequence to the states of an encoder, with an `Encoding` of its own.
 
     Args:
-        attention: config; it has no window, QK norm or sinks.
+        attention: config of the attention, without a window, QK norm or sinks.
         dims: dims of the encoding.
-        encoding: made for these dims.
+        encoding: encoding made for these dims.
         dtype: type of the computation; parameters are float32.
         rngs: draws the parameters, the encoding's included.
 

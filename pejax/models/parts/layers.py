@@ -81,8 +81,8 @@ class Linear(nnx.Linear):
     """A linear layer, `x @ kernel + bias`, whose matmul is `product`; the output has the type of the computation.
 
     Attributes:
-        biased: `(channels, whether they have a bias)` of consecutive output channels, repeated to the last; channels
-            without one take part in no gradient of the bias. () = all have one.
+        biased: `(number of channels, whether they have a bias)` of consecutive output channels, repeated to the last
+            channel. The other channels' biases count as 0 and get no gradient. () = all channels have a bias.
     """
 
     biased: tuple[tuple[int, bool], ...] = ()
@@ -129,7 +129,7 @@ class LayerNorm(nnx.Module):
 
 @functools.cache
 def _layer_norm(epsilon: float) -> Callable[..., Array]:
-    """Return the function `(x, scale, bias)` to LayerNorm of x over channels."""
+    """Return the function `(x, scale, bias) -> LayerNorm(x)`, over channels."""
 
     @recompute
     def layer_norm(
@@ -166,7 +166,7 @@ class RMSNorm(nnx.Module):
 
 @functools.cache
 def _rms_norm(epsilon: float) -> Callable[..., Array]:
-    """Return the function `(x, scale)` to RMSNorm of x over channels."""
+    """Return the function `(x, scale) -> RMSNorm(x)`, over channels."""
 
     @recompute
     def rms_norm(x: Float[Array, "*B C"], scale: Float[Array, "*H C"]) -> Float[Array, "*B C"]:
@@ -216,7 +216,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 @recompute
 def clamped_swiglu(gate: Float[Array, "*B C"], x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-    """Return `g · sigmoid(1.702 g) · (u + 1)`, the gate of gpt-oss: g is the gate up to 7, u is x between -7 and 7."""
+    """Return `g · sigmoid(1.702 g) · (u + 1)`, the gate of gpt-oss, with g = min(gate, 7) and u = x clipped to ±7."""
     gate = jnp.minimum(gate, 7.0)
     return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(x, -7.0, 7.0) + 1.0)
 
@@ -232,7 +232,7 @@ def check_activation(mlp: MlpConfig) -> None:
 
 @functools.cache
 def gate_by(activation: str) -> Callable[[Array, Array], Array]:
-    """Return the function `(gate, x)` to `activation(gate) · x`, or of `GATES`, which saves its arguments alone."""
+    """Return the function `(gate, x) -> activation(gate) · x`, or that of `GATES`; it saves only its arguments."""
     if activation in GATES:
         return GATES[activation]
     plain = nnx.silu if activation == "silu" else ACTIVATIONS[activation]

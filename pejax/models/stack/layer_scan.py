@@ -22,7 +22,7 @@ def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> 
     A factor is 0 with probability `rate`, else 1/(1 - rate).
 
     Args:
-        key: draws them.
+        key: draws the factors.
         rates: the probability of each layer.
         batch: B, number of examples.
 
@@ -72,7 +72,7 @@ class Layers(nnx.Module):
         bodies: patterns, each a tuple with one `Body` per layer.
 
     Args:
-        kinds: one per layer.
+        kinds: config, dims and encodings, one record per layer.
         encodings: the different encodings of the layers.
         stochastic_depth: rate of the last layer; layer l of 0 ... L-1 has `stochastic_depth · l / (L - 1)`.
         dtype: type of the computation.
@@ -140,7 +140,7 @@ class Layers(nnx.Module):
         Args:
             x: states before the first block.
             context: inputs that all layers share, without the parameters of encodings.
-            cache: one per body, stacked; None = no cache.
+            cache: caches of the layers, stacked, one per body; None = no cache.
             shared: the parameters of every encoding that all its layers share. None = there are none.
             key: draws the branches that stochastic depth drops; None drops nothing.
 
