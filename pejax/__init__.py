@@ -42,6 +42,7 @@ from pejax._positions import (
     packed_positions,
     segment_positions,
 )
+from pejax._register import register_encoding
 from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS
 
@@ -88,6 +89,7 @@ __all__ = [
     "normalized_positions",
     "packed_positions",
     "pairing_permutation",
+    "register_encoding",
     "rope_apply",
     "rope_axial_frequencies",
     "rope_frequencies",

@@ -4,16 +4,18 @@
     rope*3 + none*1                         every fourth layer without position
     (learned+rope)*1 + rope*1               parentheses around a sum that one layer composes
 
-In a pattern, a term without `*` counts once; a text without `*` is the encoding of all layers.
+In a pattern, a term without `*` counts once; a text without `*` is the encoding of all layers. The name of an
+encoding of your own may say where it comes from, `my_module:my_factory(option=1)`; nothing is imported here.
 """
 
 import ast
 import difflib
 import inspect
+import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pejax._specs import EncodingSpec, Extension, LayerPattern, Spec, SumSpec
@@ -22,6 +24,15 @@ from pejax.extensions import EXTENSIONS
 
 LONGEST, MOST_TERMS = 20_000, 256
 """Maximum number of characters in a spec and of terms in a sum: a spec may come from an untrusted file."""
+
+NAME = r"[^\W\d]\w*"
+"""Pattern of a name."""
+
+OUTSIDE = rf"{NAME}(\.{NAME})*:{NAME}"
+"""Pattern of the name of a function in a module, `package.module:function`."""
+
+TEXT = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
+"""Pattern of a text in quotes."""
 
 DEEPEST = 10_000
 """Most layers of a pattern: more than any model has, and few enough to list."""
@@ -135,9 +146,10 @@ def parse_call(
     """
     node = expression(spec, what)
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-    if not isinstance(call.func, ast.Name) or call.args or any(word.arg is None for word in call.keywords):
+    name = call.func.id if isinstance(call.func, ast.Name) else str(ast.get_source_segment(spec.strip(), call.func))
+    named = isinstance(call.func, ast.Name) or re.fullmatch(OUTSIDE, name)
+    if not named or call.args or any(word.arg is None for word in call.keywords):
         raise ValueError(f"{what} is written name or name(key=value, ...), got {spec!r}")
-    name = call.func.id
     check_name(name, table, what)
     known = [key for key in inspect.signature(table[name]).parameters if key not in supplied]
     hints = typing.get_type_hints(table[name])
@@ -162,17 +174,30 @@ def parse_call(
         try:
             options[word.arg] = _fit(value, hint)
         except TypeError:
-            wanted = inspect.formatannotation(hint).removeprefix("typing.")
+            wanted = "a plain value" if hint is Any else inspect.formatannotation(hint).removeprefix("typing.")
             raise TypeError(f"{name}: {word.arg} must be {wanted}, got {value!r}") from None
     return name, options
 
 
 def check_name(name: str, table: Iterable[str], what: str) -> None:
     """Raise ValueError for a name that is not in the table; `what` is the noun with its article."""
+    if name not in table and ":" in name:
+        raise ValueError(f"unknown {what.rpartition(' ')[2]} {name!r}: call pejax.register_encoding({name!r}, factory)")
     if name not in table:
         near = difflib.get_close_matches(name, table, n=1, cutoff=0.0)
         noun = what.rpartition(" ")[2]
         raise ValueError(f"unknown {noun} {name!r}; did you mean {near[0]!r}? Known: {', '.join(table)}")
+
+
+def outside_names(text: str) -> tuple[str, ...]:
+    """Return the places of factories, `my_module:mine`, that a spec or a list of specs names outside of its texts.
+
+    Examples:
+        >>> outside_names("(a.b:mine(x='c:d')+rope)*2, a.b:mine, e:mine")
+        ('a.b:mine', 'e:mine')
+    """
+    found = (found["place"] for found in re.finditer(rf"{TEXT}|(?P<place>{OUTSIDE})", text))
+    return tuple(dict.fromkeys(filter(None, found)))
 
 
 def split_sum(spec: str, *, what: str) -> list[str]:
@@ -209,9 +234,14 @@ def expression(spec: str, what: str) -> ast.expr:
     if len(spec) > LONGEST:
         raise ValueError(f"{what} must be written in at most {LONGEST:,} characters, got {len(spec):,}")
     try:
-        return ast.parse(spec.strip(), mode="eval").body
+        return ast.parse(_dotted(spec.strip()), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ValueError(f"{what} is written name or name(key=value, ...), got {spec!r}") from None
+
+
+def _dotted(spec: str) -> str:
+    """Return a spec in which `module:function` is a Python expression of the same length, `module.function`."""
+    return re.sub(rf"({TEXT})|(?<=\w):(?=[^\W\d])", lambda found: found[1] or ".", spec)
 
 
 def _fit(value: object, hint: object) -> object:
@@ -234,6 +264,10 @@ def _fit(value: object, hint: object) -> object:
         each = inner[:1] * len(value) if origin is Sequence or inner[-1] is Ellipsis else inner
         if len(each) == len(value):
             return tuple(_fit(one, kind) for one, kind in zip(value, each, strict=True))
+    elif hint is Any and isinstance(value, tuple | list):
+        return tuple(_fit(one, Any) for one in value)
+    elif hint is Any and isinstance(value, Hashable) and value == value:  # not NaN
+        return value
     elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if abs(value) <= sys.float_info.max:
             return float(value)

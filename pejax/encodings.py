@@ -1,5 +1,7 @@
 """The encodings by name, and their factories: `(dims, **options) -> Encoding`."""
 
+from typing import NoReturn
+
 from pejax._encodings.alibi import alibi
 from pejax._encodings.cpb import cpb
 from pejax._encodings.factory import EncodingFactory
@@ -36,7 +38,20 @@ __all__ = [
     "transformer_xl",
 ]
 
-ENCODINGS: dict[str, EncodingFactory[...]] = {
+
+class Encodings(dict[str, EncodingFactory[...]]):
+    """The factories by name, to which `pejax.register_encoding` adds checked ones of your own."""
+
+    def __setitem__(self, name: str, factory: object) -> NoReturn:
+        """Refuse a factory that was not checked.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(f"ENCODINGS takes checked factories: call pejax.register_encoding({name!r}, factory)")
+
+
+ENCODINGS = Encodings({
     "alibi": alibi,
     "cpb": cpb,
     "fire": fire,
@@ -52,4 +67,5 @@ ENCODINGS: dict[str, EncodingFactory[...]] = {
     "sinusoidal": sinusoidal,
     "t5": t5,
     "transformer_xl": transformer_xl,
-}
+})  # fmt: skip
+"""The factories by name."""

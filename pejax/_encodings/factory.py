@@ -16,29 +16,37 @@ from pejax.extensions import ANY_ENCODING
 
 Arguments = ParamSpec("Arguments")
 
+HINT = Extension | None
+"""Annotation of the argument `extend`."""
+
 
 class EncodingFactory(Generic[Arguments]):
     """A factory `(dims, *, ..., extend=None) -> Encoding`. Equal arguments give the same object.
 
-    The decorated function receives in `extend` only the extensions that it applies itself, or None. The others work on
-    any encoding and are applied here. The record knows its dims and its spec, and its `embed` takes `TokenPositions`,
-    too.
+    The decorated function receives in `extend` only the extensions that it applies itself, or None; a function without
+    this argument receives none. The others work on any encoding and are applied here. The record knows its dims and its
+    spec, and its `embed` takes `TokenPositions`, too.
 
     Attributes:
         takes: names of the extensions that the decorated function applies itself.
+        extends: whether the decorated function has the argument `extend`.
     """
 
-    def __init__(self, make: Callable[Arguments, Encoding], takes: tuple[str, ...]) -> None:
+    def __init__(self, make: Callable[Arguments, Encoding], takes: tuple[str, ...], name: str = "") -> None:
         functools.update_wrapper(self, make)
-        self.__wrapped__, self.__name__, self.takes = make, make.__name__, takes
+        self.__wrapped__, self.__name__, self.takes = make, name or make.__name__, takes
+        signature = inspect.signature(make)
+        self.extends = "extend" in signature.parameters
+        if not self.extends:
+            extend = inspect.Parameter("extend", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=HINT)
+            self.__signature__ = signature.replace(parameters=[*signature.parameters.values(), extend])
 
     def __call__(self, *args: Arguments.args, **options: Arguments.kwargs) -> Encoding:
-        make, name = self.__wrapped__, self.__name__
-        given = inspect.signature(make).bind(*args, **options)
+        name, given = self.__name__, inspect.signature(self).bind(*args, **options)
         given.apply_defaults()
         _check(name, given.arguments)
         own, others = _split(name, self.takes, given.arguments["extend"], given.arguments["dims"].axes)
-        return _make(make, tuple({**given.arguments, "extend": own}.items()), others)
+        return _make(self, tuple({**given.arguments, "extend": own}.items()), others)
 
 
 def encoding_factory(*takes: str) -> Callable[[Callable[Arguments, Encoding]], EncodingFactory[Arguments]]:
@@ -47,19 +55,24 @@ def encoding_factory(*takes: str) -> Callable[[Callable[Arguments, Encoding]], E
 
 
 @functools.cache
-def _make(make: Callable[..., Encoding], arguments: tuple[tuple[str, Any], ...], others: Extension | None) -> Encoding:
+def _make(factory: EncodingFactory[...], arguments: tuple[tuple[str, Any], ...], others: Extension | None) -> Encoding:
     options = dict(arguments)
-    spec, dims = _spec(make, options, others), options.pop("dims")
+    spec, dims = _spec(factory, options, others), options.pop("dims")
     if others is not None:
-        return replace(extend_encoding(_make(make, arguments, None), dims, others), spec=spec)
-    return replace(embedding_tokens(make(dims, **options)), dims=dims, spec=spec)
+        return replace(extend_encoding(_make(factory, arguments, None), dims, others), spec=spec)
+    if not factory.extends:
+        del options["extend"]
+    made = factory.__wrapped__(dims, **options)
+    if not isinstance(made, Encoding):
+        raise TypeError(f"{factory.__name__} must return a pejax.Encoding, got {type(made).__name__}")
+    return replace(embedding_tokens(made), dims=dims, spec=spec)
 
 
-def _spec(make: Callable[..., Encoding], options: Mapping[str, Any], others: Extension | None) -> EncodingSpec:
+def _spec(factory: EncodingFactory[...], options: Mapping[str, Any], others: Extension | None) -> EncodingSpec:
     """Return the spec from which `make_encoding` makes the encoding: the options that are not the defaults."""
-    defaults = {name: one.default for name, one in inspect.signature(make).parameters.items()}
+    defaults = {name: one.default for name, one in inspect.signature(factory).parameters.items()}
     changed = {key: one for key, one in options.items() if key not in ("dims", "extend") and one != defaults[key]}
-    return EncodingSpec(make.__name__, changed, options["extend"]).extended(others)
+    return EncodingSpec(factory.__name__, changed, options["extend"]).extended(others)
 
 
 def _check(name: str, arguments: Mapping[str, Any]) -> None:

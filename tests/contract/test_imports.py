@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "_compose": {"_dims", "_encoding", "_params", "_specs"},
     "_parse": {"_specs", "encodings", "extensions"},
     "_make": {"_compose", "_dims", "_encoding", "_parse", "_specs", "encodings", "extensions"},
+    "_register": {"_dims", "_encoding", "_encodings", "_params", "_parse", "_probe", "encodings", "extensions"},
     "specs": {"_parse", "_specs"},
     "_explain": {"_dims", "_encoding"},
     "_probe": {"_dims", "_encoding"},

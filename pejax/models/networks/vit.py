@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key, Num
 
-from pejax._encoding import Extent, adapt
+from pejax._encoding import Encoding, Extent, adapt
 from pejax._ops.checks import check_floats
 from pejax._positions import TokenPositions, grid_positions, normalized_positions
 from pejax.models.configs.model import ViTConfig, patch_grid
@@ -61,13 +61,14 @@ class ViT(Layered):
 
     Args:
         config: sizes, layers and ends of the model.
+        encoding: encoding of all layers, made for the dims of `config`, for example your own. None = as `config` says.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
         ValueError: a config that the encoding refuses.
     """
 
-    def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ViTConfig, encoding: Encoding | None = None, *, rngs: nnx.Rngs) -> None:
         self.config = config
         self.cls = _learned_tokens(1, config.width, rngs) if config.cls else None
         self.registers = _learned_tokens(config.registers, config.width, rngs) if config.registers else None
@@ -82,7 +83,7 @@ class ViT(Layered):
             bias_init=nnx.initializers.zeros_init(),
         )
         self.embed_norm = make_norm(config.embed_norm, config.width)
-        self._make_layers(config, rngs=rngs)
+        self._make_layers(config, encoding=encoding, rngs=rngs)
         self.norm = make_norm(config.norm, config.width)
         zeros, axes = nnx.initializers.zeros_init(), ("embed", "classes")
         head = lambda inputs: linear(
