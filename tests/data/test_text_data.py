@@ -143,7 +143,75 @@ def test_objects_of_a_file_are_documents(tmp_path: Path) -> None:
         load_text(f"jsonl(path={str(path)!r}, key='body')")
 
 
+@pytest.fixture
+def books(tmp_path: Path) -> Path:
+    """A folder of texts at two depths, with other files beside them."""
+    for name, text in {"b.txt": "b\n", "a.txt": "a\n", "sub/c.txt": "c\n", "d [1].txt": "d\n", "e.md": "e\n"}.items():
+        (tmp_path / "books" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "books" / name).write_text(text)
+    return tmp_path / "books"
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("", {"a\n", "b\n", "c\n", "d\n"}),
+        ("*.txt", {"a\n", "b\n", "d\n"}),
+        ("[ab].txt", {"a\n", "b\n"}),
+        ("**/*.md", {"e\n"}),
+        ("*", {"a\n", "b\n", "d\n", "e\n"}),
+    ],
+)
+def test_the_files_of_a_folder_or_a_pattern_are_documents(books: Path, path: str, found: set[str]) -> None:
+    if path == "**/*.md":
+        (books / "sub/f.md").write_text("f\n")
+        found = {*found, "f\n"}
+    corpus = load_text(f"file:{books / path}")
+    train, held = texts(corpus, corpus.train), texts(corpus, corpus.held_out)
+    assert {*train, *held} == found
+    assert (len(train) + len(held), len(held)) == (len(found), 1)
+    assert train == sorted(train, key=lambda text: "abdecf".index(text[0])), "sorted by folders and names of files"
+    assert re.fullmatch(rf"{re.escape(f'{books}')}/.*\.(txt|md), document 1", corpus.names[0])
+    (books / "a.txt").write_text("another\n")
+    changed = load_text(f"file:{books / path}").identity != corpus.identity
+    assert changed == ("a\n" in found)
+
+
+def test_a_folder_is_held_out_and_files_have_several_documents(books: Path, tmp_path: Path) -> None:
+    (books / "a.txt").write_text("one\n--\ntwo\n")
+    corpus = load_text(f"file(path={str(books / 'a.txt')!r}, separator='--', held_out={str(books / 'sub')!r})")
+    assert (texts(corpus, corpus.train), texts(corpus, corpus.held_out)) == (["one", "two"], ["c"])
+    literal = load_text(f"file(path={str(books / 'd [1].txt')!r}, held_out={str(books / 'sub/c.txt')!r})")
+    assert texts(literal, literal.train) == ["d\n"], "a file whose name looks like a pattern"
+    (tmp_path / "link.txt").symlink_to(books / "b.txt")
+    for held in (books / "sub/c.txt", books / "*.txt", tmp_path / "link.txt"):
+        with pytest.raises(ValueError, match=r"held_out must be another file than the one trained on, got '.*\.txt'"):
+            load_text(f"file(path={str(books)!r}, held_out={str(held)!r})")
+    (tmp_path / "lines").mkdir()
+    for name in ("one", "two"):
+        lines = [json.dumps({"text": text}) for text in (name, "both")]
+        (tmp_path / "lines" / f"{name}.jsonl").write_text("\n".join(lines))
+    corpus = load_text(f"jsonl(path={str(tmp_path / 'lines')!r}, held_out=0.34)")
+    assert sorted(texts(corpus, (*corpus.train, *corpus.held_out))) == ["both", "both", "one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "must hold a document, got 0 bytes without one"),
+        (b"abc\0\xff", "must be text, got a zero byte at offset 3, as binary files and UTF-16 have"),
+        (b"abc \xff", "must be UTF-8, got another byte at offset 4"),
+    ],
+)
+def test_a_bad_file_in_a_folder_is_named(books: Path, content: bytes, message: str) -> None:
+    (books / "sub/bad.txt").write_bytes(content)
+    for path in (books, books / "*/*.txt"):
+        with pytest.raises(ValueError, match=rf"^{re.escape(str(books / 'sub/bad.txt'))} {message}$"):
+            load_text(f"file:{path}")
+
+
 BAD_FILES = [
+    ("file", b"a\n\0", "must be text, got a zero byte at offset 2"),
     ("file", b"", "must hold a document, got 0 bytes without one"),
     ("file", b" \n\n", "must hold a document, got 3 bytes without one"),
     ("file", b"abc \xff", r"must be UTF-8, got another byte at offset 4"),
@@ -192,7 +260,8 @@ def test_no_message_quotes_a_file(tmp_path: Path, content: bytes) -> None:
         ("shakespeare(tokeniser='bytes')", "shakespeare takes tokenizer; got 'tokeniser'"),
         ("file", "file needs path"),
         ("file:nowhere.txt", "a text must be a file, got no file 'nowhere.txt'"),
-        ("jsonl:.", r"a text must be a file, got the folder '\.'"),
+        ("jsonl:train", r"a text must be in files, got no file \*\.jsonl in 'train'"),
+        ("file:nowhere/*.txt", r"a text must be in files, got no file 'nowhere/\*\.txt'"),
         ("file(path='a', separator='a\\nb')", "separator must be one line, got"),
         ("file(path='a', held_out=[1])", r"held_out must be float \| str, got \[1\]"),
         ("tfds:no_such_data", r"must be prepared before \(tfds build no_such_data --file_format=array_record\)"),

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from train.data.text.loading import Corpus, evaluation_windows, load_text, packed_batches, training_windows
+from train.data.text.loading import (
+    Corpus,
+    contiguous,
+    evaluation_windows,
+    load_text,
+    packed_batches,
+    training_windows,
+)
 from train.data.text.tokenizers import Bytes
 
 
@@ -125,3 +132,19 @@ def test_windows_that_cannot_be_cut_are_refused(use: Callable[[Corpus], object],
         use(numbered(20, 10))
     packed_batches(numbered(20, 10), 29, 2, 0)
     evaluation_windows(numbered(20, 10), 19, 2)
+
+
+def test_contiguous_windows_read_across_documents() -> None:
+    texts = [np.frombuffer(text, np.uint8).astype(np.uint16) for text in (b"abc", b"de", b"f")]
+    corpus = contiguous(of(texts, texts[:2]))
+    written = lambda rows: [bytes(row.astype(np.uint8)) for row in rows]
+    assert (written(corpus.train), written(corpus.held_out)) == ([b"abc\n\nde\n\nf"], [b"abc\n\nde"])
+    assert (corpus.names, corpus.identity) == (("all held-out documents",), "-contiguous")
+    windows, document = evaluation_windows(corpus, 2, 9)
+    assert (written(windows), document.tolist()) == ([b"abc", b"\n\nd"], [0, 0])
+    assert written(training_windows(corpus, 4, 1)) == [b"abc\n\n"]
+    drawn = next(packed_batches(corpus, 9, 4, seed=0))
+    ring = b"abc\n\nde\n\nf" * 2
+    for ids, segments in zip(drawn["ids"], drawn["segments"], strict=True):
+        assert bytes(ids.astype(np.uint8)) in ring
+        assert np.diff(segments).sum() <= 1, "segments change where the ring closes alone"

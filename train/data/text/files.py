@@ -1,36 +1,43 @@
-"""Text in files: one plain file, or one JSON object per line; a file is read at once."""
+"""Text in files: plain text, or one JSON object per line; one file, or all of a folder or a pattern; read at once."""
 
+import glob
 import json
+import os
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from train.data.text.source import HELD_OUT, Corpus, Texts, checked_fraction, decoded, divided
 
 
 def file(*, path: str, separator: str = "", held_out: float | str = HELD_OUT, tokenizer: str = "bytes") -> Corpus:
-    r"""Return the text of a UTF-8 file; line ends become \n.
+    r"""Return the text of UTF-8 files; line ends become \n.
 
     TinyStories as one file: fetch `TinyStoriesV2-GPT4-train.txt` and `TinyStoriesV2-GPT4-valid.txt` from its page
     (huggingface.co/datasets/roneneldan/TinyStories); the separator is `<|endoftext|>`, the second file `held_out`.
 
     Args:
-        path: path of the file.
-        separator: the line between two documents; if empty, the file is one document.
+        path: path of a file; of a folder, whose files `*.txt` at any depth are read, sorted by name; or a pattern such
+            as `books/*.md`, in which `**` stands for folders at any depth.
+        separator: the line between two documents; if empty, each file is one document.
         held_out: fraction of the documents, chosen by the sha256 of their text, so that equal ones stay together; for a
-            single document the last part, from the start of a line; or the path of a second file, all of which is
-            held out.
+            single file without separators the last part, from the start of a line; or what is held out as a whole, a
+            second file, folder or pattern.
         tokenizer: `bytes`, `bpe(vocab=N)` or the path of a tokenizer.json.
 
     Raises:
-        ValueError: no such file, invalid UTF-8, no training or held-out document, or the tokenizer refuses the text.
+        ValueError: no such file, an empty or binary one, invalid UTF-8, no training or held-out document, or the
+            tokenizer refuses the text.
     """
     if "\n" in separator:
         raise ValueError(f"separator must be one line, got {separator!r}")
-    source = Path(path).expanduser()
-    documents = _documents(source, separator)
+    read = lambda file: _documents(file, separator)
+    source, files = Path(path).expanduser(), _files(path, ".txt")
+    documents = _read_all(files, read)
     if isinstance(held_out, str):
-        return _two_files(source, documents, held_out, _documents(Path(held_out).expanduser(), separator), tokenizer)
-    if separator:
+        held = _held_out(held_out, ".txt", files, read)
+        return _corpus(source, documents, held, f"from {Path(held_out).name}", tokenizer)
+    if separator or not source.is_file():
         return _divided_file(source, documents, held_out, tokenizer)
     (text,) = documents.values()
     at = _line_begin(text, 1 - checked_fraction(held_out), source)
@@ -40,24 +47,63 @@ def file(*, path: str, separator: str = "", held_out: float | str = HELD_OUT, to
 
 
 def jsonl(*, path: str, key: str = "text", held_out: float | str = HELD_OUT, tokenizer: str = "bytes") -> Corpus:
-    """Return the documents of a file with one JSON object per line.
+    """Return the documents of files with one JSON object per line.
 
     Args:
-        path: path of the file.
+        path: path of a file; of a folder, whose files `*.jsonl` are read; or a pattern, as in `file`.
         key: name of the text in an object.
         held_out: fraction of the documents, chosen by the sha256 of their text, so that equal ones stay together; or
-            the path of a second file, all of which is held out.
+            what is held out as a whole, a second file, folder or pattern.
         tokenizer: `bytes`, `bpe(vocab=N)` or the path of a tokenizer.json.
 
     Raises:
         ValueError: no such file, invalid UTF-8, a line that is not JSON or lacks the key, no training or held-out
             document, or the tokenizer refuses the text.
     """
-    source = Path(path).expanduser()
-    documents = _objects(source, key)
+    read = lambda file: _objects(file, key)
+    source, files = Path(path).expanduser(), _files(path, ".jsonl")
+    documents = _read_all(files, read)
     if isinstance(held_out, str):
-        return _two_files(source, documents, held_out, _objects(Path(held_out).expanduser(), key), tokenizer)
+        held = _held_out(held_out, ".jsonl", files, read)
+        return _corpus(source, documents, held, f"from {Path(held_out).name}", tokenizer)
     return _divided_file(source, documents, held_out, tokenizer)
+
+
+def _files(path: str, suffix: str) -> list[Path]:
+    """Return the file at a path, the files of a folder, or those that match a pattern, sorted by folders and names.
+
+    Raises:
+        ValueError: there is no such file, folder or match.
+    """
+    source = Path(path).expanduser()
+    if source.is_file() or not (source.is_dir() or glob.has_magic(path)):
+        return [source]
+    found = source.rglob(f"*{suffix}") if source.is_dir() else map(Path, glob.iglob(f"{source}", recursive=True))
+    files = sorted({file for file in found if file.is_file()}, key=lambda file: file.parts)
+    if not files:
+        raise ValueError(f"a text must be in files, got no file {f'*{suffix} in ' if source.is_dir() else ''}{path!r}")
+    return files
+
+
+def _read_all(files: Sequence[Path], read: Callable[[Path], dict[str, str]]) -> dict[str, str]:
+    """Return the documents of files by name; of several files, with the name of the file."""
+    if len(files) == 1:
+        return read(files[0])
+    return {f"{file}, {name}": text for file in files for name, text in read(file).items()}
+
+
+def _held_out(path: str, suffix: str, train: Sequence[Path], read: Callable[[Path], dict[str, str]]) -> dict[str, str]:
+    """Return the documents of the files that are held out.
+
+    Raises:
+        ValueError: one of them is trained on, or raised by `_files` or `read`.
+    """
+    files = _files(path, suffix)
+    trained = {(one.st_dev, one.st_ino) for one in map(os.stat, train)}
+    both = [file for file in files if file.is_file() and (file.stat().st_dev, file.stat().st_ino) in trained]
+    if both:
+        raise ValueError(f"held_out must be another file than the one trained on, got {str(both[0])!r}")
+    return _read_all(files, read)
 
 
 def _divided_file(source: Path, documents: dict[str, str], fraction: float, tokenizer: str) -> Corpus:
@@ -66,22 +112,21 @@ def _divided_file(source: Path, documents: dict[str, str], fraction: float, toke
     return _corpus(source, train, held, "drawn by content", tokenizer)
 
 
-def _two_files(source: Path, documents: dict[str, str], second: str, held: dict[str, str], tokenizer: str) -> Corpus:
-    """Return the corpus of a training file and a second file, which is held out."""
-    if source.samefile(Path(second).expanduser()):
-        raise ValueError(f"held_out must be another file than the one trained on, got {second!r}")
-    return _corpus(source, documents, held, f"from {Path(second).name}", tokenizer)
-
-
 def _corpus(source: Path, train: dict[str, str], held: dict[str, str], how: str, tokenizer: str) -> Corpus:
     note = f"{source.name}, {len(train) + len(held):,} documents, of which {len(held):,} held out, {how}"
-    return Texts(tuple(train.values()), tuple(held.values()), tuple(held), source.stem, note).encoded(tokenizer)
+    name = source.stem if source.exists() else "texts"
+    return Texts(tuple(train.values()), tuple(held.values()), tuple(held), name, note).encoded(tokenizer)
 
 
 def _read(path: Path) -> str:
     if not path.is_file():
         raise ValueError(f"a text must be a file, got {'the folder' if path.is_dir() else 'no file'} {str(path)!r}")
-    return decoded(path.read_bytes(), str(path)).removeprefix("\ufeff").replace("\r\n", "\n")
+    content = path.read_bytes()
+    if b"\0" in content:
+        raise ValueError(
+            f"{path} must be text, got a zero byte at offset {content.index(0)}, as binary files and UTF-16 have"
+        )
+    return decoded(content, str(path)).removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def _documents(path: Path, separator: str) -> dict[str, str]:

@@ -6,13 +6,14 @@ from train.data.spec import parse_data
 from train.data.text.files import file, jsonl
 from train.data.text.prepared import tfds
 from train.data.text.shakespeare import shakespeare
-from train.data.text.source import Corpus, Texts, with_validation
+from train.data.text.source import Corpus, Texts, contiguous, with_validation
 from train.data.text.tokenizers import Tokenizer
 from train.data.text.topics import topics
 from train.data.text.windows import evaluation_windows, packed_batches, training_windows
 
 __all__ = [
-    "Corpus", "Texts", "Tokenizer", "evaluation_windows", "load_text", "packed_batches", "training_windows",
+    "Corpus", "Texts", "Tokenizer", "contiguous", "evaluation_windows", "load_text", "packed_batches",
+    "training_windows",
 ]  # fmt: skip
 
 TEXTS: dict[str, Callable[..., Corpus]] = {
@@ -21,14 +22,15 @@ TEXTS: dict[str, Callable[..., Corpus]] = {
 """Each function takes keyword arguments; "name:VALUE" gives the first of them."""
 
 
-def load_text(spec: str, validation: float = 0.0) -> Corpus:
+def load_text(spec: str, validation: float = 0.0, windows: str = "documents") -> Corpus:
     """Return the corpus that `spec` names; nothing is downloaded.
 
     Args:
-        spec: `"shakespeare"`, `"topics"`, `"file:PATH"`, `"jsonl:PATH"`, `"tfds:NAME"`, or a name with arguments:
-            `"shakespeare(tokenizer='bpe(vocab=4096)')"`, `"file(path='train.txt', separator='<|endoftext|>',
+        spec: `"shakespeare"`, `"topics"`, `"file:PATH"`, `"file:FOLDER"`, `"jsonl:PATH"`, `"tfds:NAME"`, or a name with
+            arguments: `"shakespeare(tokenizer='bpe(vocab=4096)')"`, `"file(path='train.txt', separator='<|endoftext|>',
             held_out='valid.txt')"` (TinyStories as its authors publish it).
         validation: fraction of the training text that takes the place of the held-out documents; 0 = none.
+        windows: "documents", or "contiguous": the documents are joined.
 
     Raises:
         ValueError: an unknown name, a malformed spec, an unknown argument, or one that the corpus refuses.
@@ -36,4 +38,5 @@ def load_text(spec: str, validation: float = 0.0) -> Corpus:
     """
     name, options = parse_data(spec, TEXTS)
     corpus = TEXTS[name](**options)
-    return with_validation(corpus, validation) if validation else corpus
+    corpus = with_validation(corpus, validation) if validation else corpus
+    return contiguous(corpus) if windows == "contiguous" else corpus

@@ -45,6 +45,22 @@ def with_validation(corpus: Corpus, fraction: float) -> Corpus:
     )
 
 
+def contiguous(corpus: Corpus) -> Corpus:
+    """Return the corpus with all its training documents as one, and all held-out ones as another.
+
+    A blank line is between two documents. Windows then begin and end anywhere, and attention reads across documents.
+    """
+    blank = corpus.tokenizer.encode("\n\n")
+    joined = lambda parts: (np.concatenate([ids for part in parts for ids in (part, blank)][:-1]),)
+    return corpus._replace(
+        train=joined(corpus.train),
+        held_out=joined(corpus.held_out),
+        names=("all held-out documents",),
+        note=f"{corpus.note}; windows across documents",
+        identity=f"{corpus.identity}-contiguous",
+    )
+
+
 class Texts(NamedTuple):
     """Training documents and held-out documents, as text."""
 
