@@ -41,7 +41,7 @@ TRAINERS = ("vit", "lm", "seq2seq")
 PROGRAMS = (*TRAINERS, "tune")
 """Packages whose module `program` has a `PROGRAM`; they are imported only when needed."""
 
-OF_COMMAND = ("data", "model", "to")
+OF_COMMAND = ("data", "model", "pe", "to")
 """Options that are no settings of an evaluation."""
 
 
@@ -55,6 +55,7 @@ class EvaluateOptions:
     eval_limit: int = -1  # number of test examples (lm: windows); 0 = all, -1 = as in the run's own evaluation
     data: str = ""  # data of the run, needed where it is in files: a run folder alone makes no file be opened
     model: str = ""  # model of a run of train.tune, needed for the same reason
+    pe: str = ""  # encoding of the run, needed where it is in a module of your own, for the same reason
     to: str = ""  # with --compare: the files to write, without .md and .png; empty = comparison
 
 
@@ -105,7 +106,7 @@ def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> bo
     if options.eval_limit < -1:
         raise ValueError(f"eval_limit must be at least -1, got {options.eval_limit}")
     config = load_config(made_by.config, folder)
-    require_named(config, folder, options.data, options.model)
+    require_named(config, folder, options.data, options.model, options.pe)
     given = {name: value for name, value in dataclasses.asdict(options).items() if value and name not in OF_COMMAND}
     changes = {**given, "eval_limit": config.eval_limit if options.eval_limit < 0 else options.eval_limit}
     for name in changes:
@@ -131,7 +132,7 @@ def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
         ValueError: a folder without results, runs that are not comparable, an option of evaluations, or a path that
             cannot be written.
     """
-    for name in ("eval_sizes", "eval_lengths", "eval_limit", "data", "model"):
+    for name in ("eval_sizes", "eval_lengths", "eval_limit", "data", "model", "pe"):
         if getattr(options, name) != getattr(EvaluateOptions, name):
             raise ValueError(f"{name} must be given without --compare, got {getattr(options, name)!r} with it")
     to = Path(options.to or "comparison")

@@ -42,12 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--data", default="", metavar="str", help="data of the run, needed where it is in files")
     parser.add_argument("--model", default="", metavar="str", help="model of a run of train.tune")
+    parser.add_argument("--pe", default="", metavar="str", help="encoding of the run, needed where it is in a module")
     console = user_console()
     again = "nothing was changed: run the same command again"
     with stop_on_signals(lambda: again), report_errors(ValueError, TypeError, OSError, CheckpointError):
         options = parser.parse_args(argv)
         step, was, batch = failed_step.read(options.folder)
-        now, odd = replay(options.folder, batch, options.data, options.model)
+        now, odd = replay(options.folder, batch, options.data, options.model, options.pe)
     same = now == was or (math.isnan(now) and math.isnan(was))
     console.print(
         f"step {step} · the loss is {now!r}, {'the same as' if same else 'different from'} {was!r} in the run"
@@ -57,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if same else 1
 
 
-def replay(folder: Path, batch: Any, data: str = "", model: str = "") -> tuple[float, list[tuple[str, int, int]]]:
+def replay(
+    folder: Path, batch: Any, data: str = "", model: str = "", pe: str = ""
+) -> tuple[float, list[tuple[str, int, int]]]:
     """Return the loss of a saved step, and the parameters whose gradient is not finite.
 
     Args:
@@ -65,6 +68,7 @@ def replay(folder: Path, batch: Any, data: str = "", model: str = "") -> tuple[f
         batch: batch of the step.
         data: data of the run, required if it is in files.
         model: model of a run of `train.tune`.
+        pe: encoding of the run, required if it is in a module.
 
     Returns:
         The loss; for each such parameter its name, the number of values that are not finite, and of all values.
@@ -75,10 +79,10 @@ def replay(folder: Path, batch: Any, data: str = "", model: str = "") -> tuple[f
     """
     made_by = program(program_of(folder))
     config = dataclasses.replace(load_config(made_by.config, folder), hosts="", resume=False)
-    require_named(config, folder, data, model)
+    require_named(config, folder, data, model, pe)
     mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
     task = made_by.task(config)
-    steps = recipe(config, make_optimizer(config, task.steps, task.warmup)[0], task.sums)
+    steps = recipe(config, make_optimizer(config, task.steps, task.warmup, task.restarts)[0], task.sums)
     shardings = state_shardings(task.split, steps, mesh)
 
     def check(record: dict[str, Any]) -> None:

@@ -59,9 +59,13 @@ class Found:
     name: str
     step: int
     kernel: list[str]
-    stem: str = "results"
     steps: int = 0
     run: str = ""
+
+    @property
+    def stem(self) -> str:
+        """Name of its file, without suffix."""
+        return f"results-step{self.step}" if self.step < self.steps else "results"
 
     def table(self) -> Table:
         """Return the table for the terminal."""
@@ -69,7 +73,12 @@ class Found:
 
     def save(self, folder: Path) -> None:
         """Write the JSON."""
-        write_atomic(folder / "results.json", json.dumps(dataclasses.asdict(self)))
+        write_atomic(folder / f"{self.stem}.json", json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def load(cls, path: Path) -> "Found":
+        """Read the JSON."""
+        return cls(**json.loads(path.read_text()))
 
     @classmethod
     def compare(cls, files: Sequence[Path], to: Path) -> None:
@@ -103,6 +112,7 @@ def make_task(config: Config) -> Task:
         unit=TOKENS,
         sums=("loss", "count"),
         steps=config.steps,
+        restarts=config.restarts,
         per_epoch=4,
         warmup=2,
         batches=batches,

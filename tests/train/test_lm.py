@@ -47,7 +47,7 @@ def read_once():
     """The works of Shakespeare are unpacked once."""
     patch = pytest.MonkeyPatch()
     corpus = load_text("shakespeare")
-    read = lambda spec, validation: corpus if spec == "shakespeare" else load_text(spec, validation)
+    read = lambda spec, *how: corpus if spec == "shakespeare" and how == (0.0, "documents") else load_text(spec, *how)
     patch.setattr(lm, "load_text", read)
     yield
     patch.undo()
@@ -320,3 +320,6 @@ def test_documents_shorter_than_twice_the_length_are_probed_at_one(tmp_path):
     data = f"--data=file(path='{text}', separator='--', held_out=0.5)"
     probe = make_task(parse(Config, [*TINY, data, "--length=16", "--eval_lengths", "16"]))
     assert set(probe.probe(probe.split.init(jax.random.key(0)))) == {"loss_0_to_L", "entropy/layer_0"}
+    unmeasured = "the loss on positions 16 to 32 of training text is not measured: the longest training document has"
+    assert probe.notes[0].startswith(unmeasured)
+    assert probe.notes[0].endswith("tokens (--windows=contiguous reads across documents)")

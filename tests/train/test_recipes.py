@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from statistics import NormalDist
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from train.data.images import load, train_batches
 from train.data.images.augment import Augment
 from train.data.images.three_augment import CHANGES, jitter, three_augment
 from train.data.text.loading import load_text
+from train.data.text.shakespeare import read_embedded
 from train.engine.optimizers import make_optimizer
 from train.engine.parser import parse
 from train.lm import program as lm
@@ -60,7 +62,7 @@ def test_deit3_rope_is_the_published_command():
 def test_tinystories_is_the_published_model():
     """Six layers of 384 channels in Llama's style, trained for one epoch at 256 tokens."""
     config = parse(TextConfig, ["--preset=tinystories"])
-    published = {"layers": 6, "width": 384, "length": 256, "style": "llama"}
+    published = {"layers": 6, "width": 384, "length": 256, "style": "llama", "windows": "contiguous"}
     assert settings(config, *published) == published
     assert 512 in config.lengths
     assert config.probe_every
@@ -94,6 +96,20 @@ def test_lamb_is_that_of_optax_layer_by_layer():
 def test_the_schedule_ends_where_it_is_told():
     schedule = make_optimizer(parse(Config, ["--lr=4e-3", "--lr_end=1e-5"]), steps=400, warmup=5)[1]
     assert [float(schedule(step)) for step in (0, 5, 400)] == pytest.approx([0.0, 4e-3, 1e-5])
+
+
+def test_a_finished_run_rises_to_the_schedule_of_its_new_length():
+    config = parse(Config, ["--lr=4e-3", "--lr_end=1e-5"])
+    schedule = make_optimizer(config, 800, 10, restarts=(100, 400))[1]
+    whole = {steps: make_optimizer(config, steps, 10)[1] for steps in (100, 400, 800)}
+    found = np.asarray([float(schedule(step)) for step in (0, 5, 99, 100, 105, 110, 399, 400, 410, 800)])
+    half = lambda step, steps: (1e-5 + float(whole[steps](step))) / 2
+    first = [whole[100](step) for step in (0, 5, 99)]
+    wanted = [*first, 1e-5, half(105, 400), whole[400](110), whole[400](399), 1e-5, whole[800](410), 1e-5]
+    np.testing.assert_allclose(found, np.asarray(wanted, float), rtol=1e-5)
+    with jax.numpy_dtype_promotion("standard"):
+        rates = np.asarray(jax.vmap(schedule)(np.arange(801)))
+    assert np.abs(np.diff(rates)).max() <= 4e-3 / 10 + 1e-7, "no jump is larger than a step of the warm-up"
 
 
 def test_binary_cross_entropy_counts_every_class_mixed_in():
@@ -214,6 +230,49 @@ def data_flags(folder: Path) -> list[str]:
     return flags
 
 
+def of_their_lengths(path: Path, first: int, count: int) -> Path:
+    """Write texts of the lengths of TinyStories: log-normal, half of them below 720 characters, the longest 2,700."""
+    text = "\n".join(read_embedded().values())
+    spread = NormalDist(math.log(720), 0.45)
+    lengths = [round(math.exp(spread.inv_cdf((at + 0.5) / count))) for at in range(count)]
+    ends = [first + sum(lengths[: at + 1]) for at in range(count)]
+    parts = [text[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    path.write_text("\n<|endoftext|>\n".join(parts))
+    return path
+
+
+@pytest.fixture(scope="module")
+def their_lengths(tmp_path_factory) -> list[str]:
+    """Options of a small model of the recipe, on such texts."""
+    folder = tmp_path_factory.mktemp("stories")
+    train, held = of_their_lengths(folder / "train.txt", 0, 300), of_their_lengths(folder / "valid.txt", 10**6, 60)
+    data = f"file(path='{train}', separator='<|endoftext|>', held_out='{held}', tokenizer='bpe(vocab=2048)')"
+    return ["--preset=tinystories", f"--data={data}", "--width=8", "--layers=1", "--heads=2", "--batch=4"]
+
+
+@pytest.mark.slow
+def test_tinystories_trains_on_texts_of_their_lengths(their_lengths):
+    corpus = load_text(parse(TextConfig, their_lengths).data)
+    tokens = sorted(map(len, corpus.train))
+    assert tokens[150] < 512 < tokens[-1] < 1024, "a half is far shorter than two windows, none has a test window"
+    task = lm.make_task(parse(TextConfig, their_lengths))
+    assert task.notes == ()
+    assert "-contiguous," in task.about
+    refused = r"^eval_lengths: a held-out document must hold .* 1025 tokens, got .* \(--windows=contiguous reads across"
+    with pytest.raises(ValueError, match=refused):
+        lm.make_task(parse(TextConfig, [*their_lengths, "--windows=documents"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("windows", ["contiguous", "documents"])
+def test_the_loss_beyond_the_trained_length_is_probed(windows, their_lengths):
+    task = lm.make_task(parse(TextConfig, [*their_lengths, f"--windows={windows}", "--eval_lengths=128,256"]))
+    found = task.probe(task.split.init(jax.random.key(0)))
+    assert {"loss_0_to_L", "loss_L_to_2L"} <= found.keys()
+    assert task.notes == ()
+    assert found["loss_L_to_2L"] == pytest.approx(math.log(2048), rel=1e-3), "an untrained head is uniform"
+
+
 @pytest.mark.slow
 def test_tinystories_from_a_file_for_one_epoch(tmp_path):
     data, _ = data_flags(tmp_path)
@@ -222,7 +281,7 @@ def test_tinystories_from_a_file_for_one_epoch(tmp_path):
     assert lm.main(["--preset=tinystories", f"--data={data}", *small]) == 0
     lines = finished(tmp_path / "run")
     epochs = [line["epoch"] for line in lines if "loss" in line]
-    tokens = sum(map(len, load_text(data).train))
+    tokens = sum(map(len, load_text(data, windows="contiguous").train))
     assert epochs == pytest.approx([(step + 1) / len(epochs) for step in range(len(epochs))])
     assert len(epochs) == tokens // (8 * 16)
     assert [line["step"] for line in lines if "entropy/layer_1" in line] == [4]

@@ -87,6 +87,55 @@ def test_stop_and_resume_with_probes_change_no_bit(stop_at, whole, tmp_path):
     assert (tmp_path / "run" / "results.json").read_text() == (whole / "results.json").read_text()
 
 
+@pytest.mark.slow
+def test_a_finished_run_goes_on_with_more_steps(whole, tmp_path, capsys):
+    run = shutil.copytree(whole, tmp_path / "run")
+    assert train(run, "--resume", "--steps=14", "--stop_at=11") == 0
+    said = capsys.readouterr().out
+    assert "going on from step 8" in said
+    assert "more steps: the learning rate rises from 0 at step 8 to 0.0005 at step 10; from there" in said
+    assert "that of a run of 14 steps" in said
+    stored = json.loads((run / "config.json").read_text())
+    assert (stored["steps"], stored["restarts"]) == (14, [8])
+    assert [path.name for path in sorted(run.glob("results*"))] == ["results-step8.json"]
+    assert (
+        toy_program.Found.load(run / "results-step8.json").kernel
+        == toy_program.Found.load(whole / "results.json").kernel
+    )
+    assert evaluate.main([f"{run}"]) == 0, "the checkpoint of an earlier number of steps is one of this run"
+    (run / "results-step11.json").unlink()
+    assert train(run, "--resume") == 0
+    once = shutil.copytree(whole, tmp_path / "once")
+    assert train(once, "--resume", "--steps=14") == 0
+    assert timeless(run) == timeless(once)
+    assert (run / "results.json").read_text() == (once / "results.json").read_text()
+    before = [line for line in timeless(once) if line["step"] <= 8]
+    assert before == timeless(whole), "the earlier steps are unchanged"
+    assert train(run, "--resume", "--steps=16") == 0
+    assert json.loads((run / "config.json").read_text())["restarts"] == [8, 14]
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--steps=7", "steps must be more than the run was trained with, 8 steps, got steps=7"),
+        ("--width=8", "the checkpoint was made with width=4, this run has width=8"),
+    ],
+)
+def test_what_else_changes_is_refused(flag, message, whole, tmp_path, capsys):
+    run = shutil.copytree(whole, tmp_path / "run")
+    assert message in refused(capsys, lambda: train(run, "--resume", flag))
+    assert (run / "config.json").read_text() == (whole / "config.json").read_text()
+    assert (run / "results.json").is_file()
+
+
+def test_a_stopped_run_is_finished_before_it_gets_more_steps(tmp_path, capsys):
+    assert train(tmp_path / "run", "--stop_at=3") == 0
+    line = refused(capsys, lambda: train(tmp_path / "run", "--resume", "--steps=20"))
+    assert "a run takes more steps once it is finished, got" in line
+    assert "at step 3 of 8: go on with --resume alone first" in line
+
+
 def test_a_run_starts_from_another(whole, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     flags = [f"--init={whole}", "--pe=none", "--length=32", "--stop_at=1"]

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pejax import ENCODINGS
+from pejax._parse import expression, outside_names
 from pejax.specs import parse_pattern
 from train.engine.config import RunConfig, require_at_least
-from train.engine.outside import require_named
+from train.engine.outside import import_encodings, own_encodings, require_named
 from train.engine.parser import Parser, parse, split_list
 from train.engine.task import Program
 from train.evaluate import TRAINERS, program
@@ -32,7 +33,7 @@ class CompareOptions:
     All other options are those of the trainer, the same for every run: --epochs=2, --data=glyphs, --preset=table.
     """
 
-    pe: str = "all"  # encodings, separated by commas: "rope,alibi(slope_scale=2)"; all = every one
+    pe: str = "all"  # encodings, separated by commas: "rope,alibi(slope_scale=2),my_module:mine"; all = every one
     seeds: int = 3  # runs per encoding, with seeds 0, 1, 2, ...
     extend: str = "none"  # extensions to evaluate with, separated by commas: "none,pi"
     validation: float = -1.0  # fraction of the training data to choose candidates by; -1 = 0.1 with --sweep, else 0
@@ -148,6 +149,7 @@ def make_comparison(task: str, options: CompareOptions, sweeps: Sequence[str], a
         if name in OWN and name != "preset":
             raise ValueError(f"{name} is set by the comparison for every run (seeds and pe are its own), got {word!r}")
     encodings = tuple(ENCODINGS) if options.pe == "all" else split_list(options.pe, "pe")
+    import_encodings(outside_names(", ".join(encodings)))
     for spec in encodings:
         parse_pattern(spec)
     candidates = {spec: expanded_sweeps(spec, sweeps) for spec in encodings}
@@ -169,7 +171,7 @@ def make_comparison(task: str, options: CompareOptions, sweeps: Sequence[str], a
     for candidate in itertools.chain(*candidates.values()):
         config = found.config(candidate, 0, folder / "runs", validation)
         if config.init and not any(word.partition("=")[0] == "--data" for word in (*argv, *candidate.options)):
-            require_named(config, Path(config.init))
+            require_named(config, Path(config.init), pe=",".join(own_encodings(config)))
     return found
 
 
@@ -216,12 +218,15 @@ def _swept(sweep: str) -> tuple[str, list[ast.keyword]]:
         ValueError: it is written otherwise.
     """
     try:
-        call = ast.parse(sweep.strip(), mode="eval").body
-    except SyntaxError:
+        call = expression(sweep, "a sweep")
+    except ValueError:
         call = None
-    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.keywords and not call.args):
+    if (
+        not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name | ast.Attribute) and call.keywords)
+        or call.args
+    ):
         raise ValueError(f"sweep must be written name(key=A|B) or option=A|B, got {sweep!r}")
-    return call.func.id, call.keywords
+    return str(ast.get_source_segment(sweep.strip(), call.func)), call.keywords
 
 
 def _specs(sweep: str) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from train.compare.options import Candidate, Comparison
 from train.engine.config import RunConfig
 from train.engine.files import parse_object, read_object, read_text, write_atomic
+from train.engine.outside import own_encodings
 from train.engine.results import Evaluation, results_stem
 from train.engine.run_files import require_no_run
 from train.engine.stopping import INTERRUPTED
@@ -185,8 +186,9 @@ def execute(comparison: Comparison, run: Run, launch: Callable[[list[str], Path]
         _write(run, found)
     for extend in run.extensions if found.status == "done" else ():
         if not is_evaluated(run, extend, found):
-            data = comparison.config(run.candidate, run.seed, run.folder, run.validation).data  # may be in files
-            command = ["-m", "train.evaluate", str(run.folder), f"--extend={extend}", f"--data={data}"]
+            config = comparison.config(run.candidate, run.seed, run.folder, run.validation)
+            command = ["-m", "train.evaluate", str(run.folder), f"--extend={extend}", f"--data={config.data}"]
+            command += [f"--pe={','.join(own)}"] if (own := own_encodings(config)) else []
             status, error = launch(command, run.log)
             if status and _status(run, status) == "stopped":
                 break

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
+from pejax._parse import outside_names
 from pejax.models.execution import REMAT
 from pejax.specs import LayerPattern, parse_pattern
 from train.devices.hosts import parse_hosts
@@ -40,6 +41,7 @@ class RunConfig:
         run_fields: fields that may change when a run is resumed or evaluated, since they do not affect the weights.
         trained_with: run fields that do affect the weights: an evaluation may change them, a resumed run may not.
         later: fields that runs of earlier versions did not store; their defaults describe those runs.
+        budget: field of the amount of training.
     """
 
     program: ClassVar[str]
@@ -48,14 +50,16 @@ class RunConfig:
     inherited: ClassVar[tuple[str, ...]] = ("data",)
     run_fields: ClassVar[tuple[str, ...]] = RUN_FIELDS
     trained_with: ClassVar[tuple[str, ...]] = ()
-    later: ClassVar[tuple[str, ...]] = ("validation",)
+    later: ClassVar[tuple[str, ...]] = ("validation", "restarts")
+    budget: ClassVar[str] = "steps"
 
     preset: str = ""
-    pe: str = "rope"  # encoding: "rope(base=100)"; "learned+rope"; a pattern over layers: "rope*3+none*1"
+    pe: str = "rope"  # encoding: "rope(base=100)"; "learned+rope"; over layers "rope*3+none*1"; own: "my_module:mine"
     data: str = ""
     seed: int = 0  # random seed of the initial weights, the order of the data and everything random in training
     out: str = ""  # run folder; empty = runs/PE-DATA-SEED
-    resume: bool = False  # resume from the newest checkpoint of the run folder
+    resume: bool = False  # resume from the newest checkpoint; a finished run takes more --steps (vit: --epochs)
+    restarts: tuple[int, ...] = dataclasses.field(default=(), metadata={"cmd": False})  # amounts before more were given
     overwrite: bool = False  # delete an earlier run in the run folder
     init: str = ""  # run folder whose trained weights training starts from
 
@@ -175,7 +179,18 @@ def run_folder(config: RunConfig) -> Path:
     return Path(config.out) if config.out else Path("runs") / re.sub(r"[^\w.=,-]+", "_", config.default_name)
 
 
+def specs_of(config: RunConfig) -> dict[str, str]:
+    """Return the encodings of a config by field."""
+    return {name: getattr(config, name) for name in ("pe", "decoder_pe", "cross_pe") if hasattr(config, name)}
+
+
+def own_specs(config: RunConfig) -> dict[str, str]:
+    """Return, by field, those that name an encoding in a module of the user's."""
+    return {name: spec for name, spec in specs_of(config).items() if outside_names(spec)}
+
+
 def command(config: RunConfig) -> str:
     """Return the command that resumes this run."""
     hosts = f" --hosts={config.hosts}" if config.hosts else ""
-    return f"python -m train.{config.program} --resume --out={shlex.quote(str(run_folder(config)))}{hosts}"
+    own = "".join(f" --{name}={shlex.quote(spec)}" for name, spec in own_specs(config).items())
+    return f"python -m train.{config.program} --resume --out={shlex.quote(str(run_folder(config)))}{own}{hosts}"

@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def record(folder: Path, parameters: int, flops: int, mesh: Mesh) -> None:
+def record(folder: Path, parameters: int, flops: int, mesh: Mesh, modules: dict[str, str] | None = None) -> None:
     """Write the environment of a run into its folder.
 
     Args:
@@ -40,9 +40,11 @@ def record(folder: Path, parameters: int, flops: int, mesh: Mesh) -> None:
         parameters: number of them.
         flops: FLOPs of a training step; 0 = unknown.
         mesh: the devices.
+        modules: sha256 of the files of imported modules of encodings.
     """
     devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
     found = {"versions": versions(), "devices": devices, "parameters": parameters, "flops": flops}
+    found |= {"modules": modules} if modules else {}
     write_atomic(folder / FILE, json.dumps(found, indent=2) + "\n")
 
 
@@ -72,7 +74,8 @@ def read(folder: Path) -> dict[str, Any]:
     path = folder / FILE
     try:
         found = read_object(path, LARGEST)
-        kinds = {"versions": dict, "devices": str, "parameters": int, "flops": int, "peak_bytes": int, "peak_of": str}
+        kinds = {"versions": dict, "devices": str, "parameters": int, "flops": int, "peak_bytes": int, "peak_of": str,
+                 "modules": dict}  # fmt: skip
         odd = [name for name, kind in kinds.items() if type(found.get(name, kind())) is not kind]
         odd = odd or [name for name, number in found["versions"].items() if not isinstance(number, str)]
         odd = odd or [name for name in ("parameters", "flops", "peak_bytes") if found.get(name, 0) < 0]

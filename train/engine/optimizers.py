@@ -9,6 +9,7 @@ Reference:
     (Touvron et al. 2022, arXiv 2204.07118).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,17 +24,18 @@ NO_DECAY = ("position", "cls", "registers")
 """Attributes of a model whose parameters get no weight decay; elsewhere only kernels get it."""
 
 
-def make_optimizer(config: RunConfig, steps: int, warmup: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+def make_optimizer(
+    config: RunConfig, steps: int, warmup: int, restarts: Sequence[int] = ()
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Return the optimizer of a run and its learning-rate schedule.
 
     Args:
         config: names the optimizer, the peak learning rate and the weight decay.
         steps: total number of training steps.
         warmup: steps of linear warm-up from 0 to the peak.
+        restarts: steps at which the run was finished and given more, ascending.
     """
-    schedule = optax.warmup_cosine_decay_schedule(
-        0.0, config.lr, min(warmup, steps), max(steps, warmup + 1), end_value=config.lr_end
-    )
+    schedule = schedule_of(config, (*restarts, steps), warmup)
     ratios = [trust_ratios()] if config.optimizer == "lamb" else []
     optimizer = optax.chain(
         optax.scale_by_adam(b1=0.9, b2=0.999),
@@ -42,6 +44,30 @@ def make_optimizer(config: RunConfig, steps: int, warmup: int) -> tuple[optax.Gr
         optax.scale_by_learning_rate(schedule),
     )
     return optimizer, schedule
+
+
+def schedule_of(config: RunConfig, ends: Sequence[int], warmup: int) -> optax.Schedule:
+    """Return the learning rate: warm-up and cosine decay, and where a finished run got more steps, the longer cosine.
+
+    After the step ends[i] the rate rises in `warmup` steps from the end of the cosine over ends[i] steps to the cosine
+    over ends[i + 1] steps, and follows it.
+    """
+    cosines = [
+        optax.warmup_cosine_decay_schedule(
+            0.0, config.lr, min(warmup, steps), max(steps, warmup + 1), end_value=config.lr_end
+        )
+        for steps in ends
+    ]
+
+    def schedule(step: Any) -> Any:
+        rate = cosines[0](step)
+        for begin, cosine in zip(ends[:-1], cosines[1:], strict=True):
+            risen = jnp.clip((step - begin) / max(1, warmup), 0.0, 1.0)
+            longer = config.lr_end + risen * (cosine(step) - config.lr_end)
+            rate = jnp.where(step >= begin, longer, rate)
+        return rate
+
+    return schedule if len(ends) > 1 else cosines[0]
 
 
 def decay_mask(params: Any) -> Any:

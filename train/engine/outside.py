@@ -1,16 +1,23 @@
-"""Files outside of a run folder that it names: they are opened only if the command line names them, too.
+"""Files and modules outside of a run folder that it names: they are read only if the command line names them, too.
 
-A run folder may come from somebody else, and its config.json may name any file of the user's.
+A run folder may come from somebody else: its config.json may name any file of the user's, and an encoding in any
+module, `--pe="my_module:mine(option=1)"`, whose import runs it.
 """
 
 import ast
+import hashlib
+import importlib
+import os
 import re
 import shlex
-from collections.abc import Collection
+import sys
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from pejax._parse import expression
-from train.engine.config import RunConfig
+from pejax import ENCODINGS, Encoding, register_encoding
+from pejax._parse import expression, outside_names
+from pejax._register import try_encoding
+from train.engine.config import RunConfig, own_specs, specs_of
 
 NO_PATHS = ("key", "on_error", "separator", "test")
 """Arguments of data whose texts name no file."""
@@ -52,37 +59,99 @@ def _paths(word: ast.keyword) -> list[str]:
     return [text for text in texts if word.arg != "tokenizer" or not re.fullmatch(TOKENIZERS, text)]
 
 
-def missing_options(config: RunConfig, data: Collection[str], model: str = "") -> str:
+def own_encodings(config: RunConfig) -> tuple[str, ...]:
+    """Return the places of the encodings of a run that are in modules of the user's, `my_module:mine`."""
+    return outside_names(", ".join(own_specs(config).values()))
+
+
+def import_encodings(names: Iterable[str]) -> None:
+    """Import the factories of encodings from the working directory or the environment, and register them.
+
+    Their records are tried later, by `require_working`: JAX may not be used before processes have joined.
+
+    Raises:
+        ValueError: there is no such module or function, its import fails, or the function is no such factory.
+        TypeError: it is no function.
+    """
+    for name in names:
+        register_encoding(name, _imported(*name.split(":")), dims=(), replace=True)
+
+
+def _imported(module: str, function: str) -> Callable[..., Encoding]:
+    here = os.getcwd()
+    if sys.path[:1] not in ([""], [here]):
+        sys.path.insert(0, here)
+    try:
+        found = importlib.import_module(module)
+    except (Exception, SystemExit) as broken:  # whatever a module does
+        if isinstance(broken, ModuleNotFoundError) and f"{module}.".startswith(f"{broken.name}."):
+            raise ValueError(f"pe: there is no module {module!r} in {here} or in the environment") from None
+        raise ValueError(f"pe: the module {module!r} fails: {type(broken).__name__}: {broken}") from broken
+    if not hasattr(found, function):
+        raise ValueError(f"pe: the module {module!r} has no {function!r}")
+    return getattr(found, function)
+
+
+def require_working(config: RunConfig) -> None:
+    """Check the records of imported encodings on small dims, as far as they accept such.
+
+    Raises:
+        ValueError, TypeError: raised by `pejax.register_encoding`.
+    """
+    for name in own_encodings(config):
+        try_encoding(ENCODINGS[name])
+
+
+def encodings_digests(config: RunConfig) -> dict[str, str]:
+    """Return the sha256 of the file of each imported module of encodings, empty for one without a file."""
+    modules = dict.fromkeys(name.partition(":")[0] for name in own_encodings(config))
+    files = {name: getattr(sys.modules[name], "__file__", None) for name in modules}
+    return {name: hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else "" for name, file in files.items()}
+
+
+def missing_options(config: RunConfig, data: Collection[str], model: str = "", pe: str = "") -> str:
     """Return the options that the command line lacks so that a run may be read; empty if it lacks none.
 
     Args:
         config: settings of the run.
         data: the data that the command line names.
         model: the model that it names.
+        pe: the encodings that it names.
     """
     needed = {"data": config.data} if named_paths(config.data) and config.data not in data else {}
+    own = own_encodings(config)
+    if not {*own} <= {*outside_names(pe)}:
+        needed["pe"] = config.pe if outside_names(config.pe) == own else ",".join(own)
     of_run = getattr(config, "model", "")
     if of_run and of_run != model:
         needed["model"] = of_run
     return " ".join(f"--{name}={shlex.quote(value)}" for name, value in needed.items())
 
 
-def require_named(config: RunConfig, folder: Path, data: str = "", model: str = "") -> None:
-    """Check that the command line names the files outside of a run folder that reading the run opens.
+def require_named(config: RunConfig, folder: Path, data: str = "", model: str = "", pe: str = "") -> None:
+    """Check that the command line names the files and modules outside of a run folder that reading the run opens.
+
+    Encodings in modules are imported.
 
     Args:
         config: settings of the run.
         folder: run folder.
         data: what `--data` gives; empty = nothing.
         model: what `--model` gives; empty = nothing.
+        pe: what `--pe` gives; empty = nothing.
 
     Raises:
-        ValueError: naming the option to add; or a given one differs from the run.
+        ValueError: naming the option to add; or a given one differs from the run; or raised by `import_encodings`.
     """
+    own = own_encodings(config)
+    if pe and pe not in (*specs_of(config).values(), ",".join(own)):
+        raise ValueError(f"pe must be that of the run {folder}, {config.pe!r}, got {pe!r}")
     for name, given in (("data", data), ("model", model)):
         if given and given != getattr(config, name, ""):
             raise ValueError(f"{name} must be that of the run {folder}, {getattr(config, name, '')!r}, got {given!r}")
-    missing = missing_options(config, (data,), model)
+    missing = missing_options(config, (data,), model, pe)
     if missing:
-        named = " and ".join(filter(None, (getattr(config, "model", ""), config.data)))
-        raise ValueError(f"{folder} was trained on {named}; to read it, add {missing}")
+        files = [getattr(config, "model", ""), config.data if named_paths(config.data) else ""]
+        named = " and ".join(filter(None, (*files, *own)))
+        raise ValueError(f"{folder} was trained {'on' if any(files) else 'with'} {named}; to read it, add {missing}")
+    import_encodings(own)

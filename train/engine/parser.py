@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any, NoReturn
 import simple_parsing
 
 from pejax._text import printable
-from train.engine.config import require_choice, run_folder
+from train.engine.config import RunConfig, own_specs, require_choice, run_folder
+from train.engine.outside import import_encodings, own_encodings
 from train.engine.stored_config import FILE, Kind, load_config
 
 
@@ -51,13 +53,14 @@ def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
 
     Raises:
         SystemExit: status 2, after a one-line message that names the option and the rule.
-        ValueError: an option whose value breaks a rule.
+        ValueError: an option whose value breaks a rule, or an encoding in a module that only a run folder names.
     """
     first = _parse(argv, kind())
     require_choice(first, "preset", *kind.presets)
     base = dataclasses.replace(kind(), preset=first.preset, **kind.presets[first.preset])
     if first.init:
         before = load_config(kind, Path(first.init))
+        _require_own(before, first, Path(first.init))
         base = dataclasses.replace(
             base, **{name: getattr(before, name) for name in (*kind.model_fields, *kind.inherited)}
         )
@@ -65,16 +68,35 @@ def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
     if config.resume:
         kept = {name: getattr(config, name) for name in ("out", "resume", "overwrite", "stop_at", "hosts")}
         if (run_folder(config) / FILE).exists():
-            config = _parse(argv, dataclasses.replace(load_config(kind, run_folder(config)), **kept))
+            stored = load_config(kind, run_folder(config))
+            config = _parse(argv, dataclasses.replace(stored, **kept))
+            before = getattr(stored, kind.budget)
+            if before != getattr(config, kind.budget):
+                config = dataclasses.replace(config, restarts=(*stored.restarts, before))
+            _require_own(config, first, run_folder(config))
         elif first == dataclasses.replace(kind(), **kept):  # nothing says what to train: a mistyped folder
             raise ValueError(f"resume needs a run, got none in {run_folder(config)}: leave it out to begin one")
+    import_encodings(own_encodings(config))
     return config.validated()
+
+
+def _require_own(config: RunConfig, first: RunConfig, folder: Path) -> None:
+    """Check that the command line itself names the encodings of a run that are in modules.
+
+    Raises:
+        ValueError: naming the option to add.
+    """
+    missing = {*own_encodings(config)} - {*own_encodings(first)}
+    if missing:
+        options = [f"--{name}={shlex.quote(spec)}" for name, spec in own_specs(config).items()]
+        rule = "the command must name an encoding in a module itself, since importing runs it"
+        raise ValueError(f"{rule}: {folder} was trained with {', '.join(sorted(missing))}; add {' '.join(options)}")
 
 
 def _parse(argv: Sequence[str] | None, default: Kind) -> Kind:
     parser = Parser(prog=f"python -m train.{default.program}")
     parser.add_arguments(type(default), dest="config", default=default)
-    return parser.parse_args(argv).config
+    return dataclasses.replace(parser.parse_args(argv).config, restarts=default.restarts)  # no option
 
 
 def split_list(text: str, name: str) -> tuple[str, ...]:

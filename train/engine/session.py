@@ -34,6 +34,7 @@ from train.engine.files import lock_folder
 from train.engine.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
 from train.engine.metrics import parse_profile
 from train.engine.optimizers import make_optimizer
+from train.engine.outside import encodings_digests, require_working
 from train.engine.parser import parse
 from train.engine.progress import read_metrics
 from train.engine.results import Evaluation
@@ -41,12 +42,14 @@ from train.engine.run_files import delete_run, require_no_run
 from train.engine.stopping import INTERRUPTED, report_errors, stop_on_signals
 from train.engine.stored_config import (
     FILE,
+    as_of,
     digest_of,
     from_dict,
     load_config,
     require_fitting,
     require_same,
     save_config,
+    settings_digest,
 )
 from train.engine.task import Program, Split, Task, mesh_memory, recipe, require_trainable
 from train.engine.terminal import user_console
@@ -104,11 +107,12 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
         raise ValueError(f"devices must be 0 (all of them) with several processes, got {config.devices}")
     mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
     require_trainable(config, config.tokens, mesh)
+    require_working(config)
     task = program.task(config)
     count = sum(leaf.size for leaf in jax.tree.leaves(task.split.shapes))
     require_room(3 * FLOAT * count, mesh_memory(mesh), f"{count:,} parameters and the two moments of each")
     require_divisible(mesh.shape, batch=config.batch // config.accumulate, kv_heads=task.kv_heads, length=task.length)
-    optimizer, schedule = make_optimizer(config, task.steps, task.warmup)
+    optimizer, schedule = make_optimizer(config, task.steps, task.warmup, task.restarts)
     steps = recipe(config, optimizer, task.sums)
     shardings = state_shardings(task.split, steps, mesh)
     if config.init and run_folder(config).resolve() == Path(config.init).resolve():
@@ -127,14 +131,15 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     if resuming:
         state = restored_state(task, config, checkpoints, state, console)
     if is_main_process():
-        save_config(config, folder)
-        environment.record(folder, count, task.flops, mesh)
+        record_settings(program, task, config, count, mesh, console)
     console.print(json.dumps(dataclasses.asdict(config)))
     console.print(
         f"{config.pe} · {count:,} parameters · {task.about} · {mesh.size} x {mesh.devices.flat[0].device_kind}"
         f"{' · ' + config.mesh if config.mesh else ''}"
     )
     console.print(task.laws(encoding_params(state.params, mesh)))
+    for note in (*task.notes, *restart_note(task, config, schedule)):
+        console.print(note)
     loss = partial(task.loss, execution=training_execution(mesh, config.remat))
     step = make_step(loss, steps, shardings, mesh, task.frozen)
     return Session(config, folder, mesh, task, step, schedule, state, checkpoints)
@@ -236,9 +241,12 @@ def restored_state(
     Raises:
         ValueError: it was made with another config or other data, or no checkpoint is intact.
     """
+    if is_longer(config):
+        require_finished(task, config)
 
     def check(record: dict[str, Any]) -> None:
-        require_same(from_dict(type(config), record["run"]), config, also=config.trained_with)
+        stored = from_dict(type(config), record["run"])
+        require_same(stored, as_of(config, stored), also=config.trained_with)
         if record["data"] != task.identity:
             raise ValueError(f"the checkpoint was made on {record['data']}, this run has {task.identity}")
 
@@ -247,6 +255,66 @@ def restored_state(
     checkpoints.discard_after(step)
     console.print(f"going on from step {step}")
     return state
+
+
+def record_settings(program: Program, task: Task, config: RunConfig, count: int, mesh: Mesh, console: Console) -> None:
+    """Write the settings and the environment of a run, which has `count` parameters, into its folder."""
+    folder, modules = run_folder(config), encodings_digests(config)
+    if modules and modules != environment.read(folder).get("modules", modules):
+        console.print(f"{' or '.join(modules)} has changed since the run began")
+    if is_longer(config):
+        keep_results(program, task, config)
+    save_config(config, folder)
+    environment.record(folder, count, task.flops, mesh, modules)
+
+
+def is_longer(config: RunConfig) -> bool:
+    """Return whether a run is given more steps than its folder says."""
+    return bool(config.restarts) and config.restarts != load_config(type(config), run_folder(config)).restarts
+
+
+def require_finished(task: Task, config: RunConfig) -> None:
+    """Check that a run that is given more steps has finished those that it had, and that they are more.
+
+    Raises:
+        ValueError: it has not, or they are not.
+    """
+    before, at = task.restarts[-1], written_steps(run_folder(config))[0]
+    if task.steps <= before:
+        given = f"{config.budget}={getattr(config, config.budget)}"
+        raise ValueError(f"{config.budget} must be more than the run was trained with, {before:,} steps, got {given}")
+    if at < before:
+        rule = f"a run takes more {config.budget} once it is finished"
+        raise ValueError(
+            f"{rule}, got {run_folder(config)} at step {at:,} of {before:,}: go on with --resume alone first"
+        )
+
+
+def keep_results(program: Program, task: Task, config: RunConfig) -> None:
+    """Rename the results of a finished run that is given more steps: they are those of an earlier step now."""
+    folder = run_folder(config)
+    for path in sorted(folder.glob("results*.json")):
+        try:
+            found = program.results.load(path)
+        except ValueError:  # damaged, or of another run
+            continue
+        kept = dataclasses.replace(found, steps=task.steps, run=settings_digest(config))
+        kept.save(folder)
+        if kept.stem != path.stem:
+            path.unlink()
+            path.with_suffix(".png").unlink(missing_ok=True)
+
+
+def restart_note(task: Task, config: RunConfig, schedule: Callable[[int], Any]) -> list[str]:
+    """Return a line on the learning rate of a run that was given more steps; none for other runs."""
+    if not task.restarts:
+        return []
+    begin, risen = task.restarts[-1], min(task.restarts[-1] + max(1, task.warmup), task.steps)
+    top = float(schedule(risen))
+    return [
+        f"more steps: the learning rate rises from {config.lr_end:.3g} at step {begin:,} to {top:.3g} at step "
+        f"{risen:,}; from there it is that of a run of {task.steps:,} steps"
+    ]
 
 
 def restore_params(
@@ -269,7 +337,11 @@ def restore_params(
     steps = recipe(config, optimizer, sums)
     shapes = state_shapes(split, steps, state_shardings(split, steps, mesh))
     checkpoints = Checkpoints(folder, console.print, reading=True)
-    check = lambda record: require_same(from_dict(type(config), record["run"]), config)
+
+    def check(record: dict[str, Any]) -> None:
+        stored = from_dict(type(config), record["run"])
+        require_same(stored, as_of(config, stored))
+
     step, state = checkpoints.restore(shapes, check)
     checkpoints.close()
     return step, state.params if state.average is None else state.average

@@ -143,6 +143,20 @@ def require_same(stored: Kind, config: Kind, also: Sequence[str] = ()) -> None:
             raise ValueError(f"the checkpoint was made with {field.name}={was!r}, this run has {field.name}={now!r}")
 
 
+def as_of(config: Kind, stored: Kind) -> Kind:
+    """Return a config as it was when a checkpoint was written; itself, unless the run was given more steps since.
+
+    Args:
+        config: settings of the run.
+        stored: the config in the checkpoint.
+    """
+    ends = (*config.restarts, getattr(config, config.budget))
+    earlier = len(stored.restarts)
+    if ends[: earlier + 1] != (*stored.restarts, getattr(stored, config.budget)):
+        return config
+    return dataclasses.replace(config, **{config.budget: ends[earlier], "restarts": ends[:earlier]})
+
+
 def require_fitting(before: Kind, config: Kind) -> None:
     """Check that the model of the run `init` has the shape of this run's model.
 

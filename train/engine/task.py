@@ -84,6 +84,8 @@ class Task(NamedTuple):
         flops: FLOPs of a step, as `train.devices.flops` counts them; 0 = unknown.
         head_entropies: `(params, size or length) -> entropies (L, H)` of attention on a few test examples, indexed as
             in `EntropyExecution`; raises ValueError if the encoding refuses the size. None = not measured.
+        restarts: steps at which the finished run was given more.
+        notes: lines for the user before training, such as what will not be measured.
         frozen: arrays on the devices that `loss` takes as `frozen=` and training does not change. None = none.
         export: `(params, console)` writes the trained model for others into the run folder. None = it does not.
     """
@@ -108,6 +110,8 @@ class Task(NamedTuple):
     probe_every: int = 0
     flops: int = 0
     head_entropies: Callable[[Any, int], list[list[Array]]] | None = None
+    restarts: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
     frozen: Any = None
     export: Callable[[Any, Console], None] | None = None
 

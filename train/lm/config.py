@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Self
 
-from train.engine.config import RunConfig, require_at_least
+from train.engine.config import RunConfig, require_at_least, require_choice
 from train.engine.sequence_config import SequenceConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -11,7 +11,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tinystories": {
         "data": "file(path='TinyStoriesV2-GPT4-train.txt', separator='<|endoftext|>', "
         "held_out='TinyStoriesV2-GPT4-valid.txt', tokenizer='bpe(vocab=4096)')",
-        "length": 256, "width": 384, "layers": 6, "heads": 6, "batch": 64, "steps": 0, "warmup": 400, "lr": 1e-3,
+        "windows": "contiguous", "length": 256, "width": 384, "layers": 6, "heads": 6, "batch": 64, "steps": 0,
+        "warmup": 400, "lr": 1e-3,
         "log_every": 100, "checkpoint_every": 2000, "probe_every": 1000, "eval_lengths": (128, 256, 512, 1024),
     },
     "gpt2_small": {
@@ -48,10 +49,12 @@ class Config(SequenceConfig):
     run_fields = (*RunConfig.run_fields, "extent", "eval_lengths", "eval_stride", "probe_every")
     trained_with = ("extend", "extent")
     eval_factors = (0.5, 1, 2, 4, 8, 16)
+    later = (*RunConfig.later, "windows")
 
     preset: str = "demo"  # demo: minutes on two cores; tinystories: 6 layers, width 384; gpt2_small; llama_7b
-    pe: str = "rope"  # positional encoding: a name, with optional arguments: "rope(base=500000)"
-    data: str = "shakespeare"  # shakespeare, topics, file:PATH, jsonl:PATH, tfds:NAME, "NAME(tokenizer='a.json')"
+    pe: str = "rope"  # positional encoding: "rope(base=500000)", "learned+rope", your own: "my_module:mine(option=1)"
+    data: str = "shakespeare"  # shakespeare, topics, file:PATH or FOLDER, jsonl:PATH, tfds:NAME, "NAME(tokenizer='a')"
+    windows: str = "documents"  # documents: each window is read within one document; contiguous: across documents
     init: str = ""  # run folder whose trained weights training starts from; a rope run with --pe=none is DroPE
     batch: int = 16  # windows per step, over all devices
     lr: float = 3e-3  # peak learning rate
@@ -77,6 +80,7 @@ class Config(SequenceConfig):
         """
         super().validated()
         require_at_least(self, 1, "eval_stride")
+        require_choice(self, "windows", "documents", "contiguous")
         require_at_least(self, 0, "steps", "probe_every", "extent")
         extended = self.extend != "none" or any(spec.is_extended for spec in self.pattern.specs)
         return dataclasses.replace(self, extent=self.extent if extended and self.extent else self.length)

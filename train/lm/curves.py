@@ -38,6 +38,9 @@ def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Pat
                 *([], []) if not points else zip(*points, strict=True),
                 line, marker=marker, markersize=3, color=COLORS[i % len(COLORS)], label=name,
             )  # fmt: skip
+        if not any(loss in line for lines in probed.values() for line in lines):
+            why = "not measured:\nno text or no encoding\nreaches that far"
+            axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes)
         axes.set(xlabel="step", ylabel="loss, nats per token", title=title.format(trained, 2 * trained))
         axes.grid(alpha=0.3)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)

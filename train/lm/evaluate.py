@@ -97,7 +97,8 @@ def evaluation_regions(config: Config, corpus: Corpus) -> np.ndarray:
     try:
         return evaluation_windows(corpus, max(config.lengths), config.eval_limit or EVERY_WINDOW)[0]
     except ValueError as refused:
-        raise ValueError(f"eval_lengths: {refused}") from None
+        way = "" if config.windows == "contiguous" else " (--windows=contiguous reads across documents)"
+        raise ValueError(f"eval_lengths: {refused}{way}") from None
 
 
 class Reader:

@@ -30,7 +30,7 @@ from pejax.specs import EncodingSpec
 from train.data.text.loading import Corpus, evaluation_windows, load_text
 from train.devices.mesh import make_mesh
 from train.engine.files import write_atomic
-from train.engine.outside import require_named
+from train.engine.outside import own_encodings, require_named
 from train.engine.parser import Parser
 from train.engine.session import restore_params
 from train.engine.stopping import report_errors, stop_on_signals
@@ -78,6 +78,8 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
             that the run names and the options do not.
     """
     config = load_config(Config, folder)
+    if own_encodings(config):
+        raise ValueError(f"LongRoPE needs a run with --pe=rope, got {config.pe!r}")
     require_named(config, folder, options.data)
     length = options.length or 8 * config.length
     rope = config.pattern.specs[0]
@@ -91,7 +93,7 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
         raise ValueError(f"length must be {rule}, got {length}")
     if options.windows < 1:
         raise ValueError(f"windows must be at least 1, got {options.windows}")
-    corpus = load_text(config.data, config.validation)
+    corpus = load_text(config.data, config.validation, config.windows)
     language = Language(config, corpus.tokenizer.vocab)
     ids = jnp.asarray(unread_windows(corpus, config, length, options.windows))
     _, params = restore_params(config, language, SUMS, folder, make_mesh(1), console)

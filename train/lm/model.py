@@ -19,6 +19,9 @@ from train.lm.cross_entropy import token_losses
 SUMS = ("loss", "count")
 """Names of the sums that the loss returns."""
 
+ACROSS = "--windows=contiguous reads across documents"
+"""Way out where documents are too short."""
+
 PROBED = 8
 """Number of training windows that the probe reads."""
 
@@ -97,22 +100,28 @@ class Language(DecoderSplit):
         read = lambda params, execution: self.model(params).states(ids, execution=execution)
         return attention_entropy.entropy_probe(read, heads=True)(params)
 
-    def prober(self, corpus: Corpus) -> Any:
+    def prober(self, corpus: Corpus) -> tuple[Any, str]:
         """Return the probe `(params) -> values`: the mean loss on positions 0 to L and L to 2L of training text.
 
-        The second is left out if the encoding does not support 2L, or if no training document is that long. The probe
-        also measures the attention entropy of every layer on positions 0 to L.
+        The probe also measures the attention entropy of every layer on positions 0 to L.
+
+        Returns:
+            The probe, and why it leaves out L to 2L: the encoding does not support 2L, or no document is that long;
+            empty if it does not.
 
         Raises:
             ValueError: no training document has L + 1 tokens.
         """
         length = self.config.length
-        longest = max(map(len, corpus.train)) - 1
-        reach = length if longest < 2 * length or self.refusal(2 * length) else 2 * length
+        longest = max(map(len, corpus.train))
+        why = self.refusal(2 * length)
+        if longest <= 2 * length:
+            why = f"the longest training document has {longest:,} tokens ({ACROSS})"
+        reach = length if why else 2 * length
         try:
             ids = jnp.asarray(training_windows(corpus, reach, PROBED))
         except ValueError as refused:
-            raise ValueError(f"probe_every must be 0 for this text: {refused}") from None
+            raise ValueError(f"probe_every must be 0 for this text: {refused} ({ACROSS})") from None
 
         @jax.jit
         def measure(params: Any) -> tuple[Array, Any]:
@@ -127,4 +136,4 @@ class Language(DecoderSplit):
                 **attention_entropy.entropies_by_name(found),
             }
 
-        return probe
+        return probe, why and f"the loss on positions {length} to {2 * length} of training text is not measured: {why}"

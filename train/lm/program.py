@@ -34,8 +34,9 @@ def make_task(config: Config) -> Task:
     Raises:
         ValueError: the config does not fit the text, the model or the encoding.
     """
-    corpus = load_text(config.data, config.validation)
+    corpus = load_text(config.data, config.validation, config.windows)
     language = Language(config, corpus.tokenizer.vocab)
+    probe, unprobed = language.prober(corpus) if config.probe_every else (None, "")
     return text_task(
         config,
         corpus,
@@ -45,7 +46,8 @@ def make_task(config: Config) -> Task:
         init_split=lambda before: Language(before, corpus.tokenizer.vocab),
         params_from_init=lambda _, params: params_from_init(config, language.shapes, params),
         evaluate=partial(evaluate, language, corpus),
-        probe=language.prober(corpus) if config.probe_every else None,
+        probe=probe,
+        notes=(unprobed,) if unprobed else (),
         probe_every=config.probe_every,
         head_entropies=partial(language.head_entropies, corpus),
     )
@@ -77,6 +79,7 @@ def text_task(config: Config, corpus: Corpus, language: Any, model: TransformerC
         unit=TOKENS,
         sums=SUMS,
         steps=config.steps or epoch,
+        restarts=tuple(steps or epoch for steps in config.restarts),
         per_epoch=epoch,
         warmup=config.warmup,
         batches=partial(packed_batches, corpus, config.length, config.batch, config.seed),

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from train.engine.checkpoint import written_steps
-from train.engine.outside import missing_options
+from train.engine.outside import missing_options, own_encodings
 from train.report.probe_file import FILE, Probe, read_probe, write_probe
 from train.report.records import Run
 from train.report.texts import plain
@@ -62,6 +62,8 @@ def _probe(run: Run, data: Sequence[str], console: Console, number: str) -> tupl
     kept = read_probe(run.folder / FILE, steps[0])
     if kept is not None and {str(size) for size in sizes} <= {*kept.entropies, *kept.refused}:
         return run.folder, kept
+    if own_encodings(run.config):
+        raise ValueError(f"{' and '.join(own_encodings(run.config))} is in a module, and a report imports none")
     missing = missing_options(run.config, data)
     if missing:
         raise ValueError(f"needs {missing}")

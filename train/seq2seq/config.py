@@ -43,7 +43,7 @@ class Config(SequenceConfig):
     eval_factors = (0.5, 1, 1.5, 2, 3, 4)
 
     preset: str = "demo"  # demo: minutes on two cores, one task; table: all tasks, an accelerator
-    pe: str = "rope"  # positional encoding: a name, with optional arguments: "rope(base=100)"
+    pe: str = "rope"  # positional encoding: "rope(base=100)", "learned+rope", your own: "my_module:mine(option=1)"
     data: str = simple_parsing.field("reverse", alias="--task")  # one or more of copy,reverse,sort,addition,passkey
     init: str = ""  # run folder whose trained weights training starts from
     batch: int = 64  # examples per step, over all devices

@@ -45,6 +45,7 @@ def make_task(config: Config) -> Task:
         unit=TOKENS,
         sums=SUMS,
         steps=config.steps,
+        restarts=config.restarts,
         per_epoch=config.steps,
         warmup=config.warmup,
         batches=partial(train_batches, config.tasks, config.length, config.batch, config.seed),

@@ -26,7 +26,7 @@ class Config(LanguageConfig):
     inherited = ()
     run_fields = (*RunConfig.run_fields, "eval_lengths", "eval_stride", "probe_every")
     eval_factors = (0.5, 1)
-    later = ()
+    later = ("windows", "restarts")
 
     preset: str = "default"  # default: there is one
     model: str = ""  # folder from Hugging Face, or a GGUF file

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from pejax import interop
 from pejax.models import Execution
-from train.data.text.loading import Corpus, load_text
+from train.data.text.loading import Corpus, contiguous, load_text
 from train.devices.hosts import is_main_process
 from train.devices.mesh import make_mesh, parameter_shardings
 from train.engine import session
@@ -104,6 +104,7 @@ def make_task(config: Config) -> Task:
     tuned = Tuned(config, mesh)
     model = tuned.subject.config
     corpus = retokenized_corpus(load_text(config.data, config.validation), config.model, model.vocab)
+    corpus = contiguous(corpus) if config.windows == "contiguous" else corpus
     task = text_task(
         config,
         corpus,

@@ -45,11 +45,12 @@ class Config(RunConfig):
     presets = PRESETS
     model_fields = MODEL_FIELDS
     inherited = ("data", "size")
+    budget = "epochs"
     run_fields = (*RunConfig.run_fields, "eval_sizes", "probe_every")
     later = (*RunConfig.later, "position_shift", "position_jitter", "position_rescale", "position_noise")
 
     preset: str = "demo"  # demo: minutes on two cores; table: 14x14 patches; imagenet100, deit3_rope: ViT-S/16
-    pe: str = "rope_mixed"  # positional encoding: a name, with optional arguments: "rope_mixed(base=100)"
+    pe: str = "rope_mixed"  # positional encoding: "rope_mixed(base=100)", "learned+rope", your own: "my_module:mine"
     data: str = "fashion"  # fashion, glyphs, folder:PATH (a subfolder per class) or tfds:NAME (prepared)
     init: str = ""  # run folder whose trained weights training starts from; --size may differ
     batch: int = 48  # images per step, over all devices

@@ -56,6 +56,7 @@ def make_task(config: Config) -> Task:
         unit=IMAGES,
         sums=SUMS,
         steps=config.epochs * per_epoch,
+        restarts=tuple(epochs * per_epoch for epochs in config.restarts),
         per_epoch=per_epoch,
         warmup=round(config.warmup * per_epoch),
         batches=partial(train_batches, dataset, config.batch, config.seed, augment),

@@ -1,0 +1,165 @@
+"""Encodings in modules of the user's: imported where the command line names them, and nowhere else."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import toy_program
+from cli import refused
+from report_runs import lm_run, vit_run
+
+import pejax
+from train import evaluate
+from train.compare import options as compare
+from train.compare import runs as compared
+from train.engine.config import command
+from train.engine.outside import import_encodings, own_encodings
+from train.engine.parser import parse
+from train.engine.stored_config import load_config, save_config
+from train.lm import longrope
+from train.lm.config import Config as LmConfig
+from train.report import program as report
+from train.seq2seq.config import Config as Seq2seqConfig
+
+MINE = """
+import jax.numpy as jnp
+from pejax import Encoding
+
+def steep(dims, slope=1.0):
+    if dims.axes != 1:
+        raise ValueError(f"sequences alone, got axes={dims.axes}")
+    return Encoding(distance_bias=lambda params, r: -slope * jnp.abs(r).astype(jnp.float32), shift_invariant=True)
+
+def flat(dims):
+    return Encoding(distance_bias=lambda params, r: jnp.zeros(3))
+
+SLOPE = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    """The working directory, with the module `mine`; what is imported and registered is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(pejax.ENCODINGS)
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "broken.py").write_text("raise RuntimeError('a\\nb')")
+    (tmp_path / "script.py").write_text("raise SystemExit(3)")
+    yield tmp_path
+    for name in set(pejax.ENCODINGS) - before:
+        del pejax.ENCODINGS[name]
+    for name in ("mine", "broken", "script"):
+        sys.modules.pop(name, None)
+
+
+def test_a_command_line_reads_encodings_in_modules():
+    config = parse(LmConfig, ["--pe=(mine:steep(slope=2)+rope)*2 + none", "--out=run"])
+    assert [f"{spec}" for spec in config.pattern.specs] == ["mine:steep(slope=2.0)+rope"] * 2 + ["none"]
+    assert command(config).endswith(f"--out=run --pe={shlex.quote(config.pe)}")
+    both = parse(Seq2seqConfig, ["--pe=rope", "--cross_pe=mine:steep"])
+    assert own_encodings(both) == ("mine:steep",)
+
+
+@pytest.mark.parametrize(
+    ("pe", "message"),
+    [
+        ("nowhere:steep", r"pe: there is no module 'nowhere' in .* or in the environment"),
+        ("mine:deep", "pe: the module 'mine' has no 'deep'"),
+        ("broken:steep", "pe: the module 'broken' fails: RuntimeError: a b"),
+        ("script:steep", "pe: the module 'script' fails: SystemExit: 3"),
+        ("mine:SLOPE", "mine:SLOPE: the factory must be a function of dims, got int"),
+        ("json:loads", "json:loads: the first argument of the factory must be dims, got s"),
+        ("mine:steep(slope='a')", "mine:steep: slope must be float, got 'a'"),
+        ("mine:steep(s=1)", "mine:steep takes slope, extend; got 's'"),
+    ],
+)
+def test_what_cannot_be_imported_is_said_in_one_line(pe, message, capsys):
+    assert re.search(message, refused(capsys, lambda: toy_program.train(Path("run"), f"--pe={pe}")))
+    assert not Path("run").exists()
+
+
+def test_the_record_is_tried_before_the_run_begins(capsys):
+    line = refused(capsys, lambda: toy_program.train(Path("run"), "--pe=mine:flat"))
+    assert "mine:flat: distance_bias must return an array of shape (12,), got shape (3,)" in line
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("words", [["--resume", "--out=run"], ["--init=run"], ["--init=run", "--pe=rope"]])
+def test_a_module_that_only_a_run_folder_names_is_not_imported(words):
+    Path("run").mkdir()
+    save_config(LmConfig(pe="mine:steep(slope=2)", out="run"), Path("run"))
+    line = r"run was trained with mine:steep; add --pe='mine:steep\(slope=2\)'$"
+    with pytest.raises(ValueError, match=line):
+        parse(LmConfig, words)
+    assert "mine" not in sys.modules
+    assert parse(LmConfig, [*words[:2], "--pe=mine:steep(slope=2)"]).pattern.parts[0].name == "mine:steep"
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_if_the_command_names_the_module_again(toy, capsys):
+    out, pe = Path("run"), "mine:steep(slope=2)"
+    assert toy_program.train(out, f"--pe={pe}", "--stop_at=4") == 0
+    assert f"--out=run --pe='{pe}'" in capsys.readouterr().out
+    assert load_config(toy_program.Config, out).pe == pe
+    assert re.fullmatch(r"[0-9a-f]{64}", json.loads((out / "environment.json").read_text())["modules"]["mine"])
+    for others in ([], ["--pe=none"], ["--pe=broken:steep"]):
+        line = refused(capsys, lambda others=others: toy_program.train(out, "--resume", *others))
+    refused(capsys, lambda: toy_program.train(Path("other"), f"--init={out}"))
+    assert "broken" not in sys.modules
+    del sys.modules["mine"]
+    line = refused(capsys, lambda: toy_program.train(out, "--resume"))
+    assert line.endswith("run was trained with mine:steep; add --pe='mine:steep(slope=2)'\n")
+    line = refused(capsys, lambda: evaluate.main([f"{out}"]))
+    assert line == "error: run was trained with mine:steep; to read it, add --pe='mine:steep(slope=2)'\n"
+    line = refused(capsys, lambda: evaluate.main([f"{out}", "--pe=mine:steep(slope=3)"]))
+    assert line == "error: pe must be that of the run run, 'mine:steep(slope=2)', got 'mine:steep(slope=3)'\n"
+    assert "mine" not in sys.modules
+    Path("mine.py").write_text(f"{MINE}\n# changed")
+    assert toy_program.train(out, "--resume", f"--pe={pe}") == 0
+    assert "mine has changed since the run began" in capsys.readouterr().out
+    assert evaluate.main([f"{out}", "--pe=mine:steep"]) == 0
+
+
+def test_a_report_shows_the_name_and_imports_nothing(capsys):
+    vit_run(Path("runs/mine"), "mine:steep(slope=2)", 0, {28: 90})
+    assert report.main(["runs", "--out=report.html"]) == 0
+    assert "mine:steep(slope=2)" in Path("report.html").read_text()
+    assert "mine" not in sys.modules
+    import_encodings(["mine:steep"])
+    text = lm_run(Path("runs/text"), "mine:steep", 0, {64: 1.0})
+    line = refused(capsys, lambda: longrope.main([f"{text}"]))
+    assert line == "error: LongRoPE needs a run with --pe=rope, got 'mine:steep'\n"
+
+
+def test_a_comparison_names_the_module_for_every_process():
+    found = compare.read(
+        ["--task=lm", "--pe=mine:steep,rope", "--sweep=mine:steep(slope=1|2)", "--extend=none,pi", "--out=out"]
+    )
+    specs = {pe: [one.spec for one in candidates] for pe, candidates in found.candidates.items()}
+    assert specs == {"mine:steep": ["mine:steep(slope=1)", "mine:steep(slope=2)"], "rope": ["rope"]}
+    run = compared.run_of(found, found.candidates["mine:steep"][1], 0)
+    assert run.folder == Path("out/runs/mine_steep_slope=2_-0")
+    launched = []
+
+    def launch(arguments, log):
+        if not launched:
+            lm_run(run.folder, run.candidate.spec, 0, {64: 1.0})
+        launched.append(arguments)
+        return 0, ""
+
+    compared.execute(found, run, launch)
+    assert "--pe=mine:steep(slope=2)" in launched[0]
+    assert launched[1][:3] == ["-m", "train.evaluate", f"{run.folder}"]
+    assert "--pe=mine:steep" in launched[1]
+
+
+def test_the_working_directory_comes_first(folder, monkeypatch):
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere/mine.py").write_text("deep = 1")
+    monkeypatch.setattr(sys, "path", [f"{folder / 'elsewhere'}", *sys.path])
+    import_encodings(["mine:steep"])
+    assert sys.modules["mine"].__file__ == f"{folder / 'mine.py'}"
