@@ -191,7 +191,7 @@ def _at_one_extent(
         return at_extent(extent, q, k, v, q_tokens, k_tokens, key_bias)
     sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
     alone = jax.tree.map(lambda leaf: leaf[:, None], (q, k, v, *sides, key_bias))
-    return at_extent(extent, *alone)[:, 0]
+    return jax.tree.map(lambda leaf: leaf[:, 0], at_extent(extent, *alone))
 
 
 def _at_extents(

@@ -1,7 +1,9 @@
 """Checks of arguments: positions and choices from a list."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Shaped
 
 
@@ -24,6 +26,33 @@ def check_ids(name: str, ids: Shaped[Array | np.ndarray, "..."]) -> None:
     """Raise TypeError for ids that are not integers; `name` is the argument in the message."""
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         raise TypeError(f"{name} must be integers, got {ids.dtype}")
+
+
+def check_token_ids(name: str, ids: Shaped[Array | np.ndarray, "..."], vocab: int) -> None:
+    """Refuse ids that are not integers, or outside the vocabulary; the values of traced ids cannot be seen.
+
+    Args:
+        name: the argument in the message.
+        ids: token ids, or ids of types.
+        vocab: number of ids there are.
+
+    Raises:
+        TypeError: ids that are not integers.
+        ValueError: an id below 0, or from `vocab` on.
+    """
+    check_ids(name, ids)
+    smallest, largest = known_range(ids) or (0, 0)
+    if smallest < 0 or largest >= vocab:
+        wrong = smallest if smallest < 0 else largest
+        raise ValueError(f"{name} must be from 0 to {vocab - 1}, one of {vocab} ids, got {wrong}")
+
+
+def known_range(values: Shaped[Array | np.ndarray, "..."]) -> tuple[int, int] | None:
+    """Return the smallest and the largest of integers; None where they are traced, or where there are none."""
+    if isinstance(values, Tracer) or not values.size:
+        return None
+    with jax.ensure_compile_time_eval():  # also of known integers that a traced function reads
+        return int(values.min()), int(values.max())
 
 
 def check_floats(name: str, values: Shaped[Array | np.ndarray, "..."]) -> None:

@@ -85,8 +85,9 @@ def rotary_decoder(
     layers, width = tuple(own_layer(number, kind) for number, kind in enumerate(types)), c.count("hidden_size")
     length = c.count("max_position_embeddings")
     return TransformerConfig(
-        c.count("vocab_size"), width, length, layers, norm=layer.norm, embed_scale=embed_scale, head=head
-    )
+        c.count("vocab_size"), width, length, layers, norm=layer.norm, embed_scale=embed_scale, head=head,
+        padding="counted",
+    )  # fmt: skip
 
 
 def alike(
@@ -100,11 +101,12 @@ def alike(
     head: HeadConfig,
     embed_norm: NormConfig | None = None,
     causal: bool = True,
+    padding: str = "counted",
 ) -> TransformerConfig:
     """Return the config of a model whose layers are all the same; `layers` is the key of their number."""
     same = (layer,) * c.count(layers)
     return TransformerConfig(
-        c.count("vocab_size"), width, length, same, causal, norm=norm, embed_norm=embed_norm, head=head
+        c.count("vocab_size"), width, length, same, causal, norm=norm, embed_norm=embed_norm, head=head, padding=padding
     )
 
 

@@ -16,6 +16,7 @@ from pejax.models.networks.decoder import Decoder
 from pejax.models.networks.encoder_decoder import EncoderDecoder
 from pejax.models.networks.vit import ViT
 from pejax.models.nnx_attention import PositionalAttention, attention_module
+from pejax.models.parts.rolling import Rolling
 from pejax.models.sharding import logical_axes, partition_specs
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "MoEConfig",
     "NormConfig",
     "PositionalAttention",
+    "Rolling",
     "Sampling",
     "TransformerConfig",
     "ViT",

@@ -6,6 +6,7 @@
 import inspect
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hub_folders import CONFIGS, run, target_of, tensors, write
@@ -99,6 +100,25 @@ def test_padding_on_either_side_changes_nothing(name, folders):
     seen = mask.astype(bool)
     difference = np.abs(run(ours, ids, mask) - logits(theirs, ids, mask))[seen]
     assert np.max(difference) < 1e-4
+
+
+DECODERS = [name for name in CONFIGS if "t5" not in name]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_an_attention_mask_says_to_both_the_same(name, folders):
+    """Without positions: those that the architecture counts, of padding on the left, on the right and in between."""
+    theirs, folder = made(folders, name)
+    ours, _ = load(folder)
+    torch, ids, mask = peer("torch"), ids_of(14), np.ones((2, 14), int)
+    mask[0, :4], mask[1, 5:7], mask[1, 11:] = 0, 0, 0
+    for own in (ids, np.where(mask, ids, theirs.config.pad_token_id or 0)):
+        with torch.no_grad():
+            expected = theirs(torch.as_tensor(own), attention_mask=torch.as_tensor(mask), use_cache=False).logits
+        found = ours(jnp.asarray(own), attention_mask=jnp.asarray(mask))
+        difference = np.max(np.abs(np.asarray(found) - expected.numpy())[mask.astype(bool)])
+        print(f"largest difference with an attention mask: {name}: {difference:.1e}")
+        assert difference < 1e-4
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -161,7 +161,7 @@ def test_calls_that_say_too_little_or_too_much_are_refused():
         "extent must be one length, (B,) or (B, T) of q (2, 3, 4, 4), got (3,)", lambda: calling(extent=jnp.arange(3))
     )
     both = {"segment_ids": jnp.ones((1, 3), jnp.int32), "tokens": here}
-    raises("segment_ids and tokens must not both be given", lambda: model(ids_of(1, 3), **both))
+    raises("at most one of segment_ids, tokens, attention_mask may be given", lambda: model(ids_of(1, 3), **both))
     raises("tokens must be (B, T), both at least 1, got (1, 0)", lambda: model(jnp.zeros((1, 0), jnp.int32)))
     crossed = make_crossed(model)
     where = LayerContext({}, here, 3)

@@ -320,8 +320,8 @@ ASKED = {
     "count must be at least 1, got 0": {"count": 0},
     "temperature=1.0 needs a key, got None": {"sampling": Sampling(temperature=1.0)},
     "temperature must be 0, or finite and at least 1e-06, got -1.0": {"sampling": Sampling(temperature=-1.0)},
-    "tokens must be from 0 to 12, got 13": {"source": SOURCE.at[1, 2].set(13)},
-    "tokens must be from 0 to 12, got -1": {"start": -1},
+    "source must be from 0 to 12, one of 13 ids, got 13": {"source": SOURCE.at[1, 2].set(13)},
+    "start must be from 0 to 12, one of 13 ids, got -1": {"start": -1},
     "source_segments must be 0 or 1": {"source_segments": SEGMENTS * 2},
 }
 

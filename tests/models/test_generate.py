@@ -1,6 +1,5 @@
 """Cached decoding equals its policy's oracle, for every encoding and every way to stretch it; sampling; refusals."""
 
-import functools
 import re
 
 import jax
@@ -8,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import mostly_slow
-from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make
-from flax import nnx
+from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make, rows_oracle
 
-from pejax._encoding import adapt, merge_params
 from pejax._positions import TokenPositions
-from pejax.models import Decoder, Sampling, generate, stream
+from pejax.models import Sampling, generate, stream
 from pejax.models.generation.sampling import sample
 
 SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2]])
@@ -75,67 +72,6 @@ def test_recompute_is_the_full_forward_pass_at_the_present_length(pe, extend):
             close(found[row, n], whole[0, length - 1])
 
 
-def rows_oracle(model: Decoder, ids) -> np.ndarray:
-    """Return the logits where query i and its keys have the parameters of length i + 1: a loop over pairs, float64."""
-    stack, dims = model.stack, model.stack.dims
-    encoding = stack.encoding
-    at = functools.partial(adapt, encoding)
-    turn_keys = encoding.rotate_keys or encoding.rotate
-    x = model.embedding(ids[None])
-    shared = nnx.as_pure(stack.position)
-    if encoding.embed is not None:
-        place = lambda i: encoding.embed(at(shared, i + 1), x[:, i : i + 1], jnp.array([i]))
-        x = jnp.concatenate([place(i) for i in range(len(ids))], axis=1)
-    for number in range(len(model.config.layers)):
-        static, params = nnx.split(stack.layers.blocks)
-        block = nnx.merge(static, jax.tree.map(lambda leaf: leaf[number], params))  # noqa: B023
-        q, k, v = block.attention._heads(block.norm_attention(x))
-        own = merge_params(shared, nnx.as_pure(block.attention.position))
-        rows = []
-        for i in range(len(ids)):
-            p = at(own, i + 1)
-            heads = []
-            for h in range(dims.heads):
-                g = h // (dims.heads // dims.kv_heads)
-                scores = []
-                for j in range(i + 1):
-                    bands = [
-                        band
-                        for band in encoding.bands
-                        if band.low <= i - j and (band.high is None or i - j < band.high)
-                    ]
-                    turn, turn_k = (bands[0].rotate, bands[0].rotate_keys) if bands else (encoding.rotate, turn_keys)
-                    qi, kj = q[:, i : i + 1], k[:, j : j + 1]
-                    qi = qi if turn is None else turn(p, qi, jnp.array([i]))
-                    kj = kj if turn_k is None else turn_k(p, kj, jnp.array([j]))
-                    score = dims.scale * np.dot(np.float64(qi[0, 0, h]), np.float64(kj[0, 0, g]))
-                    scores.append(score + bias(encoding, p, h, qi[0, :, h], kj[0, :, g], i, j))
-                weights = np.exp(np.array(scores) - max(scores))
-                weights /= weights.sum()
-                heads.append(weights @ np.float64(v[0, : i + 1, g]) + value(encoding, p, h, weights, i))
-            rows.append(np.concatenate(heads))
-        x = x + block.attention.out(jnp.asarray(np.stack(rows), jnp.float32)[None])
-        x = x + block.mlp(block.norm_mlp(x))
-    return np.asarray(model.logits(stack.norm(x))[0])
-
-
-def of_head(params, h):
-    return {**params.get("all", {}), **jax.tree.map(lambda leaf: leaf[h], params.get("heads", {}))}
-
-
-def bias(encoding, params, h, q, k, i, j) -> float:
-    if encoding.bias is None:
-        return 0.0
-    return float(encoding.bias(of_head(params, h), q, k, jnp.array([i]), jnp.array([j]))[0, 0])
-
-
-def value(encoding, params, h, weights, i):
-    if encoding.relative_values is None:
-        return 0.0
-    weights = jnp.asarray(weights, jnp.float32)[None]
-    return np.asarray(encoding.relative_values(of_head(params, h), weights, jnp.array([i]), jnp.arange(i + 1))[0])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("pe", "extend"), one_quick(0), ids=str)
 def test_stepwise_is_dense_attention_with_the_parameters_of_each_row(pe, extend):
@@ -166,6 +102,58 @@ def test_a_stop_token_fills_the_rest():
         assert (row[end:] == stop).all()
 
 
+@pytest.mark.parametrize("kind", [list, tuple, np.asarray, jnp.asarray], ids=str)
+def test_several_stop_tokens_of_any_integer_kind(kind):
+    model, prompts = make(), ids_of(4, 5)
+    free = np.asarray(generate(model, prompts, 6))
+    stop = [int(free[0, 2]), int(free[1, 4])]
+    for row, until in zip(np.asarray(generate(model, prompts, 6, stop=kind(stop))), free, strict=True):
+        end = next((n for n, one in enumerate(until) if one in stop), 5)
+        np.testing.assert_array_equal(row[: end + 1], until[: end + 1])
+        assert (row[end:] == until[end]).all() or end == 5
+
+
+def test_one_stop_token_of_any_integer_kind():
+    model, prompts = make(), ids_of(1, 5)
+    stop = int(generate(model, prompts, 3)[0, 1])
+    one = generate(model, prompts, 6, stop=stop)
+    for same in (np.int64(stop), jnp.int32(stop), (stop,), np.uint8(stop)):
+        np.testing.assert_array_equal(generate(model, prompts, 6, stop=same), one)
+    np.testing.assert_array_equal(generate(model, prompts, 6, stop=()), generate(model, prompts, 6))
+
+
+def test_a_stream_ends_where_every_row_has_stopped():
+    model, prompts = make(), ids_of(3, 5)
+    whole = np.asarray(generate(model, prompts, 8))
+    stop = sorted({int(row[n]) for n, row in enumerate(whole)})
+    filled = np.asarray(generate(model, prompts, 8, stop=stop))
+    ends = [next(n for n, one in enumerate(row) if one in stop) for row in whole]
+    tokens = np.stack([*stream(model, prompts, 8, stop=stop)], axis=1)
+    assert tokens.shape[1] == max(ends) + 1
+    np.testing.assert_array_equal(tokens, filled[:, : tokens.shape[1]])
+
+
+@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS, ("learned",)))
+def test_prompts_of_unequal_lengths_are_answered_as_each_alone(pe):
+    model, prompts = make(pe=pe), [[1, 2, 3, 4, 5], (6,), np.asarray([7, 8, 9])]
+    new, found = generate(model, prompts, 4, return_logits=True)
+    for row, prompt in enumerate(prompts):
+        alone, expected = generate(model, [prompt], 4, return_logits=True)
+        np.testing.assert_array_equal(new[row], alone[0])
+        close(found[row], expected[0])
+
+
+def test_text_is_refused_where_ids_belong():
+    for prompts in ("To be", ["To be"]):
+        with pytest.raises(TypeError, match="prompts must be token ids"):
+            generate(make(), prompts, 2)
+    with pytest.raises(TypeError, match=r"stop must be token ids; texts end the pieces of Tokenizer.stream"):
+        generate(make(), [[1]], 2, stop="end")
+    for ids in ([[1.0, 2.0]], np.ones((1, 2)), jnp.ones((1, 2), bool)):
+        with pytest.raises(TypeError, match="prompts must be integers"):
+            generate(make(), ids, 2)
+
+
 def test_sampling_draws_from_the_distribution_it_says():
     p = np.array([0.4, 0.3, 0.2, 0.1])
     many = jnp.broadcast_to(jnp.log(jnp.asarray(p, jnp.float32)), (4000, 4))
@@ -189,14 +177,26 @@ def test_the_same_key_gives_the_same_text():
 @pytest.mark.parametrize(
     ("message", "options"),
     [
-        ("count must be at least 1 and prompts (B, T), both at least 1, got 0, (1, 4)", {"count": 0}),
+        ("count must be at least 1, got 0", {"count": 0}),
+        ("prompts must be (B, T), both at least 1, or a list of B lists", {"prompts": jnp.ones((1, 0), jnp.int32)}),
+        ("got one list of ids: [ids] is a batch of one prompt", {"prompts": [1, 2]}),
+        ("each of at least 1 id, got shapes [(2,), (0,)]", {"prompts": [[1, 2], []]}),
+        (f"stop must be from 0 to {VOCAB - 1}, one of {VOCAB} ids, got 99", {"stop": 99}),
+        (f"stop must be from 0 to {VOCAB - 1}, one of {VOCAB} ids, got -1", {"stop": [3, -1]}),
+        ("stop must be one id or a list of ids, got an array of shape (1, 2)", {"stop": [[1, 2]]}),
+        ("segment_ids must have the shape of prompts, (1, 4), got (1, 3)", {"segment_ids": [[1, 1, 1]]}),
         ("policy must be one of stepwise, recompute, got 'lazy'", {"policy": "lazy"}),
         ("temperature must be 0, or finite and at least 1e-06, got -1", {"sampling": Sampling(-1.0)}),
         (f"top_k must be from 0 to the vocabulary, {VOCAB}, got 99", {"sampling": Sampling(top_k=99)}),
         ("top_p must be above 0 and at most 1, got 0.0", {"sampling": Sampling(top_p=0.0)}),
         ("temperature=1.0 needs a key, got None", {"sampling": Sampling(1.0)}),
-        (f"tokens must be from 0 to {VOCAB - 1}, got {VOCAB}", {"prompts": [[VOCAB] * 4]}),
-        ("tokens must be from 0 to", {"prompts": [[-3] * 4]}),
+        (f"prompts must be from 0 to {VOCAB - 1}, one of {VOCAB} ids, got {VOCAB}", {"prompts": [[VOCAB] * 4]}),
+        ("prompts must be from 0 to 10, one of 11 ids, got -3", {"prompts": [[-3] * 4]}),
+        ("prompts must be from 0 to 10, one of 11 ids, got 4294967301", {"prompts": np.full((1, 2), 2**32 + 5)}),
+        ("window must be at least 1 and first at least 0, got 0 and 0", {"window": 0}),
+        ("window must be at least 1 and first at least 0, got 4 and -1", {"window": 4, "first": -1}),
+        ("first needs a window, whose cache keeps the first tokens, too, got first=4 without", {"first": 4}),
+        ("learned is added to the input, so cached keys keep", {"window": 2, "made": {"pe": "learned"}}),
         ("end in a token, not in 0", {"segment_ids": [[1, 1, 1, 0]]}),
         (f"got a table of {LENGTH} for length {LENGTH + 1}", {"made": {"pe": "learned"}, "count": LENGTH - 2}),
         ("generation needs a causal model, got causal=False", {"made": {"causal": False}}),
@@ -205,7 +205,7 @@ def test_the_same_key_gives_the_same_text():
 )
 def test_what_cannot_be_is_refused_in_one_line(message, options):
     options = {"made": {}, "prompts": ids_of(1, 4), "count": 2} | options
-    options |= {name: jnp.asarray(options[name]) for name in ("prompts", "segment_ids") if name in options}
+    options |= {name: jnp.asarray(options[name]) for name in ("segment_ids",) if name in options}
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         generate(make(**options.pop("made")), options.pop("prompts"), options.pop("count"), **options)
     assert "\n" not in str(error.value)

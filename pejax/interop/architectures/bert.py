@@ -1,5 +1,7 @@
 """BERT and RoBERTa: encoders with norms after the sums, and no logits if the file has no language model's head."""
 
+from dataclasses import replace
+
 from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
@@ -39,13 +41,13 @@ def bert(c: Config, skipped_rows: int = 0, pe: EncodingSpec = EncodingSpec("lear
     head = HeadConfig(tied=True, bias=True, transform=(plain.activation, norm))
     return TransformerConfig(
         c.count("vocab_size"), c.count("hidden_size"), length, (layer,) * layers, causal=False, norm=None,
-        embed_norm=norm, types=c.count("type_vocab_size", 2), head=head,
+        embed_norm=norm, types=c.count("type_vocab_size", 2), head=head, padding="counted",
     )  # fmt: skip
 
 
 def roberta(c: Config) -> TransformerConfig:
-    """Read RobertaConfig."""
-    return bert(c, skipped_rows=2)
+    """Read RobertaConfig; positions count the ids that are not padding, whatever the attention mask says."""
+    return replace(bert(c, skipped_rows=2), padding=c("pad_token_id", 1))
 
 
 ARCHITECTURES = {

@@ -29,7 +29,8 @@ def bloom(c: Config) -> TransformerConfig:
     layer = LayerConfig(attention, MlpConfig(4 * width, "gelu_tanh", bias=True), norm)
     layers, length = "n_layer" if "n_layer" in c.keys else "num_hidden_layers", c.count("seq_length", 2048)
     tied = head(c, tied=True)
-    return alike(c, layer, width=width, layers=layers, length=length, norm=norm, head=tied, embed_norm=norm)
+    return alike(c, layer, width=width, layers=layers, length=length, norm=norm, head=tied, embed_norm=norm,
+                 padding="skipped")  # fmt: skip
 
 
 ARCHITECTURES = {"bloom": Architecture(bloom, NAMES, "transformer.", INERT, qkv_by_head=True)}

@@ -46,7 +46,7 @@ def modernbert(c: Config) -> TransformerConfig:
     return TransformerConfig(
         c.count("vocab_size"), c.count("hidden_size"), c.count("max_position_embeddings"),
         tuple(layer(number, kind) for number, kind in enumerate(types)), causal=False, norm=norm, embed_norm=norm,
-        head=head,
+        head=head, padding="counted",
     )  # fmt: skip
 
 

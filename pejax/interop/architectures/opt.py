@@ -30,7 +30,8 @@ def opt(c: Config) -> TransformerConfig:
     layer = LayerConfig(attention, MlpConfig(c.count("ffn_dim"), activation, bias=True), norm)
     length = c.count("max_position_embeddings", 2048)
     tied = head(c, tied=True)
-    return alike(c, layer, width=width, layers="num_hidden_layers", length=length, norm=norm, head=tied)
+    return alike(c, layer, width=width, layers="num_hidden_layers", length=length, norm=norm, head=tied,
+                 padding="skipped")  # fmt: skip
 
 
 INERT = ("activation_dropout", "layerdrop", "init_std", "prefix")

@@ -11,6 +11,9 @@ from pejax.models.configs.layer import AttentionConfig, Config, HeadConfig, Laye
 DTYPES = ("float32", "bfloat16")
 RMS_NORM, LAYER_NORM, HEAD = NormConfig("rms"), NormConfig("layer", bias=True), HeadConfig()
 
+PADDING = ("skipped", "counted")
+"""Whether padding is counted in the positions of the tokens after it."""
+
 CROSS = ("none", "query_only", "separate", "unified")
 """Position policies of cross-attention (`pejax.models.stack.cross_positions`)."""
 
@@ -30,10 +33,13 @@ class TransformerConfig(Config):
         embed_scale: factor of the token vectors, without types and positions.
         types: number of token types, which have vectors of their own (BERT's segments). 0 = no types.
         head: config of the head. None = no head: the model has states, no logits.
+        padding: what padding does to the positions after it, where an `attention_mask` says what is padding. "skipped":
+            it is not counted, so padding on the left changes nothing. "counted": it is, as in BERT and GPT-2. An id:
+            tokens with this id are not counted, whatever the mask says, as in RoBERTa.
         dtype: type of the computation, "float32" or "bfloat16"; parameters and logits are float32.
 
     Raises:
-        ValueError: a count below 1, no layers, or an unknown dtype.
+        ValueError: a count below 1, no layers, padding of another kind, or an unknown dtype.
     """
 
     vocab: int
@@ -46,11 +52,19 @@ class TransformerConfig(Config):
     embed_scale: float = 1.0
     types: int = 0
     head: HeadConfig | None = HEAD
+    padding: str | int = "skipped"
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
         check_counts(self, "vocab", "width", "length")
         check_counts(self, "types", least=0)
+        if isinstance(self.padding, str):
+            check_choice("padding", self.padding, PADDING)
+        elif (
+            isinstance(self.padding, bool) or not isinstance(self.padding, int) or self.padding not in range(self.vocab)
+        ):
+            rule = f"padding must be one of {', '.join(PADDING)}, or an id from 0 to {self.vocab - 1}"
+            raise ValueError(f"{rule}, got {self.padding!r}")
         _check_model(self)
 
     @property

@@ -10,11 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Int, Key
 
+from pejax._ops.checks import check_token_ids
 from pejax._positions import TokenPositions
-from pejax.models.generation.decoder import check_ids
+from pejax.models.generation.prompts import Prompts, Stop, as_prompts, as_stop, ends
 from pejax.models.generation.sampling import Sampling, check_sampling, sample
 from pejax.models.networks.encoder_decoder import EncoderDecoder
 from pejax.models.stack.transformer import Cache
@@ -22,30 +24,32 @@ from pejax.models.stack.transformer import Cache
 
 def generate_answers(
     model: EncoderDecoder,
-    source: Int[Array, "B S"],
+    source: Prompts,
     source_segments: Int[Array, "B S"] | None,
     count: int,
     *,
     start: int = 0,
     sampling: Sampling = Sampling(),
     key: Key[Array, ""] | None = None,
-    stop: int | None = None,
+    stop: Stop = None,
 ) -> Int[Array, "B N"]:
     """Generate the first `count` tokens of the answer to each source.
 
     Args:
         model: an encoder-decoder.
-        source: token ids.
-        source_segments: 1 for tokens, 0 for padding; None = no padding.
+        source: token ids `(B, S)`, or a list of B lists of ids, which may differ in length.
+        source_segments: 1 for tokens, 0 for padding, as in an attention mask; None = no padding but that of a list.
         count: N, number of tokens to generate; also the target length that encodings adapt to.
         start: id of the start token, which comes before the answer.
         sampling: settings of sampling, greedy by default.
         key: draws the tokens; required if the temperature is above 0.
-        stop: id of the stop token; after it, the rest of the row is filled with this id. None = no stop token.
+        stop: id, or several ids, of tokens that end an answer; the rest of the row is filled with the one that came.
+            None = there are none.
 
     Raises:
-        ValueError: a count below 1, an id outside the vocabulary, segments other than 0 and 1, sampling settings out
-            of range, a missing key, or an encoding that does not support the lengths.
+        ValueError: a count below 1, a source without tokens, an id outside the vocabulary, segments other than 0 and 1,
+            sampling settings out of range, a missing key, or an encoding that does not support the lengths.
+        TypeError: ids that are not integers, such as text.
     """
     vocab = model.config.decoder.vocab
     if count < 1:
@@ -53,25 +57,25 @@ def generate_answers(
     check_sampling(sampling, vocab)
     if sampling.temperature > 0 and key is None:
         raise ValueError(f"temperature={sampling.temperature} needs a key, got None")
-    check_ids(source, vocab)
-    check_ids(jnp.full((1, 1), start, jnp.int32), vocab)
+    source, source_segments = as_prompts(source, source_segments, vocab, "source")
+    check_token_ids("start", np.asarray(start), vocab)
     if source_segments is not None and bool(((source_segments < 0) | (source_segments > 1)).any()):
         raise ValueError(f"source_segments must be 0 or 1: one source per answer, got {int(source_segments.max())}")
     static, params = nnx.split(model)
     keys = jax.random.split(jax.random.key(0) if key is None else key, count)
-    return _answer(static, params, source, source_segments, keys, start, sampling, stop)
+    return _answer(static, params, source, source_segments, keys, start, sampling, as_stop(stop, vocab))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5, 6, 7))
+@functools.partial(jax.jit, static_argnums=(0, 6))
 def _answer(
     static: Any,
     params: Any,
     source: Array,
     segment_ids: Array | None,
     keys: Array,
-    start: int,
+    start: Array | int,
     sampling: Sampling,
-    stop: int | None,
+    stop: Int[Array, " E"],
 ) -> Int[Array, "B N"]:
     """Return the generated tokens; `keys` holds one random key per token."""
     model: EncoderDecoder = nnx.merge(static, params)
@@ -84,11 +88,8 @@ def _answer(
         (cache, new, done), (key, position) = carry, inputs
         token = TokenPositions(jnp.broadcast_to(position, (batch, 1)))
         logits, cache = model.cached(new[:, None], cache, encoded, tokens=token, extent=count)
-        new = sample(key, logits[:, -1], sampling)
-        if stop is not None:
-            new = jnp.where(done, stop, new)
-            done = done | (new == stop)
-        return (cache, new, done), new
+        new = jnp.where(done, new, sample(key, logits[:, -1], sampling))
+        return (cache, new, done | ends(new, stop)), new
 
     initial = model.empty_cache(encoded, count), jnp.full(batch, start, jnp.int32), jnp.zeros(batch, bool)
     return jax.lax.scan(step, initial, (keys, jnp.arange(count, dtype=jnp.int32)))[1].T

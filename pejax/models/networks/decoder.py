@@ -7,14 +7,14 @@ An encoder is the same model without the causal mask. Model and initialization a
 
 import chex
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pejax._encoding import Encoding, Extent
 from pejax._positions import TokenPositions
 from pejax.models.configs.model import TransformerConfig
 from pejax.models.execution import Execution
 from pejax.models.parts.text_ends import Embedding, TextHead
-from pejax.models.stack.transformer import Cache, Stack, sequence_tokens
+from pejax.models.stack.transformer import Cache, Stack, masked_tokens, sequence_tokens
 
 
 class Decoder(nnx.Module):
@@ -48,24 +48,28 @@ class Decoder(nnx.Module):
         tokens: TokenPositions | None = None,
         extent: Extent | None = None,
         type_ids: Int[Array, "B T"] | None = None,
+        attention_mask: Int[Array, "B T"] | Bool[Array, "B T"] | None = None,
         execution: Execution = Execution(),
     ) -> Float[Array, "B T V"]:
         """Return, for every token, the logits of the next token, or of the token itself without the causal mask.
 
         Args:
-            ids: token ids, from 0 to V-1.
+            ids: token ids, from 0 to V-1. Under jit ids outside are not refused, because they cannot be seen.
             segment_ids: the document that each token belongs to, for documents packed one after the other; positions
                 restart in each; 0 = padding.
             tokens: positions of the tokens, in place of `segment_ids`; None = 0 ... T-1, restarting in each segment.
             extent: the length, in tokens, that the encoding adapts to; None = T.
             type_ids: the type of each token, in a model with token types; None = type 0.
+            attention_mask: 1 = a token, 0 = padding, as tokenizers return it. Positions are those of the architecture
+                (`config.padding`), as in the same call of transformers; `segment_ids` never count padding.
             execution: device mesh, sharding and rematerialization.
 
         Raises:
-            ValueError: both `segment_ids` and `tokens`, or an encoding that does not support this length.
+            ValueError: an id outside the vocabulary, more than one of `segment_ids`, `tokens` and `attention_mask`, or
+                an encoding that does not support this length.
         """
         given = {"segment_ids": segment_ids, "tokens": tokens, "extent": extent, "type_ids": type_ids}
-        return self.logits(self.states(ids, **given, execution=execution))
+        return self.logits(self.states(ids, **given, attention_mask=attention_mask, execution=execution))
 
     def states(
         self,
@@ -75,13 +79,18 @@ class Decoder(nnx.Module):
         tokens: TokenPositions | None = None,
         extent: Extent | None = None,
         type_ids: Int[Array, "B T"] | None = None,
+        attention_mask: Int[Array, "B T"] | Bool[Array, "B T"] | None = None,
         execution: Execution = Execution(),
     ) -> Float[Array, "B T C"]:
         """Return the normalized states after the last layer, the input of `logits`; arguments as in `__call__`."""
-        if tokens is None:
+        given = {"segment_ids": segment_ids, "tokens": tokens, "attention_mask": attention_mask}
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) > 1:
+            raise ValueError(f"at most one of {', '.join(given)} may be given: each says what is padding, got {named}")
+        if attention_mask is not None or (not named and isinstance(self.config.padding, int)):
+            tokens = masked_tokens(ids, attention_mask, self.config.padding)
+        elif tokens is None:
             tokens = sequence_tokens(ids, segment_ids)
-        elif segment_ids is not None:
-            raise ValueError("segment_ids and tokens must not both be given: tokens hold their own segment_ids")
         extent = ids.shape[1] if extent is None else extent
         x = self.embedding(ids, execution, type_ids=type_ids)
         return self.stack(x, tokens, extent, execution=execution)[0]

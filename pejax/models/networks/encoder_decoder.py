@@ -92,7 +92,7 @@ class EncoderDecoder(nnx.Module):
             source: token ids, from 0 to V-1.
             target: token ids; the first is the start token.
             source_segments: the example that each token belongs to, for examples packed one after the other; the target
-                uses the same numbers; 0 = padding.
+                uses the same numbers; 0 = padding, so an attention mask of 0 and 1 is one.
             target_segments: the example that each target token belongs to.
             source_extent: the length, or lengths `(B,)`, that encodings adapt to; None = the number of tokens of each
                 source, without padding.

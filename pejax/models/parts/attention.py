@@ -4,6 +4,7 @@ The layers are the same for every encoding: `attend` applies the encoding.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
@@ -13,6 +14,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from pejax._attention.core.merge import merge_attention
+from pejax._attention.core.sink import with_sink
 from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, merge_params, rotate_keys
@@ -20,6 +23,7 @@ from pejax._positions import TokenPositions, rotary_positions
 from pejax.models.configs.layer import AttentionConfig
 from pejax.models.execution import Execution
 from pejax.models.parts.layers import LayerNorm, RMSNorm, linear
+from pejax.models.parts.rolling import Part, RollingStep, keys_of, write_slots
 from pejax.models.sharding import named, position_variables
 
 
@@ -50,6 +54,7 @@ class LayerContext(NamedTuple):
         extent: the length, lengths or grid that the encoding adapts to, as in `attend`.
         cache_start: the slot of the cache that the first of these tokens is written to.
         cache_tokens: positions of the tokens in the slots of the cache, these tokens included.
+        rolling: the step of a rolling cache, in place of `cache_start` and `cache_tokens`; None = it is not rolling.
         cross_context: the inputs of cross-attention; None = there is none.
         execution: device mesh, sharding and rematerialization.
     """
@@ -59,6 +64,7 @@ class LayerContext(NamedTuple):
     extent: Extent
     cache_start: Int[Array, ""] | None = None
     cache_tokens: TokenPositions | None = None
+    rolling: RollingStep | None = None
     cross_context: CrossContext | None = None
     execution: Execution = Execution()
 
@@ -146,21 +152,14 @@ class SelfAttention(nnx.Module):
         params = merge_params(context.shared, nnx.as_pure(self.position))
         q, k, v = self._heads(x)
         q, k = self._normed(self.norm_q, q), self._normed(self.norm_k, k)
-        rotated = cache is not None and caches_rotated_keys(encoding)
+        rolling = context.rolling
+        rotated = cache is not None and caches_rotated_keys(encoding) and not (rolling and rolling.rolling.renumber)
         if rotated:
             k = rotate_keys(encoding, params, k, rotary_positions(context.tokens, k.shape[:-2]))
-        if cache is not None and context.cache_start is not None:
-            write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=context.cache_start, axis=1)
-            cache = KeysValues(write(cache.k, k.astype(cache.k.dtype)), write(cache.v, v.astype(cache.v.dtype)))
-            k, v = cache
-        output = attend(
+        run = functools.partial(
+            attend,
             encoding,
-            q,
-            k,
-            v,
             params=params,
-            positions=context.tokens,
-            k_positions=context.tokens if cache is None else context.cache_tokens,
             extent=context.extent,
             axes=dims.axes,
             keys_are_rotated=rotated,
@@ -168,12 +167,47 @@ class SelfAttention(nnx.Module):
             attention=context.execution.attention,
             sharding=context.execution.sharding,
             causal=dims.causal,
-            window=self.config.window,
             scale=dims.scale,
             soft_cap=self.config.soft_cap,
-            sink=None if self.sinks is None else self.sinks[...],
+        )
+        if cache is not None and rolling is not None:
+            output, cache = self._rolled(run, rolling, q, KeysValues(k, v), cache)
+            return self.out(output.reshape(*x.shape[:2], -1)), cache
+        if cache is not None and context.cache_start is not None:
+            write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=context.cache_start, axis=1)
+            cache = KeysValues(write(cache.k, k.astype(cache.k.dtype)), write(cache.v, v.astype(cache.v.dtype)))
+            k, v = cache
+        output = run(
+            q,
+            k,
+            v,
+            positions=context.tokens,
+            k_positions=context.tokens if cache is None else context.cache_tokens,
+            window=self.config.window,
+            sink=self._sink,
         )
         return self.out(output.reshape(*x.shape[:2], -1)), cache
+
+    @property
+    def _sink(self) -> Float[Array, " H"] | None:
+        """The logits of the attention sinks."""
+        return None if self.sinks is None else self.sinks[...]
+
+    def _rolled(
+        self, run: Callable[..., Any], step: RollingStep, q: Array, new: KeysValues, cache: KeysValues
+    ) -> tuple[Float[Array, "B T H D"], KeysValues]:
+        """Return attention over a rolling cache, part by part, and the cache with the new keys and values."""
+        after = KeysValues(*(write_slots(*pair, step.written) for pair in zip(cache, new, strict=True)))
+
+        def of(part: Part, **options: Any) -> Any:
+            window = min((size for size in (part.window, self.config.window) if size is not None), default=None)
+            sides = {"positions": part.tokens, "k_positions": part.k_tokens}
+            seen = (keys_of(part, step.rolling.first, *rows) for rows in zip(cache, new, after, strict=True))
+            return run(q, *seen, **sides, window=window, **options)
+
+        if len(step.parts) == 1:
+            return of(step.parts[0], sink=self._sink), after
+        return with_sink(*merge_attention([of(part, return_lse=True) for part in step.parts]), self._sink)[0], after
 
     def _heads(self, x: Array) -> tuple[Array, Array, Array]:
         """Return q `(B, T, H, D)` and k, v `(B, T, K, D)`."""

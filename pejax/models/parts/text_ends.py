@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax._ops.checks import check_choice
+from pejax._ops.checks import check_choice, check_token_ids
 from pejax._ops.matmul import product
 from pejax.models.configs.layer import HeadConfig
 from pejax.models.configs.model import TransformerConfig
@@ -35,13 +35,21 @@ class Embedding(nnx.Module):
         *,
         type_ids: Int[Array, "B T"] | None = None,
     ) -> Float[Array, "B T C"]:
-        """Return `scale · table[ids] + types[type_ids]`; without type ids, all tokens have type 0."""
+        """Return `scale · table[ids] + types[type_ids]`; without type ids, all tokens have type 0.
+
+        Raises:
+            ValueError: an id that has no row. Under jit ids cannot be seen, and such an id takes another row.
+            TypeError: ids that are not integers.
+        """
+        check_token_ids("ids", ids, self.table.shape[0])
         x = execution.replicate(self.table[...])[ids].astype(self.dtype)
         x = x if self.scale == 1.0 else x * jnp.asarray(self.scale, x.dtype)
         if self.types is None:
             if type_ids is not None:
                 raise ValueError("type_ids must be None in a model without token types")
             return x
+        if type_ids is not None:
+            check_token_ids("type_ids", type_ids, self.types.shape[0])
         types = self.types[0] if type_ids is None else self.types[...][type_ids]
         return x + types.astype(x.dtype)
 

@@ -1,5 +1,6 @@
 """The layers of an encoder or decoder with their encodings (`Stack`), and the KV cache."""
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -7,31 +8,35 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, adapt
+from pejax._encoding import Encoding, Extent, adapt, named
+from pejax._ops.checks import known_range
 from pejax._positions import TokenPositions, segment_positions
 from pejax.models.configs.model import TransformerConfig
 from pejax.models.execution import Execution
 from pejax.models.parts.attention import CrossContext, KeysValues, LayerCache, LayerContext
 from pejax.models.parts.layers import make_norm, normed
+from pejax.models.parts.rolling import Rolling, rolling_step
 from pejax.models.stack.layer_scan import Body
 from pejax.models.stack.layered import Layered
 
 
 class Cache(NamedTuple):
-    """The KV cache of decoding: S slots that are filled from the left, in step for the whole batch.
+    """The KV cache of decoding: S slots that are filled from the left, in step for the whole batch, or that roll.
 
     Attributes:
         layers: keys and values, one entry per body of `Layers`, `(layers of the body, B, S, K, D)`.
         tokens: position of the token in each slot, `(B, S)`; segment 0 = an empty slot, or padding.
-        used: number of filled slots.
+        used: number of tokens so far, padding included; without `rolling` the number of filled slots.
+        rolling: the tokens that a rolling cache keeps; None = all of them.
     """
 
     layers: tuple[LayerCache, ...]
     tokens: TokenPositions
     used: Int[Array, ""]
+    rolling: Rolling | None = None
 
 
 class Stack(Layered):
@@ -83,10 +88,41 @@ class Stack(Layered):
         if cache is None:
             return normed(self.norm, self.layers(x, context, shared=shared)[0]), None
         _check_cacheable(cache, tokens)
-        cache_tokens = _with_new_tokens(cache.tokens, tokens, cache.used, x.shape[0])
-        context = context._replace(cache_start=cache.used, cache_tokens=cache_tokens)
+        rolling = cache.rolling
+        if rolling is None:
+            cache_tokens = _with_new_tokens(cache.tokens, tokens, cache.used, x.shape[0])
+            context = context._replace(cache_start=cache.used, cache_tokens=cache_tokens)
+        else:
+            tokens = _batched(tokens, x.shape[0])
+            self._check_rolling(rolling, x.shape[1], extent)
+            step, cache_tokens = rolling_step(rolling, cache.tokens, tokens)
+            context = context._replace(tokens=tokens, rolling=step)
+            rolling = dataclasses.replace(rolling, empty=False)
         x, layers = self.layers(x, context, cache.layers, shared=shared)
-        return normed(self.norm, x), Cache(layers, cache_tokens, cache.used + x.shape[1])  # pyright: ignore[reportArgumentType]
+        return normed(self.norm, x), Cache(layers, cache_tokens, cache.used + x.shape[1], rolling)  # pyright: ignore[reportArgumentType]
+
+    def rolls_blocks(self, rolling: Rolling, extent: Extent = 1) -> bool:
+        """Return whether a full rolling cache takes more than one token at a time.
+
+        Args:
+            rolling: the tokens that are kept.
+            extent: the extent of `__call__`.
+        """
+        one_extent = isinstance(extent, tuple) or jnp.ndim(extent) < 2
+        return all(
+            not encoding.bands
+            and (encoding.adapt is None or one_extent)
+            and (encoding.shift_invariant or not rolling.renumber)
+            for encoding in self.encodings
+        )
+
+    def _check_rolling(self, rolling: Rolling, count: int, extent: Extent) -> None:
+        """Raise ValueError for tokens that a rolling cache cannot take at once."""
+        if count > 1 and not (rolling.empty and count <= rolling.slots) and not self.rolls_blocks(rolling, extent):
+            own = ", ".join(named(encoding) for encoding in self.encodings)
+            raise ValueError(f"a rolling cache takes one token at a time where the positions of the keys differ from "
+                             f"query to query (bands, one extent per query, or tokens counted anew with an encoding "
+                             f"that is not shift invariant), got {count} tokens and {own}")  # fmt: skip
 
     def _embed(self, x: Array, positions: Array, extent: Extent) -> Array:
         """Return token vectors after `encoding.embed`, adapted to the extent, which may differ from token to token."""
@@ -102,8 +138,21 @@ class Stack(Layered):
         extents = jnp.broadcast_to(jnp.asarray(extent).reshape(x.shape[0], -1), x.shape[:2])
         return jax.vmap(jax.vmap(token))(extents, x, jnp.broadcast_to(positions, x.shape[:2]))
 
-    def empty_cache(self, batch: int, slots: int) -> Cache:
-        """Return an empty cache with `slots` slots for each of `batch` examples."""
+    def empty_cache(self, batch: int, slots: int | Rolling) -> Cache:
+        """Return an empty cache.
+
+        Args:
+            batch: number of examples.
+            slots: number of slots, or the tokens that a rolling cache keeps.
+
+        Raises:
+            ValueError: tokens counted anew in a model that adds positions to its input.
+        """
+        rolling = slots if isinstance(slots, Rolling) else None
+        if rolling is not None and rolling.renumber and self.encoding.embed is not None:
+            rule = "is added to the input, so cached keys keep the positions that they had: renumber must be False"
+            raise ValueError(f"{named(self.encoding)} {rule}, got True")
+        slots = slots.slots if isinstance(slots, Rolling) else slots
 
         def empty(body: Body) -> LayerCache:
             dims = self.layers.stacked(body).attention.dims
@@ -112,7 +161,7 @@ class Stack(Layered):
 
         zeros = jnp.zeros((batch, slots), jnp.int32)
         layers = tuple(map(empty, self.layers.all_bodies))
-        return Cache(layers, TokenPositions(zeros, segment_ids=zeros), jnp.zeros((), jnp.int32))
+        return Cache(layers, TokenPositions(zeros, segment_ids=zeros), jnp.zeros((), jnp.int32), rolling)
 
 
 def _check_cacheable(cache: Cache, tokens: TokenPositions) -> None:
@@ -126,20 +175,22 @@ def _check_cacheable(cache: Cache, tokens: TokenPositions) -> None:
         got = f"{tokens.positions.dtype} positions, and {', '.join(given) or 'neither'}"
         raise ValueError(f"a cache holds tokens at integer positions, without order or has_position, got {got}")
     slots, new = cache.tokens.positions.shape[-1], tokens.positions.shape[-1]
-    if not isinstance(cache.used, Tracer) and int(cache.used) + new > slots:
+    if cache.rolling is None and not isinstance(cache.used, Tracer) and int(cache.used) + new > slots:
         raise ValueError(f"a cache of {slots} slots, {int(cache.used)} of them used, cannot take {new} more tokens")
 
 
 def _with_new_tokens(slots: TokenPositions, tokens: TokenPositions, start: Array, batch: int) -> TokenPositions:
     """Return the positions in the slots of a cache, with new tokens written from slot `start` on."""
+    write = lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=1)
+    new = _batched(tokens, batch)
+    return TokenPositions(write(slots.positions, new.positions), segment_ids=write(slots.segment_ids, new.segment_ids))
 
-    def write(old: Array, new: Array | None) -> Array:
-        new = jnp.ones(tokens.positions.shape[-1:], old.dtype) if new is None else new
-        new = jnp.broadcast_to(new.astype(old.dtype), (batch, new.shape[-1]))
-        return jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=1)
 
-    segment_ids = write(slots.segment_ids, tokens.segment_ids)  # pyright: ignore[reportArgumentType]
-    return TokenPositions(write(slots.positions, tokens.positions), segment_ids=segment_ids)
+def _batched(tokens: TokenPositions, batch: int) -> TokenPositions:
+    """Return positions and segment ids `(B, T)` in int32; without segment ids, all tokens are in segment 1."""
+    full = lambda x: jnp.broadcast_to(x.astype(jnp.int32), (batch, x.shape[-1]))
+    segment_ids = jnp.ones_like(tokens.positions) if tokens.segment_ids is None else tokens.segment_ids
+    return TokenPositions(full(tokens.positions), segment_ids=full(segment_ids))
 
 
 def sequence_tokens(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None) -> TokenPositions:
@@ -152,3 +203,51 @@ def sequence_tokens(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None) 
         raise ValueError(f"segments must have the shape of ids, {ids.shape}, got {segments.shape}")
     positions = jnp.where(segments != 0, segment_positions(segments), 0)  # padding may be longer than a learned table
     return TokenPositions(positions.astype(jnp.int32), segment_ids=segments)
+
+
+def masked_tokens(
+    ids: Int[Array, "B T"], mask: Int[Array, "B T"] | Bool[Array, "B T"] | None, padding: str | int
+) -> TokenPositions:
+    """Return the positions of tokens `(B, T)` some of which are padding, as an architecture counts them.
+
+    Args:
+        ids: token ids.
+        mask: 1 = a token, 0 = padding. None = not given; then ids that are padding are refused, where they can be seen.
+        padding: `TransformerConfig.padding`.
+
+    Raises:
+        ValueError: a mask of another shape, with other numbers than 0 and 1, or none for ids that are padding.
+        TypeError: a mask of floats.
+    """
+    if mask is None:
+        if _holds(ids, padding):
+            raise ValueError(f"attention_mask must be given where ids hold padding, id {padding}, got None")
+    else:
+        _check_mask(mask, ids.shape)
+        mask = jnp.asarray(mask).astype(jnp.int32)
+    counted = ids != padding if isinstance(padding, int) else mask
+    if padding == "counted" or counted is None:
+        positions = jnp.broadcast_to(jnp.arange(ids.shape[1], dtype=jnp.int32), ids.shape)
+    else:
+        positions = jnp.maximum(jnp.cumsum(counted.astype(jnp.int32), axis=1) - 1, 0)
+    return TokenPositions(positions, segment_ids=mask)
+
+
+def _check_mask(mask: Array, shape: tuple[int, ...]) -> None:
+    """Refuse a mask that is not 1 at tokens and 0 at padding."""
+    rule = "attention_mask must be 1 at tokens and 0 at padding"
+    if not (jnp.issubdtype(mask.dtype, jnp.integer) or mask.dtype == bool):
+        raise TypeError(f"{rule}, integers or bool, got {mask.dtype}: 0 and -inf are what is added to logits")
+    if mask.shape != shape:
+        raise ValueError(f"{rule}, in the shape of ids, {shape}, got {mask.shape}")
+    smallest, largest = known_range(mask) or (0, 1)
+    if smallest < 0 or largest > 1:
+        raise ValueError(f"{rule}, got {smallest} to {largest}: numbers of documents are segment_ids")
+
+
+def _holds(ids: Array, one: str | int) -> bool:
+    """Return whether an id is among others; False where they are traced."""
+    if isinstance(ids, Tracer):
+        return False
+    with jax.ensure_compile_time_eval():
+        return bool((ids == one).any())

@@ -1,0 +1,89 @@
+"""Prompts as arrays or as lists of unequal lengths, and the ids of the tokens that end a text."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from pejax._ops.checks import check_token_ids
+
+Prompts: TypeAlias = Array | np.ndarray | Sequence[Any]
+"""Token ids `(B, T)`, or B sequences of ids, which may differ in length."""
+
+Stop: TypeAlias = int | np.integer | Array | np.ndarray | Sequence[int] | None
+"""Ids of the tokens that end a text, one or several."""
+
+
+def as_prompts(
+    prompts: Prompts, segment_ids: Int[Array, "B T"] | None, vocab: int, name: str = "prompts"
+) -> tuple[Int[Array, "B T"], Int[Array, "B T"] | None]:
+    """Return the ids of prompts as one array, those of a list padded on the left, and their segment ids.
+
+    Args:
+        prompts: token ids.
+        segment_ids: as the caller gives them.
+        vocab: V, size of the vocabulary.
+        name: the argument in messages.
+
+    Raises:
+        ValueError: no token, ids outside the vocabulary, or segment ids of another shape.
+        TypeError: ids that are not integers, or text.
+    """
+    if not isinstance(prompts, jax.Array | np.ndarray):
+        prompts, padding = _padded(prompts, vocab, name)
+        segment_ids = padding if segment_ids is None else segment_ids
+    check_token_ids(name, prompts, vocab)
+    if prompts.ndim != 2 or 0 in prompts.shape:
+        rule = f"{name} must be (B, T), both at least 1, or a list of B lists of token ids"
+        raise ValueError(f"{rule}, got an array of shape {prompts.shape}")
+    if segment_ids is not None:
+        segment_ids = jnp.asarray(segment_ids)
+        if segment_ids.shape != prompts.shape:
+            raise ValueError(f"segment_ids must have the shape of {name}, {prompts.shape}, got {segment_ids.shape}")
+        segment_ids = segment_ids.astype(jnp.int32)
+    return jnp.asarray(prompts, jnp.int32), segment_ids
+
+
+def _padded(prompts: Any, vocab: int, name: str) -> tuple[np.ndarray, Int[Array, "B T"] | None]:
+    """Return a list of prompts padded on the left with id 0, and 0 at the padding, 1 elsewhere; None = no padding."""
+    rule = f"{name} must be token ids (B, T), or a list of B lists of token ids"
+    if isinstance(prompts, str) or not isinstance(prompts, Sequence):
+        raise TypeError(f"{rule} (a tokenizer's `encode` makes them of text), got {prompts!r}")
+    if any(isinstance(row, str) for row in prompts):
+        raise TypeError(f"{rule} (a tokenizer's `encode` makes them of text), got a list of text")
+    if any(np.ndim(row) == 0 for row in prompts):
+        raise ValueError(f"{rule}, got one list of ids: [ids] is a batch of one prompt")
+    rows = [np.asarray(row) for row in prompts]
+    if not rows or any(row.ndim != 1 or not row.size for row in rows):
+        raise ValueError(f"{rule}, each of at least 1 id, got shapes {[row.shape for row in rows]}")
+    for row in rows:
+        check_token_ids(name, row, vocab)
+    longest = max(map(len, rows))
+    ids = np.stack([np.pad(row.astype(np.int32), (longest - len(row), 0)) for row in rows])
+    missing = np.asarray([[longest - len(row)] for row in rows])
+    return ids, jnp.asarray(np.arange(longest) >= missing, jnp.int32) if missing.any() else None
+
+
+def as_stop(stop: Stop, vocab: int) -> Int[Array, " E"]:
+    """Return the E ids that end a text; E = 0 for None.
+
+    Raises:
+        ValueError: an id outside the vocabulary, or an array of more than one axis.
+        TypeError: ids that are not integers, or text.
+    """
+    given = [] if stop is None else [stop] if np.ndim(stop) == 0 else [*stop]
+    if any(isinstance(one, str) for one in given):
+        raise TypeError(f"stop must be token ids; texts end the pieces of Tokenizer.stream(stop=), got {stop!r}")
+    ids = np.asarray(given) if given else np.zeros(0, np.int32)
+    check_token_ids("stop", ids, vocab)
+    if ids.ndim != 1:
+        raise ValueError(f"stop must be one id or a list of ids, got an array of shape {ids.shape}")
+    return jnp.asarray(ids, jnp.int32)
+
+
+def ends(ids: Int[Array, " B"], stop: Int[Array, " E"]) -> Bool[Array, " B"]:
+    """Return which of the ids are among those that end a text."""
+    return jnp.any(ids[:, None] == stop, axis=1)

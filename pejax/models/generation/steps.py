@@ -1,0 +1,186 @@
+"""The steps of generation by a decoder: the prompts are read, then one token is added at a time."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from pejax._encoding import Encoding, Params, adapt
+from pejax._positions import TokenPositions
+from pejax.models.generation.prompts import ends
+from pejax.models.generation.sampling import Sampling, sample
+from pejax.models.networks.decoder import Decoder
+from pejax.models.parts.rolling import Rolling
+from pejax.models.stack.transformer import Cache
+
+POLICIES = ("stepwise", "recompute")
+LENGTH_INDEPENDENT = "length_independent"
+"""The policy that replaces both if the parameters are the same at all lengths of one generation."""
+
+BLOCK = 256
+"""Most tokens of a prompt that a full rolling cache takes at once."""
+
+
+class Settings(NamedTuple):
+    """The settings of a generation that are compiled into it.
+
+    Attributes:
+        count: number of tokens to generate.
+        sampling: how they are drawn.
+        policy: as in `generate`, or `LENGTH_INDEPENDENT`.
+        rolling: the tokens that the cache keeps. None = all.
+    """
+
+    count: int
+    sampling: Sampling
+    policy: str
+    rolling: Rolling | None
+
+    def extent(self, positions: Int[Array, "B T"]) -> Int[Array, "B T"]:
+        """Return the length of the text that ends in each token, as the encoding counts it."""
+        limit = self.rolling.slots if self.rolling is not None and self.rolling.renumber else None
+        return positions + 1 if limit is None else jnp.minimum(positions + 1, limit)
+
+
+class Request(NamedTuple):
+    """The arrays of a generation.
+
+    Attributes:
+        prompts: token ids.
+        slots: positions of the prompts, then of all new tokens but the last.
+        key: draws the tokens.
+        stop: ids of the tokens that end a text.
+    """
+
+    prompts: Int[Array, "B T"]
+    slots: TokenPositions
+    key: Key[Array, ""]
+    stop: Int[Array, " E"]
+
+
+class Text(NamedTuple):
+    """The carry of the scan over generated tokens.
+
+    Attributes:
+        cache: keys and values of all tokens except the newest.
+        ids: token ids of all slots.
+        new: the newest token of each row.
+        done: whether a row has generated a token that ends a text.
+    """
+
+    cache: Cache
+    ids: Int[Array, "B S"]
+    new: Int[Array, " B"]
+    done: Bool[Array, " B"]
+
+
+def read(model: Decoder, request: Request, key: Array, settings: Settings) -> tuple[Text, Float[Array, "B V"]]:
+    """Return the text after the prompts with its first new token, and the logits that it was drawn from."""
+    batch, length = request.prompts.shape
+    count, rolling = request.slots.positions.shape[1], settings.rolling
+    tokens = jax.tree.map(lambda leaf: leaf[:, :length], request.slots)
+    if rolling is not None and length > rolling.slots:
+        logits, cache = _read_by_blocks(model, request.prompts, tokens, settings)
+    else:
+        cache = model.stack.empty_cache(batch, count if rolling is None else rolling)
+        extent = {
+            LENGTH_INDEPENDENT: 1,
+            "stepwise": settings.extent(tokens.positions),
+            "recompute": tokens.positions[:, -1] + 1,
+        }
+        logits, cache = model.cached(request.prompts, cache, tokens=tokens, extent=extent[settings.policy])
+        logits = logits[:, -1]
+    ids = jnp.pad(request.prompts, ((0, 0), (0, count - length)))
+    new = sample(key, logits, settings.sampling)
+    return Text(cache, ids, new, ends(new, request.stop)), logits
+
+
+def _read_by_blocks(
+    model: Decoder, prompts: Array, tokens: TokenPositions, settings: Settings
+) -> tuple[Float[Array, "B V"], Cache]:
+    """Return the logits after prompts that are longer than the rolling cache, and the cache.
+
+    The cache takes as many tokens as it has slots at once, then a block at a time, or one where each has other keys.
+    """
+    rolling, batch = settings.rolling, len(prompts)
+    independent = settings.policy == LENGTH_INDEPENDENT
+    extent = lambda positions: 1 if independent else settings.extent(positions)
+    size = BLOCK if model.stack.rolls_blocks(rolling, extent(tokens.positions)) else 1
+    rest = prompts.shape[1] - rolling.slots
+    size = min(size, rest)
+    missing = -rest % size  # padding on the left makes the rest whole blocks
+    ids, tokens = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (missing, 0))), (prompts, tokens))
+    part = lambda start, count: jax.tree.map(
+        lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, count, axis=1), (ids, tokens)
+    )
+
+    def read_block(cache: Cache, start: Array | int, count: int) -> tuple[Cache, Array]:
+        block, own = part(start, count)
+        lengths = extent(own.positions)
+        lengths = lengths[:, 0] if count == 1 and not independent else lengths
+        logits, cache = model.cached(block, cache, tokens=own, extent=lengths)
+        return cache, logits[:, -1]
+
+    cache, _ = read_block(model.stack.empty_cache(batch, rolling), 0, rolling.slots)
+    starts = rolling.slots + size * jnp.arange((rest + missing) // size, dtype=jnp.int32)
+    (cache, logits), _ = jax.lax.scan(
+        lambda carry, start: (read_block(carry[0], start, size), None),
+        (cache, jnp.zeros((batch, model.config.vocab))),
+        starts,
+    )
+    return logits, cache
+
+
+def append(
+    model: Decoder, text: Text, request: Request, key: Array, slot: Array, settings: Settings
+) -> tuple[Text, Float[Array, "B V"]]:
+    """Return the text with its newest token in a slot and one more new token, and the logits that it was drawn from."""
+    slots, policy = request.slots, settings.policy
+    ids = jax.lax.dynamic_update_slice_in_dim(text.ids, text.new[:, None], slot, axis=1)
+    token = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, slot, axis=1), slots)
+    length = settings.extent(token.positions)[:, 0]
+    extent = 1 if policy == LENGTH_INDEPENDENT else length
+    one_more = lambda: model.cached(text.new[:, None], text.cache, tokens=token, extent=extent)
+
+    def recompute() -> tuple[Array, Cache]:
+        keep = lambda array: jnp.where(jnp.arange(ids.shape[1]) <= slot, array, 0)
+        filled = TokenPositions(keep(slots.positions), segment_ids=keep(slots.segment_ids))
+        empty = text.cache._replace(used=jnp.zeros((), jnp.int32))
+        logits, cache = model.cached(ids, empty, tokens=filled, extent=extent)
+        return logits[:, slot][:, None], cache._replace(used=slot + 1)
+
+    changed = policy == "recompute" and _params_changed(model, length)
+    logits, cache = one_more() if changed is False else jax.lax.cond(changed, recompute, one_more)
+    logits = logits[:, -1]
+    new = jnp.where(text.done, text.new, sample(key, logits, settings.sampling))
+    return Text(cache, ids, new, text.done | ends(new, request.stop)), logits
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def is_length_independent(encoding: Encoding, params: Params, longest: int | Array) -> Bool[Array, ""]:
+    """Return whether the encoding's parameters are the same at every length from 1 to `longest`."""
+    if encoding.adapt is None:
+        return jnp.ones((), bool)
+    first = adapt(encoding, params, jnp.ones((), jnp.int32))
+    same = lambda length, so_far: so_far & _trees_equal(adapt(encoding, params, length), first)
+    return jax.lax.fori_loop(2, longest + 1, same, jnp.ones((), bool))
+
+
+def _trees_equal(a: Any, b: Any) -> Array:
+    """Return whether all arrays of two pytrees of the same structure are equal."""
+    equal = jax.tree.leaves(jax.tree.map(lambda x, y: jnp.array_equal(x, y), a, b))
+    return functools.reduce(jnp.logical_and, equal, jnp.ones((), bool))
+
+
+def _params_changed(model: Decoder, extent: Int[Array, " B"]) -> Array:
+    """Return whether the parameters of any encoding and example differ from those one token earlier."""
+
+    def changed(number: int, encoding: Encoding) -> Array:
+        params = model.stack.encoding_params(number)
+        differ = lambda length: ~_trees_equal(adapt(encoding, params, length), adapt(encoding, params, length - 1))
+        return jnp.any(jax.vmap(differ)(extent))
+
+    found = [changed(number, encoding) for number, encoding in enumerate(model.stack.encodings)]
+    return functools.reduce(jnp.logical_or, found)
