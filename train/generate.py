@@ -4,8 +4,10 @@
     python -m train.generate --model=model.gguf "Once upon a time" --temperature=0.8 --top_p=0.95 --seed=3
     python -m train.generate --model=model.gguf "$(cat book.txt) In short," --extend="yarn(factor=4)"
 
-The text is written as it is made, and ends at the model's own end of text or after `--max_tokens`. What was loaded, and
-how fast it was, goes to the standard error output.
+    python -m train.generate --model=model.gguf "A story without end:" --window=512 --first=4 --max_tokens=10000
+
+The text is written as it is made, and ends at the model's own ends of text, before a text of `--stop`, or after
+`--max_tokens`. What was loaded, and how fast it was, goes to the standard error output.
 """
 
 import os
@@ -22,7 +24,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from rich.console import Console
 
@@ -45,6 +46,9 @@ class GenerateOptions:
     top_k: int = 0  # draw from the k most probable tokens only; 0 = from all
     top_p: float = 1.0  # draw from the most probable tokens whose probabilities sum to p
     seed: int = 0  # draws the tokens
+    stop: tuple[str, ...] = ()  # texts that end it, as well as the model's own ends: --stop "Q:" "###"
+    window: int = 0  # keep the last N tokens in memory, and no others but --first; 0 = keep all
+    first: int = 0  # keep the first M tokens, too
     extend: str = ""  # extension to texts longer than the model's own context, such as yarn(factor=4)
     dtype: str = "float32"  # what the model computes in: float32 or bfloat16
     params: str = "float32"  # what its parameters are kept in: float32, bfloat16, or file, as the file has them
@@ -112,6 +116,8 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
     """
     if options.max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {options.max_tokens}")
+    if "" in options.stop:
+        raise ValueError(f"stop must hold texts of at least one character, got {options.stop}")
     if any("\ud800" <= letter <= "\udfff" for letter in prompt):
         encoding = sys.getfilesystemencoding()
         raise ValueError(f"the prompt must be text in this locale's encoding, {encoding}, got {prompt!r}")
@@ -123,36 +129,42 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
     if not isinstance(model, Decoder):
         raise ValueError(f"the model must be a decoder, got a {type(model).__name__}")
     ids = tokenizer.encode(prompt)
-    count = _room(len(ids), model.config.length, options)
+    if not ids:
+        raise ValueError("the prompt must have at least one token, got none")
+    renumber = model.stack.encoding.embed is None  # what is added to the input keeps its position
+    endless = bool(options.extend) or (renumber and 0 < options.window <= model.config.length - options.first)
+    count = options.max_tokens if endless else _room(len(ids), model.config.length, options.max_tokens)
     sampling = Sampling(options.temperature, options.top_k, options.top_p)
-    tokens = stream(model, jnp.asarray([ids]), count, sampling=sampling, key=jax.random.key(options.seed))
+    tokens = stream(
+        model,
+        [ids],
+        count,
+        sampling=sampling,
+        key=jax.random.key(options.seed),
+        window=options.window or None,
+        first=options.first,
+        renumber=renumber,
+    )
     console.print(f"{about(model, source)} · {len(ids)} tokens of the prompt, at most {count} to follow")
 
     def new() -> Iterator[int]:
         for token in tokens:
-            one = int(token[0])
             progress.one()
-            if one in tokenizer.eos:
-                return
-            yield one
+            yield int(token[0])
 
-    yield from tokenizer.stream(new())
+    yield from tokenizer.stream(new(), stop=(*tokenizer.eos, *options.stop))
 
 
-def _room(prompt: int, context: int, options: GenerateOptions) -> int:
-    """Return how many tokens can follow a prompt.
+def _room(prompt: int, context: int, most: int) -> int:
+    """Return how many tokens, and no more than `most`, can follow a prompt in the context of the model.
 
     Raises:
-        ValueError: a prompt without tokens, or one that fills the context of the model.
+        ValueError: a prompt that fills the context.
     """
-    if not prompt:
-        raise ValueError("the prompt must have at least one token, got none")
-    if options.extend:
-        return options.max_tokens
     if prompt >= context:
-        raise ValueError(f"the prompt must be shorter than the context of the model, {context} tokens, or extend be "
-                         f"given, such as 'yarn(factor=4)', got {prompt} tokens")  # fmt: skip
-    return min(options.max_tokens, context - prompt)
+        raise ValueError(f"the prompt must be shorter than the context of the model, {context} tokens, or a window or "
+                         f"extend be given, such as 'yarn(factor=4)', got {prompt} tokens")  # fmt: skip
+    return min(most, context - prompt)
 
 
 def about(model: Decoder, source: interop.Source) -> str:

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,30 @@ class Tokenizer:
         """Return the text of token ids, special tokens included; incomplete UTF-8 becomes U+FFFD."""
         return self.library.decode([*map(int, ids)], skip_special_tokens=False)
 
-    def stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """Return the text of token ids in pieces as they come; a character waits until all of its bytes are there."""
+    def stream(self, ids: Iterable[int], *, stop: str | int | Sequence[str | int] = ()) -> Iterator[str]:
+        """Return the text of token ids in pieces as they come; a character waits until all of its bytes are there.
+
+        Args:
+            ids: token ids, such as those of `pejax.models.stream`; no more of them are read once the text has ended.
+            stop: ids and texts that end the text and are no part of it, such as `(*tokenizer.eos, "###")`. Text that
+                may be the beginning of one waits.
+
+        Raises:
+            ValueError: an empty text, which would end every text.
+        """
+        ends = (stop,) if isinstance(stop, str) or not isinstance(stop, Iterable) else tuple(stop)
+        texts = tuple(end for end in ends if isinstance(end, str))
+        if "" in texts:
+            raise ValueError(f"stop must hold ids and texts of at least one character, got {stop!r}")
+        end_ids = {int(end) for end in ends if not isinstance(end, str)}
+        return until(self._pieces(takewhile(lambda one: one not in end_ids, map(int, ids))), texts)
+
+    def _pieces(self, ids: Iterable[int]) -> Iterator[str]:
+        """Return the text of token ids in pieces of whole characters."""
         from tokenizers.decoders import DecodeStream
 
         stream, held = DecodeStream(skip_special_tokens=False), []
-        for token in map(int, ids):
+        for token in ids:
             held.append(token)
             piece = stream.step(self.library, token)
             if piece is not None:
@@ -68,15 +87,39 @@ class Tokenizer:
             yield self.decode(held)
 
 
+def until(pieces: Iterable[str], ends: Sequence[str]) -> Iterator[str]:
+    """Return the pieces of a text before the first of the texts that end it, however these are cut into pieces."""
+    held = ""
+    for piece in pieces:
+        held += piece
+        found = [held.find(end) for end in ends if end in held]
+        ready = min(found) if found else len(held) - _begun(held, ends)
+        if ready:
+            yield held[:ready]
+        if found:
+            return
+        held = held[ready:]
+    if held:
+        yield held
+
+
+def _begun(text: str, ends: Sequence[str]) -> int:
+    """Return how many characters at the end of a text may begin one of the texts that end it."""
+    lengths = (length for end in ends for length in range(1, len(end)) if text.endswith(end[:length]))
+    return max(lengths, default=0)
+
+
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     """Load the tokenizer of a model.
 
     Args:
-        path: a folder with tokenizer.json, whose other files may name the tokens that begin and end a text; such a
-            file; or a GGUF file, or a folder with one.
+        path: a folder with tokenizer.json; such a file; or a GGUF file, or a folder with one. The token that begins a
+            text, and all those that end one, are read from config.json, generation_config.json and
+            tokenizer_config.json beside it.
 
     Raises:
-        ValueError: a damaged file, or a kind of tokenizer in a GGUF file that is not known.
+        ValueError: a damaged file, ids of ends that are not integers, or a kind of tokenizer in a GGUF file that is not
+            known.
         ImportError: the package `tokenizers` is missing.
     """
     where = Path(path)
@@ -84,9 +127,9 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     file = find_gguf(where) if where == json_file or not json_file.exists() else None
     if file is not None:
         return _from_gguf(file, read_header(file).keys)
-    ids = _ends(json_file.parent)
     tokenizer = _made(read_json(json_file), str(json_file))
-    return Tokenizer(tokenizer, ids["bos"][0] if ids["bos"] else None, ids["eos"])
+    bos, eos = (_special(json_file.parent, name, tokenizer) for name in ("bos", "eos"))
+    return Tokenizer(tokenizer, bos[-1] if bos else None, tuple(dict.fromkeys(eos)))
 
 
 def _made(content: Mapping[str, Any], name: str) -> Any:
@@ -102,15 +145,19 @@ def _made(content: Mapping[str, Any], name: str) -> Any:
     return tokenizer
 
 
-def _ends(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the ids of the tokens that begin and end a text, from the files beside tokenizer.json."""
-    found: dict[str, tuple[int, ...]] = {"bos": (), "eos": ()}
-    for file in ("config.json", "generation_config.json"):  # the latter says more
-        config = read_json(folder / file) if (folder / file).exists() else {}
-        for name in found:
-            ids = config.get(f"{name}_token_id")
-            ids = ids if isinstance(ids, list) else [] if ids is None else [ids]
-            found[name] = tuple(ids) or found[name]
+def _special(folder: Path, name: str, tokenizer: Any) -> list[int]:
+    """Return the ids of the tokens that begin ("bos") or end ("eos") a text, from all files beside tokenizer.json."""
+    found: list[int] = []
+    for file in ("tokenizer_config.json", "config.json", "generation_config.json"):  # the last says most
+        content = read_json(folder / file) if (folder / file).exists() else {}
+        given = content.get(f"{name}_token_id")
+        ids = given if isinstance(given, list) else [] if given is None else [given]
+        if not all(type(one) is int for one in ids):
+            raise ValueError(f"{folder / file}: {name}_token_id must be an id or a list of ids, got {given!r}")
+        token = content.get(f"{name}_token") if file == "tokenizer_config.json" else None
+        text = token.get("content") if isinstance(token, dict) else token
+        own = tokenizer.token_to_id(text) if isinstance(text, str) else None
+        found += ids if own is None else [*ids, own]
     return found
 
 

@@ -87,8 +87,31 @@ def test_a_folder_has_the_tokenizer_and_the_ids_of_its_ends(made, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": 0}))
     tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
     assert (tokenizer.bos, tokenizer.eos) == (1, (0,))
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 7]}))
-    assert load_tokenizer(tmp_path).eos == (0, 7)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"bos_token_id": 5, "eos_token_id": [7, 9]}))
+    tokenizer = load_tokenizer(tmp_path)
+    assert (tokenizer.bos, tokenizer.eos) == (5, (0, 7, 9))
+    for token in ("the", {"content": "the", "__type": "AddedToken"}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": token, "bos_token": None}))
+        tokenizer = load_tokenizer(tmp_path)
+        assert (tokenizer.bos, tokenizer.eos) == (5, (259, 0, 7, 9))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ["0"]}))
+    with pytest.raises(ValueError, match=r"generation_config\.json: eos_token_id must be an id or a list of ids, got"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_text_ends_before_its_stops(made):
+    tokenizer = made()
+    ids = tokenizer.encode("one, two\n\nthree")
+    assert [*tokenizer.stream(ids, stop="two")] == [*"one, "]
+    assert "".join(tokenizer.stream(ids, stop=["\n\n", "e\n"])) == "one, two"
+    assert [*tokenizer.stream(ids, stop="two\t")] == [*"one, ", *("two\n", "\n", "th", *"ree")]
+    assert "".join(tokenizer.stream(ids, stop="three, four")) == "one, two\n\nthree"
+    assert [*tokenizer.stream(ids, stop=(ids[2], "x"))] == ["o", "n"]
+    read = iter(ids)
+    assert "".join(tokenizer.stream(read, stop=ids[2])) == "on"
+    assert next(read) == ids[3]
+    with pytest.raises(ValueError, match="texts of at least one character, got ''"):
+        tokenizer.stream(ids, stop="")
 
 
 def test_files_that_are_no_tokenizers(tmp_path):

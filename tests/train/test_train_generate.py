@@ -64,9 +64,28 @@ def test_it_stops_at_the_end_of_the_text(folder, file, tmp_path, capsys):
     assert f"{ids.index(end) + 1} tokens · " in written.err
 
 
+def test_a_text_that_ends_it_is_not_written(file, capsys):
+    written = lambda *flags: (main([PROMPT, f"--model={file}", "--max_tokens=12", *flags]), capsys.readouterr().out)
+    whole = written()[1]
+    stop = whole[4:6]
+    assert written("--stop", "no such text", stop) == (0, whole[: whole.index(stop)] + "\n")
+
+
+def test_a_window_keeps_the_memory_and_lifts_the_limit_of_the_context(file, capsys):
+    assert main([PROMPT, f"--model={file}", "--max_tokens=12", "--window=3", "--first=1"]) == 0
+    ids = expected(file, 12, window=3, first=1)
+    ids = ids[: ids.index(0)] if 0 in ids else ids
+    assert capsys.readouterr().out == load_tokenizer(file).decode(ids) + "\n"
+    assert ids != expected(file, 12)[: len(ids)]
+    assert main(["x" * 70, f"--model={file}", "--window=30", "--first=2", "--max_tokens=3"]) == 0
+    assert "70 tokens of the prompt, at most 3 to follow" in capsys.readouterr().err
+
+
 def test_a_prompt_that_fills_the_context_is_refused(file, capsys):
     message = refused(capsys, lambda: main(["x" * 64, f"--model={file}"]))
-    assert "the prompt must be shorter than the context of the model, 64 tokens, or extend be given" in message
+    assert (
+        "the prompt must be shorter than the context of the model, 64 tokens, or a window or extend be given" in message
+    )
 
 
 @pytest.mark.slow
@@ -88,6 +107,9 @@ def test_the_context_limits_the_text_unless_it_is_extended(file, capsys):
         (["a", "--max_tokens=0"], "max_tokens must be at least 1, got 0"),
         (["a", "--temperature=-1"], "temperature must be 0, or finite and at least"),
         (["a", "--top_k=261"], "top_k must be from 0 to the vocabulary, 260, got 261"),
+        (["a", "--window=-1"], "window must be at least 1 and first at least 0, got -1 and 0"),
+        (["a", "--first=4"], "first needs a window, whose cache keeps the first tokens, too, got first=4 without"),
+        (["a", "--stop", "x", ""], "stop must hold texts of at least one character, got ('x', '')"),
         (["a", "--extend=yarm"], "unknown extension 'yarm'"),
         (["a", "--params=int8"], "params must be one of float32, bfloat16, file, got 'int8'"),
         ([], "the following arguments are required: PROMPT"),

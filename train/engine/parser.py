@@ -28,7 +28,7 @@ class Parser(simple_parsing.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=simple_parsing.SimpleHelpFormatter, **options)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        if action.option_strings and action.nargs in ("*", "+"):
+        if action.option_strings and action.nargs in ("*", "+") and action.type is not str:
             joined = [one.split(",") if re.fullmatch(r"\d+(,\d+)+", one) else [one] for one in arg_strings]
             arg_strings = [part for parts in joined for part in parts]
         return super()._get_values(action, arg_strings)
