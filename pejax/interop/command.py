@@ -70,7 +70,7 @@ def _text(config: TransformerConfig) -> list[str]:
     """Return lines on the ends of a text model."""
     return [
         f"vocab={config.vocab} width={config.width} length={config.length} layers={len(config.layers)} "
-        f"causal={config.causal} embed_scale={config.embed_scale}",
+        f"causal={config.causal} embed_scale={config.embed_scale} padding={config.padding}",
         f"embed_norm: {config.embed_norm}", f"norm: {config.norm}", f"head: {config.head}",
     ]  # fmt: skip
 

@@ -21,7 +21,7 @@ def test_it_prints_the_config_the_encodings_and_what_is_carried(tmp_path):
     done = subprocess.run(script, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert lines[0] == "llama: 21,728 numbers in 21 tensors, 1 file(s), F32"
-    assert lines[1] == "vocab=97 width=32 length=64 layers=2 causal=True embed_scale=1.0"
+    assert lines[1] == "vocab=97 width=32 length=64 layers=2 causal=True embed_scale=1.0 padding=counted"
     assert "layers: 2 x (kind 0)" in lines
     extend = "extend='yarn(factor=4.0, trained_length=16)'"
     assert lines[-1] == f"encoding: rope(base=500.0, pairing='half', {extend}): 2 layer(s), from layer 0"
