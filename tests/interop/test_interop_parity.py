@@ -15,6 +15,7 @@ from peers import peer
 
 from pejax.interop import load, save
 from pejax.interop.architectures import ARCHITECTURES
+from pejax.models import generate
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
@@ -119,6 +120,19 @@ def test_an_attention_mask_says_to_both_the_same(name, folders):
         difference = np.max(np.abs(np.asarray(found) - expected.numpy())[mask.astype(bool)])
         print(f"largest difference with an attention mask: {name}: {difference:.1e}")
         assert difference < 1e-4
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "bloom", "gpt_neox"])
+def test_a_list_of_prompts_is_continued_as_a_padded_batch_is(name, folders):
+    """In `generate`, transformers counts no padding, whatever the same model does in a plain call."""
+    theirs, folder = made(folders, name)
+    ours, _ = load(folder)
+    torch, ids, mask = peer("torch"), ids_of(9), np.ones((2, 9), int)
+    mask[0, :4] = 0
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    expected = theirs.generate(torch.as_tensor(ids), attention_mask=torch.as_tensor(mask), **options)
+    found = generate(ours, [ids[0, 4:], ids[1]], 6)
+    np.testing.assert_array_equal(found, expected[:, 9:].numpy())
 
 
 @pytest.mark.parametrize("name", CONFIGS)
