@@ -113,6 +113,7 @@ def test_several_stop_tokens_of_any_integer_kind(kind):
         assert (row[end:] == until[end]).all() or end == 5
 
 
+@pytest.mark.slow
 def test_one_stop_token_of_any_integer_kind():
     model, prompts = make(), ids_of(1, 5)
     stop = int(generate(model, prompts, 3)[0, 1])
@@ -122,6 +123,7 @@ def test_one_stop_token_of_any_integer_kind():
     np.testing.assert_array_equal(generate(model, prompts, 6, stop=()), generate(model, prompts, 6))
 
 
+@pytest.mark.slow
 def test_a_stream_ends_where_every_row_has_stopped():
     model, prompts = make(), ids_of(3, 5)
     whole = np.asarray(generate(model, prompts, 8))

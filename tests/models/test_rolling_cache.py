@@ -111,7 +111,8 @@ def test_a_block_of_tokens_is_one_token_at_a_time(size, renumber):
     assert {leaf.shape[2] for layer in cache.layers for leaf in jax.tree.leaves(layer)} == {FIRST + WINDOW}
 
 
-@pytest.mark.parametrize("pe", ["rope(base=4)", pytest.param("fire", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("pe", ["rope(base=4)", "fire"])
 def test_prompts_of_unequal_lengths_are_answered_as_each_alone(pe, monkeypatch):
     monkeypatch.setattr(steps, "BLOCK", 2)
     model, options = make(pe=pe, length=12), {"window": WINDOW, "first": FIRST, "return_logits": True}
@@ -123,12 +124,14 @@ def test_prompts_of_unequal_lengths_are_answered_as_each_alone(pe, monkeypatch):
         close(found[row], expected[0])
 
 
+@pytest.mark.slow
 def test_only_the_last_document_of_a_packed_prompt_is_kept():
     model, ids, options = make(), ids_of(1, 9), {"window": WINDOW, "first": FIRST, "return_logits": True}
     _, found = generate(model, ids, 4, segment_ids=jnp.asarray([[1] * 4 + [2] * 5]), **options)
     close(found, generate(model, ids[:, 4:], 4, **options)[1])
 
 
+@pytest.mark.slow
 def test_a_cache_that_never_fills_changes_nothing():
     model, ids = make(pe="rope(base=4)"), ids_of(2, 5)
     expected = generate(model, ids, 4, return_logits=True)[1]

@@ -71,6 +71,7 @@ def test_a_text_that_ends_it_is_not_written(file, capsys):
     assert written("--stop", "no such text", stop) == (0, whole[: whole.index(stop)] + "\n")
 
 
+@pytest.mark.slow
 def test_a_window_keeps_the_memory_and_lifts_the_limit_of_the_context(file, capsys):
     assert main([PROMPT, f"--model={file}", "--max_tokens=12", "--window=3", "--first=1"]) == 0
     ids = expected(file, 12, window=3, first=1)
