@@ -1,7 +1,7 @@
 """The shared memory of every kernel for GPUs, by arithmetic, beside the limit of a program."""
 
 from pejax._attention.gpu.call import tile_sizes
-from pejax._attention.gpu.shared_memory import KERNELS, LIMITS, shared_bytes
+from pejax._attention.gpu.shared_memory import HELD, LIMITS, shared_bytes
 
 WIDTHS = {
     "bfloat16, D=64": 128,
@@ -18,8 +18,8 @@ def table(capability: str = "9.0") -> str:
     limit = LIMITS[capability] * 1024
     lines = [f"Shared memory of a program, KiB at most, of {limit // 1024} (compute capability {capability}):"]
     for name, width in WIDTHS.items():
-        ahead, back = tile_sizes(width, limit)
-        sizes = (shared_bytes(kernel, ahead if kernel == "forward" else back, width) for kernel in KERNELS)
-        told = ", ".join(f"{kernel} {size / 1024:.0f}" for kernel, size in zip(KERNELS, sizes, strict=True))
-        lines.append(f"  {name}, tiles {ahead[0]}x{ahead[1]} and {back[0]}x{back[1]}: {told}")
+        forward, backward = tile_sizes(width, limit)
+        sizes = (shared_bytes(kernel, forward if kernel == "forward" else backward, width) for kernel in HELD)
+        told = ", ".join(f"{kernel} {size / 1024:.0f}" for kernel, size in zip(HELD, sizes, strict=True))
+        lines.append(f"  {name}, tiles {forward[0]}x{forward[1]} and {backward[0]}x{backward[1]}: {told}")
     return "\n".join(lines)

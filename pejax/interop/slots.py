@@ -81,7 +81,7 @@ def model_slots(config: ModelConfig, architecture: Architecture) -> list[Slot]:
             continue
         module, own = str(path[path.index("layers") + 1]), path[path.index("blocks") + 1 :]
         layers = model.layers if isinstance(model, ViT) else getattr(model, str(path[0])).layers
-        body = layers.all_bodies[0 if module == "blocks" else int(module.removeprefix("body_"))]
+        body = layers.bodies[0 if module == "blocks" else int(module.removeprefix("body_"))]
         for row, layer in enumerate(body.layers):
             names = _layer_names(architecture, side, stack.layers[layer], layer)
             if own[-1] == "frequencies":

@@ -8,7 +8,7 @@ from pejax import check_kernels, explain_attention
 from pejax._attention import api, backends, kernel_check
 from pejax._attention.compiling import compile_error
 from pejax._attention.gpu.call import tile_sizes
-from pejax._attention.gpu.shared_memory import BACKWARD, KERNELS, LIMITS, fitting, shared_bytes
+from pejax._attention.gpu.shared_memory import BACKWARD, HELD, LIMITS, fitting, shared_bytes
 
 Q = jax.ShapeDtypeStruct((1, 24, 2, 8), jnp.float32)
 
@@ -73,10 +73,10 @@ def test_nothing_is_compiled_where_nothing_runs(monkeypatch):
 @pytest.mark.parametrize("width", [32, 64, 128, 256, 512])
 def test_every_tile_fits_the_shared_memory(capability, width):
     limit = LIMITS[capability] * 1024
-    ahead, back = tile_sizes(width, limit)
-    assert shared_bytes("forward", ahead, width) <= limit
-    assert all(shared_bytes(kernel, back, width) <= limit for kernel in BACKWARD)
-    assert min(*ahead, *back) >= 16
+    forward_blocks, backward_blocks = tile_sizes(width, limit)
+    assert shared_bytes("forward", forward_blocks, width) <= limit
+    assert all(shared_bytes(kernel, backward_blocks, width) <= limit for kernel in BACKWARD)
+    assert min(*forward_blocks, *backward_blocks) >= 16
 
 
 def test_an_h100_takes_the_tiles_that_were_chosen_by_registers():
@@ -92,12 +92,12 @@ def test_an_h100_takes_the_tiles_that_were_chosen_by_registers():
 def test_a_loop_holds_its_blocks_twice_and_a_product_its_tile():
     """bfloat16, D = 64: q of 128 rows, k and v of 64 rows twice, and a float32 tile as operand and as scratch."""
     assert shared_bytes("forward", (128, 64), 128) == 128 * 128 + 2 * 2 * 64 * 128 + 2 * 128 * 64 * 4
-    assert shared_bytes("by_diagonals", (64, 32), 128) == 2 * 4 * 32 * 128 + 32 * 32 * 4
+    assert shared_bytes("diagonal_gradients", (64, 32), 128) == 2 * 4 * 32 * 128 + 32 * 32 * 4
 
 
 def test_heads_that_fit_in_no_tile_are_refused_in_words():
     with pytest.raises(NotImplementedError, match="heads of 1024 bytes need 132096 bytes of shared memory, this GPU"):
-        fitting(tuple(KERNELS), (32, 32), 1024, 99 * 1024)
+        fitting(tuple(HELD), (32, 32), 1024, 99 * 1024)
 
 
 def test_a_gpu_prefers_what_is_checked_there(monkeypatch):

@@ -413,7 +413,7 @@ MUTANTS = {
     "lookhere: depth upside down": (lookhere.lookhere_slopes, "return (1.5 - depth)", "return (0.5 + depth)", LOOKHERE),
     "lookhere: layers upside down": (lookhere.lookhere, "1.5, 0.5, layers", "0.5, 1.5, layers", HIDDEN),
     "lookhere: shown again by a soft cap": (
-        masks.still_hidden,
+        masks.keep_hidden,
         "if options.hides else capped",
         "if False else capped",
         HIDDEN,

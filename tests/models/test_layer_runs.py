@@ -144,16 +144,16 @@ def forward(model, *args, **options):
 )
 def test_layers_of_several_kinds_are_applied_in_order(pe):
     model = mixed(pe)
-    assert len(model.stack.layers.all_bodies) > 2
-    assert [layer for body in model.stack.layers.all_bodies for layer in body.layers] != []
-    assert sorted(layer for body in model.stack.layers.all_bodies for layer in body.layers) == list(range(5))
+    assert len(model.stack.layers.bodies) > 2
+    assert [layer for body in model.stack.layers.bodies for layer in body.layers] != []
+    assert sorted(layer for body in model.stack.layers.bodies for layer in body.layers) == list(range(5))
     close(forward(model, IDS), one_by_one(model, IDS), 5e-5)
 
 
 def test_bodies_and_encodings_have_names_of_their_own():
     model = mixed("t5*1 + kerple*1")
     state = nnx.to_pure_dict(nnx.state(model.stack))
-    bodies = model.stack.layers.all_bodies
+    bodies = model.stack.layers.bodies
     assert set(state["layers"]) == {"blocks", *(f"body_{body.number}" for body in bodies if body.number)}
     assert set(state["position"]["heads"]) == {"table"}
     assert set(state["encoding_1"]["position"]["heads"]) == {"a", "p"} or state["encoding_1"]["position"]["heads"]
@@ -207,7 +207,7 @@ def test_stochastic_depth_and_constants_by_depth_follow_the_layers():
     kept = forward(model, images, train=True, key=jax.random.key(3))
     assert np.isfinite(kept).all()
     assert float(jnp.abs(kept - forward(model, images)).max()) > 1e-3
-    bodies = model.layers.all_bodies
+    bodies = model.layers.bodies
     depth = dict.fromkeys(range(5))
     for body in bodies:
         constants, _ = model.layers._constants(body)

@@ -168,7 +168,7 @@ def resized_params(old: Classifier, new: Classifier, params: Any) -> Any:
 
 def _positions_at(classifier: Classifier, params: Any, extent: Any) -> Any:
     fitted = jax.tree.map(lambda leaf: leaf, params)
-    for body in classifier.prototype.layers.all_bodies:
+    for body in classifier.prototype.layers.bodies:
         encoding = classifier.prototype.encodings[body.encoding]
         if encoding.adapt is None:
             continue

@@ -22,12 +22,14 @@ def first_distance(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[
     """
     sides = [_shifts(tokens) for tokens in (q_tokens, k_tokens)]
     first = [shift[0] if relevant is None else shift[jnp.argmax(relevant)] for shift, relevant in sides]
-    counted = lambda x, relevant: x if relevant is None else jnp.where(relevant, x, 0)
-    moved = [counted(shift - c, relevant) for (shift, relevant), c in zip(sides, first, strict=True)]
+    relevant_only = lambda x, relevant: x if relevant is None else jnp.where(relevant, x, 0)
+    moved = [relevant_only(shift - c, relevant) for (shift, relevant), c in zip(sides, first, strict=True)]
     steady = jnp.all(moved[0] == 0) & jnp.all(moved[1] == 0)
     named = [tokens.segment_ids for tokens in (q_tokens, k_tokens) if tokens.segment_ids is not None]
     if len(named) == 2:
-        segments = [counted(ids.astype(jnp.int32), relevant) for ids, (_, relevant) in zip(named, sides, strict=True)]
+        segments = [
+            relevant_only(ids.astype(jnp.int32), relevant) for ids, (_, relevant) in zip(named, sides, strict=True)
+        ]
         segment, shift = lax.sort((jnp.concatenate(segments), jnp.concatenate(moved)), num_keys=2)
         steady |= jnp.all((segment[1:] != segment[:-1]) | (shift[1:] == shift[:-1]))
     return first[1] - first[0], steady

@@ -34,7 +34,7 @@ def _refuse(name: str) -> NoReturn:
     )
 
 
-def _final(name: str) -> Callable[[Array], Array]:
+def _without_derivative(name: str) -> Callable[[Array], Array]:
     """Return the identity function, with a derivative that raises `UnknownDerivative`."""
     identity = jax.custom_jvp(lambda x: x)
     identity.defjvp(lambda x, tangent: _refuse(name))
@@ -49,13 +49,13 @@ def _marked(name: str) -> Callable[[Array], Array]:
     def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
         (x,), (tangent,) = primals, tangents
         nothing = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)  # empty; `_batch` reads from it whether x is batched
-        return _final(name)(x), _tangent().bind(tangent, nothing, name=name)
+        return _without_derivative(name)(x), _tangent().bind(tangent, nothing, name=name)
 
     return identity
 
 
 def _transpose(gradient: Array | ad.Zero, *_: Any, name: str) -> list[Any]:
-    return [gradient if isinstance(gradient, ad.Zero) else _final(name)(gradient), None]
+    return [gradient if isinstance(gradient, ad.Zero) else _without_derivative(name)(gradient), None]
 
 
 def _batch(operands: tuple[Array, Array], axes: tuple[Any, Any], *, name: str) -> tuple[Array, Any]:

@@ -121,7 +121,7 @@ def visible_blocks(options: Options, q_tokens: TokenPositions, k_tokens: TokenPo
     return all_of(block_masks(options, *_fields(options, q_tokens, k_tokens, jax.vmap)))
 
 
-def still_hidden(options: Options, logits: Float[Array, "*T"], capped: Float[Array, "*T"]) -> Float[Array, "*T"]:
+def keep_hidden(options: Options, logits: Float[Array, "*T"], capped: Float[Array, "*T"]) -> Float[Array, "*T"]:
     """Return the capped logits, but -inf where `logits` are: a soft cap must not show keys that the bias hides."""
     return jnp.where(logits == -jnp.inf, -jnp.inf, capped) if options.hides else capped
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.masks import still_hidden, visible
+from pejax._attention.core.masks import keep_hidden, visible
 from pejax._attention.core.options import Options
 from pejax._encoding import naming_missing
 from pejax._ops.pytrees import wide
@@ -66,7 +66,7 @@ def tile_logits(
     if pairs.bias is not None:
         logits = logits + pairs.bias.astype(logits.dtype)
     if options.soft_cap is not None:
-        logits = still_hidden(options, logits, options.soft_cap * jnp.tanh(logits / options.soft_cap))
+        logits = keep_hidden(options, logits, options.soft_cap * jnp.tanh(logits / options.soft_cap))
     logits = logits if key_bias is None else logits + key_bias
     for allowed in (mask, pairs.mask):
         logits = logits if allowed is None else jnp.where(allowed, logits, -jnp.inf)

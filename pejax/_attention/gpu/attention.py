@@ -9,7 +9,7 @@ from pejax._attention.core.options import Options
 from pejax._attention.gpu.call import Call
 from pejax._attention.kernels import kernel_call
 from pejax._attention.kernels.fallback import blockwise_call
-from pejax._attention.kernels.kernel_call import Kernels, Static, Way, learned_of, position_axes, ways_to_bias
+from pejax._attention.kernels.kernel_call import Kernels, Static, Way, position_axes, primals_of, ways_to_bias
 
 
 def gpu_attention(
@@ -33,7 +33,7 @@ def gpu_attention(
     """
     static = Static(options, layout, interpret)
     refuse(static, operands)
-    return kernel_call.attention(KERNELS, static, learned_of(operands), operands)
+    return kernel_call.attention(KERNELS, static, primals_of(operands), operands)
 
 
 def refuse(static: Static, operands: Operands) -> None:
@@ -50,8 +50,8 @@ def refuse(static: Static, operands: Operands) -> None:
 
 def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     """Return the ways to obtain the bias; diagonals need integer positions on one axis."""
-    counted = jnp.issubdtype(operands.q_tokens.positions.dtype, jnp.integer)
-    return ways_to_bias(static, operands, diagonals=counted and position_axes(static.layout, operands) == 1)
+    integers = jnp.issubdtype(operands.q_tokens.positions.dtype, jnp.integer)
+    return ways_to_bias(static, operands, diagonals=integers and position_axes(static.layout, operands) == 1)
 
 
 KERNELS = Kernels(_ways, Call, blockwise_call)

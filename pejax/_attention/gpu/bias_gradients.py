@@ -1,7 +1,7 @@
 """Gradients of the inputs of a bias, on GPUs: separate kernels, which XLA removes if their results are unused.
 
-A program of `by_diagonals` owns the tiles (I, I + c) for one c. Elements at the same place in these tiles have the same
-key - query, so it sums whole tiles, and a bias with one number per diagonal gets its gradient without atomics.
+A program of `diagonal_gradients` owns the tiles (I, I + c) for one c. Elements at the same place in these tiles have
+the same key - query, so it sums whole tiles, and a bias with one number per diagonal gets its gradient without atomics.
 """
 
 from typing import Any
@@ -20,33 +20,33 @@ PROGRAMS = 1024
 """Number of programs that keeps a GPU busy: with more, several sequences share a program."""
 
 
-def by_diagonals(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
+def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
     """Return the gradient of the bias on every diagonal, summed over the batch; blocks must be square."""
     (n, heads), size, (q_count, k_count) = inputs.q.shape[:2], plan.blocks[0], plan.counts
     count = q_count + k_count - 1
     parts = min(n, max(1, PROGRAMS // (count * heads)))
 
     def kernel(inputs: Inputs, rows: Rows, sums_ref: Any) -> None:
-        c, head, part = (pl.program_id(axis) for axis in range(3))
+        diagonal, head, part = (pl.program_id(axis) for axis in range(3))
         key_head = lax.div(head, plan.group)
 
         def of_sequence(t: Array, sums: Array) -> Array:
             n = part + t * parts
 
             def step(i: Array, sums: Array, masked: bool) -> Array:
-                at = Place(n, head, i, i + c - (q_count - 1))
+                at = Place(n, head, i, i + diagonal - (q_count - 1))
                 query = load_query(inputs, rows, at, size)
                 k, v = (load_block(x, n, key_head, at.j, size) for x in (inputs.k, inputs.v))
                 found = gradients(plan, inputs, at, query, k, v, masked)
                 return sums + placed_only(found.d_scores, *found.marks)
 
-            return loop(inputs, n, c, q_count, step, sums)
+            return loop(inputs, n, diagonal, q_count, step, sums)
 
         zeros = jnp.zeros((size, size), jnp.float32)
-        sums_ref[part, head, c] = lax.fori_loop(0, lax.div(n - 1 - part, parts) + 1, of_sequence, zeros)
+        sums_ref[part, head, diagonal] = lax.fori_loop(0, lax.div(n - 1 - part, parts) + 1, of_sequence, zeros)
 
     output = jax.ShapeDtypeStruct((parts, heads, count, size, size), jnp.float32)
-    sums = call(plan, kernel, (count, heads, parts), output, inputs, rows, name="by_diagonals")
+    sums = call(plan, kernel, (count, heads, parts), output, inputs, rows, name="diagonal_gradients")
     return _along_diagonals(jnp.sum(sums, axis=0))
 
 

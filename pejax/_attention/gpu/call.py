@@ -11,12 +11,12 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.operands import Operands
-from pejax._attention.gpu.bias_gradients import by_diagonals, numbers_by_queries, positions_by_keys
+from pejax._attention.gpu.bias_gradients import diagonal_gradients, numbers_by_queries, positions_by_keys
 from pejax._attention.gpu.block_masks import Marks, Tiles, marks, spans, tiles
-from pejax._attention.gpu.kernels import by_keys, by_queries, forward
+from pejax._attention.gpu.kernels import forward, key_gradients, query_gradients
 from pejax._attention.gpu.shared_memory import BACKWARD, fitting, limit
 from pejax._attention.gpu.tile import Inputs, Plan
-from pejax._attention.kernels.kernel_call import Learned, Outputs, Rows, Static, Way, position_axes
+from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
 
 
 class Floats(NamedTuple):
@@ -41,15 +41,15 @@ class Call:
     operands: Operands
     shift: Int[Array, ""]
 
-    def forward(self, learned: Learned) -> Outputs:
+    def forward(self, primals: Primals) -> Outputs:
         """Return the output and the log-sum-exps."""
-        output, lse = forward(self.plans[0], self._inputs(self.plans[0], self._floats(learned)))
-        n, k, g, t, d = learned.q.shape
+        output, lse = forward(self.plans[0], self._inputs(self.plans[0], self._floats(primals)))
+        n, k, g, t, d = primals.q.shape
         return output[:, :, :t, :d].reshape(n, k, g, t, d), lse[:, :, :t].reshape(n, k, g, t)
 
-    def gradients(self, learned: Learned, rows: Rows) -> Learned:
-        """Return the gradients of the differentiable inputs."""
-        floats, pull = jax.vjp(self._floats, learned)
+    def gradients(self, primals: Primals, rows: Rows) -> Primals:
+        """Return the gradients with respect to the differentiable inputs."""
+        floats, pull = jax.vjp(self._floats, primals)
         return pull(self._gradients(floats, self._padded(rows)))[0]
 
     @functools.cached_property
@@ -57,15 +57,15 @@ class Call:
         """The plans of forward and backward, which share their padded lengths."""
         q = self.operands.q
         lengths, options = (q.shape[-2], self.operands.k.shape[-2]), self.static.options
-        ahead, back = tile_sizes(_padded_size(q.shape[-1]) * q.dtype.itemsize, limit())
+        forward_blocks, backward_blocks = tile_sizes(_padded_size(q.shape[-1]) * q.dtype.itemsize, limit())
 
         def fit(blocks: tuple[int, int]) -> tuple[int, int]:
             most = options.block or max(blocks)
             q_size, k_size = map(_padded_size, lengths)
             return min(blocks[0], most, q_size), min(blocks[1], most, k_size)
 
-        ahead, back = fit(ahead), fit(back)
-        q_unit, k_unit = map(max, ahead, back)
+        forward_blocks, backward_blocks = fit(forward_blocks), fit(backward_blocks)
+        q_unit, k_unit = map(max, forward_blocks, backward_blocks)
         plan = Plan(
             options=options,
             blocks=(q_unit, k_unit),
@@ -75,7 +75,7 @@ class Call:
             one_dropout=self.static.layout.one_dropout,
             interpret=self.static.interpret,
         )
-        return plan.with_blocks(ahead), plan.with_blocks(back)
+        return plan.with_blocks(forward_blocks), plan.with_blocks(backward_blocks)
 
     @functools.cached_property
     def lengths(self) -> tuple[int, int]:
@@ -90,22 +90,22 @@ class Call:
         axes = 0 if self.way.name == "none" else position_axes(static.layout, self.operands)
         return marks(static.options, static.layout, self.operands, self.lengths, axes)
 
-    def _floats(self, learned: Learned) -> Floats:
+    def _floats(self, primals: Primals) -> Floats:
         """Return the differentiable inputs as the kernels read them."""
-        n, k, g, t, d = learned.q.shape
+        n, k, g, t, d = primals.q.shape
         width = _padded_size(d)
         pad = lambda x, length: jnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, width - d)))
         q_length, k_length = self.lengths
-        numbers, diagonals = self._bias(learned)
+        numbers, diagonals = self._bias(primals)
         return Floats(
-            q=pad(learned.q.reshape(n, k * g, t, d), q_length),
-            k=pad(learned.k, k_length),
-            v=pad(learned.v, k_length),
+            q=pad(primals.q.reshape(n, k * g, t, d), q_length),
+            k=pad(primals.k, k_length),
+            v=pad(primals.v, k_length),
             numbers=numbers,
             diagonals=diagonals,
-            q_positions=self._positions(learned.q_positions, q_length),
-            k_positions=self._positions(learned.k_positions, k_length),
-            key_bias=self._key_bias(learned.key_bias),
+            q_positions=self._positions(primals.q_positions, q_length),
+            k_positions=self._positions(primals.k_positions, k_length),
+            key_bias=self._key_bias(primals.key_bias),
         )
 
     def _key_bias(self, bias: Array | None) -> Array | None:
@@ -115,14 +115,14 @@ class Call:
         n, k, g, s = bias.shape
         return jnp.pad(bias.reshape(n, k * g, s), ((0, 0), (0, 0), (0, self.lengths[1] - s)))
 
-    def _bias(self, learned: Learned) -> tuple[tuple[Array, ...], Array | None]:
+    def _bias(self, primals: Primals) -> tuple[tuple[Array, ...], Array | None]:
         """Return the numbers, or the diagonals, of every head."""
         distance, bias = self.operands.shared.distance_bias, self.way.bias
         k, g, t = self.operands.q.shape[1:4]
         if distance is None:
             return (), None
-        own = jax.tree.map(lambda x: x.reshape(k * g, *x.shape[2:]), learned.per_head)
-        each = lambda f: jax.vmap(lambda own: f({**learned.shared, **own}), axis_size=k * g)(own)
+        own = jax.tree.map(lambda x: x.reshape(k * g, *x.shape[2:]), primals.per_head)
+        each = lambda f: jax.vmap(lambda own: f({**primals.shared, **own}), axis_size=k * g)(own)
         if bias is not None:
             return tuple(each(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
         place = jnp.arange(sum(self.lengths), dtype=jnp.int32) - (self.lengths[0] - 1)
@@ -179,7 +179,7 @@ class Call:
         _, plan = self.plans
         by_query = self._inputs(plan, floats)
         by_key = self._inputs(plan, floats, "keys")
-        d_k, d_v, *d_key_bias = by_keys(plan, by_key, rows)
+        d_k, d_v, *d_key_bias = key_gradients(plan, by_key, rows)
         numbers, diagonals, q_positions, k_positions = (), None, (), ()
         if floats.numbers or floats.q_positions:
             numbers, q_positions = numbers_by_queries(plan, by_query, rows)
@@ -188,9 +188,9 @@ class Call:
         if floats.diagonals is not None:
             side = min(plan.blocks)
             square = plan.with_blocks((side, side))
-            diagonals = by_diagonals(square, self._inputs(square, floats, "diagonals"), rows)
+            diagonals = diagonal_gradients(square, self._inputs(square, floats, "diagonals"), rows)
         return Floats(
-            q=by_queries(plan, by_query, rows),
+            q=query_gradients(plan, by_query, rows),
             k=d_k,
             v=d_v,
             numbers=numbers,
@@ -212,8 +212,8 @@ def tile_sizes(width: int, shared: int) -> tuple[tuple[int, int], tuple[int, int
         NotImplementedError: no tile fits.
     """
     narrow, wide = ((128, 64), (64, 64)), ((64, 32), (32, 32))
-    ahead, back = narrow if width <= 256 else wide if width <= 512 else ((32, 16), (32, 16))
-    return fitting(("forward",), ahead, width, shared), fitting(BACKWARD, back, width, shared)
+    forward_blocks, backward_blocks = narrow if width <= 256 else wide if width <= 512 else ((32, 16), (32, 16))
+    return fitting(("forward",), forward_blocks, width, shared), fitting(BACKWARD, backward_blocks, width, shared)
 
 
 def _summed(found: tuple[Array, ...], given: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -17,9 +17,16 @@ from jaxtyping import Array
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.gpu.attention import KERNELS, refuse
-from pejax._attention.gpu.folded import check_fused, fused_product, in_order
+from pejax._attention.gpu.folded import arrays_are_ordered, check_fused, fused_product
 from pejax._attention.kernels.elementwise import slope
-from pejax._attention.kernels.kernel_call import Learned, Static, attend, gradients, learned_of, position_axes
+from pejax._attention.kernels.kernel_call import (
+    Primals,
+    Static,
+    attend,
+    gradients,
+    position_axes,
+    primals_of,
+)
 
 
 def fused_attention(
@@ -43,49 +50,49 @@ def fused_attention(
     static = Static(options, layout, interpret)
     check_fused(options, operands, position_axes(layout, operands))
     refuse(static, operands)
-    learned = learned_of(operands)
+    primals = primals_of(operands)
     try:
-        jax.eval_shape(functools.partial(_product, static, backend, operands), learned)
+        jax.eval_shape(functools.partial(_product, static, backend, operands), primals)
     except RuntimeError as error:  # jax raises this if there is no cuDNN
         raise NotImplementedError(str(error)) from error
-    return _attend(static, backend, learned, operands)
+    return _attend(static, backend, primals, operands)
 
 
-def _product(static: Static, backend: str, operands: Operands, learned: Learned) -> Array:
+def _product(static: Static, backend: str, operands: Operands, primals: Primals) -> Array:
     """Return the output of the fused kernels."""
     distance, slopes, positions = operands.shared.distance_bias, None, None
     if distance is not None:
         heads = operands.q.shape[1] * operands.q.shape[2]
-        own = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), learned.per_head)
-        of_head = lambda own: slope(distance.func, {**learned.shared, **own})
+        own = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), primals.per_head)
+        of_head = lambda own: slope(distance.func, {**primals.shared, **own})
         slopes = jax.vmap(of_head, axis_size=heads)(own)
         positions = operands.k_tokens.positions
         positions = positions if static.layout.k_axes.positions is not None else positions[None]
-    return fused_product(static.options, learned.q, learned.k, learned.v, slopes, positions, backend=backend)
+    return fused_product(static.options, primals.q, primals.k, primals.v, slopes, positions, backend=backend)
 
 
 def _choose(static: Static, operands: Operands, fused: Any, kernels: Any) -> Any:
     """Take the fused kernels where the order of the arrays allows it."""
-    order = in_order(static.options, static.layout, operands)
+    order = arrays_are_ordered(static.options, static.layout, operands)
     return fused() if order is None else lax.cond(order, fused, kernels)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(static: Static, backend: str, learned: Learned, operands: Operands) -> tuple[Array, Array]:
-    outputs = functools.partial(attend, KERNELS, static, learned, operands)
-    product = functools.partial(_product, static, backend, operands, learned)
+def _attend(static: Static, backend: str, primals: Primals, operands: Operands) -> tuple[Array, Array]:
+    outputs = functools.partial(attend, KERNELS, static, primals, operands)
+    product = functools.partial(_product, static, backend, operands, primals)
     return _choose(static, operands, product, lambda: outputs()[0]), outputs()[1]
 
 
-def _attend_forward(static: Static, backend: str, learned: Any, operands: Any) -> tuple[tuple[Array, Array], tuple]:
-    learned, operands = jax.tree.map(
-        lambda x: x.value, (learned, operands), is_leaf=lambda x: isinstance(x, CustomVJPPrimal)
+def _attend_forward(static: Static, backend: str, primals: Any, operands: Any) -> tuple[tuple[Array, Array], tuple]:
+    primals, operands = jax.tree.map(
+        lambda x: x.value, (primals, operands), is_leaf=lambda x: isinstance(x, CustomVJPPrimal)
     )
     trees = []
 
     def fused() -> tuple[Array, Array, list[Array]]:
-        of_tokens = lambda q, k, v: _product(static, backend, operands, learned._replace(q=q, k=k, v=v))
-        output, pull = jax.vjp(of_tokens, learned.q, learned.k, learned.v)
+        of_tokens = lambda q, k, v: _product(static, backend, operands, primals._replace(q=q, k=k, v=v))
+        output, pull = jax.vjp(of_tokens, primals.q, primals.k, primals.v)
         leaves, tree = jax.tree.flatten(pull)
         trees.append(tree)
         return output, jnp.zeros(output.shape[:-1], jnp.float32), leaves
@@ -93,22 +100,22 @@ def _attend_forward(static: Static, backend: str, learned: Any, operands: Any) -
     shapes = jax.eval_shape(fused)[2]
 
     def kernels() -> tuple[Array, Array, list[Array]]:
-        return *attend(KERNELS, static, learned, operands), [jnp.zeros(x.shape, x.dtype) for x in shapes]
+        return *attend(KERNELS, static, primals, operands), [jnp.zeros(x.shape, x.dtype) for x in shapes]
 
     output, lse_of_kernels, leaves = _choose(static, operands, fused, kernels)
     # Computed outside of `_choose`, so that XLA removes it if it is not used.
-    lse = attend(KERNELS, static, learned, operands)[1]
-    return (output, lse), (learned, operands, output, lse, lse_of_kernels, jax.tree.unflatten(trees[-1], leaves))
+    lse = attend(KERNELS, static, primals, operands)[1]
+    return (output, lse), (primals, operands, output, lse, lse_of_kernels, jax.tree.unflatten(trees[-1], leaves))
 
 
-def _attend_backward(static: Static, backend: str, saved: tuple, cotangents: tuple) -> tuple[Learned, None]:
+def _attend_backward(static: Static, backend: str, saved: tuple, cotangents: tuple) -> tuple[Primals, None]:
     del backend
-    learned, operands, output, lse, lse_of_kernels, pull = saved
+    primals, operands, output, lse, lse_of_kernels, pull = saved
     d_output, d_lse = (
         jnp.zeros_like(like) if isinstance(x, SymbolicZero) else x
         for x, like in zip(cotangents, (output, lse), strict=True)
     )
-    by_kernels = lambda lse: gradients(KERNELS, static, learned, operands, (output, lse), (d_output, d_lse))
+    by_kernels = lambda lse: gradients(KERNELS, static, primals, operands, (output, lse), (d_output, d_lse))
     found = by_kernels(lse)
     if not isinstance(cotangents[1], SymbolicZero):
         return found, None

@@ -137,7 +137,7 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
             raise NotImplementedError(f"fused kernels take {rule}")
 
 
-def in_order(options: Options, layout: Layout, operands: Operands) -> Bool[Array, ""] | None:
+def arrays_are_ordered(options: Options, layout: Layout, operands: Operands) -> Bool[Array, ""] | None:
     """Return whether the arrays are in causal order and, with a bias, positions never fall and span at most 2^24.
 
     None = not causal, so nothing depends on the order.

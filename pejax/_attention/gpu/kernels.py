@@ -1,7 +1,7 @@
 """Attention kernels for GPUs, in Pallas on Triton: forward, and the gradients of queries, keys and values.
 
-In `forward` and `by_queries`, a program owns a block of queries and loops over the keys. In `by_keys`, it owns a block
-of keys and loops over the queries of every head that reads them.
+In `forward` and `query_gradients`, a program owns a block of queries and loops over the keys. In `key_gradients`, it
+owns a block of keys and loops over the queries of every head that reads them.
 """
 
 from collections.abc import Callable, Sequence
@@ -135,7 +135,7 @@ def gradients(plan: Plan, inputs: Inputs, at: Place, query: Query, k: Array, v: 
     return TileGradients(*scores_gradient(found, query.lse, d_weights, query.mean), marks)
 
 
-def by_queries(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"]:
+def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"]:
     """Return the gradient of q."""
     (n, heads, length, dim), (q_size, k_size) = inputs.q.shape, plan.blocks
 
@@ -154,10 +154,10 @@ def by_queries(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"
         dq_ref[n, head, pl.ds(i * q_size, q_size)] = (d_q * plan.options.scale).astype(dq_ref.dtype)
 
     output = jax.ShapeDtypeStruct((n, heads, length, dim), inputs.q.dtype)
-    return call(plan, kernel, (plan.counts[0], heads, n), output, inputs, rows, name="by_queries")
+    return call(plan, kernel, (plan.counts[0], heads, n), output, inputs, rows, name="query_gradients")
 
 
-def by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> Sequence[Array]:
+def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Sequence[Array]:
     """Return the gradients of k and v, and of the key bias where there is one."""
     (n, key_heads, length, dim), (q_size, k_size) = inputs.k.shape, plan.blocks
     biases = [] if inputs.key_bias is None else [inputs.key_bias]
@@ -191,4 +191,4 @@ def by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> Sequence[Array]:
 
     output = jax.ShapeDtypeStruct((n, key_heads, length, dim), inputs.k.dtype)
     outputs = [output, output, *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in biases)]
-    return call(plan, kernel, (plan.counts[1], key_heads, n), outputs, inputs, rows, name="by_keys")
+    return call(plan, kernel, (plan.counts[1], key_heads, n), outputs, inputs, rows, name="key_gradients")

@@ -29,30 +29,30 @@ class Held(NamedTuple):
     tiles: int
 
 
-KERNELS = {
+HELD = {
     "forward": Held((1, 0), (0, 2), 1),
-    "by_queries": Held((2, 0), (0, 2), 1),
-    "by_keys": Held((0, 2), (2, 0), 2),
+    "query_gradients": Held((2, 0), (0, 2), 1),
+    "key_gradients": Held((0, 2), (2, 0), 2),
     "numbers_by_queries": Held((2, 0), (0, 2), 0),
     "positions_by_keys": Held((0, 2), (2, 0), 0),
-    "by_diagonals": Held((0, 0), (2, 2), 0),
+    "diagonal_gradients": Held((0, 0), (2, 2), 0),
 }
 """Shared memory by the name of a kernel."""
 
-BACKWARD = tuple(name for name in KERNELS if name != "forward")
+BACKWARD = tuple(name for name in HELD if name != "forward")
 
 
 def shared_bytes(kernel: str, blocks: tuple[int, int], width: int) -> int:
     """Return an upper bound on the shared memory of a program of a kernel.
 
     Args:
-        kernel: one of `KERNELS`; the blocks of "by_diagonals" are square, of the smaller side.
+        kernel: one of `HELD`; the blocks of "diagonal_gradients" are square, of the smaller side.
         blocks: queries and keys of a tile.
         width: bytes of a head of one token.
     """
-    if kernel == "by_diagonals":
+    if kernel == "diagonal_gradients":
         blocks = (min(blocks), min(blocks))
-    held, (q_size, k_size) = KERNELS[kernel], blocks
+    held, (q_size, k_size) = HELD[kernel], blocks
     rows = sum(n * size for n, size in zip(held.kept, blocks, strict=True))
     rows += STAGES * sum(n * size for n, size in zip(held.loaded, blocks, strict=True))
     return rows * width + q_size * k_size * 4 * (held.tiles + 1)

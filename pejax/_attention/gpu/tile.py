@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from pejax._attention.core.dropout import Dropout, keep_pairs
-from pejax._attention.core.masks import all_of, pair_masks, still_hidden
+from pejax._attention.core.masks import all_of, keep_hidden, pair_masks
 from pejax._attention.core.options import Options
 from pejax._attention.gpu.block_masks import Marks
 from pejax._attention.kernels.elementwise import Elementwise
@@ -89,12 +89,12 @@ class Scores(NamedTuple):
 
     Attributes:
         logits: logits after the cap, -inf where the query does not see the key.
-        slope: d logits / d (scale·q·k + bias). None = 1 everywhere.
+        cap_derivative: d logits / d (scale·q·k + bias). None = 1 everywhere.
         keep: factors by which dropout multiplies the weights. None = 1 everywhere.
     """
 
     logits: Array
-    slope: Array | None
+    cap_derivative: Array | None
     keep: Array | None
 
 
@@ -164,12 +164,12 @@ def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: Marks, k: 
         k: marks of the keys.
         masked: whether the tile may have masked pairs.
     """
-    logits, slope, keep = plan.options.scale * products, None, None
+    logits, cap_derivative, keep = plan.options.scale * products, None, None
     bias = tile_bias(plan, inputs, at, q, k)
     logits = logits if bias is None else logits + bias
     if (cap := plan.options.soft_cap) is not None:
         bent = jnp.tanh(logits / cap)
-        logits, slope = still_hidden(plan.options, logits, cap * bent), 1 - bent * bent
+        logits, cap_derivative = keep_hidden(plan.options, logits, cap * bent), 1 - bent * bent
     if inputs.key_bias is not None:
         bias = inputs.key_bias[at.n, at.head, pl.ds(at.j * plan.blocks[1], plan.blocks[1])]
         logits = logits + (bias[:, None] if at.transposed else bias[None, :])
@@ -179,7 +179,7 @@ def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: Marks, k: 
     logits = logits if mask is None else jnp.where(mask, logits, -jnp.inf)
     if inputs.words is not None:
         keep = _keep(plan, inputs.words, at)
-    return Scores(logits, slope, keep)
+    return Scores(logits, cap_derivative, keep)
 
 
 def _keep(plan: Plan, words: Any, at: Place) -> Array:
@@ -210,18 +210,18 @@ def scores_gradient(found: Scores, lse: Array, d_weights: Array, mean: Array) ->
     d_logits = weights * (d_weights - mean)
     if found.keep is not None:
         weights = weights * found.keep
-    return weights, d_logits if found.slope is None else d_logits * found.slope, d_logits
+    return weights, d_logits if found.cap_derivative is None else d_logits * found.cap_derivative, d_logits
 
 
 def bias_gradient(
-    plan: Plan, inputs: Inputs, at: Place, slopes: Array, q: Marks, k: Marks
+    plan: Plan, inputs: Inputs, at: Place, d_scores: Array, q: Marks, k: Marks
 ) -> tuple[list[Array], tuple[Array, ...], tuple[Array, ...]]:
     """Return a tile's part of the gradients of the numbers, and of the positions of queries and keys.
 
     Integer positions have no gradient.
     """
-    numbers, slopes = head_numbers(inputs, at), placed_only(slopes, q, k)
+    numbers, d_scores = head_numbers(inputs, at), placed_only(d_scores, q, k)
     if q.positions and jnp.issubdtype(q.positions[0].dtype, jnp.floating):
-        return jax.vjp(lambda *operands: _inside(plan, *operands), numbers, q.positions, k.positions)[1](slopes)
-    (d_numbers,) = jax.vjp(lambda numbers: _inside(plan, numbers, q.positions, k.positions), numbers)[1](slopes)
+        return jax.vjp(lambda *operands: _inside(plan, *operands), numbers, q.positions, k.positions)[1](d_scores)
+    (d_numbers,) = jax.vjp(lambda numbers: _inside(plan, numbers, q.positions, k.positions), numbers)[1](d_scores)
     return d_numbers, (), ()

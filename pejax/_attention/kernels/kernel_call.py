@@ -42,8 +42,8 @@ class Static(NamedTuple):
     interpret: bool
 
 
-class Learned(NamedTuple):
-    """Differentiable inputs. Positions are included only if a bias reads float positions."""
+class Primals(NamedTuple):
+    """Primals inputs. Positions are included only if a bias reads float positions."""
 
     q: Float[Array, "N K G T D"]
     k: Float[Array, "N K S D"]
@@ -83,12 +83,12 @@ class Rows(NamedTuple):
 class Call(Protocol):
     """One call of a device's kernels, with the bias obtained in one way (`Way`)."""
 
-    def forward(self, learned: Learned) -> Outputs:
+    def forward(self, primals: Primals) -> Outputs:
         """Return the outputs."""
         ...
 
-    def gradients(self, learned: Learned, rows: Rows) -> Learned:
-        """Return the gradients of the differentiable inputs."""
+    def gradients(self, primals: Primals, rows: Rows) -> Primals:
+        """Return the gradients with respect to the differentiable inputs."""
         ...
 
 
@@ -98,58 +98,63 @@ class Kernels(NamedTuple):
     Attributes:
         ways: `(static, operands) -> ways`: one, or one for positions that allow diagonals and one for others.
         call: `(static, way, operands, shift) -> call`, with `k_j - q_i = j - i + shift` where the way is "diagonals".
-        blockwise: `(static, operands, learned) -> outputs`, differentiable, without kernels.
+        blockwise: `(static, operands, primals) -> outputs`, differentiable, without kernels.
     """
 
     ways: Callable[[Static, Operands], tuple[Way, ...]]
     call: Callable[[Static, Way, Operands, Int[Array, ""]], Call]
-    blockwise: Callable[[Static, Operands, Learned], Outputs]
+    blockwise: Callable[[Static, Operands, Primals], Outputs]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def attention(kernels: Kernels, static: Static, learned: Learned, operands: Operands) -> Outputs:
-    """Attend, with gradients for `learned`, which `learned_of` takes from the operands."""
-    return attend(kernels, static, learned, operands)
+def attention(kernels: Kernels, static: Static, primals: Primals, operands: Operands) -> Outputs:
+    """Attend, with gradients for `primals`, which `primals_of` takes from the operands."""
+    return attend(kernels, static, primals, operands)
 
 
 def _attention_forward(
-    kernels: Kernels, static: Static, learned: Learned, operands: Operands
-) -> tuple[Outputs, tuple[Learned, Operands, Outputs]]:
-    outputs = name_for_remat(attend(kernels, static, learned, operands))
-    return outputs, (learned, operands, outputs)
+    kernels: Kernels, static: Static, primals: Primals, operands: Operands
+) -> tuple[Outputs, tuple[Primals, Operands, Outputs]]:
+    outputs = name_for_remat(attend(kernels, static, primals, operands))
+    return outputs, (primals, operands, outputs)
 
 
-def _attention_backward(kernels: Kernels, static: Static, saved: tuple, cotangents: Outputs) -> tuple[Learned, None]:
-    learned, operands, outputs = saved
-    return gradients(kernels, static, learned, operands, outputs, cotangents), None
+def _attention_backward(kernels: Kernels, static: Static, saved: tuple, cotangents: Outputs) -> tuple[Primals, None]:
+    primals, operands, outputs = saved
+    return gradients(kernels, static, primals, operands, outputs, cotangents), None
 
 
 attention.defvjp(_attention_forward, _attention_backward)
 
 
-def attend(kernels: Kernels, static: Static, learned: Learned, operands: Operands) -> Outputs:
+def attend(kernels: Kernels, static: Static, primals: Primals, operands: Operands) -> Outputs:
     """Return output and log-sum-exps, without derivatives: `gradients` computes them."""
 
     def run_way(way: Way, shift: Array) -> Outputs:
         if way.name == "blockwise":
-            return kernels.blockwise(static, operands, learned)
-        return kernels.call(static, way, operands, shift).forward(learned)
+            return kernels.blockwise(static, operands, primals)
+        return kernels.call(static, way, operands, shift).forward(primals)
 
     return _choose(kernels, static, operands, run_way)
 
 
 def gradients(
-    kernels: Kernels, static: Static, learned: Learned, operands: Operands, outputs: Outputs, cotangents: Outputs
-) -> Learned:
+    kernels: Kernels,
+    static: Static,
+    primals: Primals,
+    operands: Operands,
+    outputs: Outputs,
+    cotangents: Outputs,
+) -> Primals:
     """Return the gradients of the inputs of `attend`, given its outputs and their cotangents."""
     (output, lse), (d_output, d_lse) = outputs, cotangents
     mean = jnp.sum(d_output.astype(jnp.float32) * output.astype(jnp.float32), axis=-1) - d_lse
     rows = Rows(d_output, jnp.where(jnp.isneginf(lse), 0.0, lse), mean)
 
-    def run_way(way: Way, shift: Array) -> Learned:
+    def run_way(way: Way, shift: Array) -> Primals:
         if way.name == "blockwise":
-            return jax.vjp(functools.partial(kernels.blockwise, static, operands), learned)[1](cotangents)[0]
-        return kernels.call(static, way, operands, shift).gradients(learned, rows)
+            return jax.vjp(functools.partial(kernels.blockwise, static, operands), primals)[1](cotangents)[0]
+        return kernels.call(static, way, operands, shift).gradients(primals, rows)
 
     return _choose(kernels, static, operands, run_way)
 
@@ -202,7 +207,7 @@ def position_axes(layout: Layout, operands: Operands) -> int:
     return positions.shape[-1] if positions.ndim == (2 if layout.q_axes.positions is None else 3) else 1
 
 
-def learned_of(operands: Operands) -> Learned:
+def primals_of(operands: Operands) -> Primals:
     """Return the differentiable inputs."""
     distance = operands.shared.distance_bias
     q_positions, k_positions = (
@@ -211,7 +216,7 @@ def learned_of(operands: Operands) -> Learned:
     )
     shared = {} if distance is None else distance.args[0]
     own = operands.per_head.get("distance_bias", {})
-    return Learned(operands.q, operands.k, operands.v, shared, own, q_positions, k_positions, operands.key_bias)
+    return Primals(operands.q, operands.k, operands.v, shared, own, q_positions, k_positions, operands.key_bias)
 
 
 def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
@@ -247,15 +252,15 @@ def _one(tokens: TokenPositions, axes: TokenPositions) -> TokenPositions:
     return TokenPositions(*fields)
 
 
-def refuse_splitting(kind: str, devices: int) -> None:
+def refuse_splitting(compiler: str, devices: int) -> None:
     """Raise NotImplementedError where the compiler would have to split kernels over devices, which it cannot.
 
     Args:
-        kind: name of the compiler, for the message.
+        compiler: name of the compiler, for the message.
         devices: number of devices that arrays may be split over if no mesh is in use.
     """
     mesh = jax.sharding.get_abstract_mesh()
     devices = devices if mesh.empty else mesh.size
     if devices > 1 and (mesh.empty or any(axis != AxisType.Manual for axis in mesh.axis_types)):
         rule = "give a Sharding, or use jax.shard_map or a mesh of one device"
-        raise NotImplementedError(f"the compiler does not split {kind} kernels over {devices} devices: {rule}")
+        raise NotImplementedError(f"the compiler does not split {compiler} kernels over {devices} devices: {rule}")

@@ -9,7 +9,7 @@ from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.kernels import kernel_call
 from pejax._attention.kernels.fallback import blockwise_call
-from pejax._attention.kernels.kernel_call import Kernels, Static, Way, learned_of, position_axes, ways_to_bias
+from pejax._attention.kernels.kernel_call import Kernels, Static, Way, position_axes, primals_of, ways_to_bias
 from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.call import Call
 
@@ -40,7 +40,7 @@ def tpu_attention(
     """
     static = Static(options._replace(block=options.block or BLOCK), layout, interpret)
     _refuse(static, operands)
-    return kernel_call.attention(KERNELS, static, learned_of(operands), operands)
+    return kernel_call.attention(KERNELS, static, primals_of(operands), operands)
 
 
 def _refuse(static: Static, operands: Operands) -> None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from pejax._attention.core.operands import Operands
-from pejax._attention.kernels.kernel_call import Learned, Outputs, Rows, Static, Way
+from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way
 from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.block_masks import drop_words, fields_of, spans_of
 from pejax._attention.tpu.kernels import forward, key_gradients, query_gradients
@@ -44,17 +44,17 @@ class Call:
             self._tokens["columns"] = jnp.stack([*k.values()], axis=2)
         self._plan = Plan(options, tuple(k), queries, keys, blocks[0], hook and hook.inside, tpu_tile.LANES, interpret)
 
-    def forward(self, learned: Learned) -> Outputs:
+    def forward(self, primals: Primals) -> Outputs:
         """Return the output and the log-sum-exps."""
-        output, lse = forward(self._plan, self._arrays(learned, self._bias(learned)), self._spans[0])
-        lead, t = learned.q.shape[:3], self._lengths[0]
+        output, lse = forward(self._plan, self._arrays(primals, self._bias(primals)), self._spans[0])
+        lead, t = primals.q.shape[:3], self._lengths[0]
         return output.reshape(*lead, *output.shape[2:])[:, :, :, :t], lse.reshape(*lead, -1)[..., :t]
 
-    def gradients(self, learned: Learned, rows: Rows) -> Learned:
-        """Return the gradients of the differentiable inputs."""
-        bias, pull = jax.vjp(self._bias, learned)
+    def gradients(self, primals: Primals, rows: Rows) -> Primals:
+        """Return the gradients with respect to the differentiable inputs."""
+        bias, pull = jax.vjp(self._bias, primals)
         arrays = {
-            **self._arrays(learned, bias),
+            **self._arrays(primals, bias),
             "d_output": self._by_head(rows.d_output),
             "lse": self._by_head(rows.lse)[:, :, None],
             "mean": self._by_head(rows.mean)[:, :, None],
@@ -62,33 +62,33 @@ class Call:
         d_q, *d_bias = query_gradients(self._plan, arrays, self._spans[0])
         d_k, d_v, *d_key_bias = key_gradients(self._plan, arrays, self._spans[1])
         t, s = self._lengths
-        d_q = d_q.reshape(*learned.q.shape[:3], *d_q.shape[2:])[:, :, :, :t]
+        d_q = d_q.reshape(*primals.q.shape[:3], *d_q.shape[2:])[:, :, :, :t]
         found = {"q": d_q, "k": d_k[:, :, :s], "v": d_v[:, :, :s]}
-        if learned.key_bias is not None:
-            found["key_bias"] = d_key_bias[0][:, :, 0, :s].reshape(learned.key_bias.shape)
+        if primals.key_bias is not None:
+            found["key_bias"] = d_key_bias[0][:, :, 0, :s].reshape(primals.key_bias.shape)
         return pull(self._d_bias(bias, d_bias))[0]._replace(**found)
 
-    def _bias(self, learned: Learned) -> dict[str, Array]:
+    def _bias(self, primals: Primals) -> dict[str, Array]:
         """Return the arrays that kernels make the bias from: `diagonals`, `numbers`, or none."""
         distance = self._operands.shared.distance_bias
         if distance is None:
             return {}
-        groups, heads = learned.q.shape[1:3]
+        groups, heads = primals.q.shape[1:3]
 
         def each(evaluate):
-            if not jax.tree.leaves(learned.per_head):
-                one = evaluate(learned.shared)
+            if not jax.tree.leaves(primals.per_head):
+                one = evaluate(primals.shared)
                 return jnp.broadcast_to(one, (groups * heads, *one.shape))
-            head = lambda own: evaluate({**learned.shared, **own})
-            found = jax.vmap(jax.vmap(head))(learned.per_head)
+            head = lambda own: evaluate({**primals.shared, **own})
+            found = jax.vmap(jax.vmap(head))(primals.per_head)
             return found.reshape(groups * heads, *found.shape[2:])
 
         hook = self._hook
         if hook is None:
             return {"diagonals": each(lambda params: self._diagonals(distance.func(params, self._relative())))}
         numbers = lambda params: [x.astype(jnp.float32) for x in hook.outside(params)]
-        own = jax.tree.map(lambda x: x[0, 0], learned.per_head)
-        if not jax.eval_shape(numbers, {**learned.shared, **own}):
+        own = jax.tree.map(lambda x: x[0, 0], primals.per_head)
+        if not jax.eval_shape(numbers, {**primals.shared, **own}):
             return {}
         return {"numbers": each(lambda params: jnp.stack(numbers(params)))}
 
@@ -98,13 +98,16 @@ class Call:
             return {"numbers": jnp.sum(found[0], axis=0)[:, 0, : bias["numbers"].shape[1]]}
         return {name: jnp.sum(x, axis=0) for name, x in zip(bias, found, strict=True)}
 
-    def _arrays(self, learned: Learned, bias: dict[str, Array]) -> dict[str, Array]:
+    def _arrays(self, primals: Primals, bias: dict[str, Array]) -> dict[str, Array]:
         """Return the operands of the forward kernel."""
-        q, k, v = self._by_head(learned.q), *(_padded(x, 2, self._plan.keys) for x in (learned.k, learned.v))
+        q, k, v = (
+            self._by_head(primals.q),
+            *(_padded(x, 2, self._plan.keys) for x in (primals.k, primals.v)),
+        )
         arrays = {"q": q, "k": k, "v": v, **self._tokens, **bias}
-        if learned.key_bias is not None:
-            n, groups, heads, s = learned.key_bias.shape
-            arrays["key_bias"] = _padded(learned.key_bias.reshape(n, groups * heads, 1, s), 3, self._plan.keys)
+        if primals.key_bias is not None:
+            n, groups, heads, s = primals.key_bias.shape
+            arrays["key_bias"] = _padded(primals.key_bias.reshape(n, groups * heads, 1, s), 3, self._plan.keys)
         return arrays
 
     def _by_head(self, x: Array) -> Array:

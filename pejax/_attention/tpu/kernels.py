@@ -173,11 +173,11 @@ def _score_gradients(
     plan: Plan, refs: Refs, at: Place
 ) -> tuple[Float[Array, "S T"], Float[Array, "S T"], Float[Array, "S T"]]:
     """Return the weights before dropout, and the gradients of `scale·q·k + bias` and of the logits after the cap."""
-    logits, slope = tile_logits(plan, refs, at)
+    logits, cap_derivative = tile_logits(plan, refs, at)
     weights = jnp.exp(logits - refs["lse"][0, 0])
     d_weights = product(plan.options, refs["v"][0, 0], refs["d_output"][0, 0], (1, 1))
     d_capped = weights * (drop(plan, refs, d_weights) - refs["mean"][0, 0])
-    return weights, d_capped if slope is None else d_capped * slope, d_capped
+    return weights, d_capped if cap_derivative is None else d_capped * cap_derivative, d_capped
 
 
 def _by_queries(

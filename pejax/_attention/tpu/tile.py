@@ -18,7 +18,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.dropout import finalize
-from pejax._attention.core.masks import pair_masks, still_hidden
+from pejax._attention.core.masks import keep_hidden, pair_masks
 from pejax._attention.core.options import Options
 
 LANES = 128
@@ -96,8 +96,8 @@ class Place(NamedTuple):
 
 
 def tile_logits(plan: Plan, refs: Refs, at: Place) -> tuple[Float[Array, "S T"], Float[Array, "S T"] | None]:
-    """Return the logits, -inf where the key is not seen, and their slope where there is a soft cap."""
-    options, slope = plan.options, None
+    """Return the logits, -inf where the key is not seen, and their cap_derivative where there is a soft cap."""
+    options, cap_derivative = plan.options, None
     logits = options.scale * product(options, refs["k"][0, 0], refs["q"][0, 0], (1, 1))
     bias = None
     if "diagonals" in refs:
@@ -108,13 +108,13 @@ def tile_logits(plan: Plan, refs: Refs, at: Place) -> tuple[Float[Array, "S T"],
         logits = logits + placed_only(plan, refs, bias)
     if options.soft_cap is not None:
         share = jnp.tanh(logits / options.soft_cap)
-        logits, slope = still_hidden(options, logits, options.soft_cap * share), 1.0 - share * share
+        logits, cap_derivative = keep_hidden(options, logits, options.soft_cap * share), 1.0 - share * share
     if "key_bias" in refs:
         logits = logits + down_the_keys(plan, refs["key_bias"][0, 0])
     fields = (_field(plan, refs, name) if name in plan.fields else None for name in ("order", "segment"))
     for allowed in pair_masks(options, *fields, comparable=_signed):
         logits = jnp.where(allowed, logits, -jnp.inf)
-    return logits, slope
+    return logits, cap_derivative
 
 
 def down_the_keys(plan: Plan, row: Float[Array, "1 S"]) -> Float[Array, "S 1"]:

@@ -29,7 +29,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.masks import still_hidden, visible, visible_blocks
+from pejax._attention.core.masks import keep_hidden, visible, visible_blocks
 from pejax._attention.core.options import Options
 from pejax._attention.core.reference import call_hook, log_sum, one_if_zero, placed_pairs
 from pejax._attention.xla.blocks import Gradients, Head, Keys, Queries, Residuals, add_to_block, block_at
@@ -59,7 +59,7 @@ def forward(options: Options, head: Head) -> tuple[Float[Array, "N T D"], Float[
             elif terms.hooks.bias is not None:
                 logits = logits + _bias_of_hook(query, key, terms.hooks)
             if options.soft_cap is not None:
-                logits = still_hidden(options, logits, options.soft_cap * jnp.tanh(logits / options.soft_cap))
+                logits = keep_hidden(options, logits, options.soft_cap * jnp.tanh(logits / options.soft_cap))
             logits = logits if key.bias is None else logits + key.bias
             logits = _where(visible(options, query.tokens, key.tokens), logits, -jnp.inf)
             new = jnp.maximum(largest, jnp.max(logits, axis=1))
@@ -148,7 +148,7 @@ def _tile_gradients(
     slope = 1.0
     if options.soft_cap is not None:
         capped = options.soft_cap * jnp.tanh(logits / options.soft_cap)
-        logits, slope = still_hidden(options, logits, capped), 1.0 - jnp.square(capped / options.soft_cap)
+        logits, slope = keep_hidden(options, logits, capped), 1.0 - jnp.square(capped / options.soft_cap)
     logits = logits if key.bias is None else logits + key.bias
     weights = jnp.exp(_where(mask, logits, -jnp.inf) - row.lse[:, None])
     drop = _dropout_of_tile(options, head.dropout, query, key)

@@ -154,7 +154,7 @@ class EncoderDecoder(nnx.Module):
         def source_keys(static: Any, params: Any) -> KeysValues:
             return nnx.merge(static, params).cross.keys_values(encoded.states)
 
-        split = [nnx.split(self.decoder.layers.stacked(body)) for body in self.decoder.layers.all_bodies]
+        split = [nnx.split(self.decoder.layers.stacked(body)) for body in self.decoder.layers.bodies]
         keys = [jax.vmap(functools.partial(source_keys, static))(params) for static, params in split]
         layers = tuple(LayerCache(own.own, cross) for own, cross in zip(cache.layers, keys, strict=True))
         return cache._replace(layers=layers)

@@ -69,7 +69,7 @@ class Layers(nnx.Module):
     Attributes:
         rates: rates of stochastic depth, one per layer.
         blocks: the parameters of the first body.
-        bodies: patterns, each a tuple with one `Body` per layer.
+        patterns: one tuple per pattern, with one `Body` per layer of it.
 
     Args:
         kinds: config, dims and encodings, one record per layer.
@@ -92,7 +92,7 @@ class Layers(nnx.Module):
     ) -> None:
         count = len(kinds)
         self.rates = tuple(stochastic_depth * layer / max(count - 1, 1) for layer in range(count))
-        bodies, first, number = [], 0, 0
+        found, first, number = [], 0, 0
         for pattern, repeats in patterns(tuple(kinds)):
             end, own = first + len(pattern) * repeats, []
             for place, kind in enumerate(pattern):
@@ -101,9 +101,9 @@ class Layers(nnx.Module):
                 stacked = _stacked(kind, repeats, dtype, rngs)
                 setattr(self, f"body_{number}" if number else "blocks", Holder(blocks=stacked) if number else stacked)
                 number += 1
-            bodies.append(tuple(own))
+            found.append(tuple(own))
             first = end
-        self.bodies = tuple(bodies)
+        self.patterns = tuple(found)
 
     def stacked(self, body: Body) -> Block:
         """Return the parameters of a body, stacked."""
@@ -111,19 +111,19 @@ class Layers(nnx.Module):
 
     def place(self, layer: int) -> tuple[Body, int]:
         """Return the body of a layer, and the layer's index on the leading axis of its parameters."""
-        for body in self.all_bodies:
+        for body in self.bodies:
             if layer in body.layers:
                 return body, body.layers.index(layer)
         raise ValueError(f"layer must be from 0 to {len(self.rates) - 1}, got {layer}")
 
     @property
-    def all_bodies(self) -> tuple[Body, ...]:
+    def bodies(self) -> tuple[Body, ...]:
         """The bodies of all patterns."""
-        return tuple(body for pattern in self.bodies for body in pattern)
+        return tuple(body for pattern in self.patterns for body in pattern)
 
     def first_of(self, encoding: int) -> Params:
         """Return the encoding's own parameters in the first layer that has this encoding."""
-        body = next(body for body in self.all_bodies if body.encoding == encoding)
+        body = next(body for body in self.bodies if body.encoding == encoding)
         return jax.tree.map(lambda leaf: leaf[0], nnx.as_pure(self.stacked(body).attention.position))
 
     def __call__(
@@ -147,11 +147,11 @@ class Layers(nnx.Module):
         Returns:
             The states after the last block, and the caches, one per body.
         """
-        shared = ({},) * (1 + max(body.encoding for body in self.all_bodies)) if shared is None else shared
+        shared = ({},) * (1 + max(body.encoding for body in self.bodies)) if shared is None else shared
         factors = None if key is None else drop_factors(key, jnp.asarray(self.rates, jnp.float32), x.shape[0])
         caches = iter(cache or ())
         statics, operands = [], []
-        for pattern in self.bodies:
+        for pattern in self.patterns:
             split = [nnx.split(self.stacked(body)) for body in pattern]
             statics.append([static for static, _ in split])
             operands.append(tuple(
@@ -163,17 +163,17 @@ class Layers(nnx.Module):
             execution: Execution, shared: Sequence[Params], context: LayerContext, x: Array, operands: list[Any]
         ) -> tuple[Array, tuple[LayerCache, ...] | None]:
             found = []
-            for bodies, static, layers in zip(self.bodies, statics, operands, strict=True):
-                pairs = zip(bodies, static, strict=True)
+            for pattern, static, layers in zip(self.patterns, statics, operands, strict=True):
+                pairs = zip(pattern, static, strict=True)
                 steps = [_step(execution, context, shared[body.encoding], one) for body, one in pairs]
-                x, caches = execution.scan(steps, x, layers, first=bodies[0].layers[0])
+                x, caches = execution.scan(steps, x, layers, first=pattern[0].layers[0])
                 found += caches
             return x, None if found[0] is None else tuple(found)
 
         if cache is not None or not context.execution.local:
             return apply(context.execution, shared, context, x, operands)
         local = lambda execution, operands: apply(execution, *operands)[0]
-        by_layer = [((-1, None, 2, -1),) * len(bodies) for bodies in self.bodies]
+        by_layer = [((-1, None, 2, -1),) * len(pattern) for pattern in self.patterns]
         axes = -1, batch_axes(context, self.blocks.attention.dims.axes), 0, by_layer
         return context.execution.per_shard(local, (tuple(shared), context, x, operands), axes), None
 

@@ -160,7 +160,7 @@ class Stack(Layered):
             return LayerCache(KeysValues(zeros, zeros))
 
         zeros = jnp.zeros((batch, slots), jnp.int32)
-        layers = tuple(map(empty, self.layers.all_bodies))
+        layers = tuple(map(empty, self.layers.bodies))
         return Cache(layers, TokenPositions(zeros, segment_ids=zeros), jnp.zeros((), jnp.int32), rolling)
 
 
