@@ -69,7 +69,10 @@ def register_encoding(
         >>> del pejax.ENCODINGS["steep"]
     """
     _check_name(name)
-    _check_signature(name, factory, takes)
+    _check_signature(name, factory)
+    _check_takes(name, factory, takes)
+    if not isinstance(dims, Sequence) or not all(isinstance(one, Dims) for one in dims):
+        raise TypeError(f"{name}: dims must be a sequence of pejax.Dims to try the factory with, got {dims!r}")
     found = EncodingFactory(factory, tuple(takes), name)
     found.__annotations__ = {key: one.annotation for key, one in _typed(factory).items()} | {
         "extend": inspect.signature(found).parameters["extend"].annotation
@@ -119,7 +122,7 @@ def _check_name(name: str) -> None:
         raise ValueError(f"name must be an identifier, 'mine', or a place, 'my_module:mine', got {name!r}")
 
 
-def _check_signature(name: str, factory: Callable[..., Encoding], takes: Sequence[str]) -> None:
+def _check_signature(name: str, factory: Callable[..., Encoding]) -> None:
     """Check the arguments of a factory: dims first, and all others by keyword, with defaults that can be compared."""
     if isinstance(factory, Encoding):
         raise TypeError(f"{name}: the factory must be a function of dims that returns an Encoding, got an Encoding")
@@ -141,10 +144,16 @@ def _check_signature(name: str, factory: Callable[..., Encoding], takes: Sequenc
         except TypeError:
             rule = "every default of the factory must be a plain value such as a number or a tuple"
             raise ValueError(f"{name}: {rule}, got {one.name} of {type(one.default).__name__}") from None
+
+
+def _check_takes(name: str, factory: Callable[..., Encoding], takes: Sequence[str]) -> None:
+    """Check that a factory takes known extensions, and has the argument for them."""
+    if isinstance(takes, str) or not isinstance(takes, Sequence):
+        raise TypeError(f"{name}: takes must be a tuple of names of extensions, got {takes!r}")
     odd = [term for term in takes if term not in EXTENSIONS]
     if odd:
         raise ValueError(f"{name}: takes must name extensions ({', '.join(EXTENSIONS)}), got {odd[0]!r}")
-    if takes and "extend" not in {one.name for one in others}:
+    if takes and "extend" not in inspect.signature(factory).parameters:
         raise ValueError(f"{name}: takes needs an argument extend of the factory, got {', '.join(takes)} without one")
 
 
@@ -172,7 +181,7 @@ def _check_record(name: str, made: Encoding, dims: Dims) -> None:
     params = _shape(name, "adapt", lambda params: settle(made, params, dims), params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params.get("heads", {})):
         if leaf.shape[:1] != (dims.heads,):
-            where = "".join(f"[{key.key!r}]" for key in path)
+            where = jax.tree_util.keystr(path)
             raise ValueError(f"{name}: params['heads']{where} must have H = {dims.heads} rows, got shape {leaf.shape}")
     _check_tokens(name, made, dims, params, probe)
     _check_pairs(name, made, dims, params, probe)

@@ -42,13 +42,10 @@ __all__ = [
 class Encodings(dict[str, EncodingFactory[...]]):
     """The factories by name, to which `pejax.register_encoding` adds checked ones of your own."""
 
-    def __setitem__(self, name: str, factory: object) -> NoReturn:
-        """Refuse a factory that was not checked.
+    def _refuse(self, *given: object, **more: object) -> NoReturn:
+        raise TypeError("ENCODINGS takes checked factories: call pejax.register_encoding(name, factory)")
 
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(f"ENCODINGS takes checked factories: call pejax.register_encoding({name!r}, factory)")
+    __setitem__ = __ior__ = setdefault = update = _refuse  # pyright: ignore[reportAssignmentType]
 
 
 ENCODINGS = Encodings({

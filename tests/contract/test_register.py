@@ -171,6 +171,20 @@ def test_extensions_of_a_factory_are_known_ones_that_it_can_receive() -> None:
         register_encoding("mine", steep, takes=("yarn",))
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"takes": "yarn"}, "mine: takes must be a tuple of names of extensions, got 'yarn'"),
+        ({"takes": None}, "mine: takes must be a tuple of names of extensions, got None"),
+        ({"dims": DIMS}, "mine: dims must be a sequence of pejax.Dims to try the factory with, got Dims"),
+        ({"dims": None}, "mine: dims must be a sequence of pejax.Dims to try the factory with, got None"),
+    ],
+)
+def test_other_arguments_are_checked(given: dict, message: str) -> None:
+    with types_unchecked(), pytest.raises(TypeError, match=message):
+        inspect.unwrap(register_encoding)("mine", turned, **given)
+
+
 def test_a_name_is_taken_once() -> None:
     first = register_encoding("mine", steep)
     assert register_encoding("mine", steep) is first
@@ -179,8 +193,11 @@ def test_a_name_is_taken_once() -> None:
     assert register_encoding("mine", turned, replace=True) is pejax.ENCODINGS["mine"]
     with pytest.raises(ValueError, match="name must not be taken, got 'rope'"):
         register_encoding("rope", turned, replace=True)
-    with pytest.raises(TypeError, match=r"call pejax.register_encoding\('other', factory\)"):
-        pejax.ENCODINGS["other"] = steep
+    for add in ("__setitem__", "setdefault"):
+        with pytest.raises(TypeError, match=r"call pejax.register_encoding\(name, factory\)"):
+            getattr(pejax.ENCODINGS, add)("other", steep)
+    with pytest.raises(TypeError, match=r"call pejax.register_encoding\(name, factory\)"):
+        pejax.ENCODINGS.update(other=steep)
 
 
 def test_dims_of_your_own_are_tried() -> None:

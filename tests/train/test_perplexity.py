@@ -12,6 +12,7 @@ from rich.console import Console
 from train.data.text.loading import Corpus
 from train.data.text.tokenizers import Bytes
 from train.devices.mesh import make_mesh
+from train.lm import curves
 from train.lm import evaluate as perplexity
 from train.lm.config import Config
 from train.lm.evaluate import Reader, evaluate, measure
@@ -233,3 +234,15 @@ def test_a_figure_of_one_stretch_has_no_band(tmp_path, monkeypatch):
     assert drawn == []
     PerplexityResults.draw([results(PerplexityRow(4, mean_loss(np.float32([[1.0], [2.0]]))))], tmp_path / "two.png")
     assert len(drawn) == 1
+
+
+@pytest.mark.parametrize("loss", ["loss_0_to_L", "loss_L_to_2L"])
+def test_the_figure_says_which_loss_was_not_probed(loss, tmp_path, monkeypatch):
+    line = {"step": 5, "loss_0_to_L": 1.0, loss: 1.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    drawn = []
+    monkeypatch.setattr(curves, "write_figure", lambda figure, path: drawn.append(figure))
+    curves.draw_training([PerplexityResults("rope", "text", 64, 5, "none", "", ())], [tmp_path], tmp_path / "a.png")
+    told = [[text.get_text() for text in axes.texts] for axes in drawn[0].axes]
+    nothing = "not measured:\nno text or no encoding\nreaches that far"
+    assert told == [[], [] if loss == "loss_L_to_2L" else [nothing]]
