@@ -48,11 +48,13 @@ def folder(tmp_path, monkeypatch) -> Path:
     before = set(pejax.ENCODINGS)
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "broken.py").write_text("raise RuntimeError('a\\nb')")
+    (tmp_path / "unread.py").write_text("def")
+    (tmp_path / "needy.py").write_text("import nowhere")
     (tmp_path / "script.py").write_text("raise SystemExit(3)")
     yield tmp_path
     for name in set(pejax.ENCODINGS) - before:
         del pejax.ENCODINGS[name]
-    for name in ("mine", "broken", "script"):
+    for name in ("mine", "broken", "script", "unread", "needy"):
         sys.modules.pop(name, None)
 
 
@@ -69,8 +71,10 @@ def test_a_command_line_reads_encodings_in_modules():
     [
         ("nowhere:steep", r"pe: there is no module 'nowhere' in .* or in the environment"),
         ("mine:deep", "pe: the module 'mine' has no 'deep'"),
-        ("broken:steep", "pe: the module 'broken' fails: RuntimeError: a b"),
-        ("script:steep", "pe: the module 'script' fails: SystemExit: 3"),
+        ("broken:steep", r"pe: the module 'broken' fails: RuntimeError: a b \(.*broken\.py, line 1\)"),
+        ("script:steep", r"pe: the module 'script' fails: SystemExit: 3 \(.*script\.py, line 1\)"),
+        ("unread:steep", r"pe: the module 'unread' fails: SyntaxError: .*\(unread\.py, line 1\)$"),
+        ("needy:steep", r"pe: the module 'needy' fails: ModuleNotFoundError: No module named 'nowhere'"),
         ("mine:SLOPE", "mine:SLOPE: the factory must be a function of dims, got int"),
         ("json:loads", "json:loads: the first argument of the factory must be dims, got s"),
         ("mine:steep(slope='a')", "mine:steep: slope must be float, got 'a'"),

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
@@ -86,7 +87,9 @@ def _imported(module: str, function: str) -> Callable[..., Encoding]:
     except (Exception, SystemExit) as broken:  # whatever a module does
         if isinstance(broken, ModuleNotFoundError) and f"{module}.".startswith(f"{broken.name}."):
             raise ValueError(f"pe: there is no module {module!r} in {here} or in the environment") from None
-        raise ValueError(f"pe: the module {module!r} fails: {type(broken).__name__}: {broken}") from broken
+        at = traceback.extract_tb(broken.__traceback__)[-1]
+        where = "" if isinstance(broken, SyntaxError) else f" ({at.filename}, line {at.lineno})"
+        raise ValueError(f"pe: the module {module!r} fails: {type(broken).__name__}: {broken}{where}") from broken
     if not hasattr(found, function):
         raise ValueError(f"pe: the module {module!r} has no {function!r}")
     return getattr(found, function)
