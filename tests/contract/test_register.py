@@ -59,15 +59,21 @@ def test_a_registered_factory_is_made_by_its_name(name: str) -> None:
     assert both is pejax.compose_encodings(pejax.encodings.rope(DIMS), make_encoding(name, DIMS))
 
 
-def test_extensions_apply_to_a_registered_factory() -> None:
+def test_a_registered_factory_takes_the_extensions_of_any_encoding() -> None:
     register_encoding("mine", steep)
     squeezed = make_encoding("mine(slope=2, extend='pi')", DIMS)
     assert squeezed is make_encoding("mine(slope=2)", DIMS, "pi")
+    with pytest.raises(ValueError, match=r"mine has no extension 'yarn'; it takes pi, "):
+        make_encoding("mine", DIMS, "yarn")
+
+
+@pytest.mark.slow
+def test_extensions_apply_to_a_registered_factory() -> None:
+    register_encoding("mine", steep)
+    squeezed = make_encoding("mine(slope=2)", DIMS, "pi")
     expected = pejax.extend_encoding(steep(DIMS, 2.0), DIMS, pejax.extensions.pi())
     np.testing.assert_allclose(attended(squeezed), attended(expected), atol=1e-6)
     assert np.abs(attended(squeezed) - attended(make_encoding("mine(slope=2)", DIMS))).max() > 0.01
-    with pytest.raises(ValueError, match=r"mine has no extension 'yarn'; it takes pi, "):
-        make_encoding("mine", DIMS, "yarn")
     register_encoding("mine:rope", turned, takes=("yarn",))
     extended = make_encoding("mine:rope(base=50)", DIMS, "yarn(factor=2)")
     np.testing.assert_array_equal(
@@ -87,6 +93,7 @@ def city_block(dims):
     return Encoding(distance_bias=bias, shift_invariant=True)
 
 
+@pytest.mark.slow
 def test_a_decoder_takes_registered_encodings_by_layer() -> None:
     register_encoding("mine", steep)
     text = decoder(vocab=7, width=32, heads=4, layers=2, pe="mine(slope=0.5)*1 + rope*1")

@@ -128,6 +128,7 @@ def test_a_run_goes_on_if_the_command_names_the_module_again(toy, capsys):
     assert evaluate.main([f"{out}", "--pe=mine:steep"]) == 0
 
 
+@pytest.mark.slow
 def test_a_report_shows_the_name_and_imports_nothing(capsys):
     vit_run(Path("runs/mine"), "mine:steep(slope=2)", 0, {28: 90})
     assert report.main(["runs", "--out=report.html"]) == 0
