@@ -4,7 +4,7 @@ The pages in docs/ link to `../benchmarks/RESULTS.md` and show `../benchmarks/fi
 sit next to the pages, so the last `../` is dropped. CONTRIBUTING.md and CHANGELOG.md link to `docs/*.md` instead.
 
 A fence of LaTeX, ```math, becomes MathML while the site is built: the browser draws it without JavaScript, and GitHub
-draws the same fence in its own way.
+draws the same fence in its own way. A figure that has a twin for dark pages is shown by the mode of the page.
 """
 
 import re
@@ -20,7 +20,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from encoding_records import RECORDS  # noqa: E402
 
-SHOWN = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/figures/*.png", "examples/*.py")
+SHOWN = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/figures/*.*", "examples/*.py")
+
+
+PAIRED = re.compile(r"(!\[[^\]]*\]\()([\w./]*figures/\w+)\.svg\)")
+"""A figure of `benchmarks.figures`, which has a twin for dark pages."""
 
 
 def formula(source: str, *_: Any, **__: Any) -> str:
@@ -55,6 +59,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links between docs/ and the rest of the repository into links within the site."""
+    markdown = PAIRED.sub(r"\1\2.svg#only-light)\1\2-dark.svg#only-dark)", markdown)
     if page.file.src_uri in SHOWN:
         return re.sub(r"\]\(docs/", "](", markdown)
     up = "../" * page.file.src_uri.count("/")

@@ -66,6 +66,40 @@ DASHES = ("-", "--", ":", "-.")
 """Line styles; the next one begins when all colors are used."""
 
 
+class LineStyle(NamedTuple):
+    """The line of one encoding, the same in every figure.
+
+    Attributes:
+        color: number of the color in `Theme.lines`.
+        dash: line style of matplotlib.
+        marker: marker of matplotlib.
+    """
+
+    color: int
+    dash: str
+    marker: str
+
+
+LINES = {
+    "none": LineStyle(6, "-", "o"),
+    "sinusoidal": LineStyle(4, "-", "o"),
+    "learned": LineStyle(1, "-", "s"),
+    "shaw": LineStyle(3, ":", "v"),
+    "transformer_xl": LineStyle(4, "--", "v"),
+    "t5": LineStyle(3, "-", "o"),
+    "kerple": LineStyle(2, ":", "^"),
+    "fire": LineStyle(5, "-", "D"),
+    "cpb": LineStyle(3, "--", "P"),
+    "lookhere": LineStyle(5, "--", "X"),
+    "relative_table": LineStyle(1, "--", "P"),
+    "alibi": LineStyle(2, "-", "^"),
+    "rope": LineStyle(0, ":", "o"),
+    "rope_axial": LineStyle(0, "--", "s"),
+    "rope_mixed": LineStyle(0, "-", "D"),
+}
+"""Lines of the encodings: one color for each family, and no two alike."""
+
+
 def require(package: str) -> None:
     """Refuse to draw without a package of the extra.
 

@@ -71,7 +71,12 @@ class Found:
         """Return the table for the terminal."""
         return Table(title=f"{self.name} after {self.step} steps")
 
-    def save(self, folder: Path) -> None:
+    @staticmethod
+    def tables(runs: "Sequence[Found]") -> list[Table]:
+        """Return the tables for the terminal."""
+        return [run.table() for run in runs]
+
+    def save(self, folder: Path, others: "Sequence[Found]" = ()) -> None:
         """Write the JSON."""
         write_atomic(folder / f"{self.stem}.json", json.dumps(dataclasses.asdict(self)))
 
@@ -122,9 +127,9 @@ def make_task(config: Config) -> Task:
         laws=lambda params: "laws: none",
         init_split=lambda before: make_task(before).split,
         params_from_init=lambda split, params: params,
-        evaluate=lambda params, *, step, mesh, console: Found(
-            config.pe, step, [float(x).hex() for x in np.ravel(params["kernel"])]
-        ),
+        evaluate=lambda params, *, step, mesh, console: [
+            Found(config.pe, step, [float(x).hex() for x in np.ravel(params["kernel"])])
+        ],
         probe=lambda params: {"size": float(jnp.abs(params["kernel"]).sum())},
         probe_every=config.probe_every,
     )

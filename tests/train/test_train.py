@@ -239,7 +239,9 @@ def test_the_filling_of_a_batch_is_not_counted():
         classifier, dataset, classifier.init(jax.random.key(0)), step=0, mesh=make_mesh(), console=Console(quiet=True)
     )
     labels = next(evaluation_batches(dataset, 28, 50))["label"]
-    assert [row[2:] for row in found.rows] == [(int(np.sum(labels == 0)), 50)] * len(found.rows)
+    assert [one.extend for one in found] == ["none", "pi(stretch=True)"]
+    for one in found:
+        assert [row[2:] for row in one.rows] == [(int(np.sum(labels == 0)), 50)] * 2
 
 
 def test_weight_decay_falls_on_kernels_alone():
@@ -260,9 +262,20 @@ def flat(tree) -> set[str]:
 
 
 def test_sizes_are_the_fourteen_of_the_published_table():
-    assert evaluation_sizes(Config()) == tuple(range(12, 65, 4))
-    assert evaluation_sizes(Config(size=224, patch=16)) == tuple(range(96, 513, 32))
-    assert evaluation_sizes(Config(patch=2)) == tuple(range(12, 65, 4))
+    assert evaluation_sizes(Config(preset="table", size=224, patch=16)) == tuple(range(96, 513, 32))
+    assert evaluation_sizes(Config(preset="table", patch=2)) == tuple(range(12, 65, 4))
+
+
+def test_the_short_run_has_four_sizes():
+    assert evaluation_sizes(Config()) == (16, 28, 40, 56)
+    assert evaluation_sizes(Config(size=224, patch=16)) == (128, 224, 320, 448)
+
+
+def test_extensions_are_evaluated_beside_the_plain_model_where_the_encoding_rotates():
+    chosen = lambda pe, **options: list(Classifier(Config(pe=pe, **options), channels=1, classes=10).extended)
+    assert chosen("rope_mixed") == ["none", "pi(stretch=True)"]
+    assert chosen("alibi") == ["none"]
+    assert chosen("alibi", extend="pi,none") == ["pi", "none"]
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ class Comparison(NamedTuple):
 
     def command(self, candidate: Candidate, seed: int, folder: Path, validation: float = 0.0) -> list[str]:
         """Return the options of the trainer for a run, without `--resume`."""
-        own = [f"--pe={candidate.spec}", f"--seed={seed}", f"--out={folder}"]
+        own = [f"--pe={candidate.spec}", f"--seed={seed}", f"--out={folder}", "--extend=none"]
         one = ["--devices=1"] if self.jobs > 1 else []
         held = [f"--validation={validation}"] if validation else []
         return [*self.argv, *candidate.options, *own, *held, *one]

@@ -33,7 +33,7 @@ TOKENS = Unit("tokens", "tok")
 LARGEST = 2**30
 """Most bytes of a metrics file."""
 
-EVERY_SECONDS = 15.0
+EVERY_SECONDS = 8.0
 """Seconds between lines of progress if the output is not a terminal."""
 
 

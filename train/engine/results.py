@@ -117,6 +117,11 @@ class Evaluation:
         """Return the table for the terminal."""
         raise NotImplementedError
 
+    @classmethod
+    def tables(cls, runs: Sequence[Self]) -> list[Table]:
+        """Return the tables for the terminal of evaluations of one run with several extensions."""
+        return [run.table() for run in runs]
+
     def scores(self) -> dict[str, dict[int, float]]:
         """Return the measured numbers by quantity and size or length, without refused ones."""
         raise NotImplementedError
@@ -140,10 +145,10 @@ class Evaluation:
         stored = with_digest({**dataclasses.asdict(self), "rows": self.stored_rows()})
         write_atomic(folder / f"{self.stem}.json", json.dumps(stored, indent=2) + "\n")
 
-    def save(self, folder: Path) -> None:
-        """Write the JSON file and the figure into the run folder."""
+    def save(self, folder: Path, others: Sequence[Self] = ()) -> None:
+        """Write the JSON file and the figure, with the curves of `others`, too, into the run folder."""
         self.store(folder)
-        self.draw([self], folder / f"{self.stem}.png")
+        self.draw([self, *others], folder / f"{self.stem}.png")
 
     @classmethod
     def load(cls, path: Path) -> Self:

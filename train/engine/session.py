@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -69,6 +68,7 @@ class Session(NamedTuple):
     schedule: Callable[[int], Any]
     state: TrainState
     checkpoints: Checkpoints
+    next_commands: Sequence[str]
 
 
 def main(program: Program, argv: Sequence[str] | None = None) -> int:
@@ -79,8 +79,9 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
     hint = partial(resume_hint, config)
     with end_together(config.hosts, hint), contextlib.nullcontext() if config.hosts else stop_on_signals(hint):
         with report_errors(ValueError, TypeError, OSError, AssertionError, RuntimeError):
-            visible_devices()  # before any other use of them
             console = user_console(quiet=not is_main_process())
+            console.print(f"train.{config.program} · {config.pe} · data {config.data} · {run_folder(config)}")
+            visible_devices()  # before any other use of them
             with console.status("preparing"):  # shown only on a terminal
                 session = prepare(program, config, console)
         with report_errors(CheckpointError, OSError, FloatingPointError, *program.errors):
@@ -132,7 +133,6 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
         state = restored_state(task, config, checkpoints, state, console)
     if is_main_process():
         record_settings(program, task, config, count, mesh, console)
-    console.print(json.dumps(dataclasses.asdict(config)))
     console.print(
         f"{config.pe} · {count:,} parameters · {task.about} · {mesh.size} x {mesh.devices.flat[0].device_kind}"
         f"{' · ' + config.mesh if config.mesh else ''}"
@@ -142,7 +142,7 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
         console.print(note)
     loss = partial(task.loss, execution=training_execution(mesh, config.remat))
     step = make_step(loss, steps, shardings, mesh, task.frozen)
-    return Session(config, folder, mesh, task, step, schedule, state, checkpoints)
+    return Session(config, folder, mesh, task, step, schedule, state, checkpoints, program.next_commands(config))
 
 
 def train(session: Session, console: Console) -> int:
@@ -183,6 +183,8 @@ def train(session: Session, console: Console) -> int:
     publish(found, task.steps, session.folder, console)
     if task.export is not None:
         task.export(params, console)
+    for next_command in session.next_commands:
+        console.print(f"next: {next_command}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -347,17 +349,21 @@ def restore_params(
     return step, state.params if state.average is None else state.average
 
 
-def publish(found: Evaluation, steps: int, folder: Path, console: Console) -> None:
-    """Print the table, and write the JSON file and the figure into the run folder.
+def publish(found: Sequence[Evaluation], steps: int, folder: Path, console: Console) -> None:
+    """Print the tables, and write the JSON files and one figure into the run folder.
 
     Args:
-        found: the results.
+        found: the results, one for each extension.
         steps: number of the last step of training; results of an earlier one are written beside those of the last.
         folder: run folder.
         console: prints to the user.
     """
-    found = dataclasses.replace(found, steps=steps, run=digest_of(folder))
+    found = [dataclasses.replace(one, steps=steps, run=digest_of(folder)) for one in found]
+    first, *others = found
     if is_main_process():
-        found.save(folder)
-    console.print(found.table())
-    console.print(f"wrote {folder / found.stem}.json and .png")
+        first.save(folder, others)
+        for one in others:
+            one.store(folder)
+    console.print(*first.tables(found))
+    beside = "".join(f"{one.stem}.json, " for one in others)
+    console.print(f"wrote {beside}{folder / first.stem}.json and .png", markup=False, soft_wrap=True)

@@ -1,6 +1,6 @@
 """The task of a program: its data, model, loss and evaluation, as one record for the session."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -78,7 +78,7 @@ class Task(NamedTuple):
         laws: `(params) -> line` with the results of the laws that the encoding was tested against.
         init_split: `(config) -> split`, the model of the run `init`.
         params_from_init: `(that split, its params) -> params` of this model.
-        evaluate: `(params, *, step, mesh, console) -> result`.
+        evaluate: `(params, *, step, mesh, console) -> evaluations`, one for each extension.
         probe: `(params) -> values` that are reported every `probe_every` steps.
         probe_every: steps between probes; 0 = no probes.
         flops: FLOPs of a step, as `train.devices.flops` counts them; 0 = unknown.
@@ -119,7 +119,7 @@ class Task(NamedTuple):
 class Evaluate(Protocol):
     """The evaluation of a task."""
 
-    def __call__(self, params: Any, *, step: int, mesh: Mesh, console: Console) -> Evaluation:
+    def __call__(self, params: Any, *, step: int, mesh: Mesh, console: Console) -> Sequence[Evaluation]:
         """Evaluate the parameters of this step, which are on the devices."""
         ...
 
@@ -132,12 +132,14 @@ class Program(NamedTuple):
         task: `(config) -> task`; raises ValueError if the config does not fit the data, the model or the encoding.
         results: class of its evaluations.
         errors: exceptions of the data during training that are reported in one line.
+        next_commands: `(config) -> commands` to try after a run.
     """
 
     config: type[RunConfig]
     task: Callable[[Any], Task]
     results: type[Evaluation]
     errors: tuple[type[Exception], ...] = ()
+    next_commands: Callable[[Any], Sequence[str]] = lambda config: ()
 
 
 def recipe(config: RunConfig, optimizer: optax.GradientTransformation, sums: tuple[str, ...]) -> Recipe:

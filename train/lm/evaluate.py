@@ -48,7 +48,7 @@ class Readable(Protocol):
 
 def evaluate(
     language: Readable, corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console
-) -> PerplexityResults:
+) -> list[PerplexityResults]:
     """Return the perplexity at every evaluation length of the config.
 
     Args:
@@ -82,10 +82,11 @@ def evaluate(
             else measure(reader, regions, length, trained, beyond, sliding)
             for length in config.lengths
         ]
-    return PerplexityResults(
+    found = PerplexityResults(
         name=config.pe + (f", from {config.init.rstrip('/').split('/')[-1]}" if config.init else ""),
         data=config.data, trained=trained, step=step, extend=config.extend, note=corpus.note, rows=tuple(rows),
     )  # fmt: skip
+    return [found]
 
 
 def evaluation_regions(config: Config, corpus: Corpus) -> np.ndarray:

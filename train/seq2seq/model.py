@@ -117,7 +117,7 @@ def shifted_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=PAD)
 
 
-def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console: Console) -> ExactMatchResults:
+def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console: Console) -> list[ExactMatchResults]:
     """Return the fraction of exact answers of every task at every evaluation length of the config.
 
     Answers are generated greedily, token by token; an answer is exact if it is right up to its end token.
@@ -138,10 +138,11 @@ def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console:
             refusal_row = ExactMatchRow(task, length, refused=refused)
             rows.append(refusal_row if refused else measure(answerer, model, mesh, task, length))
             progress(length**2, f"{task}, {length} tokens")
-    return ExactMatchResults(
+    found = ExactMatchResults(
         name=config.name, data=config.data, trained=config.length, step=step, extend=config.extend, note=NOTE,
         rows=tuple(rows),
     )  # fmt: skip
+    return [found]
 
 
 def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, length: int) -> ExactMatchRow:

@@ -122,7 +122,7 @@ def make_task(config: Config) -> Task:
 
 def measured(
     tuned: Tuned, corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console
-) -> PerplexityResults:
+) -> list[PerplexityResults]:
     """Return the perplexity at every evaluation length of the config."""
     whole = jax.jit(tuned.whole)(params, tuned.frozen)
     return evaluate(tuned, corpus, whole, step=step, mesh=mesh, console=console)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Self
 
 from train.engine.config import RunConfig, require_at_least, require_choice
+from train.engine.parser import split_list
 
 RECIPE = {
     "pool": "cls", "mlp_ratio": 4, "label_smoothing": 0.1,
@@ -28,6 +29,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+EXTENSIONS = ("none", "pi", "pi(stretch=True)", "pi(proportional=False)")
+"""Extensions of an evaluation; all of them leave images of the trained size as they are."""
+
 MODEL_FIELDS = (
     "pe", "patch", "width", "layers", "heads", "mlp_ratio", "pool", "registers", "layer_scale",
 )  # fmt: skip
@@ -36,7 +40,7 @@ MODEL_FIELDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Config(RunConfig):
-    """Train a vision transformer on images, then measure top-1 accuracy at fourteen resolutions.
+    """Train a vision transformer on images, then measure top-1 accuracy at other resolutions.
 
     --preset sets all other options; explicitly given options override it.
     """
@@ -55,7 +59,7 @@ class Config(RunConfig):
     init: str = ""  # run folder whose trained weights training starts from; --size may differ
     batch: int = 48  # images per step, over all devices
     eval_limit: int = 0  # test images to evaluate on; 0 = all
-    extend: str = "none"  # at other sizes: none; pi: interpolate positions; pi(stretch=True): on smaller grids, too
+    extend: str = ""  # at other sizes: none, pi, pi(stretch=True), with commas; empty = none, for RoPE also the last
 
     size: int = 28  # side of the training images, pixels
     patch: int = 4  # side of a patch, pixels
@@ -84,7 +88,7 @@ class Config(RunConfig):
     position_rescale: float = 1.0  # largest random factor of the positions on both axes
     position_noise: float = 0.0  # largest random shift of the position of a single patch, patches
 
-    eval_sizes: tuple[int, ...] = ()  # image sides to evaluate at, pixels; empty = 3/7 to 16/7 of --size, 14 sizes
+    eval_sizes: tuple[int, ...] = ()  # image sides to evaluate at, pixels; empty = 4 to 14 sizes, up to 16/7 of --size
 
     @property
     def trained(self) -> str:
@@ -119,7 +123,8 @@ class Config(RunConfig):
         for name in ("label_smoothing", "erasing", "stochastic_depth"):
             if not 0 <= getattr(self, name) < 1 and not (name == "erasing" and self.erasing == 1):
                 raise ValueError(f"{name} must be a probability below 1, got {getattr(self, name)}")
-        require_choice(self, "extend", "none", "pi", "pi(stretch=True)", "pi(proportional=False)")
+        for extend in split_list(self.extend, "extend") if self.extend else ():
+            require_choice(dataclasses.replace(self, extend=extend), "extend", *EXTENSIONS)
         require_choice(self, "pool", "cls", "mean")
         require_choice(self, "loss", "softmax", "bce")
         for side in (self.size, *self.eval_sizes):
@@ -128,9 +133,17 @@ class Config(RunConfig):
         return self
 
 
+PUBLISHED_SIZES, DEMO_SIZES = tuple(range(3, 17)), (4, 7, 10, 14)
+"""Default sides of the evaluation, sevenths of the training size."""
+
+
 def evaluation_sizes(config: Config) -> tuple[int, ...]:
-    """Return the sides to evaluate at: those given, or 3/7, 4/7, ... 16/7 of the training size, rounded to patches."""
+    """Return the sides to evaluate at: those given, or 3/7, 4/7, ... 16/7 of the training size, rounded to patches.
+
+    The preset `demo`, which ends within minutes, has four of them: 4/7, 1, 10/7 and 2.
+    """
     if config.eval_sizes:
         return config.eval_sizes
-    patches = {max(1, round(config.size * k / (7 * config.patch))) for k in range(3, 17)}
+    sevenths = DEMO_SIZES if config.preset == "demo" else PUBLISHED_SIZES
+    patches = {max(1, round(config.size * k / (7 * config.patch))) for k in sevenths}
     return tuple(config.patch * n for n in sorted(patches))

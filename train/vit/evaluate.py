@@ -35,9 +35,10 @@ VALUES_AT_ONCE = 2**24
 
 
 class Pass(NamedTuple):
-    """One image size, and how its images are divided.
+    """One extension at one image size, and how its images are divided.
 
     Attributes:
+        extend: the extension.
         size: side of an image, pixels.
         tokens: patches per image.
         images: number of images to classify.
@@ -45,6 +46,7 @@ class Pass(NamedTuple):
         chunks: per launch.
     """
 
+    extend: str
     size: int
     tokens: int
     images: int
@@ -54,8 +56,10 @@ class Pass(NamedTuple):
 
 def evaluate(
     classifier: Classifier, dataset: Dataset, params: Any, *, step: int, mesh: Mesh, console: Console
-) -> ResolutionResults:
-    """Return top-1 at every evaluation size of the config.
+) -> list[ResolutionResults]:
+    """Return top-1 at every evaluation size of the config, with each of its extensions.
+
+    All extensions leave the trained size as it is, so that it is measured once.
 
     Args:
         classifier: model of the run.
@@ -68,23 +72,33 @@ def evaluate(
     Raises:
         ValueError: the encoding does not support a size.
     """
-    config, rows = classifier.config, []
-    passes = [planned_pass(classifier, dataset, mesh, size) for size in evaluation_sizes(config)]
+    config, sizes, extensions = classifier.config, evaluation_sizes(classifier.config), list(classifier.extended)
+    passes = [
+        planned_pass(classifier, dataset, mesh, extend, size)
+        for extend in extensions
+        for size in sizes
+        if size != config.size or extend == extensions[0]
+    ]
+    rows: dict[tuple[str, int], ResolutionRow] = {}
     ahead = ThreadPoolExecutor(1)
     try:
         programs = [ahead.submit(compiled_pass, classifier, params, mesh, one) for one in passes]
         with Evaluating(console, sum(one.images * one.tokens for one in passes)) as progress:
             for one, program in zip(passes, programs, strict=True):
-                rows.append(measure(one, program, params, dataset, mesh, progress))
+                rows[one.extend, one.size] = measure(one, program, params, dataset, mesh, progress)
     finally:
         ahead.shutdown(wait=False, cancel_futures=True)
-    return ResolutionResults(
-        name=config.pe, data=config.data, trained=config.size, step=step, extend=config.extend, note=dataset.note,
-        rows=tuple(rows),
-    )  # fmt: skip
+    row = lambda extend, size: rows[extend if (extend, size) in rows else extensions[0], size]
+    return [
+        ResolutionResults(
+            name=config.pe, data=config.data, trained=config.size, step=step, extend=extend, note=dataset.note,
+            rows=tuple(row(extend, size) for size in sizes),
+        )
+        for extend in extensions
+    ]  # fmt: skip
 
 
-def planned_pass(classifier: Classifier, dataset: Dataset, mesh: Mesh, size: int) -> Pass:
+def planned_pass(classifier: Classifier, dataset: Dataset, mesh: Mesh, extend: str, size: int) -> Pass:
     """Return how the test images of one size are divided into chunks and launches."""
     tokens = (size // classifier.config.patch) ** 2
     images = len(dataset.test(size))
@@ -92,13 +106,13 @@ def planned_pass(classifier: Classifier, dataset: Dataset, mesh: Mesh, size: int
     per_device = max(1, TOKENS_AT_ONCE[mesh.devices.flat[0].platform] // tokens)
     chunk = mesh.size * min(per_device, -(-images // mesh.size))
     launch = min(-(-images // LAUNCHES), VALUES_AT_ONCE // (size**2 * dataset.channels))
-    return Pass(size, tokens, images, chunk, max(1, -(-launch // chunk)))
+    return Pass(extend, size, tokens, images, chunk, max(1, -(-launch // chunk)))
 
 
 def compiled_pass(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
     """Return the compiled program `(params, images, labels) -> number of images that are classified correctly`."""
     execution = evaluation_execution(mesh)
-    logits_of = partial(classifier.logits, execution=execution)
+    logits_of = partial(classifier.logits, extend=one.extend, execution=execution)
 
     def correct(params: Any, images: Array, labels: Array) -> Array:
         hits = lambda chunk: jnp.argmax(logits_of(params, chunk[0]), -1) == chunk[1]
@@ -127,7 +141,8 @@ def measure(
         full = padded_batch(host, launch)
         found.append(program.result()(params, put(full["image"]), put(full["label"])))
         jax.block_until_ready(found[-2:-1])
-        progress(len(host["label"]) * one.tokens, f"{one.size} px")
+        extended = "" if one.extend == "none" else f" with {one.extend}"
+        progress(len(host["label"]) * one.tokens, f"{one.size} px{extended}")
         count += len(host["label"])
     return ResolutionRow(one.size, one.tokens, sum(map(int, found)), count)
 

@@ -16,6 +16,7 @@ from train.data.images import Dataset, evaluation_batches, train_batches
 from train.data.images.augment import Augment
 from train.engine import attention_entropy
 from train.engine.loop import Metrics
+from train.engine.parser import split_list
 from train.engine.task import Split, laws, layer_params
 from train.vit.config import Config, evaluation_sizes
 from train.vit.mixing import mix
@@ -55,8 +56,12 @@ class Classifier(Split[ViT]):
         self.vit = make()
         super().__init__(lambda rngs: ViT(self.vit, rngs=rngs))
         self.dims = self.prototype.dims
-        extended = make(extend=config.extend)
-        self.extended: Split[ViT] = self if config.extend == "none" else Split(lambda rngs: ViT(extended, rngs=rngs))
+        rotates = any(encoding.rotate for encoding in self.prototype.encodings)
+        chosen = config.extend or ("none,pi(stretch=True)" if rotates else "none")
+        self.extended: dict[str, Split[ViT]] = {
+            extend: self if extend == "none" else Split(lambda rngs, extend=extend: ViT(make(extend=extend), rngs=rngs))
+            for extend in split_list(chosen, "extend")
+        }
 
     def loss(
         self, params: Any, batch: Mapping[str, Array], key: Array, *, execution: Execution = Execution()
@@ -90,16 +95,17 @@ class Classifier(Split[ViT]):
         return augment_positions(of_positions, grid_positions(*self.vit.grid), **options)
 
     def logits(
-        self, params: Any, images: Float[Array, "B h w c"], *, execution: Execution = Execution()
+        self, params: Any, images: Float[Array, "B h w c"], *, extend: str = "", execution: Execution = Execution()
     ) -> Float[Array, "B classes"]:
-        """Return the logits of images of any size, by the encoding with the extension `extend` of the config.
+        """Return the logits of images of any size.
 
         Args:
             params: parameters of the model.
             images: their sides are multiples of the patch.
+            extend: one of the extensions of the evaluation; empty = the first.
             execution: the devices and shardings.
         """
-        return self.extended.model(params)(images, execution=execution)
+        return self.extended[extend or next(iter(self.extended))].model(params)(images, execution=execution)
 
     def prober(self, dataset: Dataset) -> Callable[[Any], dict[str, float]]:
         """Return the probe `(params) -> values`: the attention entropy of every layer on a few training images."""
@@ -227,4 +233,5 @@ def require_evaluable(classifier: Classifier) -> None:
     sizes = evaluation_sizes(classifier.config)
     for size in {min(sizes), max(sizes)}:
         image = jax.ShapeDtypeStruct((1, size, size, classifier.vit.channels), jnp.float32)
-        jax.eval_shape(classifier.logits, classifier.shapes, image)
+        for extend in classifier.extended:
+            jax.eval_shape(partial(classifier.logits, extend=extend), classifier.shapes, image)

@@ -59,6 +59,21 @@ class ResolutionResults(results.Evaluation):
             table.add_row(*cells, f"{100 * low:.2f} to {100 * high:.2f}", style=results.emphasis(self, row.size))
         return table
 
+    @classmethod
+    def tables(cls, runs: Sequence[Self]) -> list[Table]:
+        """Return the tables for the terminal; evaluations of one run with several extensions share one."""
+        first, *others = runs
+        if not others:
+            return [first.table()]
+        title = f"zero-shot top-1 in percent, {first.name}, {first.data}, trained at {first.trained} px"
+        names = ["as trained" if run.extend == "none" else run.extend for run in runs]
+        table = Table("pixels", "x trained", *names, title=title, caption=first.note)
+        for rows in zip(*(run.rows for run in runs), strict=True):
+            size = rows[0].size
+            cells = (f"{100 * row.top1:.1f} ± {50 * (row.interval[1] - row.interval[0]):.1f}" for row in rows)
+            table.add_row(f"{size}", f"{size / first.trained:.2f}", *cells, style=results.emphasis(first, size))
+        return [table]
+
     def scores(self) -> dict[str, dict[int, float]]:
         """Return the top-1 in percent by image size."""
         return {"top-1, %": {row.size: 100 * row.top1 for row in self.rows}}
