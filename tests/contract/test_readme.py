@@ -46,15 +46,15 @@ def test_the_python_of_a_page_runs_in_order(page):
 
 def test_the_readme_is_one_screen_and_has_its_commands():
     text = (ROOT / "README.md").read_text()
-    assert text.count("\n") <= 125
+    assert text.count("\n") <= 110
     assert len(snippets(ROOT / "README.md")) >= 3
     assert 'pip install -e ".[train]" && python -m train.vit --pe=rope_mixed' in text
     assert 'pip install -e ".[test]" && pytest' in text
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "interop.md"], ids=lambda page: page.name)
-def test_the_architecture_that_is_shown_is_that_of_the_library(page):
-    shown = re.search(r"^def olmo2.*?^ARCHITECTURES = .*?\n", page.read_text(), re.DOTALL | re.MULTILINE)
+def test_the_architecture_that_is_shown_is_that_of_the_library():
+    page = (ROOT / "docs" / "interop.md").read_text()
+    shown = re.search(r"^def olmo2.*?^ARCHITECTURES = .*?\n", page, re.DOTALL | re.MULTILINE)
     assert shown
     assert shown[0] in (ROOT / "pejax" / "interop" / "architectures" / "olmo2.py").read_text()
 

@@ -47,7 +47,7 @@ def images(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("images") / "a run"  # a path with a space
     out = said("train.vit", "--pe=rope_mixed", *SHORT_VIT, f"--out={folder}")
     *_, wrote, compare, report = out.splitlines()
-    assert wrote == f"wrote results-pi_stretch=True_.json, {folder}/results.json and .png"
+    assert wrote == f"wrote results-pi_stretch=True.json, {folder}/results.json and .png"
     assert compare.startswith("next: python -m train.compare --pe=")
     assert report.startswith("next: python -m train.report runs")
     return folder
