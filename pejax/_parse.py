@@ -3,6 +3,7 @@
     rope(base=1e4)*5 + rope(base=1e6)*1     five layers with the first, one with the second, and so on
     rope*3 + none*1                         every fourth layer without position
     (learned+rope)*1 + rope*1               parentheses around a sum that one layer composes
+    (learned+rope)(extend='pi')             a sum with an extension, which is divided among its parts
 
 In a pattern, a term without `*` counts once; a text without `*` is the encoding of all layers. The name of an
 encoding of your own may say where it comes from, `my_module:my_factory(option=1)`; nothing is imported here.
@@ -53,8 +54,19 @@ def parse(spec: str | Spec) -> Spec:
         return spec
     if not isinstance(spec, str):
         raise TypeError(f"a spec must be a text such as 'rope' or 'alibi(learned=True)', got {type(spec).__name__}")
+    node = expression(spec, "an encoding")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.BinOp):
+        return _extended_sum(spec.strip(), node)
     parts = tuple(map(_parse_encoding, split_sum(spec, what="an encoding")))
     return parts[0] if len(parts) == 1 else SumSpec(parts)
+
+
+def _extended_sum(text: str, node: ast.Call) -> Spec:
+    """Read `"(a + b)(extend='...')"`, a sum with an extension of the whole."""
+    extend = node.keywords[0].value if len(node.keywords) == 1 and node.keywords[0].arg == "extend" else None
+    if node.args or not isinstance(extend, ast.Constant) or not isinstance(extend.value, str):
+        raise ValueError(f"a sum takes one argument, extend='...', as in (learned+rope)(extend='pi'), got {text!r}")
+    return parse(str(ast.get_source_segment(text, node.func))).extended(parse_extension(extend.value))
 
 
 def parse_pattern(pattern: str | Spec | LayerPattern) -> LayerPattern:

@@ -1,11 +1,11 @@
 """Encodings and extensions as values, before they are made; `--pe="rope(base=500000)"` is parsed into such a value.
 
     EncodingSpec     rope(base=500000.0, extend='yarn(factor=8)')
-    SumSpec          learned+rope, parts that one layer composes
+    SumSpec          learned+rope, parts that one layer composes; (learned+rope)(extend='pi') with an extension of all
     LayerPattern     rope*3+none*1, an encoding per layer
     Extension        yarn(factor=8)+log_n
 
-`str` writes a value as a string. `pejax.specs` reads such a string, except that of a sum with an extension of its own.
+`str` writes a value as a string, which `pejax.specs` reads.
 Numbers that JAX may trace are parameters of an encoding, never options of a spec.
 """
 
@@ -129,7 +129,7 @@ class SumSpec:
 
     def __repr__(self) -> str:
         written = "+".join(map(str, self.parts))
-        return written if self.extend is None else f"{written}, extend={str(self.extend)!r}"
+        return written if self.extend is None else f"({written})(extend={str(self.extend)!r})"
 
     @property
     def is_extended(self) -> bool:
@@ -171,7 +171,7 @@ class LayerPattern:
         if len(self.specs) == 1:
             return str(self.specs[0])
         counted = [(spec, len([*same])) for spec, same in itertools.groupby(self.specs)]
-        written = lambda spec: f"({spec})" if len(spec.parts) > 1 else str(spec)
+        written = lambda spec: f"({spec})" if len(spec.parts) > 1 and spec.extend is None else str(spec)
         return "+".join(f"{written(spec)}*{count}" for spec, count in counted)
 
     @property

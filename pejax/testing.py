@@ -51,13 +51,13 @@ def shift_deviation(
 ) -> float:
     """Return the largest change of logits and values when one offset is added to all positions.
 
-    Args: as in `assert_shift_invariant`.
+    Args: as in `assert_shift_invariant`. A learned table has no values beyond its extent: measure it with `reach=1`.
 
     Returns:
         The largest change over heads and pairs of tokens, divided by the largest term or by 1.
     """
     probe = draw_probe(seed, dims, reach=reach / 2, dtype=dtype)
-    offset = np.ceil(np.asarray(extent_of(dims)) * reach / 2).astype(probe.positions.dtype)
+    offset = np.floor(np.asarray(extent_of(dims)) * reach / 2).astype(probe.positions.dtype)
     shifted = probe._replace(positions=probe.positions + offset)
     before, after = (dense_terms(encoding, params, dims, one) for one in (probe, shifted))
     return _largest_deviation(zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True))

@@ -13,6 +13,7 @@ from cases import close, normal
 import pejax
 from pejax import Dims, Encoding, adapt, attend, compose_encodings, explain, init_params, make_encoding
 from pejax.encodings import alibi, learned, rope, rope_mixed, t5
+from pejax.specs import LayerPattern, parse, parse_extension, parse_pattern
 
 DIMS = Dims(heads=4, head_dim=12, kv_heads=2, extent=24, causal=True)
 GRID = Dims(heads=4, head_dim=12, axes=2, extent=(6, 4))
@@ -74,6 +75,22 @@ def test_a_typed_call_is_the_string():
 )
 def test_an_extension_goes_to_the_parts_that_take_it(spec, extend, want):
     assert make_encoding(spec, DIMS, extend) is make_encoding(want, DIMS)
+
+
+@pytest.mark.parametrize("extend", ["pi", "yarn(factor=2.0)+log_n"])
+def test_a_sum_with_an_extension_of_the_whole_reads_back(extend):
+    spec = parse("learned+rope").extended(parse_extension(extend))
+    assert str(spec) == f"(learned+rope)(extend={extend!r})"
+    assert parse(str(spec)) == spec
+    for pattern in (LayerPattern((spec,)), LayerPattern((spec, spec, parse("none")))):
+        assert parse_pattern(str(pattern)) == pattern
+    assert make_encoding(str(spec), DIMS) is make_encoding("learned+rope", DIMS, extend)
+
+
+@pytest.mark.parametrize("text", ["(learned+rope)()", "(learned+rope)(base=2)", "(learned+rope)(extend=2)"])
+def test_a_sum_takes_an_extension_alone(text):
+    with pytest.raises(ValueError, match=r"a sum takes one argument, extend='\.\.\.', as in .*, got '\(learned"):
+        parse(text)
 
 
 def test_both_parts_are_interpolated_alike():

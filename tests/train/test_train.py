@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -10,17 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow
 from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
 from metric_lines import timeless
 from rich.console import Console
 
-from pejax import ENCODINGS
+from pejax import ENCODINGS, Dims, init_params, make_encoding
+from pejax.specs import parse_pattern
 from train import evaluate
 from train.data.images import evaluation_batches, load
 from train.devices.mesh import make_mesh
 from train.engine import loop
 from train.engine.optimizers import decay_mask
 from train.engine.parser import parse
+from train.engine.task import laws
 from train.vit import evaluate as vit_evaluate
 from train.vit import program as vit
 from train.vit.config import Config, evaluation_sizes
@@ -293,3 +297,10 @@ def test_evaluating_again_gives_the_same(whole, tmp_path, capsys):
     assert (tmp_path / "both.png").stat().st_size > 1000
     error = refused(capsys, lambda: evaluate.main(["--compare", str(tmp_path)]))
     assert "a comparison needs run folders with results*.json" in error
+
+
+@pytest.mark.parametrize("pe", ["learned", slow("learned+rope_mixed")])
+def test_the_line_of_laws_has_numbers_where_a_table_ends(pe):
+    dims = Dims(heads=2, head_dim=8, axes=2, extent=(4, 6))
+    line = laws(parse_pattern(pe), init_params(make_encoding(pe, dims), jax.random.key(0)), dims)
+    assert re.search(r"a shift moves the logits by \d\.\de[-+]\d\d, as declared", line), line
