@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Num
@@ -14,6 +15,25 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, check_embedded, merge_params
 from pejax._positions import TokenPositions, as_token_positions, grid_positions
 from pejax.models.sharding import position_variables
+
+
+@jax.tree_util.register_pytree_node_class
+class _Bound:
+    """The arguments of `PositionalAttention.at`, and whether anything has read them: a call, or a transform of NNX."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments, self.is_read = arguments, False
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], None]:
+        """Return the arguments, which NNX takes apart when a function is called with the module."""
+        self.is_read = True
+        return self.arguments, None
+
+    @classmethod
+    def tree_unflatten(cls, static: None, arguments: tuple[Any, ...]) -> "_Bound":
+        """Put the arguments together again."""
+        del static
+        return cls(*arguments)
 
 
 class PositionalAttention(nnx.Module):
@@ -58,15 +78,26 @@ class PositionalAttention(nnx.Module):
             extent: the length or grid, in tokens, that the encoding adapts to. None = the trained grid; on one axis the
                 number of keys, or, if a single query attends to several keys (a cache), the query's position + 1.
 
-        The function must be traced inside the block. A `jax.jit` function that was already traced, outside the block or
-        with other positions, keeps the positions of its trace; `nnx.jit` traces again.
+        To compile, pass the module to a function of `nnx.jit`, around the block or inside it. A function of `jax.jit`
+        that reads the module from outside, or one of `nnx.cached_partial`, keeps the positions of its first trace.
+
+        Raises:
+            RuntimeError: at the end of the block, if nothing in it has read the positions.
         """
         before = self._bound
-        self._bound = nnx.data((positions, k_positions, extent))
+        self._bound = nnx.data(_Bound(positions, k_positions, extent))
+        bound = self._bound
+        bound.is_read = False
         try:
             yield
         finally:
             self._bound = nnx.data(before)
+        if not bound.is_read:
+            rule = (
+                "the positions of at() must be read in its block, by a call or by nnx.jit with the module as argument"
+            )
+            kept = "a function of jax.jit or nnx.cached_partial keeps the positions of its first trace"
+            raise RuntimeError(f"{rule}, got a block in which nothing has read them ({kept})")
 
     def __call__(
         self,
@@ -86,7 +117,8 @@ class PositionalAttention(nnx.Module):
             wanted = f"heads={dims.heads}, kv_heads={dims.kv_heads}, head_dim={dims.head_dim}"
             raise ValueError(f"query and key must have {wanted} as in dims, got {query.shape} and {key.shape}")
         queries, keys = query.shape[-3], key.shape[-3]
-        q_tokens, k_tokens, extent = self._bound or (self._default_positions(queries, keys), None, None)
+        bound = self._bound or _Bound(self._default_positions(queries, keys), None, None)
+        (q_tokens, k_tokens, extent), bound.is_read = bound.arguments, True
         attend = attention_fn(
             self.encoding,
             self._params(),

@@ -195,6 +195,25 @@ def test_images_have_the_trained_grid_or_say_theirs():
     raises_one_line(lambda: unknown(x), "dims.extent=None")
 
 
+def test_positions_that_a_compiled_call_does_not_read_are_refused():
+    """A function of `jax.jit` keeps the grid of its first trace, and would attend with it."""
+    layer, x = make("rope_mixed", Dims(heads=2, head_dim=8, axes=2, extent=(2, 4))), draw_tokens()
+    at = functools.partial(layer.attention_fn.at, grid_positions(4, 2), extent=(4, 2))
+    with at():
+        want = layer(x)
+    call = lambda layer, x: layer(x)
+    passed, global_, cached = nnx.jit(call), jax.jit(lambda x: layer(x)), nnx.cached_partial(nnx.jit(call), layer)
+    trained = passed(layer, x), global_(x), cached(x)
+    assert float(jnp.abs(trained[0] - want).max()) > 1e-2
+    for _ in range(2):
+        with at():
+            np.testing.assert_allclose(passed(layer, x), want, atol=1e-5)
+    for kept in (global_, cached):
+        with pytest.raises(RuntimeError, match="got a block in which nothing has read them"), at():
+            kept(x)
+    np.testing.assert_allclose(passed(layer, x), trained[0], atol=1e-6)
+
+
 @pytest.mark.slow
 def test_one_table_may_serve_all_layers():
     rngs, encoding = nnx.Rngs(0), make_encoding("t5", DIMS)
