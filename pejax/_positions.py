@@ -12,9 +12,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, Num
 
-from pejax._encoding import Encoding, Params
+from pejax._encoding import Encoding, Extent, Params
 from pejax._ops.checks import check_choice, check_ids, check_position_type
 
 
@@ -109,7 +111,8 @@ def segment_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
 
     In sequences packed one after the other, positions restart at 0 in each. Other tokens between those of a segment,
     such as padding, do not change its positions. This function does not mask attention between segments:
-    `TokenPositions.segment_ids` does, and `packed_positions` returns both.
+    `TokenPositions.segment_ids` does, and `packed_positions` returns both. Ids that explicit axes of a mesh split along
+    the sequence are gathered by every device; the positions are split as the ids are.
 
     Args:
         segment_ids: any integers; 0, the id of padding, is counted like any other segment.
@@ -121,6 +124,10 @@ def segment_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
         TypeError: ids that are not integers.
     """
     check_ids("segment_ids", segment_ids)
+    split = jax.typeof(segment_ids).sharding
+    if any(part is not None for part in split.spec[-1:]):  # ids are sorted along the whole sequence
+        whole = NamedSharding(split.mesh, PartitionSpec(*split.spec[:-1], None))
+        return jax.reshard(segment_positions(jax.reshard(segment_ids, whole)), split)
 
     def one_sequence(ids: Int[Array, " T"]) -> Int[Array, " T"]:
         by_segment = jnp.argsort(ids, stable=True)
@@ -147,6 +154,30 @@ def packed_positions(segment_ids: Int[Array, "*B T"]) -> TokenPositions:
     return TokenPositions(positions, order, segment_ids=segment_ids)
 
 
+def check_within(positions: TokenPositions | Array, extent: Extent) -> None:
+    """Raise ValueError for a whole position outside a length or grid, where both are known: not under `jax.jit`.
+
+    Tokens without a position and padding count nowhere. Positions of a float type may lie between and beyond patches.
+    """
+    tokens = positions if isinstance(positions, TokenPositions) else TokenPositions(positions)
+    sides = extent if isinstance(extent, tuple) else (extent,)
+    if any(isinstance(x, Tracer) or not getattr(x, "is_fully_addressable", True) for x in (*tokens, *sides)):
+        return
+    if any(np.ndim(side) for side in sides):  # one length per example
+        return
+    known = np.asarray(tokens.positions)
+    if not np.issubdtype(known.dtype, np.integer) or (len(sides) > 1 and known.shape[-1:] != (len(sides),)):
+        return
+    places = known if len(sides) > 1 else known[..., None]
+    outside = ((places < 0) | (places >= np.asarray(sides))).any(axis=-1)
+    for counts in (tokens.has_position, tokens.segment_ids):
+        outside = outside if counts is None else outside & (np.asarray(counts) != 0)
+    if outside.any():
+        found = np.broadcast_to(places, (*outside.shape, len(sides)))[outside][0].tolist()
+        rule = "positions must lie inside the extent, the length or grid of this input, row first"
+        raise ValueError(f"{rule}: from 0 to below {extent}, got {found if len(sides) > 1 else found[0]}")
+
+
 def normalized_positions(
     positions: Num[Array, "..."], extent: int | tuple[int, ...], by: str = "separate"
 ) -> Float[Array, "..."]:
@@ -164,7 +195,8 @@ def normalized_positions(
         Coordinates in float32, or in float64 if the positions are.
 
     Raises:
-        ValueError: an unknown `by`, a side below 1, or positions without the axes of the extent.
+        ValueError: an unknown `by`, a side below 1, positions without the axes of the extent, or whole positions
+            outside it that are not traced.
         TypeError: positions that are neither integers nor floats of at least 32 bits.
 
     Reference:
@@ -181,6 +213,7 @@ def normalized_positions(
         raise ValueError(f"extent must be positive, got {extent}")
     if isinstance(extent, tuple) and positions.shape[-1:] != (len(sides),):
         raise ValueError(f"positions must end in the {len(sides)} axes of extent={extent}, got {positions.shape}")
+    check_within(positions, extent)
     wide = jnp.float64 if positions.dtype == jnp.float64 else jnp.float32
     unit = {"separate": sides, "min": (min(sides),) * len(sides), "max": (max(sides),) * len(sides)}[by]
     units = jnp.asarray(unit if isinstance(extent, tuple) else unit[0], wide)

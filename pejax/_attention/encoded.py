@@ -28,7 +28,7 @@ from pejax._encoding import (
     rotate_queries,
     scale_of,
 )
-from pejax._positions import TokenPositions, as_token_positions, rotary_positions
+from pejax._positions import TokenPositions, as_token_positions, check_within, rotary_positions
 
 
 def attend(
@@ -64,7 +64,8 @@ def attend(
         k_positions: positions of the keys. None = `positions`, allowed only if there are as many keys as queries.
         extent: the length or grid, in tokens, that the encoding adapts to: one length or grid; lengths `(B,)`, one per
             example; or lengths `(B, T)`, one per query, for which all keys are rotated again for every query. None =
-            the number of keys; allowed for an encoding that adapts only if no positions are given.
+            the number of keys; allowed for an encoding that adapts only if no positions are given. Positions that are
+            known, not traced, must lie inside it.
         axes: A, number of position axes. None = inferred from the shape of the positions. That is ambiguous for
             `(T, T)`: T sequences on one axis, or one sequence on T axes.
         keys_are_rotated: whether the keys come from a cache of rotated keys; see `caches_rotated_keys`.
@@ -81,9 +82,9 @@ def attend(
 
     Raises:
         ValueError: heads or a head dim other than in the dims of the encoding; no extent for an encoding that depends
-            on it; an encoding that embeds while `embedded` is False; an encoding made for a causal model while `causal`
-            is False; `keys_are_rotated` with a rotation that depends on the length or on the query; or arguments that
-            `dot_product_attention` refuses.
+            on it, or whole positions outside the extent; an encoding that embeds while `embedded` is False; an encoding
+            made for a causal model while `causal` is False; `keys_are_rotated` with a rotation that depends on the
+            length or on the query; or arguments that `dot_product_attention` refuses.
 
     Examples:
         >>> import pejax
@@ -130,9 +131,12 @@ def caches_rotated_keys(encoding: Encoding) -> bool:
 
 
 def check_extent(encoding: Encoding, extent: Extent | None, positions: Any) -> None:
-    """Raise ValueError where an encoding depends on an extent that neither is given nor follows from the keys."""
-    if encoding.adapt is not None and extent is None and positions is not None:
+    """Raise ValueError where an encoding depends on an extent that is not given, or that positions lie outside of."""
+    if encoding.adapt is None or positions is None:
+        return
+    if extent is None:
         raise ValueError(f"{named(encoding)} depends on the length or grid: extent must be given, got None")
+    check_within(positions, extent)
 
 
 def rotate_and_attend(

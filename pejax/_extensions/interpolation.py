@@ -18,6 +18,7 @@ from pejax._encoding import adapt as adapt_to
 from pejax._extensions.extension import extension
 from pejax._ops.checks import check_position_type
 from pejax._ops.offset_table import look_up_within, table_of_offsets
+from pejax._positions import check_within
 
 FACTOR = "interpolation_factor"
 """The name of the factor among the parameters; absent where the extent is within the trained one."""
@@ -182,8 +183,8 @@ def interpolate_positions(
         exceeds the trained one, `positions` unchanged.
 
     Raises:
-        ValueError: a length below 1, one length that is a number and another that is a grid, or grids and positions
-            with different numbers of axes.
+        ValueError: a length below 1, one length that is a number and another that is a grid, grids and positions with
+            different numbers of axes, or whole positions outside the current length or grid that are not traced.
         TypeError: positions that are neither integers nor floats of at least 32 bits.
 
     Reference:
@@ -202,6 +203,7 @@ def interpolate_positions(
     if any(isinstance(size, int) and size < 1 for size in trained + sizes):
         raise ValueError(f"lengths must be at least 1, got trained_length={trained_length}, length={length}")
     check_position_type(positions)
+    check_within(positions, length)
     if all(isinstance(size, int) and size <= most for size, most in zip(sizes, trained, strict=True)):
         return positions
     wide = jnp.float64 if positions.dtype == jnp.float64 else jnp.float32

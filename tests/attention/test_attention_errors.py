@@ -1,6 +1,8 @@
 """Bad input to attention: one line that names the thing, the rule and the value."""
 
+import functools
 import inspect
+import math
 import re
 
 import jax
@@ -27,8 +29,10 @@ from pejax import (
     extend_encoding,
     extensions,
     init_params,
+    interpolate_positions,
     make_encoding,
     merge_attention,
+    normalized_positions,
     rope_apply,
     rope_frequencies,
 )
@@ -174,6 +178,46 @@ BAD = {
     "swapped": ({"dropout": (0.1, jax.random.key(0))}, TypeError, r"dropout must be \(key, rate\), the rate a number"),
     "rate": ({"dropout": (jax.random.key(0), 1.0)}, ValueError, "0 <= rate < 1, got rate=1.0"),
 }
+
+
+GRIDS = {2: ((2, 4), (4, 2), [0, 2]), 3: ((2, 3, 4), (4, 3, 2), [0, 0, 2]), 1: ((7,), 6, 6)}
+
+
+def places(sides):
+    """Return the positions of all cells of a grid, whole numbers."""
+    cells = np.stack(np.meshgrid(*map(np.arange, sides), indexing="ij"), axis=-1).reshape(-1, len(sides))
+    return jnp.asarray(cells[:, 0] if len(sides) == 1 else cells, jnp.int32)
+
+
+@pytest.mark.parametrize(
+    ("axes", "spec", "extend"),
+    [(1, "rope", "pi"), slow(1, "rope", "dynamic_ntk"), (2, "relative_table", None), slow(3, "rope_mixed", "pi")],
+)
+def test_a_position_outside_the_extent_is_refused(axes, spec, extend):
+    sides, extent, first = GRIDS[axes]
+    encoding = make_encoding(spec, Dims(heads=2, head_dim=12, axes=axes, extent=extent), extend)
+    where, q, params = places(sides), jnp.ones((math.prod(sides), 2, 12)), init_params(encoding, jax.random.key(0))
+    run = lambda where, extent: attend(encoding, q, q, q, params=params, positions=where, extent=extent)
+    for refused in (run, lambda where, extent: attention_fn(encoding, params, positions=where, extent=extent)):
+        with pytest.raises(ValueError, match=re.escape(f"from 0 to below {extent}, got {first}")):
+            refused(where, extent)
+    run(where, sides[0] if axes == 1 else sides)
+    inside = jnp.all(where.reshape(len(where), -1) < jnp.asarray(extent), axis=-1)
+    run(TokenPositions(where, has_position=inside), extent)
+    run(where.astype(jnp.float32) + 0.5, extent)
+    jax.eval_shape(lambda where: run(where, extent), where)
+    packed = TokenPositions(where, segment_ids=inside.astype(jnp.int32))
+    jax.eval_shape(lambda q: attend(encoding, q, q, q, params=params, positions=packed, extent=extent), q)
+
+
+@pytest.mark.parametrize("axes", GRIDS)
+def test_coordinates_of_positions_outside_the_extent_are_refused(axes):
+    sides, extent, first = GRIDS[axes]
+    where, within = places(sides), functools.partial(interpolate_positions, trained_length=extent, length=extent)
+    for refused in (functools.partial(normalized_positions, extent=extent), within):
+        for outside, found in ((where, first), (-1 - where, -1 if axes == 1 else [-1] * axes)):
+            with pytest.raises(ValueError, match=re.escape(f"from 0 to below {extent}, got {found}")):
+                refused(outside)
 
 
 @pytest.mark.parametrize("name", BAD)
