@@ -119,6 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError(f"tokens must be below the {len(text)} of the text, got {options.tokens}")
         ids = np.asarray(text[: options.tokens + 1], np.int32)
         model, _ = interop.load(options.model)
+        if not isinstance(model, Decoder):
+            raise ValueError(f"model must be a decoder, got a {type(model).__name__}")
         caches: dict[str, int | Rolling] = {"everything": options.tokens}
         for first in options.first:
             for renumber in (True, False) if first else (True,):

@@ -51,14 +51,14 @@ def _padded(prompts: Any, vocab: int, name: str) -> tuple[np.ndarray, Int[Array,
     """Return a list of prompts padded on the left with id 0, and 0 at the padding, 1 elsewhere; None = no padding."""
     rule = f"{name} must be token ids (B, T), or a list of B lists of token ids"
     if isinstance(prompts, str) or not isinstance(prompts, Sequence):
-        raise TypeError(f"{rule} (a tokenizer's `encode` makes them of text), got {prompts!r}")
+        raise TypeError(f"{rule} (a tokenizer's `encode` makes them of text), got {str(prompts)[:80]!r}")
     if any(isinstance(row, str) for row in prompts):
         raise TypeError(f"{rule} (a tokenizer's `encode` makes them of text), got a list of text")
-    if any(np.ndim(row) == 0 for row in prompts):
+    if any(_axes(row) == 0 for row in prompts):
         raise ValueError(f"{rule}, got one list of ids: [ids] is a batch of one prompt")
+    if not prompts or any(_axes(row) != 1 or not len(row) for row in prompts):
+        raise ValueError(f"{rule}, each of at least 1 id, got {str(prompts)[:80]}")
     rows = [np.asarray(row) for row in prompts]
-    if not rows or any(row.ndim != 1 or not row.size for row in rows):
-        raise ValueError(f"{rule}, each of at least 1 id, got shapes {[row.shape for row in rows]}")
     for row in rows:
         check_token_ids(name, row, vocab)
     longest = max(map(len, rows))
@@ -67,20 +67,27 @@ def _padded(prompts: Any, vocab: int, name: str) -> tuple[np.ndarray, Int[Array,
     return ids, jnp.asarray(np.arange(longest) >= missing, jnp.int32) if missing.any() else None
 
 
+def _axes(ids: Any) -> int:
+    """Return the number of axes of an array, or how deep lists are nested; text has none."""
+    if isinstance(ids, str) or not isinstance(ids, Sequence):
+        return getattr(ids, "ndim", 0)
+    return 1 + max(map(_axes, ids), default=0)
+
+
 def as_stop(stop: Stop, vocab: int) -> Int[Array, " E"]:
     """Return the E ids that end a text; E = 0 for None.
 
     Raises:
-        ValueError: an id outside the vocabulary, or an array of more than one axis.
+        ValueError: an id outside the vocabulary, or ids on more than one axis.
         TypeError: ids that are not integers, or text.
     """
-    given = [] if stop is None else [stop] if np.ndim(stop) == 0 else [*stop]
+    given = [] if stop is None else [*stop] if _axes(stop) else [stop]  # pyright: ignore[reportGeneralTypeIssues]
     if any(isinstance(one, str) for one in given):
         raise TypeError(f"stop must be token ids; texts end the pieces of Tokenizer.stream(stop=), got {stop!r}")
+    if any(map(_axes, given)):
+        raise ValueError(f"stop must be one id or a list of ids, got {str(stop)[:80]}")
     ids = np.asarray(given) if given else np.zeros(0, np.int32)
     check_token_ids("stop", ids, vocab)
-    if ids.ndim != 1:
-        raise ValueError(f"stop must be one id or a list of ids, got an array of shape {ids.shape}")
     return jnp.asarray(ids, jnp.int32)
 
 

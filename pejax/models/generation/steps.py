@@ -82,7 +82,7 @@ def read(model: Decoder, request: Request, key: Array, settings: Settings) -> tu
     count, rolling = request.slots.positions.shape[1], settings.rolling
     tokens = jax.tree.map(lambda leaf: leaf[:, :length], request.slots)
     if rolling is not None and length > rolling.slots:
-        logits, cache = _read_by_blocks(model, request.prompts, tokens, settings)
+        logits, cache = _read_by_blocks(model, request.prompts, tokens, settings, rolling)
     else:
         cache = model.stack.empty_cache(batch, count if rolling is None else rolling)
         extent = {
@@ -98,18 +98,16 @@ def read(model: Decoder, request: Request, key: Array, settings: Settings) -> tu
 
 
 def _read_by_blocks(
-    model: Decoder, prompts: Array, tokens: TokenPositions, settings: Settings
+    model: Decoder, prompts: Array, tokens: TokenPositions, settings: Settings, rolling: Rolling
 ) -> tuple[Float[Array, "B V"], Cache]:
     """Return the logits after prompts that are longer than the rolling cache, and the cache.
 
     The cache takes as many tokens as it has slots at once, then a block at a time, or one where each has other keys.
     """
-    rolling, batch = settings.rolling, len(prompts)
+    batch, rest = len(prompts), prompts.shape[1] - rolling.slots
     independent = settings.policy == LENGTH_INDEPENDENT
-    extent = lambda positions: 1 if independent else settings.extent(positions)
-    size = BLOCK if model.stack.rolls_blocks(rolling, extent(tokens.positions)) else 1
-    rest = prompts.shape[1] - rolling.slots
-    size = min(size, rest)
+    lengths = 1 if independent else settings.extent(tokens.positions)
+    size = min(BLOCK, rest) if model.stack.rolls_blocks(rolling, lengths) else 1
     missing = -rest % size  # padding on the left makes the rest whole blocks
     ids, tokens = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (missing, 0))), (prompts, tokens))
     part = lambda start, count: jax.tree.map(
@@ -118,9 +116,9 @@ def _read_by_blocks(
 
     def read_block(cache: Cache, start: Array | int, count: int) -> tuple[Cache, Array]:
         block, own = part(start, count)
-        lengths = extent(own.positions)
-        lengths = lengths[:, 0] if count == 1 and not independent else lengths
-        logits, cache = model.cached(block, cache, tokens=own, extent=lengths)
+        lengths = settings.extent(own.positions)
+        extent = 1 if independent else lengths[:, 0] if count == 1 else lengths
+        logits, cache = model.cached(block, cache, tokens=own, extent=extent)
         return cache, logits[:, -1]
 
     cache, _ = read_block(model.stack.empty_cache(batch, rolling), 0, rolling.slots)

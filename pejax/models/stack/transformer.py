@@ -220,7 +220,7 @@ def masked_tokens(
         TypeError: a mask of floats.
     """
     if mask is None:
-        if _holds(ids, padding):
+        if isinstance(padding, int) and _holds(ids, padding):
             raise ValueError(f"attention_mask must be given where ids hold padding, id {padding}, got None")
     else:
         _check_mask(mask, ids.shape)
@@ -245,9 +245,9 @@ def _check_mask(mask: Array, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{rule}, got {smallest} to {largest}: numbers of documents are segment_ids")
 
 
-def _holds(ids: Array, one: str | int) -> bool:
+def _holds(ids: Array, one: int) -> bool:
     """Return whether an id is among others; False where they are traced."""
     if isinstance(ids, Tracer):
         return False
     with jax.ensure_compile_time_eval():
-        return bool((ids == one).any())
+        return bool(jnp.any(jnp.equal(ids, one)))
