@@ -156,12 +156,12 @@ class Stack(Layered):
 
         def empty(body: Body) -> LayerCache:
             dims = self.layers.stacked(body).attention.dims
-            zeros = jnp.zeros((len(body.layers), batch, slots, dims.kv_heads, dims.head_dim), self.dtype)
-            return LayerCache(KeysValues(zeros, zeros))
+            zeros = lambda: jnp.zeros((len(body.layers), batch, slots, dims.kv_heads, dims.head_dim), self.dtype)
+            return LayerCache(KeysValues(zeros(), zeros()))
 
-        zeros = jnp.zeros((batch, slots), jnp.int32)
+        zeros = lambda: jnp.zeros((batch, slots), jnp.int32)  # arrays of their own, so that a caller can donate them
         layers = tuple(map(empty, self.layers.bodies))
-        return Cache(layers, TokenPositions(zeros, segment_ids=zeros), jnp.zeros((), jnp.int32), rolling)
+        return Cache(layers, TokenPositions(zeros(), segment_ids=zeros()), jnp.zeros((), jnp.int32), rolling)
 
 
 def _check_cacheable(cache: Cache, tokens: TokenPositions) -> None:
