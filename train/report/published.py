@@ -1,5 +1,8 @@
 """The published comparison that ours resembles, and how the two differ: figures are facts, carried over by hand.
 
+The source says "5,000 images across 50 classes for validation". ImageNet has 50 validation images of each class, so
+these are 100 classes.
+
 Source: "Positional Embeddings in Transformer Models: Evolution from Text to Vision Domains", a blog post dated
 2025-04-28, section "Results": zero-shot top-1 of four vision transformers that were trained on ImageNet100.
 """
@@ -35,7 +38,7 @@ THEIRS = {
 ENCODINGS = ("learned", "none", "rope_mixed", "alibi")
 
 THEY = {
-    "data": "ImageNet100: about 130,000 training images of 100 classes; 5,000 validation images of 50 classes",
+    "data": "ImageNet100: about 130,000 training images of 100 classes; 5,000 validation images, 50 of each class",
     "trained at": "224 x 224 pixels",
     "epochs": "100 (50,000 steps, 10,000 of them warm-up)",
     "batch": "256",
