@@ -6,9 +6,23 @@ try:
 except ImportError as error:
     raise ImportError('pejax.interop needs Flax and safetensors: pip install "pejax[interop]"') from error
 
+from pejax.interop.architecture import PARTS, Architecture, Part
+from pejax.interop.registration import register
 from pejax.interop.rope import rope_from_config
 from pejax.interop.source import Source, source_from_config
 from pejax.interop.tokenizer import Tokenizer, load_tokenizer
 from pejax.interop.weights import load, save
 
-__all__ = ["Source", "Tokenizer", "load", "load_tokenizer", "rope_from_config", "save", "source_from_config"]
+__all__ = [
+    "PARTS",
+    "Architecture",
+    "Part",
+    "Source",
+    "Tokenizer",
+    "load",
+    "load_tokenizer",
+    "register",
+    "rope_from_config",
+    "save",
+    "source_from_config",
+]

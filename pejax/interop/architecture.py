@@ -7,30 +7,57 @@ import numpy as np
 
 from pejax.interop.config import Config
 from pejax.interop.stacks import ModelConfig
+from pejax.models import LayerConfig
 
-PARTS = {
-    # text: tables, and the ends of the model
+
+class Part(NamedTuple):
+    """A part of a model, which an architecture gives its name in the file.
+
+    Attributes:
+        path: path of our module or parameter.
+        shape: shape of the tensor in the file. A bias has the first axis alone.
+        in_layer: whether every layer has one; its name then holds `{n}`.
+    """
+
+    path: str
+    shape: str
+    in_layer: bool = False
+
+
+ENDS = {
     "table": ("embedding.table", "V C"), "types": ("embedding.types", "types C"),
     "position": ("stack.position.table_0", "L C"), "relative": ("stack.position.heads.table", "buckets H"),
     "embed_norm": ("stack.embed_norm", "C"), "norm": ("stack.norm", "C"), "head": ("head", "V C"),
-    "dense": ("head.dense", "C C"), "dense_norm": ("head.norm", "C"),
-    # a layer: attention
+    "head_bias": ("head.bias", "V"), "dense": ("head.dense", "C C"), "dense_norm": ("head.norm", "C"),
+}  # fmt: skip
+LAYER = {
+    # attention, of Transformer-XL with u, v_r and w_r; cross-attention
     "q": ("attention.qkv", "H·D C"), "k": ("attention.qkv", "K·D C"), "v": ("attention.qkv", "K·D C"),
     "qkv": ("attention.qkv", "(H+2K)·D C"), "o": ("attention.out", "C H·D"), "q_norm": ("attention.norm_q", "D"),
     "k_norm": ("attention.norm_k", "D"), "sinks": ("attention.sinks", "H"), "u": ("attention.position.heads.u", "H D"),
     "v_r": ("attention.position.heads.v", "H D"), "w_r": ("attention.position.heads.w_r", "C H D"),
-    "frequencies": ("attention.position.frequencies", "2 L H D/2"), "cross_q": ("cross.q", "H·D C"),
-    "cross_k": ("cross.kv", "K·D C"), "cross_v": ("cross.kv", "K·D C"), "cross_o": ("cross.out", "C H·D"),
-    # a layer: MLP with M inner channels, experts, norms and factors of branches
+    "cross_q": ("cross.q", "H·D C"), "cross_k": ("cross.kv", "K·D C"), "cross_v": ("cross.kv", "K·D C"),
+    "cross_o": ("cross.out", "C H·D"),
+    # an MLP with M inner channels, E experts, norms and factors of branches
     "up": ("mlp.up", "M C"), "gate": ("mlp.gate", "M C"), "gate_up": ("mlp.gate", "2M C"), "down": ("mlp.down", "C M"),
     "router": ("mlp.router", "E C"), "scale_attention": ("scale_attention", "C"), "scale_mlp": ("scale_mlp", "C"),
     **{name: (name, "C") for branch in ("attention", "cross", "mlp")
        for name in (f"norm_{branch}", f"norm_{branch}_after", f"norm_{branch}_sum")},
-    # a vision transformer; `cls_head` and `distilled_head` where CLS and the first register have a head each
+}  # fmt: skip
+VISION = {
     "patch": ("patch", "C channels patch patch"), "cls": ("cls", "1 C"), "registers": ("registers", "R C"),
     "cls_head": ("head", "classes C"), "distilled_head": ("distilled_head", "classes C"),
+    "frequencies": ("attention.position.frequencies", "2 layers H D/2"),
 }  # fmt: skip
-"""The parts of a model: the path of our module or parameter, and the shape of the file's tensor."""
+PARTS = {
+    **{name: Part(*part) for name, part in ENDS.items()},
+    **{name: Part(*part, in_layer=True) for name, part in LAYER.items()},
+    **{name: Part(*part) for name, part in VISION.items()},
+}
+"""The parts of a model by name: the ends of a text model, a layer, what a vision transformer has outside its layers.
+
+V is the vocabulary, C the width, L the trained length, H and K are the heads and key heads, D their channels.
+"""
 
 
 class Architecture(NamedTuple):
@@ -39,8 +66,11 @@ class Architecture(NamedTuple):
     Attributes:
         read: function from config.json to the config of the model.
         names: the names of the file by part (`PARTS`), without `.weight` and `.bias`. `{n}` is the number of the layer,
-            `{e}` of the expert. In a model of two stacks the parts of a stack begin with `encoder.` or `decoder.`.
+            `{e}` of the expert, `{h}` of the head where every head has a norm of its own. In a model of two stacks the
+            parts of a stack begin with `encoder.` or `decoder.`.
         prefix: prefix of all tensor names (`model.`), which some files leave out. "" = no prefix.
+        inside: ways in which files of several towers write the beginnings of names: for each, ours and theirs. () = as
+            here, or without the prefix.
         inert: keys of config.json that have no effect, in addition to `pejax.interop.config.INERT`.
         ignored: regular expression that matches tensors that are saved again, but not used. "" = no such tensors.
         in_out: whether the kernels of linear layers are `(in, out)` in the file, as in GPT-2.
@@ -52,10 +82,10 @@ class Architecture(NamedTuple):
         flat_patches: whether the kernel of the patches is a linear layer, not a convolution.
         by_head: whether linear layers of attention are `(in, heads, channels)`, without `.weight`, as XLNet's.
         experts: the form of the tensors of experts, as in `pejax.interop.experts.expert_slot`.
-        copies: names of tensors that repeat the table of token vectors, in files that have such copies.
+        copies: tensors that repeat another one, in files that have such copies: both names.
         fixed: tensors that are not used and must have certain values: for each, a regular expression that matches its
             name, and a function that returns the values.
-        gated: names that replace those of `names` if the MLP is gated.
+        by_layer: function from the config of a layer to names that replace those of `names` in it.
     """
 
     read: Callable[[Config], ModelConfig]
@@ -70,9 +100,23 @@ class Architecture(NamedTuple):
     flat_patches: bool = False
     by_head: bool = False
     experts: str = "each"
-    copies: tuple[str, ...] = ()
+    copies: Mapping[str, str] = {}
     fixed: tuple[tuple[str, Callable[[ModelConfig], np.ndarray]], ...] = ()
-    gated: Mapping[str, str] = {}
+    inside: tuple[Mapping[str, str], ...] = ()
+    by_layer: Callable[[LayerConfig], Mapping[str, str]] = lambda layer: {}
+
+
+def of_encoder(architecture: Architecture) -> Architecture:
+    """Return the architecture of the encoder of a pair alone."""
+    alone = lambda names: {part.removeprefix("encoder."): name for part, name in names.items()}
+    return architecture._replace(
+        names=alone(architecture.names), by_layer=lambda layer: alone(architecture.by_layer(layer))
+    )
+
+
+def if_gated(names: Mapping[str, str]) -> Callable[[LayerConfig], Mapping[str, str]]:
+    """Return the function from a layer to these names if its MLP is gated, to none if not."""
+    return lambda layer: names if layer.mlp.gated else {}
 
 
 def in_layer(prefix: str, **names: str) -> dict[str, str]:

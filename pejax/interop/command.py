@@ -51,7 +51,7 @@ def describe(source: Source) -> list[str]:
     if source.head_copy is not None:
         lines.append(f"tied: yes, unless {source.head_copy} differs from the table of token vectors")
     lines += _carried(source)
-    lines += [f"copy of the table: {name}" for name in source.copies]
+    lines += [f"copy of {original}: {name}" for name, original in source.copies.items()]
     lines += [f"carried: the first {one.start} rows of {one.tensor}" for one in skipped_rows(source)]
     return lines + [f"added: its row of the table of positions, to {one.tensor}" for one in tokens_with_rows(source)]
 
@@ -59,9 +59,10 @@ def describe(source: Source) -> list[str]:
 def _carried(source: Source) -> list[str]:
     """Return a line for every carried tensor, or one for all of a part with many."""
     names = carried_tensors(source)
-    parts = collections.Counter(name.split(".")[0] for name in names)
+    part_of = lambda name: name.removeprefix("model.").split(".")[0]
+    parts = collections.Counter(map(part_of, names))
     many = [part for part, count in parts.items() if count > 20]
-    few = [name for name in names if name.split(".")[0] not in many]
+    few = [name for name in names if part_of(name) not in many]
     lines = [f"carried: {parts[part]} tensors of {part}" for part in many]
     return lines + [f"carried: {name} {source.tensors[name].dtype} {source.tensors[name].shape}" for name in few]
 

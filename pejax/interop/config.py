@@ -28,7 +28,7 @@ REFUSED = {
 
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "silu": "silu", "swish": "silu", "relu": "relu", "quick_gelu": "quick_gelu",
+    "silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2", "quick_gelu": "quick_gelu",
 }  # fmt: skip
 """Activations: the names of config.json, and ours."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pejax._specs import NONE, EncodingSpec
-from pejax.interop.architectures import find_architecture
+from pejax.interop.architectures import architecture_of
 from pejax.interop.config import Config
 from pejax.interop.rope import LAYER_TYPES, TYPES
 from pejax.models import TransformerConfig
@@ -56,7 +56,7 @@ def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended:
         _set_scaling(changed, {"rope_type": KINDS[name], **listed})
     if name != "dynamic_ntk":
         changed["max_position_embeddings"] = round(length * options["factor"])
-    again = find_architecture(config.get("model_type")).read(Config(changed))
+    again = architecture_of(config).read(Config(changed))
     attention = lambda model: [layer.attention for layer in model.layers]
     if attention(again) == attention(own):
         raise ValueError(f"config.json of {config['model_type']} cannot hold an extension, got {name}")

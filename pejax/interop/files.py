@@ -1,5 +1,6 @@
 """Folders of safetensors files: reading their headers, reading values, and writing."""
 
+import functools
 import json
 import os
 import shutil
@@ -70,32 +71,53 @@ def list_tensors(directory: Path) -> dict[str, Tensor]:
 
 def _list_file(directory: Path, file: str) -> dict[str, Tensor]:
     """Return the tensors of one file."""
-    with opened(directory / file) as weights:
+    with whole_file(directory / file), safe_open(directory / file, framework="numpy") as weights:
         slices = {name: weights.get_slice(name) for name in sorted(weights.keys())}
         return {name: Tensor(file, one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """Open a safetensors file.
-
-    Raises:
-        ValueError: a file that is damaged or cannot be read.
-    """
+def whole_file(path: Path) -> Iterator[None]:
+    """Raise ValueError for a safetensors file that is damaged or cannot be read."""
     try:
-        with safe_open(path, framework="numpy") as weights:
-            yield weights
+        yield
     except (SafetensorError, OSError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} must be a whole safetensors file, got {reason}") from None
 
 
+def only_finite(read: Reader) -> Reader:
+    """Return the reader that refuses NaN and infinite values."""
+
+    def checked(name: str, index: tuple[slice, ...]) -> np.ndarray:
+        values = read(name, index)
+        if not _is_finite(values):
+            wide = values.astype(np.float32)
+            found = f"{np.isnan(wide).sum()} NaN and {np.isinf(wide).sum()} infinite"
+            rule = f"{name} must hold finite numbers, or load(..., finite=False) allow others"
+            raise ValueError(f"{rule}, got {found} of {wide.size}")
+        return values
+
+    return checked
+
+
+def _is_finite(values: np.ndarray) -> bool:
+    """Whether all values are finite; their bits are compared with those of infinity, part by part."""
+    unsigned = np.dtype(f"u{values.dtype.itemsize}")
+    infinity = np.asarray(np.inf, values.dtype).view(unsigned)
+    bits, part = np.ravel(values, order="K").view(unsigned), 1 << 20
+    magnitudes = (bits[start : start + part] & (np.iinfo(unsigned).max >> 1) for start in range(0, bits.size, part))
+    return all(np.max(one) < infinity for one in magnitudes)
+
+
 def reader(directory: Path, tensors: Mapping[str, Tensor]) -> Reader:
     """Return the function to the values of the tensors of a folder."""
+    weights = functools.cache(lambda file: safe_open(directory / file, framework="numpy"))  # a header is read once
 
     def read(name: str, index: tuple[slice, ...]) -> np.ndarray:
-        with opened(directory / tensors[name].file) as weights:
-            return weights.get_slice(name)[index] if tensors[name].shape else weights.get_tensor(name)
+        file = tensors[name].file
+        with whole_file(directory / file):
+            return weights(file).get_slice(name)[index] if tensors[name].shape else weights(file).get_tensor(name)
 
     return read
 

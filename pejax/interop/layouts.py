@@ -62,6 +62,9 @@ class Layout(NamedTuple):
 SAME = Layout(lambda pieces: pieces[0], lambda ours: [ours])
 TRANSPOSED = Layout(lambda pieces: pieces[0].T, lambda ours: [ours.T])
 
+STACKED = Layout(np.stack, list)
+"""Of one tensor for each index of the first axis."""
+
 
 def reshaped(theirs: tuple[int, ...], ours: tuple[int, ...]) -> Layout:
     """Return the layout of a parameter whose numbers have the same order in both shapes."""

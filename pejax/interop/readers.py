@@ -98,7 +98,7 @@ def alike(
     layers: str,
     length: int,
     norm: NormConfig | None,
-    head: HeadConfig,
+    head: HeadConfig | None,
     embed_norm: NormConfig | None = None,
     causal: bool = True,
     padding: str = "counted",

@@ -10,7 +10,16 @@ from flax import nnx
 from pejax.interop.architecture import PARTS, Architecture
 from pejax.interop.by_head import by_head_slot
 from pejax.interop.experts import expert_slot
-from pejax.interop.layouts import SAME, TRANSPOSED, Layout, Piece, grouped_by_key_head, mixed_frequencies, whole
+from pejax.interop.layouts import (
+    SAME,
+    STACKED,
+    TRANSPOSED,
+    Layout,
+    Piece,
+    grouped_by_key_head,
+    mixed_frequencies,
+    whole,
+)
 from pejax.interop.stacks import ModelConfig, stacks
 from pejax.interop.vision_slots import vision_pieces
 from pejax.models import (
@@ -24,7 +33,7 @@ from pejax.models import (
     ViTConfig,
 )
 
-PATHS = {path: part for part, (path, _) in reversed(PARTS.items())} | {"attention.qkv": "qkv", "cross.kv": "cross_kv"}
+PATHS = {part.path: name for name, part in reversed(PARTS.items())} | {"attention.qkv": "qkv", "cross.kv": "cross_kv"}
 """Parts by the paths of our modules and parameters."""
 
 SUFFIXES = {"bias": ".bias", **dict.fromkeys(("sinks", "down_bias", "u", "v", "w_r", "frequencies"), ""),
@@ -114,6 +123,8 @@ def _model_slot(
         piece, layout, added = vision_pieces(config, architecture, path, shape, named)
         return Slot(path, None, (piece,), layout, added)
     part = _part(("stack", *path[1:]) if side else path)
+    if part == "head_bias" and part not in architecture.names:
+        part = "head"
     name = _name(architecture.names, side + part) + SUFFIXES.get(leaf, ".weight")
     if leaf == "kernel" or part == "relative":
         return Slot(path, None, (_matrix(name, shape, in_out=False),), TRANSPOSED)
@@ -130,7 +141,7 @@ Names: TypeAlias = Mapping[str, str]
 
 def _layer_names(architecture: Architecture, side: str, layer: LayerConfig, number: int) -> Names:
     """Return the names in one layer."""
-    names = {**architecture.names, **architecture.gated} if layer.mlp.gated else architecture.names
+    names = {**architecture.names, **architecture.by_layer(layer)}
     fill = lambda name: name.replace("{n}", str(number))
     return {part.removeprefix(side): fill(name) for part, name in names.items() if part.startswith(side)}
 
@@ -154,6 +165,8 @@ def _in_layer(
         start = hidden * (part == "up")
         piece = Piece(named("gate_up"), (2 * hidden, *inputs), 0, start, start + hidden)
         return (piece,), TRANSPOSED if inputs else SAME
+    if "{h}" in named(part):
+        return tuple(whole(named(part).format(h=head), *shape[1:]) for head in range(shape[0])), STACKED
     if leaf != "kernel":
         return (whole(named(part), *shape),), SAME
     return (_matrix(named(part), shape, architecture.in_out),), SAME if architecture.in_out else TRANSPOSED

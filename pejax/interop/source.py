@@ -2,16 +2,15 @@
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from pejax._ops.checks import check_choice
-from pejax.interop.architecture import Architecture
+from pejax.interop.architecture import Architecture, of_encoder
 from pejax.interop.architectures import architecture_of
 from pejax.interop.config import Config, read_json
 from pejax.interop.files import FLOATS, WEIGHTS, Reader, Tensor, list_tensors, reader
@@ -19,12 +18,17 @@ from pejax.interop.gguf_models import translate
 from pejax.interop.layouts import Piece
 from pejax.interop.slots import Slot, expected_shapes, model_slots
 from pejax.interop.stacks import ModelConfig, TextConfig, last_text, with_head
+from pejax.interop.towers import TOWERS
 from pejax.interop.vision_slots import with_heads_of_file
-from pejax.models import ViTConfig
+from pejax.models import EncoderDecoderConfig, TransformerConfig, ViTConfig
 
 TYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
 """Suffixes of norms, and their names in older files of BERT."""
+TRUNKS = r"(?<!Head)(?<!Heads)Model$|For(Sequence|Token)Classification$|ForQuestionAnswering$|ForMultipleChoice$"
+"""Classes of transformers without a language model's head."""
+HEADS = r"(^|\.)(classifier|pre_classifier|score|qa_outputs|classification_head|span_heads?)\."
+"""Tensors of heads that are not read yet."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Source:
         carried: values that are saved again, but not used: buffers, and rows of tables before the first position; in
             vision transformers, also the tokens to which such rows are added.
         head_copy: name of a head that repeats the table of token vectors. None = no such head.
-        copies: names of other tensors that repeat it.
+        copies: other tensors that repeat one: both names.
     """
 
     config_json: Mapping[str, Any]
@@ -46,12 +50,14 @@ class Source:
     tensors: Mapping[str, Tensor]
     carried: Mapping[str, np.ndarray]
     head_copy: str | None = None
-    copies: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def architecture(self) -> Architecture:
-        """The entry of the table of architectures."""
-        return architecture_of(self.config_json)
+        """The entry of the table of architectures; of the encoder alone, where a file has this one of a pair."""
+        found = architecture_of(self.config_json)
+        is_encoder = isinstance(self.config, TransformerConfig) and "encoder.norm" in found.names
+        return of_encoder(found) if is_encoder else found
 
     @property
     def name(self) -> str:
@@ -61,11 +67,10 @@ class Source:
     @functools.cached_property
     def slots(self) -> list[Slot]:
         """The slots of all parameters, with the names of the file."""
-        prefix = self.architecture.prefix
-        prefixed = any(name.startswith(prefix) for name in self.tensors)
+        beginnings = beginnings_in(self.architecture, self.tensors)
 
         def in_file(piece: Piece) -> Piece:
-            name = piece.tensor if prefixed else piece.tensor.removeprefix(prefix)
+            name = with_beginning(piece.tensor, beginnings)
             old = [name.removesuffix(new) + old for new, old in OLD_SUFFIXES.items() if name.endswith(new)]
             return piece._replace(tensor=old[0] if old and old[0] in self.tensors else name)
 
@@ -94,6 +99,9 @@ def read_config(config: Mapping[str, Any], ignore: Sequence[str] = (), sizes: Vi
         return sizes
     c = Config(config)
     read = architecture.read(c)
+    if not isinstance(read, TransformerConfig | EncoderDecoderConfig | ViTConfig):
+        rule = f"the reader of {config.get('model_type')!r} must return a TransformerConfig, an EncoderDecoderConfig"
+        raise ValueError(f"{rule} or a ViTConfig, got a {type(read).__name__}")
     c.close((*architecture.inert, *ignore))
     return read
 
@@ -115,13 +123,12 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
         rope(base=10000.0, pairing='half')
     """
     check_choice("dtype", dtype, tuple(TYPES))
-    if "vision_config" in config:
-        rule = "has a vision tower alone, and cannot be saved without the rest of a loaded model"
+    if "vision_config" in config or config.get("model_type") in TOWERS:
+        rule = "has one tower of a model, and cannot be saved without the rest of a loaded one"
         raise ValueError(f"model_type {config.get('model_type')!r} {rule}")
-    own = read_config(config)
-    slots = model_slots(own, architecture_of(config))
-    tensors = {name: Tensor(WEIGHTS, TYPES[dtype], shape) for name, shape in expected_shapes(slots).items()}
-    source = Source(dict(config), own, tensors, {})
+    source = Source(dict(config), read_config(config), {}, {})
+    shapes = expected_shapes(source.slots)
+    source = replace(source, tensors={name: Tensor(WEIGHTS, TYPES[dtype], shape) for name, shape in shapes.items()})
     zeros = lambda shape: np.zeros(shape, FLOATS[TYPES[dtype]])
     carried = {one.tensor: zeros((*one.shape[: one.axis], one.start, one.shape[-1])) for one in skipped_rows(source)}
     carried |= {one.tensor: zeros(one.shape) for one in tokens_with_rows(source)}
@@ -157,7 +164,8 @@ def find_gguf(path: Path) -> Path | None:
     found = [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
     if len(found) > 1:
         names = ", ".join(one.name for one in found)
-        raise ValueError(f"{path} must be the path of one GGUF file, or a folder with one, got {names}"[:400])
+        rule = f"{path} must be the path of one GGUF file, or a folder with one: several files are not read yet"
+        raise ValueError(f"{rule}, got {names}"[:400])
     return found[0] if found else None
 
 
@@ -187,16 +195,41 @@ def _text_source(
     architecture: Architecture,
     tensors: Mapping[str, Tensor],
 ) -> Source:
-    """Return the source of a model of text, with the head that the file has."""
-    head, dense = (architecture.names.get(part, "") + ".weight" for part in ("head", "dense"))
-    head_config = last_text(own).head
-    if head_config is not None and "dense" in architecture.names and dense not in tensors:
-        head_config = None
-    if head_config is not None and head not in tensors and "tie_word_embeddings" not in config:
-        head_config = replace(head_config, tied=True)
-    copied = head in tensors and head_config is not None and head_config.tied
-    copies = tuple(name for name in (f"{copy}.weight" for copy in architecture.copies) if name in tensors)
-    return Source(config, with_head(own, head_config), tensors, {}, head if copied else None, copies)
+    """Return the source of a model of text: of a pair the encoder alone, or no head, where the file has no more."""
+    if isinstance(own, EncoderDecoderConfig) and not any(name.startswith("decoder.") for name in tensors):
+        own = own.encoder
+    beginnings = beginnings_in(architecture, tensors)
+    name = lambda part: with_beginning(architecture.names.get(part, ""), beginnings) + ".weight"
+    has_no_prefix = beginnings == {architecture.prefix: ""}
+    head = last_text(own).head
+    if head is not None and name("head") not in tensors:
+        is_trunk = _names_trunk(config) or (has_no_prefix and not head.tied and "dense" not in architecture.names)
+        said = "tie_word_embeddings" in config
+        head = None if is_trunk else head if said else replace(head, tied=True)
+    if "dense" in architecture.names and name("dense") not in tensors:
+        head = None
+    copied = name("head") in tensors and head is not None and head.tied
+    copies = {copy: original for copy, original in architecture.copies.items() if copy in tensors}
+    return Source(config, with_head(own, head), tensors, {}, name("head") if copied else None, copies)
+
+
+def _names_trunk(config: Mapping[str, Any]) -> bool:
+    """Whether config.json names a class of transformers without a language model's head."""
+    names = config.get("architectures")
+    return isinstance(names, list) and any(re.search(TRUNKS, str(name)) for name in names)
+
+
+def beginnings_in(architecture: Architecture, tensors: Collection[str]) -> Mapping[str, str]:
+    """Return how the beginnings of our names are written in a file: in the first way that fits one of its tensors."""
+    ways = architecture.inside or ({}, {architecture.prefix: ""})
+    fits = lambda way: any(name.startswith(with_beginning(architecture.prefix, way)) for name in tensors)
+    return next(filter(fits, ways), {})
+
+
+def with_beginning(name: str, beginnings: Mapping[str, str]) -> str:
+    """Return a name with its beginning as in a file."""
+    found = next(((ours, theirs) for ours, theirs in beginnings.items() if name.startswith(ours)), ("", ""))
+    return found[1] + name.removeprefix(found[0])
 
 
 def carried_tensors(source: Source) -> list[str]:
@@ -216,42 +249,15 @@ def tokens_with_rows(source: Source) -> list[Piece]:
     return [slot.pieces[0] for slot in source.slots if slot.added is not None]
 
 
-def untied(source: Source) -> Source:
-    """Return the source with an untied head: the head in the file is not a copy of the table."""
-    own = source.config
-    head = None if isinstance(own, ViTConfig) else last_text(own).head
-    if head is not None and not isinstance(own, ViTConfig):
-        own = with_head(own, replace(head, tied=False))
-    config = {**source.config_json, "tie_word_embeddings": False}
-    says_more = source.architecture.read(Config(config)) != own  # in T5, the flag also sets a scale
-    return replace(source, config=own, config_json=source.config_json if says_more else config, head_copy=None)
-
-
 def table_name(source: Source) -> str:
     """Return the name of the table of token vectors in the file."""
     return next(slot.pieces[0].tensor for slot in source.slots if slot.path == ("embedding", "table"))
 
 
-def same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two tensors have the same type, shape and bits."""
-    as_integers = lambda x: x.view(f"u{x.dtype.itemsize}")
-    return one.dtype == other.dtype and np.array_equal(as_integers(one), as_integers(other))
-
-
-def check_values(source: Source, read: Reader) -> None:
-    """Raise ValueError for a copy or a fixed tensor with other values than the model's."""
-    for copy in source.copies:
-        if not same_bytes(read(copy, ()), read(table_name(source), ())):
-            raise ValueError(f"{copy} must be the same as {table_name(source)}, got another table")
-    for pattern, values in source.architecture.fixed:
-        for name in (name for name in source.tensors if re.search(pattern, name)):
-            expected, found = values(source.config), read(name, ())
-            if found.shape != expected.shape:
-                raise ValueError(f"{name} must have shape {expected.shape} by config.json, got {found.shape}")
-            largest = float(np.max(np.abs(found.astype(np.float64) - expected)))
-            if not largest <= max(1e-5, float(jnp.finfo(found.dtype).eps)):
-                rule = f"{name} must have the values of {values.__name__}, as in the model"
-                raise ValueError(f"{rule}, got values that differ by {largest:.3g}")
+def copies_of(source: Source) -> dict[str, str]:
+    """Return the tensors that repeat another one, the head included: both names."""
+    head = {} if source.head_copy is None else {source.head_copy: table_name(source)}
+    return {**source.copies, **head}
 
 
 def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], described: str) -> None:
@@ -264,14 +270,17 @@ def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], desc
         described: name of the config or metadata that determines the shapes.
     """
     expected, tensors = expected_shapes(source.slots), source.tensors
-    for copy in (*source.copies, source.head_copy):
-        if copy is not None:
-            expected[copy] = expected[table_name(source)]
+    expected |= {copy: expected[original] for copy, original in copies_of(source).items()}
     missing = [name for name in expected if name not in tensors]
     if missing:
         raise ValueError(f"{path} must hold the tensor {missing[0]}, got none{_more(missing)}")
     carried = {*carried_tensors(source)}
     extra = [name for name in tensors if name not in expected and name not in carried]
+    heads = {name: found for name in extra if (found := re.search(HEADS, name))}
+    if heads and not isinstance(source.config, ViTConfig):
+        name, found = next(iter(heads.items()))
+        rule = f"ignore=({name[: found.end()] + '*'!r},) loads the model without it"
+        raise ValueError(f"{file(name)} has a head that is not read yet, {name}{_more([*heads])}: {rule}")
     if extra:
         raise ValueError(f"{file(extra[0])} has an unknown tensor: {extra[0]}{_more(extra)}")
     for name, shape in expected.items():

@@ -166,7 +166,8 @@ def _from_gguf(path: Path, keys: Mapping[str, Any]) -> Tokenizer:
     get = lambda name, default=None: keys.get(f"tokenizer.ggml.{name}", default)
     for name, known in {"model": ("gpt2",), "pre": tuple(SPLITS)}.items():
         if get(name) not in known:
-            raise ValueError(f"{path}: tokenizer.ggml.{name} must be one of {', '.join(known)}, got {get(name)!r}")
+            rule = f"tokenizer.ggml.{name} must be one of {', '.join(known)}; others are not read yet"
+            raise ValueError(f"{path}: {rule}, got {get(name)!r}")
     tokens, kinds = get("tokens", []), get("token_type", [])
     vocab = {token: number for number, token in enumerate(tokens)}
     if len(vocab) != len(tokens) or len(kinds) != len(tokens):

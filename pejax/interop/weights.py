@@ -16,20 +16,11 @@ from jax.sharding import Mesh
 from pejax._ops.checks import check_choice
 from pejax._specs import Extension
 from pejax.interop.extended_config import extended_config
-from pejax.interop.files import FLOATS, Reader, write_folder
+from pejax.interop.files import FLOATS, only_finite, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
+from pejax.interop.settled import settled
 from pejax.interop.slots import empty_model
-from pejax.interop.source import (
-    Source,
-    carried_tensors,
-    check_values,
-    open_source,
-    same_bytes,
-    skipped_rows,
-    table_name,
-    tokens_with_rows,
-    untied,
-)
+from pejax.interop.source import Source, copies_of, open_source, skipped_rows
 from pejax.interop.stacks import ModelConfig, each_stack, stacks
 from pejax.interop.vision_slots import without_row
 from pejax.models import Decoder, EncoderDecoder, TransformerConfig, ViT, ViTConfig
@@ -45,6 +36,7 @@ def load(
     mesh: Mesh | None = None,
     config: ViTConfig | None = None,
     ignore: Sequence[str] = (),
+    finite: bool = True,
 ) -> tuple[Decoder | EncoderDecoder | ViT, Source]:
     """Load a model from a Hugging Face folder or a GGUF file.
 
@@ -63,6 +55,7 @@ def load(
         config: config of a vision transformer of rope-vit whose sizes are neither in config.json nor in the name of the
             model: timm saves no sizes. None = config.json or the name gives them.
         ignore: keys of config.json, or of the metadata of a GGUF file, that may be left unread.
+        finite: whether NaN and infinite weights are refused.
 
     Returns:
         The model, an `EncoderDecoder` where the file has an encoder and a decoder, a `ViT` where it has a vision
@@ -70,15 +63,15 @@ def load(
 
     Raises:
         ValueError: an unknown architecture; a key of config.json that is missing, unread or has an unsupported
-            value; a tensor that is missing, extra, misshapen or mistyped; a damaged file; a quantization that is not
-            read; an extension that the encoding refuses; a mesh of other axes than `pejax.models.sharding.AXES`.
+            value; a tensor that is missing, extra, misshapen, mistyped or not finite; a damaged file; a quantization
+            that is not read; an extension that the encoding refuses; a mesh of other axes than
+            `pejax.models.sharding.AXES`.
     """
     check_choice("dtype", dtype, DTYPES)
     check_choice("params", params, PARAMS)
     source, read = open_source(Path(path), ignore, config)
-    if source.head_copy is not None and not same_bytes(read(source.head_copy, ()), read(table_name(source), ())):
-        source = untied(source)
-    check_values(source, read)
+    source = settled(source, read)
+    read = only_finite(read) if finite else read
     own = each_stack(source.config.extended(extend), lambda stack: replace(stack, dtype=dtype))
     graph, state = nnx.split(empty_model(own))
     layers = [layer for stack in stacks(own).values() for layer in stack.layers]
@@ -93,14 +86,7 @@ def load(
         everything = (slice(None),) * len(shape)
         array = on_devices(shape, placed[name], values) if placed else jnp.asarray(values(everything))
         flat.append((name, variable.replace(array)))
-    return nnx.merge(graph, nnx.from_flat_state(flat)), replace(source, carried=_carried(source, read))
-
-
-def _carried(source: Source, read: Reader) -> dict[str, np.ndarray]:
-    """Return the values that are saved again, but not used."""
-    carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
-    carried |= {one.tensor: np.array(read(one.tensor, one.before)) for one in skipped_rows(source)}
-    return carried | {one.tensor: np.array(read(one.tensor, ())) for one in tokens_with_rows(source)}
+    return nnx.merge(graph, nnx.from_flat_state(flat)), source
 
 
 def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str], source: Source) -> None:
@@ -125,17 +111,16 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
     for slot in source.slots:
         for number, piece in enumerate(slot.pieces):
             makers[piece.tensor].append((slot, number))
-    before = {one.tensor: one.before for one in skipped_rows(source)}
+    before, copies = {one.tensor: one.before for one in skipped_rows(source)}, copies_of(source)
 
     def values(name: str) -> np.ndarray:
         tensor = source.tensors[name]
-        copies = (*source.copies, source.head_copy)
         if name not in makers and name not in copies:
             return source.carried[name]
         value = np.empty(tensor.shape, FLOATS[tensor.dtype])
         if name in before:
             value[before[name]] = source.carried[name]
-        for slot, number in makers[table_name(source) if name in copies else name]:
+        for slot, number in makers[copies.get(name, name)]:
             own = np.asarray(params[slot.path][...])
             part = slot.layout.split(own if slot.row is None else own[slot.row])[number]
             if slot.added is not None:

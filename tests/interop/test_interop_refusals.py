@@ -32,8 +32,8 @@ def configured(folder, **keys):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'? Known: bert, bloom,"),
-        ({"model_type": 3}, "unknown model_type 3. Known: bert, "),
+        ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'? Known: arcee, bert,"),
+        ({"model_type": 3}, "unknown model_type 3. Known: arcee, "),
         ({"model_type": "qwen2_moe"}, "model_type 'qwen2_moe' is not supported: it has a shared expert"),
         (
             {"model_type": "deepseek_v3"},

@@ -30,6 +30,17 @@ def window_less_one(config):
     return blocks(config, lambda own: own if own.window is None else dataclasses.replace(own, window=own.window - 1))
 
 
+def layers(**fields):
+    return lambda config: dataclasses.replace(
+        config, layers=tuple(dataclasses.replace(layer, **fields) for layer in config.layers)
+    )
+
+
+def one_encoding(config):
+    last = config.layers[-1].attention.pe
+    return blocks(config, lambda own: dataclasses.replace(own, pe=last))
+
+
 def experts(**fields):
     def change(config):
         made = (dataclasses.replace(b, mlp=dataclasses.replace(b.mlp, **fields)) for b in config.layers)
@@ -62,6 +73,13 @@ MISTAKES = {
     "YaRN with truncation": ("gpt_oss", truncated),
     "weights over all experts": ("mixtral", experts(over_chosen=False)),
     "weights over the chosen experts": ("olmoe", experts(over_chosen=True)),
+    "branches without Granite's factor": ("granite", layers(branch_scale=1.0)),
+    "GLM's channels paired by halves": ("glm", attention(pe=parse("rope(base=500.0, pairing='half', rotary_dim=6)"))),
+    "positions in all layers of Command R7B": (
+        "cohere2",
+        attention(pe=parse("rope(base=500.0, pairing='interleaved')")),
+    ),
+    "YaRN in layers with windows": ("olmo3", one_encoding),
     "one expert": ("mixtral", experts(chosen=1)),
 }
 

@@ -165,7 +165,7 @@ def test_the_vision_tower_of_a_model_of_images_and_text(tmp_path, capsys):
     assert "head: None" in printed
     save(model, tmp_path / "b", source)
     assert same_bytes(folder, tmp_path / "b")
-    with pytest.raises(ValueError, match="model_type 'clip' has a vision tower alone"):
+    with pytest.raises(ValueError, match="model_type 'clip' has one tower of a model"):
         source_from_config(config)
 
 

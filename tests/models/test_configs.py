@@ -98,6 +98,7 @@ PLAINLY = {
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
     "relu": lambda x: np.maximum(x, 0),
+    "relu2": lambda x: np.maximum(x, 0) ** 2,
     "silu": lambda x: x / (1 + np.exp(-x)),
 }
 
@@ -110,12 +111,14 @@ def mlp_of(config: MlpConfig, layer, x: np.ndarray) -> np.ndarray:
 def expected(config: LayerConfig, layer, x: np.ndarray) -> np.ndarray:
     """Return what a block makes of x, order by order."""
     n = lambda name, y: normed(config.norm, getattr(layer, f"norm_{name}"), y)
-    scaled = lambda name, y: y if config.layer_scale is None else y * f64(getattr(layer, f"scale_{name}"))
+    factor = lambda name: 1.0 if config.layer_scale is None else f64(getattr(layer, f"scale_{name}"))
+    scaled = lambda name, y: y * factor(name) * config.branch_scale
     attention = lambda y: attended(config.attention, layer.attention, y)
     mlp = lambda y: mlp_of(config.mlp, layer.mlp, y)
     if config.parallel:
         first = n("attention", x)
-        return x + attention(first) + mlp(first if config.parallel == "one" else n("mlp", x))
+        second = first if config.parallel == "one" else n("mlp", x)
+        return x + scaled("attention", attention(first)) + scaled("mlp", mlp(second))
     for name, branch in (("attention", attention), ("mlp", mlp)):
         if config.order == "pre":
             x = x + scaled(name, branch(x if config.bare and name == "attention" else n(name, x)))
@@ -145,6 +148,8 @@ VARIANTS = {
     "one norm": variant(parallel="one", mlp={"activation": "quick_gelu"}),
     "bare": variant(bare=True),
     "layer scale": variant(layer_scale=0.5, norm=NormConfig("layer")),
+    "fixed factor": variant(branch_scale=0.3, layer_scale=0.5, mlp={"activation": "relu2"}),
+    "fixed factor in parallel": variant(branch_scale=0.3, parallel="two"),
     "some biases": variant({"bias": "qv"}, mlp={"bias": False}),
     "key bias": variant({"bias": "ko"}),
     "no biases": variant({"bias": ""}),

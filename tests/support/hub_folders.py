@@ -1,6 +1,8 @@
 """Small Hugging Face folders: configs of every architecture, and folders of random weights written by pejax."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from hub_pictures import PICTURES
 from safetensors.numpy import load_file, save_file
 
 from pejax.interop import Source, save, source_from_config
+from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.slots import empty_model
 from pejax.interop.stacks import last_text
 from pejax.models import Decoder, EncoderDecoder, ViT, ViTConfig
@@ -40,6 +43,8 @@ MODERN = {
     **{"sep_token_id": 2, "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 700.0},
                                               "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}},
 }  # fmt: skip
+FALCON = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0,
+          "max_position_embeddings": 64, "ffn_hidden_size": 48}  # fmt: skip
 PER_TYPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 3000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
@@ -110,6 +115,39 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "t5, gated": {"model_type": "t5", **PAIR, "feed_forward_proj": "gated-gelu", "num_decoder_layers": 3,
                   "tie_word_embeddings": False},
     "mt5": {"model_type": "mt5", **PAIR},
+    "xlm-roberta": {"model_type": "xlm-roberta", **ENCODER, "max_position_embeddings": 50, "pad_token_id": 1},
+    "camembert": {"model_type": "camembert", **ENCODER, "max_position_embeddings": 50, "pad_token_id": 1},
+    "distilbert": {"model_type": "distilbert", "vocab_size": 97, "dim": 32, "hidden_dim": 48, "n_layers": 2,
+                   "n_heads": 4, "max_position_embeddings": 48},
+    "gemma": {"model_type": "gemma", **SIZES, "head_dim": 12, "hidden_act": "gelu"},
+    "stablelm": {"model_type": "stablelm", **SIZES, "use_qkv_bias": True, "partial_rotary_factor": 0.5},
+    "stablelm, norms": {"model_type": "stablelm", **SIZES, "qk_layernorm": True, "use_parallel_residual": True},
+    "olmo3": {"model_type": "olmo3", **{k: v for k, v in SIZES.items() if k != "rope_theta"}, "num_hidden_layers": 4,
+              "sliding_window": 7, "rope_scaling": YARN},
+    "exaone4": {"model_type": "exaone4", **SIZES, "num_hidden_layers": 4, "sliding_window": 7},
+    "exaone4, no windows": {"model_type": "exaone4", **SIZES, "sliding_window": None,
+                            "layer_types": ["full_attention", "full_attention"]},
+    "seed_oss": {"model_type": "seed_oss", **SIZES, "head_dim": 12},
+    "cohere2": {"model_type": "cohere2", **SIZES, "num_hidden_layers": 4, "sliding_window": 7, "logit_scale": 0.5},
+    "glm": {"model_type": "glm", **SIZES, "head_dim": 12},
+    "glm4": {"model_type": "glm4", **SIZES, "head_dim": 12},
+    "ministral": {"model_type": "ministral", **SIZES, "sliding_window": 7, "head_dim": 12,
+                  "layer_types": ["sliding_attention", "full_attention"]},
+    "ernie4_5": {"model_type": "ernie4_5", **SIZES, "head_dim": 12},
+    "ernie4_5, biases": {"model_type": "ernie4_5", **SIZES, "head_dim": 12, "use_bias": True},
+    "gpt_neo": {"model_type": "gpt_neo", "vocab_size": 97, "hidden_size": 32, "num_layers": 2, "num_heads": 4,
+                "max_position_embeddings": 48, "window_size": 7, "attention_types": [[["global", "local"], 1]]},
+    "falcon": {"model_type": "falcon", **FALCON},
+    "falcon, new": {"model_type": "falcon", **FALCON, "new_decoder_architecture": True, "num_kv_heads": 2},
+    "falcon, one norm": {"model_type": "falcon", **FALCON, "new_decoder_architecture": True, "num_kv_heads": 2,
+                         "num_ln_in_parallel_attn": 1, "bias": True},
+    "falcon, sequential": {"model_type": "falcon", **FALCON, "multi_query": False, "parallel_attn": False},
+    "clip_text_model": {"model_type": "clip_text_model", **ENCODER, "eos_token_id": 2},
+    "arcee": {"model_type": "arcee", **SIZES},
+    "arcee, biases": {"model_type": "arcee", **SIZES, "attention_bias": True, "mlp_bias": True},
+    "nemotron": {"model_type": "nemotron", **SIZES},
+    "granite": {"model_type": "granite", **SIZES, "embedding_multiplier": 3.0, "logits_scaling": 0.5,
+                "residual_multiplier": 0.7, "attention_multiplier": 0.4},
     "cohere, norms": {"model_type": "cohere", **SIZES, "logit_scale": 0.5, "use_qk_norm": True},
 }  # fmt: skip
 
@@ -129,6 +167,15 @@ def drawn(source: Source, seed: int = 0) -> Decoder | EncoderDecoder | ViT:
 
     flat = [(path, values(path, variable)) for path, variable in nnx.to_flat_state(state)]
     return nnx.merge(graph, nnx.from_flat_state(flat))
+
+
+@contextmanager
+def registering() -> Iterator[None]:
+    """Remove in the end the architectures that were registered."""
+    before = {*ARCHITECTURES}
+    yield
+    for name in {*ARCHITECTURES} - before:
+        del ARCHITECTURES[name]
 
 
 def write(folder: Path, name: str = "llama", dtype: str = "float32", **options: Any) -> Path:
@@ -152,14 +199,18 @@ def rewrite(folder: Path, values: dict[str, np.ndarray], **config: Any) -> Path:
 
 
 def run(model: Decoder | EncoderDecoder, ids: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """Return the logits, from a compiled program; of an encoder-decoder, for the target `target_of(ids)`."""
+    """Return the logits, or the states of a model without a head, from a compiled program.
+
+    An encoder-decoder has the target `target_of(ids)`.
+    """
     graph, params = nnx.split(model)
     segments = None if mask is None else jnp.asarray(mask)
 
     def logits(params: Any) -> jax.Array:
         own = nnx.merge(graph, params)
         if isinstance(own, Decoder):
-            return own(jnp.asarray(ids), segment_ids=segments)
+            compute = own if own.head is not None else own.states
+            return compute(jnp.asarray(ids), segment_ids=segments)
         given = {"source_segments": segments, "target_segments": segments}
         return own(jnp.asarray(ids), jnp.asarray(target_of(ids)), **given)
 

@@ -124,7 +124,7 @@ def test_models_that_are_refused(tmp_path, folder, capsys):
     assert "nothing must be a file that can be read" in refused(
         capsys, lambda: main(["a", f"--model={tmp_path}/nothing"])
     )
-    assert "tokenizer.ggml.model must be one of gpt2, got None" in refused(
+    assert "tokenizer.ggml.model must be one of gpt2; others are not read yet, got None" in refused(
         capsys, lambda: main(["a", f"--model={write_gguf(tmp_path / 'a.gguf', folder)}"])
     )
 

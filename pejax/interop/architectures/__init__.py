@@ -6,21 +6,29 @@ from typing import Any
 
 from pejax.interop.architecture import Architecture
 from pejax.interop.architectures import (
+    arcee,
     bert,
     bloom,
     clip,
     cohere,
     dinov2,
+    distilbert,
+    exaone4,
+    falcon,
     gemma,
+    glm,
     gpt2,
+    gpt_neo,
     gpt_neox,
     gpt_oss,
     gptj,
+    granite,
     llama,
     mixtral,
     modernbert,
     mpt,
     olmo2,
+    olmo3,
     olmoe,
     opt,
     phi,
@@ -29,13 +37,16 @@ from pejax.interop.architectures import (
     qwen3_moe,
     roformer,
     rope_vit,
+    seed_oss,
     siglip,
     smollm3,
+    stablelm,
     starcoder2,
     t5,
     vit,
     xlnet,
 )
+from pejax.interop.towers import TOWERS, text_tower
 
 ARCHITECTURES: dict[str, Architecture] = {
     **llama.ARCHITECTURES,
@@ -45,6 +56,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     **gpt_neox.ARCHITECTURES,
     **gemma.ARCHITECTURES,
     **olmo2.ARCHITECTURES,
+    **olmo3.ARCHITECTURES,
     **phi3.ARCHITECTURES,
     **starcoder2.ARCHITECTURES,
     **bloom.ARCHITECTURES,
@@ -62,6 +74,15 @@ ARCHITECTURES: dict[str, Architecture] = {
     **gpt_oss.ARCHITECTURES,
     **olmoe.ARCHITECTURES,
     **qwen3_moe.ARCHITECTURES,
+    **arcee.ARCHITECTURES,
+    **distilbert.ARCHITECTURES,
+    **exaone4.ARCHITECTURES,
+    **falcon.ARCHITECTURES,
+    **glm.ARCHITECTURES,
+    **gpt_neo.ARCHITECTURES,
+    **granite.ARCHITECTURES,
+    **seed_oss.ARCHITECTURES,
+    **stablelm.ARCHITECTURES,
     **vit.ARCHITECTURES,
     **dinov2.ARCHITECTURES,
     **siglip.ARCHITECTURES,
@@ -75,7 +96,8 @@ REFUSED = {
     "dbrx": "clipped queries, keys and values",
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "experts and attention with latent keys and values (MLA)"),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "qwen3_next", "falcon_h1"), "state space layers"),
-    **dict.fromkeys(("whisper", "gemma3", "qwen2_vl", "qwen2_5_vl", "llava", "mllama"), "multimodal inputs"),
+    "ministral3": "queries that are scaled by their position",
+    **dict.fromkeys(("whisper", "qwen2_vl", "mllama"), "multimodal inputs"),
 }
 """Unsupported architectures, and the missing feature."""
 
@@ -86,6 +108,8 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     Raises:
         ValueError: an unknown or unsupported architecture.
     """
+    if config.get("model_type") in TOWERS:
+        return text_tower(config, find_architecture)
     if "model_type" in config or "architecture" not in config:
         return find_architecture(config.get("model_type"))
     return rope_vit.ARCHITECTURES.get(config["architecture"], rope_vit.SIZES_GIVEN)
@@ -103,4 +127,4 @@ def find_architecture(model_type: object) -> Architecture:
         raise ValueError(f"model_type {model_type!r} is not supported: it has {REFUSED[model_type]}")
     near = difflib.get_close_matches(str(model_type), ARCHITECTURES, n=2)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
-    raise ValueError(f"unknown model_type {model_type!r}{hint} Known: {', '.join(sorted(ARCHITECTURES))}")
+    raise ValueError(f"unknown model_type {model_type!r}{hint} Known: {', '.join(sorted((*ARCHITECTURES, *TOWERS)))}")

@@ -1,4 +1,7 @@
-"""BERT and RoBERTa: encoders with norms after the sums, and no logits if the file has no language model's head."""
+"""BERT, RoBERTa, XLM-RoBERTa and CamemBERT: encoders with norms after the sums.
+
+They have no logits if the file has no language model's head.
+"""
 
 from dataclasses import replace
 
@@ -18,11 +21,12 @@ BODY = {
     ),
 }  # fmt: skip
 BERT = {
-    **in_layer("bert.", **BODY), "head": "cls.predictions",
+    **in_layer("bert.", **BODY), "head": "cls.predictions.decoder", "head_bias": "cls.predictions",
     **in_layer("cls.predictions.transform.", dense="dense", dense_norm="LayerNorm"),
 }  # fmt: skip
 ROBERTA = {
-    **in_layer("roberta.", **BODY), "head": "lm_head", **in_layer("lm_head.", dense="dense", dense_norm="layer_norm"),
+    **in_layer("roberta.", **BODY), "head_bias": "lm_head",
+    **in_layer("lm_head.", head="decoder", dense="dense", dense_norm="layer_norm"),
 }  # fmt: skip
 INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "directionality", "pooler_fc_size", "pooler_type",
          "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head")  # fmt: skip
@@ -33,12 +37,11 @@ def bert(c: Config, skipped_rows: int = 0, pe: EncodingSpec = EncodingSpec("lear
     """Read BertConfig; a table of positions begins after the skipped rows."""
     c.must("position_embedding_type", "absolute")
     c.must("is_decoder", False)
-    c.must("tie_word_embeddings", True)
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-12), bias=True)
     layers, length = c.count("num_hidden_layers"), c.count("max_position_embeddings", 512) - skipped_rows
     plain = mlp(c, "gelu", gated=False, bias=True)
     layer = LayerConfig(attention(c, pe=pe, bias="qkvo"), plain, norm, order="post")
-    head = HeadConfig(tied=True, bias=True, transform=(plain.activation, norm))
+    head = HeadConfig(c.flag("tie_word_embeddings", True), bias=True, transform=(plain.activation, norm))
     return TransformerConfig(
         c.count("vocab_size"), c.count("hidden_size"), length, (layer,) * layers, causal=False, norm=None,
         embed_norm=norm, types=c.count("type_vocab_size", 2), head=head, padding="counted",
@@ -50,7 +53,11 @@ def roberta(c: Config) -> TransformerConfig:
     return replace(bert(c, skipped_rows=2), padding=c("pad_token_id", 1))
 
 
+COPIES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
+OF_ROBERTA = Architecture(
+    roberta, ROBERTA, "roberta.", INERT, CARRIED, skipped_rows=2, copies={"lm_head.decoder.bias": "lm_head.bias"}
+)
 ARCHITECTURES = {
-    "bert": Architecture(bert, BERT, "bert.", INERT, CARRIED),
-    "roberta": Architecture(roberta, ROBERTA, "roberta.", INERT, CARRIED, skipped_rows=2),
+    "bert": Architecture(bert, BERT, "bert.", INERT, CARRIED, copies=COPIES),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), OF_ROBERTA),
 }

@@ -1,4 +1,4 @@
-"""Cohere's Command R: attention and MLP read one norm without bias; the logits are scaled."""
+"""Cohere's Command R and R7B: attention and MLP read one norm without bias; the logits are scaled."""
 
 from dataclasses import replace
 
@@ -20,4 +20,22 @@ def cohere(c: Config) -> TransformerConfig:
     return rotary_decoder(c, layer, scaled, types=layer_types(c), bases={"full_attention": 5e5}, pairing="interleaved")
 
 
-ARCHITECTURES = {"cohere": Architecture(cohere, {**NAMES, **QK_NORMS}, "model.")}
+def cohere2(c: Config) -> TransformerConfig:
+    """Read Cohere2Config: three of four layers have a window, and the others no positions."""
+    c.defaults(sliding_window=4096, max_position_embeddings=8192)
+    period, layers = c.count("sliding_window_pattern", c("_sliding_window_pattern", 4)), c.count("num_hidden_layers")
+    types = layer_types(c, ["sliding_attention" if (n + 1) % period else "full_attention" for n in range(layers)])
+    scaled = replace(head(c, tied=True), scale=c.number("logit_scale", 0.0625))
+    bias = "qkvo" if c.flag("attention_bias", False) else ""
+    norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5))
+    layer = LayerConfig(attention(c, bias=bias), mlp(c), norm, parallel="one")
+    return rotary_decoder(
+        c, layer, scaled, types=types, window=c("sliding_window", None), pairing="interleaved",
+        rotated=[kind == "sliding_attention" for kind in types],
+    )  # fmt: skip
+
+
+ARCHITECTURES = {
+    "cohere": Architecture(cohere, {**NAMES, **QK_NORMS}, "model."),
+    "cohere2": Architecture(cohere2, NAMES, "model.", inert=("cache_implementation",)),
+}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, if_gated, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp
 from pejax.interop.vision_readers import BACKBONE, INERT, classes, vision_transformer
@@ -74,9 +74,18 @@ V2R, V2R_GATED = (
     for names in (V2, V2_GATED)
 )
 ARCHITECTURES = {
-    "dinov2": Architecture(dinov2, V2, "dinov2.", COMMON, CARRIED, skipped_rows=1, batched=True, gated=V2_GATED),
+    "dinov2": Architecture(
+        dinov2, V2, "dinov2.", COMMON, CARRIED, skipped_rows=1, batched=True, by_layer=if_gated(V2_GATED)
+    ),
     "dinov2_with_registers": Architecture(
-        with_registers, V2R, "dinov2_with_registers.", COMMON, CARRIED, skipped_rows=1, batched=True, gated=V2R_GATED
+        with_registers,
+        V2R,
+        "dinov2_with_registers.",
+        COMMON,
+        CARRIED,
+        skipped_rows=1,
+        batched=True,
+        by_layer=if_gated(V2R_GATED),
     ),
     "dinov3_vit": Architecture(dinov3, V3, "", (*COMMON, *AUGMENTED), CARRIED, batched=True),
 }

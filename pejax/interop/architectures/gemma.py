@@ -1,4 +1,6 @@
-"""Gemma 2 and the text models of Gemma 3: norms before and after branches, layers with and without windows in turn."""
+"""Gemma: norms whose weights are offsets from 1; from Gemma 2 on also after branches, with windows in turn."""
+
+from dataclasses import replace
 
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.architectures.llama import NAMES
@@ -43,6 +45,18 @@ def gemma(
     )  # fmt: skip
 
 
+def first(c: Config) -> TransformerConfig:
+    """Read GemmaConfig, in which "gelu" means the approximate one."""
+    c.must("use_bidirectional_attention", False)
+    c.defaults(num_key_value_heads=16, head_dim=256, max_position_embeddings=8192)
+    norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6), offset=1.0)
+    own = attention(c, bias="qkvo" if c.flag("attention_bias", False) else "")
+    gated = mlp(c, "gelu_pytorch_tanh")
+    gated = replace(gated, activation="gelu_tanh") if gated.activation == "gelu" else gated
+    layer, scale = LayerConfig(own, gated, norm), c.count("hidden_size") ** 0.5
+    return rotary_decoder(c, layer, head(c, tied=True), types=layer_types(c), embed_scale=scale)
+
+
 def gemma2(c: Config) -> TransformerConfig:
     """Read Gemma2Config."""
     return gemma(c, 2, (50.0, 30.0))
@@ -55,6 +69,7 @@ def gemma3(c: Config) -> TransformerConfig:
 
 
 ARCHITECTURES = {
+    "gemma": Architecture(first, NAMES, "model.", inert=("hidden_activation",)),
     "gemma2": Architecture(gemma2, GEMMA, "model.", inert=("hidden_act", "cache_implementation")),
     "gemma3_text": Architecture(gemma3, {**GEMMA, **QK_NORMS}, "model.", inert=("cache_implementation",)),
 }

@@ -1,4 +1,4 @@
-"""Llama and SmolLM2, and Mistral, whose layers have windows."""
+"""Llama and SmolLM2; Mistral, whose layers have windows, and Ministral, of which some have."""
 
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
@@ -32,7 +32,17 @@ def mistral(c: Config) -> TransformerConfig:
     return rotary_decoder(c, layer, head(c), types=types, window=window)
 
 
+def ministral(c: Config) -> TransformerConfig:
+    """Read MinistralConfig."""
+    c.defaults(num_key_value_heads=8, sliding_window=4096, max_position_embeddings=131072)
+    window = c("sliding_window", None)
+    types = ["sliding_attention" if window else "full_attention"] * c.count("num_hidden_layers")
+    layer = LayerConfig(attention(c), mlp(c), NormConfig("rms", c.number("rms_norm_eps", 1e-6)))
+    return rotary_decoder(c, layer, head(c), types=layer_types(c, types), window=window)
+
+
 ARCHITECTURES = {
     "llama": Architecture(llama, NAMES, "model.", ignored=r"rotary_emb\.inv_freq$"),
+    "ministral": Architecture(ministral, NAMES, "model."),
     "mistral": Architecture(mistral, NAMES, "model.", ignored=r"rotary_emb\.inv_freq$"),
 }

@@ -7,7 +7,7 @@ import numpy as np
 
 from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture
-from pejax.interop.architectures.bert import BERT, CARRIED, INERT, bert
+from pejax.interop.architectures.bert import BERT, CARRIED, COPIES, INERT, bert
 from pejax.interop.config import Config
 from pejax.interop.stacks import ModelConfig, last_text
 from pejax.models import TransformerConfig
@@ -36,6 +36,12 @@ def sines_and_cosines(config: ModelConfig) -> np.ndarray:
 
 ARCHITECTURES = {
     "roformer": Architecture(
-        roformer, NAMES, "roformer.", INERT, f"{CARRIED}|{ANGLES}", fixed=((ANGLES, sines_and_cosines),)
+        roformer,
+        NAMES,
+        "roformer.",
+        INERT,
+        f"{CARRIED}|{ANGLES}",
+        copies=COPIES,
+        fixed=((ANGLES, sines_and_cosines),),
     )
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pejax._specs import NONE, EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, if_gated, in_layer
 from pejax.interop.config import Config
 from pejax.models import (
     AttentionConfig,
@@ -37,7 +37,7 @@ NAMES = {"table": "shared", "head": "lm_head", **_names("encoder", 1), **_names(
 GATED = {f"{side}.{part}": NAMES[f"{side}.up"] + end
          for side in ("encoder", "decoder") for part, end in (("gate", "_0"), ("up", "_1"))}  # fmt: skip
 CARRIED = r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$"
-COPIES = ("encoder.embed_tokens", "decoder.embed_tokens")
+COPIES = {f"{side}.embed_tokens.weight": "shared.weight" for side in ("encoder", "decoder")}
 INERT = ("dropout_rate", "initializer_factor", "output_past")
 
 
@@ -52,15 +52,14 @@ def _mlp(c: Config, projection: str) -> MlpConfig:
     return MlpConfig(c.count("d_ff", 2048), own.activation("feed_forward_proj"), gated)
 
 
-def pair(c: Config, projection: str, *, scaled: bool) -> EncoderDecoderConfig:
-    """Read the config of T5 or mT5.
+def pair(c: Config, projection: str, *, scaled: bool) -> EncoderDecoderConfig | TransformerConfig:
+    """Read the config of T5 or mT5; `is_encoder_decoder` is false in that of the encoder alone.
 
     Args:
         c: the config.
         projection: the default of `feed_forward_proj`.
         scaled: whether the states before the head are multiplied by width^-0.5.
     """
-    c.must("is_encoder_decoder", True)
     heads, width, layers = c.count("num_heads", 8), c.count("d_model", 512), c.count("num_layers", 6)
     norm, mlp = NormConfig("rms", c.number("layer_norm_epsilon", 1e-6)), _mlp(c, projection)
     buckets, farthest = c.count("relative_attention_num_buckets", 32), c.count("relative_attention_max_distance", 128)
@@ -71,25 +70,24 @@ def pair(c: Config, projection: str, *, scaled: bool) -> EncoderDecoderConfig:
     vocab, length = c.count("vocab_size"), c.count("n_positions", 512)
     decoder_layers = c.count("num_decoder_layers", layers)
     head = HeadConfig(c.flag("tie_word_embeddings", True), scale=width**-0.5 if scaled else 1.0)
-    return EncoderDecoderConfig(
-        TransformerConfig(vocab, width, length, (layer,) * layers, causal=False, norm=norm, head=None),
-        TransformerConfig(vocab, width, length, (crossed,) * decoder_layers, norm=norm, head=head),
-    )
+    encoder = TransformerConfig(vocab, width, length, (layer,) * layers, causal=False, norm=norm, head=None)
+    decoder = TransformerConfig(vocab, width, length, (crossed,) * decoder_layers, norm=norm, head=head)
+    return EncoderDecoderConfig(encoder, decoder) if c.flag("is_encoder_decoder", True) else encoder
 
 
-def t5(c: Config) -> EncoderDecoderConfig:
+def t5(c: Config) -> EncoderDecoderConfig | TransformerConfig:
     """Read T5Config: without `scale_decoder_outputs`, the states are scaled unless the config unties the head."""
     scaled = c.flag("scale_decoder_outputs", c("tie_word_embeddings", True) is not False)
     return pair(c, "relu", scaled=scaled)
 
 
-def mt5(c: Config) -> EncoderDecoderConfig:
+def mt5(c: Config) -> EncoderDecoderConfig | TransformerConfig:
     """Read MT5Config: the states are never scaled."""
     return pair(c, "gated-gelu", scaled=False)
 
 
-def _entry(read: Callable[[Config], EncoderDecoderConfig]) -> Architecture:
-    return Architecture(read, NAMES, inert=INERT, ignored=CARRIED, copies=COPIES, gated=GATED)
+def _entry(read: Callable[[Config], EncoderDecoderConfig | TransformerConfig]) -> Architecture:
+    return Architecture(read, NAMES, inert=INERT, ignored=CARRIED, copies=COPIES, by_layer=if_gated(GATED))
 
 
 ARCHITECTURES = {"t5": _entry(t5), "mt5": _entry(mt5)}

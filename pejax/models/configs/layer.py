@@ -212,6 +212,7 @@ class LayerConfig(Config):
         layer_scale: initial factor of every channel of a branch (LayerScale). None = no factor.
         bare: whether attention reads its input without a norm before it (ModernBERT's first layer).
         cross: cross-attention to the states of an encoder. None = there is none.
+        branch_scale: fixed factor of attention and MLP before they are added (Granite).
 
     Raises:
         ValueError: an unknown order, or parallel branches with another order, `bare` or cross-attention.
@@ -225,6 +226,7 @@ class LayerConfig(Config):
     layer_scale: float | None = None
     bare: bool = False
     cross: AttentionConfig | None = None
+    branch_scale: float = 1.0
 
     def __post_init__(self) -> None:
         check_choice("order", self.order, tuple(ORDERS))

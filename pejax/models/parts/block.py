@@ -1,6 +1,6 @@
 """A transformer layer: attention, cross-attention if there is any, and an MLP, each added to its input.
 
-x <- x + scale_1 · attention(norm(x))     the norms are where `ORDERS` says
+x <- x + scale_1 · attention(norm(x))     a factor per channel and a fixed one; the norms are where `ORDERS` says
 x <- x + cross_attention(norm(x))         only in the decoder of an encoder-decoder
 x <- x + scale_2 · mlp(norm(x))
 """
@@ -124,6 +124,8 @@ class Block(nnx.Module):
         branch = normed(self._norm(f"{name}_after"), branch)
         scale = getattr(self, f"scale_{name}", None)
         branch = branch if scale is None else branch * scale[...].astype(branch.dtype)
+        if self.config.branch_scale != 1.0 and name in DROPPED:
+            branch = branch * jnp.asarray(self.config.branch_scale, branch.dtype)
         if factors is not None and name in DROPPED:
             branch = branch * factors[DROPPED.index(name), :, None, None].astype(branch.dtype)
         return normed(self._norm(f"{name}_sum"), x + branch)

@@ -209,6 +209,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
         lambda x: (x.astype(jnp.float32) * jax.nn.sigmoid(1.702 * x.astype(jnp.float32))).astype(x.dtype)
     ),
     "relu": recompute(jax.nn.relu),
+    "relu2": recompute(lambda x: jnp.square(jax.nn.relu(x))),
     "silu": recompute(nnx.silu),
 }
 """Activations by name. They save nothing for the backward pass but their argument."""

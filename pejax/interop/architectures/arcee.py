@@ -1,0 +1,30 @@
+"""Arcee and Nemotron: Llamas whose MLP is a squared ReLU; Nemotron's norms are LayerNorms, and half of a head turns."""
+
+from pejax.interop.architecture import Architecture
+from pejax.interop.architectures.llama import NAMES
+from pejax.interop.config import Config
+from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
+from pejax.models import LayerConfig, NormConfig, TransformerConfig
+
+PLAIN = {part: name for part, name in NAMES.items() if part != "gate"}
+
+
+def squared(c: Config, norm: NormConfig, part: float = 1.0) -> TransformerConfig:
+    """Read what both configs share; `part` is the default for the fraction of a head's channels that is rotated."""
+    bias = "qkvo" if c.flag("attention_bias", False) else ""
+    plain = mlp(c, "relu2", gated=False, bias=c.flag("mlp_bias", False))
+    layer = LayerConfig(attention(c, bias=bias), plain, norm)
+    return rotary_decoder(c, layer, head(c), types=layer_types(c), part=part)
+
+
+def arcee(c: Config) -> TransformerConfig:
+    """Read ArceeConfig."""
+    return squared(c, NormConfig("rms", c.number("rms_norm_eps", 1e-5)))
+
+
+def nemotron(c: Config) -> TransformerConfig:
+    """Read NemotronConfig."""
+    return squared(c, NormConfig("layer", c.number("norm_eps", 1e-5), bias=True, offset=1.0), part=0.5)
+
+
+ARCHITECTURES = {"arcee": Architecture(arcee, PLAIN, "model."), "nemotron": Architecture(nemotron, PLAIN, "model.")}

@@ -1,0 +1,61 @@
+"""What only the values of tensors tell: whether a head is tied, and whether copies and computed tables are right."""
+
+import re
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+
+from pejax.interop.config import Config
+from pejax.interop.files import Reader
+from pejax.interop.source import Source, carried_tensors, skipped_rows, table_name, tokens_with_rows
+from pejax.interop.stacks import last_text, with_head
+from pejax.models import ViTConfig
+
+
+def settled(source: Source, read: Reader) -> Source:
+    """Return the source of a file whose values are read: untied if its head is no copy, with all that is carried.
+
+    Raises:
+        ValueError: a copy or a fixed tensor with other values than the model's.
+    """
+    if source.head_copy is not None and not same_bytes(read(source.head_copy, ()), read(table_name(source), ())):
+        source = _untied(source)
+    _check_values(source, read)
+    carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
+    carried |= {one.tensor: np.array(read(one.tensor, one.before)) for one in skipped_rows(source)}
+    carried |= {one.tensor: np.array(read(one.tensor, ())) for one in tokens_with_rows(source)}
+    return replace(source, carried=carried)
+
+
+def _untied(source: Source) -> Source:
+    """Return the source with an untied head: the head in the file is not a copy of the table."""
+    own = source.config
+    head = None if isinstance(own, ViTConfig) else last_text(own).head
+    if head is not None and not isinstance(own, ViTConfig):
+        own = with_head(own, replace(head, tied=False))
+    config = {**source.config_json, "tie_word_embeddings": False}
+    says_more = source.architecture.read(Config(config)) != own  # in T5, the flag also sets a scale
+    return replace(source, config=own, config_json=source.config_json if says_more else config, head_copy=None)
+
+
+def same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two tensors have the same type, shape and bits."""
+    as_integers = lambda x: x.view(f"u{x.dtype.itemsize}")
+    return one.dtype == other.dtype and np.array_equal(as_integers(one), as_integers(other))
+
+
+def _check_values(source: Source, read: Reader) -> None:
+    """Raise ValueError for a copy or a fixed tensor with other values than the model's."""
+    for copy, original in source.copies.items():
+        if not same_bytes(read(copy, ()), read(original, ())):
+            raise ValueError(f"{copy} must be the same as {original}, got other values")
+    for pattern, values in source.architecture.fixed:
+        for name in (name for name in source.tensors if re.search(pattern, name)):
+            expected, found = values(source.config), read(name, ())
+            if found.shape != expected.shape:
+                raise ValueError(f"{name} must have shape {expected.shape} by config.json, got {found.shape}")
+            largest = float(np.max(np.abs(found.astype(np.float64) - expected)))
+            if not largest <= max(1e-5, float(jnp.finfo(found.dtype).eps)):
+                rule = f"{name} must be as the model computes it, {values.__name__}"
+                raise ValueError(f"{rule}, got values that differ by {largest:.3g}")

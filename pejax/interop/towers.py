@@ -1,0 +1,89 @@
+"""The text towers of models of images and text: the text model is loaded, and the rest is carried."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from pejax.interop.architecture import Architecture
+from pejax.interop.config import Config
+from pejax.interop.stacks import ModelConfig
+
+
+class Tower(NamedTuple):
+    """A model of images and text.
+
+    Attributes:
+        text: default of the text model's `model_type`.
+        tied: default of `tie_word_embeddings`.
+    """
+
+    text: str
+    tied: bool = False
+
+
+TOWERS = {
+    "gemma3": Tower("gemma3_text", tied=True),
+    "llava": Tower("llama"),
+    "mistral3": Tower("mistral", tied=True),
+    "qwen2_5_vl": Tower("qwen2_5_vl_text"),
+}
+"""By `model_type`."""
+
+SMALL = {"vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": {**SMALL, "intermediate_size": 11008, "max_position_embeddings": 2048},
+    "mistral": {**SMALL, "intermediate_size": 14336, "max_position_embeddings": 131072},
+    "qwen2": {**SMALL, "vocab_size": 151936, "intermediate_size": 22016, "max_position_embeddings": 32768},
+    "gemma3_text": {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+                    "num_attention_heads": 8, "max_position_embeddings": 131072},
+    "qwen2_5_vl_text": {"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80,
+                        "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 32768,
+                        "max_window_layers": 80, "rms_norm_eps": 1e-5},
+}  # fmt: skip
+"""Sizes that a text model's config may leave out, because they are the defaults of its class."""
+
+INERT = (
+    *("vision_config", "projector_hidden_act", "vision_feature_layer", "vision_feature_select_strategy"),
+    *("multimodal_projector_bias", "image_seq_length", "spatial_merge_size", "mm_tokens_per_image", "ignore_index"),
+    *("image_token_index", "image_token_id", "boi_token_index", "boi_token_id", "eoi_token_index", "eoi_token_id"),
+    *("video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id", "vocab_size"),
+)
+"""Keys of the other towers, and of what joins them to the text."""
+
+CARRIED = r"^(model\.)?(vision_tower|multi_modal_projector|visual)\."
+INSIDE: tuple[dict[str, str], ...] = (
+    {"model.": "model.language_model."}, {"": "language_model."}, {"model.": "language_model."}, {}, {"model.": ""},
+)  # fmt: skip
+"""Names in files: of today; of old ones, with the head; of the trunk alone; of Qwen2.5-VL before, and of its trunk."""
+
+
+def text_tower(config: Mapping[str, Any], find: Callable[[object], Architecture]) -> Architecture:
+    """Return the architecture of the text tower of a config.json.
+
+    Args:
+        config: content of config.json.
+        find: function from a `model_type` to its architecture.
+
+    Raises:
+        ValueError: a text model that is not known.
+    """
+    tower, text = TOWERS[config["model_type"]], config.get("text_config")
+    kind = text.get("model_type", tower.text) if isinstance(text, Mapping) else tower.text
+    own = find(kind)
+    ignored = f"{CARRIED}|{own.ignored}" if own.ignored else CARRIED
+    read = partial(_read, tower=tower, own=own, defaults=DEFAULTS.get(kind, {}))
+    inert = (*INERT, *(() if text is not None else own.inert))
+    return own._replace(read=read, ignored=ignored, inside=INSIDE, inert=inert)
+
+
+def _read(c: Config, tower: Tower, own: Architecture, defaults: Mapping[str, Any]) -> ModelConfig:
+    """Read the text model's config, in `text_config`, or beside the keys of the other tower in older files."""
+    text = Config(c.object("text_config"), f"{c.where}: text_config") if "text_config" in c.keys else c
+    text.defaults(**defaults)
+    tied = c.flag("tie_word_embeddings", tower.tied) or (not tower.tied and text.flag("tie_word_embeddings", False))
+    text.read.add("tie_word_embeddings")
+    text.keys["tie_word_embeddings"] = tied
+    config = own.read(text)
+    if text is not c:
+        text.close(own.inert)
+    return config
