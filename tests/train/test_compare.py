@@ -20,8 +20,8 @@ from train.compare.options import Candidate, read
 from train.compare.program import main
 from train.compare.runs import Outcome, execute, outcome, require_distinct, require_own, run_of
 from train.compare.table import best_candidate, markdown, mean_of, rows_of, tables
+from train.engine.config import split_list
 from train.engine.files import write_atomic
-from train.engine.parser import split_list
 from train.engine.stored_config import save_config
 from train.vit.results import ResolutionResults, ResolutionRow
 

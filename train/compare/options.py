@@ -10,9 +10,9 @@ from typing import NamedTuple
 from pejax import ENCODINGS
 from pejax._parse import expression, outside_names
 from pejax.specs import parse_pattern
-from train.engine.config import RunConfig, require_at_least
+from train.engine.config import RunConfig, require_at_least, split_list
 from train.engine.outside import import_encodings, own_encodings, require_named
-from train.engine.parser import Parser, parse, split_list
+from train.engine.parser import Parser, parse
 from train.engine.task import Program
 from train.evaluate import TRAINERS, program
 

@@ -194,3 +194,25 @@ def command(config: RunConfig) -> str:
     hosts = f" --hosts={config.hosts}" if config.hosts else ""
     own = "".join(f" --{name}={shlex.quote(spec)}" for name, spec in own_specs(config).items())
     return f"python -m train.{config.program} --resume --out={shlex.quote(str(run_folder(config)))}{own}{hosts}"
+
+
+def split_list(text: str, name: str) -> tuple[str, ...]:
+    """Split a list of specs at the commas outside of parentheses.
+
+    Raises:
+        ValueError: an empty term, the same one twice, or parentheses that do not match.
+    """
+    found, depth, term = [], 0, ""
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            found.append(term.strip())
+            term = ""
+        else:
+            term += character
+    found.append(term.strip())
+    if depth or not all(found):
+        raise ValueError(f"{name} must be a list separated by commas, got {text!r}")
+    if len(set(found)) < len(found):
+        raise ValueError(f"{name} must name each once, got {text!r}")
+    return tuple(found)

@@ -97,25 +97,3 @@ def _parse(argv: Sequence[str] | None, default: Kind) -> Kind:
     parser = Parser(prog=f"python -m train.{default.program}")
     parser.add_arguments(type(default), dest="config", default=default)
     return dataclasses.replace(parser.parse_args(argv).config, restarts=default.restarts)  # no option
-
-
-def split_list(text: str, name: str) -> tuple[str, ...]:
-    """Split a list of specs at the commas outside of parentheses.
-
-    Raises:
-        ValueError: an empty term, the same one twice, or parentheses that do not match.
-    """
-    found, depth, term = [], 0, ""
-    for character in text:
-        depth += (character in "([") - (character in ")]")
-        if character == "," and depth == 0:
-            found.append(term.strip())
-            term = ""
-        else:
-            term += character
-    found.append(term.strip())
-    if depth or not all(found):
-        raise ValueError(f"{name} must be a list separated by commas, got {text!r}")
-    if len(set(found)) < len(found):
-        raise ValueError(f"{name} must name each once, got {text!r}")
-    return tuple(found)

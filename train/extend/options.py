@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
-from train.engine.config import require_at_least, require_choice
-from train.engine.parser import Parser, split_list
+from train.engine.config import require_at_least, require_choice, split_list
+from train.engine.parser import Parser
 
 
 @dataclasses.dataclass(frozen=True)

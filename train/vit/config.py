@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Any, Self
 
-from train.engine.config import RunConfig, require_at_least, require_choice
-from train.engine.parser import split_list
+from train.engine.config import RunConfig, require_at_least, require_choice, split_list
 
 RECIPE = {
     "pool": "cls", "mlp_ratio": 4, "label_smoothing": 0.1,

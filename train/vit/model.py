@@ -15,8 +15,8 @@ from pejax.models.stack.layer_scan import Body
 from train.data.images import Dataset, evaluation_batches, train_batches
 from train.data.images.augment import Augment
 from train.engine import attention_entropy
+from train.engine.config import split_list
 from train.engine.loop import Metrics
-from train.engine.parser import split_list
 from train.engine.task import Split, laws, layer_params
 from train.vit.config import Config, evaluation_sizes
 from train.vit.mixing import mix
