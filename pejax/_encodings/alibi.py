@@ -19,7 +19,7 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, no_params
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.slopes import scale_alibi_slopes
-from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
+from pejax._ops.relative import axes_of, check_axes, float_differences, token_distance
 from pejax._specs import Extension
 
 
@@ -69,8 +69,8 @@ def alibi_bias(
         >>> alibi_bias(positions, positions, alibi_slopes(1) * 256)[0].tolist()
         [[-0.0, -1.0, -2.0], [-1.0, -0.0, -1.0], [-2.0, -1.0, -0.0]]
     """
-    relative = relative_positions(q_positions, k_positions)
-    return jax.vmap(lambda slope: -slope * token_distance(relative, axes_of(q_positions)))(slopes)
+    distance = token_distance(float_differences(q_positions, k_positions), axes_of(q_positions))
+    return jax.vmap(lambda slope: -slope * distance)(slopes)
 
 
 @encoding_factory("slopes")

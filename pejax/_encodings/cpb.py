@@ -24,7 +24,7 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.offset_table import look_up_within, sides_of, table_cells, table_offsets
-from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions
+from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, float_differences
 from pejax._specs import Extension
 
 BOUND = 8.0
@@ -67,7 +67,7 @@ def cpb_bias(
     axes = axes_of(q_positions)
     shared, w = params["all"], params["heads"]["w"]
     check_table("cpb's a", shared["a"].shape[:-1], axes)
-    relative = relative_positions(q_positions, k_positions)
+    relative = float_differences(q_positions, k_positions)
     terms = _evaluated(shared, w, relative.reshape(-1, axes), sides_of("cpb", extent, axes))
     return terms.T.reshape(len(w), *relative.shape[:2])
 

@@ -18,7 +18,7 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.checks import check_choice
-from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
+from pejax._ops.relative import axes_of, check_axes, float_differences, token_distance
 from pejax._specs import Extension
 
 VARIANTS = ("log", "power")
@@ -58,7 +58,7 @@ def kerple_bias(
         [[-0.0, -1.0, -2.0], [-1.0, -0.0, -1.0], [-2.0, -1.0, -0.0]]
     """
     check_choice("kerple's variant", variant, VARIANTS)
-    d = token_distance(relative_positions(q_positions, k_positions), axes_of(q_positions))
+    d = token_distance(float_differences(q_positions, k_positions), axes_of(q_positions))
     return jax.vmap(lambda r1, r2: _kernel(variant, d, r1, r2))(r1, r2)
 
 

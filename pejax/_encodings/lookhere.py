@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Num
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, from_distance
 from pejax._encodings.factory import encoding_factory
-from pejax._ops.relative import axes_of, check_axes, relative_positions, token_distance
+from pejax._ops.relative import axes_of, check_axes, float_differences, token_distance
 from pejax._specs import Extension
 
 FovDegrees: TypeAlias = Literal[45, 90, 180]
@@ -170,7 +170,7 @@ def lookhere_bias(
     axes = axes_of(q_positions)
     if cones.shape[-1] != axes:
         raise ValueError(f"cones must have normals of {axes} axes, as the positions have, got shape {cones.shape}")
-    relative = relative_positions(q_positions, k_positions)
+    relative = float_differences(q_positions, k_positions)
     return jax.vmap(lambda slope, normals: _term(slope, normals, relative, axes))(slopes, cones)
 
 

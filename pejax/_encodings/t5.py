@@ -19,7 +19,15 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.checks import check_position_type
-from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
+from pejax._ops.relative import (
+    axes_of,
+    axis_shape,
+    check_axes,
+    check_table,
+    limited,
+    relative_positions,
+    sum_over_axes,
+)
 from pejax._specs import Extension
 
 
@@ -56,6 +64,7 @@ def t5_bucket(
     check_position_type(relative)
     side = _buckets_per_side(bidirectional, buckets, max_distance)
     exact, edges = _log_edges(side, max_distance)
+    relative = limited(relative)
     distance = jnp.abs(relative) if bidirectional else jnp.maximum(-relative, 0)
     if jnp.issubdtype(distance.dtype, jnp.integer):
         edges = [math.ceil(edge) for edge in edges]

@@ -17,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from pejax._ops.backward import with_backward
-from pejax._ops.relative import relative_positions
+from pejax._ops.relative import are_consecutive, relative_positions
 from pejax._ops.varying import zeros_varying
 
 STRIP = 32
@@ -148,7 +148,7 @@ def _fastest_form(q_positions: Int[Array, " T"], k_positions: Int[Array, " S"], 
     """Return which form of lookup is fastest at these positions."""
     before = relative_positions(jnp.min(q_positions)[None], jnp.max(k_positions)[None])[0, 0] <= -m
     after = relative_positions(jnp.max(q_positions)[None], jnp.min(k_positions)[None])[0, 0] >= m
-    consecutive = jnp.all(jnp.diff(q_positions) == 1) & jnp.all(jnp.diff(k_positions) == 1)
+    consecutive = are_consecutive(q_positions) & are_consecutive(k_positions)
     return jnp.select([before, after, consecutive], [ALL_BEFORE, ALL_AFTER, CONSECUTIVE], GENERAL)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from pejax._ops.relative import limited
 from pejax._ops.resize import lookup_embedding
 
 
@@ -44,7 +45,7 @@ def table_offsets(sides: tuple[int, ...]) -> Int[np.ndarray, "R A"]:
 
 def within_table(cells: tuple[int, ...], relative: Int[Array, "R A"]) -> Bool[Array, ""]:
     """Return whether the table has a cell for every offset."""
-    return jnp.all(jnp.abs(relative) <= (np.asarray(cells) - 1) // 2)
+    return jnp.all(jnp.abs(limited(relative)) <= (np.asarray(cells) - 1) // 2)
 
 
 def look_up_within(

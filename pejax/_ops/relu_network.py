@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from pejax._ops.backward import with_backward
-from pejax._ops.relative import relative_positions
+from pejax._ops.relative import LONGEST, are_consecutive, float_differences, relative_positions
 from pejax._ops.toeplitz import toeplitz
 from pejax._ops.varying import zeros_varying
 
@@ -196,7 +196,7 @@ def log_distance(distance: Num[Array, "*T"], c: Float[Array, ""]) -> Float[Array
 
 def _pair_logs(query: Side, key: Side, c: Float[Array, ""]) -> Float[Array, "T S"]:
     """Return log(|c d| + 1) of every pair."""
-    return log_distance(relative_positions(query.positions, key.positions), c)
+    return log_distance(float_differences(query.positions, key.positions), c)
 
 
 def _diagonal_logs(queries: Side, keys: Side, c: Float[Array, ""]) -> _DiagonalLogs | None:
@@ -204,10 +204,11 @@ def _diagonal_logs(queries: Side, keys: Side, c: Float[Array, ""]) -> _DiagonalL
     sides = queries.positions, keys.positions
     if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in sides):
         return None
-    consecutive = [jnp.all(relative_positions(x[:1], x)[0] == jnp.arange(len(x))) for x in sides]
+    near = jnp.abs(float_differences(sides[0][:1], sides[1][:1])[0, 0]) < LONGEST
+    consecutive = near & are_consecutive(sides[0]) & are_consecutive(sides[1])
     of_c = functools.partial(_logs_by_distance, _to_blocks(queries), _to_blocks(keys))
     logs, slopes = jax.jvp(of_c, (c,), (jnp.ones_like(c),))
-    return _DiagonalLogs(logs, slopes, consecutive[0] & consecutive[1])
+    return _DiagonalLogs(logs, slopes, consecutive)
 
 
 def _logs_by_distance(queries: Side, keys: Side, c: Float[Array, ""]) -> Float[Array, " R"]:
@@ -287,7 +288,7 @@ def _block_units(queries: Side, keys: Side, c: Array, units: Units) -> _BlockUni
     """Return the units with a kink inside each block, and those active throughout, from bounds of x in the block."""
     ends = lambda x: (jnp.min(x, axis=1), jnp.max(x, axis=1))
     (q_low, q_high), (k_low, k_high) = ends(queries.positions), ends(keys.positions)
-    before, after = relative_positions(q_high, k_low), relative_positions(q_low, k_high)
+    before, after = float_differences(q_high, k_low), float_differences(q_low, k_high)
     nearest, farthest = jnp.maximum(jnp.maximum(before, -after), 0), jnp.maximum(-before, after)
     (i_low, i_high), (j_low, j_high) = ends(queries.inverse), ends(keys.inverse)
     x = lambda d, i, j: log_distance(d, c) * _smaller(i, j)

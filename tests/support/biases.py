@@ -11,7 +11,18 @@ import numpy as np
 
 import pejax
 
-STATIC = ("scale", "base", "variant", "causal", "threshold", "bidirectional", "buckets", "max_distance")
+STATIC = (
+    "scale",
+    "base",
+    "variant",
+    "causal",
+    "threshold",
+    "bidirectional",
+    "buckets",
+    "max_distance",
+    "clip",
+    "extent",
+)
 
 
 def compiled(name: str) -> Callable:

@@ -1,11 +1,14 @@
 """Detects consecutive positions, for which key - query is constant along every diagonal."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from pejax._attention.core.operands import Layout, Operands
+from pejax._ops.relative import LONGEST
 from pejax._positions import TokenPositions
 
 
@@ -32,7 +35,7 @@ def first_distance(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[
         ]
         segment, shift = lax.sort((jnp.concatenate(segments), jnp.concatenate(moved)), num_keys=2)
         steady |= jnp.all((segment[1:] != segment[:-1]) | (shift[1:] == shift[:-1]))
-    return first[1] - first[0], steady
+    return first[1] - first[0], steady & _are_near((q_tokens, k_tokens), [relevant for _, relevant in sides])
 
 
 def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Array, ""]]:
@@ -47,6 +50,16 @@ def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Ar
         return holds, shift
     shifts, holds = jax.vmap(first_distance, axes)(*sides)
     return jnp.all(holds) & jnp.all(shifts == shifts[0]), shifts[0]
+
+
+def _are_near(sides: tuple[TokenPositions, TokenPositions], relevant: list[Any]) -> Bool[Array, ""]:
+    """Return whether all positions that matter are close enough for every difference to fit."""
+    ends = []
+    for tokens, counts in zip(sides, relevant, strict=True):
+        places = tokens.positions.astype(jnp.float32)
+        ends.append(jnp.min(places, where=counts, initial=jnp.inf))
+        ends.append(-jnp.max(places, where=counts, initial=-jnp.inf))
+    return -jnp.minimum(ends[0], ends[2]) - jnp.minimum(ends[1], ends[3]) < LONGEST
 
 
 def _shifts(tokens: TokenPositions) -> tuple[Int[Array, " T"], Bool[Array, " T"] | None]:

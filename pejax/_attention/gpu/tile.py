@@ -16,6 +16,7 @@ from pejax._attention.core.masks import all_of, keep_hidden, pair_masks
 from pejax._attention.core.options import Options
 from pejax._attention.gpu.block_masks import Marks
 from pejax._attention.kernels.elementwise import Elementwise
+from pejax._ops.relative import difference
 
 
 class Plan(NamedTuple):
@@ -138,7 +139,7 @@ def tile_bias(plan: Plan, inputs: Inputs, at: Place, q: Marks, k: Marks) -> Arra
 
 
 def _inside(plan: Plan, numbers: list[Array], q: tuple[Array, ...], k: tuple[Array, ...]) -> Array:
-    relative = tuple(y - x for x, y in zip(q, k, strict=True))
+    relative = tuple(map(difference, q, k))
     return plan.bias.inside(numbers, relative).astype(jnp.float32)  # pyright: ignore[reportOptionalMemberAccess]
 
 

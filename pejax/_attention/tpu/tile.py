@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int
 from pejax._attention.core.dropout import finalize
 from pejax._attention.core.masks import keep_hidden, pair_masks
 from pejax._attention.core.options import Options
+from pejax._ops.relative import difference
 
 LANES = 128
 """Numbers in a row of a vector register: blocks are multiples of it."""
@@ -139,7 +140,7 @@ def numbers_of(refs: Refs, at: Place) -> list[Array]:
 def relative_of(plan: Plan, refs: Refs) -> tuple[Int[Array, "S T"], ...]:
     """Return key - query on each axis."""
     axes = [name for name in plan.fields if name.startswith("axis")]
-    return tuple(k - q for q, k in (_field(plan, refs, name) for name in axes))
+    return tuple(difference(*_field(plan, refs, name)) for name in axes)
 
 
 def numbers_gradient(plan: Plan, refs: Refs, at: Place, d_bias: Float[Array, "S T"]) -> Float[Array, "1 L"]:
