@@ -41,6 +41,7 @@ VARIANTS = {
     "rope_mixed(pairing='half')": "image",
     "rope_mixed(extend='linear')": "sequence",
     "shaw(values=False, clip=2)": "sequence",
+    "shaw(clip=(3, 1))": "image",
     "sinusoidal(layout='concat')": "image",
     "t5(buckets=8, max_distance=20, share='layer')": "causal",
 }

@@ -1,5 +1,7 @@
 """Shaw: vectors for clipped distances on keys and values, against loops and transformers; nothing is T x S x D."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,16 +53,41 @@ def test_values_are_linear_in_the_weights():
     np.testing.assert_allclose(mixed, parts, atol=1e-5)
 
 
+@pytest.mark.parametrize("clip", [(3, 1), (0, 2), (4, 0), (2, 2)], ids=str)
+def test_the_two_sides_may_be_clipped_at_two_distances(clip):
+    """Also in attention, with gradients, and where the keys lie far to one side."""
+    left, right = clip
+    q, keys, values, weights = draw(7, 1, 4), draw(left + right + 1, 4), draw(left + right + 1, 4), draw(1, 7, 9)
+    for begin in (-20, 0, 20):
+        q_at, k_at = jnp.arange(3, 10), begin + jnp.arange(9)
+        row = np.clip(np.asarray(k_at)[None] - np.asarray(q_at)[:, None], -left, right) + left
+        logits = shaw_logits(q, q_at, k_at, keys, scale=1.0, clip=clip)
+        np.testing.assert_allclose(logits[0], np.einsum("td,tsd->ts", q[:, 0], np.asarray(keys)[row]), atol=1e-5)
+        output = shaw_values(weights, q_at, k_at, values, clip=clip)
+        np.testing.assert_allclose(
+            output[:, 0], np.einsum("ts,tsd->td", weights[0], np.asarray(values)[row]), atol=1e-5
+        )
+    encoding = make_encoding(f"shaw(clip={clip})", Dims(heads=1, head_dim=4))
+    params = {"key_table": keys, "value_table": values}
+    np.testing.assert_allclose(encoding.bias(params, q[:, 0], q[:, 0], q_at, k_at), 0.5 * logits[0], atol=1e-5)
+    np.testing.assert_allclose(encoding.relative_values(params, weights[0], q_at, k_at), output[:, 0], atol=1e-5)
+    slope = jax.grad(lambda table: shaw_logits(q, q_at, k_at, table, scale=1.0, clip=clip).sum())(keys)
+    expected = np.zeros(keys.shape)
+    np.add.at(expected, row, np.asarray(q)[:, 0, None])
+    np.testing.assert_allclose(slope, expected, atol=1e-5)
+
+
 @pytest.mark.parity
-def test_attention_is_that_of_wav2vec2_bert():
+@pytest.mark.parametrize("clip", [(3, 3), (4, 2)], ids=str)
+def test_attention_is_that_of_wav2vec2_bert(clip):
     torch, bert = peer("torch"), peer("transformers.models.wav2vec2_bert.modeling_wav2vec2_bert")
     torch.manual_seed(0)
     config = peer("transformers").Wav2Vec2BertConfig(
         hidden_size=16,
         num_attention_heads=4,
         position_embeddings_type="relative_key",
-        left_max_position_embeddings=3,
-        right_max_position_embeddings=3,
+        left_max_position_embeddings=clip[0],
+        right_max_position_embeddings=clip[1],
         attn_implementation="eager",
     )
     module = bert.Wav2Vec2BertSelfAttention(config).eval()
@@ -70,7 +97,7 @@ def test_attention_is_that_of_wav2vec2_bert():
         q, k = (part(x)[0].view(9, 4, 4).numpy() for part in (module.linear_q, module.linear_k))
     table = jnp.asarray(module.distance_embedding.weight.detach().numpy())
     at = jnp.arange(9)
-    logits = np.einsum("thd,shd->hts", q, k) / 2 + shaw_logits(jnp.asarray(q), at, at, table)
+    logits = np.einsum("thd,shd->hts", q, k) / 2 + shaw_logits(jnp.asarray(q), at, at, table, clip=clip)
     np.testing.assert_allclose(jax.nn.softmax(logits), theirs, atol=1e-5)
 
 
@@ -153,9 +180,17 @@ def test_values_can_be_left_out():
     assert list(jax.eval_shape(encoding.init_layer, jax.random.key(0))["all"]) == ["key_table"]
 
 
-def test_a_clip_below_one_is_refused():
-    with pytest.raises(ValueError, match="clip must be at least 1, got 0"):
-        make_encoding("shaw(clip=0)", Dims(heads=2, head_dim=4))
+@pytest.mark.parametrize("clip", [0, (0, 0), (-1, 3)])
+def test_a_clip_below_one_is_refused(clip):
+    with pytest.raises(
+        ValueError, match=re.escape(f"clip must be at least 1, or two numbers of at least 0 and not both 0, got {clip}")
+    ):
+        make_encoding(f"shaw(clip={clip})", Dims(heads=2, head_dim=4))
+
+
+def test_rows_that_are_not_those_of_the_clip_are_refused():
+    with pytest.raises(ValueError, match=re.escape("must have 5 rows, one per distance, with clip=(3, 1), got 7")):
+        shaw_logits(jnp.zeros((3, 1, 4)), jnp.arange(3), jnp.arange(3), jnp.zeros((7, 4)), clip=(3, 1))
 
 
 @pytest.mark.parametrize(
