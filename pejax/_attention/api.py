@@ -59,8 +59,12 @@ def dot_product_attention(
     Logits and softmax are computed in at least 32 bits. Apart from `unplaced_bias`, hooks do not act on pairs in which
     a token has no position. This function does not rotate queries and keys; `attend` does.
 
-    For arrays split over a mesh, give a `sharding`. Without one, explicit mesh axes raise an error, and with automatic
-    axes the implementation "cpu", a loop over heads, gathers the arrays, and every device computes everything.
+    Padding, segment 0, is read as zeros: what it holds, such as NaN, reaches neither outputs nor gradients. Anywhere
+    else a NaN in a key or value reaches every query of its head, whatever the mask, since 0 · NaN is NaN.
+
+    For arrays split over a mesh, give a `sharding`. Without one, explicit mesh axes raise an error. Automatic
+    axes may split the batch; heads or a sequence that they split are gathered by tiled implementations on a CPU, and
+    so is the batch by the implementation "cpu", a loop over it, which runs there only if it is named.
 
     Args:
         q: queries, already rotated if the encoding rotates, with tokens before heads. Heads before tokens,

@@ -97,7 +97,7 @@ def read_mask(mask: Array, value: Array) -> tuple[Array, Array]:
         return mask, value
     is_valid = jnp.all((mask == 0) | (mask == 1))
     if isinstance(is_valid, Tracer):
-        return mask == 1, jnp.where(is_valid, value, jnp.nan)
+        return (mask == 1) | ~is_valid, jnp.where(is_valid, value, jnp.nan)
     if not is_valid or (mask.size and not jnp.any(mask)):
         rule = "mask must be True or 1 where a key is seen, else False or 0 (an additive mask goes into bias)"
         raise ValueError(f"{rule}, got numbers from {jnp.min(mask)} to {jnp.max(mask)}")

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, UInt32
 from pejax import _encoding as encodings
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import check_orders
-from pejax._attention.core.operands import Layout, Operands, check_arrays, prepare
+from pejax._attention.core.operands import Layout, Operands, check_arrays, prepare, without_unseen
 from pejax._attention.core.reference import one_if_zero
 from pejax._attention.encoded import check_extent
 from pejax._encoding import Encoding, Extent, Params
@@ -106,6 +106,8 @@ def linear_attention(
     positions = jnp.arange(q.shape[-3]) if positions is None else positions
     sides = as_token_positions(positions), as_token_positions(positions if k_positions is None else k_positions)
     prepared = lambda q, k: prepare(q, k, v, positions, k_positions, Hooks(), None)
+    prepared(q, k)  # refuses what attention refuses
+    q, k, v = without_unseen((q, k, v), sides, None)
     features = positive(wide(q)), positive(wide(k))
     plain, layout = prepared(*features)
     if 0 in q.shape or 0 in k.shape:

@@ -140,6 +140,8 @@ def prepare(
     checked = {name: check_hook(name, hook, heads) for name, hook in hooks.items()}
     n, shape = math.prod(batch), (groups, heads // groups)
     pair = lambda name, array: _pairs(name, array, (*batch, heads, length, keys), (n, *shape, length, keys))
+    pairs = Pairs(mask=pair("mask", mask), bias=pair("bias", bias_array))
+    q, k, v = without_unseen((q, k, v), (q_side, k_side), mask)
     operands = Operands(
         q=jnp.moveaxis(q.reshape(n, length, *shape, dim), 1, 3),
         k=jnp.moveaxis(k.reshape(n, keys, groups, dim), 1, 2),
@@ -152,9 +154,28 @@ def prepare(
         k_tokens=k_side,
         key_bias=None if by_key is None else jnp.broadcast_to(by_key, (n, heads, keys)).reshape(n, *shape, keys),
         seed=seed,
-        pairs=Pairs(mask=pair("mask", mask), bias=pair("bias", bias_array)),
+        pairs=pairs,
     )
     return operands, Layout(q_axes, k_axes, in_order=in_order)
+
+
+def without_unseen(
+    arrays: tuple[Array, Array, Array], sides: tuple[TokenPositions, TokenPositions], mask: Array | None
+) -> list[Array]:
+    """Return q, k and v with 0 for padding, and for tokens that a mask array hides from all heads and all others.
+
+    A NaN there would reach outputs and gradients, since implementations multiply it by a weight of 0.
+    """
+    found = []
+    for x, own, others in zip(arrays, (*sides, sides[1]), (-1, -2, -2), strict=True):
+        if own.segment_ids is not None:
+            shown = (own.segment_ids != 0).reshape(*(x.shape[:-3] if own.segment_ids.ndim > 1 else ()), -1)
+            x = jnp.where(shown[..., None, None], x, 0)
+        if mask is not None:
+            full = mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape)
+            x = jnp.where(jnp.any(full, axis=(-3, others))[..., None, None], x, 0)
+        found.append(x)
+    return found
 
 
 @dataclass(frozen=True)
