@@ -14,7 +14,7 @@ from pejax._attention.core.operands import HeadFunction, Layout, Operands, over_
 from pejax._attention.core.options import Options
 from pejax._attention.xla import blockwise, cpu, dense
 from pejax._ops.backend import platform
-from pejax._ops.varying import varying_alike
+from pejax._ops.varying import varying_alike, varying_axes
 
 Implementation: TypeAlias = Callable[[Options, Layout, Operands], tuple[Array, Array]]
 """`(options, layout, operands) -> (output N K G T D, log-sum-exp N K G T)`, differentiable; traced under `jax.jit`.
@@ -46,14 +46,14 @@ def _tpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
     """Attend by the Pallas kernels for TPUs."""
     from pejax._attention.tpu import attention as tpu
 
-    return tpu.tpu_attention(options, layout, operands, interpret=platform() != "tpu")
+    return tpu.tpu_attention(options, layout, operands, interpret=_is_interpreted("tpu", operands))
 
 
 def _gpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
     """Attend by the Pallas kernels for GPUs."""
     from pejax._attention.gpu import attention as gpu
 
-    return gpu.gpu_attention(options, layout, operands, interpret=platform() != "gpu")
+    return gpu.gpu_attention(options, layout, operands, interpret=_is_interpreted("gpu", operands))
 
 
 def _cudnn(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
@@ -61,6 +61,14 @@ def _cudnn(options: Options, layout: Layout, operands: Operands) -> tuple[Array,
     from pejax._attention.gpu import cudnn
 
     return cudnn.fused_attention(options, layout, operands, interpret=platform() != "gpu")
+
+
+def _is_interpreted(device: str, operands: Operands) -> bool:
+    """Return whether kernels for a device run in Pallas's interpreter; refuse where JAX's own slices fail in it."""
+    is_interpreted = platform() != device
+    if is_interpreted and varying_axes(operands):
+        raise NotImplementedError(f"not on a {device.upper()}, kernels run in a shard_map with check_vma=False alone")
+    return is_interpreted
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
@@ -114,8 +122,16 @@ def candidates(operands: Operands, implementation: str | None) -> tuple[str, ...
     if implementation is not None:
         return (checked_name(implementation),)
     short, kernels = PREFERENCES[platform()]
+    if "cpu" in kernels and on_automatic_axes(operands.q):
+        kernels = ("blockwise", *kernels)  # a loop over the batch would gather what is split over it
     is_short = operands.q.shape[-2] * operands.k.shape[-2] <= short
     return ("dense", *kernels) if is_short else (*kernels, "dense")
+
+
+def on_automatic_axes(x: Array) -> bool:
+    """Return whether an array is on a mesh whose automatic axes, over several devices, may split it."""
+    mesh = jax.typeof(x).sharding.mesh
+    return any(mesh.shape[axis] > 1 for axis in mesh.axis_names if axis in mesh.auto_axes)
 
 
 def checked_name(implementation: str) -> str:

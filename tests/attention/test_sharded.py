@@ -22,6 +22,7 @@ from pejax import (
     dot_product_attention,
     explain_attention,
     init_params,
+    packed_positions,
 )
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import blockwise, cpu
@@ -309,6 +310,44 @@ def test_attention_says_what_to_use_for_explicit_axes():
         dot_product_attention(q, q, q, positions=jnp.arange(4))
 
 
+@pytest.mark.parametrize("axes", [(), ("data",), ("sequence",), ("data", "sequence")], ids=str)
+def test_packed_positions_of_ids_that_explicit_axes_split(axes):
+    mesh = jax.make_mesh((2, 4), ("data", "sequence"))
+    ids = jnp.asarray([[1] * 7 + [2] * 6 + [0] * 3, [3, 5] * 8], jnp.int32)
+    spec = PartitionSpec(*(axis if axis in axes else None for axis in ("data", "sequence")))
+    placed, want = jax.device_put(ids, NamedSharding(mesh, spec)), packed_positions(ids)
+    for run in (packed_positions, jax.jit(packed_positions)):
+        tokens = run(placed)
+        assert tokens.positions.sharding.spec == spec
+        close(tokens, want, 0)
+    q = normal(2, 16, 2, D)
+    split = Sharding(mesh, batch="data", sequence="sequence")
+    close(
+        dot_product_attention(q, q, q, positions=tokens, sharding=split),
+        dot_product_attention(q, q, q, positions=want),
+        1e-5,
+    )
+
+
+@pytest.mark.parametrize("name", ["alibi", slow("rope"), slow("t5")])
+def test_a_batch_that_automatic_axes_split_stays_where_it_is(name):
+    """Long enough for tiles; on a CPU the loop over batch and heads would gather all of it."""
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    encoding = ENCODINGS[name](Dims(heads=2, head_dim=D, causal=True))
+    params, split = init_params(encoding, jax.random.key(0)), NamedSharding(mesh, PartitionSpec("data"))
+    arrays = [normal(4, 40, 2, D, seed=seed) for seed in range(3)]
+
+    def step(*arrays):
+        loss = lambda *arrays: (jnp.sum(jnp.sin(out := attend(encoding, *arrays, params=params))), out)
+        return jax.grad(loss, (0, 1, 2), has_aux=True)(*arrays)
+
+    run = jax.jit(step, compiler_options=QUICK).lower(*jax.device_put(arrays, split)).compile()
+    assert not re.search("all-gather|all-to-all|collective-permute", run.as_text())
+    found = run(*jax.device_put(arrays, split))
+    assert {x.sharding.spec[0] for x in jax.tree.leaves(found)} == {"data"}
+    close(found, jax.jit(step, compiler_options=QUICK)(*arrays), 2e-5)
+
+
 def test_an_explanation_says_that_the_cpu_gathers_over_automatic_axes():
     mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     q = jax.ShapeDtypeStruct((2, 4, 2, 8), jnp.float32)
@@ -320,7 +359,7 @@ def test_an_explanation_says_that_the_cpu_gathers_over_automatic_axes():
     assert "gpu: runs interpreted, for tests: this is not a GPU" in gpu
 
 
-@pytest.mark.parametrize("implementation", [None, slow("blockwise"), slow("dense")])
+@pytest.mark.parametrize("implementation", [None, *map(slow, ("reference", "dense", "blockwise", "cpu"))])
 @pytest.mark.parametrize("name", ["alibi", "shaw", *map(slow, ("rope", "t5", "fire", "transformer_xl", "lookhere"))])
 def test_inside_a_shard_map_of_the_user_with_its_checks(name, implementation):
     """Gradients of parameters that all devices share are summed over the devices by JAX."""
@@ -343,3 +382,15 @@ def test_inside_a_shard_map_of_the_user_with_its_checks(name, implementation):
 
     sharded = jax.shard_map(one, mesh=mesh, in_specs=(split, split, split, whole), out_specs=split)
     close(step(sharded), step(halves), 2e-5)
+
+
+@pytest.mark.parametrize("implementation", ["gpu", "tpu"])
+def test_interpreted_kernels_in_a_shard_map_with_its_checks_are_refused(implementation):
+    mesh, q = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,)), normal(2, 16, 2, D)
+    one = functools.partial(dot_product_attention, implementation=implementation)
+    run = lambda q, **options: jax.shard_map(
+        lambda q: one(q, q, q), mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec("data"), **options
+    )(q)
+    with pytest.raises(NotImplementedError, match=rf"{implementation}: not on a .* check_vma=False alone"):
+        run(q)
+    close(run(q, check_vma=False), dot_product_attention(q, q, q), 1e-5)
