@@ -29,12 +29,14 @@ from pejax._encodings import (
     rope,
     rope_axial,
     rope_mixed,
+    shaw,
     sinusoidal,
     t5,
 )
 from pejax._extensions import base as scaling
 from pejax._extensions import interpolation, llama3, longrope, ntk, yarn
 from pejax._ops import offset_table, phases, relative, rotary
+from tests.attention import test_padding
 from tests.contract import test_positions
 from tests.encodings import (
     test_alibi,
@@ -43,12 +45,13 @@ from tests.encodings import (
     test_lookhere,
     test_relative_table,
     test_rotary,
+    test_shaw,
     test_sinusoidal,
     test_t5,
 )
 from tests.extensions import test_frequencies as test_extension
 from tests.extensions import test_proportional
-from tests.ops import test_phases
+from tests.ops import test_distances, test_phases
 
 
 def alibi_is_its_formula_at_any_distance() -> None:
@@ -100,6 +103,9 @@ MIXED = [
     test_rotary.test_mixed_frequencies_are_drawn_per_key_head_and_layer,
     test_rotary.test_mixed_is_the_published_one,
 ]
+DISTANCES = [test_distances.test_differences_are_limited_and_as_floats_exact_but_for_one_rounding]
+CLIPS = [functools.partial(test_shaw.test_the_two_sides_may_be_clipped_at_two_distances, (3, 1))]
+PADDING = [test_padding.test_of_keys_and_queries_that_a_mask_hides_from_all]
 ALIBI = [
     test_alibi.test_slopes_of_8_and_12_heads_are_the_papers,
     test_alibi.test_bias_falls_with_the_distance_on_both_sides,
@@ -454,6 +460,16 @@ MUTANTS = {
     ),
     "relative_table: axes swapped": (offset_table.look_up, "table.shape[:0:-1]", "table.shape[:-1]", TABLE),
     "relative_table: another kernel": (relative_table.relative_table, "method=method", 'method="bilinear"', TABLE),
+    "distances: of the least int32": (relative.difference, "-one", "zero", DISTANCES),
+    "distances: they wrap": (relative.difference, "jnp.minimum(k, zero) + largest", "largest", DISTANCES),
+    "distances: halves of another size": (
+        relative.float_differences,
+        "65536.0 * (k_high[None]",
+        "32768.0 * (k_high[None]",
+        DISTANCES,
+    ),
+    "shaw: sides swapped": (shaw._both_sides, "for side in clip", "for side in clip[::-1]", CLIPS),
+    "padding: keys hidden from one query": (operands.without_unseen, "(-1, -2, -2)", "(-1, -1, -1)", PADDING),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
 }
 
