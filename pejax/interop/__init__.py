@@ -7,8 +7,8 @@ except ImportError as error:
     raise ImportError('pejax.interop needs Flax and safetensors: pip install "pejax[interop]"') from error
 
 from pejax.interop.architecture import PARTS, Architecture, Part
+from pejax.interop.positions import rope_from_config
 from pejax.interop.registration import register
-from pejax.interop.rope import rope_from_config
 from pejax.interop.source import Source, source_from_config
 from pejax.interop.tokenizer import Tokenizer, load_tokenizer
 from pejax.interop.weights import load, save

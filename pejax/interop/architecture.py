@@ -1,7 +1,7 @@
 """An architecture as data: the reader of its config.json, and the names of its tensors."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,13 +71,17 @@ class Architecture(NamedTuple):
         prefix: prefix of all tensor names (`model.`), which some files leave out. "" = no prefix.
         inside: ways in which files of several towers write the beginnings of names: for each, ours and theirs. () = as
             here, or without the prefix.
-        inert: keys of config.json that have no effect, in addition to `pejax.interop.config.INERT`.
+        inert: keys of config.json that change nothing at any value, in addition to `pejax.interop.config.INERT`.
+        neutral: keys of config.json that the architecture does not read, and the value at which they change nothing; at
+            any other value they are refused. In addition to `pejax.interop.config.NEUTRAL`.
         ignored: regular expression that matches tensors that are saved again, but not used. "" = no such tensors.
         in_out: whether the kernels of linear layers are `(in, out)` in the file, as in GPT-2.
         qkv_by_head: whether the rows of `qkv` are grouped by key head, as in `SelfAttention`; if not, all queries come
             first, then all keys, then all values.
         skipped_rows: number of rows before the first position in the table of positions; in vision transformers, they
             are added to CLS and the registers.
+        padding: default of `pad_token_id`, where the first position is in the row after it. None = `skipped_rows` says
+            where.
         batched: whether tokens and tables of positions of a vision transformer have a first axis of length 1.
         flat_patches: whether the kernel of the patches is a linear layer, not a convolution.
         by_head: whether linear layers of attention are `(in, heads, channels)`, without `.weight`, as XLNet's.
@@ -104,6 +108,8 @@ class Architecture(NamedTuple):
     fixed: tuple[tuple[str, Callable[[ModelConfig], np.ndarray]], ...] = ()
     inside: tuple[Mapping[str, str], ...] = ()
     by_layer: Callable[[LayerConfig], Mapping[str, str]] = lambda layer: {}
+    neutral: Mapping[str, Any] = {}
+    padding: int | None = None
 
 
 def of_encoder(architecture: Architecture) -> Architecture:

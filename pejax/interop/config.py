@@ -1,21 +1,40 @@
 """A config.json of which every key must be read, or be known to change nothing."""
 
+import fnmatch
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 INERT = frozenset({
     *("architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "auto_map"),
-    *("use_cache", "is_decoder", "is_encoder_decoder", "add_cross_attention", "return_dict", "output_attentions"),
+    *("use_cache", "is_decoder", "is_encoder_decoder", "return_dict", "output_attentions"),
     *("output_hidden_states", "chunk_size_feed_forward", "problem_type", "id2label", "label2id"),
     *("bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id", "decoder_start_token_id"),
     *("initializer_range", "attention_dropout", "hidden_dropout", "classifier_dropout", "resid_pdrop", "embd_pdrop"),
     *("attn_pdrop", "dropout", "task_specific_params", "transformers.js_config", "_attn_implementation"),
-    *("gradient_checkpointing", "tokenizer_class", "pretraining_tp"),
+    *("gradient_checkpointing", "tokenizer_class", "pretraining_tp", "num_labels", "export_model_type", "output_past"),
+    *("_attn_implementation_autoset", "_commit_hash", "torchscript", "use_bfloat16", "tf_legacy_loss", "prefix"),
+    *("tie_encoder_decoder", "cross_attention_hidden_size", "finetuning_task"),
+    # of generation, in files of transformers before 4.26
+    *("bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping", "length_penalty"),
+    *("encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "forced_bos_token_id", "max_length"),
+    *("forced_eos_token_id", "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "output_scores"),
+    *("num_return_sequences", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "temperature"),
+    *("suppress_tokens", "top_k", "top_p", "typical_p"),
 })  # fmt: skip
-"""Keys without effect on a trained model."""
+"""Keys without effect on a trained model, at any value."""
+
+NEUTRAL: dict[str, Any] = {
+    "pruned_heads": {}, "is_causal": True, "use_bidirectional_attention": False, "add_cross_attention": False,
+}  # fmt: skip
+"""Keys without effect at this value alone, where the architecture does not read them."""
+
+LARGEST = 10_000
+COUNTED = ("num_hidden_layers", "num_decoder_layers", "num_layers", "n_layer", "n_layers", "num_experts",
+           "num_local_experts")  # fmt: skip
+"""Numbers of layers and experts, whose tensors are listed one by one: no model has more than `LARGEST`."""
 
 REFUSED = {
     "quantization_config": "quantized weights are not read",
@@ -27,7 +46,8 @@ REFUSED = {
 """Keys of unsupported features, and the reason."""
 
 ACTIVATIONS = {
-    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh",
     "silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2", "quick_gelu": "quick_gelu",
 }  # fmt: skip
 """Activations: the names of config.json, and ours."""
@@ -41,10 +61,22 @@ class Config:
     Args:
         keys: the content of config.json, or of an object in it.
         where: name of the config in errors.
+        path: path of the object in config.json, with a dot behind every key. "" = config.json itself.
+        inert: keys that change nothing at any value.
+        neutral: keys that change nothing at the value given here.
     """
 
-    def __init__(self, keys: Mapping[str, Any], where: str = "config.json") -> None:
-        self.keys, self.where, self.read = dict(keys), where, set[str]()
+    def __init__(
+        self,
+        keys: Mapping[str, Any],
+        where: str = "config.json",
+        path: str = "",
+        inert: Sequence[str] = (),
+        neutral: Mapping[str, Any] = {},
+    ) -> None:
+        self.keys, self.where, self.path = dict(keys), where, path
+        self.inert, self.neutral = inert, neutral
+        self.read, self.parts = set[str](), list[Config]()
 
     def __call__(self, key: str, default: Any = REQUIRED) -> Any:
         """Return the value of a key, or the default where it is absent.
@@ -64,19 +96,79 @@ class Config:
         """Add the values of keys that are absent from the config altogether."""
         self.keys = {**defaults, **self.keys}
 
-    def count(self, key: str, default: Any = REQUIRED) -> int:
-        """Return an integer of at least 1."""
+    def part(
+        self, key: str, keys: Any = None, *, inert: Sequence[str] = (), neutral: Mapping[str, Any] = {}
+    ) -> "Config":
+        """Return an object as a config, whose keys `close` checks, too.
+
+        Args:
+            key: key of the object, or its path: `rope_parameters.full_attention`.
+            keys: content of the object. None = the value of the key, empty where it is absent.
+            inert: keys in it that change nothing at any value.
+            neutral: keys in it that change nothing at the value given here.
+
+        Raises:
+            ValueError: a content that is no object.
+        """
+        found = self.object(key) if keys is None else keys
+        if not isinstance(found, Mapping):
+            raise ValueError(f"{self.where}: {key} must be an object, got {found!r}")
+        self.parts.append(Config(found, f"{self.where}: {key}", f"{self.path}{key}.", inert, neutral))
+        return self.parts[-1]
+
+    @overload
+    def count(self, key: str, default: int = REQUIRED, least: int = 1) -> int: ...
+
+    @overload
+    def count(self, key: str, default: None, least: int = 1) -> int | None: ...
+
+    def count(self, key: str, default: Any = REQUIRED, least: int = 1) -> int | None:
+        """Return an integer of at least `least`, or None where the key is absent and that is the default."""
         value = self(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{self.where}: {key} must be an integer of at least 1, got {value!r}")
+        if value is None:
+            return None
+        whole = value if not isinstance(value, float) or not value.is_integer() else int(value)
+        if isinstance(whole, bool) or not isinstance(whole, int) or whole < least:
+            raise ValueError(f"{self.where}: {key} must be an integer of at least {least}, got {value!r}")
+        largest = LARGEST if key in COUNTED else 2**53
+        if whole > largest:
+            raise ValueError(f"{self.where}: {key} must be at most {largest}, got {value!r}"[:400])
+        return whole
+
+    @overload
+    def number(self, key: str, default: float = REQUIRED) -> float: ...
+
+    @overload
+    def number(self, key: str, default: None) -> float | None: ...
+
+    def number(self, key: str, default: Any = REQUIRED) -> float | None:
+        """Return a number, or None where the key is absent and that is the default."""
+        value = self(key, default)
+        if value is None:
+            return None
+        if not _is_number(value):
+            raise ValueError(f"{self.where}: {key} must be a number, got {value!r}"[:400])
+        return float(value)
+
+    @overload
+    def positive(self, key: str, default: float = REQUIRED) -> float: ...
+
+    @overload
+    def positive(self, key: str, default: None) -> float | None: ...
+
+    def positive(self, key: str, default: Any = REQUIRED) -> float | None:
+        """Return a number above 0, or None where the key is absent and that is the default."""
+        value = self.number(key, default)
+        if value is not None and value <= 0:
+            raise ValueError(f"{self.where}: {key} must be a number above 0, got {self.keys.get(key)!r}")
         return value
 
-    def number(self, key: str, default: Any = REQUIRED) -> float:
-        """Return a number."""
-        value = self(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{self.where}: {key} must be a number, got {value!r}")
-        return float(value)
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """Return the numbers of a list."""
+        values = self(key)
+        if not isinstance(values, list | tuple) or not all(map(_is_number, values)):
+            raise ValueError(f"{self.where}: {key} must be a list of numbers, got {values!r}"[:400])
+        return tuple(map(float, values))
 
     def flag(self, key: str, default: Any = REQUIRED) -> bool:
         """Return true or false."""
@@ -95,7 +187,7 @@ class Config:
     def activation(self, key: str, default: Any = REQUIRED) -> str:
         """Return our name of an activation."""
         value = self(key, default)
-        if value not in ACTIVATIONS:
+        if not isinstance(value, str) or value not in ACTIVATIONS:
             raise ValueError(f"{self.where}: {key} must be one of {', '.join(ACTIVATIONS)}, got {value!r}")
         return ACTIVATIONS[value]
 
@@ -105,15 +197,52 @@ class Config:
         if value not in allowed:
             raise ValueError(f"{self.where}: {key} must be {' or '.join(map(repr, allowed))}, got {value!r}")
 
-    def close(self, inert: Sequence[str] = ()) -> None:
-        """Raise ValueError for keys that were not read; `inert` are further keys that change nothing."""
-        unread = {key for key, value in self.keys.items() if value is not None} - self.read - INERT - {*inert}
-        for key in (key for key in REFUSED if key in unread):
-            value = str(self.keys[key])[:80]
-            raise ValueError(f"{self.where}: {key} must be absent, because {REFUSED[key]}, got {value}")
+    def close(self, inert: Sequence[str] = (), ignore: Sequence[str] = (), neutral: Mapping[str, Any] = {}) -> None:
+        """Raise ValueError for keys that nobody read, in this config and in its parts.
+
+        Args:
+            inert: keys that change nothing at any value, in addition to `INERT`.
+            ignore: patterns of paths of keys that may be left unread at any value.
+            neutral: keys that change nothing at the value given here, in addition to `NEUTRAL`.
+        """
+        self.inert, self.neutral = (*self.inert, *inert), {**self.neutral, **neutral}
+        self._close(matches(ignore))
+
+    def _close(self, ignored: Callable[[str], bool]) -> None:
+        for part in self.parts:
+            part._close(ignored)
+        inert, neutral = {*self.read, *INERT, *self.inert}, {**NEUTRAL, **self.neutral}
+        unread = {key: value for key, value in self.keys.items() if value is not None and key not in inert}
+        unread = {key: value for key, value in unread.items() if not ignored(self.path + key)}
+        for key, value in unread.items():
+            if key in REFUSED:
+                shown = str(value)[:80]
+                raise ValueError(f"{self.where}: {key} must be absent, because {REFUSED[key]}, got {shown}")
+            if key in neutral and value != neutral[key]:
+                rule = f"{key} must be {neutral[key]!r}, because it is not read"
+                raise ValueError(f"{self.where}: {rule}, got {str(value)[:80]}{self._way_out([key])}")
+        unread = {key: value for key, value in unread.items() if key not in neutral}
         if unread:
-            named = ", ".join(f"{key} = {str(self.keys[key])[:40]}" for key in sorted(unread))
-            raise ValueError(f"{self.where}: every key must be read or be known to change nothing, got {named}")
+            named = ", ".join(f"{key} = {str(value)[:40]}" for key, value in sorted(unread.items()))
+            rule = "every key must be read or be known to change nothing"
+            raise ValueError(f"{self.where}: {rule}, got {named}{self._way_out(sorted(unread))}")
+
+    def _way_out(self, keys: Sequence[str]) -> str:
+        """Return the argument that leaves keys unread."""
+        return f"; ignore={tuple(self.path + key for key in keys)} leaves {'them' if keys[1:] else 'it'} unread"
+
+
+def matches(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return the function that says whether a name matches one of the patterns, in which `*` stands for any text."""
+    return lambda name: any(fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns)
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a finite number that a float can hold."""
+    try:
+        return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -123,7 +252,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ValueError: a file that cannot be read, is not JSON, or does not hold an object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, RecursionError) as error:
         raise ValueError(f"{path} must be a file that can be read, got {_reason(error)}") from None
     except ValueError as error:

@@ -90,8 +90,8 @@ def _set_base(config: dict[str, Any], base: float) -> None:
 def _set_scaling(config: dict[str, Any], said: dict[str, Any]) -> None:
     """Write the scaling into `rope_parameters`, or into `rope_scaling` beside the flat keys of older files."""
     length = "original_max_position_embeddings"
-    if config.get(length) is not None:  # in Phi's config, it overrides the key in rope_scaling
-        config[length] = said.get(length, config[length])
+    if config.get(length) is not None or config.get("model_type") == "phi3":  # it overrides the key in rope_scaling
+        config[length] = said.get(length, config.get(length))
     if config.get("rope_parameters"):
         kept = {key: one for key, one in _parameters(config).items() if key in ("rope_theta", "partial_rotary_factor")}
         config["rope_parameters"] = {**kept, **said}

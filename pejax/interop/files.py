@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 from pejax.interop.config import read_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+A_MODEL = "a folder with config.json and safetensors files, or a GGUF file"
 FLOATS = {"F32": np.dtype("float32"), "F16": np.dtype("float16"), "BF16": jnp.dtype("bfloat16")}
 """The types of weights in safetensors files, and in NumPy."""
 
@@ -51,7 +52,7 @@ def list_tensors(directory: Path) -> dict[str, Tensor]:
     index = directory / INDEX
     if not os.path.lexists(index):
         if not os.path.lexists(directory / WEIGHTS):
-            raise ValueError(f"{directory} must hold {WEIGHTS} or {INDEX}, got neither")
+            raise ValueError(f"{directory} must hold {WEIGHTS} or {INDEX}, got {other_weights(directory)}")
         return _list_file(directory, WEIGHTS)
     placed = read_json(index).get("weight_map")
     if not isinstance(placed, dict) or not placed:
@@ -67,6 +68,30 @@ def list_tensors(directory: Path) -> dict[str, Tensor]:
         where = actual.get(name, "no file")
         raise ValueError(f"{index}: weight_map must say where {name} is, in {where}, got {placed.get(name)}")
     return found
+
+
+def require_model(path: Path) -> None:
+    """Raise ValueError for a path where nothing is, with the command that gets a model from the Hugging Face Hub."""
+    if os.path.lexists(path):
+        return
+    is_name = len(path.parts) == 2 and not path.is_absolute() and path.parts[0] not in (".", "..")
+    name = path.as_posix() if is_name else f"OWNER/{path.name}"
+    way = f"pejax downloads none: `hf download {name} --local-dir {path}` does"
+    raise ValueError(f"{path} must be {A_MODEL}, got nothing there; {way}")
+
+
+def has_weights(directory: Path) -> bool:
+    """Whether a folder has weights that `list_tensors` lists."""
+    return any(os.path.lexists(directory / name) for name in (WEIGHTS, INDEX))
+
+
+def other_weights(directory: Path) -> str:
+    """Return the weights in a folder without safetensors files, and the way to those."""
+    found = sorted(path.name for kind in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in directory.glob(kind))
+    if not found:
+        return "neither"
+    convert = "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OTHER), or that of another class"
+    return f"{found[0]}, a pickle, which can run code; where you trust it, convert it by transformers' {convert}"
 
 
 def _list_file(directory: Path, file: str) -> dict[str, Tensor]:

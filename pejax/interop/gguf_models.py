@@ -87,7 +87,7 @@ def translate(path: Path, ignore: Sequence[str] = ()) -> Translated:
         )
     c = Config({key: value for key, value in file.keys.items() if not re.match(INERT, key)}, str(path))
     config = _config(c, file, family)
-    c.close(ignore)
+    c.close(ignore=ignore)
     sources = _sources(file, config["model_type"])
     kinds = {name: file.tensors[source].kind for name, source in sources.items()}
     tensors = {
@@ -110,7 +110,7 @@ def _config(c: Config, file: GgufFile, family: str) -> dict[str, Any]:
     if "token_embd.weight" not in file.tensors:
         raise ValueError(f"{file.path} must hold the tensor token_embd.weight, got none")
     heads, width = c.count(f"{family}.attention.head_count"), c.count(f"{family}.embedding_length")
-    channels = c.count(f"{family}.attention.key_length", c(f"{family}.rope.dimension_count", width // heads))
+    channels = c.count(f"{family}.attention.key_length", c.count(f"{family}.rope.dimension_count", width // heads))
     c.must(f"{family}.attention.value_length", channels)
     c.must(f"{family}.rope.dimension_count", channels)
     vocab = file.tensors["token_embd.weight"].shape[0]

@@ -1,12 +1,14 @@
 """Readers that several architectures share: configs of decoders with rotary or learned positions."""
 
+import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pejax._specs import NONE
 from pejax.interop.config import Config
-from pejax.interop.rope import LAYER_TYPES, head_channels, rope_from_config
+from pejax.interop.rope import LAYER_TYPES, head_channels, read_rope
 from pejax.models import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, MoEConfig, NormConfig, TransformerConfig
 
 
@@ -19,7 +21,7 @@ def mlp(
 
 def experts(c: Config, mlp: MlpConfig, count: int, chosen: int, **options: Any) -> MoEConfig:
     """Return the experts, each with this MLP; `count` and `chosen` are defaults, `options` are other fields."""
-    count = c.count("num_local_experts", c("num_experts", count))
+    count = c.count("num_local_experts", c.count("num_experts", count))
     return MoEConfig(count, c.count("num_experts_per_tok", chosen), mlp, **options)
 
 
@@ -32,7 +34,7 @@ def layer_types(c: Config, default: Sequence[str] | None = None) -> list[str]:
     """Return the type of attention of every layer, from `layer_types`, or the default, or "full_attention"."""
     layers = c.count("num_hidden_layers")
     types = c("layer_types", ["full_attention"] * layers if default is None else list(default))
-    if not isinstance(types, list) or len(types) != layers or not set(types) <= {*LAYER_TYPES}:
+    if not isinstance(types, list) or len(types) != layers or not all(one in LAYER_TYPES for one in types):
         rule = f"layer_types must be num_hidden_layers={layers} names out of {', '.join(LAYER_TYPES)}"
         raise ValueError(f"{c.where}: {rule}, got {str(types)[:80]}")
     return types
@@ -53,7 +55,7 @@ def rotary_decoder(
     window: int | None = None,
     rotated: Sequence[bool] = (),
     bases: Mapping[str, float] = {"full_attention": 1e4},
-    part: float = 1.0,
+    part: float | None = None,
     pairing: str = "half",
     embed_scale: float = 1.0,
 ) -> TransformerConfig:
@@ -67,26 +69,28 @@ def rotary_decoder(
         window: window of the layers with "sliding_attention".
         rotated: whether each layer has positions, one entry per layer. () = all layers have positions.
         bases: default base by type of layer. If "sliding_attention" has an entry, `rope_scaling` does not apply to it.
-        part: default for the fraction of a head's channels that is rotated.
+        part: default for the fraction of a head's channels that is rotated. None = the architecture rotates all.
         pairing: which channels are rotated together.
         embed_scale: factor of the token vectors.
     """
     if "sliding_attention" in types and window is None:
         raise ValueError(f"{c.where} must have the key sliding_window where layers have sliding_attention, got none")
 
-    def own_layer(number: int, kind: str) -> LayerConfig:
+    @functools.cache
+    def own_layer(kind: str, turned: bool) -> LayerConfig:
         base, slides = bases.get(kind, bases["full_attention"]), kind == "sliding_attention"
         local = slides if "sliding_attention" in bases else None
-        pe = rope_from_config(c, kind, pairing=pairing, base=base, part=part, local=local)
-        pe = pe if not rotated or rotated[number] else NONE
+        pe = read_rope(c, kind, pairing=pairing, base=base, part=part, local=local) if turned else NONE
         own = replace(layer.attention, pe=pe, window=window if slides else None)
         return replace(layer, attention=own)
 
-    layers, width = tuple(own_layer(number, kind) for number, kind in enumerate(types)), c.count("hidden_size")
-    length = c.count("max_position_embeddings")
+    layers = tuple(itertools.starmap(own_layer, zip(types, rotated or [True] * len(types), strict=True)))
+    causal = c.flag("is_causal", True)
+    if not causal and "sliding_attention" in types:
+        raise ValueError(f"{c.where}: is_causal must be true in a model with windows, got false")
     return TransformerConfig(
-        c.count("vocab_size"), width, length, layers, norm=layer.norm, embed_scale=embed_scale, head=head,
-        padding="counted",
+        c.count("vocab_size"), c.count("hidden_size"), c.count("max_position_embeddings"), layers, causal,
+        norm=layer.norm, embed_scale=embed_scale, head=head, padding="counted",
     )  # fmt: skip
 
 

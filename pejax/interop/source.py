@@ -12,8 +12,8 @@ import numpy as np
 from pejax._ops.checks import check_choice
 from pejax.interop.architecture import Architecture, of_encoder
 from pejax.interop.architectures import architecture_of
-from pejax.interop.config import Config, read_json
-from pejax.interop.files import FLOATS, WEIGHTS, Reader, Tensor, list_tensors, reader
+from pejax.interop.config import Config, matches, read_json
+from pejax.interop.files import FLOATS, WEIGHTS, Reader, Tensor, list_tensors, reader, require_model
 from pejax.interop.gguf_models import translate
 from pejax.interop.layouts import Piece
 from pejax.interop.slots import Slot, expected_shapes, model_slots
@@ -43,6 +43,7 @@ class Source:
             vision transformers, also the tokens to which such rows are added.
         head_copy: name of a head that repeats the table of token vectors. None = no such head.
         copies: other tensors that repeat one: both names.
+        ignored: patterns of other tensors that are carried.
     """
 
     config_json: Mapping[str, Any]
@@ -51,6 +52,7 @@ class Source:
     carried: Mapping[str, np.ndarray]
     head_copy: str | None = None
     copies: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
 
     @property
     def architecture(self) -> Architecture:
@@ -62,7 +64,7 @@ class Source:
     @property
     def name(self) -> str:
         """The name of the architecture in config.json."""
-        return self.config_json.get("model_type", self.config_json.get("architecture"))
+        return name_of(self.config_json)
 
     @functools.cached_property
     def slots(self) -> list[Slot]:
@@ -79,12 +81,17 @@ class Source:
         return [slot._replace(pieces=tuple(map(in_file, slot.pieces)), added=added(slot)) for slot in slots]
 
 
+def name_of(config: Mapping[str, Any]) -> str:
+    """Return the name of the architecture in a config.json."""
+    return config.get("model_type", config.get("architecture"))
+
+
 def read_config(config: Mapping[str, Any], ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> ModelConfig:
     """Return the model config that a config.json describes.
 
     Args:
         config: content of config.json.
-        ignore: keys that may be left unread.
+        ignore: patterns of paths of keys that may be left unread (`rope_scaling.finetuned`, `quant*`).
         sizes: config of a timm model whose config.json does not give its sizes. None = config.json gives them, or the
             name of the model in it does.
 
@@ -102,7 +109,7 @@ def read_config(config: Mapping[str, Any], ignore: Sequence[str] = (), sizes: Vi
     if not isinstance(read, TransformerConfig | EncoderDecoderConfig | ViTConfig):
         rule = f"the reader of {config.get('model_type')!r} must return a TransformerConfig, an EncoderDecoderConfig"
         raise ValueError(f"{rule} or a ViTConfig, got a {type(read).__name__}")
-    c.close((*architecture.inert, *ignore))
+    c.close(architecture.inert, ignore, architecture.neutral)
     return read
 
 
@@ -145,10 +152,11 @@ def open_source(path: Path, ignore: Sequence[str] = (), sizes: ViTConfig | None 
     """
     file = find_gguf(path)
     if file is None:
+        require_model(path)
         source = read_folder(path, ignore, sizes)
         return source, reader(path, source.tensors)
     config, tensors, read = translate(file, ignore)
-    source = Source(config, read_config(config, (), sizes), tensors, {})
+    source = Source(config, read_config(config, (), sizes), tensors, {}, ignored=tuple(ignore))
     _check_tensors(source, file, lambda name: file, "its metadata")
     return source, read
 
@@ -185,6 +193,7 @@ def read_folder(directory: Path, ignore: Sequence[str] = (), sizes: ViTConfig | 
         source = Source(config, with_heads_of_file(own, architecture, tensors), tensors, {})
     else:
         source = _text_source(config, own, architecture, tensors)
+    source = replace(source, ignored=tuple(ignore))
     _check_tensors(source, directory, lambda name: directory / tensors[name].file, "config.json")
     return source
 
@@ -234,8 +243,10 @@ def with_beginning(name: str, beginnings: Mapping[str, str]) -> str:
 
 def carried_tensors(source: Source) -> list[str]:
     """Return the names of the tensors that are carried whole."""
-    pattern, made = source.architecture.ignored, expected_shapes(source.slots)
-    return [name for name in source.tensors if pattern and re.search(pattern, name) and name not in made]
+    pattern, ignored = source.architecture.ignored, matches(source.ignored)
+    made = {*expected_shapes(source.slots), *source.copies, source.head_copy}
+    unmade = [name for name in source.tensors if name not in made]
+    return [name for name in unmade if (pattern and re.search(pattern, name)) or ignored(name)]
 
 
 def skipped_rows(source: Source) -> list[Piece]:
@@ -282,7 +293,8 @@ def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], desc
         rule = f"ignore=({name[: found.end()] + '*'!r},) loads the model without it"
         raise ValueError(f"{file(name)} has a head that is not read yet, {name}{_more([*heads])}: {rule}")
     if extra:
-        raise ValueError(f"{file(extra[0])} has an unknown tensor: {extra[0]}{_more(extra)}")
+        way_out = f"ignore={(extra[0].rpartition('.')[0] + '.*',)} carries such tensors unused"
+        raise ValueError(f"{file(extra[0])} has an unknown tensor: {extra[0]}{_more(extra)}; {way_out}")
     for name, shape in expected.items():
         tensor = tensors[name]
         if tensor.shape != shape:

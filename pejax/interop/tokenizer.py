@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pejax.interop.config import read_json
+from pejax.interop.files import require_model
 from pejax.interop.gguf_file import read_header
 from pejax.interop.source import find_gguf
 
@@ -123,6 +124,8 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
         ImportError: the package `tokenizers` is missing.
     """
     where = Path(path)
+    if where.suffix not in (".gguf", ".json"):
+        require_model(where)
     json_file = where / "tokenizer.json" if where.is_dir() else where
     file = find_gguf(where) if where == json_file or not json_file.exists() else None
     if file is not None:

@@ -78,12 +78,9 @@ def text_tower(config: Mapping[str, Any], find: Callable[[object], Architecture]
 
 def _read(c: Config, tower: Tower, own: Architecture, defaults: Mapping[str, Any]) -> ModelConfig:
     """Read the text model's config, in `text_config`, or beside the keys of the other tower in older files."""
-    text = Config(c.object("text_config"), f"{c.where}: text_config") if "text_config" in c.keys else c
+    text = c.part("text_config", inert=own.inert, neutral=own.neutral) if "text_config" in c.keys else c
     text.defaults(**defaults)
     tied = c.flag("tie_word_embeddings", tower.tied) or (not tower.tied and text.flag("tie_word_embeddings", False))
     text.read.add("tie_word_embeddings")
     text.keys["tie_word_embeddings"] = tied
-    config = own.read(text)
-    if text is not c:
-        text.close(own.inert)
-    return config
+    return own.read(text)

@@ -10,17 +10,6 @@ INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate"
 """Keys that change nothing once a model is trained."""
 BACKBONE = ("out_features", "out_indices", "stage_names", "apply_layernorm", "reshape_hidden_states")
 """Keys of what transformers hands on to detectors."""
-
-GENERATION = (
-    *("bad_words_ids", "begin_suppress_tokens", "cross_attention_hidden_size", "diversity_penalty", "do_sample"),
-    *("early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "finetuning_task"),
-    *("forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length"),
-    *("no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores", "prefix"),
-    *("remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature"),
-    *("tf_legacy_loss", "tie_encoder_decoder", "tie_word_embeddings", "top_k", "top_p", "torchscript", "typical_p"),
-    "use_bfloat16",
-)
-"""Keys of text generation, which older files have in the config of a vision tower, too."""
 BOTH = ("text_config", "text_config_dict", "logit_scale_init_value", "projection_dim", *INERT)
 """Keys of models of images and text that the vision tower does not read."""
 TEXT_TOWER = r"^(text_model|text_projection|visual_projection)\.|^logit_(scale|bias)$"
@@ -60,11 +49,8 @@ def vision_tower(read: Callable[[Config], ViTConfig], inert: tuple[str, ...]) ->
     """
 
     def read_tower(c: Config) -> ViTConfig:
-        own = Config({**c.object("vision_config"), **c.object("vision_config_dict")}, f"{c.where}: vision_config")
-        own.must("pruned_heads", {})
-        config = read(own)
-        own.close((*inert, *GENERATION))
-        return config
+        keys = {**c.object("vision_config"), **c.object("vision_config_dict")}
+        return read(c.part("vision_config", keys, inert=(*inert, "tie_word_embeddings")))
 
     return read_tower
 
@@ -87,7 +73,7 @@ def classes(c: Config) -> int:
     classifies = isinstance(names, list) and any("ImageClassification" in str(name) for name in names)
     if labels or "num_labels" not in c.keys:
         return len(labels) or 2 * classifies
-    return int(c.number("num_labels"))
+    return c.count("num_labels", least=0)
 
 
 def _sides(c: Config, key: str, default: int) -> tuple[int, int]:

@@ -54,7 +54,9 @@ def load(
             the number of devices; they are not split. None = the default device.
         config: config of a vision transformer of rope-vit whose sizes are neither in config.json nor in the name of the
             model: timm saves no sizes. None = config.json or the name gives them.
-        ignore: keys of config.json, or of the metadata of a GGUF file, that may be left unread.
+        ignore: keys of config.json, or of the metadata of a GGUF file, that may be left unread, and tensors that are
+            carried, as patterns in which `*` stands for any text: `("rope_scaling.finetuned", "classifier.*")`. Keys
+            and tensors that the model reads are read even so; `save` writes all of them back.
         finite: whether NaN and infinite weights are refused.
 
     Returns:

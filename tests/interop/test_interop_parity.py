@@ -63,7 +63,8 @@ def logits(model, ids, mask=None):
     if mask is not None:
         options["attention_mask"] = torch.as_tensor(mask)
         if "position_ids" in inspect.signature(model.forward).parameters:
-            first = 2 if model.config.model_type in OF_ROBERTA else 0  # their positions are rows of the table
+            rows = model.config.model_type in OF_ROBERTA  # their positions are rows of the table
+            first = model.config.pad_token_id + 1 if rows else 0
             options["position_ids"] = torch.as_tensor(first + np.maximum(np.cumsum(mask, axis=1) - 1, 0))
     if model.config.is_encoder_decoder:
         options["decoder_input_ids"] = torch.as_tensor(target_of(ids))

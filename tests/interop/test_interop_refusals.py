@@ -45,8 +45,11 @@ def configured(folder, **keys):
             "config.json: num_experts must be absent, because this architecture has no experts, got 8",
         ),
         ({"kv_lora_rank": 8}, "because attention with latent keys and values (MLA) is not computed, got 8"),
-        ({"residual_multiplier": 0.2}, "known to change nothing, got residual_multiplier = 0.2"),
-        ({"hidden_act": "xielu"}, "config.json: hidden_act must be one of gelu, gelu_new,"),
+        (
+            {"residual_multiplier": 0.2},
+            "known to change nothing, got residual_multiplier = 0.2; ignore=('residual_multiplier',) leaves it unread",
+        ),
+        ({"hidden_act": "xielu"}, "config.json: hidden_act must be one of gelu, gelu_python,"),
         ({"vocab_size": "97"}, "config.json: vocab_size must be an integer of at least 1, got '97'"),
         ({"vocab_size": None}, "config.json must have the key vocab_size, got none"),
         ({"rms_norm_eps": True}, "config.json: rms_norm_eps must be a number, got True"),
@@ -81,7 +84,8 @@ def test_tensors_that_do_not_fit(folder):
     values = tensors(folder)
     name, file = "model.norm.weight", folder / "model.safetensors"
     rewrite(folder, {**values, "model.extra.weight": values[name]})
-    assert refused(folder) == f"{file} has an unknown tensor: model.extra.weight"
+    way_out = "ignore=('model.extra.*',) carries such tensors unused"
+    assert refused(folder) == f"{file} has an unknown tensor: model.extra.weight; {way_out}"
     rewrite(folder, {**values, name: values[name].astype(np.float64)})
     assert refused(folder) == f"{file}: {name} must have the type F32 or F16 or BF16, got F64"
     rewrite(folder, {**values, name: values[name].astype(np.int32)})
@@ -105,10 +109,15 @@ def test_damaged_files(folder):
 
 def test_files_that_are_not_there(folder, tmp_path):
     file = folder / "model.safetensors"
-    assert refused(tmp_path / "nothing").startswith(f"{tmp_path}/nothing/config.json must be a file that can be read")
+    assert refused(tmp_path / "nothing").startswith(f"{tmp_path}/nothing must be a folder with config.json and ")
     file.unlink()
     rule = "must hold model.safetensors or model.safetensors.index.json, got neither"
     assert refused(folder) == f"{folder} {rule}"
+    (folder / "pytorch_model.bin").touch()
+    rule = (
+        "got pytorch_model.bin, a pickle, which can run code; where you trust it, convert it by transformers' AutoModel"
+    )
+    assert rule in refused(folder)
     file.symlink_to(file)
     assert refused(folder).startswith(f"{file} must be a whole safetensors file, got ")
     config = folder / "config.json"

@@ -91,3 +91,35 @@ def test_models_read_old_keys_and_new_ones_alike():
     local = source_from_config(CONFIGS["gemma3_text"]).config.layers
     bases = [dict(layer.attention.pe.options)["base"] for layer in local]
     np.testing.assert_array_equal(bases, [100.0, 100.0, 3000.0])
+
+
+def test_a_model_type_says_which_layers_are_scaled_and_what_is_read():
+    scaling = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
+    sizes = {"vocab_size": 97, "intermediate_size": 48, "num_hidden_layers": 4}
+    olmo3 = {"model_type": "olmo3", **HEADS, **sizes, "rope_theta": 5e5, "rope_scaling": scaling, "sliding_window": 8}
+    assert str(rope_from_config(olmo3, "sliding_attention")) == "rope(base=500000.0, pairing='half')"
+    assert "yarn(factor=8.0, trained_length=8192)" in str(rope_from_config(olmo3, "full_attention"))
+    neox = {"model_type": "gpt_neox", **HEADS, **sizes}
+    assert str(rope_from_config(neox)) == "rope(base=10000.0, pairing='half', rotary_dim=4)"
+    assert "base=200.0" in str(rope_from_config({**neox, "rotary_emb_base": 200}))
+    cohere = {"model_type": "cohere", **HEADS, **sizes}
+    assert str(rope_from_config(cohere)) == "rope(base=500000.0, pairing='interleaved')"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "layer_type", "found"),
+    [
+        ("llama", "sliding_attention", "0 encodings"),
+        ("gemma3_text", None, "2 encodings"),
+        ("gpt2", None, "0 encodings"),
+    ],
+)
+def test_a_layer_type_must_name_one_rotary_encoding(model_type, layer_type, found):
+    rule = "layer_type must name layers that have the same rotary encoding"
+    rule = f"{rule}, got {layer_type!r} for {model_type} with {found}"
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        rope_from_config(CONFIGS[model_type], layer_type)
+    with pytest.raises(
+        ValueError, match="layer_type must be None or one of full_attention, sliding_attention, got 'x'"
+    ):
+        rope_from_config(CONFIGS[model_type], "x")

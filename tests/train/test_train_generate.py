@@ -121,8 +121,9 @@ def test_options_that_are_refused(arguments, message, file, capsys):
 
 
 def test_models_that_are_refused(tmp_path, folder, capsys):
-    assert "nothing must be a file that can be read" in refused(
-        capsys, lambda: main(["a", f"--model={tmp_path}/nothing"])
+    assert (
+        "nothing must be a folder with config.json and safetensors files, or a GGUF file, got nothing there"
+        in refused(capsys, lambda: main(["a", f"--model={tmp_path}/nothing"]))
     )
     assert "tokenizer.ggml.model must be one of gpt2; others are not read yet, got None" in refused(
         capsys, lambda: main(["a", f"--model={write_gguf(tmp_path / 'a.gguf', folder)}"])

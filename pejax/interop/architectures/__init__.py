@@ -46,6 +46,7 @@ from pejax.interop.architectures import (
     vit,
     xlnet,
 )
+from pejax.interop.config import Config
 from pejax.interop.towers import TOWERS, text_tower
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -93,6 +94,9 @@ ARCHITECTURES: dict[str, Architecture] = {
 REFUSED = {
     "qwen2_moe": "a shared expert",
     "phimoe": "experts chosen by SparseMixer",
+    "phi3small": "attention to blocks (block-sparse)",
+    "exaone": "tensors named as in the makers' own code",
+    **dict.fromkeys(("chatglm", "internlm2"), "keys and tensors of the makers' own code, which is never run"),
     "dbrx": "clipped queries, keys and values",
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "experts and attention with latent keys and values (MLA)"),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "qwen3_next", "falcon_h1"), "state space layers"),
@@ -111,8 +115,14 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     if config.get("model_type") in TOWERS:
         return text_tower(config, find_architecture)
     if "model_type" in config or "architecture" not in config:
-        return find_architecture(config.get("model_type"))
+        found = find_architecture(config.get("model_type"))
+        return found if found.padding is None else found._replace(skipped_rows=rows_of_padding(config, found.padding))
     return rope_vit.ARCHITECTURES.get(config["architecture"], rope_vit.SIZES_GIVEN)
+
+
+def rows_of_padding(config: Mapping[str, Any], default: int) -> int:
+    """Return the number of rows up to that of `pad_token_id`."""
+    return 1 + Config(config).count("pad_token_id", default, least=0)
 
 
 def find_architecture(model_type: object) -> Architecture:

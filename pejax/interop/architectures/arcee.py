@@ -9,8 +9,9 @@ from pejax.models import LayerConfig, NormConfig, TransformerConfig
 PLAIN = {part: name for part, name in NAMES.items() if part != "gate"}
 
 
-def squared(c: Config, norm: NormConfig, part: float = 1.0) -> TransformerConfig:
-    """Read what both configs share; `part` is the default for the fraction of a head's channels that is rotated."""
+def squared(c: Config, norm: NormConfig, part: float | None = None) -> TransformerConfig:
+    """Read what both configs share; `part` as in `rotary_decoder`."""
+    c.defaults(max_position_embeddings=4096)
     bias = "qkvo" if c.flag("attention_bias", False) else ""
     plain = mlp(c, "relu2", gated=False, bias=c.flag("mlp_bias", False))
     layer = LayerConfig(attention(c, bias=bias), plain, norm)

@@ -30,6 +30,8 @@ ROBERTA = {
 }  # fmt: skip
 INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "directionality", "pooler_fc_size", "pooler_type",
          "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head")  # fmt: skip
+PADDING = 1
+"""The default of `pad_token_id` of RoBERTa."""
 CARRIED = r"(^|\.)(pooler\.dense\.(weight|bias)|embeddings\.position_ids)$|^cls\.seq_relationship\.(weight|bias)$"
 
 
@@ -49,13 +51,14 @@ def bert(c: Config, skipped_rows: int = 0, pe: EncodingSpec = EncodingSpec("lear
 
 
 def roberta(c: Config) -> TransformerConfig:
-    """Read RobertaConfig; positions count the ids that are not padding, whatever the attention mask says."""
-    return replace(bert(c, skipped_rows=2), padding=c("pad_token_id", 1))
+    """Read RobertaConfig; positions count the ids that are not padding, from the row after that of `pad_token_id`."""
+    padding = c.count("pad_token_id", PADDING, least=0)
+    return replace(bert(c, skipped_rows=1 + padding), padding=padding)
 
 
 COPIES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
 OF_ROBERTA = Architecture(
-    roberta, ROBERTA, "roberta.", INERT, CARRIED, skipped_rows=2, copies={"lm_head.decoder.bias": "lm_head.bias"}
+    roberta, ROBERTA, "roberta.", INERT, CARRIED, padding=PADDING, copies={"lm_head.decoder.bias": "lm_head.bias"}
 )
 ARCHITECTURES = {
     "bert": Architecture(bert, BERT, "bert.", INERT, CARRIED, copies=COPIES),

@@ -15,15 +15,17 @@ NAMES = {
         down="mlp.dense_4h_to_h",
     ),
 }  # fmt: skip
-INERT = ("offset_alibi", "seq_length", "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact", "unk_token_id",
+INERT = ("offset_alibi", "seq_length", "skip_bias_add", "skip_bias_add_qkv", "unk_token_id",
          "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion")  # fmt: skip
+NEUTRAL = {"slow_but_exact": False}
+"""With `pretraining_tp` above 1, a true value has transformers leave out biases."""
 
 
 def bloom(c: Config) -> TransformerConfig:
     """Read BloomConfig; ALiBi needs no trained length, ours is `seq_length` or 2048."""
     c.must("apply_residual_connection_post_layernorm", False)
-    width = c.count("hidden_size", c("n_embed", 64))
-    heads = c.count("n_head", c("num_attention_heads", 8))
+    width = c.count("hidden_size", c.count("n_embed", 64))
+    heads = c.count("n_head", c.count("num_attention_heads", 8))
     norm = NormConfig("layer", c.number("layer_norm_epsilon", 1e-5), bias=True)
     attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), EncodingSpec("alibi"), bias="qkvo")
     layer = LayerConfig(attention, MlpConfig(4 * width, "gelu_tanh", bias=True), norm)
@@ -33,4 +35,4 @@ def bloom(c: Config) -> TransformerConfig:
                  padding="skipped")  # fmt: skip
 
 
-ARCHITECTURES = {"bloom": Architecture(bloom, NAMES, "transformer.", INERT, qkv_by_head=True)}
+ARCHITECTURES = {"bloom": Architecture(bloom, NAMES, "transformer.", INERT, qkv_by_head=True, neutral=NEUTRAL)}

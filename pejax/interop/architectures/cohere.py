@@ -12,6 +12,7 @@ from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 def cohere(c: Config) -> TransformerConfig:
     """Read CohereConfig."""
+    c.defaults(max_position_embeddings=8192)
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5))
     scaled = replace(head(c, tied=True), scale=c.number("logit_scale", 0.0625))
     qk_norm = norm if c.flag("use_qk_norm", False) else None
@@ -23,14 +24,17 @@ def cohere(c: Config) -> TransformerConfig:
 def cohere2(c: Config) -> TransformerConfig:
     """Read Cohere2Config: three of four layers have a window, and the others no positions."""
     c.defaults(sliding_window=4096, max_position_embeddings=8192)
-    period, layers = c.count("sliding_window_pattern", c("_sliding_window_pattern", 4)), c.count("num_hidden_layers")
+    period, layers = (
+        c.count("sliding_window_pattern", c.count("_sliding_window_pattern", 4)),
+        c.count("num_hidden_layers"),
+    )
     types = layer_types(c, ["sliding_attention" if (n + 1) % period else "full_attention" for n in range(layers)])
     scaled = replace(head(c, tied=True), scale=c.number("logit_scale", 0.0625))
     bias = "qkvo" if c.flag("attention_bias", False) else ""
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5))
     layer = LayerConfig(attention(c, bias=bias), mlp(c), norm, parallel="one")
     return rotary_decoder(
-        c, layer, scaled, types=types, window=c("sliding_window", None), pairing="interleaved",
+        c, layer, scaled, types=types, window=c.count("sliding_window", None), pairing="interleaved",
         rotated=[kind == "sliding_attention" for kind in types],
     )  # fmt: skip
 

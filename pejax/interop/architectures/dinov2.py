@@ -49,6 +49,7 @@ def dinov2(c: Config, pe: EncodingSpec = EncodingSpec("learned"), registers: int
 
 def with_registers(c: Config) -> ViTConfig:
     """Read Dinov2WithRegistersConfig, whose table is resized with a low-pass filter."""
+    c.defaults(patch_size=16)
     return dinov2(c, EncodingSpec("learned", {"antialias": True}), c.count("num_register_tokens", 4))
 
 
@@ -62,10 +63,10 @@ def dinov3(c: Config) -> ViTConfig:
     feed = mlp(c, "gelu", gated=c.flag("use_gated_mlp", False), bias=c.flag("mlp_bias", True))
     layer = LayerConfig(attention(c, pe=pe, bias=bias), feed, norm, layer_scale=c.number("layerscale_value", 1.0))
     made = vision_transformer(c, layer, image=224, patch=16, coordinates="centered")
-    return replace(made, registers=int(c.number("num_register_tokens", 0)))
+    return replace(made, registers=c.count("num_register_tokens", 0, least=0))
 
 
-COMMON = (*INERT, *BACKBONE, "use_mask_token")
+COMMON = (*INERT, *BACKBONE, "use_mask_token", "_out_features", "_out_indices")
 AUGMENTED = ("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale")
 CARRIED = r"(^|\.)embeddings\.(mask_token|register_tokens)$"
 """A file may have a tensor of no registers."""

@@ -10,13 +10,10 @@ from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 def exaone4(c: Config) -> TransformerConfig:
     """Read Exaone4Config; `sliding_window_pattern` matters only without `layer_types`."""
-    c.defaults(num_key_value_heads=32, sliding_window=4096, sliding_window_pattern=4)
-    window, layers = c("sliding_window", None), c.count("num_hidden_layers")
-    types = c("layer_types", None)
-    if types is None:
-        period = c.count("sliding_window_pattern") if window else 1
-        types = ["sliding_attention" if (n + 1) % period else "full_attention" for n in range(layers)]
-    types = layer_types(c, types)
+    c.defaults(num_key_value_heads=32, sliding_window=4096, sliding_window_pattern=4, max_position_embeddings=2048)
+    window, layers = c.count("sliding_window", None), c.count("num_hidden_layers")
+    period = c.count("sliding_window_pattern") if window else 1
+    types = layer_types(c, ["sliding_attention" if (n + 1) % period else "full_attention" for n in range(layers)])
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-5))
     layer = LayerConfig(attention(c, qk_norm=norm), mlp(c), norm, order="after")
     rotated = [window is None or kind == "sliding_attention" for kind in types]

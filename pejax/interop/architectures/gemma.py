@@ -35,11 +35,11 @@ def gemma(
     types = ["sliding_attention" if (n + 1) % period else "full_attention" for n in range(c.count("num_hidden_layers"))]
     own = attention(
         c, bias="qkvo" if c.flag("attention_bias", False) else "", qk_norm=norm if is_third else None,
-        scale=c.number("query_pre_attn_scalar", 256) ** -0.5, soft_cap=c("attn_logit_softcapping", None),
+        scale=c.positive("query_pre_attn_scalar", 256) ** -0.5, soft_cap=c.positive("attn_logit_softcapping", None),
     )  # fmt: skip
     layer = LayerConfig(own, mlp(c, "gelu_pytorch_tanh", key="hidden_activation"), norm, order="sandwich")
     return rotary_decoder(
-        c, layer, head(c, tied=True, cap=c("final_logit_softcapping", None)), types=layer_types(c, types),
+        c, layer, head(c, tied=True, cap=c.positive("final_logit_softcapping", None)), types=layer_types(c, types),
         window=c.count("sliding_window", 4096), embed_scale=c.count("hidden_size") ** 0.5,
         bases={"full_attention": 1e6, "sliding_attention": 1e4} if is_third else {"full_attention": 1e4},
     )  # fmt: skip
@@ -59,12 +59,16 @@ def first(c: Config) -> TransformerConfig:
 
 def gemma2(c: Config) -> TransformerConfig:
     """Read Gemma2Config."""
+    c.defaults(max_position_embeddings=8192)
+    c.must("sliding_window_size", c.count("sliding_window", 4096))
     return gemma(c, 2, (50.0, 30.0))
 
 
 def gemma3(c: Config) -> TransformerConfig:
-    """Read Gemma3TextConfig."""
-    period = c.count("sliding_window_pattern", c("_sliding_window_pattern", 6))
+    """Read Gemma3TextConfig, which has a cap of attention that nothing reads."""
+    c.defaults(max_position_embeddings=131072)
+    c.must("attn_logit_softcapping", None)
+    period = c.count("sliding_window_pattern", c.count("_sliding_window_pattern", 6))
     return gemma(c, period, (None, None), is_third=True)
 
 

@@ -14,8 +14,8 @@ NAMES = {
     ),
 }  # fmt: skip
 INERT = (
-    *("n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation"),
-    *("summary_proj_to_labels", "summary_first_dropout"),
+    *("n_ctx", "n_special", "predict_special_tokens", "reorder_and_upcast_attn", "summary_type", "summary_use_proj"),
+    *("summary_activation", "summary_proj_to_labels", "summary_first_dropout"),
 )
 
 

@@ -16,12 +16,16 @@ BUFFERS = r"attention\.(bias|masked_bias|rotary_emb\.inv_freq)$"
 
 
 def gpt_neox(c: Config) -> TransformerConfig:
-    """Read GPTNeoXConfig."""
+    """Read GPTNeoXConfig, whose keys are `rotary_emb_base` and `rotary_pct`; those of others must agree with them."""
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
     bias = "qkvo" if c.flag("attention_bias", True) else ""
     parallel = "two" if c.flag("use_parallel_residual", True) else ""
     layer = LayerConfig(attention(c, bias=bias), mlp(c, "gelu", gated=False, bias=True), norm, parallel=parallel)
-    return rotary_decoder(c, layer, head(c), types=layer_types(c), part=0.25)
+    c.defaults(max_position_embeddings=2048)
+    base, part = c.number("rotary_emb_base", 1e4), c.number("rotary_pct", 0.25)
+    c.must("rope_theta", base)
+    c.must("partial_rotary_factor", part)
+    return rotary_decoder(c, layer, head(c), types=layer_types(c), part=part, bases={"full_attention": base})
 
 
 ARCHITECTURES = {"gpt_neox": Architecture(gpt_neox, NAMES, "gpt_neox.", ignored=BUFFERS, qkv_by_head=True)}

@@ -28,7 +28,7 @@ def gpt_oss(c: Config) -> TransformerConfig:
     made = experts(c, mlp, 128, 4, router_bias=True)
     layer = LayerConfig(attention(c, bias=bias, sinks=True), made, NormConfig("rms", c.number("rms_norm_eps", 1e-5)))
     return rotary_decoder(
-        c, layer, head(c), types=layer_types(c, types), window=c("sliding_window", None),
+        c, layer, head(c), types=layer_types(c, types), window=c.count("sliding_window", None),
         bases={"full_attention": 150000.0},
     )  # fmt: skip
 

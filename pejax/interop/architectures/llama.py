@@ -17,6 +17,7 @@ NAMES = {
 
 def llama(c: Config) -> TransformerConfig:
     """Read LlamaConfig."""
+    c.defaults(max_position_embeddings=2048)
     bias = "qkvo" if c.flag("attention_bias", False) else ""
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6))
     layer = LayerConfig(attention(c, bias=bias), mlp(c, bias=c.flag("mlp_bias", False)), norm)
@@ -25,8 +26,8 @@ def llama(c: Config) -> TransformerConfig:
 
 def mistral(c: Config) -> TransformerConfig:
     """Read MistralConfig."""
-    c.defaults(num_key_value_heads=8, sliding_window=4096)
-    window = c("sliding_window", None)
+    c.defaults(num_key_value_heads=8, sliding_window=4096, max_position_embeddings=131072)
+    window = c.count("sliding_window", None)
     types = ["sliding_attention" if window else "full_attention"] * c.count("num_hidden_layers")
     layer = LayerConfig(attention(c), mlp(c), NormConfig("rms", c.number("rms_norm_eps", 1e-6)))
     return rotary_decoder(c, layer, head(c), types=types, window=window)
@@ -35,14 +36,16 @@ def mistral(c: Config) -> TransformerConfig:
 def ministral(c: Config) -> TransformerConfig:
     """Read MinistralConfig."""
     c.defaults(num_key_value_heads=8, sliding_window=4096, max_position_embeddings=131072)
-    window = c("sliding_window", None)
+    window = c.count("sliding_window", None)
     types = ["sliding_attention" if window else "full_attention"] * c.count("num_hidden_layers")
     layer = LayerConfig(attention(c), mlp(c), NormConfig("rms", c.number("rms_norm_eps", 1e-6)))
     return rotary_decoder(c, layer, head(c), types=layer_types(c, types), window=window)
 
 
+INERT = ("is_llama_config", "internal_version")
+NEUTRAL = {"rope_interleaved": False}
 ARCHITECTURES = {
-    "llama": Architecture(llama, NAMES, "model.", ignored=r"rotary_emb\.inv_freq$"),
+    "llama": Architecture(llama, NAMES, "model.", INERT, r"rotary_emb\.inv_freq$", neutral=NEUTRAL),
     "ministral": Architecture(ministral, NAMES, "model."),
     "mistral": Architecture(mistral, NAMES, "model.", ignored=r"rotary_emb\.inv_freq$"),
 }

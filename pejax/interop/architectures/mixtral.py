@@ -16,7 +16,7 @@ INERT = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
 def mixtral(c: Config) -> TransformerConfig:
     """Read MixtralConfig."""
     c.defaults(num_key_value_heads=8, max_position_embeddings=131072)
-    window = c("sliding_window", None)
+    window = c.count("sliding_window", None)
     types = ["sliding_attention" if window else "full_attention"] * c.count("num_hidden_layers")
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-5))
     layer = LayerConfig(attention(c), experts(c, mlp(c), 8, 2), norm)

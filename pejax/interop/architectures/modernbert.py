@@ -3,7 +3,7 @@
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, layer_types, mlp
-from pejax.interop.rope import rope_from_config
+from pejax.interop.rope import read_rope
 from pejax.models import HeadConfig, LayerConfig, NormConfig, TransformerConfig
 
 NAMES = {
@@ -25,6 +25,7 @@ INERT = (
 def modernbert(c: Config) -> TransformerConfig:
     """Read ModernBertConfig: tokens of layers with windows see `local_attention // 2` others on either side."""
     c.must("rope_theta", None)
+    c.defaults(max_position_embeddings=8192)
     layers, period = c.count("num_hidden_layers"), c.count("global_attn_every_n_layers", 3)
     types = layer_types(c, ["sliding_attention" if n % period else "full_attention" for n in range(layers)])
     norm = NormConfig("layer", c.number("norm_eps", 1e-5), c.flag("norm_bias", False))
@@ -34,7 +35,7 @@ def modernbert(c: Config) -> TransformerConfig:
     window = c.count("local_attention", 128) // 2 + 1
 
     def layer(number: int, kind: str) -> LayerConfig:
-        pe = rope_from_config(c, kind, base=bases[kind], local=False)
+        pe = read_rope(c, kind, base=bases[kind], local=False)
         own = attention(c, pe=pe, bias=bias, window=window if kind == "sliding_attention" else None)
         return LayerConfig(own, gated, norm, bare=number == 0)
 

@@ -13,7 +13,8 @@ NAMES = {
         up="ffn.up_proj", down="ffn.down_proj",
     ),
 }  # fmt: skip
-INERT = ("emb_pdrop", "init_config", "init_device", "learned_pos_emb", "verbose", "resid_pdrop")
+INERT = ("emb_pdrop", "init_config", "init_device", "learned_pos_emb", "verbose", "resid_pdrop",
+         "tokenizer_name")  # fmt: skip
 
 
 def mpt(c: Config) -> TransformerConfig:
@@ -22,13 +23,12 @@ def mpt(c: Config) -> TransformerConfig:
     c.must("logit_scale", None)
     c.must("embedding_fraction", 1.0)
     c.must("norm_type", "low_precision_layernorm")
-    own = Config(c.object("attn_config"), f"{c.where}: attn_config")
+    own = c.part("attn_config", inert=("attn_impl", "attn_pdrop"))
     for key, value in {"alibi": True, "clip_qkv": None, "qk_ln": False, "prefix_lm": False}.items():
         own.must(key, value)
     own.must("attn_type", "multihead_attention")
     own.must("attn_uses_sequence_id", False)
-    scale, steepest = own("softmax_scale", None), own.count("alibi_bias_max", 8)
-    own.close(("attn_impl", "attn_pdrop"))
+    scale, steepest = own.number("softmax_scale", None), own.count("alibi_bias_max", 8)
     width, heads = c.count("d_model", 2048), c.count("n_heads", 16)
     pe = EncodingSpec("alibi", {} if steepest == 8 else {"bias_max": float(steepest)})
     attention = AttentionConfig(heads, heads, channels_per_head(c, width, heads), pe, scale=scale)

@@ -10,6 +10,7 @@ from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 def olmo2(c: Config) -> TransformerConfig:
     """Read Olmo2Config."""
+    c.defaults(max_position_embeddings=2048)
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-5))
     bias = "qkvo" if c.flag("attention_bias", False) else ""
     layer = LayerConfig(attention(c, bias=bias, qk_norm=norm, qk_norm_over="all"), mlp(c), norm, order="after")

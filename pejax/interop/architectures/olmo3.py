@@ -17,7 +17,7 @@ def olmo3(c: Config) -> TransformerConfig:
     layer = LayerConfig(attention(c, bias=bias, qk_norm=norm, qk_norm_over="all"), mlp(c), norm, order="after")
     types = ["sliding_attention" if (n + 1) % 4 else "full_attention" for n in range(c.count("num_hidden_layers"))]
     return rotary_decoder(
-        c, layer, head(c), types=layer_types(c, types), window=c("sliding_window", None),
+        c, layer, head(c), types=layer_types(c, types), window=c.count("sliding_window", None),
         bases={"full_attention": 5e5, "sliding_attention": 5e5},
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ PHI = {
 def phi(c: Config) -> TransformerConfig:
     """Read PhiConfig."""
     c.must("qk_layernorm", False)
+    c.defaults(max_position_embeddings=2048)
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
     plain = mlp(c, "gelu_new", gated=False, bias=True)
     layer = LayerConfig(attention(c, bias="qkvo"), plain, norm, parallel="one")

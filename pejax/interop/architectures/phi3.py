@@ -11,12 +11,14 @@ FUSED = in_layer("model.layers.{n}.", qkv="self_attn.qkv_proj", gate_up="mlp.gat
 
 def phi3(c: Config) -> TransformerConfig:
     """Read Phi3Config."""
-    window, layers = c("sliding_window", None), c.count("num_hidden_layers")
-    _ = c("original_max_position_embeddings", None)
+    c.defaults(max_position_embeddings=4096, original_max_position_embeddings=4096)
+    window, layers = c.count("sliding_window", None), c.count("num_hidden_layers")
+    _ = c.count("original_max_position_embeddings")
     c.must("attention_bias", False)
     types = ["sliding_attention" if window else "full_attention"] * layers
     layer = LayerConfig(attention(c), mlp(c), NormConfig("rms", c.number("rms_norm_eps", 1e-5)))
-    return rotary_decoder(c, layer, head(c), types=types, window=window)
+    return rotary_decoder(c, layer, head(c), types=types, window=window, part=1.0)
 
 
-ARCHITECTURES = {"phi3": Architecture(phi3, {**NAMES, **FUSED}, "model.")}
+NEUTRAL = {"full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False, "mlp_bias": False}
+ARCHITECTURES = {"phi3": Architecture(phi3, {**NAMES, **FUSED}, "model.", neutral=NEUTRAL)}

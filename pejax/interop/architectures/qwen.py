@@ -13,9 +13,11 @@ QK_NORMS = in_layer("model.layers.{n}.self_attn.", q_norm="q_norm", k_norm="k_no
 
 def qwen(c: Config, base: float = 1e4, **options: Any) -> TransformerConfig:
     """Read what the configs share: the layers from `max_window_layers` on may have windows."""
-    c.defaults(num_key_value_heads=32, sliding_window=4096, max_window_layers=28)
-    layers, first, window = c.count("num_hidden_layers"), c("max_window_layers"), c("sliding_window", None)
-    window = window if c.flag("use_sliding_window", False) else None
+    c.defaults(
+        num_key_value_heads=32, sliding_window=4096, max_window_layers=28, max_position_embeddings=32768
+    )  # fmt: skip
+    layers, first = c.count("num_hidden_layers"), c.count("max_window_layers", least=0)
+    window = c.count("sliding_window", None) if c.flag("use_sliding_window", False) else None
     types = ["sliding_attention" if window and n >= first else "full_attention" for n in range(layers)]
     layer = LayerConfig(attention(c, **options), mlp(c), NormConfig("rms", c.number("rms_norm_eps", 1e-6)))
     bases = {"full_attention": base}
@@ -44,8 +46,10 @@ def qwen3(c: Config) -> TransformerConfig:
     return qwen(c, bias=bias, qk_norm=NormConfig("rms", c.number("rms_norm_eps", 1e-6)))
 
 
+WINDOW = ("sliding_window",)
+"""A key that is read only where `use_sliding_window` is true."""
 ARCHITECTURES = {
-    "qwen2": Architecture(qwen2, NAMES, "model."),
-    "qwen2_5_vl_text": Architecture(of_images, NAMES, "model."),
-    "qwen3": Architecture(qwen3, {**NAMES, **QK_NORMS}, "model."),
+    "qwen2": Architecture(qwen2, NAMES, "model.", WINDOW, neutral={"use_mrope": False}),
+    "qwen2_5_vl_text": Architecture(of_images, NAMES, "model.", WINDOW),
+    "qwen3": Architecture(qwen3, {**NAMES, **QK_NORMS}, "model.", WINDOW),
 }

@@ -13,13 +13,15 @@ EXPERTS = in_layer(
 )  # fmt: skip
 INERT = ("intermediate_size", "max_window_layers", "output_router_logits", "router_aux_loss_coef", "sliding_window")
 
+NEUTRAL = {"qkv_bias": False, "use_qk_norm": True, "shared_expert_intermediate_size": 0}
+
 
 def qwen3_moe(c: Config) -> TransformerConfig:
     """Read Qwen3MoeConfig; a window, if it is used, is of all layers."""
     c.must("decoder_sparse_step", 1)
     c.must("mlp_only_layers", [])
     c.defaults(num_key_value_heads=4, sliding_window=4096, max_position_embeddings=32768)
-    window = c("sliding_window", None) if c.flag("use_sliding_window", False) else None
+    window = c.count("sliding_window", None) if c.flag("use_sliding_window", False) else None
     types = ["sliding_attention" if window else "full_attention"] * c.count("num_hidden_layers")
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6))
     own = attention(c, bias="qkvo" if c.flag("attention_bias", False) else "", qk_norm=norm)
@@ -28,4 +30,6 @@ def qwen3_moe(c: Config) -> TransformerConfig:
     return rotary_decoder(c, layer, head(c), types=types, window=window)
 
 
-ARCHITECTURES = {"qwen3_moe": Architecture(qwen3_moe, {**NAMES, **QK_NORMS, **EXPERTS}, "model.", INERT)}
+ARCHITECTURES = {
+    "qwen3_moe": Architecture(qwen3_moe, {**NAMES, **QK_NORMS, **EXPERTS}, "model.", INERT, neutral=NEUTRAL)
+}

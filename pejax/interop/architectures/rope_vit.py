@@ -38,7 +38,7 @@ def read(c: Config, name: str, pe: Spec) -> ViTConfig:
     if not isinstance(size, list) or len(size) != 3 or any(type(one) is not int or one < 1 for one in size):
         raise ValueError(f"{own.where}: input_size must be channels, height and width, got {size!r}")
     channels, *image = size
-    classes = int(c.number("num_classes", own.number("num_classes", 1000)))
+    classes = c.count("num_classes", own.count("num_classes", 1000, least=0), least=0)
     config = vit((image[0], image[1]), 16, channels, max(classes, 1), width, layers, heads, pe=pe, layer_scale=1e-5)
     return replace(config, classes=classes)
 

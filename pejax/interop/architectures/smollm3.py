@@ -9,12 +9,13 @@ from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 def smollm3(c: Config) -> TransformerConfig:
     """Read SmolLM3Config."""
-    c.defaults(num_key_value_heads=4)
+    c.defaults(num_key_value_heads=4, max_position_embeddings=32768)
     layers, interval = c.count("num_hidden_layers"), c.count("no_rope_layer_interval", 4)
     rotated = c("no_rope_layers", [int((n + 1) % interval != 0) for n in range(layers)])
-    if not isinstance(rotated, list) or len(rotated) != layers:
-        raise ValueError(f"{c.where}: no_rope_layers must be num_hidden_layers={layers} numbers, got {rotated}")
-    window = c("sliding_window", None) if c.flag("use_sliding_window", False) else None
+    if not isinstance(rotated, list) or len(rotated) != layers or not all(one in (0, 1) for one in rotated):
+        rule = f"no_rope_layers must be num_hidden_layers={layers} numbers, 0 for a layer without positions, else 1"
+        raise ValueError(f"{c.where}: {rule}, got {str(rotated)[:80]}")
+    window = c.count("sliding_window", None) if c.flag("use_sliding_window", False) else None
     types = ["sliding_attention" if window and not turned else "full_attention" for turned in rotated]
     bias = "qkvo" if c.flag("attention_bias", False) else ""
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6))

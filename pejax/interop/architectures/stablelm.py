@@ -11,6 +11,7 @@ PER_HEAD = in_layer("model.layers.{n}.self_attn.", q_norm="q_layernorm.norms.{h}
 
 def stablelm(c: Config) -> TransformerConfig:
     """Read StableLmConfig."""
+    c.defaults(max_position_embeddings=4096, num_key_value_heads=32)
     epsilon = c.number("layer_norm_eps", 1e-5)
     qk_norm = NormConfig("layer", epsilon) if c.flag("qk_layernorm", False) else None
     c.must("head_dim", channels_per_head(c, c.count("hidden_size"), c.count("num_attention_heads")))

@@ -38,7 +38,7 @@ GATED = {f"{side}.{part}": NAMES[f"{side}.up"] + end
          for side in ("encoder", "decoder") for part, end in (("gate", "_0"), ("up", "_1"))}  # fmt: skip
 CARRIED = r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$"
 COPIES = {f"{side}.embed_tokens.weight": "shared.weight" for side in ("encoder", "decoder")}
-INERT = ("dropout_rate", "initializer_factor", "output_past")
+INERT = ("dropout_rate", "initializer_factor")
 
 
 def _mlp(c: Config, projection: str) -> MlpConfig:
@@ -83,6 +83,7 @@ def t5(c: Config) -> EncoderDecoderConfig | TransformerConfig:
 
 def mt5(c: Config) -> EncoderDecoderConfig | TransformerConfig:
     """Read MT5Config: the states are never scaled."""
+    c.defaults(d_ff=1024, num_heads=6, num_layers=8)
     return pair(c, "gated-gelu", scaled=False)
 
 

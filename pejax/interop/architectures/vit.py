@@ -37,7 +37,8 @@ def vit(c: Config, **options: Any) -> ViTConfig:
 
 def deit(c: Config) -> ViTConfig:
     """Read DeiTConfig, which does not say whether the distillation token has a head: the file does."""
-    distilled = "DeiTForImageClassificationWithTeacher" in c("architectures", [])
+    names = c("architectures", [])
+    distilled = isinstance(names, list) and "DeiTForImageClassificationWithTeacher" in names
     return vit(c, registers=1, distilled=distilled)
 
 

@@ -1,0 +1,41 @@
+"""Keys that a config.json leaves out have the values that the class of transformers gives them."""
+
+import copy
+
+import pytest
+from hub_folders import CONFIGS
+from hub_pictures import PICTURES
+from peers import peer
+
+from pejax.interop.source import read_config
+
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+
+ALL = {
+    name: config for name, config in {**CONFIGS, **PICTURES}.items() if name not in ("t5, gated", "exaone4, no windows")
+}
+"""All but an untied T5, which transformers unties by the file alone, and a config that it fails to complete."""
+
+
+def whole(config: dict) -> dict:
+    """Return the config with the values of all keys of its class, but for names of classes, which the file decides."""
+    mapping = peer("transformers").CONFIG_MAPPING
+    found = mapping[config["model_type"]].from_dict(copy.deepcopy(config)).to_dict()
+    labels = {key: config.get(key) for key in ("id2label", "label2id")}
+    return {**found, **labels, "model_type": config["model_type"]}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_key_that_is_left_out_has_the_default_of_its_class(name):
+    config = ALL[name]
+    assert read_config(config) == read_config(whole(config), ignore=("*",))
+    reasons: list[str] = []
+    for left_out in config.keys() - {"model_type", "architectures"}:
+        keys = {key: value for key, value in config.items() if key != left_out}
+        try:
+            found = read_config(keys)
+        except ValueError as refusal:
+            reasons.append(str(refusal))
+            continue
+        assert found == read_config(whole(keys), ignore=("*",)), left_out
+    assert all("must" in reason for reason in reasons)

@@ -1,0 +1,153 @@
+"""Values of config.json that people and programs write: equal numbers are taken, others refused in one line."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hub_folders import CONFIGS, rewrite, tensors, write
+from hub_pictures import PICTURES
+from safetensors import safe_open
+
+from pejax import interop
+from pejax.interop import files
+from pejax.interop.config import read_json
+from pejax.interop.source import read_config
+
+ALL = {**CONFIGS, **PICTURES}
+ODD = [
+    *("16", "x", 16.0, 2.5, -1, 0, 10**400, float("inf"), float("nan"), True, False, None, [], [1], ["x", 2.0]),
+    *({}, {"a": 1}, {"rope_type": []}, {"rope_type": "longrope", "long_factor": 2.0}),
+]
+
+
+def refusal(config: dict) -> str:
+    """Return why a config is refused, or nothing."""
+    try:
+        read_config(config)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_any_value_of_any_key_is_read_or_refused_in_one_line(name):
+    config = ALL[name]
+    for key in config.keys() - {"model_type"}:
+        for value in ODD:
+            message = refusal({**config, key: value})
+            assert "\n" not in message, (key, value)
+            assert len(message) < 1000, (key, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "message"),
+    [
+        ("mistral", {"sliding_window": "5"}, "sliding_window must be an integer of at least 1, got '5'"),
+        ("mistral", {"sliding_window": 5.5}, "sliding_window must be an integer of at least 1, got 5.5"),
+        ("qwen2, windows", {"max_window_layers": "1"}, "max_window_layers must be an integer of at least 0, got '1'"),
+        ("gemma2", {"attn_logit_softcapping": "50"}, "attn_logit_softcapping must be a number, got '50'"),
+        ("gemma2", {"attn_logit_softcapping": 0}, "attn_logit_softcapping must be a number above 0, got 0"),
+        ("phi3, longrope", {"original_max_position_embeddings": "16"}, "must be an integer of at least 1, got '16'"),
+        ("llama", {"hidden_act": ["silu"]}, "hidden_act must be one of gelu, gelu_python, gelu_new,"),
+        ("llama", {"rope_theta": "500"}, "rope_theta must be a number, got '500'"),
+        ("llama", {"num_hidden_layers": 1_000_000}, "num_hidden_layers must be at most 10000, got 1000000"),
+        ("gpt2", {"n_layer": 10**9}, "n_layer must be at most 10000, got 1000000000"),
+        ("mixtral", {"num_local_experts": 10**9}, "num_local_experts must be at most 10000, got 1000000000"),
+        ("smollm3", {"no_rope_layers": ["x", 1]}, "no_rope_layers must be num_hidden_layers=2 numbers, 0 for a layer"),
+        ("qwen3", {"layer_types": [[], {}]}, "layer_types must be num_hidden_layers=2 names out of"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_named(name, keys, message):
+    with pytest.raises(ValueError, match=r"^config\.json: ") as error:
+        read_config({**CONFIGS[name], **keys})
+    assert message in str(error.value)
+
+
+def test_a_list_of_factors_is_a_list():
+    scaling = {**CONFIGS["phi3, longrope"]["rope_scaling"], "long_factor": 2.0}
+    message = "config.json: rope_scaling: long_factor must be a list of numbers, got 2.0"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_config({**CONFIGS["phi3, longrope"], "rope_scaling": scaling})
+
+
+def test_equal_numbers_are_one_value():
+    for name, key in [("mistral", "sliding_window"), ("llama", "num_hidden_layers"), ("llama", "vocab_size")]:
+        value = CONFIGS[name][key]
+        assert read_config({**CONFIGS[name], key: float(value)}) == read_config(CONFIGS[name])
+    length = {"original_max_position_embeddings": 16.0}
+    yarn = CONFIGS["llama, yarn"]
+    assert read_config({**yarn, "rope_scaling": {**yarn["rope_scaling"], **length}}) == read_config(yarn)
+
+
+def test_names_of_one_activation():
+    plain = read_config(CONFIGS["bert"])
+    assert read_config({**CONFIGS["bert"], "hidden_act": "gelu_python"}) == plain
+
+
+def test_dynamic_scaling_starts_at_the_length_of_the_model():
+    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    plain = read_config({**CONFIGS["llama"], "rope_scaling": scaling})
+    scaling = {**scaling, "original_max_position_embeddings": 16}
+    assert read_config({**CONFIGS["llama"], "rope_scaling": scaling}) == plain
+
+
+def test_longrope_by_a_factor_below_one_leaves_the_attention_as_it_is():
+    keys = {**CONFIGS["phi3, longrope"], "original_max_position_embeddings": 128}
+    assert dict(read_config(keys).layers[0].attention.pe.extend.terms[0].options)["factor"] == 1.0
+
+
+def test_a_config_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "config.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(CONFIGS["llama"]).encode())
+    assert read_json(tmp_path / "config.json") == CONFIGS["llama"]
+
+
+def test_nested_keys_may_be_ignored():
+    scaling = {**CONFIGS["llama, yarn"]["rope_scaling"], "finetuned": True, "attn_factor": 1.0}
+    keys = {**CONFIGS["llama, yarn"], "rope_scaling": scaling}
+    rule = "got attn_factor = 1.0, finetuned = True; ignore=('rope_scaling.attn_factor', 'rope_scaling.finetuned')"
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        read_config(keys)
+    with pytest.raises(ValueError, match=r"got attn_factor = 1\.0; ignore"):
+        read_config(keys, ignore=("rope_scaling.finetuned",))
+    for ignore in (["rope_scaling.*"], ["*_factor", "rope_scaling.finetuned"]):
+        assert read_config(keys, ignore=ignore) == read_config(CONFIGS["llama, yarn"])
+
+
+def test_ignored_tensors_are_carried_and_written_back(tmp_path):
+    folder = write(tmp_path / "a", "bert")
+    head = {"classifier.weight": np.ones((3, 32), np.float16), "classifier.bias": np.arange(3, dtype=np.int64)}
+    rewrite(folder, {**tensors(folder), **head}, classifier_kind="x")
+    way_out = "classifier.bias (and 1 more): ignore=('classifier.*',) loads the model without it"
+    with pytest.raises(ValueError, match=re.escape(way_out)):
+        interop.load(folder, ignore=("classifier_kind",))
+    model, source = interop.load(folder, ignore=("classifier*",))
+    assert set(source.carried) >= {*head}
+    interop.save(model, tmp_path / "b", source)
+    assert (tmp_path / "b" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert read_json(tmp_path / "b" / "config.json") == read_json(folder / "config.json")
+
+
+def test_a_pattern_leaves_out_no_tensor_of_the_model(tmp_path):
+    folder = write(tmp_path / "a")
+    model, source = interop.load(folder, ignore=("*",))
+    assert not source.carried
+    assert model.config == interop.load(folder)[0].config
+
+
+def test_a_name_in_place_of_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rule = "must be a folder with config.json and safetensors files, or a GGUF file, got nothing there; pejax downloads"
+    for path, name in [("SmolLM2-135M", "OWNER/SmolLM2-135M"), ("HuggingFaceTB/SmolLM2-135M",) * 2]:
+        message = f"{path} {rule} none: `hf download {name} --local-dir {path}` does"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            interop.load(path)
+        with pytest.raises(ValueError, match=re.escape(message)):
+            interop.load_tokenizer(path)
+
+
+def test_values_are_read_from_a_file_that_is_opened_once(tmp_path, monkeypatch):
+    folder, opened = write(tmp_path / "a"), []
+    monkeypatch.setattr(files, "safe_open", lambda path, **options: opened.append(path) or safe_open(path, **options))
+    interop.load(folder)
+    assert len(opened) == 2  # the header, then all values
