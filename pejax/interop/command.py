@@ -1,4 +1,4 @@
-"""`python -m pejax.interop PATH`: describes a folder or a GGUF file, from config.json and headers alone."""
+"""`python -m pejax.interop PATH`: describes a folder, config.json or GGUF file, from keys and headers alone."""
 
 import argparse
 import collections
@@ -8,9 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from pejax._specs import EncodingSpec, Spec
 from pejax._text import printable
-from pejax.interop.source import Source, carried_tensors, open_source, skipped_rows, tokens_with_rows
-from pejax.interop.stacks import stacks
+from pejax.interop.config import read_json
+from pejax.interop.files import A_MODEL, has_weights, other_weights
+from pejax.interop.source import (
+    Source,
+    carried_tensors,
+    name_of,
+    open_source,
+    read_config,
+    skipped_rows,
+    tokens_with_rows,
+)
+from pejax.interop.stacks import ModelConfig, stacks
 from pejax.models import TransformerConfig, ViTConfig
 from pejax.models.configs.pattern import patterns
 
@@ -25,17 +36,75 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Describe the path on the command line, or print in one line the error that `load` would raise."""
-    about = "Describes a Hugging Face folder or a GGUF file."
+    """Describe the path on the command line, or print in one line the error that `load` would raise.
+
+    Several paths, or a folder of JSON files without config.json, get one line each.
+    """
+    about = "Describes a Hugging Face folder, a config.json or a GGUF file; of several, says which are accepted."
     parser = Parser(prog="python -m pejax.interop", description=about, allow_abbrev=False)
-    parser.add_argument("path", help="a folder with config.json and safetensors files, or a GGUF file")
-    parser.add_argument("--ignore", default="", metavar="KEYS", help="keys that may be left unread: a,b")
+    parser.add_argument("paths", nargs="+", metavar="path", help=f"{A_MODEL}; or a config.json alone")
+    parser.add_argument("--ignore", default="", metavar="NAMES", help="keys and tensors to leave unread: a,b.c,d.*")
     options = parser.parse_args(arguments)
+    ignore = tuple(filter(None, options.ignore.split(",")))
+    paths = [path for given in options.paths for path in _configs(Path(given))]
+    if paths != [Path(options.paths[0])]:
+        return _list(paths, ignore)
     try:
-        source, _ = open_source(Path(options.path), tuple(filter(None, options.ignore.split(","))))
+        found = _open(paths[0], ignore)
     except ValueError as refusal:
         parser.error(str(refusal))
-    print(printable("\n".join(describe(source))))
+    print(printable("\n".join(describe(found) if isinstance(found, Source) else _describe_config(*found))))
+
+
+def _configs(path: Path) -> list[Path]:
+    """Return the path itself, or the files of a folder that holds JSON files and no config.json."""
+    found = sorted(path.glob("*.json")) if path.is_dir() and not (path / "config.json").exists() else []
+    return found or [path]
+
+
+def _open(path: Path, ignore: Sequence[str]) -> Source | tuple[str, ModelConfig]:
+    """Return the source of a path; where it has no weights, the name of the architecture and the config."""
+    alone = path / "config.json" if (path / "config.json").exists() and not has_weights(path) else path
+    if alone.suffix != ".json" or other_weights(path) != "neither":
+        return open_source(path, ignore)[0]
+    keys = read_json(alone)
+    return name_of(keys), read_config(keys, ignore)
+
+
+def _list(paths: Sequence[Path], ignore: Sequence[str]) -> None:
+    """Print a line for every path, accepted or refused, and their numbers; leave with status 1 if one is refused."""
+    refused = 0
+    for path in paths:
+        try:
+            found = _open(path, ignore)
+            line = "accepted: " + _summary(*((found.name, found.config) if isinstance(found, Source) else found))
+        except ValueError as refusal:
+            refused, line = refused + 1, f"refused: {refusal}"
+        print(printable(f"{path}: {line}"))
+    print(f"{len(paths) - refused} accepted, {refused} refused")
+    if refused:
+        raise SystemExit(1)
+
+
+def _summary(name: str, config: ModelConfig) -> str:
+    """Return one line on a model."""
+    texts = stacks(config).values()
+    encodings = {layer.attention.pe: None for text in texts for layer in text.layers}
+    named = " and ".join(dict.fromkeys(map(_short, encodings)))
+    return f"{name}, {sum(len(text.layers) for text in texts)} layers of width {next(iter(texts)).width}, {named}"
+
+
+def _short(pe: Spec) -> str:
+    """Return the names of an encoding and its extension."""
+    names = [pe.name] if isinstance(pe, EncodingSpec) else [str(pe)]
+    terms = pe.extend.terms if isinstance(pe, EncodingSpec) and pe.extend is not None else ()
+    return " with ".join([*names, *(term.name for term in terms)])
+
+
+def _describe_config(name: str, config: ModelConfig) -> list[str]:
+    """Return lines that describe the model of a config.json."""
+    lines = [f"{side}{line}" for side, text in stacks(config).items() for line in _stack_lines(text)]
+    return [f"{name}: accepted by its config.json; no weights here", *lines]
 
 
 def describe(source: Source) -> list[str]:

@@ -1,12 +1,13 @@
 """`python -m pejax.interop`, once as a process: what it prints and refuses; and what the guide says of the code."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 from cli import refused
-from hub_folders import tensors, write
+from hub_folders import CONFIGS, tensors, write
 
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.command import main
@@ -50,10 +51,26 @@ def test_it_reads_no_weights(tmp_path, capsys):
 
 
 def test_it_refuses_in_one_line(tmp_path, capsys):
-    rule = "must be a file that can be read, got No such file or directory"
     message = refused(capsys, lambda: main([f"{tmp_path}/nothing"]))
-    assert message == f"error: {tmp_path}/nothing/config.json {rule}\n"
+    rule = "must be a folder with config.json and safetensors files, or a GGUF file, got nothing there"
+    assert message.startswith(f"error: {tmp_path}/nothing {rule}; pejax downloads none: `hf download OWNER/nothing ")
     assert refused(capsys, lambda: main([])) == "error: the following arguments are required: path\n"
+
+
+def test_a_config_without_weights_is_accepted_or_refused(tmp_path, capsys):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIGS["llama, yarn"]))
+    main([str(folder)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "llama: accepted by its config.json; no weights here"
+    assert lines[-1].startswith("encoding: rope(base=500.0, pairing='half', extend='yarn(factor=4.0")
+    (folder / "config.json").write_text(json.dumps({**CONFIGS["llama"], "mlp_scale": 2}))
+    assert "got mlp_scale = 2; ignore=('mlp_scale',) leaves it unread" in refused(capsys, lambda: main([str(folder)]))
+    main([str(folder / "config.json"), "--ignore=mlp_*"])
+    (folder / "pytorch_model.bin").touch()
+    message = refused(capsys, lambda: main([str(folder), "--ignore=mlp_*"]))
+    assert "got pytorch_model.bin, a pickle" in message
 
 
 def test_the_guide_lists_all_architectures():
