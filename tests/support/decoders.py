@@ -78,7 +78,9 @@ def rows_oracle(model: Decoder, ids, seen: Callable = lambda i: {j: j for j in r
         static, params = nnx.split(stack.layers.blocks)
         block = nnx.merge(static, jax.tree.map(lambda leaf: leaf[number], params))  # noqa: B023
         q, k, v = block.attention._heads(block.norm_attention(x))
-        own = merge_params(shared, nnx.as_pure(block.attention.position))
+        by_depth = encoding.layer_constants or (lambda layers: {})
+        constants = jax.tree.map(lambda leaf: leaf[number], by_depth(len(model.config.layers)))  # noqa: B023
+        own = merge_params(merge_params(shared, constants), nnx.as_pure(block.attention.position))
         rows = []
         for i in range(len(ids)):
             keys = seen(i)
