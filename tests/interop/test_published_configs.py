@@ -1,11 +1,12 @@
 """Published config files, as they are: each is accepted, or refused for what the message names."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hub_folders import drawn, run, write
-from published import FOLDER, VERDICTS
+from published import ACCEPTED, FOLDER, VERDICTS
 
 from pejax import interop
 from pejax.interop.architectures import ARCHITECTURES
@@ -33,6 +34,9 @@ def test_every_file_is_accepted_or_refused_as_before(capsys):
 def test_every_file_is_there():
     assert {path.name for path in FOLDER.glob("*.json")} == {*VERDICTS}
     assert len(VERDICTS) == 97
+    guide = Path(__file__).parents[2] / "docs" / "interop.md"
+    accepted = len(ACCEPTED)
+    assert f"{accepted} are accepted and {97 - accepted} refused" in guide.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
