@@ -172,7 +172,7 @@ BIASED = [
 ]
 
 
-@pytest.mark.parametrize("spec", mostly_slow(BIASED, ("alibi", "shaw")))
+@pytest.mark.parametrize("spec", mostly_slow(BIASED, ("shaw",)))
 def test_queries_of_float64_have_gradients_in_tiles(spec):
     """Positions that count on by one, so that a bias of the distance is read from its line."""
     with jax.enable_x64(True):
@@ -181,9 +181,9 @@ def test_queries_of_float64_have_gradients_in_tiles(spec):
     assert {leaf.dtype for leaf in jax.tree.leaves(gradients[1])} <= {jnp.dtype("float32")}
 
 
-@pytest.mark.slow
-def test_a_line_of_biases_is_added_to_queries_of_float64():
-    call = {**PLAIN, "spec": "t5"}
+@pytest.mark.parametrize("spec", ["alibi", slow("t5")])
+def test_a_line_of_biases_is_added_to_queries_of_float64(spec):
+    call = {**PLAIN, "spec": spec}
     with jax.enable_x64(True):
         dense, tiled = (run(call, name, "float64") for name in ("reference", "cpu"))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6), tiled, dense)

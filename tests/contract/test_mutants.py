@@ -19,6 +19,7 @@ import pytest
 from cases import Case
 
 from pejax._attention.core import hooks, masks, operands, reference
+from pejax._attention.xla import tiles
 from pejax._encodings import (
     alibi,
     cpb,
@@ -36,7 +37,7 @@ from pejax._encodings import (
 from pejax._extensions import base as scaling
 from pejax._extensions import interpolation, llama3, longrope, ntk, yarn
 from pejax._ops import offset_table, phases, relative, rotary
-from tests.attention import test_padding
+from tests.attention import test_attention, test_backends, test_padding
 from tests.contract import test_positions
 from tests.encodings import (
     test_alibi,
@@ -166,6 +167,14 @@ EXTENDED = [
     test_extension.test_attention_factors_are_the_papers,
 ]
 SHARES = [test_proportional.finer_is_trained, test_proportional.the_bias_counts_keys]
+TILES = [
+    functools.partial(test_backends.test_a_line_of_biases_is_added_to_queries_of_float64, "alibi"),
+    functools.partial(test_backends.test_a_line_of_biases_is_added_to_queries_of_float64, "t5"),
+    functools.partial(
+        test_attention.test_both_implementations_are_the_float64_loops_in_value_and_every_gradient,
+        "packed, unplaced, causal window",
+    ),
+]
 SINUSOIDAL = [functools.partial(test_sinusoidal.test_channels_are_where_the_layout_says, "interleaved")]
 
 PLAIN_PRODUCT = (
@@ -302,6 +311,24 @@ MUTANTS = {
         ALIBI,
     ),
     "alibi: scale forgotten": (alibi.alibi, "slope_scale * alibi_slopes", "alibi_slopes", ALIBI),
+    "tiles: a line of biases subtracted": (
+        tiles.forward,
+        "logits + _where(placed_pairs",
+        "logits - _where(placed_pairs",
+        TILES,
+    ),
+    "tiles: the gradient through relative values subtracted": (
+        tiles._tile_gradients,
+        "d_dropped + d_through_hook",
+        "d_dropped - d_through_hook",
+        TILES,
+    ),
+    "tiles: the gradient of a line of biases lost": (
+        tiles._tile_gradients,
+        "diagonal_sums(d_bias)",
+        "jnp.zeros_like(diagonal_sums(d_bias))",
+        TILES,
+    ),
     "t5: mirrored": (t5.t5_bucket, "(relative >= 1)", "(relative <= -1)", T5),
     "t5: the future counted from zero": (t5.t5_bucket, "(relative >= 1)", "(relative >= 0)", T5),
     "t5: the causal past swapped": (t5.t5_bucket, "jnp.maximum(-relative, 0)", "jnp.maximum(relative, 0)", T5),
