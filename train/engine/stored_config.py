@@ -11,10 +11,10 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pejax
 from train.engine.config import RunConfig
 from train.engine.files import read_object, write_atomic
 
@@ -47,7 +47,7 @@ def settings_digest(config: RunConfig) -> str:
 
 def save_config(config: RunConfig, folder: Path) -> None:
     """Write the config and its marks into the run folder as JSON."""
-    marks = {"program": config.program, "pejax": version("pejax"), "run": settings_digest(config)}
+    marks = {"program": config.program, "pejax": pejax.__version__, "run": settings_digest(config)}
     write_atomic(folder / FILE, json.dumps({**marks, **dataclasses.asdict(config)}, indent=2) + "\n")
 
 
