@@ -5,7 +5,8 @@ from typing import Any
 
 import jax
 
-from pejax._encoding import Encoding, check_record, merge_params
+from pejax._arguments import checked
+from pejax._encoding import Encoding, merge_params
 from pejax._params import Extent, Params
 from pejax._specs import SumSpec
 
@@ -17,6 +18,7 @@ PLACES = {
 """Hooks by the place where they act; at most one part acts in each place."""
 
 
+@checked
 def compose_encodings(*parts: Encoding) -> Encoding:
     """Return one encoding with the hooks of all parts, which act in different places.
 
@@ -42,8 +44,6 @@ def compose_encodings(*parts: Encoding) -> Encoding:
         >>> both is pejax.make_encoding("learned+rope_mixed", dims)
         True
     """
-    for part in parts:
-        check_record("compose_encodings", part)
     if len(parts) < 2:
         raise ValueError(f"compose_encodings takes two or more encodings, got {len(parts)}")
     return _composed(parts)

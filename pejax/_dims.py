@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-import numpy as np
+from pejax._arguments import checked
 
 
 @dataclass(frozen=True, init=False)
@@ -37,6 +37,7 @@ class Dims:
     scale: float
     causal: bool
 
+    @checked
     def __init__(
         self,
         heads: int,
@@ -53,8 +54,6 @@ class Dims:
         kv_heads = heads if kv_heads is None else kv_heads
         counts = {"heads": heads, "head_dim": head_dim, "width": width, "kv_heads": kv_heads, "axes": axes}
         for name, count in counts.items():
-            if not isinstance(count, int | np.integer):
-                raise TypeError(f"{name} must be an int, got {count!r}")
             if count < 1:
                 raise ValueError(f"{name} must be at least 1, got {count}")
         if heads % kv_heads:
@@ -64,7 +63,6 @@ class Dims:
             if len(sizes) != axes or min(sizes) < 1 or (axes == 1) != isinstance(extent, int):
                 rule = "a positive int" if axes == 1 else f"a tuple of {axes} positive ints"
                 raise ValueError(f"extent must be {rule} when axes={axes}, got {extent!r}")
-            extent = extent if axes == 1 else sizes
         scale = float(head_dim) ** -0.5 if scale is None else scale
         for name, value in {**counts, "extent": extent, "scale": scale, "causal": causal}.items():
             object.__setattr__(self, name, value)

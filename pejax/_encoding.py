@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import checked, checked_fields
 from pejax._dims import Dims
 from pejax._ops.checks import check_choice
 from pejax._ops.relative import relative_positions
-from pejax._params import Extent, Params, merge_params, naming_missing, no_params
+from pejax._params import Extent, Params, RandomKey, merge_params, naming_missing, no_params
 from pejax._specs import Spec
 
 
@@ -40,6 +41,7 @@ class Band(NamedTuple):
     rotate_keys: Callable[[Params, Array, Array], Array]
 
 
+@checked_fields
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
     """The hooks by which position enters a transformer. Every hook is optional: None = the model skips that step.
@@ -122,7 +124,8 @@ class Encoding:
         return self.dims is not None and self.dims.causal
 
 
-def init_params(encoding: Encoding, key: Array) -> Params:
+@checked
+def init_params(encoding: Encoding, key: RandomKey) -> Params:
     """Draw an encoding's parameters for one layer: the results of `init` and `init_layer`, merged.
 
     A model of several layers calls `init` once and `init_layer` once per layer, and merges the two in each layer
@@ -141,11 +144,11 @@ def init_params(encoding: Encoding, key: Array) -> Params:
         >>> init_params(t5, jax.random.key(0))["heads"]["table"].shape  # heads, buckets
         (4, 32)
     """
-    check_record("init_params", encoding)
     shared, layer = jax.random.split(key)
     return merge_params(encoding.init(shared), encoding.init_layer(layer))
 
 
+@checked
 def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> Params:
     """Return the parameters that the hooks take: adapted to a length or grid, with the encoding's constants added.
 
@@ -164,7 +167,6 @@ def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> P
         >>> adapt(learned, params, extent=(14, 14))["table_0"].shape  # resized from (7, 7, 64)
         (14, 14, 64)
     """
-    check_record("adapt", encoding)
     params = with_constants(encoding, params)
     if encoding.adapt is None:
         return params
@@ -205,13 +207,6 @@ def named(encoding: Encoding) -> str:
     return str(encoding.spec or "this encoding")
 
 
-def check_record(caller: str, encoding: object) -> None:
-    """Raise TypeError for anything but an `Encoding`, such as its name or its factory."""
-    if not isinstance(encoding, Encoding):
-        rule = "takes a pejax.Encoding, such as pejax.encodings.rope(dims) or make_encoding('rope', dims)"
-        raise TypeError(f"{caller} {rule}, got {encoding if isinstance(encoding, str) else type(encoding).__name__!r}")
-
-
 def check_dims(encoding: Encoding, q: Array) -> None:
     """Raise ValueError if queries `(*B, T, H, D)` have other heads or another head dim than the encoding's dims."""
     dims = encoding.dims
@@ -247,6 +242,7 @@ def causality(encoding: Encoding, causal: bool | None) -> bool:
     return encoding.causal if causal is None else causal
 
 
+@checked
 def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Params, Array, Array, Array, Array], Array]:
     """Return the `bias` hook that computes `distance(params_h, key - query)` for every pair.
 

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from pejax._arguments import checked
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, adapt, check_record, merge_params, pair_bias, split_params
+from pejax._encoding import Encoding, Params, adapt, merge_params, pair_bias, split_params
 
 SENTENCES = {
     "adapt": "some parameters depend on the length or grid",
@@ -26,6 +27,7 @@ TOKENS = 64
 """Tokens of the arrays that hooks are counted on; on two axes 8 x 8."""
 
 
+@checked
 def explain(encoding: Encoding, dims: Dims | None = None) -> str:
     """Describe in words where an encoding acts, what it learns, what it costs and whether it is shift invariant.
 
@@ -46,7 +48,6 @@ def explain(encoding: Encoding, dims: Dims | None = None) -> str:
         cost: grows with the number of tokens
         shift: adding the same offset to all positions changes no logit
     """
-    check_record("explain", encoding)
     lines = [f"encoding: {encoding.spec}"] if encoding.spec else []
     hooks = [f"{name}: {text}" for name, text in SENTENCES.items() if getattr(encoding, name)]
     if encoding.distance_bias is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from pejax._arguments import checked
 from pejax._compose import compose_encodings
 from pejax._dims import Dims
 from pejax._encoding import Encoding
@@ -11,6 +12,7 @@ from pejax.encodings import ENCODINGS
 from pejax.extensions import ANY_ENCODING
 
 
+@checked
 def make_encoding(spec: str | Spec, dims: Dims, extend: str | Extension | None = None) -> Encoding:
     """Make the encoding that `spec` names, extended as `extend` says: for command lines and configuration files.
 
@@ -41,9 +43,6 @@ def make_encoding(spec: str | Spec, dims: Dims, extend: str | Extension | None =
         >>> rope is pejax.encodings.rope(dims, base=5e5, extend=pejax.extensions.yarn(factor=8))
         True
     """
-    if not (isinstance(spec, str | Spec) and isinstance(dims, Dims)):
-        kinds = f"{type(spec).__name__} and {type(dims).__name__}"
-        raise TypeError(f"make_encoding takes a spec and then dims, a str and Dims, got {kinds}")
     spec = extended_once(parse(spec), extend)
     if isinstance(spec, EncodingSpec):
         return _make(spec, dims)

@@ -4,7 +4,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from jaxtyping import Array
+from jaxtyping import Array, Int, Key, UInt32
+
+from pejax._arguments import checked
 
 Params: TypeAlias = dict[str, Any]
 """A dict of arrays by name, or of dicts of them.
@@ -13,7 +15,10 @@ Attention's hooks read two entries: `heads`, whose leaves all have the leading a
 Any other entry is read by `embed`, `rotate` and `adapt` alone.
 """
 
-Extent: TypeAlias = int | Array | tuple[int, ...]
+RandomKey: TypeAlias = Key[Array, ""] | UInt32[Array, " words"]
+"""A JAX random key, typed or raw."""
+
+Extent: TypeAlias = int | Int[Array, "..."] | tuple[int, ...]
 """The length of a sequence, which may be traced, or the static grid (rows, columns, ...) of an image, in tokens."""
 
 
@@ -23,6 +28,7 @@ def no_params(key: Array) -> Params:
     return {}
 
 
+@checked
 def merge_params(shared: Params, layer: Params) -> Params:
     """Merge the model's and one layer's parameters: `{**shared, **layer}`, their `heads` and `all` merged too.
 

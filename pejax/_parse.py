@@ -19,6 +19,7 @@ import typing
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pejax._arguments import checked
 from pejax._specs import EncodingSpec, Extension, LayerPattern, Spec, SumSpec
 from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS
@@ -39,6 +40,7 @@ DEEPEST = 10_000
 """Most layers of a pattern: more than any model has, and few enough to list."""
 
 
+@checked
 def parse(spec: str | Spec) -> Spec:
     """Read the encoding of one layer: `"name(key=literal, ...)"`, or a sum of such terms. A spec is returned as it is.
 
@@ -52,8 +54,6 @@ def parse(spec: str | Spec) -> Spec:
     """
     if isinstance(spec, Spec):
         return spec
-    if not isinstance(spec, str):
-        raise TypeError(f"a spec must be a text such as 'rope' or 'alibi(learned=True)', got {type(spec).__name__}")
     node = expression(spec, "an encoding")
     if isinstance(node, ast.Call) and isinstance(node.func, ast.BinOp):
         return _extended_sum(spec.strip(), node)
@@ -69,6 +69,7 @@ def _extended_sum(text: str, node: ast.Call) -> Spec:
     return parse(str(ast.get_source_segment(text, node.func))).extended(parse_extension(extend.value))
 
 
+@checked
 def parse_pattern(pattern: str | Spec | LayerPattern) -> LayerPattern:
     """Read the encodings of all layers, such as `"rope*3 + none*1"`. A pattern is returned as it is.
 
@@ -112,6 +113,7 @@ def _parse_encoding(text: str) -> EncodingSpec:
     return EncodingSpec(name, options, options.pop("extend", None))
 
 
+@checked
 def parse_extension(extend: str | Extension | None) -> Extension | None:
     """Read an extension: terms joined by "+", such as "yarn(factor=8)+log_n". "none" gives None.
 

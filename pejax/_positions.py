@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int, Key, Num
+from jaxtyping import Array, Bool, Float, Int, Num
 
+from pejax._arguments import checked
 from pejax._encoding import Encoding, Extent, Params
 from pejax._ops.checks import check_choice, check_ids, check_position_type
+from pejax._params import RandomKey, naming_missing
 
 
 class TokenPositions(NamedTuple):
@@ -52,12 +54,20 @@ def as_token_positions(tokens: TokenPositions | Array) -> TokenPositions:
     return tokens
 
 
+@checked
 def embed_tokens(
-    embed: Callable[[Params, Array, Array], Array], params: Params, x: Array, tokens: TokenPositions | Array
-) -> Array:
+    embed: Callable[[Params, Array, Array], Array],
+    width: int | None,
+    params: Params,
+    x: Float[Array, "*B T C"],
+    positions: TokenPositions | Array,
+) -> Float[Array, "*B T C"]:
     """Embed x `(*B, T, C)` at the positions of its tokens; tokens without a position are unchanged."""
-    tokens = as_token_positions(tokens)
-    embedded = embed(params, x, tokens.positions)
+    if width is not None and x.shape[-1] != width:
+        raise ValueError(f"x must be (*B, T, C) with C={width}, the width of the dims, got shape {x.shape}")
+    tokens = as_token_positions(positions)
+    with naming_missing("embed", params):
+        embedded = embed(params, x, tokens.positions)
     if tokens.has_position is None:
         return embedded
     return jnp.where(jnp.broadcast_to(tokens.has_position[..., None], x.shape), embedded, x)
@@ -74,13 +84,19 @@ def rotary_positions(tokens: TokenPositions, shape: tuple[int, ...]) -> Num[Arra
     return jnp.where(known, jnp.broadcast_to(positions, common), 0)
 
 
-def embedding_tokens(encoding: Encoding) -> Encoding:
-    """Return the encoding with an `embed` that takes `TokenPositions` in place of positions, too."""
+def embedding_tokens(encoding: Encoding, width: int | None = None) -> Encoding:
+    """Return the encoding with an `embed` that takes `TokenPositions` in place of positions, too.
+
+    Args:
+        encoding: any record.
+        width: C, the channels that the input of `embed` must have. None = any number.
+    """
     if encoding.embed is None:
         return encoding
-    return dataclasses.replace(encoding, embed=functools.partial(embed_tokens, encoding.embed))
+    return dataclasses.replace(encoding, embed=functools.partial(embed_tokens, encoding.embed, width))
 
 
+@checked
 def grid_positions(height: int, width: int, *, indexing: str = "ij") -> Int[Array, "T 2"]:
     """Return the position of every patch of a grid, in raster order: `p_n = (⌊n / width⌋, n mod width)`.
 
@@ -106,6 +122,7 @@ def grid_positions(height: int, width: int, *, indexing: str = "ij") -> Int[Arra
     return jnp.stack([row, column] if indexing == "ij" else [column, row], axis=-1)
 
 
+@checked
 def segment_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
     """Return the position of each token in its own segment: the number of earlier tokens with the same id.
 
@@ -138,6 +155,7 @@ def segment_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
     return jnp.vectorize(one_sequence, signature="(t)->(t)")(segment_ids)
 
 
+@checked
 def packed_positions(segment_ids: Int[Array, "*B T"]) -> TokenPositions:
     """Return the `TokenPositions` of packed sequences: positions restart in each, and none attends to another.
 
@@ -178,6 +196,7 @@ def check_within(positions: TokenPositions | Array, extent: Extent) -> None:
         raise ValueError(f"{rule}: from 0 to below {extent}, got {found if len(sides) > 1 else found[0]}")
 
 
+@checked
 def normalized_positions(
     positions: Num[Array, "..."], extent: int | tuple[int, ...], by: str = "separate"
 ) -> Float[Array, "..."]:
@@ -209,7 +228,7 @@ def normalized_positions(
     check_choice("by", by, ("separate", "min", "max"))
     check_position_type(positions)
     sides = extent if isinstance(extent, tuple) else (extent,)
-    if min(sides) < 1:
+    if not sides or min(sides) < 1:
         raise ValueError(f"extent must be positive, got {extent}")
     if isinstance(extent, tuple) and positions.shape[-1:] != (len(sides),):
         raise ValueError(f"positions must end in the {len(sides)} axes of extent={extent}, got {positions.shape}")
@@ -220,8 +239,9 @@ def normalized_positions(
     return 2.0 * (positions.astype(wide) + 0.5) / units - 1.0
 
 
+@checked
 def augment_positions(
-    key: Key[Array, ""],
+    key: RandomKey,
     positions: Num[Array, "..."],
     *,
     shift: float = 0.0,

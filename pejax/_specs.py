@@ -10,9 +10,11 @@ Numbers that JAX may trace are parameters of an encoding, never options of a spe
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+from pejax._arguments import checked, checked_fields
 
 Target = Literal["frequencies", "encoding", "queries", "factory"]
 
@@ -40,6 +42,7 @@ class Term(NamedTuple):
         return _call(self.name, self.options)
 
 
+@checked_fields
 @dataclass(frozen=True, repr=False)
 class Extension:
     """Ways to extend an encoding beyond the length or grid that it was trained on. `+` joins several.
@@ -83,10 +86,11 @@ class EncodingSpec:
     options: tuple[tuple[str, Any], ...]
     extend: Extension | None
 
+    @checked
     def __init__(
         self,
         name: str,
-        options: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        options: Mapping[str, Any] | Sequence[tuple[str, Any]] = (),
         extend: Extension | None = None,
     ) -> None:
         for field, value in {"name": name, "options": tuple(sorted(dict(options).items())), "extend": extend}.items():
@@ -115,6 +119,7 @@ class EncodingSpec:
         return replace(self, extend=_joined(self.extend, extend))
 
 
+@checked_fields
 @dataclass(frozen=True, repr=False)
 class SumSpec:
     """Encodings that act in different places of a layer, `"learned+rope"` (`pejax.compose_encodings`).
@@ -152,6 +157,7 @@ NONE = EncodingSpec("none")
 """No positions."""
 
 
+@checked_fields
 @dataclass(frozen=True, repr=False)
 class LayerPattern:
     """The encodings of layers that repeat a pattern, `"rope*3+none*1"`.

@@ -42,7 +42,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return 0 if len(config.args) == 1 and path.endswith(".py") else None
 
 
-UNCHECKED = ("benchmarks", "colab", "data", "models", "ops", "train", "visualize")
+UNCHECKED = ("arguments", "benchmarks", "colab", "data", "models", "ops", "train", "visualize")
 """Folders of tests that call pejax as the tests of the contract, encodings, extensions and attention do."""
 
 

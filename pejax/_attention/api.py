@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 from jaxtyping import Array, Float
 
+from pejax._arguments import checked
 from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates, run
 from pejax._attention.compiling import compile_error
 from pejax._attention.core.dropout import check_dropout
@@ -21,7 +22,7 @@ from pejax._attention.core.operands import (
     over_heads,
     prepare,
 )
-from pejax._attention.core.options import Options, check_options
+from pejax._attention.core.options import LEARNED_SCALE, Options, check_options
 from pejax._attention.core.reference import dense_weights
 from pejax._attention.core.sink import check_sink, keep_share, with_sink
 from pejax._attention.sharding import Sharding, run_sharded
@@ -29,6 +30,7 @@ from pejax._ops.backend import platform
 from pejax._positions import TokenPositions
 
 
+@functools.partial(checked, scale=LEARNED_SCALE, dropout="a key and the rate")
 def dot_product_attention(
     q: Float[Array, "*B T H D"],
     k: Float[Array, "*B S K D"],
@@ -145,6 +147,7 @@ def prepared(
     return checked._replace(dropout_rate=rate, hides=hooks.hides), layout, operands
 
 
+@functools.partial(checked, scale=LEARNED_SCALE)
 def attention_weights(
     q: Float[Array, "*B T H D"],
     k: Float[Array, "*B S K D"],
@@ -192,6 +195,7 @@ def attention_weights(
     return weights_of(options, layout, operands, q.shape, sink)
 
 
+@checked
 def explain_attention(
     q: Float[Array | jax.ShapeDtypeStruct, "*B T H D"],
     k: Float[Array | jax.ShapeDtypeStruct, "*B S K D"],

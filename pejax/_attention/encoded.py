@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pejax._arguments import checked
 from pejax._attention.api import dot_product_attention
 from pejax._attention.core.hooks import bound_hooks
 from pejax._attention.core.merge import merge_attention
@@ -22,7 +23,6 @@ from pejax._encoding import (
     causality,
     check_dims,
     check_embedded,
-    check_record,
     named,
     rotate_keys,
     rotate_queries,
@@ -31,6 +31,7 @@ from pejax._encoding import (
 from pejax._positions import TokenPositions, as_token_positions, check_within, rotary_positions
 
 
+@checked
 def attend(
     encoding: Encoding,
     q: Float[Array, "*B T H D"],
@@ -93,7 +94,6 @@ def attend(
         >>> attend(rope, q, k, v).shape
         (2, 5, 8, 16)
     """
-    check_record("attend", encoding)
     check_arrays(q, k, v)
     check_dims(encoding, q)
     check_embedded(encoding, embedded)
@@ -120,6 +120,7 @@ def attend(
     return _at_extents(at_extent, jnp.asarray(extent), q, k, v, q_tokens, k_tokens, key_bias)
 
 
+@checked
 def caches_rotated_keys(encoding: Encoding) -> bool:
     """Return whether a cache may hold rotated keys: a key's rotation depends neither on the length nor on the query.
 

@@ -1,5 +1,6 @@
 """An encoding inside third-party attention layers: a drop-in replacement for `dot_product_attention` of Flax."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,17 +9,19 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array
 
+from pejax._arguments import checked
 from pejax._attention.api import weights_of
 from pejax._attention.backends import run
 from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import check_given, check_sharding, prepare
-from pejax._attention.core.options import check_options
+from pejax._attention.core.options import LEARNED_SCALE, check_options
 from pejax._attention.encoded import check_extent, rotate_and_attend
-from pejax._encoding import Encoding, Extent, Params, causality, check_dims, check_embedded, check_record, scale_of
+from pejax._encoding import Encoding, Extent, Params, causality, check_dims, check_embedded, scale_of
 from pejax._positions import TokenPositions, as_token_positions
 
 
+@functools.partial(checked, scale=LEARNED_SCALE)
 def attention_fn(
     encoding: Encoding,
     params: Params | None = None,
@@ -73,7 +76,6 @@ def attention_fn(
         >>> attention_fn(alibi)(q, k, v).shape
         (2, 5, 8, 16)
     """
-    check_record("attention_fn", encoding)
     if encoding.bands:
         raise ValueError(f"attention_fn serves no encoding with bands (use attend), got {len(encoding.bands)}")
     check_embedded(encoding, embedded)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array
 
+from pejax._arguments import checked
 from pejax._attention.api import dot_product_attention
 from pejax._attention.backends import PREFERENCES, checked_name
 from pejax._attention.compiling import compile_error
@@ -29,6 +30,7 @@ THREADS = 8
 """Programs that compile at a time: the compiler does not hold Python's lock."""
 
 
+@checked
 def check_kernels(
     *,
     head_dims: Sequence[int] = (64, 128),

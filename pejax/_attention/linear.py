@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, UInt32
 
 from pejax import _encoding as encodings
+from pejax._arguments import checked
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands, check_arrays, prepare, without_unseen
@@ -44,6 +45,7 @@ class Rows(NamedTuple):
     segments: UInt32[Array, "*N C"]
 
 
+@checked
 def linear_attention(
     encoding: Encoding,
     q: Float[Array, "*B T H D"],
@@ -93,7 +95,6 @@ def linear_attention(
         >>> linear_attention(rope, q, k, k).shape
         (2, 5, 8, 16)
     """
-    encodings.check_record("linear_attention", encoding)
     for hook in ("bias", "distance_bias", "relative_values", "bands"):
         if getattr(encoding, hook):
             raise ValueError(f"linear_attention takes an encoding that rotates all pairs alike, got one with {hook}")

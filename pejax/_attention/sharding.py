@@ -20,6 +20,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+from pejax._arguments import checked_fields
 from pejax._attention import ring
 from pejax._attention.backends import run
 from pejax._attention.core.operands import Layout, Operands, Origin
@@ -29,6 +30,7 @@ from pejax._positions import TokenPositions
 METHODS = {"ring": ring.ring, "gather": ring.gather}
 
 
+@checked_fields
 @dataclass(frozen=True)
 class Sharding:
     """The axes of a mesh of devices that the batch, the heads and the sequence of attention are split over; hashable.

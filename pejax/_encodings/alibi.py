@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, no_params
 from pejax._encodings.factory import encoding_factory
@@ -23,6 +24,7 @@ from pejax._ops.relative import axes_of, check_axes, float_differences, token_di
 from pejax._specs import Extension
 
 
+@checked
 def alibi_slopes(heads: int, *, bias_max: float = 8.0) -> Float[Array, " H"]:
     """Return the slope of each head, the steepest first where H is a power of two.
 
@@ -52,6 +54,7 @@ def alibi_slopes(heads: int, *, bias_max: float = 8.0) -> Float[Array, " H"]:
     return jnp.asarray(geometric(power) + geometric(2 * power)[0::2][: heads - power], jnp.float32)
 
 
+@checked
 def alibi_bias(
     q_positions: Num[Array, "T *A"], k_positions: Num[Array, "S *A"], slopes: Float[Array, " H"]
 ) -> Float[Array, "H T S"]:

@@ -20,11 +20,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.offset_table import look_up_within, sides_of, table_cells, table_offsets
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, float_differences
+from pejax._params import naming_missing
 from pejax._specs import Extension
 
 BOUND = 8.0
@@ -35,6 +37,7 @@ CHUNK = 8192
 """Offsets whose hidden units are held in memory at once."""
 
 
+@checked
 def cpb_bias(
     q_positions: Num[Array, "T *A"],
     k_positions: Num[Array, "S *A"],
@@ -65,8 +68,9 @@ def cpb_bias(
         (4, 49, 49)
     """
     axes = axes_of(q_positions)
-    shared, w = params["all"], params["heads"]["w"]
-    check_table("cpb's a", shared["a"].shape[:-1], axes)
+    with naming_missing("cpb_bias", params):
+        shared, w = params["all"], params["heads"]["w"]
+        check_table("cpb's a", shared["a"].shape[:-1], axes)
     relative = float_differences(q_positions, k_positions)
     terms = _evaluated(shared, w, relative.reshape(-1, axes), sides_of("cpb", extent, axes))
     return terms.T.reshape(len(w), *relative.shape[:2])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec
 
+from pejax._arguments import read_arguments, shown
 from pejax._dims import Dims
 from pejax._encoding import Encoding
 from pejax._extensions.apply import extend_encoding
@@ -37,14 +38,23 @@ class EncodingFactory(Generic[Arguments]):
         self.__wrapped__, self.__name__, self.takes = make, name or make.__name__, takes
         signature = inspect.signature(make)
         self.extends = "extend" in signature.parameters
-        if not self.extends:
-            extend = inspect.Parameter("extend", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=HINT)
-            self.__signature__ = signature.replace(parameters=[*signature.parameters.values(), extend])
+        extend = inspect.Parameter("extend", inspect.Parameter.KEYWORD_ONLY, default=None)
+        parameters = {**signature.parameters, "extend": signature.parameters.get("extend", extend)}
+        known = {"dims": Dims, "extend": HINT}  # also where an encoding of one's own has no annotations
+        annotated = [one.replace(annotation=known.get(key, one.annotation)) for key, one in parameters.items()]
+        self.__signature__ = signature.replace(parameters=annotated)
 
     def __call__(self, *args: Arguments.args, **options: Arguments.kwargs) -> Encoding:
-        name, given = self.__name__, inspect.signature(self).bind(*args, **options)
+        name, signature = self.__name__, inspect.signature(self)
+        try:
+            given = signature.bind(*args, **options)
+        except TypeError as refusal:
+            raise TypeError(f"{name}: {refusal}") from None
+        read_arguments(name, signature, given.arguments, {"extend": "strings are for make_encoding"})
+        for key, value in given.arguments.items():
+            if not isinstance(value, Hashable):
+                raise TypeError(f"{name}: {key} must be a plain Python value, got {shown(value)}")
         given.apply_defaults()
-        _check(name, given.arguments)
         own, others = _split(name, self.takes, given.arguments["extend"], given.arguments["dims"].axes)
         return _make(self, tuple({**given.arguments, "extend": own}.items()), others)
 
@@ -65,7 +75,7 @@ def _make(factory: EncodingFactory[...], arguments: tuple[tuple[str, Any], ...],
     made = factory.__wrapped__(dims, **options)
     if not isinstance(made, Encoding):
         raise TypeError(f"{factory.__name__} must return a pejax.Encoding, got {type(made).__name__}")
-    return replace(embedding_tokens(made), dims=dims, spec=spec)
+    return replace(embedding_tokens(made, dims.width), dims=dims, spec=spec)
 
 
 def _spec(factory: EncodingFactory[...], options: Mapping[str, Any], others: Extension | None) -> EncodingSpec:
@@ -73,19 +83,6 @@ def _spec(factory: EncodingFactory[...], options: Mapping[str, Any], others: Ext
     defaults = {name: one.default for name, one in inspect.signature(factory).parameters.items()}
     changed = {key: one for key, one in options.items() if key not in ("dims", "extend") and one != defaults[key]}
     return EncodingSpec(factory.__name__, changed, options["extend"]).extended(others)
-
-
-def _check(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse dims or an extension of another type, and values that cannot be compared, such as arrays."""
-    dims, extend = arguments["dims"], arguments["extend"]
-    if not isinstance(dims, Dims):
-        raise TypeError(f"{name} takes pejax.Dims first, got {type(dims).__name__}")
-    if not isinstance(extend, Extension | None):
-        rule = "must be an extension such as pejax.extensions.yarn(factor=8) (strings are for make_encoding)"
-        raise TypeError(f"{name}: extend {rule}, got {extend!r}")
-    for key, value in arguments.items():
-        if not isinstance(value, Hashable):
-            raise TypeError(f"{name}: {key} must be a plain Python value, got {type(value).__name__}")
 
 
 def _split(

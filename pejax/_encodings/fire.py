@@ -18,17 +18,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
 from pejax._ops.relu_network import Side, Units, log_distance, network
+from pejax._params import naming_missing
 from pejax._specs import Extension
 
 THRESHOLD = 512.0
 EPSILON = 1e-6
 
 
+@checked
 def fire_bias(
     q_positions: Num[Array, "T *A"],
     k_positions: Num[Array, "S *A"],
@@ -61,18 +64,21 @@ def fire_bias(
         (4, 6, 8)
     """
     axes = axes_of(q_positions)
-    check_table("fire's c", params["all"]["c"].shape, axes)
 
     def head(heads: Params) -> Float[Array, "T S"]:
         return _bias({**params["all"], **heads}, q_positions, k_positions, axes, causal, threshold)
 
-    return jax.vmap(head)(params["heads"])
+    with naming_missing("fire_bias", params):
+        check_table("fire's c", params["all"]["c"].shape, axes)
+        return jax.vmap(head)(params["heads"])
 
 
 def _bias(
     params: Params, q_positions: Array, k_positions: Array, axes: int, causal: bool, threshold: float
 ) -> Float[Array, "T S"]:
     def term(params: Params, q_positions: Num[Array, " T"], k_positions: Num[Array, " S"]) -> Float[Array, "T S"]:
+        if not (len(q_positions) and len(k_positions)):
+            return jnp.zeros((len(q_positions), len(k_positions)), jnp.float32)
         least = jnp.abs(params["multiplier"] * threshold)
 
         def side(positions: Num[Array, " T"], free: bool = False) -> Side:

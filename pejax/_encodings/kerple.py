@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
@@ -28,6 +29,7 @@ LARGEST_POWER = 2.0
 """The largest exponent for which the kernel is conditionally positive definite."""
 
 
+@checked
 def kerple_bias(
     q_positions: Num[Array, "T *A"],
     k_positions: Num[Array, "S *A"],

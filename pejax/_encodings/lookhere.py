@@ -22,6 +22,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, from_distance
 from pejax._encodings.factory import encoding_factory
@@ -34,6 +35,7 @@ UNDIRECTED = 4
 """Heads without a cone that are left over where there are at least 12 heads; their slopes are repeated from here on."""
 
 
+@checked
 def lookhere_cones(heads: int, axes: int = 2, *, fov: FovDegrees = 90) -> Float[Array, "H M A"]:
     """Return the normals N_h of each head's cone: head h sees the patches with `N_h (p_j - p_i) >= 0`.
 
@@ -112,6 +114,7 @@ def _families(axes: int, fov: int) -> list[list[list[tuple[int, ...]]]]:
     return orders[fov]
 
 
+@checked
 def lookhere_slopes(cones: Float[Array, "H M A"], *, depth: float = 0.0) -> Float[Array, " H"]:
     """Return the slope of each head, `(1.5 - depth) · s_h`: s_h is 1, or 1/2, 1/8, 1/32, 1/128 for undirected heads.
 
@@ -142,6 +145,7 @@ def _head_slopes(cones: Float[Array, "H M A"]) -> Float[Array, " H"]:
     return jnp.where(undirected, 0.5 * 0.25 ** number.astype(jnp.float32), 1.0)
 
 
+@checked
 def lookhere_bias(
     q_positions: Num[Array, "T *A"],
     k_positions: Num[Array, "S *A"],

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
@@ -25,6 +26,7 @@ from pejax._ops.resize import METHODS, resize_grid
 from pejax._specs import Extension
 
 
+@checked
 def relative_table_bias(
     q_positions: Num[Array, "T *A"], k_positions: Num[Array, "S *A"], table: Float[Array, "H *cells"]
 ) -> Float[Array, "H T S"]:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
@@ -27,6 +28,7 @@ from pejax.extensions import ROTARY
 LAYOUTS = ("leading", "proportional")
 
 
+@checked
 def rope_frequencies(
     head_dim: int, *, base: float = 10000.0, rotary_dim: int | None = None, layout: str = "leading"
 ) -> Float[np.ndarray, " F"]:
@@ -87,6 +89,7 @@ def _checked_rotary_dim(head_dim: int, rotary_dim: int | None) -> int:
     return rotated
 
 
+@checked
 def pairing_permutation(
     head_dim: int, *, source: str, target: str, rotary_dim: int | None = None
 ) -> Int[np.ndarray, " D"]:

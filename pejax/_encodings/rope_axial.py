@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
@@ -28,6 +29,7 @@ LAYOUTS = ("concat", "alternate")
 INDEXINGS = ("ij", "xy")
 
 
+@checked
 def rope_axial_frequencies(
     head_dim: int, *, axes: int = 2, base: float = 100.0, layout: str = "concat"
 ) -> Float[np.ndarray, "A F"]:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
@@ -19,11 +20,13 @@ from pejax._extensions.frequencies import extend_frequencies
 from pejax._ops.checks import check_choice
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
+from pejax._params import RandomKey
 from pejax._specs import Extension
 
 
+@checked
 def rope_mixed_frequencies(
-    key: Array, heads: int, head_dim: int, *, axes: int = 2, base: float = 10.0
+    key: RandomKey, heads: int, head_dim: int, *, axes: int = 2, base: float = 10.0
 ) -> Float[Array, "H A F"]:
     """Draw initial frequencies: geometric magnitudes along the columns of a random rotation, one rotation per head.
 

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
 from pejax._encodings.factory import encoding_factory
@@ -25,6 +26,7 @@ from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, re
 from pejax._specs import Extension
 
 
+@checked
 def shaw_logits(
     q: Float[Array, "T H D"],
     q_positions: Num[Array, "T *A"],
@@ -57,6 +59,7 @@ def shaw_logits(
     return jax.vmap(lambda q: scale * _key_term(key_table, q, q_positions, k_positions, axes), in_axes=1)(q)
 
 
+@checked
 def shaw_values(
     weights: Float[Array, "H T S"],
     q_positions: Num[Array, "T *A"],

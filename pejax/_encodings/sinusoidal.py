@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
 from pejax._encodings.factory import encoding_factory
@@ -22,6 +23,7 @@ LAYOUTS = ("interleaved", "concat")
 INDEXINGS = ("ij", "xy")
 
 
+@checked
 def sinusoidal_embedding(
     positions: Num[Array | np.ndarray, "..."],
     width: int,

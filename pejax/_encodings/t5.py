@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
@@ -31,6 +32,7 @@ from pejax._ops.relative import (
 from pejax._specs import Extension
 
 
+@checked
 def t5_bucket(
     relative: Num[Array, "*R"], *, bidirectional: bool, buckets: int = 32, max_distance: int = 128
 ) -> Int[Array, "*R"]:
@@ -99,6 +101,7 @@ def _log_edges(side: int, max_distance: int) -> tuple[int, list[float]]:
     return exact, edges
 
 
+@checked
 def t5_bias(
     q_positions: Num[Array, "T *A"],
     k_positions: Num[Array, "S *A"],

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Num
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
 from pejax._encodings.factory import encoding_factory
@@ -29,6 +30,7 @@ from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, su
 from pejax._specs import Extension
 
 
+@checked
 def transformer_xl_logits(
     q: Float[Array, "T H D"],
     k: Float[Array, "S K D"],

@@ -1,11 +1,13 @@
 """Applies extensions to any encoding."""
 
+from pejax._arguments import checked
 from pejax._dims import Dims
-from pejax._encoding import Encoding, check_record
+from pejax._encoding import Encoding
 from pejax._positions import embedding_tokens
 from pejax._specs import Extension
 
 
+@checked
 def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encoding:
     """Return the encoding, for example one of your own, extended beyond its trained length or grid.
 
@@ -28,9 +30,6 @@ def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encodi
         >>> mine = pejax.Encoding(distance_bias=lambda params, relative: -0.1 * jnp.abs(relative), shift_invariant=True)
         >>> longer = pejax.extend_encoding(mine, dims, pejax.extensions.pi())
     """
-    if not isinstance(extend, Extension):
-        raise TypeError(f"extend must be an extension such as pejax.extensions.pi(), got {extend!r}")
-    check_record("extend_encoding", encoding)
     for term in sorted(extend.terms, key=lambda term: term.target == "queries"):
         if term.target not in ("encoding", "queries"):
             raise ValueError(

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
 Frequencies: TypeAlias = Float[Array | np.ndarray, "*A F"]
-Factor: TypeAlias = float | int | Array
-Length: TypeAlias = int | Array | tuple[int, ...]
+Factor: TypeAlias = float | int | Num[Array, ""]
+Length: TypeAlias = int | Num[Array, ""] | tuple[int, ...]
 Extended: TypeAlias = tuple[Float[Array | np.ndarray, "*A F"], float | Float[Array | np.ndarray, "*F"]]
 
 

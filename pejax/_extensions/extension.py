@@ -6,13 +6,14 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec
 
 import jax
 import numpy as np
 from jaxtyping import AbstractArray
 
+from pejax._arguments import read_arguments
 from pejax._specs import Extension, Target, Term
 
 Options = ParamSpec("Options")
@@ -25,6 +26,7 @@ def extension(
     function: Callable[Concatenate[Any, Any, Options], Any],
     *,
     by_length: bool = False,
+    elsewhere: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Callable[Options, Extension]:
     """Declare an extension by the function that computes it, and return the function that makes its record.
 
@@ -36,6 +38,7 @@ def extension(
         target: part of the model that `function` changes (`Term`).
         function: `(frequencies, rotary, *, ...)`, or `(encoding, dims, *, ...)`.
         by_length: whether the result depends on the length even where its factor is fixed.
+        elsewhere: by the name of an argument that this extension lacks, what to write instead.
     """
     _, _, *options = inspect.signature(function).parameters.values()
     options = [one.replace(annotation=_without_arrays(one.annotation)) for one in options]
@@ -47,9 +50,11 @@ def extension(
         try:
             bound = signature.bind(*args, **given).arguments
         except TypeError as refusal:
-            raise TypeError(f"{name}: {refusal}") from None
-        values = [(key, _hashable(value)) for key, value in bound.items()]
-        changed = tuple((key, value) for key, value in values if value is not None and value != defaults[key])
+            ways = [f": {way}" for argument, way in elsewhere.items() if argument in given]
+            raise TypeError(f"{name}: {refusal}{''.join(ways)}") from None
+        bound = {key: _hashable(value) for key, value in bound.items()}
+        read_arguments(name, signature, bound)
+        changed = tuple((key, value) for key, value in bound.items() if value is not None and value != defaults[key])
         return Extension((Term(name, target, function, changed, by_length),))
 
     record.__name__ = record.__qualname__ = name

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Num
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, split_params
 from pejax._encoding import adapt as adapt_to
@@ -96,7 +97,12 @@ def interpolate_encoding(
     )
 
 
-pi = extension("pi", "encoding", interpolate_encoding)
+pi = extension(
+    "pi",
+    "encoding",
+    interpolate_encoding,
+    elsewhere={"factor": "its factor follows from the length; extend=linear(factor=2) gives one to rotary encodings"},
+)
 
 
 def _on_tokens(hook: Callable) -> Callable:
@@ -161,6 +167,7 @@ def _scaled(params: Params, positions: Array) -> Array:
     return positions.astype(jnp.float32) * params[FACTOR] if FACTOR in params else positions
 
 
+@checked
 def interpolate_positions(
     positions: Num[Array, "..."],
     trained_length: int | tuple[int, ...],

@@ -1,9 +1,11 @@
 """Linear scaling: every frequency is divided by one factor."""
 
+from pejax._arguments import checked
 from pejax._extensions.base import Extended, Factor, Frequencies, Rotary, resolve_factor, scaled
 from pejax._extensions.extension import extension
 
 
+@checked
 def extend_linear(
     frequencies: Frequencies,
     rotary: Rotary,

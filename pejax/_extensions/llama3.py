@@ -2,6 +2,7 @@
 
 import math
 
+from pejax._arguments import checked
 from pejax._extensions.base import (
     Extended,
     Factor,
@@ -17,6 +18,7 @@ from pejax._extensions.base import (
 from pejax._extensions.extension import extension
 
 
+@checked
 def extend_llama3(
     frequencies: Frequencies,
     rotary: Rotary,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Array, Float
 
+from pejax._arguments import checked
 from pejax._extensions.base import (
     Extended,
     Factor,
@@ -25,6 +26,7 @@ from pejax._extensions.base import (
 from pejax._extensions.extension import extension
 
 
+@checked
 def extend_longrope(
     frequencies: Frequencies,
     rotary: Rotary,

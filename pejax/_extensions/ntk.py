@@ -1,5 +1,6 @@
 """NTK-aware scaling: a higher base, raised by a fixed factor or by a factor that follows the length."""
 
+from pejax._arguments import checked
 from pejax._extensions.base import (
     Extended,
     Factor,
@@ -14,6 +15,7 @@ from pejax._extensions.base import (
 from pejax._extensions.extension import extension
 
 
+@checked
 def extend_ntk(
     frequencies: Frequencies,
     rotary: Rotary,
@@ -47,6 +49,7 @@ def extend_ntk(
 ntk = extension("ntk", "frequencies", extend_ntk)
 
 
+@checked
 def extend_dynamic_ntk(
     frequencies: Frequencies,
     rotary: Rotary,

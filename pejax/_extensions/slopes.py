@@ -1,16 +1,20 @@
 """Flatter ALiBi slopes beyond the trained length."""
 
 import math
-from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from pejax._arguments import checked
+from pejax._extensions.base import Length
 from pejax._specs import Extension, Term
 
 
+@checked
 def scale_alibi_slopes(
-    slopes: Float[Array, " H"], trained_length: int | Sequence[int], length: int | Array | Sequence[int]
+    slopes: Float[Array, " H"], trained_length: int | tuple[int, ...], length: Length
 ) -> Float[Array, " H"]:
     """Flatten ALiBi's slopes beyond the trained length, so that the largest penalty stays that of training.
 
@@ -24,6 +28,9 @@ def scale_alibi_slopes(
     Returns:
         The slopes, in the same unit.
 
+    Raises:
+        ValueError: a known length below 1.
+
     Reference:
         Al-Khateeb et al. 2023, "Position Interpolation Improves ALiBi Extrapolation" (arXiv 2310.13017), section 3.
 
@@ -31,7 +38,10 @@ def scale_alibi_slopes(
         >>> scale_alibi_slopes(jnp.asarray([0.5, 0.25]), trained_length=512, length=1024).tolist()
         [0.25, 0.125]
     """
-    size = lambda extent: math.hypot(*extent) if isinstance(extent, Sequence) else extent
+    for name, one in (("trained_length", trained_length), ("length", length)):
+        if not isinstance(one, Tracer) and np.min(one, initial=1) < 1:
+            raise ValueError(f"{name} must be at least 1, got {one}")
+    size = lambda extent: math.hypot(*extent) if isinstance(extent, tuple) else extent
     ratio = jnp.asarray(size(trained_length), jnp.float32) / jnp.asarray(size(length), jnp.float32)
     return slopes * jnp.minimum(1.0, ratio)
 

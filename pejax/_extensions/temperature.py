@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
 from pejax._extensions.extension import extension
 from pejax._ops.checks import check_position_type, check_positions
 
 
+@checked
 def log_n_temperature(positions: Num[Array, "*BT"], trained_length: int) -> Float[Array, "*BT"]:
     """Return the factor of queries that keeps the entropy of attention over p + 1 keys near that of L keys.
 
@@ -39,6 +41,7 @@ def log_n_temperature(positions: Num[Array, "*BT"], trained_length: int) -> Floa
     return jnp.maximum(jnp.log1p(_counted(positions)) / math.log(trained_length), 1.0)
 
 
+@checked
 def llama4_temperature(
     positions: Num[Array, "*BT"], *, floor_length: int = 8192, scale: float = 0.1
 ) -> Float[Array, "*BT"]:
@@ -64,6 +67,7 @@ def llama4_temperature(
     return scale * jnp.log1p(jnp.floor((_counted(positions) + 1.0) / floor_length)) + 1.0
 
 
+@checked
 def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> Encoding:
     """Return the encoding with its queries multiplied by a function of their positions.
 

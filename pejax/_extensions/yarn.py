@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pejax._arguments import checked
 from pejax._extensions.base import (
     Extended,
     Factor,
@@ -24,6 +25,7 @@ from pejax._extensions.base import (
 from pejax._extensions.extension import extension
 
 
+@checked
 def extend_yarn(
     frequencies: Frequencies,
     rotary: Rotary,

@@ -19,6 +19,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import checked
 from pejax._ops.checks import check_choice, check_position_type
 
 METHODS = ("bicubic", "bilinear", "align_corners")
@@ -30,6 +31,7 @@ _SHARP = -0.75  # slope of the bicubic kernel at distance 1: torch's value witho
 _SOFT = -0.5  # torch's value with antialiasing
 
 
+@checked
 def resize_embedding(
     table: Float[Array | np.ndarray, "*B N C"],
     old_grid: int | tuple[int, ...],
@@ -69,7 +71,7 @@ def resize_embedding(
     old, new = (grid if isinstance(grid, tuple) else (grid,) for grid in (old_grid, new_grid))
     if len(old) != len(new):
         raise ValueError(f"old_grid and new_grid must have the same axes, got {old_grid} and {new_grid}")
-    if min(old + new) < 1 or prefix < 0:
+    if not old or min(old + new) < 1 or prefix < 0:
         raise ValueError(f"grids must be at least 1 and prefix 0, got {old_grid}, {new_grid} and prefix={prefix}")
     if table.shape[-2] != prefix + math.prod(old):
         rule = f"prefix + grid = {prefix} + {'·'.join(map(str, old))} = {prefix + math.prod(old)} rows"
@@ -103,6 +105,7 @@ def resize_grid(
     return result.astype(grid.dtype)
 
 
+@checked
 def lookup_embedding(table: Float[Array, "*grid C"], positions: Num[Array | np.ndarray, "..."]) -> Float[Array, "..."]:
     """Return the rows of a table at integer positions, and bicubic interpolations of rows at float positions.
 

@@ -7,7 +7,7 @@ Reference:
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import checked
 from pejax._ops.checks import check_choice, check_floats, check_positions
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies, position_axes
 
@@ -158,9 +159,10 @@ def _by_swapping(
     return pairs * cos[..., None] + jax.lax.rev(pairs, (pairs.ndim - 1,)) * (sin[..., None] * signs)
 
 
+@functools.partial(checked, frequencies="extensions return (frequencies, attention_factor), to be passed as two")
 def rope_apply(
     x: Float[Array, "*B T H D"],
-    positions: Num[Array | np.ndarray, "..."] | Sequence | float,
+    positions: Num[Array | np.ndarray, "..."],
     frequencies: Float[Array | np.ndarray, "*KA F"] | None = None,
     *,
     pairing: str = "interleaved",
@@ -201,7 +203,6 @@ def rope_apply(
     if frequencies is None:
         frequencies = geometric_frequencies(x.shape[-1] // 2, 10000.0)
     axes = position_axes(frequencies)
-    positions = positions if isinstance(positions, jax.Array | np.ndarray) else jnp.asarray(positions)
     check_floats("x", x)
     _check_rope(x.shape, positions.shape, frequencies.shape, axes)
     factor = jnp.asarray(attention_factor, jnp.float32)

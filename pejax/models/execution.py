@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
+from pejax._arguments import checked_fields
 from pejax._attention.api import dot_product_attention
 from pejax._attention.sharding import Sharding
 from pejax._ops.remat import REMAT_NAME
@@ -21,6 +22,7 @@ REMAT: dict[str, Any] = {
 }
 
 
+@checked_fields
 @dataclass(frozen=True)
 class Execution:
     """Device mesh, sharding and rematerialization of a model.

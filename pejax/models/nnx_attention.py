@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import checked
 from pejax._attention.flax_api import attention_fn
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, check_embedded, merge_params
@@ -156,6 +157,7 @@ class PositionalAttention(nnx.Module):
         return grid_positions(*grid)
 
 
+@checked
 def attention_module(
     encoding: Encoding,
     dims: Dims,

@@ -17,6 +17,7 @@ import jax
 from flax import nnx
 from jax.sharding import PartitionSpec
 
+from pejax._arguments import checked
 from pejax._encoding import Params
 
 Rules: TypeAlias = Mapping[str, str | tuple[str, ...] | None]
@@ -48,6 +49,7 @@ def position_variables(params: Params) -> Any:
     return jax.tree_util.tree_map_with_path(wrap, dict(params))
 
 
+@checked
 def logical_axes(variable: nnx.Variable) -> tuple[str | None, ...]:
     """Return one name per axis of a parameter: "layers" first if layers are stacked, None for an unnamed axis.
 
@@ -58,6 +60,7 @@ def logical_axes(variable: nnx.Variable) -> tuple[str | None, ...]:
     return ("layers",) * (variable.ndim - len(names)) + tuple(names)
 
 
+@checked
 def partition_specs(variables: Any, rules: Rules) -> Any:
     """Return the pytree of `PartitionSpec`s of a model's parameters: `spec[axis] = rules[name of the axis]`.
 

@@ -130,7 +130,7 @@ def test_bad_parts_are_refused():
     refused("parameters of different names, got [['table_0'], ['table_0']]", learned(DIMS), mine)
     with pytest.raises(ValueError, match=r"^learned\+rope has no part with the extension"):
         make_encoding("learned+rope", DIMS, "slopes")
-    with types_unchecked(), pytest.raises(TypeError, match=r"compose_encodings takes a pejax\.Encoding"):
+    with types_unchecked(), pytest.raises(TypeError, match=r"compose_encodings: parts\[0\] must be a pejax\.Encoding"):
         compose_encodings("rope", "alibi")
 
 

@@ -74,7 +74,7 @@ def test_shifts_come_before_factors_and_one_axis_is_one_axis():
     ("options", "words"),
     [
         ({"shift": -1.0}, "shift must be a finite number from 0, got -1.0"),
-        ({"noise": float("nan")}, "noise must be a finite number from 0, got nan"),
+        ({"noise": float("nan")}, "noise must be a finite number, got nan"),
         ({"jitter": 0.5}, "jitter must be a finite number from 1, got 0.5"),
         ({"rescale": 0.0}, "rescale must be a finite number from 1, got 0.0"),
     ],

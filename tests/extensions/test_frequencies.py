@@ -272,7 +272,7 @@ def test_axes_are_extended_each_by_its_own_length(name):
     ("call", "words"),
     [
         *(
-            (functools.partial(extend, name, factor=factor), f"factor must be at least 1, got {factor}")
+            (functools.partial(extend, name, factor=factor), rf"factor must be .*, got {factor}")
             for name in EXTEND_FREQUENCIES
             for factor in (0.5, 0, -1.0, math.nan, math.inf)
         ),

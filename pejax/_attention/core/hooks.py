@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax.tree_util import Partial
 
+from pejax._arguments import checked
 from pejax._encoding import Encoding, Params, check_embedded, named, with_constants
 
 
@@ -42,6 +43,7 @@ class Hooks:
 HOOK_NAMES = tuple(one.name for one in fields(Hooks) if not one.metadata.get("static"))
 
 
+@checked
 def attention_hooks(encoding: Encoding, params: Params, *, rotated: bool = False, embedded: bool = False) -> Hooks:
     """Return the argument `hooks` of `dot_product_attention` for an encoding and its parameters.
 

@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pejax._arguments import checked
 from pejax._attention.core.reference import log_sum, one_if_zero
 
 
+@checked
 def merge_attention(
     parts: Sequence[tuple[Float[Array, "*B T H D"], Float[Array, "*B T H"]]],
 ) -> tuple[Float[Array, "*B T H D"], Float[Array, "*B T H"]]:

@@ -7,6 +7,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
+LEARNED_SCALE = "multiply q by a learned scale and pass scale=1.0"
+"""What to do in place of a traced scale."""
+
 
 class Options(NamedTuple):
     """The static options of attention; hashable. `hides`: whether the bias may be -inf, which hides a key."""
@@ -54,7 +57,7 @@ def check_options(
     if scale is None:
         scale = float(q.shape[-1] ** -0.5) if q.ndim and q.shape[-1] else 1.0
     if isinstance(scale, Tracer):
-        raise TypeError(f"scale must not be traced, got {scale!r}: multiply q by a learned scale and pass scale=1.0")
+        raise TypeError(f"scale must not be traced, got {scale!r}: {LEARNED_SCALE}")
     if not math.isfinite(scale):
         raise ValueError(f"scale must be finite, got {scale}")
     limits = None if distance_range is None else (distance_range[0], distance_range[1])

@@ -11,6 +11,7 @@ import itertools
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pejax._arguments import checked_fields
 from pejax._dims import Dims
 from pejax._ops.checks import check_choice
 from pejax._specs import NONE, Spec
@@ -57,6 +58,7 @@ def _counted(count: int, text: str) -> str:
     return text if count == 1 else f"{count} x {text}"
 
 
+@checked_fields
 @dataclass(frozen=True, repr=False)
 class NormConfig(Config):
     """A norm over channels: `(offset + weight) · x / sqrt(mean(x²) + epsilon)`; "layer" first subtracts `mean(x)`.
@@ -84,6 +86,7 @@ class NormConfig(Config):
             raise ValueError("bias must be False with kind='rms', got True")
 
 
+@checked_fields
 @dataclass(frozen=True, repr=False)
 class AttentionConfig(Config):
     """Attention of one layer.
@@ -120,8 +123,6 @@ class AttentionConfig(Config):
     sinks: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.pe, Spec):
-            raise TypeError(f"pe must be a spec, such as pejax.specs.parse('rope'), got {self.pe!r}")
         check_counts(self, "heads", "kv_heads", "head_dim")
         if self.window is not None:
             check_counts(self, "window")
@@ -138,6 +139,7 @@ class AttentionConfig(Config):
         )  # fmt: skip
 
 
+@checked_fields
 @dataclass(frozen=True, repr=False)
 class MlpConfig(Config):
     """An MLP: `activation(x @ up) @ down`; gated: `(activation(x @ gate) · (x @ up)) @ down`.
@@ -161,6 +163,7 @@ class MlpConfig(Config):
         check_counts(self, "hidden")
 
 
+@checked_fields
 @dataclass(frozen=True, repr=False)
 class MoEConfig(Config):
     """E MLPs in place of one. Each token uses the k with the largest logits of a router, `x @ router`.
@@ -198,6 +201,7 @@ class MoEConfig(Config):
         return self.mlp.gated
 
 
+@checked_fields
 @dataclass(frozen=True, repr=False)
 class LayerConfig(Config):
     """A layer: attention, then cross-attention if there is any, then an MLP, each added to its input.
@@ -236,6 +240,7 @@ class LayerConfig(Config):
             raise ValueError(f"{rule}, got {self.parallel!r}")
 
 
+@checked_fields
 @dataclass(frozen=True, repr=False)
 class HeadConfig(Config):
     """The map from states to logits: `cap · tanh((scale · T(x) @ kernel + bias) / cap)`.

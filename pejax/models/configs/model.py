@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from pejax._arguments import checked_fields
 from pejax._dims import Dims
 from pejax._ops.checks import check_choice
 from pejax._parse import parse_extension
@@ -18,6 +19,7 @@ CROSS = ("none", "query_only", "separate", "unified")
 """Position policies of cross-attention (`pejax.models.stack.cross_positions`)."""
 
 
+@checked_fields
 @dataclass(frozen=True, repr=False)
 class TransformerConfig(Config):
     """A model of text: a decoder, or an encoder where `causal` is False.
@@ -81,6 +83,7 @@ class TransformerConfig(Config):
         return replace(self, layers=_extended(self.layers, extend))
 
 
+@checked_fields
 @dataclass(frozen=True, repr=False)
 class EncoderDecoderConfig(Config):
     """An encoder and a decoder that attends to its states; they share one embedding table.
@@ -127,6 +130,7 @@ class EncoderDecoderConfig(Config):
         return replace(self, encoder=self.encoder.extended(extend), decoder=self.decoder.extended(extend))
 
 
+@checked_fields
 @dataclass(frozen=True, repr=False)
 class ViTConfig(Config):
     """A vision transformer.

@@ -13,6 +13,7 @@ import functools
 import math
 from typing import NamedTuple
 
+from pejax._arguments import checked
 from pejax._make import extended_once
 from pejax._ops.checks import check_choice
 from pejax._parse import parse, parse_pattern
@@ -36,6 +37,7 @@ STYLES = {
 }
 
 
+@checked
 def decoder(
     vocab: int = 256,
     length: int = 128,
@@ -90,6 +92,7 @@ def decoder(
     )  # fmt: skip
 
 
+@checked
 def encoder_decoder(
     vocab: int = 64,
     source_length: int = 32,
@@ -158,6 +161,7 @@ def encoder_decoder(
     )
 
 
+@checked
 def vit(
     image_size: int | tuple[int, int] = 28,
     patch: int = 4,

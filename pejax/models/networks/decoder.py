@@ -9,6 +9,7 @@ import chex
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from pejax._arguments import checked
 from pejax._encoding import Encoding, Extent
 from pejax._positions import TokenPositions
 from pejax.models.configs.model import TransformerConfig
@@ -33,6 +34,7 @@ class Decoder(nnx.Module):
         ValueError: a config that the encoding refuses.
     """
 
+    @checked
     def __init__(self, config: TransformerConfig, encoding: Encoding | None = None, *, rngs: nnx.Rngs) -> None:
         self.config = config
         self.embedding = Embedding(self.config, rngs=rngs)
@@ -40,6 +42,7 @@ class Decoder(nnx.Module):
         head = self.config.head
         self.head = None if head is None else TextHead(head, self.config, rngs=rngs)
 
+    @checked
     def __call__(
         self,
         ids: Int[Array, "B T"],
@@ -71,6 +74,7 @@ class Decoder(nnx.Module):
         given = {"segment_ids": segment_ids, "tokens": tokens, "extent": extent, "type_ids": type_ids}
         return self.logits(self.states(ids, **given, attention_mask=attention_mask, execution=execution))
 
+    @checked
     def states(
         self,
         ids: Int[Array, "B T"],

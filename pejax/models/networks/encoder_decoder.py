@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from pejax._arguments import checked
 from pejax._encoding import Extent, adapt
 from pejax._positions import TokenPositions
 from pejax.models.configs.model import EncoderDecoderConfig
@@ -64,6 +65,7 @@ class EncoderDecoder(nnx.Module):
         ValueError: a config that the encodings refuse.
     """
 
+    @checked
     def __init__(self, config: EncoderDecoderConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
         dims = config.cross_dims
@@ -75,6 +77,7 @@ class EncoderDecoder(nnx.Module):
         head = config.decoder.head
         self.head = None if head is None else TextHead(head, config.decoder, rngs=rngs)
 
+    @checked
     def __call__(
         self,
         source: Int[Array, "B S"],
@@ -110,6 +113,7 @@ class EncoderDecoder(nnx.Module):
         x, _ = self.decoder(x, tokens, extent, cross_context=cross, execution=execution)
         return self.logits(x)
 
+    @checked
     def encode(
         self,
         source: Int[Array, "B S"],

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key, Num
 
+from pejax._arguments import checked
 from pejax._encoding import Encoding, Extent, adapt
-from pejax._ops.checks import check_floats
 from pejax._positions import TokenPositions, grid_positions, normalized_positions
 from pejax.models.configs.model import ViTConfig, patch_grid
 from pejax.models.execution import Execution
@@ -68,6 +68,7 @@ class ViT(Layered):
         ValueError: a config that the encoding refuses.
     """
 
+    @checked
     def __init__(self, config: ViTConfig, encoding: Encoding | None = None, *, rngs: nnx.Rngs) -> None:
         self.config = config
         self.cls = _learned_tokens(1, config.width, rngs) if config.cls else None
@@ -97,6 +98,7 @@ class ViT(Layered):
         """The number of tokens without a position, before the patches: CLS, then registers."""
         return self.config.prefix
 
+    @checked
     def __call__(
         self,
         images: Float[Array, "B height width channels"],
@@ -132,6 +134,7 @@ class ViT(Layered):
         chex.assert_shape(logits, (len(images), self.config.classes))
         return logits
 
+    @checked
     def states(
         self,
         images: Float[Array, "B height width channels"],
@@ -162,7 +165,6 @@ class ViT(Layered):
         config, (batch, height, width, channels) = self.config, images.shape
         grid = patch_grid((height, width), config.patch)
         patches = grid[0] * grid[1]
-        check_floats("images", images)
         if channels != config.channels:
             raise ValueError(f"images must have channels={config.channels}, got {images.shape}")
         positions = grid_positions(*grid) if positions is None else positions

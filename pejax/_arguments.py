@@ -1,0 +1,341 @@
+"""Arguments of public functions, read by their annotations: plain forms are converted, all else is refused by name.
+
+    int, float, bool     scalars of NumPy and of arrays become Python's; a float is finite and may be given as an int
+    tuple                lists and arrays become tuples
+    arrays               numbers, lists and NumPy arrays become JAX arrays, of the annotated type and axes
+
+Sizes with one name are equal in all arguments of a call. Traced arrays pass where the annotation says an array.
+"""
+
+import collections.abc
+import contextlib
+import functools
+import inspect
+import math
+import operator
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import AbstractArray, Key, UInt32, jaxtyped
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Class = TypeVar("Class", bound=type)
+
+WORDS = {"Float": "floats", "Int": "integers", "Bool": "booleans", "Num": "numbers"}
+"""What an array holds, by the name of its annotation."""
+
+MADE = {
+    "Dims": "pejax.Dims such as pejax.Dims(heads=8, head_dim=64)",
+    "Encoding": "a pejax.Encoding such as pejax.encodings.rope(dims) or make_encoding('rope', dims)",
+    "Extension": "an extension such as pejax.extensions.yarn(factor=8)",
+    "EncodingSpec": "a spec such as pejax.specs.parse('rope')",
+    "SumSpec": "a spec such as pejax.specs.parse('rope')",
+    "Hooks": "what attention_hooks returns",
+}
+"""How to get a value of a class, by its name."""
+
+LONGEST = 80
+"""Characters of a value in a message."""
+
+REFUSALS = (TypeError, ValueError, OverflowError)
+"""What a reader raises for a value that is not of its kind; ValueError if only its shape or its size is wrong."""
+
+
+NO_WAYS: Mapping[str, str] = types.MappingProxyType({})
+
+
+class Kind(NamedTuple):
+    """What an annotation allows.
+
+    Attributes:
+        rule: the words for it, after "must be".
+        read: returns a value as annotated, or raises one of `REFUSALS`.
+        takes: whether a value is of this kind as it is, but perhaps of a wrong shape or size.
+    """
+
+    rule: str
+    read: Callable[[Any], Any]
+    takes: Callable[[Any], bool]
+
+
+def checked(function: Callable[Arguments, Result], **ways: str) -> Callable[Arguments, Result]:
+    """Decorate a function so that its arguments are read by their annotations.
+
+    The decorated function raises TypeError for an argument of another kind and ValueError for a shape that does not
+    fit, in one line that names the argument, the rule and what was received.
+
+    Args:
+        function: any function.
+        **ways: by argument, the way out, for the end of the message.
+    """
+    signature = inspect.signature(function)
+    name = function.__qualname__.removesuffix(".__call__").removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def reading(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        try:
+            given = signature.bind(*args, **options)
+        except TypeError as refusal:
+            raise TypeError(f"{name}: {refusal}") from None
+        read_arguments(name, signature, given.arguments, ways)
+        return function(*given.args, **given.kwargs)
+
+    return reading
+
+
+def checked_fields(cls: Class) -> Class:
+    """Decorate a dataclass so that its fields are read by their annotations."""
+    made = cls.__init__
+    cls.__init__ = checked(made)
+    cls.__init__.__qualname__ = f"{cls.__qualname__}.__init__"
+    return cls
+
+
+def read_arguments(
+    caller: str,
+    signature: inspect.Signature,
+    given: dict[str, Any],
+    ways: Mapping[str, str] = types.MappingProxyType({}),
+) -> None:
+    """Replace the arguments of a call by what their annotations make of them.
+
+    Args:
+        caller: name of the function, for messages.
+        signature: its signature.
+        given: the arguments by name, as `Signature.bind` returns them.
+        ways: by argument, the way out.
+
+    Raises:
+        TypeError: an argument of another kind.
+        ValueError: an array of another shape, a tuple of another length, or a number that is not finite.
+    """
+    shapes: list[str] = []
+    with jaxtyped("context"):
+        for name, value in given.items():
+            parameter = signature.parameters[name]
+            if parameter.kind is parameter.VAR_KEYWORD:
+                continue
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                each = enumerate(value)
+                given[name] = tuple(_read(f"{caller}: {name}[{n}]", one, parameter.annotation) for n, one in each)
+            else:
+                given[name] = _read(f"{caller}: {name}", value, parameter.annotation, shapes, ways.get(name))
+            if isinstance(value, jax.Array | np.ndarray | jax.ShapeDtypeStruct) and value.ndim:
+                shapes.append(f"{name} {tuple(value.shape)}")
+
+
+def _read(name: str, value: Any, hint: Any, others: Sequence[str] = (), way: str | None = None) -> Any:
+    """Return one argument as annotated; `others` are the arrays before it, whose sizes it must share."""
+    kind = kind_of(hint)
+    try:
+        value = kind.read(value)
+    except REFUSALS as refusal:
+        beside = f" beside {', '.join(others)}" if others and _fits_alone(kind, value) else ""
+        out = f": {way}" if way else ""
+        error = ValueError if isinstance(refusal, ValueError) else TypeError
+        raise error(f"{name} must be {kind.rule}, got {shown(value)}{beside}{out}") from None
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return _read_fields(name, value)
+    return value
+
+
+def _read_fields(name: str, record: Any) -> Any:
+    """Return a named tuple with its fields read, each by itself: some are batched and some are not."""
+    read = {}
+    for field, hint in type(record).__annotations__.items():
+        with jaxtyped("context"):
+            read[field] = _read(f"{name}.{field}", getattr(record, field), hint)
+    return type(record)(**read)
+
+
+def _fits_alone(kind: Kind, value: Any) -> bool:
+    """Return whether a value would do beside no other arguments."""
+    with contextlib.suppress(*REFUSALS), jaxtyped("context"):
+        kind.read(value)
+        return True
+    return False
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message: type and shape of an array, else a short `repr`, on one line."""
+    if isinstance(value, jax.Array | np.ndarray | jax.ShapeDtypeStruct) and (value.ndim or isinstance(value, Tracer)):
+        return f"{'a traced ' if isinstance(value, Tracer) and not value.ndim else ''}{value.dtype} {value.shape}"
+    if isinstance(value, type) or inspect.isroutine(value):
+        return getattr(value, "__qualname__", "a function")
+    text = " ".join(repr(value).split())
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}..." if isinstance(value, str | list | tuple | dict) else type(value).__name__
+
+
+@functools.cache
+def kind_of(hint: Any) -> Kind:
+    """Return what an annotation allows."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        # a list becomes a NumPy array where that is allowed, in float64
+        numpy_first = sorted(inner, key=lambda one: getattr(one, "array_type", one) is not np.ndarray)
+        return _one_of([kind_of(one) for one in numpy_first])
+    if origin is typing.Literal:
+        return Kind(f"one of {', '.join(map(repr, inner))}", _choice(inner), lambda value: value in inner)
+    if origin is tuple or origin is collections.abc.Sequence:
+        return _tuple_of(origin, inner)
+    if origin in (collections.abc.Callable, collections.abc.Mapping, dict, collections.abc.Iterable):
+        kind = collections.abc.Mapping if origin is dict else origin
+        return _instance(kind, {collections.abc.Callable: "a function", Mapping: "a dict"}.get(kind, "iterable"))
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        return _array(hint)
+    if hint in LEAVES:
+        return LEAVES[hint]
+    if isinstance(hint, type) and hint not in (object, Any, inspect.Parameter.empty):
+        article = "an" if hint.__name__[0] in "AEIO" else "a"
+        return _instance(hint, MADE.get(hint.__name__, f"{article} {hint.__name__}"))
+    return Kind("anything", lambda value: value, lambda value: True)
+
+
+def _instance(kind: Any, rule: str) -> Kind:
+    def read(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError
+        return value
+
+    return Kind(rule, read, lambda value: isinstance(value, kind))
+
+
+def _one_of(kinds: list[Kind]) -> Kind:
+    """Return the kind of a union: what is of a kind as it is, is not converted to another one."""
+
+    def read(value: Any) -> Any:
+        refusal: Exception = TypeError()
+        for one in [kind for kind in kinds if kind.takes(value)] or kinds:
+            try:
+                return one.read(value)
+            except REFUSALS as found:
+                refusal = found
+        raise refusal
+
+    *others, last = dict.fromkeys(kind.rule for kind in kinds)
+    rule = f"{', '.join(others)} or {last}" if others else last
+    return Kind(rule, read, lambda value: any(kind.takes(value) for kind in kinds))
+
+
+def _choice(choices: tuple[Any, ...]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not isinstance(value, str | int) or value not in choices:
+            raise ValueError
+        return value
+
+    return read
+
+
+def _tuple_of(origin: Any, inner: tuple[Any, ...]) -> Kind:
+    """Return the kind of a tuple, or of a sequence, whose items are read one by one."""
+    many = origin is not tuple or inner[-1] is Ellipsis
+    items = [kind_of(one) for one in inner if one is not Ellipsis]
+
+    def read(value: Any) -> Any:
+        if isinstance(value, np.ndarray | jax.Array) and value.ndim == 1:
+            value = np.asarray(value)
+        elif not isinstance(value, list | tuple | range):
+            raise TypeError
+        if not many and len(value) != len(items):
+            raise ValueError
+        kinds = items * len(value) if many else items
+        return tuple(kind.read(one) for kind, one in zip(kinds, value, strict=True))
+
+    each = items[0].rule.removeprefix("an ").removeprefix("a ")
+    listed = f"({', '.join(item.rule for item in items)})" if not many else f"{each}s" if " " not in each else each
+    return Kind(f"a tuple of {listed}" if many else f"a tuple {listed}", read, lambda value: isinstance(value, tuple))
+
+
+def _array(hint: Any) -> Kind:
+    """Return the kind of an array of one type and shape."""
+    held, dims = WORDS.get(hint.dtype.__name__, hint.dtype.__name__), hint.dim_str
+    if hint.dtype in (Key, UInt32):
+        return LEAVES[Key]
+    any_shape, convert = hint.dtype[hint.array_type, "..."], _converter(hint.array_type)
+    shape = f" ({', '.join(dims.replace('#', '').split())})" if dims != "..." else ""
+    rule = f"{'an array of ' if dims else 'a scalar array of '}{held}{shape if dims else ''}"
+
+    def read(value: Any) -> Any:
+        array = convert(value)
+        if not isinstance(array, hint):
+            raise (ValueError if isinstance(array, any_shape) else TypeError)
+        return array
+
+    return Kind(rule, read, lambda value: isinstance(value, hint.array_type))
+
+
+def _converter(array_type: Any) -> Callable[[Any], Any]:
+    """Return the function that makes an array of a NumPy array, of a list or of a number."""
+    if array_type not in (jax.Array, np.ndarray):
+        return lambda value: value
+    module = np if array_type is np.ndarray else jnp
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, array_type):
+            return value
+        if not isinstance(value, np.ndarray | np.generic | list | tuple | int | float) or isinstance(value, bool):
+            raise TypeError
+        array = module.asarray(value)
+        if isinstance(array, np.ndarray) and array.dtype.kind not in "biuf":
+            raise TypeError
+        return array
+
+    return convert
+
+
+def _any_array(array_type: Any) -> Kind:
+    return Kind("an array", _converter(array_type), lambda value: isinstance(value, array_type))
+
+
+def _scalar(value: Any, kinds: str) -> Any:
+    """Return a known number as it is; raise TypeError for anything but a number of these kinds of NumPy's types."""
+    known = isinstance(value, int | float | np.generic | np.ndarray | jax.Array) and not isinstance(value, Tracer)
+    if not known or np.ndim(value) or np.asarray(value).dtype.kind not in kinds:
+        raise TypeError
+    return value
+
+
+def _int(value: Any) -> int:
+    return operator.index(_scalar(value, "iu"))
+
+
+def _float(value: Any) -> float:
+    number = float(_scalar(value, "iuf"))
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _bool(value: Any) -> bool:
+    return bool(_scalar(value, "b"))
+
+
+def _key(value: Any) -> Any:
+    """Return a key of JAX, typed or as an array of 32-bit words."""
+    if not isinstance(value, jax.Array):
+        raise TypeError
+    if not jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and (value.dtype != jnp.uint32 or value.ndim != 1):
+        raise TypeError
+    return value
+
+
+LEAVES: dict[Any, Kind] = {
+    int: Kind("an int", _int, lambda value: type(value) is int),
+    float: Kind("a finite number", _float, lambda value: type(value) is float),
+    bool: Kind("True or False", _bool, lambda value: type(value) is bool),
+    str: _instance(str, "a string"),
+    type(None): _instance(type(None), "None"),
+    jax.Array: _any_array(jax.Array),
+    np.ndarray: _any_array(np.ndarray),
+    Key: Kind("a random key such as jax.random.key(0)", _key, lambda value: False),
+}
+"""The kinds of annotations without parts."""

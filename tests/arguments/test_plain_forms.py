@@ -1,0 +1,78 @@
+"""NumPy's integers, lists and arrays count as the plain values that they stand for; all else is refused by name."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import pejax
+from pejax import models
+
+SEQUENCE = pejax.Dims(4, 8, extent=16)
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        (lambda: pejax.Dims(np.int64(4), 8, extent=np.int64(16)), lambda: SEQUENCE),
+        (lambda: pejax.Dims(4, 8, axes=2, extent=[4, 6]), lambda: pejax.Dims(4, 8, axes=2, extent=(4, 6))),
+        (lambda: pejax.Dims(4, 8, scale=np.float32(0.5)), lambda: pejax.Dims(4, 8, scale=0.5)),
+        (lambda: pejax.encodings.rope(SEQUENCE, base=100), lambda: pejax.encodings.rope(SEQUENCE, base=100.0)),
+        (lambda: pejax.extensions.yarn(factor=jnp.float32(8)), lambda: pejax.extensions.yarn(factor=8)),
+        (lambda: models.vit(image_size=np.asarray([8, 8])), lambda: models.vit(image_size=(8, 8))),
+    ],
+)
+def test_plain_forms_give_equal_records(given, plain):
+    assert given() == plain()
+
+
+def test_lists_and_numpy_arrays_are_arrays():
+    at, slopes = jnp.arange(3), pejax.alibi_slopes(4)
+    bias = pejax.alibi_bias(at, at, slopes)
+    np.testing.assert_array_equal(pejax.alibi_bias([0, 1, 2], np.arange(3), slopes.tolist()), bias)
+    x = jnp.linspace(-1, 1, 3 * 4 * 8).reshape(3, 4, 8)
+    rope = pejax.encodings.rope(SEQUENCE)
+    np.testing.assert_array_equal(pejax.attend(rope, np.asarray(x), x, x), pejax.attend(rope, x, x, x))
+
+
+def embed_another_width():
+    learned = pejax.encodings.learned(SEQUENCE)
+    params = pejax.adapt(learned, pejax.init_params(learned, jax.random.key(0)), 16)
+    learned.embed(params, jnp.ones((2, 5, 16)), jnp.arange(5))
+
+
+X = jnp.ones((2, 5, 4, 8))
+REFUSED = {
+    "a float": (lambda: pejax.Dims(4, 8, extent=8.0), r"Dims: extent must be an int, a tuple of ints or None, got 8.0"),
+    "no number": (lambda: pejax.encodings.rope(SEQUENCE, base="x"), "rope: base must be a finite number, got 'x'"),
+    "nan": (lambda: pejax.encodings.rope(SEQUENCE, base=np.nan), "rope: base must be a finite number, got nan"),
+    "a factor of pi": (lambda: pejax.extensions.pi(factor=2), r"pi: .*'factor': .*extend=linear\(factor=2\)"),
+    "a name": (lambda: pejax.attend("rope", X, X, X), r"attend: encoding must be a pejax.Encoding .* got 'rope'"),
+    "no key": (lambda: pejax.init_params(pejax.encodings.rope(SEQUENCE), 0), "key must be a random key .* got 0"),
+    "another shape": (
+        lambda: pejax.attend(pejax.encodings.rope(SEQUENCE), X, X, X[:, :, :2]),
+        r"attend: v must be an array of floats \(\*B, S, K, D\), got float32 \(2, 5, 2, 8\) beside q",
+    ),
+    "a table as positions": (
+        lambda: pejax.rope_apply(X, jnp.ones((5, 4))),
+        r"must be \(5,\) or \(2, 5\), got \(5, 4\)",
+    ),
+    "another width": (embed_another_width, r"x must be \(\*B, T, C\) with C=32, .* got shape \(2, 5, 16\)"),
+    "an image without a batch": (
+        lambda: models.ViT(models.vit(8, 4, 1, 3, 16, 1, 2), rngs=nnx.Rngs(0))(jnp.ones((8, 8, 1))),
+        r"ViT: images must be an array of floats \(B, height, width, channels\), got float32 \(8, 8, 1\)",
+    ),
+    "tokens without a batch": (
+        lambda: models.Decoder(models.decoder(16, 8, 16, 1, 2), rngs=nnx.Rngs(0))([1, 2]),
+        r"Decoder: ids must be an array of integers \(B, T\), got \[1, 2\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_all_else_is_refused_in_one_line(name):
+    call, words = REFUSED[name]
+    with pytest.raises((TypeError, ValueError), match=words) as refusal:
+        call()
+    assert "\n" not in str(refusal.value)
