@@ -133,3 +133,16 @@ def test_the_command_names_the_original_of_a_copy(tmp_path, capsys):
     rewrite(folder, {**values, "cls.predictions.decoder.bias": values["cls.predictions.bias"]})
     main([str(folder)])
     assert "copy of cls.predictions.bias: cls.predictions.decoder.bias" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "head"), [("bert", "classifier.weight"), ("llama", "score.weight")])
+def test_the_trunk_of_a_classifier_loads(name, head, tmp_path):
+    folder = write(tmp_path / "a", name)
+    whole, _ = load(folder)
+    values = {key: value for key, value in tensors(folder).items() if not key.startswith(("cls.", "lm_head."))}
+    kind = {"bert": "BertForSequenceClassification", "llama": "LlamaForSequenceClassification"}[name]
+    rewrite(folder, {**values, head: np.zeros((2, 32), np.float32)}, architectures=[kind])
+    model, source = load(folder, ignore=(head.replace("weight", "*"),))
+    np.testing.assert_array_equal(model.states(jnp.asarray(IDS)), whole.states(jnp.asarray(IDS)))
+    save(model, tmp_path / "b", source)
+    assert (tmp_path / "b" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
