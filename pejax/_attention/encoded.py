@@ -13,7 +13,7 @@ from pejax._arguments import checked
 from pejax._attention.api import dot_product_attention
 from pejax._attention.core.hooks import bound_hooks
 from pejax._attention.core.merge import merge_attention
-from pejax._attention.core.operands import check_arrays, check_given
+from pejax._attention.core.operands import check_arrays, check_positions_given
 from pejax._attention.core.sink import check_sink, with_sink
 from pejax._encoding import (
     Encoding,
@@ -98,7 +98,7 @@ def attend(
     check_dims(encoding, q)
     check_embedded(encoding, embedded)
     check_sink(sink, q.shape[-2])
-    check_given(q, k, positions, k_positions)
+    check_positions_given(q, k, positions, k_positions)
     if keys_are_rotated and not caches_rotated_keys(encoding):
         rule = "keys_are_rotated must be False where the rotation depends on the length or on the query"
         raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")

@@ -14,7 +14,7 @@ from pejax._attention.api import weights_of
 from pejax._attention.backends import run
 from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.operands import check_given, check_sharding, prepare
+from pejax._attention.core.operands import check_positions_given, check_sharding, prepare
 from pejax._attention.core.options import LEARNED_SCALE, check_options
 from pejax._attention.encoded import check_extent, rotate_and_attend
 from pejax._encoding import Encoding, Extent, Params, causality, check_dims, check_embedded, scale_of
@@ -154,7 +154,7 @@ class _Layer:
         query, key, value = (x.astype(dtype) for x in (query, key, value))
         check_dims(self.encoding, query)
         check_sharding(query=query, key=key, value=value)
-        check_given(query, key, self.positions, self.k_positions)
+        check_positions_given(query, key, self.positions, self.k_positions)
         if mask is not None:
             mask, value = read_mask(jnp.asarray(mask), value)
         dropping = not deterministic and dropout_rate > 0

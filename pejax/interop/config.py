@@ -76,7 +76,7 @@ class Config:
     ) -> None:
         self.keys, self.where, self.path = dict(keys), where, path
         self.inert, self.neutral = inert, neutral
-        self.read, self.parts = set[str](), list[Config]()
+        self.keys_read, self.parts = set[str](), list[Config]()
 
     def __call__(self, key: str, default: Any = REQUIRED) -> Any:
         """Return the value of a key, or the default where it is absent.
@@ -84,7 +84,7 @@ class Config:
         Raises:
             ValueError: the key is absent and has no default.
         """
-        self.read.add(key)
+        self.keys_read.add(key)
         value = self.keys.get(key)
         if value is not None:
             return value
@@ -211,7 +211,7 @@ class Config:
     def _close(self, ignored: Callable[[str], bool]) -> None:
         for part in self.parts:
             part._close(ignored)
-        inert, neutral = {*self.read, *INERT, *self.inert}, {**NEUTRAL, **self.neutral}
+        inert, neutral = {*self.keys_read, *INERT, *self.inert}, {**NEUTRAL, **self.neutral}
         unread = {key: value for key, value in self.keys.items() if value is not None and key not in inert}
         unread = {key: value for key, value in unread.items() if not ignored(self.path + key)}
         for key, value in unread.items():

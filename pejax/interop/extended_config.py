@@ -12,7 +12,7 @@ from pejax.models import TransformerConfig
 KINDS = {ours: theirs for theirs, ours in TYPES.items() if theirs not in ("default", "su")}
 """Extensions, and the types of scaling in config.json."""
 
-SAID = (*KINDS, "ntk")
+STORABLE = (*KINDS, "ntk")
 """Extensions that config.json can hold; NTK-aware scaling is a larger base."""
 
 NEEDED = {
@@ -72,9 +72,9 @@ def _only_term(own: TransformerConfig, extended: TransformerConfig) -> tuple[dic
     before, after = kinds.pop()
     terms = () if after.extend is None else after.extend.terms
     name, options = (terms[0].name, dict(terms[0].options)) if len(terms) == 1 else ("", {})
-    fixed = name in SAID and ("factor" in options or name == "dynamic_ntk")
+    fixed = name in STORABLE and ("factor" in options or name == "dynamic_ntk")
     if before.is_extended or not fixed or not isinstance(before, EncodingSpec) or before.name != "rope":
-        rule = f"extend must be one of {', '.join(SAID)} alone, with a factor, of rope, to be saved in config.json"
+        rule = f"extend must be one of {', '.join(STORABLE)} alone, with a factor, of rope, to be saved in config.json"
         raise ValueError(f"{rule}, got {after.extend} of {before.without_extension()}")
     return dict(before.options), name, options
 

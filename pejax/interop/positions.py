@@ -16,7 +16,7 @@ def rope_from_config(
     *,
     pairing: str = "half",
     base: float = 1e4,
-    part: float = 1.0,
+    rotated_fraction: float = 1.0,
 ) -> EncodingSpec:
     """Return the spec of a layer's encoding with its extension: `make_encoding(spec, dims)` makes it.
 
@@ -31,7 +31,7 @@ def rope_from_config(
         pairing: which channels are rotated together, as in `pejax.encodings.rope`. Like the two below, only for a
             config without `model_type`.
         base: default of the base.
-        part: default of the rotated part of a head's channels.
+        rotated_fraction: default fraction of a head's channels that is rotated.
 
     Raises:
         ValueError: a key that is missing, unknown or has an impossible value, an unknown type, or a model without such
@@ -49,8 +49,8 @@ def rope_from_config(
     if "model_type" in config:
         found = _of_model(c, layer_type)
     else:
-        base, part = c.number("rotary_emb_base", base), c.number("rotary_pct", part)
-        found = read_rope(c, layer_type, pairing=pairing, base=base, part=part)
+        base, rotated_fraction = c.number("rotary_emb_base", base), c.number("rotary_pct", rotated_fraction)
+        found = read_rope(c, layer_type, pairing=pairing, base=base, rotated_fraction=rotated_fraction)
     for one in c.parts:
         one.close()
     return found

@@ -4,6 +4,7 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pejax._specs import NONE
@@ -55,7 +56,7 @@ def rotary_decoder(
     window: int | None = None,
     rotated: Sequence[bool] = (),
     bases: Mapping[str, float] = {"full_attention": 1e4},
-    part: float | None = None,
+    rotated_fraction: float | None = None,
     pairing: str = "half",
     embed_scale: float = 1.0,
 ) -> TransformerConfig:
@@ -69,7 +70,7 @@ def rotary_decoder(
         window: window of the layers with "sliding_attention".
         rotated: whether each layer has positions, one entry per layer. () = all layers have positions.
         bases: default base by type of layer. If "sliding_attention" has an entry, `rope_scaling` does not apply to it.
-        part: default for the fraction of a head's channels that is rotated. None = the architecture rotates all.
+        rotated_fraction: default fraction of a head's channels that is rotated. None = the architecture rotates all.
         pairing: which channels are rotated together.
         embed_scale: factor of the token vectors.
     """
@@ -80,7 +81,8 @@ def rotary_decoder(
     def own_layer(kind: str, turned: bool) -> LayerConfig:
         base, slides = bases.get(kind, bases["full_attention"]), kind == "sliding_attention"
         local = slides if "sliding_attention" in bases else None
-        pe = read_rope(c, kind, pairing=pairing, base=base, part=part, local=local) if turned else NONE
+        rope = partial(read_rope, c, kind, pairing=pairing, base=base, local=local)
+        pe = rope(rotated_fraction=rotated_fraction) if turned else NONE
         own = replace(layer.attention, pe=pe, window=window if slides else None)
         return replace(layer, attention=own)
 
@@ -94,7 +96,7 @@ def rotary_decoder(
     )  # fmt: skip
 
 
-def alike(
+def uniform_model(
     c: Config,
     layer: LayerConfig,
     *,

@@ -20,7 +20,7 @@ def read_rope(
     *,
     pairing: str = "half",
     base: float = 1e4,
-    part: float | None = None,
+    rotated_fraction: float | None = None,
     local: bool | None = None,
 ) -> EncodingSpec:
     """Return the spec of a layer's encoding with its extension, from flat keys or `rope_parameters`.
@@ -30,7 +30,7 @@ def read_rope(
         layer_type: "full_attention" or "sliding_attention", in models whose layers differ. None = all are alike.
         pairing: which channels are rotated together, as in `pejax.encodings.rope`.
         base: default of the base.
-        part: default of the rotated part of a head's channels. None = the architecture rotates all of them.
+        rotated_fraction: default fraction of a head's channels that is rotated. None = the architecture rotates all.
         local: whether to take the base from `rope_local_base_freq` and ignore `rope_scaling`. None = only if the
             config has that key and the layer type is "sliding_attention".
 
@@ -44,11 +44,11 @@ def read_rope(
     base_key = "rope_local_base_freq" if local else "rope_theta"
     base = p.number("rope_theta", c.number(base_key, base))
     channels = head_channels(c)
-    turned = channels if part is None else int(channels * p.number(PART, c.number(PART, part)))
-    if part is None:
+    rotated = channels if rotated_fraction is None else int(channels * p.number(PART, c.number(PART, rotated_fraction)))
+    if rotated_fraction is None:
         c.must(PART, 1.0)
         p.must(PART, 1.0)
-    options = {"base": base, "pairing": pairing} | ({} if turned == channels else {"rotary_dim": turned})
+    options = {"base": base, "pairing": pairing} | ({} if rotated == channels else {"rotary_dim": rotated})
     return EncodingSpec("rope", options, _extend(c, p, length))
 
 

@@ -80,8 +80,8 @@ def model_slots(config: ModelConfig, architecture: Architecture) -> list[Slot]:
         ValueError: a parameter that the architecture has no name for.
     """
     model = empty_model(config)
-    only = "layers" if isinstance(config, ViTConfig) else "stack"
-    sides = {side.removesuffix(".") or only: (side, stack) for side, stack in stacks(config).items()}
+    single_stack = "layers" if isinstance(config, ViTConfig) else "stack"
+    sides = {side.removesuffix(".") or single_stack: (side, stack) for side, stack in stacks(config).items()}
     slots = []
     for path, variable in nnx.to_flat_state(nnx.state(model)):
         side, stack = sides.get(str(path[0]), ("", None))
@@ -202,10 +202,10 @@ def _qkv(
         return (_matrix(named("qkv"), shape, not transposed),), TRANSPOSED if transposed else SAME
     layout = grouped_by_key_head(attention, letters, ours=ours, transposed=transposed)
     sizes = {"q": attention.heads * attention.head_dim, **dict.fromkeys("kv", attention.kv_heads * attention.head_dim)}
-    of = lambda size: (size,) if not is_kernel else (size, shape[0]) if transposed else (shape[0], size)
+    tensor_shape = lambda size: (size,) if not is_kernel else (size, shape[0]) if transposed else (shape[0], size)
     if not joined:
-        return tuple(whole(named(letter), *of(sizes[letter])) for letter in letters), layout
+        return tuple(whole(named(letter), *tensor_shape(sizes[letter])) for letter in letters), layout
     ends = dict(zip("qkv", itertools.accumulate(sizes[letter] for letter in "qkv"), strict=True))
-    total, axis = of(ends["v"]), int(is_kernel and not transposed)
+    total, axis = tensor_shape(ends["v"]), int(is_kernel and not transposed)
     one = lambda letter: Piece(named("qkv"), total, axis, ends[letter] - sizes[letter], ends[letter])
     return tuple(map(one, letters)), layout

@@ -81,6 +81,6 @@ def _read(c: Config, tower: Tower, own: Architecture, defaults: Mapping[str, Any
     text = c.part("text_config", inert=own.inert, neutral=own.neutral) if "text_config" in c.keys else c
     text.defaults(**defaults)
     tied = c.flag("tie_word_embeddings", tower.tied) or (not tower.tied and text.flag("tie_word_embeddings", False))
-    text.read.add("tie_word_embeddings")
+    text.keys_read.add("tie_word_embeddings")
     text.keys["tie_word_embeddings"] = tied
     return own.read(text)

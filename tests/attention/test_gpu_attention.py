@@ -20,7 +20,7 @@ from pejax._attention.core.operands import prepare
 from pejax._attention.core.options import Options, check_options
 from pejax._attention.gpu import attention as gpu
 from pejax._attention.gpu import bias_gradients
-from pejax._attention.gpu.block_masks import Marks, spans, tiles
+from pejax._attention.gpu.block_masks import TokenRows, spans, tiles
 from pejax._attention.kernels import elementwise
 from pejax._attention.kernels.elementwise import cut
 
@@ -218,11 +218,12 @@ def test_spans_miss_no_pair_and_whole_tiles_hide_none(seed):
 
 def _marks(side, options):
     ordered = options.causal or options.window or options.distance_range
-    return Marks(side.order[None] if ordered else None, None if side.segment_ids is None else side.segment_ids[None])
+    order = side.order[None] if ordered else None
+    return TokenRows(order, None if side.segment_ids is None else side.segment_ids[None])
 
 
 def test_causal_blocks_visit_half_of_the_tiles():
-    order = Marks(jnp.arange(64, dtype=jnp.int32)[None])
+    order = TokenRows(jnp.arange(64, dtype=jnp.int32)[None])
     (span,) = np.asarray(spans(tiles(Options(1.0, causal=True), order, order, (8, 8))))
     assert span.tolist() == [[0, 0, i, i + 1] for i in range(8)]
 

@@ -17,7 +17,7 @@ def may_be_consecutive(tokens: TokenPositions, batched: bool) -> bool:
     return tokens.positions.ndim == 1 + batched and jnp.issubdtype(tokens.positions.dtype, jnp.signedinteger)
 
 
-def first_distance(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+def constant_shift(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[Int[Array, ""], Bool[Array, ""]]:
     """Return the shift c in `k_j - q_i = j - i + c`, for queries i and keys j of one segment, and whether it exists.
 
     It exists for consecutive positions from any start, and for packed sequences that restart at the same tokens in
@@ -26,16 +26,16 @@ def first_distance(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[
     sides = [_shifts(tokens) for tokens in (q_tokens, k_tokens)]
     first = [shift[0] if relevant is None else shift[jnp.argmax(relevant)] for shift, relevant in sides]
     relevant_only = lambda x, relevant: x if relevant is None else jnp.where(relevant, x, 0)
-    moved = [relevant_only(shift - c, relevant) for (shift, relevant), c in zip(sides, first, strict=True)]
-    steady = jnp.all(moved[0] == 0) & jnp.all(moved[1] == 0)
-    named = [tokens.segment_ids for tokens in (q_tokens, k_tokens) if tokens.segment_ids is not None]
-    if len(named) == 2:
+    relative_shifts = [relevant_only(shift - c, relevant) for (shift, relevant), c in zip(sides, first, strict=True)]
+    is_constant = jnp.all(relative_shifts[0] == 0) & jnp.all(relative_shifts[1] == 0)
+    given_ids = [tokens.segment_ids for tokens in (q_tokens, k_tokens) if tokens.segment_ids is not None]
+    if len(given_ids) == 2:
         segments = [
-            relevant_only(ids.astype(jnp.int32), relevant) for ids, (_, relevant) in zip(named, sides, strict=True)
+            relevant_only(ids.astype(jnp.int32), relevant) for ids, (_, relevant) in zip(given_ids, sides, strict=True)
         ]
-        segment, shift = lax.sort((jnp.concatenate(segments), jnp.concatenate(moved)), num_keys=2)
-        steady |= jnp.all((segment[1:] != segment[:-1]) | (shift[1:] == shift[:-1]))
-    return first[1] - first[0], steady & _are_near((q_tokens, k_tokens), [relevant for _, relevant in sides])
+        segment, shift = lax.sort((jnp.concatenate(segments), jnp.concatenate(relative_shifts)), num_keys=2)
+        is_constant |= jnp.all((segment[1:] != segment[:-1]) | (shift[1:] == shift[:-1]))
+    return first[1] - first[0], is_constant & _are_near((q_tokens, k_tokens), [relevant for _, relevant in sides])
 
 
 def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Array, ""]]:
@@ -46,9 +46,9 @@ def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Ar
         for tokens in (operands.q_tokens, operands.k_tokens)
     )
     if all(field is None for side in axes for field in side):
-        shift, holds = first_distance(*sides)
+        shift, holds = constant_shift(*sides)
         return holds, shift
-    shifts, holds = jax.vmap(first_distance, axes)(*sides)
+    shifts, holds = jax.vmap(constant_shift, axes)(*sides)
     return jnp.all(holds) & jnp.all(shifts == shifts[0]), shifts[0]
 
 

@@ -140,8 +140,8 @@ def _fields(
     if options.uses_order:
         named = ("positions", q_tokens), ("k_positions", k_tokens)
         q, k = (lift(functools.partial(_order, name))(tokens) for name, tokens in named)
-        kind = np.result_type(np.int32, q.dtype, k.dtype)
-        orders = q[:, None].astype(kind), k[None].astype(kind)
+        dtype = np.result_type(np.int32, q.dtype, k.dtype)
+        orders = q[:, None].astype(dtype), k[None].astype(dtype)
     if q_tokens.segment_ids is not None or k_tokens.segment_ids is not None:
         segments = lift(_segments)(q_tokens)[:, None], lift(_segments)(k_tokens)[None]
     return orders, segments
@@ -169,11 +169,11 @@ def _segments(tokens: TokenPositions) -> Int[Array, " T"]:
 
 
 def _distance_masks(
-    options: Options, nearest: Array, farthest: Array, kind: np.dtype, comparable: Callable[[Any], Any]
+    options: Options, nearest: Array, farthest: Array, dtype: np.dtype, comparable: Callable[[Any], Any]
 ) -> list[Bool[Array, "..."]]:
     """Return masks for `window` and `distance_range`. For a single pair, pass its distance as both bounds."""
-    masks, largest = [], np.iinfo(f"uint{8 * kind.itemsize}")
-    bound = lambda most: comparable(largest.dtype.type(min(most, largest.max)).astype(kind))
+    masks, largest = [], np.iinfo(f"uint{8 * dtype.itemsize}")
+    bound = lambda most: comparable(largest.dtype.type(min(most, largest.max)).astype(dtype))
     for low, high in ((0, options.window), options.distance_range or (0, None)):
         if low > 0:
             masks.append(farthest > bound(low - 1))

@@ -81,7 +81,7 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
     if layout.one_dropout:
         batch_id, head_id = jnp.zeros_like(batch_id), jnp.zeros_like(head_id)
 
-    def sequence(q, k, v, q_tokens, k_tokens, batch_id, of_pairs):
+    def sequence(q, k, v, q_tokens, k_tokens, batch_id, biases_and_pairs):
         def group(q, k, v, own):
             def head(q, own):
                 params, head_id, (key_bias, pairs) = own
@@ -93,7 +93,7 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
                 return jax.tree.map(lambda x: x[None], outputs)
             return vmap_or_map(head)(q, own)
 
-        return vmap_or_map(group)(q, k, v, (per_head, head_id.reshape(groups, heads), of_pairs))
+        return vmap_or_map(group)(q, k, v, (per_head, head_id.reshape(groups, heads), biases_and_pairs))
 
     in_axes = (0, 0, 0, layout.q_axes, layout.k_axes, 0, 0)
     return jax.vmap(sequence, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, (key_bias, pairs))
@@ -124,7 +124,7 @@ def prepare(
     check_arrays(q, k, v)
     *batch, length, heads, dim = q.shape
     keys, groups = k.shape[-3:-1]
-    check_given(q, k, positions, k_positions)
+    check_positions_given(q, k, positions, k_positions)
     in_order = positions is None and k_positions is None
     positions = jnp.arange(length) if positions is None else positions
     q_side, q_axes = check_tokens("positions", positions, tuple(batch), length)
@@ -195,7 +195,7 @@ def derived_bias(bias: Partial | None, distance: Partial | None) -> Partial | No
     return Partial(_FromDistance(distance.func), *distance.args)
 
 
-def check_given(q: Array, k: Array, positions: object, k_positions: object) -> None:
+def check_positions_given(q: Array, k: Array, positions: object, k_positions: object) -> None:
     """Raise ValueError for missing positions if q and k differ in length: queries after a cache do not start at 0."""
     missing = [name for name, one in (("positions", positions), ("k_positions", k_positions)) if one is None]
     if missing and k.shape[-3] != q.shape[-3]:

@@ -11,7 +11,7 @@ from pejax._attention.core.options import Options
 from pejax._positions import TokenPositions
 
 
-class Marks(NamedTuple):
+class TokenRows(NamedTuple):
     """The fields of `TokenPositions` that a call needs, for queries or keys; None or () = not needed.
 
     N is 1 if all sequences share a field. Inside a kernel, each field holds one block, as a row or a column.
@@ -23,9 +23,9 @@ class Marks(NamedTuple):
     positions: tuple[Num[Array, "N T"], ...] = ()
 
 
-def marks(
+def token_rows(
     options: Options, layout: Layout, operands: Operands, sizes: tuple[int, int], axes: int
-) -> tuple[Marks, Marks]:
+) -> tuple[TokenRows, TokenRows]:
     """Return the marks of queries and keys, padded to `sizes` by tokens of segment 0.
 
     Args:
@@ -41,7 +41,7 @@ def marks(
     segmented = lengths != sizes or any(side.segment_ids is not None for side in sides)
     unplaced = axes > 0 and any(side.has_position is not None for side in sides)
 
-    def of_side(side: TokenPositions, batched: Any, length: int, size: int) -> Marks:
+    def of_side(side: TokenPositions, batched: Any, length: int, size: int) -> TokenRows:
         def row(x: Array, field: int | None, mode: str = "edge") -> Array:
             x = x if field is not None else x[None]
             return jnp.pad(x, ((0, 0), (0, size - length)), mode=mode)
@@ -52,7 +52,7 @@ def marks(
         positions = side.positions[..., None] if axes == 1 else side.positions
         if jnp.issubdtype(positions.dtype, jnp.integer):
             positions = positions.astype(jnp.int32)
-        return Marks(
+        return TokenRows(
             order=row(order[0].astype(jnp.int32), order[1]) if options.uses_order else None,
             segment_ids=row(*take(side.segment_ids, batched.segment_ids), mode="constant") if segmented else None,
             has_position=row(*take(side.has_position, batched.has_position)) if unplaced else None,
@@ -81,7 +81,7 @@ class Tiles(NamedTuple):
         return Tiles(*(x[:, jnp.arange(rows), column.clip(0, columns - 1)] & inside for x in self))
 
 
-def tiles(options: Options, q: Marks, k: Marks, blocks: tuple[int, int]) -> Tiles | None:
+def tiles(options: Options, q: TokenRows, k: TokenRows, blocks: tuple[int, int]) -> Tiles | None:
     """Return the masks of visible tiles; None = every pair is visible."""
 
     def cut(q: Array | None, k: Array | None) -> Sides:

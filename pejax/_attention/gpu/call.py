@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.operands import Operands
 from pejax._attention.gpu.bias_gradients import diagonal_gradients, numbers_by_queries, positions_by_keys
-from pejax._attention.gpu.block_masks import Marks, Tiles, marks, spans, tiles
+from pejax._attention.gpu.block_masks import Tiles, TokenRows, spans, tiles, token_rows
 from pejax._attention.gpu.kernels import forward, key_gradients, query_gradients
 from pejax._attention.gpu.shared_memory import BACKWARD, fitting, limit
 from pejax._attention.gpu.tile import Inputs, Plan
@@ -84,11 +84,11 @@ class Call:
         return plan.blocks[0] * plan.counts[0], plan.blocks[1] * plan.counts[1]
 
     @functools.cached_property
-    def marks(self) -> tuple[Marks, Marks]:
+    def marks(self) -> tuple[TokenRows, TokenRows]:
         """The marks of queries and keys."""
         static = self.static
         axes = 0 if self.way.name == "none" else position_axes(static.layout, self.operands)
-        return marks(static.options, static.layout, self.operands, self.lengths, axes)
+        return token_rows(static.options, static.layout, self.operands, self.lengths, axes)
 
     def _floats(self, primals: Primals) -> Floats:
         """Return the differentiable inputs as the kernels read them."""
@@ -125,9 +125,9 @@ class Call:
         each = lambda f: jax.vmap(lambda own: f({**primals.shared, **own}), axis_size=k * g)(own)
         if bias is not None:
             return tuple(each(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
-        place = jnp.arange(sum(self.lengths), dtype=jnp.int32) - (self.lengths[0] - 1)
-        place = place.clip(1 - t, self.operands.k.shape[2] - 1)  # padding has no distance of its own
-        return (), each(lambda params: distance.func(params, place + self.shift).astype(jnp.float32))
+        offsets = jnp.arange(sum(self.lengths), dtype=jnp.int32) - (self.lengths[0] - 1)
+        offsets = offsets.clip(1 - t, self.operands.k.shape[2] - 1)  # padding has no distance of its own
+        return (), each(lambda params: distance.func(params, offsets + self.shift).astype(jnp.float32))
 
     def _positions(self, positions: Array | None, length: int) -> tuple[Array, ...]:
         """Return the float positions of one side, padded: one array `(N, T)` per axis."""

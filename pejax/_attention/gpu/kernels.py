@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
-from pejax._attention.gpu.block_masks import Marks
+from pejax._attention.gpu.block_masks import TokenRows
 from pejax._attention.gpu.shared_memory import STAGES
 from pejax._attention.gpu.tile import Inputs, Place, Plan, dot, scores, scores_gradient, tile_marks
 from pejax._attention.kernels.kernel_call import Rows
@@ -61,8 +61,8 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[
     (n, heads, length, dim), (q_size, k_size) = inputs.q.shape, plan.blocks
 
     def kernel(inputs: Inputs, o_ref: Any, lse_ref: Any) -> None:
-        late, head, n = (pl.program_id(axis) for axis in range(3))
-        i = plan.counts[0] - 1 - late  # where causal, the blocks with the most work first
+        reverse, head, n = (pl.program_id(axis) for axis in range(3))
+        i = plan.counts[0] - 1 - reverse  # where causal, the blocks with the most work first
         key_head = lax.div(head, plan.group)
         q = load_block(inputs.q, n, head, i, q_size)
 
@@ -107,7 +107,7 @@ class TileGradients(NamedTuple):
     weights: Array
     d_scores: Array
     d_logits: Array
-    marks: tuple[Marks, Marks]
+    marks: tuple[TokenRows, TokenRows]
 
 
 class Query(NamedTuple):
@@ -140,8 +140,8 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H
     (n, heads, length, dim), (q_size, k_size) = inputs.q.shape, plan.blocks
 
     def kernel(inputs: Inputs, rows: Rows, dq_ref: Any) -> None:
-        late, head, n = (pl.program_id(axis) for axis in range(3))
-        i = plan.counts[0] - 1 - late  # where causal, the blocks with the most work first
+        reverse, head, n = (pl.program_id(axis) for axis in range(3))
+        i = plan.counts[0] - 1 - reverse  # where causal, the blocks with the most work first
         key_head = lax.div(head, plan.group)
         query = load_query(inputs, rows, Place(n, head, i, i), q_size)
 

@@ -1,6 +1,6 @@
 """One tile of scores inside a kernel on a GPU: its logits, and the gradients of the bias's inputs.
 
-A tile has queries as rows and keys as columns, or the other way round: `Marks` are rows and columns that broadcast.
+A tile has queries as rows and keys as columns, or the other way round: `TokenRows` are rows and columns that broadcast.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.masks import all_of, keep_hidden, pair_masks
 from pejax._attention.core.options import Options
-from pejax._attention.gpu.block_masks import Marks
+from pejax._attention.gpu.block_masks import TokenRows
 from pejax._attention.kernels.elementwise import Elementwise
 from pejax._ops.relative import difference
 
@@ -66,8 +66,8 @@ class Inputs(NamedTuple):
     q: Float[Array, "N H T D"]
     k: Float[Array, "N K S D"]
     v: Float[Array, "N K S D"]
-    q_marks: Marks
-    k_marks: Marks
+    q_marks: TokenRows
+    k_marks: TokenRows
     numbers: tuple[Array, ...] = ()
     diagonals: Float[Array, "H R"] | None = None
     words: Array | None = None
@@ -107,10 +107,10 @@ def dot(plan: Plan, a: Array, b: Array, *, b_transposed: bool = False) -> Array:
     return lax.dot_general(a, b, contract, precision=plan.options.precision, preferred_element_type=jnp.float32)
 
 
-def tile_marks(plan: Plan, inputs: Inputs, at: Place) -> tuple[Marks, Marks]:
+def tile_marks(plan: Plan, inputs: Inputs, at: Place) -> tuple[TokenRows, TokenRows]:
     """Load the marks of a tile's queries and keys."""
 
-    def load(marks: Marks, block: Array, size: int, as_rows: bool) -> Marks:
+    def load(marks: TokenRows, block: Array, size: int, as_rows: bool) -> TokenRows:
         def of_field(ref: Any) -> Array:
             x = ref[at.n if ref.shape[0] > 1 else 0, pl.ds(block * size, size)]
             return x[:, None] if as_rows else x[None, :]
@@ -121,7 +121,7 @@ def tile_marks(plan: Plan, inputs: Inputs, at: Place) -> tuple[Marks, Marks]:
     return load(inputs.q_marks, at.i, q_size, not at.transposed), load(inputs.k_marks, at.j, k_size, at.transposed)
 
 
-def tile_bias(plan: Plan, inputs: Inputs, at: Place, q: Marks, k: Marks) -> Array | None:
+def tile_bias(plan: Plan, inputs: Inputs, at: Place, q: TokenRows, k: TokenRows) -> Array | None:
     """Return the bias of a tile, 0 where a token is not placed; None where there is none."""
     if inputs.diagonals is not None:
         q_size, k_size = plan.blocks
@@ -148,12 +148,12 @@ def head_numbers(inputs: Inputs, at: Place) -> list[Array]:
     return [ref[at.head] for ref in inputs.numbers]
 
 
-def placed_only(x: Array, q: Marks, k: Marks) -> Array:
+def placed_only(x: Array, q: TokenRows, k: TokenRows) -> Array:
     """Return x, 0 in pairs that have an unplaced token."""
     return x if q.has_position is None else jnp.where((q.has_position != 0) & (k.has_position != 0), x, 0.0)
 
 
-def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: Marks, k: Marks, masked: bool) -> Scores:
+def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: TokenRows, k: TokenRows, masked: bool) -> Scores:
     """Return the scores of a tile from its products q·k.
 
     Args:
@@ -215,7 +215,7 @@ def scores_gradient(found: Scores, lse: Array, d_weights: Array, mean: Array) ->
 
 
 def bias_gradient(
-    plan: Plan, inputs: Inputs, at: Place, d_scores: Array, q: Marks, k: Marks
+    plan: Plan, inputs: Inputs, at: Place, d_scores: Array, q: TokenRows, k: TokenRows
 ) -> tuple[list[Array], tuple[Array, ...], tuple[Array, ...]]:
     """Return a tile's part of the gradients of the numbers, and of the positions of queries and keys.
 

@@ -152,10 +152,10 @@ def slope(hook: Callable[[Params, Array], Array], params: Params) -> Array:
         return _bind(jaxpr, equation, [x.value if isinstance(x, _Known) else x for x in values])
 
     def on_tiles(equation: JaxprEqn, values: list[Any]) -> list[Any]:
-        name, kind = equation.primitive.name, equation.outvars[0].aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
+        name, dtype = equation.primitive.name, equation.outvars[0].aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
         operands = [x.parts[0] if isinstance(x, _Tile) else _as_float(equation, x) for x in values]
         is_tile = [isinstance(x, _Tile) for x in values]
-        if name == "copy" or (name == "convert_element_type" and kind in (jnp.float32, jnp.float64)):
+        if name == "copy" or (name == "convert_element_type" and dtype in (jnp.float32, jnp.float64)):
             result = operands[0]
         elif name == "neg":
             result = -operands[0]
@@ -163,7 +163,7 @@ def slope(hook: Callable[[Params, Array], Array], params: Params) -> Array:
             result = -jnp.abs(operands[0])
         elif name == "mul" and is_tile.count(True) == 1:
             result = operands[0] * operands[1]
-        elif name == "div" and is_tile == [True, False] and jnp.issubdtype(kind, jnp.floating):
+        elif name == "div" and is_tile == [True, False] and jnp.issubdtype(dtype, jnp.floating):
             result = operands[0] / operands[1]
         elif name in ("add", "sub") and all(is_tile):
             result = operands[0] + operands[1] if name == "add" else operands[0] - operands[1]

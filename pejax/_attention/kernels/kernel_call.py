@@ -185,12 +185,12 @@ def ways_to_bias(
     distance = operands.shared.distance_bias
     if distance is None:
         return (Way("none"),)
-    kind = operands.q_tokens.positions.dtype
-    kind = jnp.int32 if jnp.issubdtype(kind, jnp.integer) else kind
+    dtype = operands.q_tokens.positions.dtype
+    dtype = jnp.int32 if jnp.issubdtype(dtype, jnp.integer) else dtype
     own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head["distance_bias"])
     params = {**distance.args[0], **own}
     try:
-        bias = cut(distance.func, params, position_axes(static.layout, operands), kind)
+        bias = cut(distance.func, params, position_axes(static.layout, operands), dtype)
         if most_numbers is not None and len(jax.eval_shape(bias.outside, params)) > most_numbers:
             raise NotImplementedError(f"the bias must read at most {most_numbers} numbers")
     except NotImplementedError:
@@ -232,10 +232,10 @@ def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
         raise NotImplementedError("relative_values need a product of their own for every tile")
     if operands.shared.bias is not None and operands.shared.distance_bias is None:
         raise NotImplementedError("the kernels take a bias only from distance_bias, not from bias")
-    kinds = sorted({str(x.dtype) for x in (operands.q, operands.k, operands.v)})
-    if len(kinds) > 1 or kinds[0] not in types:
+    dtypes = sorted({str(x.dtype) for x in (operands.q, operands.k, operands.v)})
+    if len(dtypes) > 1 or dtypes[0] not in types:
         rule = f"q, k and v must all be {', '.join(types[:-1])} or {types[-1]}"
-        raise NotImplementedError(f"{rule}, got {', '.join(kinds)}")
+        raise NotImplementedError(f"{rule}, got {', '.join(dtypes)}")
     sides = operands.q_tokens, operands.k_tokens
     if any(leaf.dtype.itemsize > 4 for side in sides for leaf in jax.tree.leaves(side)):
         raise NotImplementedError("positions, order and segment_ids must have 32 bits")

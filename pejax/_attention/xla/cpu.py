@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pejax._attention.core.contiguous import first_distance, may_be_consecutive
+from pejax._attention.core.contiguous import constant_shift, may_be_consecutive
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import Layout, Operands, bind_hooks, refuse_pairs
@@ -137,7 +137,7 @@ def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arr
     if layout.in_order:  # one of two branches need not be compiled
         return run(operands, jnp.zeros(len(operands.q), jnp.int32), *arrays)
     axes = (layout.q_axes, layout.k_axes)
-    first, consecutive_batches = jax.vmap(first_distance, axes, axis_size=len(operands.q))(*sides)
+    first, consecutive_batches = jax.vmap(constant_shift, axes, axis_size=len(operands.q))(*sides)
     if use_relative_keys:  # computed once for all batch entries
         consecutive_batches &= first == first[0]
     consecutive = lambda operands, *arrays: run(operands, first, *arrays)

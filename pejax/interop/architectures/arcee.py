@@ -9,13 +9,13 @@ from pejax.models import LayerConfig, NormConfig, TransformerConfig
 PLAIN = {part: name for part, name in NAMES.items() if part != "gate"}
 
 
-def squared(c: Config, norm: NormConfig, part: float | None = None) -> TransformerConfig:
-    """Read what both configs share; `part` as in `rotary_decoder`."""
+def squared(c: Config, norm: NormConfig, rotated_fraction: float | None = None) -> TransformerConfig:
+    """Read what both configs share; `rotated_fraction` as in `rotary_decoder`."""
     c.defaults(max_position_embeddings=4096)
     bias = "qkvo" if c.flag("attention_bias", False) else ""
     plain = mlp(c, "relu2", gated=False, bias=c.flag("mlp_bias", False))
     layer = LayerConfig(attention(c, bias=bias), plain, norm)
-    return rotary_decoder(c, layer, head(c), types=layer_types(c), part=part)
+    return rotary_decoder(c, layer, head(c), types=layer_types(c), rotated_fraction=rotated_fraction)
 
 
 def arcee(c: Config) -> TransformerConfig:
@@ -25,7 +25,7 @@ def arcee(c: Config) -> TransformerConfig:
 
 def nemotron(c: Config) -> TransformerConfig:
     """Read NemotronConfig."""
-    return squared(c, NormConfig("layer", c.number("norm_eps", 1e-5), bias=True, offset=1.0), part=0.5)
+    return squared(c, NormConfig("layer", c.number("norm_eps", 1e-5), bias=True, offset=1.0), rotated_fraction=0.5)
 
 
 ARCHITECTURES = {"arcee": Architecture(arcee, PLAIN, "model."), "nemotron": Architecture(nemotron, PLAIN, "model.")}

@@ -3,7 +3,7 @@
 from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
-from pejax.interop.readers import alike, channels_per_head, head
+from pejax.interop.readers import channels_per_head, head, uniform_model
 from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
@@ -31,7 +31,7 @@ def bloom(c: Config) -> TransformerConfig:
     layer = LayerConfig(attention, MlpConfig(4 * width, "gelu_tanh", bias=True), norm)
     layers, length = "n_layer" if "n_layer" in c.keys else "num_hidden_layers", c.count("seq_length", 2048)
     tied = head(c, tied=True)
-    return alike(c, layer, width=width, layers=layers, length=length, norm=norm, head=tied, embed_norm=norm,
+    return uniform_model(c, layer, width=width, layers=layers, length=length, norm=norm, head=tied, embed_norm=norm,
                  padding="skipped")  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.architectures.siglip import LAYERS, NAMES, SIZES
 from pejax.interop.config import Config
-from pejax.interop.readers import alike, attention, mlp
+from pejax.interop.readers import attention, mlp, uniform_model
 from pejax.interop.vision_readers import BOTH, INERT, TEXT_TOWER, vision_tower, vision_transformer
 from pejax.models import LayerConfig, NormConfig, TransformerConfig, ViTConfig
 
@@ -27,7 +27,7 @@ def clip_text(c: Config) -> TransformerConfig:
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
     own = attention(c, pe=EncodingSpec("learned"), bias="qkvo")
     layer, length = LayerConfig(own, mlp(c, "quick_gelu", gated=False, bias=True), norm), 77
-    return alike(
+    return uniform_model(
         c, layer, width=c.count("hidden_size"), layers="num_hidden_layers", norm=norm, head=None,
         length=c.count("max_position_embeddings", length),
     )  # fmt: skip

@@ -19,7 +19,7 @@ GEMMA = {
 
 
 def gemma(
-    c: Config, period: int, caps: tuple[float | None, float | None], *, is_third: bool = False
+    c: Config, period: int, caps: tuple[float | None, float | None], *, is_gemma3: bool = False
 ) -> TransformerConfig:
     """Read the config of Gemma 2 or 3.
 
@@ -27,21 +27,21 @@ def gemma(
         c: the config.
         period: number of layers from one layer without a window to the next.
         caps: defaults of the caps of attention and of the logits.
-        is_third: whether queries and keys have norms, and layers with windows a base of their own.
+        is_gemma3: whether queries and keys have norms, and layers with windows a base of their own.
     """
     c.must("use_bidirectional_attention", False)
     c.defaults(num_key_value_heads=4, head_dim=256, attn_logit_softcapping=caps[0], final_logit_softcapping=caps[1])
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6), offset=1.0)
     types = ["sliding_attention" if (n + 1) % period else "full_attention" for n in range(c.count("num_hidden_layers"))]
     own = attention(
-        c, bias="qkvo" if c.flag("attention_bias", False) else "", qk_norm=norm if is_third else None,
+        c, bias="qkvo" if c.flag("attention_bias", False) else "", qk_norm=norm if is_gemma3 else None,
         scale=c.positive("query_pre_attn_scalar", 256) ** -0.5, soft_cap=c.positive("attn_logit_softcapping", None),
     )  # fmt: skip
     layer = LayerConfig(own, mlp(c, "gelu_pytorch_tanh", key="hidden_activation"), norm, order="sandwich")
     return rotary_decoder(
         c, layer, head(c, tied=True, cap=c.positive("final_logit_softcapping", None)), types=layer_types(c, types),
         window=c.count("sliding_window", 4096), embed_scale=c.count("hidden_size") ** 0.5,
-        bases={"full_attention": 1e6, "sliding_attention": 1e4} if is_third else {"full_attention": 1e4},
+        bases={"full_attention": 1e6, "sliding_attention": 1e4} if is_gemma3 else {"full_attention": 1e4},
     )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def gemma3(c: Config) -> TransformerConfig:
     c.defaults(max_position_embeddings=131072)
     c.must("attn_logit_softcapping", None)
     period = c.count("sliding_window_pattern", c.count("_sliding_window_pattern", 6))
-    return gemma(c, period, (None, None), is_third=True)
+    return gemma(c, period, (None, None), is_gemma3=True)
 
 
 ARCHITECTURES = {

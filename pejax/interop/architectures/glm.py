@@ -21,7 +21,7 @@ def glm(c: Config, order: str = "pre") -> TransformerConfig:
     norm = NormConfig("rms", c.number("rms_norm_eps", 1.5625e-7))
     bias = "qkv" if c.flag("attention_bias", True) else ""
     layer = LayerConfig(attention(c, bias=bias), mlp(c), norm, order=order)
-    return rotary_decoder(c, layer, head(c), types=layer_types(c), part=0.5, pairing="interleaved")
+    return rotary_decoder(c, layer, head(c), types=layer_types(c), rotated_fraction=0.5, pairing="interleaved")
 
 
 def glm4(c: Config) -> TransformerConfig:

@@ -3,7 +3,7 @@
 from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
-from pejax.interop.readers import alike, channels_per_head, head
+from pejax.interop.readers import channels_per_head, head, uniform_model
 from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
@@ -29,7 +29,7 @@ def gpt2(c: Config) -> TransformerConfig:
     hidden = c.count("n_inner", 4 * width)
     layer = LayerConfig(attention, MlpConfig(hidden, c.activation("activation_function", "gelu_new"), bias=True), norm)
     length = c.count("n_positions", 1024)
-    return alike(c, layer, width=width, layers="n_layer", length=length, norm=norm, head=head(c, tied=True))
+    return uniform_model(c, layer, width=width, layers="n_layer", length=length, norm=norm, head=head(c, tied=True))
 
 
 ARCHITECTURES = {

@@ -22,10 +22,12 @@ def gpt_neox(c: Config) -> TransformerConfig:
     parallel = "two" if c.flag("use_parallel_residual", True) else ""
     layer = LayerConfig(attention(c, bias=bias), mlp(c, "gelu", gated=False, bias=True), norm, parallel=parallel)
     c.defaults(max_position_embeddings=2048)
-    base, part = c.number("rotary_emb_base", 1e4), c.number("rotary_pct", 0.25)
+    base, fraction = c.number("rotary_emb_base", 1e4), c.number("rotary_pct", 0.25)
     c.must("rope_theta", base)
-    c.must("partial_rotary_factor", part)
-    return rotary_decoder(c, layer, head(c), types=layer_types(c), part=part, bases={"full_attention": base})
+    c.must("partial_rotary_factor", fraction)
+    return rotary_decoder(
+        c, layer, head(c), types=layer_types(c), rotated_fraction=fraction, bases={"full_attention": base}
+    )
 
 
 ARCHITECTURES = {"gpt_neox": Architecture(gpt_neox, NAMES, "gpt_neox.", ignored=BUFFERS, qkv_by_head=True)}

@@ -3,7 +3,7 @@
 from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
-from pejax.interop.readers import alike, channels_per_head, head
+from pejax.interop.readers import channels_per_head, head, uniform_model
 from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
@@ -30,7 +30,7 @@ def gptj(c: Config) -> TransformerConfig:
     hidden = c.count("n_inner", 4 * width)
     plain = MlpConfig(hidden, c.activation("activation_function", "gelu_new"), bias=True)
     layer, length = LayerConfig(attention, plain, norm, parallel="one"), c.count("n_positions", 2048)
-    return alike(c, layer, width=width, layers="n_layer", length=length, norm=norm, head=head(c, bias=True))
+    return uniform_model(c, layer, width=width, layers="n_layer", length=length, norm=norm, head=head(c, bias=True))
 
 
 ARCHITECTURES = {"gptj": Architecture(gptj, NAMES, "transformer.", INERT, BUFFERS)}

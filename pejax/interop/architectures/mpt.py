@@ -3,7 +3,7 @@
 from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
-from pejax.interop.readers import alike, channels_per_head, head
+from pejax.interop.readers import channels_per_head, head, uniform_model
 from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
@@ -35,7 +35,7 @@ def mpt(c: Config) -> TransformerConfig:
     norm = NormConfig("layer", c.number("layer_norm_epsilon", 1e-5))
     layer = LayerConfig(attention, MlpConfig(c.count("expansion_ratio", 4) * width, "gelu"), norm)
     length = c.count("max_seq_len", 2048)
-    return alike(c, layer, width=width, layers="n_layers", length=length, norm=norm, head=head(c, tied=True))
+    return uniform_model(c, layer, width=width, layers="n_layers", length=length, norm=norm, head=head(c, tied=True))
 
 
 ARCHITECTURES = {"mpt": Architecture(mpt, NAMES, "transformer.", INERT)}

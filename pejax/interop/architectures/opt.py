@@ -3,7 +3,7 @@
 from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
-from pejax.interop.readers import alike, channels_per_head, head
+from pejax.interop.readers import channels_per_head, head, uniform_model
 from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
@@ -30,7 +30,7 @@ def opt(c: Config) -> TransformerConfig:
     layer = LayerConfig(attention, MlpConfig(c.count("ffn_dim"), activation, bias=True), norm)
     length = c.count("max_position_embeddings", 2048)
     tied = head(c, tied=True)
-    return alike(c, layer, width=width, layers="num_hidden_layers", length=length, norm=norm, head=tied,
+    return uniform_model(c, layer, width=width, layers="num_hidden_layers", length=length, norm=norm, head=tied,
                  padding="skipped")  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def phi(c: Config) -> TransformerConfig:
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
     plain = mlp(c, "gelu_new", gated=False, bias=True)
     layer = LayerConfig(attention(c, bias="qkvo"), plain, norm, parallel="one")
-    return rotary_decoder(c, layer, head(c, bias=True), types=layer_types(c), part=0.5)
+    return rotary_decoder(c, layer, head(c, bias=True), types=layer_types(c), rotated_fraction=0.5)
 
 
 ARCHITECTURES = {"phi": Architecture(phi, PHI, "model.")}

@@ -17,7 +17,7 @@ def phi3(c: Config) -> TransformerConfig:
     c.must("attention_bias", False)
     types = ["sliding_attention" if window else "full_attention"] * layers
     layer = LayerConfig(attention(c), mlp(c), NormConfig("rms", c.number("rms_norm_eps", 1e-5)))
-    return rotary_decoder(c, layer, head(c), types=types, window=window, part=1.0)
+    return rotary_decoder(c, layer, head(c), types=types, window=window, rotated_fraction=1.0)
 
 
 NEUTRAL = {"full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False, "mlp_bias": False}

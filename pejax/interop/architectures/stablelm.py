@@ -18,7 +18,7 @@ def stablelm(c: Config) -> TransformerConfig:
     own = attention(c, bias="qkv" if c.flag("use_qkv_bias", False) else "", qk_norm=qk_norm, qk_norm_over="heads")
     parallel = "one" if c.flag("use_parallel_residual", False) else ""
     layer = LayerConfig(own, mlp(c), NormConfig("layer", epsilon, bias=True), parallel=parallel)
-    return rotary_decoder(c, layer, head(c), types=layer_types(c), part=0.25)
+    return rotary_decoder(c, layer, head(c), types=layer_types(c), rotated_fraction=0.25)
 
 
 ARCHITECTURES = {"stablelm": Architecture(stablelm, {**NAMES, **PER_HEAD}, "model.")}

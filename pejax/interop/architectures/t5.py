@@ -52,7 +52,7 @@ def _mlp(c: Config, projection: str) -> MlpConfig:
     return MlpConfig(c.count("d_ff", 2048), own.activation("feed_forward_proj"), gated)
 
 
-def pair(c: Config, projection: str, *, scaled: bool) -> EncoderDecoderConfig | TransformerConfig:
+def encoder_decoder(c: Config, projection: str, *, scaled: bool) -> EncoderDecoderConfig | TransformerConfig:
     """Read the config of T5 or mT5; `is_encoder_decoder` is false in that of the encoder alone.
 
     Args:
@@ -78,13 +78,13 @@ def pair(c: Config, projection: str, *, scaled: bool) -> EncoderDecoderConfig | 
 def t5(c: Config) -> EncoderDecoderConfig | TransformerConfig:
     """Read T5Config: without `scale_decoder_outputs`, the states are scaled unless the config unties the head."""
     scaled = c.flag("scale_decoder_outputs", c("tie_word_embeddings", True) is not False)
-    return pair(c, "relu", scaled=scaled)
+    return encoder_decoder(c, "relu", scaled=scaled)
 
 
 def mt5(c: Config) -> EncoderDecoderConfig | TransformerConfig:
     """Read MT5Config: the states are never scaled."""
     c.defaults(d_ff=1024, num_heads=6, num_layers=8)
-    return pair(c, "gated-gelu", scaled=False)
+    return encoder_decoder(c, "gated-gelu", scaled=False)
 
 
 def _entry(read: Callable[[Config], EncoderDecoderConfig | TransformerConfig]) -> Architecture:

@@ -3,7 +3,7 @@
 from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture, in_layer
 from pejax.interop.config import Config
-from pejax.interop.readers import alike, channels_per_head
+from pejax.interop.readers import channels_per_head, uniform_model
 from pejax.models import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
@@ -38,7 +38,7 @@ def xlnet(c: Config) -> TransformerConfig:
     attention = AttentionConfig(heads, heads, channels, EncodingSpec("transformer_xl"))
     layer = LayerConfig(attention, plain, norm, order="post")
     head = HeadConfig(c.flag("tie_word_embeddings", True), bias=True)
-    return alike(c, layer, width=width, layers="n_layer", length=512, norm=None, head=head, causal=False)
+    return uniform_model(c, layer, width=width, layers="n_layer", length=512, norm=None, head=head, causal=False)
 
 
 ARCHITECTURES = {"xlnet": Architecture(xlnet, NAMES, "transformer.", INERT, CARRIED, by_head=True)}

@@ -134,17 +134,17 @@ def stream(
     request, settings = _checked(model, prompts, count, segment_ids, sampling, key, policy, stop, rolling)
     static, params = nnx.split(model)
 
-    def following() -> Iterator[Int[Array, " B"]]:
+    def tokens_one_by_one() -> Iterator[Int[Array, " B"]]:
         first, *keys = jax.random.split(request.key, count)
-        text, _ = _first(static, params, request, first, settings)
+        text, _ = _first_step(static, params, request, first, settings)
         yield jnp.copy(text.new)  # the next step reuses the memory of the text
         for slot, one in enumerate(keys, request.prompts.shape[1]):
             if request.stop.size and bool(text.done.all()):
                 return
-            text = _following(static, params, text, request, one, slot, settings)
+            text = _next_step(static, params, text, request, one, slot, settings)
             yield jnp.copy(text.new)
 
-    return following()
+    return tokens_one_by_one()
 
 
 def as_rolling(window: int | None, first: int, renumber: bool) -> Rolling | None:
@@ -230,12 +230,12 @@ def _slots(tokens: TokenPositions, count: int) -> TokenPositions:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
-def _first(static: Any, params: Any, request: Request, key: Array, settings: Settings) -> tuple[Text, Array]:
+def _first_step(static: Any, params: Any, request: Request, key: Array, settings: Settings) -> tuple[Text, Array]:
     return read(nnx.merge(static, params), request, key, settings)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 6), donate_argnums=2)
-def _following(
+def _next_step(
     static: Any, params: Any, text: Text, request: Request, key: Array, slot: Array, settings: Settings
 ) -> Text:
     return append(nnx.merge(static, params), text, request, key, slot, settings)[0]

@@ -155,11 +155,11 @@ class EncoderDecoder(nnx.Module):
         """Return the decoder's cache: the keys and values of the source, and `slots` empty slots for the target."""
         cache = self.decoder.empty_cache(encoded.states.shape[0], slots)
 
-        def source_keys(static: Any, params: Any) -> KeysValues:
+        def source_keys_values(static: Any, params: Any) -> KeysValues:
             return nnx.merge(static, params).cross.keys_values(encoded.states)
 
         split = [nnx.split(self.decoder.layers.stacked(body)) for body in self.decoder.layers.bodies]
-        keys = [jax.vmap(functools.partial(source_keys, static))(params) for static, params in split]
+        keys = [jax.vmap(functools.partial(source_keys_values, static))(params) for static, params in split]
         layers = tuple(LayerCache(own.own, cross) for own, cross in zip(cache.layers, keys, strict=True))
         return cache._replace(layers=layers)
 

@@ -126,7 +126,7 @@ class ViT(Layered):
         """
         if self.head is None:
             raise ValueError("a model without a head has states, no logits, got classes=0")
-        x = self._last(images, positions, extent, train, key, execution)
+        x = self._last_states(images, positions, extent, train, key, execution)
         logits = self.head(self._pool(x))
         if self.distilled_head is not None:
             token = normed(self.norm, x[:, int(self.config.cls)].astype(jnp.float32))  # the first register
@@ -149,10 +149,10 @@ class ViT(Layered):
 
         Arguments and errors as in a call; a head is not needed.
         """
-        x = self._last(images, positions, extent, train, key, execution)
+        x = self._last_states(images, positions, extent, train, key, execution)
         return normed(self.norm, x.astype(jnp.float32))
 
-    def _last(
+    def _last_states(
         self,
         images: Array,
         positions: Array | None,

@@ -278,14 +278,18 @@ class CrossAttention(nnx.Module):
         return KeysValues(pairs[..., 0, :], pairs[..., 1, :])
 
     def __call__(
-        self, x: Float[Array, "B T C"], context: CrossContext, keys: KeysValues, execution: Execution = Execution()
+        self,
+        x: Float[Array, "B T C"],
+        context: CrossContext,
+        keys_values: KeysValues,
+        execution: Execution = Execution(),
     ) -> Float[Array, "B T C"]:
         """Return the output of attention from x to the keys and values that `keys_values` returned."""
         dims = self.dims
         output = attend(
             self.encoding,
             self.q(x).reshape(*x.shape[:2], dims.heads, dims.head_dim),
-            *keys,
+            *keys_values,
             params=merge_params(context.shared, nnx.as_pure(self.position)),
             positions=context.positions,
             k_positions=context.k_positions,

@@ -104,17 +104,17 @@ class Block(nnx.Module):
             x = self._added("attention", x, attended, factors)
             return self._added("mlp", x, self.mlp(read), factors), _cache(own, None)
         x = self._added("attention", x, attended, factors)
-        cross_keys_values = None
+        keys_values = None
         if self.cross is not None:
             if context.cross_context is None:
                 raise ValueError("a layer with cross-attention needs the states of an encoder, got cross_context=None")
             states = context.cross_context.states
-            cross_keys_values = self.cross.keys_values(states) if states is not None else cache.cross  # pyright: ignore[reportOptionalMemberAccess]
+            keys_values = self.cross.keys_values(states) if states is not None else cache.cross  # pyright: ignore[reportOptionalMemberAccess]
             read = normed(self._norm("cross"), x)
-            crossed = self.cross(read, context.cross_context, cross_keys_values, context.execution)  # pyright: ignore[reportArgumentType]
+            crossed = self.cross(read, context.cross_context, keys_values, context.execution)  # pyright: ignore[reportArgumentType]
             x = self._added("cross", x, crossed, None)
         branch = self.mlp(normed(self._norm("mlp"), x))
-        return self._added("mlp", x, branch, factors), _cache(own, cross_keys_values)
+        return self._added("mlp", x, branch, factors), _cache(own, keys_values)
 
     def _norm(self, name: str) -> Callable[[Array], Array] | None:
         return getattr(self, f"norm_{name}")

@@ -181,11 +181,11 @@ class Layers(nnx.Module):
         """Return the constants of a body's self-attention and cross-attention that differ by depth, stacked."""
         block, count = self.stacked(body), len(self.rates)
 
-        def of(attention: SelfAttention | CrossAttention | None) -> Params:
+        def constants_of(attention: SelfAttention | CrossAttention | None) -> Params:
             by_depth = None if attention is None else attention.encoding.layer_constants
             return {} if by_depth is None else jax.tree.map(lambda leaf: _rows(leaf, body, count), by_depth(count))
 
-        return of(block.attention), of(block.cross)
+        return constants_of(block.attention), constants_of(block.cross)
 
 
 def _stacked(kind: LayerKind, repeats: int, dtype: DTypeLike, rngs: nnx.Rngs) -> Block:
