@@ -92,9 +92,9 @@ def checked(function: Callable[Arguments, Result], **ways: str) -> Callable[Argu
 
 def checked_fields(cls: Class) -> Class:
     """Decorate a dataclass so that its fields are read by their annotations."""
-    made = cls.__init__
-    cls.__init__ = checked(made)
-    cls.__init__.__qualname__ = f"{cls.__qualname__}.__init__"
+    made: Any = checked(cls.__init__)
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    cls.__init__ = made
     return cls
 
 

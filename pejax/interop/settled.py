@@ -57,5 +57,5 @@ def _check_values(source: Source, read: Reader) -> None:
                 raise ValueError(f"{name} must have shape {expected.shape} by config.json, got {found.shape}")
             largest = float(np.max(np.abs(found.astype(np.float64) - expected)))
             if not largest <= max(1e-5, float(jnp.finfo(found.dtype).eps)):
-                rule = f"{name} must be as the model computes it, {values.__name__}"
+                rule = f"{name} must have the values of {values.__name__}, as in the model"
                 raise ValueError(f"{rule}, got values that differ by {largest:.3g}")
