@@ -6,13 +6,14 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import toy_program
 from cli import refused
 from report_runs import lm_run, vit_run
 
 import pejax
-from train import evaluate
+from train import evaluate, replay
 from train.compare import options as compare
 from train.compare import runs as compared
 from train.engine.config import command
@@ -21,6 +22,7 @@ from train.engine.parser import parse
 from train.engine.stored_config import load_config, save_config
 from train.lm import longrope
 from train.lm.config import Config as LmConfig
+from train.plan import program as plan
 from train.report import program as report
 from train.seq2seq.config import Config as Seq2seqConfig
 
@@ -160,6 +162,19 @@ def test_a_comparison_names_the_module_for_every_process():
     assert "--pe=mine:steep(slope=2)" in launched[0]
     assert launched[1][:3] == ["-m", "train.evaluate", f"{run.folder}"]
     assert "--pe=mine:steep" in launched[1]
+
+
+def test_a_plan_and_a_replayed_step_name_the_module(capsys):
+    subject, *_ = plan.read(["lm", "--topology=h100:8", "--pe=mine:steep(slope=2)*1 + none*1"])
+    assert own_encodings(subject.config) == ("mine:steep",)
+    del sys.modules["mine"]
+    step = vit_run(Path("offending-3"), "mine:steep", 0, {28: 1})
+    (step / "step.json").write_text(json.dumps({"step": 3, "loss": "1.0", "bits": (1.0).hex()}))
+    np.savez(step / "batch.npz", image=np.zeros(1))
+    assert refused(capsys, lambda: replay.main([f"{step}"])).endswith("to read it, add --pe=mine:steep\n")
+    assert "mine" not in sys.modules
+    line = refused(capsys, lambda: replay.main([f"{step}", "--pe=mine:steep"]))
+    assert "sequences alone, got axes=2" in line, "the factory was asked"
 
 
 def test_the_working_directory_comes_first(folder, monkeypatch):
