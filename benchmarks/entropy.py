@@ -35,6 +35,7 @@ from rich.console import Console
 from train.data.images import Dataset, evaluation_batches, load
 from train.devices.mesh import make_mesh
 from train.engine.attention_entropy import EntropyExecution
+from train.engine.config import split_list
 from train.engine.results import results_stem
 from train.engine.session import restore_params
 from train.engine.stopping import report_errors
@@ -63,7 +64,7 @@ def effective_keys(classifier: Classifier, params: Any, images: Float[np.ndarray
     @jax.jit
     def entropies(params: Any, images: Array) -> Array:
         watching = EntropyExecution(axes=2, heads=True)
-        classifier.extended.model(params)(images, execution=watching)
+        classifier.logits(params, images, execution=watching)
         return watching.found[0][0]
 
     parts = [images[start : start + AT_ONCE] for start in range(0, len(images), AT_ONCE)]
@@ -95,12 +96,13 @@ def measure(folder: Path, extend: str, images: int, console: Console) -> dict[st
 
     Args:
         folder: run folder.
-        extend: extension in place of the run's own; empty = its own.
+        extend: extension in place of the run's own; empty = its own, the first if there are several.
         images: test images to measure.
         console: prints messages.
     """
     config = load_config(Config, folder)
-    config = dataclasses.replace(config, extend=extend or config.extend, out=str(folder)).validated()
+    evaluated = split_list(config.extend or "none", "extend")[0]
+    config = dataclasses.replace(config, extend=extend or evaluated, out=str(folder)).validated()
     dataset: Dataset = load(config.data, size=config.size, validation=config.validation)
     classifier = Classifier(config, dataset.channels, len(dataset.classes))
     sizes = measured_sizes(config)

@@ -81,6 +81,7 @@ def test_extensions_apply_to_a_registered_factory() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_factory_of_pejax_with_other_defaults_is_one_of_your_own() -> None:
     register_encoding("slow", functools.partial(pejax.encodings.rope, base=5e5))
     np.testing.assert_array_equal(

@@ -102,7 +102,7 @@ def test_a_stop_token_fills_the_rest():
         assert (row[end:] == stop).all()
 
 
-@pytest.mark.parametrize("kind", [list, tuple, np.asarray, jnp.asarray], ids=str)
+@pytest.mark.parametrize("kind", [list, tuple, np.asarray, jnp.asarray], ids=["list", "tuple", "numpy", "jax"])
 def test_several_stop_tokens_of_any_integer_kind(kind):
     model, prompts = make(), ids_of(4, 5)
     free = np.asarray(generate(model, prompts, 6))

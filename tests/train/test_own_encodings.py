@@ -164,6 +164,7 @@ def test_a_comparison_names_the_module_for_every_process():
     assert "--pe=mine:steep" in launched[1]
 
 
+@pytest.mark.slow
 def test_a_plan_and_a_replayed_step_name_the_module(capsys):
     subject, *_ = plan.read(["lm", "--topology=h100:8", "--pe=mine:steep(slope=2)*1 + none*1"])
     assert own_encodings(subject.config) == ("mine:steep",)
