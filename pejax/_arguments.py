@@ -218,7 +218,7 @@ def _one_of(kinds: list[Kind]) -> Kind:
             try:
                 return one.read(value)
             except REFUSALS as found:
-                refusal = found
+                refusal = refusal if isinstance(refusal, ValueError) else found  # one kind fits but for the shape
         raise refusal
 
     *others, last = dict.fromkeys(kind.rule for kind in kinds)

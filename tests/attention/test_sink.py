@@ -182,11 +182,11 @@ def test_an_explanation_takes_a_sink():
 @pytest.mark.parametrize(
     ("sink", "kind", "message"),
     [
-        (jnp.ones(3), ValueError, "sink must be (H,) = (4,), one logit per query head, got shape (3,)"),
-        (jnp.ones(4, int), TypeError, "sink must be a floating-point array (H,), one logit per query head, got int32"),
-        (0.5, TypeError, "sink must be a floating-point array (H,), one logit per query head, got float"),
+        (jnp.ones(3), ValueError, "sink must be an array of floats (H) or None, got float32 (3,)"),
+        (jnp.ones(4, int), TypeError, "sink must be an array of floats (H) or None, got int32"),
+        (0.5, TypeError, "sink must be an array of floats (H) or None, got 0.5"),
     ],
 )
 def test_what_is_no_sink_is_refused(sink, kind, message):
-    with types_unchecked(), pytest.raises(kind, match=f"^{re.escape(message)}$"):
+    with types_unchecked(), pytest.raises(kind, match=re.escape(message)):
         dot_product_attention(*arrays(), sink=sink)

@@ -284,9 +284,10 @@ def test_costs_of_an_encoding_are_those_of_its_formula():
     dims = costs.Dims(heads=2, head_dim=8, extent=16, causal=True)
     assert costs.baseline(dims) == {"pairs": 2 * 2 * 2 * 8 * 16 * 16, "projections": 4 * 2 * 16 * 16 * 16}
     assert costs.counted("none", dims) == {"flops_per_layer": 0, "flops_once": 0}
-    alibi = costs.counted("alibi", dims)  # a difference, its size, a product with the slope, a sign: for every pair
+    alibi = costs.counted("alibi", dims)
     assert alibi["flops_once"] == 0
-    assert 3 * 2 * 16 * 16 <= alibi["flops_per_layer"] <= 6 * 2 * 16 * 16
+    # a difference and its limits, its size, a product with the slope, a sign: for every pair
+    assert 3 * 2 * 16 * 16 <= alibi["flops_per_layer"] <= 7 * 2 * 16 * 16
     assert costs.counted("sinusoidal", dims)["flops_once"] > 0
     record = costs.measured(["none", "rope"], {"text": dims})
     none, rope = (record["encodings"][name]["text"]["temporary_bytes"] for name in ("none", "rope"))

@@ -150,5 +150,5 @@ def test_causal_buckets_may_be_odd_but_not_one():
 def test_a_table_without_the_axes_of_the_positions_is_refused():
     positions = grid_positions(2, 2)
     for table in (jnp.zeros((2, 8)), jnp.zeros((2, 3, 8))):
-        with types_unchecked(), pytest.raises(ValueError, match="t5's table must have axis dimension \\(2,\\)"):
+        with types_unchecked(), pytest.raises(ValueError, match="table must be an array of floats \\(H, \\*A, N\\)"):
             t5_bias(positions, positions, table, bidirectional=True)

@@ -242,5 +242,5 @@ def test_bad_shapes_are_refused():
     q, k = draw(T, H, D), draw(T, 3, D)
     with pytest.raises(ValueError, match="heads must be a multiple of key heads, got 2 and 3"):
         transformer_xl_logits(q, k, at, at, u, v, w_r)
-    with types_unchecked(), pytest.raises(ValueError, match="w_r must have axis dimension \\(2,\\)"):
+    with types_unchecked(), pytest.raises(ValueError, match="v must be an array of floats \\(H, \\*A, D\\)"):
         transformer_xl_logits(q, q, jnp.zeros((T, 2)), jnp.zeros((T, 2)), u, v, w_r)

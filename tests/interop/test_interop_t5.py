@@ -134,7 +134,7 @@ def test_copies_of_the_table_follow_it(tmp_path):
     ("keys", "message"),
     [
         ({"is_encoder_decoder": 0}, "is_encoder_decoder must be true or false, got 0"),
-        ({"feed_forward_proj": "gated-xielu"}, "feed_forward_proj must be one of gelu, gelu_new,"),
+        ({"feed_forward_proj": "gated-xielu"}, "feed_forward_proj must be one of gelu, gelu_python,"),
         ({"feed_forward_proj": "gated-silu", "is_gated_act": False}, "is_gated_act must be True, got False"),
         ({"dense_act_fn": "gelu"}, "dense_act_fn must be 'relu', got 'gelu'"),
         ({"relative_attention_num_buckets": 7}, "buckets must be even and at least 4"),

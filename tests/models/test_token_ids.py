@@ -71,15 +71,16 @@ def refused(kind, message, call):
 def test_masks_that_are_refused():
     model = make()
     call = lambda mask, **more: lambda: model(IDS, attention_mask=mask, **more)
-    refused(TypeError, "integers or bool, got float32: 0 and -inf are what is added", call(jnp.zeros((3, 6))))
-    refused(ValueError, "in the shape of ids, (3, 6), got (3, 5)", call(MASK[:, 1:]))
+    refused(TypeError, "an array of booleans (B, T) or None, got float32", call(jnp.zeros((3, 6))))
+    refused(ValueError, "got int32 (3, 5) beside ids (3, 6)", call(MASK[:, 1:]))
     refused(ValueError, "got 0 to 2: numbers of documents are segment_ids", call(2 * MASK))
     message = "at most one of segment_ids, tokens, attention_mask may be given"
     refused(ValueError, message, call(MASK, segment_ids=MASK))
     refused(ValueError, message, call(MASK, tokens=TokenPositions(jnp.arange(6))))
     message = f"attention_mask must be given where ids hold padding, id {PAD}, got None"
     refused(ValueError, message, lambda: padded(PAD)(IDS))
-    for padding in ("left", VOCAB, -1, None, True):
+    refused(TypeError, "padding must be a string or an int, got None", lambda: padded(None))
+    for padding in ("left", VOCAB, -1):
         refused(ValueError, "padding must be one of skipped, counted", lambda padding=padding: padded(padding))
 
 
@@ -91,8 +92,8 @@ def test_ids_outside_the_vocabulary_are_refused(causal):
         message = f"ids must be from 0 to {VOCAB - 1}, one of {VOCAB} ids, got {wrong}"
         refused(ValueError, message, lambda ids=ids: model(ids))
         refused(ValueError, message, lambda ids=ids: model.states(np.asarray(ids)))
-    refused(TypeError, "ids must be integers, got float32", lambda: model(jnp.ones((1, 4))))
-    refused(TypeError, "ids must be integers, got bool", lambda: model(jnp.ones((1, 4), bool)))
+    refused(TypeError, "ids must be an array of integers (B, T), got float32", lambda: model(jnp.ones((1, 4))))
+    refused(TypeError, "ids must be an array of integers (B, T), got bool", lambda: model(jnp.ones((1, 4), bool)))
     assert jax.jit(lambda ids: model(ids))(jnp.full((1, 4), 300)).shape == (1, 4, VOCAB)
     known, wrong = ids_of(1, 4), jnp.full((1, 4), 300)
     refused(ValueError, "ids must be from 0 to 10", lambda: jax.jit(lambda: model(wrong))())

@@ -60,7 +60,7 @@ def corpus_of(*lengths: int) -> Corpus:
 
 def found(language, corpus: Corpus, devices: int = 1) -> dict[int, PerplexityRow]:
     one = jnp.float32(1)
-    results = evaluate(language, corpus, one, step=7, mesh=make_mesh(devices), console=QUIET)
+    [results] = evaluate(language, corpus, one, step=7, mesh=make_mesh(devices), console=QUIET)
     assert (results.step, results.trained, results.note) == (7, language.config.length, "a note")
     return {row.length: row for row in results.rows}
 
