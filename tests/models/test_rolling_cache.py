@@ -62,8 +62,9 @@ def test_without_first_tokens_both_ways_to_count_are_one(pe):
     close(anew, own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("renumber", [True, False])
-@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS, ("rope",)))
+@pytest.mark.parametrize("pe", TEXT_ENCODINGS)
 def test_it_is_dense_attention_over_the_kept_keys(pe, renumber):
     if renumber and embeds(pe):
         pytest.skip("refused")
