@@ -125,6 +125,6 @@ def if_gated(names: Mapping[str, str]) -> Callable[[LayerConfig], Mapping[str, s
     return lambda layer: names if layer.mlp.gated else {}
 
 
-def in_layer(prefix: str, **names: str) -> dict[str, str]:
+def prefixed(prefix: str, **names: str) -> dict[str, str]:
     """Return the names of parts, each after the prefix that they share, such as that of a layer."""
     return {part: prefix + name for part, name in names.items()}

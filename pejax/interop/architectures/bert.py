@@ -6,7 +6,7 @@ They have no logits if the file has no language model's head.
 from dataclasses import replace
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp
 from pejax.models import HeadConfig, LayerConfig, NormConfig, TransformerConfig
@@ -14,19 +14,19 @@ from pejax.models import HeadConfig, LayerConfig, NormConfig, TransformerConfig
 BODY = {
     "table": "embeddings.word_embeddings", "position": "embeddings.position_embeddings",
     "types": "embeddings.token_type_embeddings", "embed_norm": "embeddings.LayerNorm",
-    **in_layer(
+    **prefixed(
         "encoder.layer.{n}.", q="attention.self.query", k="attention.self.key", v="attention.self.value",
         o="attention.output.dense", norm_attention_sum="attention.output.LayerNorm", up="intermediate.dense",
         down="output.dense", norm_mlp_sum="output.LayerNorm",
     ),
 }  # fmt: skip
 BERT = {
-    **in_layer("bert.", **BODY), "head": "cls.predictions.decoder", "head_bias": "cls.predictions",
-    **in_layer("cls.predictions.transform.", dense="dense", dense_norm="LayerNorm"),
+    **prefixed("bert.", **BODY), "head": "cls.predictions.decoder", "head_bias": "cls.predictions",
+    **prefixed("cls.predictions.transform.", dense="dense", dense_norm="LayerNorm"),
 }  # fmt: skip
 ROBERTA = {
-    **in_layer("roberta.", **BODY), "head_bias": "lm_head",
-    **in_layer("lm_head.", head="decoder", dense="dense", dense_norm="layer_norm"),
+    **prefixed("roberta.", **BODY), "head_bias": "lm_head",
+    **prefixed("lm_head.", head="decoder", dense="dense", dense_norm="layer_norm"),
 }  # fmt: skip
 INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "directionality", "pooler_fc_size", "pooler_type",
          "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head")  # fmt: skip

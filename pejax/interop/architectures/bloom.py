@@ -1,7 +1,7 @@
 """BLOOM: ALiBi, a norm of the token vectors, tanh-GELU."""
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import channels_per_head, head, uniform_model
 from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
@@ -9,7 +9,7 @@ from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, Tr
 NAMES = {
     "table": "transformer.word_embeddings", "embed_norm": "transformer.word_embeddings_layernorm",
     "norm": "transformer.ln_f", "head": "lm_head",
-    **in_layer(
+    **prefixed(
         "transformer.h.{n}.", norm_attention="input_layernorm", norm_mlp="post_attention_layernorm",
         qkv="self_attention.query_key_value", o="self_attention.dense", up="mlp.dense_h_to_4h",
         down="mlp.dense_4h_to_h",

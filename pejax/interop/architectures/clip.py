@@ -1,14 +1,14 @@
 """The towers of CLIP: quick GELU. In the file of both, the vision tower is the model, and the rest is carried."""
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.siglip import LAYERS, NAMES, SIZES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp, uniform_model
 from pejax.interop.vision_readers import BOTH, INERT, TEXT_TOWER, vision_tower, vision_transformer
 from pejax.models import LayerConfig, NormConfig, TransformerConfig, ViTConfig
 
-VISION = {**NAMES, **in_layer("vision_model.", cls="embeddings.class_embedding", embed_norm="pre_layrnorm")}
+VISION = {**NAMES, **prefixed("vision_model.", cls="embeddings.class_embedding", embed_norm="pre_layrnorm")}
 CARRIED = rf"{TEXT_TOWER}|^(vision_model\.)?embeddings\.position_ids$"
 
 
@@ -34,7 +34,7 @@ def clip_text(c: Config) -> TransformerConfig:
 
 
 TEXT = {
-    **in_layer(
+    **prefixed(
         "text_model.", table="embeddings.token_embedding", position="embeddings.position_embedding",
         norm="final_layer_norm",
     ),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, if_gated, in_layer
+from pejax.interop.architecture import Architecture, if_gated, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp
 from pejax.interop.vision_readers import BACKBONE, INERT, classes, vision_transformer
@@ -12,20 +12,20 @@ from pejax.models import LayerConfig, MlpConfig, NormConfig, ViTConfig
 LAYER = {"norm_attention": "norm1", "norm_mlp": "norm2", "scale_attention": "layer_scale1.lambda1",
          "scale_mlp": "layer_scale2.lambda1"}  # fmt: skip
 V2 = {
-    **in_layer(
+    **prefixed(
         "dinov2.", cls="embeddings.cls_token", registers="embeddings.register_tokens",
         position="embeddings.position_embeddings", patch="embeddings.patch_embeddings.projection", norm="layernorm",
     ),
-    **in_layer(
+    **prefixed(
         "dinov2.encoder.layer.{n}.", **LAYER, q="attention.attention.query", k="attention.attention.key",
         v="attention.attention.value", o="attention.output.dense", up="mlp.fc1", down="mlp.fc2",
     ),
     "head": "classifier",
 }  # fmt: skip
-V2_GATED = in_layer("dinov2.encoder.layer.{n}.", gate_up="mlp.weights_in", down="mlp.weights_out")
+V2_GATED = prefixed("dinov2.encoder.layer.{n}.", gate_up="mlp.weights_in", down="mlp.weights_out")
 V3 = {
-    **in_layer("embeddings.", cls="cls_token", registers="register_tokens", patch="patch_embeddings"), "norm": "norm",
-    **in_layer(
+    **prefixed("embeddings.", cls="cls_token", registers="register_tokens", patch="patch_embeddings"), "norm": "norm",
+    **prefixed(
         "layer.{n}.", **LAYER, q="attention.q_proj", k="attention.k_proj", v="attention.v_proj", o="attention.o_proj",
         gate="mlp.gate_proj", up="mlp.up_proj", down="mlp.down_proj",
     ),

@@ -1,16 +1,16 @@
 """DistilBERT: a BERT without token types."""
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import channels_per_head
 from pejax.models import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
-    **in_layer(
+    **prefixed(
         "distilbert.embeddings.", table="word_embeddings", position="position_embeddings", embed_norm="LayerNorm"
     ),
-    **in_layer(
+    **prefixed(
         "distilbert.transformer.layer.{n}.", q="attention.q_lin", k="attention.k_lin", v="attention.v_lin",
         o="attention.out_lin", norm_attention_sum="sa_layer_norm", up="ffn.lin1", down="ffn.lin2",
         norm_mlp_sum="output_layer_norm",

@@ -1,19 +1,19 @@
 """Falcon with rotary positions: attention and MLP in parallel, or one after the other in early models."""
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import channels_per_head, head, layer_types, rotary_decoder
 from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "transformer.word_embeddings", "norm": "transformer.ln_f", "head": "lm_head",
-    **in_layer(
+    **prefixed(
         "transformer.h.{n}.", norm_attention="input_layernorm", norm_mlp="post_attention_layernorm",
         qkv="self_attention.query_key_value", o="self_attention.dense", up="mlp.dense_h_to_4h",
         down="mlp.dense_4h_to_h",
     ),
 }  # fmt: skip
-TWO_NORMS = in_layer("transformer.h.{n}.", norm_attention="ln_attn", norm_mlp="ln_mlp")
+TWO_NORMS = prefixed("transformer.h.{n}.", norm_attention="ln_attn", norm_mlp="ln_mlp")
 
 
 def _parallel(c: Config, is_new: bool) -> str:

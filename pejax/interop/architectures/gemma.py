@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.architectures.qwen import QK_NORMS
 from pejax.interop.config import Config
@@ -11,7 +11,7 @@ from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 GEMMA = {
     **NAMES,
-    **in_layer(
+    **prefixed(
         "model.layers.{n}.", norm_attention_after="post_attention_layernorm", norm_mlp="pre_feedforward_layernorm",
         norm_mlp_after="post_feedforward_layernorm",
     ),

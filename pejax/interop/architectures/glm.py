@@ -1,6 +1,6 @@
 """GLM and GLM-4: half of the channels rotated, neighbors together; GLM-4 also has norms after the branches."""
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
@@ -8,9 +8,9 @@ from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 GLM = {
     **{part: name for part, name in NAMES.items() if part not in ("gate", "up")},
-    **in_layer("model.layers.{n}.", gate_up="mlp.gate_up_proj"),
+    **prefixed("model.layers.{n}.", gate_up="mlp.gate_up_proj"),
 }
-AFTER = in_layer(
+AFTER = prefixed(
     "model.layers.{n}.", norm_attention_after="post_self_attn_layernorm", norm_mlp_after="post_mlp_layernorm"
 )
 

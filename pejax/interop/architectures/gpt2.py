@@ -1,14 +1,14 @@
 """GPT-2: learned positions, LayerNorm, linear layers whose kernels are stored as ours (Conv1D)."""
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import channels_per_head, head, uniform_model
 from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "transformer.wte", "position": "transformer.wpe", "norm": "transformer.ln_f", "head": "lm_head",
-    **in_layer(
+    **prefixed(
         "transformer.h.{n}.", norm_attention="ln_1", norm_mlp="ln_2", qkv="attn.c_attn", o="attn.c_proj",
         up="mlp.c_fc", down="mlp.c_proj",
     ),

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import channels_per_head, head
 from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "transformer.wte", "position": "transformer.wpe", "norm": "transformer.ln_f", "head": "lm_head",
-    **in_layer(
+    **prefixed(
         "transformer.h.{n}.", norm_attention="ln_1", norm_mlp="ln_2", q="attn.attention.q_proj",
         k="attn.attention.k_proj", v="attn.attention.v_proj", o="attn.attention.out_proj", up="mlp.c_fc",
         down="mlp.c_proj",

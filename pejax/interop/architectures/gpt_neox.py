@@ -1,13 +1,13 @@
 """GPT-NeoX and Pythia: attention and MLP in parallel, a quarter of the channels rotated."""
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
 from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "gpt_neox.embed_in", "norm": "gpt_neox.final_layer_norm", "head": "embed_out",
-    **in_layer(
+    **prefixed(
         "gpt_neox.layers.{n}.", norm_attention="input_layernorm", norm_mlp="post_attention_layernorm",
         qkv="attention.query_key_value", o="attention.dense", up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h",
     ),

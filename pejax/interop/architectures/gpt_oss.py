@@ -1,12 +1,12 @@
 """gpt-oss: attention sinks, layers with and without windows in turn, YaRN, experts with biases and a clamped SwiGLU."""
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, experts, head, layer_types, rotary_decoder
 from pejax.models import LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
-OWN = in_layer(
+OWN = prefixed(
     "model.layers.{n}.", sinks="self_attn.sinks", router="mlp.router", gate_up="mlp.experts.gate_up_proj",
     down="mlp.experts.down_proj",
 )  # fmt: skip

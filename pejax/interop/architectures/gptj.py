@@ -1,14 +1,14 @@
 """GPT-J: attention and MLP read one norm; neighboring channels are rotated together."""
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import channels_per_head, head, uniform_model
 from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "transformer.wte", "norm": "transformer.ln_f", "head": "lm_head",
-    **in_layer(
+    **prefixed(
         "transformer.h.{n}.", norm_attention="ln_1", q="attn.q_proj", k="attn.k_proj", v="attn.v_proj",
         o="attn.out_proj", up="mlp.fc_in", down="mlp.fc_out",
     ),

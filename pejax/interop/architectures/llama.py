@@ -1,13 +1,13 @@
 """Llama and SmolLM2; Mistral, whose layers have windows, and Ministral, of which some have."""
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
 from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "model.embed_tokens", "norm": "model.norm", "head": "lm_head",
-    **in_layer(
+    **prefixed(
         "model.layers.{n}.", norm_attention="input_layernorm", norm_mlp="post_attention_layernorm",
         q="self_attn.q_proj", k="self_attn.k_proj", v="self_attn.v_proj", o="self_attn.o_proj",
         gate="mlp.gate_proj", up="mlp.up_proj", down="mlp.down_proj",

@@ -1,12 +1,12 @@
 """Mixtral: a Mistral whose MLPs are experts."""
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, experts, head, mlp, rotary_decoder
 from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
-EXPERTS = in_layer(
+EXPERTS = prefixed(
     "model.layers.{n}.block_sparse_moe.", router="gate", gate="experts.{e}.w1", up="experts.{e}.w3",
     down="experts.{e}.w2",
 )  # fmt: skip

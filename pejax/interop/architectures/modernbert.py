@@ -1,6 +1,6 @@
 """ModernBERT: norms without bias before the branches, rotary positions with a base per layer type, gated GELU."""
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, layer_types, mlp
 from pejax.interop.rope import read_rope
@@ -9,7 +9,7 @@ from pejax.models import HeadConfig, LayerConfig, NormConfig, TransformerConfig
 NAMES = {
     "table": "model.embeddings.tok_embeddings", "embed_norm": "model.embeddings.norm", "norm": "model.final_norm",
     "head": "decoder", "dense": "head.dense", "dense_norm": "head.norm",
-    **in_layer(
+    **prefixed(
         "model.layers.{n}.", norm_attention="attn_norm", norm_mlp="mlp_norm", qkv="attn.Wqkv", o="attn.Wo",
         gate_up="mlp.Wi", down="mlp.Wo",
     ),

@@ -1,14 +1,14 @@
 """MPT: ALiBi, no biases at all."""
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import channels_per_head, head, uniform_model
 from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "transformer.wte", "norm": "transformer.norm_f", "head": "lm_head",
-    **in_layer(
+    **prefixed(
         "transformer.blocks.{n}.", norm_attention="norm_1", norm_mlp="norm_2", qkv="attn.Wqkv", o="attn.out_proj",
         up="ffn.up_proj", down="ffn.down_proj",
     ),

@@ -1,7 +1,7 @@
 """OPT: learned positions whose table has two rows before the first, ReLU."""
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import channels_per_head, head, uniform_model
 from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
@@ -9,7 +9,7 @@ from pejax.models import AttentionConfig, LayerConfig, MlpConfig, NormConfig, Tr
 NAMES = {
     "table": "model.decoder.embed_tokens", "position": "model.decoder.embed_positions",
     "norm": "model.decoder.final_layer_norm", "head": "lm_head",
-    **in_layer(
+    **prefixed(
         "model.decoder.layers.{n}.", norm_attention="self_attn_layer_norm", norm_mlp="final_layer_norm",
         q="self_attn.q_proj", k="self_attn.k_proj", v="self_attn.v_proj", o="self_attn.out_proj", up="fc1", down="fc2",
     ),

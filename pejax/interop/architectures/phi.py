@@ -1,6 +1,6 @@
 """Phi-1 and Phi-2: attention and MLP read one norm; biases everywhere, the head included."""
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
@@ -9,7 +9,7 @@ from pejax.models import LayerConfig, NormConfig, TransformerConfig
 PHI = {
     **{part: name for part, name in NAMES.items() if part not in ("gate", "norm_mlp")},
     "norm": "model.final_layernorm",
-    **in_layer("model.layers.{n}.", o="self_attn.dense", up="mlp.fc1", down="mlp.fc2"),
+    **prefixed("model.layers.{n}.", o="self_attn.dense", up="mlp.fc1", down="mlp.fc2"),
 }
 
 

@@ -1,12 +1,12 @@
 """Phi-3 and Phi-4: a Llama with one tensor of queries, keys and values, one of gate and up, and LongRoPE."""
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, mlp, rotary_decoder
 from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
-FUSED = in_layer("model.layers.{n}.", qkv="self_attn.qkv_proj", gate_up="mlp.gate_up_proj")
+FUSED = prefixed("model.layers.{n}.", qkv="self_attn.qkv_proj", gate_up="mlp.gate_up_proj")
 
 
 def phi3(c: Config) -> TransformerConfig:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
 from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
-QK_NORMS = in_layer("model.layers.{n}.self_attn.", q_norm="q_norm", k_norm="k_norm")
+QK_NORMS = prefixed("model.layers.{n}.self_attn.", q_norm="q_norm", k_norm="k_norm")
 
 
 def qwen(c: Config, base: float = 1e4, **options: Any) -> TransformerConfig:

@@ -1,13 +1,13 @@
 """Qwen3 with experts in place of the MLPs of all layers."""
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.architectures.qwen import QK_NORMS
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, experts, head, rotary_decoder
 from pejax.models import LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
-EXPERTS = in_layer(
+EXPERTS = prefixed(
     "model.layers.{n}.mlp.", router="gate", gate="experts.{e}.gate_proj", up="experts.{e}.up_proj",
     down="experts.{e}.down_proj",
 )  # fmt: skip

@@ -7,13 +7,13 @@ import functools
 from dataclasses import replace
 
 from pejax._specs import EncodingSpec, Spec, SumSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.models import ViTConfig, vit
 
 NAMES = {
     "cls": "cls_token", "position": "pos_embed", "patch": "patch_embed.proj", "norm": "norm", "head": "head",
-    **in_layer(
+    **prefixed(
         "blocks.{n}.", norm_attention="norm1", norm_mlp="norm2", scale_attention="gamma_1", scale_mlp="gamma_2",
         qkv="attn.qkv", o="attn.proj", up="mlp.fc1", down="mlp.fc2",
     ),

@@ -3,19 +3,19 @@
 import math
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp
 from pejax.interop.vision_readers import BOTH, INERT, TEXT_TOWER, patch_side, vision_tower, vision_transformer
 from pejax.models import LayerConfig, NormConfig, ViTConfig
 
-LAYERS = in_layer(
+LAYERS = prefixed(
     "vision_model.encoder.layers.{n}.", norm_attention="layer_norm1", norm_mlp="layer_norm2", q="self_attn.q_proj",
     k="self_attn.k_proj", v="self_attn.v_proj", o="self_attn.out_proj", up="mlp.fc1", down="mlp.fc2",
 )  # fmt: skip
 NAMES = {
     **LAYERS,
-    **in_layer(
+    **prefixed(
         "vision_model.", position="embeddings.position_embedding.weight", patch="embeddings.patch_embedding",
         norm="post_layernorm",
     ),

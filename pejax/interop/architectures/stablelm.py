@@ -1,12 +1,12 @@
 """StableLM: a Llama with LayerNorms, a quarter of the channels rotated, and in some models a norm for every head."""
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, channels_per_head, head, layer_types, mlp, rotary_decoder
 from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
-PER_HEAD = in_layer("model.layers.{n}.self_attn.", q_norm="q_layernorm.norms.{h}", k_norm="k_layernorm.norms.{h}")
+PER_HEAD = prefixed("model.layers.{n}.self_attn.", q_norm="q_layernorm.norms.{h}", k_norm="k_layernorm.norms.{h}")
 
 
 def stablelm(c: Config) -> TransformerConfig:

@@ -1,12 +1,12 @@
 """StarCoder 2: LayerNorm, plain MLPs and biases around rotary positions."""
 
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.llama import NAMES
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, mlp, rotary_decoder
 from pejax.models import LayerConfig, NormConfig, TransformerConfig
 
-MLP = in_layer("model.layers.{n}.mlp.", up="c_fc", down="c_proj")
+MLP = prefixed("model.layers.{n}.mlp.", up="c_fc", down="c_proj")
 
 
 def starcoder2(c: Config) -> TransformerConfig:

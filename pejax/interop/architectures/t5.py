@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pejax._specs import NONE, EncodingSpec
-from pejax.interop.architecture import Architecture, if_gated, in_layer
+from pejax.interop.architecture import Architecture, if_gated, prefixed
 from pejax.interop.config import Config
 from pejax.models import (
     AttentionConfig,
@@ -23,7 +23,7 @@ def _names(side: str, mlp: int) -> dict[str, str]:
     names = {
         "relative": f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias",
         "norm": f"{side}.final_layer_norm",
-        **in_layer(
+        **prefixed(
             f"{side}.block.{{n}}.layer.", norm_attention="0.layer_norm", norm_cross="1.layer_norm",
             norm_mlp=f"{mlp}.layer_norm", up=f"{dense}wi", down=f"{dense}wo",
             **{part: f"0.SelfAttention.{part}" for part in "qkvo"},

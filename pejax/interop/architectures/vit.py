@@ -3,7 +3,7 @@
 from typing import Any
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp
 from pejax.interop.vision_readers import INERT, classes, vision_transformer
@@ -12,15 +12,15 @@ from pejax.models import LayerConfig, NormConfig, ViTConfig
 BODY = {
     "cls": "embeddings.cls_token", "position": "embeddings.position_embeddings",
     "patch": "embeddings.patch_embeddings.projection", "norm": "layernorm",
-    **in_layer(
+    **prefixed(
         "encoder.layer.{n}.", norm_attention="layernorm_before", norm_mlp="layernorm_after",
         q="attention.attention.query", k="attention.attention.key", v="attention.attention.value",
         o="attention.output.dense", up="intermediate.dense", down="output.dense",
     ),
 }  # fmt: skip
-VIT = {**in_layer("vit.", **BODY), "head": "classifier"}
+VIT = {**prefixed("vit.", **BODY), "head": "classifier"}
 DEIT = {
-    **in_layer("deit.", **BODY, registers="embeddings.distillation_token"), "head": "classifier",
+    **prefixed("deit.", **BODY, registers="embeddings.distillation_token"), "head": "classifier",
     "cls_head": "cls_classifier", "distilled_head": "distillation_classifier",
 }  # fmt: skip
 CARRIED = r"(^|\.)(pooler\.dense\.(weight|bias)|embeddings\.mask_token)$|^decoder\.0\.(weight|bias)$"

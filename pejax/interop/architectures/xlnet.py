@@ -1,14 +1,14 @@
 """XLNet as one stream over one text: Transformer-XL's encoding in both directions, norms after the sums."""
 
 from pejax._specs import EncodingSpec
-from pejax.interop.architecture import Architecture, in_layer
+from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import channels_per_head, uniform_model
 from pejax.models import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
 NAMES = {
     "table": "transformer.word_embedding", "head": "lm_loss",
-    **in_layer(
+    **prefixed(
         "transformer.layer.{n}.", q="rel_attn.q", k="rel_attn.k", v="rel_attn.v", o="rel_attn.o", u="rel_attn.r_w_bias",
         v_r="rel_attn.r_r_bias", w_r="rel_attn.r", norm_attention_sum="rel_attn.layer_norm", up="ff.layer_1",
         down="ff.layer_2", norm_mlp_sum="ff.layer_norm",
