@@ -154,7 +154,7 @@ def rotate_and_attend(
     key_bias: Array | None = None,
     *,
     sink: Array | None = None,
-) -> Array:
+) -> Any:
     """Adapt to one extent, rotate and run `attend(q, k, v, positions=, k_positions=, hooks=)`, once per band.
 
     With bands, the sink is applied here, after they are merged; without, it is an option of `attend`.

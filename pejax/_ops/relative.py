@@ -84,7 +84,7 @@ def float_differences(q_positions: Num[Array, "T *A"], k_positions: Num[Array, "
     """
     q, k = _comparable(q_positions, k_positions)
     if q.dtype != jnp.int32:
-        return difference(q[:, None], k[None]).astype(jnp.result_type(jnp.float32, q.dtype))
+        return difference(q[:, None], k[None]).astype(q.dtype if jnp.issubdtype(q.dtype, jnp.floating) else jnp.float32)
     (q_high, q_low), (k_high, k_low) = (
         ((x >> 16).astype(jnp.float32), (x & 0xFFFF).astype(jnp.float32)) for x in (q, k)
     )
