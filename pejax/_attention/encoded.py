@@ -50,7 +50,7 @@ def attend(
     sink: Float[Array, " H"] | None = None,
     attention: Callable[..., Any] = dot_product_attention,
     **options: Any,
-) -> Float[Array, "*B T H D"]:
+) -> Float[Array, "*B T H D"] | Any:
     """Attend with an encoding: rotate queries and keys, then `dot_product_attention` with the encoding's hooks.
 
     Except with the implementations "dense" and "reference", memory is linear in T and S, forward and backward.
@@ -189,7 +189,7 @@ def _at_one_extent(
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
     key_bias: Array | None,
-) -> Array:
+) -> Any:
     """Attend with one extent. With `axes=1`, positions `(B, T)` with B = T become `(B, 1, T)`: not read as `(T, A)`."""
     shapes = (side.positions.shape for side in (q_tokens, k_tokens))
     if axes != 1 or not any(len(shape) == 2 and shape[0] == shape[1] for shape in shapes):
@@ -208,7 +208,7 @@ def _at_extents(
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
     key_bias: Array | None,
-) -> Array:
+) -> Any:
     """Attend with one extent per example, or one per query."""
     sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
     if extent.shape == q.shape[:1]:
@@ -227,10 +227,10 @@ def _query_by_query(
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
     key_bias: Array | None,
-) -> Array:
+) -> Any:
     """Attend from one query of a sequence at a time, each with its own extent."""
 
-    def one_query(operands: tuple[Array, Array, TokenPositions]) -> Array:
+    def one_query(operands: tuple[Array, Array, TokenPositions]) -> Any:
         extent, q, tokens = operands
         return attend(extent, q[None], k, v, jax.tree.map(lambda leaf: leaf[None], tokens), k_tokens, key_bias)[0]
 
@@ -240,7 +240,7 @@ def _query_by_query(
 def _batched(tokens: TokenPositions, batch: int, length: int) -> TokenPositions:
     """Return tokens with a batch axis in every field."""
 
-    def with_batch(leaf: Array) -> Array:
+    def with_batch(leaf: Array) -> Any:
         has_batch = leaf.ndim > 1 and leaf.shape[:2] == (batch, length)
         return leaf if has_batch else jnp.broadcast_to(leaf, (batch, *leaf.shape))
 

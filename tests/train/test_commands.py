@@ -181,4 +181,4 @@ def test_benchmarks_run_on_toys():
 def test_any_number_of_devices_comes_to_the_end(devices, tmp_path):
     out = said("train.vit", *SHORT_VIT, f"--out={tmp_path}/run", JAX_NUM_CPU_DEVICES=devices)
     assert f"{devices} x cpu" in out
-    assert out.rstrip().endswith("results.json and .png")
+    assert "results.json and .png" in out
