@@ -177,7 +177,7 @@ def shown(value: Any) -> str:
 
 @functools.cache
 def kind_of(hint: Any) -> Kind:
-    """Return what an annotation allows."""
+    """Return the kind of value that an annotation allows."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         # a list becomes a NumPy array where that is allowed, in float64

@@ -75,7 +75,7 @@ def make_task(config: Config) -> Task:
 
 
 def next_commands(config: Config) -> list[str]:
-    """Return what to try after a run: the same for other encodings, and a page of all runs."""
+    """Return the commands to try after a run: a comparison with other encodings, and a page of all runs."""
     others = ["learned", "alibi"] if config.pe not in ("learned", "alibi") else ["learned", "alibi", "rope_mixed"]
     encodings = ",".join([config.pe, *(name for name in others if name != config.pe)])
     options = f'--pe="{encodings}" --data="{config.data}" --extend="none,pi(stretch=True)" --seeds=1'
