@@ -66,7 +66,11 @@ def check_architecture(architecture: Architecture) -> None:
 
 
 def _check_name(part: object, name: object) -> None:
-    """Raise ValueError for an unknown part, or for a name with wrong placeholders."""
+    """Check a part and the placeholders of its name.
+
+    Raises:
+        ValueError: an unknown part, or a name with wrong placeholders.
+    """
     alone = str(part).removeprefix("encoder.").removeprefix("decoder.")
     if alone not in PARTS:
         near = difflib.get_close_matches(alone, PARTS, n=1)
