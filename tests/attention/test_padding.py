@@ -21,7 +21,7 @@ SEGMENTS = jnp.asarray([[1] * 5 + [2] * 6 + [0] * 5, [0] * 3 + [4] * 13])
 KEPT = (SEGMENTS != 0)[..., None, None]
 ARRAYS = normal(2, 16, 4, 8), normal(2, 16, 2, 8, seed=1), normal(2, 16, 2, 8, seed=2)
 POISONED = tuple(jnp.where(KEPT, x, jnp.nan) for x in ARRAYS)
-IMPLEMENTATIONS = ("reference", slow("dense"), "blockwise", "cpu", "gpu", slow("tpu"))
+IMPLEMENTATIONS = ("reference", "cpu", *map(slow, ("dense", "blockwise", "gpu", "tpu")))
 
 
 def gradients(call, arrays, params):
@@ -49,6 +49,7 @@ def test_padding_may_hold_anything(name, implementation):
     assert (jnp.where(KEPT, 0.0, found[1]) == 0).all()
 
 
+@pytest.mark.slow
 def test_of_keys_and_queries_that_a_mask_hides_from_all():
     """As Flax's layers call it."""
     alibi = encodings.alibi(Dims(heads=4, head_dim=8, kv_heads=2))
@@ -63,6 +64,7 @@ def test_of_keys_and_queries_that_a_mask_hides_from_all():
     )
 
 
+@pytest.mark.slow
 def test_in_linear_attention_and_in_the_weights():
     rope, tokens = encodings.rope(Dims(heads=4, head_dim=8, kv_heads=2, causal=True)), packed_positions(SEGMENTS)
     call = lambda q, k, v, params: linear_attention(rope, q, k, v, positions=tokens)

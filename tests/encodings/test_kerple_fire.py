@@ -108,6 +108,7 @@ def test_fire_is_its_formula(causal, signed):
     np.testing.assert_allclose(whole_bias(make_encoding("fire(threshold=4)", dims), params, at), bias, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_signed_fire_tells_left_from_right_and_no_direction_is_unsigned_fire():
     dims = Dims(heads=2, head_dim=4, axes=2, extent=(3, 4))
     plain, signed = (drawn(make_encoding(f"fire(signed={value})", dims)) for value in (False, True))

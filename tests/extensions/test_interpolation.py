@@ -278,6 +278,7 @@ def test_temperatures_count_tokens_wherever_they_are_named(extend):
     assert make_encoding(name, dims, f"log_n+{extend}") is make_encoding(name, dims, f"{extend}+log_n")
 
 
+@pytest.mark.slow
 def test_the_laws_see_every_band():
     dims = Dims(heads=2, head_dim=8, extent=7, causal=True)  # a shift by 7 is no multiple of the group
     assert assert_shift_invariant(make_encoding("rope", dims, "rerope(window=3)"), {}, dims) < 1e-5

@@ -86,8 +86,7 @@ def ways() -> list:
     """Return every encoding with every implementation that serves it."""
     found = [(spec, way) for spec in SPECS for way in ("reference", "blockwise", "cpu")]
     found += [(spec, way) for spec in IN_KERNELS for way in ("gpu", "tpu")]
-    quick = ("rope_axial", "cpu"), ("alibi", "reference")
-    return [pytest.param(*one, marks=() if one in quick else pytest.mark.slow) for one in found]
+    return [pytest.param(*one, marks=() if one == ("alibi", "reference") else pytest.mark.slow) for one in found]
 
 
 @pytest.mark.parametrize(("spec", "implementation"), ways())

@@ -311,6 +311,7 @@ def picture(extend=None, **options) -> ViT:
     return ViT(ViTConfig(**given, **options), rngs=nnx.Rngs(0))
 
 
+@pytest.mark.slow
 def test_states_are_those_that_the_head_reads():
     images = normal(2, 12, 8, 1)
     model = picture(registers=2, classes=3)

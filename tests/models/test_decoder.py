@@ -58,6 +58,7 @@ def test_packed_documents_are_read_as_if_alone(pe):
     assert float(jnp.abs(first[0] - second[0]).max()) > 1e-3
 
 
+@pytest.mark.slow
 def test_without_position_and_mask_a_permutation_of_words_permutes_the_answers():
     dog_bites_man, man_bites_dog, swap = jnp.array([[3, 5, 8, 9]]), jnp.array([[8, 5, 3, 9]]), jnp.array([2, 1, 0, 3])
     blind = make(pe="none", causal=False)

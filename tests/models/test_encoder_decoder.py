@@ -192,6 +192,7 @@ def logits_of(static, params, source, target, source_segments, target_segments):
     return nnx.merge(static, params)(source, target, **segments)
 
 
+@pytest.mark.slow
 def test_packed_is_separate():
     """Two examples in one row, each by its own segment, are what they are in two rows."""
     _, static, params = made(pe="rope", cross="unified")
@@ -214,6 +215,7 @@ def test_the_decoder_is_causal_and_the_encoder_is_not():
     assert float(jnp.abs(first(SOURCE) - first(SOURCE.at[:, 7].add(1) % 13)).max()) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pe",
     ["t5", *(pytest.param(pe, marks=pytest.mark.long) for pe in ("shaw", "learned", "rope_mixed", "transformer_xl"))],

@@ -59,6 +59,7 @@ def test_cached_decoding_is_the_full_forward_pass(pe):
     np.testing.assert_array_equal(new, jnp.argmax(expected, -1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pe", "extend"), one_quick(1), ids=str)
 def test_recompute_is_the_full_forward_pass_at_the_present_length(pe, extend):
     model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]
@@ -135,6 +136,7 @@ def test_a_stream_ends_where_every_row_has_stopped():
     np.testing.assert_array_equal(tokens, filled[:, : tokens.shape[1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS, ("learned",)))
 def test_prompts_of_unequal_lengths_are_answered_as_each_alone(pe):
     model, prompts = make(pe=pe), [[1, 2, 3, 4, 5], (6,), np.asarray([7, 8, 9])]

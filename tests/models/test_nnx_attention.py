@@ -144,6 +144,7 @@ def test_cached_decoding_with_bound_positions_equals_the_full_forward(spec):
     np.testing.assert_allclose(jnp.concatenate(steps, axis=1), layer(x, is_causal=True), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extend", [slow("dynamic_ntk"), "pi"])
 def test_a_step_adapts_to_how_far_it_has_come_and_not_to_the_size_of_the_cache(extend):
     encoding = make_encoding("rope", Dims(heads=2, head_dim=8, extent=4), extend)

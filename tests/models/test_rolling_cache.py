@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
+from cases import mostly_slow, slow
 from decoders import TEXT_ENCODINGS, ids_of, make, of_config, rows_oracle
 
 from pejax._positions import TokenPositions
@@ -54,6 +54,7 @@ def check_oracle(model, first, renumber, prompt) -> None:
     close(found[0], expected[prompt - 1 :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pe", mostly_slow([pe for pe in TEXT_ENCODINGS if shift_invariant(pe)], ("rope",)))
 def test_without_first_tokens_both_ways_to_count_are_one(pe):
     model, options = make(pe=pe), {"window": WINDOW, "return_logits": True}
@@ -63,7 +64,7 @@ def test_without_first_tokens_both_ways_to_count_are_one(pe):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("renumber", [True, False])
+@pytest.mark.parametrize("renumber", [slow(True), False])
 @pytest.mark.parametrize("pe", TEXT_ENCODINGS)
 def test_it_is_dense_attention_over_the_kept_keys(pe, renumber):
     if renumber and embeds(pe):

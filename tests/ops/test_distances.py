@@ -120,11 +120,11 @@ def test_masks(causal, window, between):
     np.testing.assert_array_equal(seen, inside & ((EXACT <= 0) | (not causal)))
 
 
-IMPLEMENTATIONS = ("reference", "dense", "cpu", slow("blockwise"), "gpu", slow("tpu"))
+IMPLEMENTATIONS = ("reference", "dense", "cpu", *map(slow, ("blockwise", "gpu", "tpu")))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("spec", ["alibi", "t5", slow("kerple"), slow("relative_table"), slow("fire"), slow("shaw")])
+@pytest.mark.parametrize("spec", ["alibi", *map(slow, ("t5", "kerple", "relative_table", "fire", "shaw"))])
 def test_attention_limits_differences_in_every_implementation(spec, implementation):
     """At consecutive positions far from the keys, too, for which implementations count distances from the first."""
     encoding = ENCODINGS[spec](Dims(heads=1, head_dim=4, extent=8))

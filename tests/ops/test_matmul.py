@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -29,7 +30,7 @@ def exact(x: jax.Array) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lead", LEAD)
-@pytest.mark.parametrize(("inputs", "outputs"), [(6, 9), (9, 6)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(6, 9), slow(9, 6)])
 def test_product_and_gradients_are_those_of_float64(inputs, outputs, lead, dtype):
     x, kernel = draw(*lead, inputs, dtype=dtype), draw(inputs, outputs, seed=1, dtype=dtype)
     bias, cotangent = draw(outputs, seed=3), draw(*lead, outputs, seed=2, dtype=dtype).astype(jnp.float32)
@@ -174,7 +175,7 @@ def test_a_linear_layer_of_what_is_computed_again_multiplies_three_times(bias, d
     assert len(re.findall(r" dot\(", text)) == 3
 
 
-NORMS = [NormConfig("layer", bias=True), NormConfig("rms")]
+NORMS = [slow(NormConfig("layer", bias=True)), NormConfig("rms")]
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -215,7 +216,7 @@ def test_a_layer_of_an_mlp_may_be_replaced(gated):
     assert not np.allclose(mlp(x), expected)
 
 
-@pytest.mark.parametrize("moved", ["read", "written"])
+@pytest.mark.parametrize("moved", ["read", slow("written")])
 def test_slices_of_bfloat16_are_moved_by_their_bits(moved):
     x, part = draw(8, 6, dtype="bfloat16"), draw(1, 6, seed=1, dtype="bfloat16")
 

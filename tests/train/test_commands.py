@@ -18,7 +18,7 @@ from quick import QUICK
 ROOT = Path(__file__).parents[2]
 IMPATIENT = " ".join(f"--xla_cpu_collective_call_{end}_timeout_seconds=20" for end in ("warn_stuck", "terminate"))
 SMALL = ("--layers=1", "--width=32", "--heads=2")
-SHORT_VIT = (*SMALL, "--epochs=1", "--batch=400", "--eval_limit=80", "--eval_sizes", "28", "64")
+SHORT_VIT = (*SMALL, "--patch=7", "--epochs=1", "--batch=400", "--eval_limit=80", "--eval_sizes", "28", "42")
 SHORT_LM = (*SMALL, "--steps=10", "--eval_limit=4", "--eval_stride=64", "--eval_lengths", "64", "128", "256")
 SHORT_SEQ2SEQ = (*SMALL, "--encoder_layers=1", "--steps=10", "--eval_limit=64", "--eval_lengths", "4")
 
@@ -72,7 +72,7 @@ def factors(text) -> str:
 
 
 def test_images_are_trained_on(images):
-    assert [row["size"] for row in json.loads((images / "results.json").read_text())["rows"]] == [28, 64]
+    assert [row["size"] for row in json.loads((images / "results.json").read_text())["rows"]] == [28, 42]
     assert (images / "results.png").stat().st_size > 1000
     assert list((images / "tensorboard").iterdir())
     assert json.loads((images / "config.json").read_text())["pe"] == "rope_mixed"
@@ -91,13 +91,13 @@ def test_images_are_evaluated_again_and_compared(images, tmp_path):
 @pytest.mark.slow
 def test_the_keys_that_heads_attend_to_are_counted(images):
     *sizes, last = map(json.loads, said("benchmarks.entropy", images, "--images=16").splitlines())
-    assert [one["size"] for one in sizes] == last["sizes"] == [28, 64]
+    assert [one["size"] for one in sizes] == last["sizes"] == [28, 42]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_an_evaluation_is_stopped(number, status, images):
-    process = started("train.vit", "--resume", f"--out={images}", "--eval_limit=0", "--eval_sizes", "64", "96")
+    process = started("train.vit", "--resume", f"--out={images}", "--eval_limit=0", "--eval_sizes", "70", "98")
     assert process.stdout is not None
     while "laws:" not in (line := process.stdout.readline()):
         assert line, process.communicate()[1][-3000:]
@@ -116,7 +116,7 @@ def test_a_report_reads_the_weights_of_a_run(images, tmp_path):
     out = said("train.report", images.parent, "-o", tmp_path / "report.html")
     assert f"wrote {tmp_path}/report.html, report.md and 5 figures; runs read: 1" in out
     probe = json.loads((images / "probe.json").read_text())
-    assert [len(layer) for size in ("28", "64") for layer in probe["entropies"][size]["layer"]] == [2, 2]
+    assert [len(layer) for size in ("28", "42") for layer in probe["entropies"][size]["layer"]] == [2, 2]
     (frequencies,) = probe["learned"]
     assert frequencies["shape"] == [1, 2, 2, 8]
     assert 0 < frequencies["moved"] < 1

@@ -174,6 +174,7 @@ def test_a_process_that_hangs_is_missed(hanging, flags, tmp_path):
     assert kills.ended(processes) == [hosts.LOST] * 2  # it finds that the others have gone
 
 
+@pytest.mark.slow
 def test_a_peer_with_other_settings_is_named(flags, tmp_path):
     port, log = kills.free_port(), tmp_path / "log"
     started = [

@@ -97,6 +97,7 @@ def test_stop_and_resume_change_no_bit(whole, tmp_path):
     assert_resumes(train, whole, tmp_path / "run", "--stop_at=5")
 
 
+@pytest.mark.slow
 def test_the_probe_is_the_loss_of_training_text_position_by_position(whole):
     config, corpus = load_config(Config, whole), load_text("shakespeare")
     params, language = trained(whole), Language(config, corpus.tokenizer.vocab)
@@ -111,6 +112,7 @@ def test_the_probe_is_the_loss_of_training_text_position_by_position(whole):
     assert last["loss_L_to_2L"] == pytest.approx(losses[:, 8:].mean(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_evaluating_again_extended(whole, tmp_path, capsys):
     before = (whole / "results.json").read_text()
     out = tmp_path / "run"

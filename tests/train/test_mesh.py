@@ -210,6 +210,7 @@ def test_accumulation_weighs_parts_by_what_they_count():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), after[0], other)
 
 
+@pytest.mark.slow
 def test_the_average_follows_the_weights():
     mesh, decay = make_mesh(1), 0.75
     state, step = start("text", mesh, "--pe=none", f"--ema={decay}")

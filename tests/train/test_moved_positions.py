@@ -65,6 +65,7 @@ def test_they_move_the_loss_in_training_and_nothing_in_evaluation():
     np.testing.assert_array_equal(*logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pe", mostly_slow([*ENCODINGS, "fire(signed=True)", "learned(factorized=True)"], ["alibi"]))
 def test_every_encoding_learns_at_such_positions(pe):
     """Tables of positions hold less than a patch beyond their ends; everything else takes any."""

@@ -97,6 +97,7 @@ def test_meshes_that_fit_come_first_by_their_bound():
     assert all(divides(subject.work, entry.sizes) for entry in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "argv", [LM, *(pytest.param(argv, marks=pytest.mark.slow) for argv in ([*VIT, "--pe=learned"], SEQ2SEQ))]
 )

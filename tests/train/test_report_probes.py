@@ -48,6 +48,7 @@ def test_weights_are_read_once_and_again_for_a_larger_size(tmp_path, monkeypatch
     assert json.loads((tmp_path / "grown" / "probe.json").read_text())["step"] == 31
 
 
+@pytest.mark.slow
 def test_data_that_are_no_longer_there_are_a_reason(tmp_path):
     add_probe(vit_run(tmp_path / "bad", "none", 0, {28: 50}, data="folder:nowhere"), PROBE)
     (tmp_path / "bad" / "probe.json").unlink()

@@ -196,6 +196,7 @@ def test_fine_tuning_at_another_size(tmp_path, capsys):
     assert "width=16, this run has width=32" in error
 
 
+@pytest.mark.slow
 def test_resized_parameters_are_those_that_at_gives():
     flags = ["--patch=14", "--width=16", "--heads=2", "--layers=2", "--pe=learned"]
     old, new = (Classifier(parse(Config, [*flags, f"--size={size}"]), channels=1, classes=10) for size in (28, 42))

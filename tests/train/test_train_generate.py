@@ -54,6 +54,7 @@ def test_a_process_writes_what_the_model_makes(file):
     assert speed.startswith(f"{len(ids)} tokens · ")
 
 
+@pytest.mark.slow
 def test_it_stops_at_the_end_of_the_text(folder, file, tmp_path, capsys):
     ids = expected(file, 12)
     end = next(one for one in ids[3:] if one not in ids[:3])

@@ -61,6 +61,7 @@ def test_a_run_in_a_folder_of_any_name_names_the_command_that_resumes_it(tmp_pat
     assert "going on from step 3" in output.getvalue().decode()
 
 
+@pytest.mark.slow
 def test_a_run_whose_output_nobody_reads_goes_on(whole, tmp_path, monkeypatch):
     reader, writer = os.pipe()
     os.close(reader)
@@ -147,6 +148,7 @@ def test_a_run_starts_from_another(whole, tmp_path, monkeypatch, capsys):
     assert f"the model of {whole} has width=4, this run has width=8" in error
 
 
+@pytest.mark.slow
 def test_a_folder_takes_one_run_at_a_time(tmp_path, capsys):
     """A run that is killed does not keep the next one out."""
     lock = f"from pathlib import Path; from train.engine.files import lock_folder; lock_folder(Path({str(tmp_path)!r}))"

@@ -45,7 +45,7 @@ def by_norm(recipe: Recipe, norm, grads, weights: Weights) -> Weights:
 @pytest.mark.parametrize(
     ("name", "average"),
     [
-        ("adamw", 0.9),
+        pytest.param("adamw", 0.9, marks=pytest.mark.slow),
         pytest.param("adamw", 0.0, marks=pytest.mark.slow),
         pytest.param("lamb", 0.9, marks=pytest.mark.slow),
         ("lamb", 0.0),

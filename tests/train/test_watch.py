@@ -36,6 +36,7 @@ def kernel(out: Path) -> list[str]:
     return json.loads((out / "results.json").read_text())["kernel"]
 
 
+@pytest.mark.slow
 def test_every_line_has_the_figures(tmp_path):
     assert train(tmp_path / "run") == 0
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -131,6 +132,7 @@ def test_a_spike_stops_and_the_run_goes_on_past_it(tmp_path, capsys):
     assert timeless(out) == timeless(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_changed_state_or_batch_is_not_taken_for_the_same(tmp_path, capsys):
     out = tmp_path / "run"
     refused(capsys, lambda: train(out, "--spoilt=30", "--spike=5"))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
+from cases import mostly_slow, slow
 from matplotlib.figure import Figure
 
 import pejax
@@ -79,7 +79,7 @@ def test_a_dark_picture_has_light_ink_on_dark_paper(name):
         assert np.mean(axes.get_facecolor()[:3]) == paper
 
 
-@pytest.mark.parametrize("frame", [0, 2])
+@pytest.mark.parametrize("frame", [slow(0), 2])
 def test_every_frame_of_a_dark_animation_has_light_ink(frame):
     for animation in (
         visualize.animate_rotation(pejax.encodings.rope(DIMS), DIMS, positions=3, theme="dark"),
@@ -91,6 +91,7 @@ def test_every_frame_of_a_dark_animation_has_light_ink(frame):
                 assert np.mean(matplotlib_color(text.get_color())) > 0.7
 
 
+@pytest.mark.slow
 def test_panels_stay_in_place_from_frame_to_frame(tmp_path):
     animation = visualize.animate_rotation(pejax.encodings.rope(DIMS), DIMS, positions=3)
     places, draw = [], animation.draw
@@ -307,6 +308,7 @@ def test_wavelengths_are_those_of_the_extensions():
     np.testing.assert_allclose(drawn["LongRoPE"][:, 1], 2 * np.pi / frequencies * np.linspace(1, 4, 8), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_interpolated_positions_stay_in_the_trained_range():
     figure = visualize.plot_interpolated_positions(trained_length=64, length=128, wavelength=90.0)
     drawn = lines(figure.axes[2])["in the trained range"]
