@@ -26,6 +26,7 @@ from rich.console import Console
 from train.devices.mesh import make_mesh
 from train.engine.checkpoint import written_steps
 from train.engine.files import read_text
+from train.engine.help import About
 from train.engine.outside import require_named
 from train.engine.parser import Parser
 from train.engine.results import results_stem
@@ -61,7 +62,7 @@ class EvaluateOptions:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = Parser(prog="python -m train.evaluate")
+    parser = Parser("python -m train.evaluate", About(__doc__ or ""))
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR", help="run folders")
     parser.add_argument(
         "--compare", action="store_true", help="write one table and one figure of the existing results of the runs"

@@ -31,6 +31,7 @@ from pejax import interop
 from pejax._devices import visible_devices
 from pejax._text import printable
 from pejax.models import Decoder, Sampling, stream
+from train.engine.help import About
 from train.engine.parser import Parser
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
@@ -81,7 +82,7 @@ class Progress:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = Parser(prog="python -m train.generate")
+    parser = Parser("python -m train.generate", About(__doc__ or ""))
     parser.add_argument("prompt", metavar="PROMPT", help="the text to go on with")
     parser.add_arguments(GenerateOptions, dest="options")
     arguments = parser.parse_args(argv)

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from train.devices.mesh import make_mesh, put_batch, training_execution
 from train.engine import failed_step
 from train.engine.checkpoint import CheckpointError, Checkpoints
+from train.engine.help import About
 from train.engine.loop import make_step, state_shapes, state_shardings, step_key
 from train.engine.optimizers import make_optimizer
 from train.engine.outside import require_named
@@ -36,7 +37,7 @@ from train.evaluate import program
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = Parser(prog="python -m train.replay")
+    parser = Parser("python -m train.replay", About(__doc__ or ""))
     parser.add_argument(
         "folder", type=Path, metavar="RUN_DIR/offending-STEP", help="folder of the step that halted a run"
     )

@@ -11,6 +11,7 @@ from pejax import ENCODINGS
 from pejax._parse import expression, outside_names
 from pejax.specs import parse_pattern
 from train.engine.config import RunConfig, require_at_least, split_list
+from train.engine.help import About
 from train.engine.outside import import_encodings, own_encodings, require_named
 from train.engine.parser import Parser, parse
 from train.engine.task import Program
@@ -107,14 +108,18 @@ class Comparison(NamedTuple):
         return [*self.argv, *candidate.options, *own, *held, *one]
 
 
-def read(argv: Sequence[str] | None = None) -> Comparison:
+def read(argv: Sequence[str] | None = None, docstring: str = "") -> Comparison:
     """Read the command line.
+
+    Args:
+        argv: the options; those of the process when None.
+        docstring: of the program, for `--help`.
 
     Raises:
         SystemExit: status 2, after a one-line message that names the option and the rule.
         ValueError: an option whose value breaks a rule.
     """
-    first, rest = _parser(CompareOptions()).parse_known_args(argv)
+    first, rest = _parser(CompareOptions(), docstring).parse_known_args(argv)
     quick = PRESETS.get(first.preset)
     if quick:
         first, rest = _parser(dataclasses.replace(CompareOptions(), **quick)).parse_known_args(argv)
@@ -123,8 +128,8 @@ def read(argv: Sequence[str] | None = None) -> Comparison:
     return make_comparison(first.task, first.options, first.sweep, rest)
 
 
-def _parser(default: CompareOptions) -> Parser:
-    parser = Parser(prog="python -m train.compare")
+def _parser(default: CompareOptions, docstring: str = "") -> Parser:
+    parser = Parser("python -m train.compare", About(docstring))
     parser.add_argument("--task", default="vit", help="the trainer: vit, lm or seq2seq", metavar="str")
     parser.add_argument("--preset", default="", help="quick: learned, none, rope_mixed, alibi, one seed", metavar="str")
     parser.add_argument(

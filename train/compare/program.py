@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status: 0, or 1 if a run failed or none was done."""
     console = user_console()
     with report_errors(ValueError, TypeError, OSError):
-        comparison = options.read(argv)
+        comparison = options.read(argv, __doc__ or "")
         lock_folder(comparison.folder)
         return Session(comparison, console).execute()
 

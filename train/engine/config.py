@@ -22,6 +22,9 @@ RUN_FIELDS = (
 )  # fmt: skip
 """Fields of every program that may change when a run is resumed or evaluated."""
 
+FIRST = ("preset", "pe", "data", "steps", "length", "extend", "eval_lengths", "seed", "out", "resume")
+"""Options that matter most, where a program does not say others."""
+
 OPTIMIZERS = ("adamw", "lamb")
 
 _pattern = functools.cache(parse_pattern)  # a command reads its encodings in many places
@@ -42,6 +45,7 @@ class RunConfig:
         trained_with: run fields that do affect the weights: an evaluation may change them, a resumed run may not.
         later: fields that runs of earlier versions did not store; their defaults describe those runs.
         budget: field of the amount of training.
+        first: options that matter most, which come first in `--help`.
     """
 
     program: ClassVar[str]
@@ -52,6 +56,7 @@ class RunConfig:
     trained_with: ClassVar[tuple[str, ...]] = ()
     later: ClassVar[tuple[str, ...]] = ("validation", "restarts")
     budget: ClassVar[str] = "steps"
+    first: ClassVar[tuple[str, ...]] = FIRST
 
     preset: str = ""
     pe: str = "rope"  # encoding: "rope(base=100)"; "learned+rope"; over layers "rope*3+none*1"; own: "my_module:mine"

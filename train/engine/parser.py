@@ -14,6 +14,7 @@ import simple_parsing
 
 from pejax._text import printable
 from train.engine.config import RunConfig, own_specs, require_choice, run_folder
+from train.engine.help import About, HelpFormatter, sections
 from train.engine.outside import import_encodings, own_encodings
 from train.engine.stored_config import FILE, Kind, load_config
 
@@ -22,10 +23,28 @@ class Parser(simple_parsing.ArgumentParser):
     """A parser that reports every error in one line, `error: ...`, and exits with status 2.
 
     Options that take several integers take them with commas, too: `--eval_sizes 16 28` and `--eval_sizes=16,28`.
+
+    Args:
+        prog: the command, `python -m train.vit`.
+        about: what `--help` says beside the options.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=simple_parsing.SimpleHelpFormatter, **options)
+    def __init__(self, prog: str, about: About) -> None:
+        super().__init__(prog=prog, usage="%(prog)s [options]", allow_abbrev=False, formatter_class=HelpFormatter)
+        self._about = about
+
+    def format_help(self) -> str:
+        """Return what the program does, examples, and the options in sections."""
+        text = self._get_formatter()
+        text.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        text.add_text(self._about.sentence)
+        text.add_text("\n  ".join(["examples:", *self._about.examples]))
+        for title, actions in sections(self._actions, self._about.first).items():
+            text.start_section(title)
+            text.add_arguments(actions)
+            text.end_section()
+        text.add_text(self._about.paragraphs)
+        return text.format_help()
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         if action.option_strings and action.nargs in ("*", "+") and action.type is not str:
@@ -44,18 +63,19 @@ class Parser(simple_parsing.ArgumentParser):
         raise SystemExit(2)
 
 
-def parse(kind: type[Kind], argv: Sequence[str] | None = None) -> Kind:
+def parse(kind: type[Kind], argv: Sequence[str] | None = None, docstring: str = "") -> Kind:
     """Read the command line: options override the preset, the run `--init`, or the run that is resumed.
 
     Args:
         kind: the config of the program.
         argv: the options; those of the process when None.
+        docstring: of the program, for `--help`.
 
     Raises:
         SystemExit: status 2, after a one-line message that names the option and the rule.
         ValueError: an option whose value breaks a rule, or an encoding in a module that only a run folder names.
     """
-    first = _parse(argv, kind())
+    first = _parse(argv, kind(), docstring)
     require_choice(first, "preset", *kind.presets)
     base = dataclasses.replace(kind(), preset=first.preset, **kind.presets[first.preset])
     if first.init:
@@ -93,7 +113,7 @@ def _require_own(config: RunConfig, first: RunConfig, folder: Path) -> None:
         raise ValueError(f"{rule}: {folder} was trained with {', '.join(sorted(missing))}; add {' '.join(options)}")
 
 
-def _parse(argv: Sequence[str] | None, default: Kind) -> Kind:
-    parser = Parser(prog=f"python -m train.{default.program}")
+def _parse(argv: Sequence[str] | None, default: Kind, docstring: str = "") -> Kind:
+    parser = Parser(f"python -m train.{default.program}", About(docstring, default.first))
     parser.add_arguments(type(default), dest="config", default=default)
     return dataclasses.replace(parser.parse_args(argv).config, restarts=default.restarts)  # no option

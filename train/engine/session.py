@@ -74,7 +74,7 @@ class Session(NamedTuple):
 def main(program: Program, argv: Sequence[str] | None = None) -> int:
     """Run the command line of a program; return the exit status."""
     with report_errors(ValueError, TypeError, OSError, AssertionError, RuntimeError):
-        config = parse(program.config, argv)
+        config = parse(program.config, argv, program.docstring)
         join(config.hosts)
     hint = partial(resume_hint, config)
     with end_together(config.hosts, hint), contextlib.nullcontext() if config.hosts else stop_on_signals(hint):

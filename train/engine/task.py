@@ -133,6 +133,7 @@ class Program(NamedTuple):
         results: class of its evaluations.
         errors: exceptions of the data during training that are reported in one line.
         next_commands: `(config) -> commands` to try after a run.
+        docstring: of its module, which `--help` shows: a sentence, examples, and what the run folder has.
     """
 
     config: type[RunConfig]
@@ -140,6 +141,7 @@ class Program(NamedTuple):
     results: type[Evaluation]
     errors: tuple[type[Exception], ...] = ()
     next_commands: Callable[[Any], Sequence[str]] = lambda config: ()
+    docstring: str = ""
 
 
 def recipe(config: RunConfig, optimizer: optax.GradientTransformation, sums: tuple[str, ...]) -> Recipe:

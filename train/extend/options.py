@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from train.engine.config import require_at_least, require_choice, split_list
+from train.engine.help import About
 from train.engine.parser import Parser
 
 
@@ -41,14 +42,18 @@ class ExtendOptions:
         return split_list(self.finetune, "finetune") if self.finetune else ()
 
 
-def read_options(argv: Sequence[str] | None = None) -> ExtendOptions:
+def read_options(argv: Sequence[str] | None = None, docstring: str = "") -> ExtendOptions:
     """Read the command line.
+
+    Args:
+        argv: the options; those of the process when None.
+        docstring: of the program, for `--help`.
 
     Raises:
         SystemExit: status 2, after a one-line message about an option.
         ValueError: an option whose value breaks a rule.
     """
-    parser = Parser(prog="python -m train.extend")
+    parser = Parser("python -m train.extend", About(docstring))
     parser.add_arguments(ExtendOptions, dest="options")
     options = parser.parse_args(argv).options
     if not options.model:

@@ -7,7 +7,7 @@
 
 Attention is computed in tiles and logits in chunks, so memory grows with the length and not with its square. The folder
 of the results then has lines.jsonl, one line per extension and length, results.md and results.png, and a run of
-`train.tune` for each extension that was fine-tuned with.
+`train.tune` for each extension that was fine-tuned with. Stopped, the same command goes on where it was.
 """
 
 import hashlib
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     console = user_console()
     with report_errors(ValueError, TypeError, OSError):
-        options = read_options(argv)
+        options = read_options(argv, __doc__ or "")
         with stop_on_signals(lambda: "what was measured is saved: run the same command again"):
             plan, lines = prepare(options, console)
             for extend in options.finetuned:

@@ -30,6 +30,7 @@ from pejax.specs import EncodingSpec
 from train.data.text.loading import Corpus, evaluation_windows, load_text
 from train.devices.mesh import make_mesh
 from train.engine.files import write_atomic
+from train.engine.help import About
 from train.engine.outside import own_encodings, require_named
 from train.engine.parser import Parser
 from train.engine.session import restore_params
@@ -58,7 +59,7 @@ class SearchOptions:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = Parser(prog="python -m train.lm.longrope")
+    parser = Parser("python -m train.lm.longrope", About(__doc__ or ""))
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="run folder of train.lm with --pe=rope")
     parser.add_arguments(SearchOptions, dest="options")
     arguments = parser.parse_args(argv)

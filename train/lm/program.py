@@ -91,7 +91,7 @@ def text_task(config: Config, corpus: Corpus, language: Any, model: TransformerC
     )
 
 
-PROGRAM = Program(config=Config, task=make_task, results=PerplexityResults)
+PROGRAM = Program(config=Config, task=make_task, results=PerplexityResults, docstring=__doc__ or "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

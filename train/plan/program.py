@@ -24,6 +24,7 @@ from rich.console import Console
 from train.devices.memory import GIB
 from train.devices.mesh import require_divisible
 from train.engine.config import require_at_least
+from train.engine.help import About
 from train.engine.parser import Parser, parse
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
@@ -97,7 +98,7 @@ def read(argv: Sequence[str]) -> tuple[AbstractStep, Topology, PlanOptions]:
     Raises:
         ValueError: an unknown program or topology, or an option that breaks a rule.
     """
-    parser = Parser(prog="python -m train.plan", epilog="all other options are those of python -m train.PROGRAM")
+    parser = Parser("python -m train.plan", About(__doc__ or ""))
     parser.add_argument("program", choices=("lm", "seq2seq", "vit"), help="the program whose training step is planned")
     parser.add_arguments(PlanOptions, dest="options")
     found, rest = parser.parse_known_args(list(argv))

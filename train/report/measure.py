@@ -18,6 +18,7 @@ from rich.console import Console
 
 from train.devices.cpu import finish
 from train.devices.mesh import AXES, make_mesh
+from train.engine.help import About
 from train.engine.outside import missing_options
 from train.engine.parser import Parser
 from train.engine.session import encoding_params, restore_params
@@ -36,7 +37,7 @@ SHARED = ("layers", "blocks", "attention", "position", "stack")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = Parser(prog="python -m train.report.measure")
+    parser = Parser("python -m train.report.measure", About(__doc__ or ""))
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="run folder")
     parser.add_argument("file", type=Path, metavar="FILE", help="that the probe is written into")
     parser.add_argument("--trained", type=int, metavar="int", help="size or length of training")

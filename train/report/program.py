@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 
 from train.engine.files import replaced_file, write_atomic
+from train.engine.help import About
 from train.engine.parser import Parser
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
@@ -39,7 +40,7 @@ from train.report.texts import plain
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status: 0, or 1 if there is no run to report."""
-    parser = Parser(prog="python -m train.report", description="Write one page of the results of many runs.")
+    parser = Parser("python -m train.report", About(__doc__ or ""))
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="folders with runs, at any depth")
     parser.add_argument(
         "-o", "--out", default="report.html", metavar="str",

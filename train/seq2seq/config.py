@@ -41,6 +41,7 @@ class Config(SequenceConfig):
     run_fields = (*RunConfig.run_fields, "eval_lengths")
     trained_with = ("extend",)
     eval_factors = (0.5, 1, 1.5, 2, 3, 4)
+    first = ("preset", "pe", "cross", "data", "steps", "length", "extend", "eval_lengths", "out", "resume")
 
     preset: str = "demo"  # demo: minutes on two cores, one task; table: all tasks, an accelerator
     pe: str = "rope"  # positional encoding: "rope(base=100)", "learned+rope", your own: "my_module:mine(option=1)"

@@ -61,7 +61,7 @@ def make_task(config: Config) -> Task:
     )
 
 
-PROGRAM = Program(config=Config, task=make_task, results=ExactMatchResults)
+PROGRAM = Program(config=Config, task=make_task, results=ExactMatchResults, docstring=__doc__ or "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -27,6 +27,7 @@ class Config(LanguageConfig):
     run_fields = (*RunConfig.run_fields, "eval_lengths", "eval_stride", "probe_every")
     eval_factors = (0.5, 1)
     later = ("windows", "restarts")
+    first = ("model", "data", "extend", "length", "method", "steps", "lr", "eval_lengths", "out", "resume")
 
     preset: str = "default"  # default: there is one
     model: str = ""  # folder from Hugging Face, or a GGUF file

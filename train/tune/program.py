@@ -152,7 +152,7 @@ def export(tuned: Tuned, params: Any, console: Console) -> None:
     console.print(f"wrote the model into {place}")
 
 
-PROGRAM = Program(config=Config, task=make_task, results=PerplexityResults)
+PROGRAM = Program(config=Config, task=make_task, results=PerplexityResults, docstring=__doc__ or "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

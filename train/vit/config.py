@@ -49,6 +49,7 @@ class Config(RunConfig):
     model_fields = MODEL_FIELDS
     inherited = ("data", "size")
     budget = "epochs"
+    first = ("preset", "pe", "data", "epochs", "size", "extend", "eval_sizes", "seed", "out", "resume")
     run_fields = (*RunConfig.run_fields, "eval_sizes", "probe_every")
     later = (*RunConfig.later, "position_shift", "position_jitter", "position_rescale", "position_noise")
 

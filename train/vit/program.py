@@ -86,7 +86,12 @@ def next_commands(config: Config) -> list[str]:
 
 
 PROGRAM = Program(
-    config=Config, task=make_task, results=ResolutionResults, errors=(CorruptImage,), next_commands=next_commands
+    config=Config,
+    task=make_task,
+    results=ResolutionResults,
+    errors=(CorruptImage,),
+    next_commands=next_commands,
+    docstring=__doc__ or "",
 )
 
 

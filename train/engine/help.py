@@ -1,0 +1,94 @@
+"""The text of `--help`: what a program does, examples, the options that matter first, and all others in groups."""
+
+import argparse
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from simple_parsing import SimpleHelpFormatter
+from simple_parsing.helpers.custom_actions import BooleanOptionalAction
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "encoding": (
+        "pe", "decoder_pe", "cross", "cross_pe", "extent", "position_shift", "position_jitter", "position_rescale",
+        "position_noise",
+    ),
+    "data": ("data", "size", "length", "windows", "validation", "model", "method", "rank"),
+    "model": (
+        "width", "layers", "encoder_layers", "heads", "kv_heads", "hidden", "style", "qk_norm", "soft_cap", "tied",
+        "patch", "mlp_ratio", "pool", "registers", "layer_scale",
+    ),
+    "training": (
+        "epochs", "steps", "batch", "optimizer", "lr", "lr_end", "warmup", "weight_decay", "clip", "ema", "loss",
+        "label_smoothing", "stochastic_depth", "spike",
+    ),
+    "augmentation": ("crop", "flip", "rand_augment", "three_augment", "repeats", "mixup", "cutmix", "erasing"),
+    "run": ("preset", "seed", "init", "out", "resume", "overwrite", "stop_at", "checkpoint_every"),
+    "evaluation and reports": (
+        "eval_sizes", "eval_lengths", "eval_stride", "eval_limit", "extend", "log_every", "probe_every", "profile",
+    ),
+    "devices and memory": ("hosts", "devices", "mesh", "dtype", "accumulate", "remat"),
+}  # fmt: skip
+"""Options of the trainers by the title of their group."""
+
+EXAMPLES = 3
+"""Most examples that are shown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What `--help` says beside the options.
+
+    Args:
+        docstring: of the program's module: a sentence, examples in indented lines, then paragraphs.
+        first: names of the options that matter most, which come first; empty = all options are in one list.
+    """
+
+    docstring: str
+    first: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What the program does."""
+        return self.docstring.partition("\n")[0]
+
+    @property
+    def examples(self) -> list[str]:
+        """The lines of the first examples."""
+        lines = (line.strip() for line in self.docstring.splitlines() if line.startswith("    python "))
+        return [line for line in lines if "--help" not in line][:EXAMPLES]
+
+    @property
+    def paragraphs(self) -> str:
+        """What follows the examples."""
+        parts = self.docstring.strip().split("\n\n")[1:]
+        return "\n\n".join(part.strip() for part in parts if not part.startswith("    "))
+
+
+class HelpFormatter(SimpleHelpFormatter):
+    """Options with their defaults, where these say anything."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is False or action.default in (None, "", (), [], argparse.SUPPRESS):
+            return (action.help or "").removesuffix(" (default: %(default)s)")
+        return super()._get_help_string(action)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if isinstance(action, BooleanOptionalAction):
+            return ", ".join(action.option_strings)
+        return super()._format_action_invocation(action)
+
+
+def sections(actions: Iterable[argparse.Action], first: Sequence[str]) -> dict[str, list[argparse.Action]]:
+    """Return the options by the titles of their sections, without empty ones."""
+    left = {action.dest.rpartition(".")[2]: action for action in actions}
+    found: dict[str, list[argparse.Action]] = {}
+    found["arguments"] = [left.pop(name) for name, action in [*left.items()] if not action.option_strings]
+    if first:
+        found["the options that matter first"] = [left.pop(name) for name in first]
+        for title, names in GROUPS.items():
+            found[title] = [left.pop(name) for name in names if name in left]
+    found["other options" if first else "options"] = list(left.values())
+    return {title: members for title, members in found.items() if members}
