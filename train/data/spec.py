@@ -1,5 +1,6 @@
 """Data by name: reads "fashion", "folder:PATH" or "fashion(full=True)" against a table of functions."""
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,9 @@ def parse_data(spec: str, table: Table, supplied: Sequence[str] = ()) -> tuple[s
     """
     name, colon, value = spec.partition(":")
     short = colon and name.isidentifier()
+    if spec.isidentifier() and "tfds" in table and not difflib.get_close_matches(spec, table, n=1):
+        known = f"unknown data {spec!r}; known: {', '.join(table)}"
+        raise ValueError(f"{known}. A data set of tensorflow_datasets that is prepared is 'tfds:{spec}'")
     name, options = parse_call(name if short else spec, table, what=FORMS, supplied=supplied)
     arguments = [one for one in inspect.signature(table[name]).parameters.values() if one.name not in supplied]
     if short:
