@@ -16,12 +16,14 @@ from quick import QUICK
 from rich.console import Console
 
 from pejax import ENCODINGS
+from train.compare.display import Display
 from train.compare.options import Candidate, read
 from train.compare.program import main
 from train.compare.runs import Outcome, execute, outcome, require_distinct, require_own, run_of
 from train.compare.table import best_candidate, markdown, mean_of, rows_of, tables
 from train.engine.config import split_list
 from train.engine.files import write_atomic
+from train.engine.progress import Progressed, last_progress
 from train.engine.stored_config import save_config
 from train.vit.results import ResolutionResults, ResolutionRow
 
@@ -196,6 +198,59 @@ def test_the_best_setting_on_validation_data_is_chosen(tmp_path):
     store(runs[0], "none", 90, 50)
     store(runs[1], "none", 80, 70)
     assert best_candidate(comparison, candidates, runs).spec == "alibi(slope_scale=2)"
+
+
+# The progress
+
+
+@pytest.fixture
+def under_way(tmp_path):
+    """Runs of a comparison, of which the first has printed a line of an earlier attempt."""
+    comparison = read(["--pe=rope,alibi", "--seeds=2", f"--out={tmp_path}"])
+    runs = [run_of(comparison, one, seed) for (one,) in comparison.candidates.values() for seed in (0, 1)]
+    runs[0].log.parent.mkdir()
+    runs[0].log.write_text("step 800/900 · loss 0.1 · 9 img/s · 3 s left\n")
+    return comparison, runs
+
+
+def test_a_line_of_progress_is_read_back():
+    told = Progressed("step 50/900", ("loss 1.234", "accuracy 0.5", "120 img/s"), 30.0)
+    assert last_progress(f"train.vit · rope\nstep 1/900 · loss 2 · 99 s left\n{told}\nwarning: 3 s left\n") == told
+    assert told.short == "step 50/900 · loss 1.234 · 30 s left"
+    assert last_progress("compiling") is None
+
+
+def test_without_a_terminal_lines_say_what_is_under_way(under_way, monkeypatch):
+    monkeypatch.setattr("train.compare.display.EVERY_SECONDS", -1.0)
+    _, runs = under_way
+    console = Console(width=60, file=io.StringIO(), soft_wrap=True)
+    with Display(console, runs, "runs", 0, 1) as display:
+        display.begin(runs[0])
+        display.refresh()
+        with runs[0].log.open("a") as log:
+            log.write("step 50/900 · loss 1.234 · 9 img/s · 30 s left\n")
+        display.refresh()
+    assert console.file.getvalue().splitlines() == [
+        "rope seed 0 · starting, 0 s · 0 of 4 runs",
+        "rope seed 0 · step 50/900 · loss 1.234 · 30 s left · 0 of 4 runs · 2 min left",
+    ]
+
+
+def test_a_terminal_of_60_columns_shows_the_table_so_far_and_the_run_under_way(under_way):
+    comparison, runs = under_way
+    store(runs[0], "none", 80)
+    candidates = {candidate: runs[2 * n : 2 * n + 2] for n, (candidate,) in enumerate(comparison.candidates.values())}
+    console = Console(width=60, file=io.StringIO(), force_terminal=True, color_system=None)
+    with Display(console, runs, "runs", 0, 1) as display:
+        display.tables = tables(comparison, [row for row in rows_of(comparison, candidates) if row.scores], 28, 60)
+        display.begin(runs[1])
+        runs[1].log.write_text("evaluating · 44 px · 30% · 12 s left\n")
+        display.refresh()
+    text = console.file.getvalue()
+    assert "rope seed 1 · evaluating · 44 px · 12 s left" in text
+    assert "1 of 4 runs · 36 s left" in text  # the runs that wait take as long
+    assert "rope (1 of 2 seeds)" in text
+    assert max(map(len, re.sub(r"\x1b\[[0-9?]*[a-zA-Z]", "", text).splitlines())) <= 60
 
 
 # The command

@@ -92,13 +92,16 @@ def _held(path: Path) -> bool:
     return False
 
 
-def in_parallel(items: Iterable[Item], work: Callable[[Item], Result], jobs: int) -> Iterator[tuple[Item, Result]]:
+def in_parallel(
+    items: Iterable[Item], work: Callable[[Item], Result], jobs: int, meanwhile: Callable[[], None]
+) -> Iterator[tuple[Item, Result]]:
     """Yield `(item, work(item))` as they finish, at most `jobs` at a time, started in order.
 
     Args:
         items: arguments of `work`; the next one is taken when a thread is free.
         work: runs in a thread; an exception in it is raised here.
         jobs: threads.
+        meanwhile: called about every half second, in the thread of the caller.
     """
     with ThreadPoolExecutor(jobs) as pool:
         waiting: dict[Future[Result], Item] = {}
@@ -109,5 +112,6 @@ def in_parallel(items: Iterable[Item], work: Callable[[Item], Result], jobs: int
             if not waiting:
                 return
             done, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)  # wakes up for signals
+            meanwhile()
             for future in done:
                 yield waiting.pop(future), future.result()

@@ -15,14 +15,14 @@ import itertools
 import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from types import FrameType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
 
 from train.compare import options
 from train.compare.children import Children, in_parallel, wait_until_free
+from train.compare.display import Display
 from train.compare.options import Candidate, Comparison
 from train.compare.runs import (
     LINES,
@@ -68,7 +68,7 @@ class Session:
         self._signal: int | None = None
 
     def execute(self) -> int:
-        """Train and evaluate everything that is left to do, printing the table as it fills; return the exit status."""
+        """Train and evaluate everything that is left to do, showing the table as it fills; return the exit status."""
         comparison = self.comparison
         swept = {
             candidate: run_of(comparison, candidate, comparison.seeds[0], comparison.validation)
@@ -90,7 +90,7 @@ class Session:
         )
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            self._run(list(swept.values()), "choosing settings", tested)
+            self._run(list(swept.values()), "candidates", tested)
             if self._signal is None:
                 best = self._choices(swept)
                 runs = {candidate: self._tested(candidate) for candidate in best if candidate is not None}
@@ -132,50 +132,40 @@ class Session:
 
         Args:
             runs: runs, in the order of execution.
-            what: they are, for the progress bar.
+            what: they are, in words.
             later: number of runs that follow these.
-            shown: the runs of the table that is printed after each; None = no table yet.
+            shown: the runs of the table; None = no table yet.
         """
         left = [run for run in runs if not is_done(run)]
-        done = len(runs) - len(left)
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
-        bars = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-        with bars as progress:
-            bar = progress.add_task(what, total=len(runs), completed=done, left="")
-            for run, found in self._outcomes(left):
+        with Display(self.console, runs, what, later, self.comparison.jobs) as display:
+            display.tables = self._tables(shown)
+            for run, found in self._outcomes(left, display):
                 if self._signal is not None:
                     return
-                done += 1
-                ahead = self._time_left(runs, len(runs) - done + later)
-                progress.update(bar, completed=done, left=ahead)
-                self._report(run, found, f"{done} of {len(runs)} {what} · {ahead}")
-                if shown is not None:
-                    self._print_tables(shown)
+                display.count()
+                display.tables = self._tables(shown)
+                self._report(run, found, display.total())
 
-    def _outcomes(self, left: Sequence[Run]) -> Iterator[tuple[Run, Outcome]]:
+    def _outcomes(self, left: Sequence[Run], display: Display) -> Iterator[tuple[Run, Outcome]]:
         def work(run: Run) -> Outcome:
-            wait_until_free(run.folder)
-            return execute(self.comparison, run, partial(self.children.launch))
+            display.begin(run)
+            try:
+                wait_until_free(run.folder)
+                return execute(self.comparison, run, self.children.launch)
+            finally:
+                display.end(run)
 
         waiting = (run for run in left if self._signal is None)
-        return in_parallel(waiting, work, self.comparison.jobs)
-
-    def _time_left(self, runs: Sequence[Run], count: int) -> str:
-        """Return the time left for `count` more runs, from the mean time of the ended ones."""
-        spent = [found.seconds for run in runs if (found := outcome(run)) is not None]
-        minutes = sum(spent) / max(1, len(spent)) * count / self.comparison.jobs / 60
-        return f"{minutes:.0f} min left" if minutes >= 1.5 else "1 min left" if count else "done"
+        return in_parallel(waiting, work, self.comparison.jobs, display.refresh)
 
     def _report(self, run: Run, found: Outcome, progress: str) -> None:
         what = "a candidate, " if run.validation else ""
         text = found.status if found.status == "done" else f"{found.status}: {found.message}"
         self.console.print(f"{what}{run.label}: {text} after {found.seconds:.0f} s · {progress}", markup=False)
 
-    def _print_tables(self, runs: Mapping[Candidate, Sequence[Run]]) -> None:
-        rows = rows_of(self.comparison, runs)
-        measured = [row for row in rows if row.scores]
-        for table in tables(self.comparison, measured, self._trained(runs), self.console.width):
-            self.console.print(table)
+    def _tables(self, runs: Mapping[Candidate, Sequence[Run]] | None) -> Sequence[Table]:
+        measured = [row for row in rows_of(self.comparison, runs or {}) if row.scores]
+        return tables(self.comparison, measured, self._trained(runs or {}), self.console.width)
 
     def _trained(self, runs: Mapping[Candidate, Sequence[Run]]) -> int:
         """Return the trained size or length, which all runs share."""
@@ -183,7 +173,7 @@ class Session:
         return next(found, 0)
 
     def _finish(self, swept: Sequence[Run], runs: Mapping[Candidate, Sequence[Run]]) -> int:
-        """Write results.jsonl and table.md, print the failures, and return the exit status."""
+        """Print the tables and the failures, write results.jsonl and table.md, and return the exit status."""
         comparison, folder = self.comparison, self.comparison.folder
         everything = [*swept, *itertools.chain(*runs.values())]
         outcomes = {run: found for run in everything if (found := outcome(run)) is not None}
@@ -191,6 +181,8 @@ class Session:
         write_atomic(folder / LINES, "".join(lines))
         text = markdown(comparison, rows_of(comparison, runs), self._trained(runs), self._notes(runs))
         write_atomic(folder / TABLE, text)
+        for table in self._tables(runs):
+            self.console.print(table)
         for run, found in outcomes.items():
             if found.status == "failed":
                 self.console.print(f"{run.label} failed, see {run.log}: {found.message}", markup=False)

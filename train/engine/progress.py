@@ -1,6 +1,7 @@
 """Reports of a run: metrics as JSON lines and in TensorBoard, progress on the terminal."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,6 +38,37 @@ EVERY_SECONDS = 8.0
 """Seconds between lines of progress if the output is not a terminal."""
 
 
+class Progressed(NamedTuple):
+    """A line of progress, as it is printed where there is no terminal.
+
+    Attributes:
+        where: "step 50/900" or "evaluating".
+        details: losses and speeds, or what is evaluated.
+        seconds: time left of training, or of the evaluation.
+    """
+
+    where: str
+    details: tuple[str, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.where} · {' · '.join(self.details)} · {self.seconds:.0f} s left"
+
+    @property
+    def short(self) -> str:
+        """The line with the first of the details alone."""
+        return str(self._replace(details=self.details[:1]))
+
+
+def last_progress(text: str) -> Progressed | None:
+    """Return the last line of progress in what a program printed."""
+    found = re.findall(r"^(step \d+/\d+|evaluating) · (.*) · (\d+) s left$", text, re.MULTILINE)
+    if not found:
+        return None
+    where, details, seconds = found[-1]
+    return Progressed(where, tuple(details.split(" · ")), float(seconds))
+
+
 class Report:
     """Writes metrics as JSON lines and to TensorBoard, and shows progress: a bar on a terminal, else occasional lines.
 
@@ -65,6 +97,7 @@ class Report:
         self.progress = Progress(TextColumn("training"), *columns, console=console, disable=not console.is_terminal)
         self.task = self.progress.add_task("compiling the first step", total=steps, completed=step)
         self.first = self.last = step
+        self.compiled = False
         self.begun = self.reported = self.printed = time.perf_counter()
 
     def __enter__(self) -> "Report":
@@ -97,8 +130,10 @@ class Report:
         self.progress.update(self.task, completed=step, description=" · ".join(text))
         if self.progress.disable and (now - self.printed > EVERY_SECONDS or step == self.steps):
             left = (now - self.begun) / (step - self.first) * (self.steps - step)
-            self.console.print(f"step {step}/{self.steps} · {' · '.join(text)} · {left:.0f} s left")
+            self.console.print(str(Progressed(f"step {step}/{self.steps}", tuple(text), left)))
             self.printed = now
+        if not self.compiled:  # the time until the first report has the compilation in it
+            self.begun, self.first, self.compiled = now, step, True
         self.reported, self.last = now, step
 
     def probe(self, step: int, values: Callable[[], Mapping[str, float]]) -> None:
@@ -158,7 +193,7 @@ class Evaluating:
         self.progress.update(self.task, completed=self.done, description=current)
         if self.progress.disable and now - self.printed > EVERY_SECONDS:
             left = (now - self.begun) * (self.total / self.done - 1)
-            self.console.print(f"evaluating · {current} · {self.done / self.total:.0%} · {left:.0f} s left")
+            self.console.print(str(Progressed("evaluating", (current, f"{self.done / self.total:.0%}"), left)))
             self.printed = now
 
 
