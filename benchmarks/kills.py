@@ -1,11 +1,16 @@
-"""Kill a training run at random moments, go on each time, and count the lost steps.
+"""Kill a training run or a comparison at random moments, go on each time, and count what is lost.
 
     python -m benchmarks.kills --kills=100                  one of two processes is killed, the other must end by itself
     python -m benchmarks.kills --kills=100 --processes=1
+    python -m benchmarks.kills --kills=20 --compare         train.compare, the same command each time
 
 Every kill is SIGKILL. Half of them come at a moment drawn evenly over a whole run: while it starts, compiles, restores,
 trains, saves or evaluates; the other half at a step drawn evenly over those still to go. A run that reaches its end is
 compared with one that was never stopped, bit by bit, and begun anew.
+
+A comparison is killed at moments drawn evenly over a whole one: half of the kills end its process alone, which leaves
+the run under way to itself, the other half that run too. Its table and its results must be those of a comparison that
+was never stopped.
 """
 
 import argparse
@@ -18,6 +23,7 @@ import random
 import re
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -144,9 +150,13 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2, choices=(1, 2))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compare", action="store_true", help="kill train.compare in place of one run")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        kill(Path(folder), arguments.kills, arguments.processes, arguments.seed)
+        if arguments.compare:
+            kill_comparison(Path(folder), arguments.kills, arguments.seed)
+        else:
+            kill(Path(folder), arguments.kills, arguments.processes, arguments.seed)
 
 
 def kill(folder: Path, kills: int, count: int, seed: int) -> None:
@@ -206,6 +216,80 @@ def kill(folder: Path, kills: int, count: int, seed: int) -> None:
         f"| {datetime.date.today()} | jax {jax.__version__} | {count} | {done} | {finished}, all bits equal | "
         f"{worst} (a checkpoint every {EVERY}) | {time.monotonic() - begun:.0f} s |"
     )
+
+
+def kill_comparison(folder: Path, kills: int, seed: int) -> None:
+    """Kill a comparison, give its command again, and compare tables; print the counts.
+
+    Raises:
+        SystemExit: it ended with an error, or with another table.
+    """
+    drawn = random.Random(seed)
+    prepare_server(folder, devices=1)
+    options = ["--task=lm", "--pe=rope,alibi", "--seeds=1", "--extend=none,pi", *toy(folder)]
+    for name in ("compiled", "never"):  # the first fills the folder of what is compiled
+        begun = time.monotonic()
+        end_of(compare(options, folder / name))
+        whole = time.monotonic() - begun
+    wanted = table_of(folder / "never")
+    done, finished, out, begun = 0, 0, folder / "comparison", time.monotonic()
+    while True:
+        process = compare(options, out)
+        if done < kills:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(drawn.uniform(0, whole))
+            if process.poll() is None:
+                kill_tree(process, also_the_run=done % 2 == 1)
+                done += 1
+                print(f"{done}/{kills} kills · {finished} comparisons ended, the same table", flush=True)
+                continue
+        end_of(process)
+        if table_of(out) != wanted:
+            sys.exit(f"another table after {done} kills:\n{table_of(out)}\nin place of\n{wanted}")
+        finished, out = finished + 1, folder / f"comparison{finished + 1}"
+        if done >= kills:
+            break
+    print(
+        f"| {datetime.date.today()} | jax {jax.__version__} | {seed} | {done} | {finished}, the same table | "
+        f"{time.monotonic() - begun:.0f} s |"
+    )
+
+
+def compare(options: list[str], out: Path) -> subprocess.Popen[str]:
+    """Start `python -m train.compare` with these options."""
+    command = [sys.executable, "-m", "train.compare", *options, f"--out={out}"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
+
+
+def end_of(process: subprocess.Popen[str]) -> None:
+    """Wait for the end of a comparison.
+
+    Raises:
+        SystemExit: its status is not 0.
+    """
+    said, _ = process.communicate(timeout=PATIENCE)
+    if process.returncode:
+        sys.exit(f"status {process.returncode}\n{said}")
+
+
+def kill_tree(process: subprocess.Popen[str], also_the_run: bool) -> None:
+    """Kill a comparison, and the runs under way if asked."""
+    runs: list[int] = []
+    for thread in Path(f"/proc/{process.pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has ended since
+            runs += map(int, (thread / "children").read_text(encoding="utf-8").split())
+    process.kill()
+    for run in runs if also_the_run else ():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(run, signal.SIGKILL)
+    process.communicate()
+
+
+def table_of(out: Path) -> list[str]:
+    """Return the table and the results of a comparison, without the seconds that they took."""
+    lines = (out / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    results = [{name: value for name, value in json.loads(line).items() if name != "seconds"} for line in lines]
+    return [(out / "table.md").read_text(encoding="utf-8"), *map(json.dumps, results)]
 
 
 if __name__ == "__main__":
