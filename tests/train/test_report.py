@@ -11,10 +11,11 @@ from report_runs import lm_run, vit_run
 
 from train.engine.results import t95
 from train.report import walk
-from train.report.blocks import Cell, Table
+from train.report.blocks import Cell, Table, plots
 from train.report.collect import collect
 from train.report.content import Material, document
 from train.report.groups import Group, differences, grouped, paired, seeds_text
+from train.report.outcome import outcome
 from train.report.program import main
 from train.report.records import Left
 from train.report.training import curve_of
@@ -93,6 +94,64 @@ def test_training_curves_are_means_at_common_steps(tmp_path):
     (tmp_path / "none-1" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in longer))
     (group,), _ = read(tmp_path)
     assert [(p.x, p.y) for p in curve_of(group.series[0], "loss")] == [(20, pytest.approx((2.0 + 4.0) / 2))]
+
+
+@pytest.mark.parametrize(
+    ("at_28", "at_56", "told"),
+    [
+        (
+            (60, 60, 60), (50, 53, 56),
+            [
+                "At 56 px fire is the best, ahead of alibi by 12.0 ±2.5 (top-1, %, 3 seeds)",
+                "at 28 px, the trained size, nothing can be said: alibi is ahead of fire by 1.00 ±11.38",
+            ],
+        ),
+        ((60,), (50,), ["At 56 px nothing can be said: fire is ahead of alibi by 11.0 (top-1, %, 1 seed)"]),
+    ],
+)  # fmt: skip
+def test_the_outcome_is_the_first_sentence(at_28, at_56, told, tmp_path):
+    for seed, (trained, large) in enumerate(zip(at_28, at_56, strict=True)):
+        vit_run(tmp_path / f"alibi-{seed}", "alibi", seed, {28: trained, 56: large})
+        vit_run(tmp_path / f"fire-{seed}", "fire", seed, {28: (trained, 63, 54)[seed], 56: large + 11 + seed})
+    groups, _ = read(tmp_path)
+    assert all(part in outcome(groups[0]) for part in told)
+    assert document(Material(("runs",), tuple(groups), (), {}, {}, "today")).outcomes == (outcome(groups[0]),)
+
+
+def test_encodings_that_seeds_do_not_tell_from_the_best_are_named(tmp_path):
+    for seed in range(3):
+        for pe, right in (("alibi", 60 + 3 * (seed == 1)), ("fire", 60 + 3 * (seed == 2)), ("none", 20)):
+            vit_run(tmp_path / f"{pe}-{seed}", pe, seed, {28: right})
+    (group,), _ = read(tmp_path)
+    said = "alibi is ahead of none by 41.0 ±4.3 (top-1, %, 3 seeds), but not told apart from fire."
+    assert outcome(group) == f"At 28 px, the trained size, {said}"
+
+
+def test_with_one_encoding_nothing_can_be_said(tmp_path):
+    vit_run(tmp_path / "alibi-0", "alibi", 0, {28: 60})
+    (group,), _ = read(tmp_path)
+    assert outcome(group) == "Only alibi was measured: nothing can be said on which encoding is better."
+
+
+@pytest.mark.parametrize(("seeds", "points", "bands"), [(2, 4, False), (5, 10, False), (6, 0, True)])
+def test_few_seeds_are_points_and_many_are_bands(seeds, points, bands, tmp_path):
+    for seed in range(seeds):
+        vit_run(tmp_path / f"alibi-{seed}", "alibi", seed, {28: 60 + seed, 56: 50})
+    groups, _ = read(tmp_path)
+    content = document(Material(("runs",), tuple(groups), (), {}, {}, "today"))
+    (curve,) = plots(content.sections[0])[0].curves
+    assert len(curve.seeds) == points
+    assert any(one.high > one.low for one in curve.points) == bands
+
+
+def test_runs_are_named_by_their_place_in_the_folder(tmp_path):
+    vit_run(tmp_path / "deep" / "alibi-0", "alibi", 0, {28: 60})
+    found = collect([tmp_path])
+    groups, _ = grouped(found.runs)
+    left = (Left(f"{tmp_path}/x", f"as {tmp_path}/deep/alibi-0"),)
+    *_, lost, runs = document(Material((str(tmp_path),), tuple(groups), left, {}, {}, "today")).sections
+    assert runs.blocks[0].rows[0][0].text == "deep/alibi-0"
+    assert [cell.text for cell in lost.blocks[0].rows[0]] == ["x", "as deep/alibi-0"]
 
 
 def test_seeds_in_words():

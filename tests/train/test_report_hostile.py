@@ -14,6 +14,7 @@ from hostile_values import LONG, NUMBERS, TEXTS
 from report_runs import add_probe, lm_run, vit_run
 from rich.console import Console
 
+from train.engine.line_styles import numbered
 from train.engine.stored_config import save_config
 from train.report import collect as collecting
 from train.report import probes as probing
@@ -218,7 +219,7 @@ def test_a_tuned_run_has_a_section_of_its_own(tmp_path):
         "Text: shakespeare, trained at 128 tokens", "Fine-tuned on text: topics, trained at 128 tokens",
     ]  # fmt: skip
     content = document(Material(("runs",), tuple(groups), (), {}, {}, "today"))
-    assert "of another kind" in content.sections[1].blocks[1]
+    assert "of another kind" in content.sections[1].blocks[2]
     _, reasons = probes_of([run for run in found.runs if run.program == "tune"], [], Console())
     assert list(reasons.values()) == ["the weights of fine-tuned models are not measured"]
 
@@ -253,7 +254,8 @@ def test_a_plot_has_no_more_curves_than_can_be_told_apart(tmp_path):
 def test_figures_draw_names_as_they_are(tmp_path):
     points = tuple(Point(float(x), 1.0, 0.5, 1.5, "") for x in (1, 2))
     curves = tuple(
-        Curve(name, style, points) for style, name in enumerate((r"$\frac{1}{$", "_hidden", "日本", "x" * 500))
+        Curve(name, numbered(style), points)
+        for style, name in enumerate((r"$\frac{1}{$", "_hidden", "日本", "x" * 500))
     )
     for kind in ("curves", "scatter", "strips"):
         draw(

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 from report_runs import lm_run, vit_run
 
+from pejax import ENCODINGS
+from pejax._visualize.style import DASHES, LINES
+from train.engine.line_styles import COLORS, MARKERS, line_styles, numbered
 from train.report import page as paging
 from train.report.blocks import Plot, plots
-from train.report.charts import COLORS, DASHES, MARKERS, SHAPES, drawn, styles
+from train.report.charts import SHAPES, drawn, styles
 from train.report.collect import collect
 from train.report.content import Material, document
 from train.report.groups import grouped
@@ -146,16 +149,23 @@ def test_contrast_is_that_of_wcag():
         ratio = lambda a, b: (max(a, b) + 0.05) / (min(a, b) + 0.05)
         for ground in ("paper", "panel"):
             assert all(ratio(colors[name], colors[ground]) >= 4.5 for name in ("ink", "soft", "link", "trained"))
-            assert all(ratio(colors[f"p{i}"], colors[ground]) >= 3.0 for i in range(COLORS))
+            assert all(ratio(colors[f"p{i}"], colors[ground]) >= 3.0 for i in range(len(COLORS)))
 
 
 def test_curves_are_told_apart_without_color():
-    assert len(SHAPES) == MARKERS
-    assert len({styles(style) for style in range(COLORS * DASHES)}) == COLORS * DASHES
-    assert len({styles(style)[1:] for style in range(MARKERS)}) == MARKERS
+    assert len(SHAPES) == len(MARKERS)
+    count = len(COLORS) * len(DASHES)
+    assert len({styles(numbered(i)) for i in range(count)}) == count
+    assert len({styles(numbered(i))[1:] for i in range(len(MARKERS))}) == len(MARKERS)
+    labels = [*ENCODINGS, "rope + pi", "rope + yarn", "alibi(slope_scale=2)", "learned+rope", "mine:own", "cosine"]
+    found = dict(zip(labels, line_styles(labels), strict=True))
+    assert len({styles(look)[1:] for look in found.values() if look.color == 0}) >= 5  # all in the color of RoPE
+    assert len(set(found.values())) == len(labels)
+    assert all(found[name] == look for name, look in LINES.items() if name in found)
+    assert {found[name].color for name in ("rope", "rope + pi", "rope + yarn")} == {LINES["rope"].color}
     css = (paging.TEMPLATES / "page.css").read_text()
-    assert all(f".c{i} " in css for i in range(COLORS))
-    assert all(f".d{i} " in css for i in range(1, DASHES))
+    assert all(f".c{i} " in css for i in range(len(COLORS)))
+    assert all(f".d{i} " in css for i in range(1, len(DASHES)))
 
 
 @pytest.mark.parametrize("narrow", [True, False])
@@ -221,8 +231,8 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is ins
 CLICKS = """
 const one = (query) => document.querySelector(query);
 const seen = (element) => getComputedStyle(element).display !== "none";
-const curve = () => [...document.querySelectorAll("#s1-1 .big [data-series='1'], #s1-loss .big [data-series='1']")];
-const toggle = one("#s1-1 .toggle[data-series='1']");
+const curve = () => [...document.querySelectorAll("#s1-1 .big [data-series='2-^'], #s1-loss .big [data-series='2-^']")];
+const toggle = one("#s1-1 .toggle[data-series='2-^']");
 found.enabled = !toggle.disabled;
 found.before = curve().map(seen);
 toggle.click();
@@ -283,6 +293,24 @@ def test_the_page_fits_a_desktop_and_a_phone_in_chromium(width, size, report, tm
     assert found["over"] <= 0
     assert set(found["charts"]) == {size}
     assert min(found["buttons"]) >= 24  # WCAG 2.2, target size
+
+
+PRINT = """
+const count = () => document.querySelectorAll("details:not([open])").length;
+found.before = count();
+window.dispatchEvent(new Event("beforeprint"));
+found.printed = count();
+window.dispatchEvent(new Event("afterprint"));
+found.after = count();
+"""
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_everything_is_open_in_print_in_chromium(report, tmp_path):
+    found = in_chromium(report[1], PRINT, tmp_path)
+    assert found["before"] == found["after"] > 0
+    assert found["printed"] == 0
 
 
 @needs_chromium

@@ -10,13 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from train.engine.files import replaced_file
+from train.engine.line_styles import COLORS, line_styles
 from train.engine.results import Evaluation, require_comparable
-
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette, whose colors are distinct to color-blind readers, without its yellow."""
-
-STYLES = (("-", "o"), ("--", "s"), (":", "^"))
-"""Line and marker; they change once all colors are used."""
 
 literal_text = matplotlib.rc_context({"text.parse_math": False})
 """Decorates functions that draw: texts are drawn as they are, because names of data may have dollar signs."""
@@ -51,9 +46,10 @@ def plot(axes: Axes, runs: Sequence[Evaluation], curves: Sequence[Curve], traine
         trained: label of the line.
     """
     last = lambda curve: [value for value in curve.value if not math.isnan(value)][-1:]
+    looks = line_styles([run.label for run in runs])
     for i in sorted(range(len(runs)), key=lambda i: last(curves[i]), reverse=True):
-        curve, color = curves[i], COLORS[i % len(COLORS)]
-        line, marker = STYLES[i // len(COLORS) % len(STYLES)]
+        curve, (number, line, marker) = curves[i], looks[i]
+        color = COLORS[number]
         low, high = zip(*curve.interval, strict=True)
         if not any(map(math.isinf, (*low, *high))):
             axes.fill_between(curve.at, low, high, color=color, alpha=0.15, linewidth=0)

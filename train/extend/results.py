@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
 from rich.table import Table
 
-from train.engine.figures import COLORS, STYLES, literal_text, write_figure
+from train.engine.figures import literal_text, write_figure
 from train.engine.files import read_object, write_atomic
+from train.engine.line_styles import COLORS, numbered
 from train.engine.progress import complete_lines
 from train.lm.results import perplexity_of
 
@@ -161,8 +162,8 @@ def draw(rows: Sequence[Sequence[Measured | None]], trained: int, path: Path, ti
         known = [one for one in row if one is not None and not one.refused]
         if not known:
             continue
-        color, (line, marker) = COLORS[number % len(COLORS)], STYLES[number // len(COLORS) % len(STYLES)]
-        style = {"color": color, "linestyle": line, "label": known[0].name}
+        color, line, marker = numbered(number)
+        style = {"color": COLORS[color], "linestyle": line, "label": known[0].name}
         left.plot([one.length for one in known], [one.perplexity for one in known], marker=marker, **style)
         longest = known[-1]
         if longest is row[-1]:

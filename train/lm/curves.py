@@ -6,7 +6,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from train.engine.figures import COLORS, STYLES, literal_text, write_figure
+from train.engine.figures import literal_text, write_figure
+from train.engine.line_styles import COLORS, line_styles
 from train.engine.progress import read_metrics
 from train.engine.results import Evaluation
 
@@ -29,14 +30,13 @@ def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Pat
         return
     figure = Figure(figsize=(11.0, 4.5), layout="constrained")
     panels = figure.subplots(1, 2)
-    trained = runs[0].trained
+    trained, looks = runs[0].trained, line_styles([name.partition("-")[0] for name in probed])
     for axes, (loss, title) in zip(panels, PANELS, strict=True):
         for i, (name, lines) in enumerate(probed.items()):
-            line, marker = STYLES[i // len(COLORS) % len(STYLES)]
             points = [(one["step"], one[loss]) for one in lines if loss in one]
             axes.plot(
                 *([], []) if not points else zip(*points, strict=True),
-                line, marker=marker, markersize=3, color=COLORS[i % len(COLORS)], label=name,
+                looks[i].dash, marker=looks[i].marker, markersize=3, color=COLORS[looks[i].color], label=name,
             )  # fmt: skip
         if not any(loss in line for lines in probed.values() for line in lines):
             why = "not measured:\nno text or no encoding\nreaches that far"

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from pejax._visualize.style import LineStyle
+
 
 class Cell(NamedTuple):
     """One cell of a table.
@@ -61,13 +63,20 @@ class Curve(NamedTuple):
 
     Attributes:
         label: name of the curve.
-        style: number of its color, dash and marker.
+        style: color, dash and marker.
         points: by ascending x.
+        seeds: points of single seeds, drawn small where there are too few for a band.
     """
 
     label: str
-    style: int
+    style: LineStyle
     points: tuple[Point, ...]
+    seeds: tuple[Point, ...] = ()
+
+    @property
+    def drawn(self) -> tuple[Point, ...]:
+        """All points."""
+        return (*self.points, *self.seeds)
 
 
 class Axis(NamedTuple):
@@ -94,7 +103,7 @@ class Plot(NamedTuple):
         caption: remarks for readers.
         x: the axis.
         y: the axis; of strips, the names of the lanes are in `lanes`.
-        curves: curves in the order of their styles.
+        curves: curves in the order of the legend.
         mark: where the trained size is, and its label; None = nowhere.
         dots: whether every point has a marker.
         lanes: names of the lanes of strips.
@@ -133,12 +142,14 @@ class Document(NamedTuple):
 
     Attributes:
         title: heading.
-        lead: the first paragraph.
+        outcomes: paragraphs at the top: what was found.
+        lead: the paragraph after them.
         sections: parts of the report.
         footer: when and with which versions it was made.
     """
 
     title: str
+    outcomes: tuple[str, ...]
     lead: str
     sections: tuple[Section, ...]
     footer: str

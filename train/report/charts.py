@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from pejax._visualize.style import DASHES, LineStyle
+from train.engine.line_styles import MARKERS
 from train.report.blocks import Axis, Curve, Plot
-
-COLORS, DASHES, MARKERS = 7, 4, 6
-"""Numbers of colors, dashes and markers in the style sheet and in `SHAPES`."""
 
 SHAPES = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "M-3.6-3.6h7.2v7.2h-7.2z", "M0-4.8L4.4 3.4H-4.4z", "M0-5L5 0 0 5-5 0z",
     "M0 4.8L4.4-3.4H-4.4z", "M-4.5-1.4h3.1v-3.1h2.8v3.1h3.1v2.8h-3.1v3.1h-2.8v-3.1h-3.1z",
+    "M-4.5-2.6L-2.6-4.5 0-1.9 2.6-4.5 4.5-2.6 1.9 0 4.5 2.6 2.6 4.5 0 1.9-2.6 4.5-4.5 2.6-1.9 0z",
 )  # fmt: skip
-"""Outlines of the markers: circle, square, triangle, diamond, triangle upside down, cross."""
+"""Outlines of the markers: those of `MARKERS`, in that order."""
 
 CHARACTER = 7.2
 """Width of a digit in the font of the ticks, pixels."""
@@ -40,16 +40,17 @@ class Frame(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A drawn curve: its styles, the path, the band, the markers `(x, y, text)`, and where a label would start."""
+    """A drawn curve: its styles, path, band, markers `(x, y, text)`, points of seeds, and where a label would start."""
 
     label: str
-    style: int
+    style: LineStyle
     color: int
     dash: int
     marker: int
     path: str
     band: str
     marks: tuple[tuple[float, float, str], ...]
+    seeds: tuple[tuple[float, float, str], ...]
     row: float
 
 
@@ -83,9 +84,9 @@ class Scale(NamedTuple):
         return round(self.start + min(1.02, max(-0.02, share)) * (self.end - self.start), 1)
 
 
-def styles(style: int) -> tuple[int, int, int]:
-    """Return color, dash and marker: all three change at different places, so that each is told apart without color."""
-    return style % COLORS, style // COLORS % DASHES, (style + style // COLORS) % MARKERS
+def styles(style: LineStyle) -> tuple[int, int, int]:
+    """Return the numbers of color, dash and marker in the style sheet and in `SHAPES`."""
+    return style.color, DASHES.index(style.dash), MARKERS.index(style.marker)
 
 
 def drawn(plot: Plot, *, narrow: bool) -> Chart:
@@ -95,7 +96,7 @@ def drawn(plot: Plot, *, narrow: bool) -> Chart:
     square = plot.kind == "scatter"
     width, height = (400.0, 330.0) if narrow else (480.0, 420.0) if square else (860.0, 420.0)
     top, bottom, right = 16.0, height - 48.0, width - 14.0
-    values = [p.y for c in plot.curves for p in c.points]
+    values = [p.y for c in plot.curves for p in c.drawn]
     others = [p.x for c in plot.curves for p in c.points]
     both = others if square else []  # the two axes of a square plot are alike
     y = _scale(plot.y, [*values, *both, *_ends(plot, values)], bottom, top, True)
@@ -178,8 +179,9 @@ def _line(plot: Plot, curve: Curve, x: Scale, y: Scale) -> Line:
     banded = curve.points if any(p.high > p.low for p in curve.points) else ()
     forth, back = ([f"{x(p.x)} {y(end(p))}" for p in banded] for end in (lambda p: p.high, lambda p: p.low))
     band = f"M{'L'.join([*forth, *back[::-1]])}Z" if len(banded) > 1 else ""
+    seeds = tuple((x(p.x), y(p.y), p.text) for p in curve.seeds)
     few = points if plot.dots else points[:: max(1, len(points) // 6)]
-    return Line(curve.label, curve.style, *styles(curve.style), path, band, tuple(few), 0.0)
+    return Line(curve.label, curve.style, *styles(curve.style), path, band, tuple(few), seeds, 0.0)
 
 
 def _strips(plot: Plot, narrow: bool) -> Chart:
@@ -192,6 +194,6 @@ def _strips(plot: Plot, narrow: bool) -> Chart:
         top = frame.top + 8.0 + ROW * row
         marks = tuple((x(p.x), round(top + 10.0 + LANE * p.y, 1), p.text) for p in curve.points)
         color, dash, _ = styles(curve.style)
-        lines.append(Line(curve.label, curve.style, color, dash, 0, "", "", marks, round(top, 1)))
+        lines.append(Line(curve.label, curve.style, color, dash, 0, "", "", marks, (), round(top, 1)))
     x_ticks = tuple(_named(x, _ticks(x)))
     return Chart("strips", frame, x_ticks, (), tuple(lines), None, "")

@@ -1,7 +1,7 @@
 """The sections of a report, built from groups of runs and probes: texts, tables and plots."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from train.report.blocks import Axis, Cell, Curve, Document, Plot, Point, Sectio
 from train.report.costs import costs_table
 from train.report.groups import Group, Series, differences, paired, seeds_text
 from train.report.inside import entropy_section, learned_section
+from train.report.outcome import outcome
 from train.report.probe_file import Probe
 from train.report.published import published_section
 from train.report.records import Left
@@ -20,6 +21,12 @@ from train.report.training import training_plots
 TITLE = "Results of positional encodings"
 """Title of every report: a file with it may be replaced by another report."""
 
+
+BANDS = 6
+"""Seeds from which intervals are drawn as bands; of fewer, every seed is a point."""
+
+OUTCOMES = 5
+"""Most sections whose outcome is at the top."""
 
 LEFT = 1000
 """Most items that are left out and named."""
@@ -50,20 +57,22 @@ def document(material: Material) -> Document:
     groups = material.groups
     runs = {run.place for group in groups for series in group.series for run in series.runs}
     count = lambda n, what: f"{n} {what}" + ("" if n == 1 else "s")
+    told = [(f"{group.title}: " if len(groups) > 1 else "") + outcome(group) for group in groups[:OUTCOMES]]
     lead = (
         f"{count(len(runs), 'run')} in {count(len(groups), 'section')}, read from {', '.join(material.folders)}; "
         f"{count(len(material.left), 'item')} left out. Runs that differ in data, trained size, model or budget are in "
         "sections of their own."
     )
     sections = [_group_section(material, number) for number in range(len(groups))]
-    sections += [_left_section(material.left), _runs_section(groups)]
+    sections += [_left_section(material), _runs_section(material)]
     made_with = ", ".join(f"{name} {number}" for name, number in versions().items() if number)
-    return cleaned(Document(TITLE, lead, tuple(sections), f"Made {material.made} with {made_with}."))
+    return cleaned(Document(TITLE, tuple(told), lead, tuple(sections), f"Made {material.made} with {made_with}."))
 
 
 def _group_section(material: Material, number: int) -> Section:
     group, name = material.groups[number], f"s{number + 1}"
-    blocks: list[Any] = [_note(group)]
+    told = [outcome(group)] if number or material.groups[1:] else []  # of a single section, it is at the top
+    blocks: list[Any] = [*told, _note(group)]
     if number:
         apart = differences(group, material.groups[0])
         told = [f"{key} is {value!r} here and {other!r} there" for key, (value, other) in apart.items()]
@@ -93,18 +102,14 @@ def _note(group: Group) -> str:
     if most == 1:
         return f"{text}One seed per encoding: there are no intervals over seeds, and small differences mean nothing."
     return (
-        f"{text}Numbers are means over seeds; ± and the bands are the 95 % interval of Student's t over the seeds. "
-        "An encoding with one seed has neither."
+        f"{text}Numbers are means over seeds; ± is the 95 % interval of Student's t over them, which one seed does not "
+        f"have. Plots show it as a band from {BANDS} seeds on; of fewer, each seed is a small point."
     )
 
 
 def _curves(group: Group, what: str, file: str, scope: str) -> Plot:
     of_text, sizes = group.key.program in ("lm", "tune"), tuple(float(size) for size in group.sizes(what))
-    curves = tuple(
-        Curve(f"{one.label}", style, tuple(_point(one.label, size, mean, group.unit) for size, mean in by.items()))
-        for style, one in enumerate(group.series)
-        if (by := dict(sorted(one.means.get(what, {}).items())))
-    )
+    curves = tuple(_curve(group, one, what) for one in group.series if what in one.means)
     of_program = {"vit": "image side, pixels", "seq2seq": "length of the source, tokens"}
     side = of_program.get(group.key.program, "context length, tokens")
     trained = group.key.trained
@@ -112,7 +117,7 @@ def _curves(group: Group, what: str, file: str, scope: str) -> Plot:
     caption = f"Of the test data; {better} is better."
     if of_text:
         caption += " Both axes are logarithmic. The mean over seeds is that of the perplexities, not of the losses."
-    if any(mean.half > 0 for one in group.series for mean in one.means.get(what, {}).values()):
+    if any(p.high > p.low for curve in curves for p in curve.points):
         caption += " Bands that are wider than the plot are cut off."
     if trained:
         caption += f" All were trained at {group.key.extent}, and at no other size."
@@ -123,8 +128,20 @@ def _curves(group: Group, what: str, file: str, scope: str) -> Plot:
     )  # fmt: skip
 
 
+def _curve(group: Group, series: Series, what: str) -> Curve:
+    means = sorted(series.means[what].items())
+    points = tuple(_point(series.label, size, mean, group.unit) for size, mean in means)
+    seeds = [
+        Point(size, y, y, y, f"{series.label} at {size} {group.unit}, seed {seed}: {y:.4g}")
+        for size, mean in means
+        if 1 < mean.seeds < BANDS
+        for seed, y in series.numbers(what, size).items()
+    ]
+    return Curve(series.label, group.styles[series.label], points, tuple(seeds))
+
+
 def _point(label: str, size: int, mean: Mean, unit: str) -> Point:
-    half = 0.0 if mean.seeds < 2 else mean.half
+    half = 0.0 if mean.seeds < BANDS else mean.half
     return Point(size, mean.mean, mean.mean - half, mean.mean + half, f"{label} at {size} {unit}: {cell_text(mean)}")
 
 
@@ -201,22 +218,30 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) and value else json.dumps(value)
 
 
-def _left_section(left: Sequence[Left]) -> Section:
+def _short(material: Material, text: str) -> str:
+    """Return a text in which runs are named by their place in the folders that were read."""
+    for folder in material.folders:
+        text = text.replace(f"{folder.rstrip('/')}/", f"{Path(folder).name}/" if len(material.folders) > 1 else "")
+    return text
+
+
+def _left_section(material: Material) -> Section:
+    left = material.left
     if not left:
         return Section("left", "Left out", ("Nothing was left out.",))
-    rows = [(Cell(one.what), Cell(one.why)) for one in left[:LEFT]]
+    rows = [(Cell(_short(material, one.what)), Cell(_short(material, one.why))) for one in left[:LEFT]]
     if len(left) > LEFT:
         rows.append((Cell(f"{len(left) - LEFT:,} more"), Cell("the command names all of them")))
     return Section("left", "Left out", (Table("What is not in this report, and why.", ("what", "why"), tuple(rows)),))
 
 
-def _runs_section(groups: Sequence[Group]) -> Section:
+def _runs_section(material: Material) -> Section:
     rows = {}
-    for group in groups:
+    for group in material.groups:
         for series in group.series:
             for run, one in zip(series.runs, series.scored, strict=True):
                 steps = [line["step"] for line in run.metrics]
-                cells = (Cell(run.place), Cell(series.label), Cell(f"{run.seed}", run.seed))
+                cells = (Cell(_short(material, run.place)), Cell(series.label), Cell(f"{run.seed}", run.seed))
                 last = Cell(f"{max(steps)}", max(steps)) if steps else Cell("", None)
                 rows[run.place, one.extend] = (*cells, last, Cell(group.title))
     caption = "Every evaluation in this report."

@@ -7,12 +7,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from train.engine.figures import COLORS, literal_text
+from train.engine.figures import literal_text
+from train.engine.line_styles import COLORS
 from train.report.blocks import Axis, Curve, Plot
 from train.report.texts import plain
 
-DASHES = ("-", "--", ":", "-.")
-MARKERS = ("o", "s", "^", "D", "v", "P")
 LANE = 0.3
 """Distance between the two lanes of a strip, in rows."""
 
@@ -51,8 +50,8 @@ def draw(plot: Plot, path: Path) -> None:
 
 
 def _curve(axes: Axes, plot: Plot, curve: Curve) -> None:
-    color, dash = COLORS[curve.style % len(COLORS)], DASHES[curve.style // len(COLORS) % len(DASHES)]
-    marker = MARKERS[(curve.style + curve.style // len(COLORS)) % len(MARKERS)]
+    number, dash, marker = curve.style
+    color = COLORS[number]
     xs, ys = [p.x for p in curve.points], [p.y for p in curve.points]
     label = _name(curve)
     label = f" {label}" if label.startswith("_") else label  # matplotlib hides labels in "_"
@@ -64,6 +63,7 @@ def _curve(axes: Axes, plot: Plot, curve: Curve) -> None:
         axes.fill_between(xs, low, high, color=color, alpha=0.15, linewidth=0)
     every = 1 if plot.dots else max(1, len(xs) // 6)
     axes.plot(xs, ys, dash, marker=marker, markersize=4, markevery=every, color=color, label=label)
+    axes.plot([p.x for p in curve.seeds], [p.y for p in curve.seeds], "o", markersize=2.5, color=color, alpha=0.6)
 
 
 def _name(curve: Curve) -> str:
@@ -88,7 +88,7 @@ def _strips(axes: Axes, plot: Plot) -> None:
             xs = [p.x for p in curve.points if p.y == lane]
             style: dict[str, Any] = {"markerfacecolor": "none"} if lane == 0 else {"alpha": 0.7}
             label = plot.lanes[lane] if row == 0 else None
-            ys, color = [row + LANE * (lane - 0.5)] * len(xs), COLORS[row % len(COLORS)]
+            ys, color = [row + LANE * (lane - 0.5)] * len(xs), COLORS[curve.style.color]
             axes.plot(xs, ys, look, color=color, label=label, **style)
     axes.set_yticks(range(len(plot.curves)), [_name(curve) for curve in plot.curves])
     axes.set_ylim(len(plot.curves) - 0.5, -0.5)

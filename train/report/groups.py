@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from pejax._visualize.style import LineStyle
 from train.compare.table import Mean, mean_of, means
+from train.engine.line_styles import line_styles
 from train.evaluate import program
 from train.report.records import Left, Run, Scored
 from train.report.texts import plain
@@ -119,6 +121,12 @@ class Group(NamedTuple):
     def measures(self) -> tuple[str, ...]:
         """The measured quantities."""
         return tuple(_most_common((what for series in self.series for what in series.means), MEASURES))
+
+    @property
+    def styles(self) -> dict[str, LineStyle]:
+        """The style of each series in every plot, by its label."""
+        labels = [one.label for one in self.series]
+        return dict(zip(labels, line_styles(labels), strict=True))
 
     def sizes(self, what: str) -> list[int]:
         """Return all sizes or lengths at which it is measured, ascending."""

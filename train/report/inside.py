@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from train.engine.line_styles import numbered
 from train.report.blocks import Axis, Cell, Curve, Plot, Point, Section, Table
 from train.report.groups import Group, Series
 from train.report.probe_file import Learned, Probe
@@ -88,7 +89,8 @@ def _before_after(label: str, parameter: Learned, file: str) -> Plot | None:
     layered = before.ndim > of_head
     layers = zip(before, after, strict=True) if layered else [(before, after)]
     curves = tuple(
-        Curve(f"layer {i}" if layered else "all layers", i, _moves(old, new)) for i, (old, new) in enumerate(layers)
+        Curve(f"layer {i}" if layered else "all layers", numbered(i), _moves(old, new))
+        for i, (old, new) in enumerate(layers)
     )
     what = "radians per token or patch" if last == "frequencies" else f"{last} of a head"
     caption = "Each point is one number of one head; on the diagonal it did not move."
@@ -110,6 +112,7 @@ def _moves(before: Float[np.ndarray, "..."], after: Float[np.ndarray, "..."]) ->
 def entropy_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping[str, str], name: str) -> Section:
     """Return the section on the entropy of attention of every head, at the trained and at the largest size."""
     curves, rows, refused, sizes = [], [], set(), set()
+    styles = group.styles
     for one, probe in probed(group, probes):
         points = []
         largest = max(map(int, probe.entropies), default=0)
@@ -124,7 +127,7 @@ def entropy_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping
                         points.append(Point(entropy, lane, lane, lane, text))
         rows += _entropy_rows(one.label, probe, group.unit)
         if points:
-            curves.append(Curve(one.label, len(curves), tuple(points)))
+            curves.append(Curve(one.label, styles[one.label], tuple(points)))
     blocks: list[Any] = []
     if curves:
         caption = (

@@ -5,7 +5,7 @@ from train.report.blocks import Cell, Document, Plot, Section, Table
 
 def markdown(document: Document, stem: str) -> str:
     """Return the markdown of a document; the image of a plot is the file `STEM-NAME.png` beside it."""
-    parts = [f"# {_text(document.title)}", _text(document.lead)]
+    parts = [f"# {_text(document.title)}", *(f"**{_text(one)}**" for one in document.outcomes), _text(document.lead)]
     for section in document.sections:
         parts += _section(section, 2, stem)
     return "\n\n".join([*parts, _text(document.footer)]) + "\n"

@@ -22,8 +22,8 @@ def training_plots(group: Group, scope: str) -> tuple[str | Plot, ...]:
     found: list[str | Plot] = []
     for name, label in METRICS.items():
         curves = [
-            Curve(one.label, style, points)
-            for style, one in enumerate(group.series)
+            Curve(one.label, group.styles[one.label], points)
+            for one in group.series
             if one.scored[0].extend == "none" and (points := curve_of(one, name))
         ]
         if curves:

@@ -18,6 +18,13 @@
   const kept = memory((store) => store.getItem("pejax-report-theme"));
   if (kept === "light" || kept === "dark") theme(kept);
 
+  let opened = [];
+  window.addEventListener("beforeprint", () => {
+    opened = all("details:not([open])");
+    opened.forEach((one) => { one.open = true; });
+  });
+  window.addEventListener("afterprint", () => opened.forEach((one) => { one.open = false; }));
+
   const ofScope = (scope) => all("[data-series]").filter((element) => element.dataset.scope === scope);
   const show = (elements, visible) => elements.forEach((element) => {
     if (element.matches(".toggle")) element.setAttribute("aria-pressed", String(visible));
