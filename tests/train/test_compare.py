@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import re
 import signal
@@ -218,6 +219,10 @@ def test_a_line_of_progress_is_read_back():
     assert last_progress(f"train.vit · rope\nstep 1/900 · loss 2 · 99 s left\n{told}\nwarning: 3 s left\n") == told
     assert told.short == "step 50/900 · loss 1.234 · 30 s left"
     assert last_progress("compiling") is None
+    first = Progressed("step 20/900", ("loss 5.516",), math.nan)
+    assert str(first) == "step 20/900 · loss 5.516"
+    assert last_progress(str(first)).details == first.details
+    assert math.isnan(last_progress(str(first)).seconds)
 
 
 def test_without_a_terminal_lines_say_what_is_under_way(under_way, monkeypatch):
@@ -231,7 +236,7 @@ def test_without_a_terminal_lines_say_what_is_under_way(under_way, monkeypatch):
             log.write("step 50/900 · loss 1.234 · 9 img/s · 30 s left\n")
         display.refresh()
     assert console.file.getvalue().splitlines() == [
-        "rope seed 0 · starting, 0 s · 0 of 4 runs",
+        "rope seed 0 · starting, 0 s so far · 0 of 4 runs",
         "rope seed 0 · step 50/900 · loss 1.234 · 30 s left · 0 of 4 runs · 2 min left",
     ]
 

@@ -1,5 +1,6 @@
 """The progress of a comparison: a live table on a terminal, else lines now and then."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -51,10 +52,11 @@ class Display:
             self._live.stop()
 
     def begin(self, run: Run) -> None:
-        """Show a run as under way; may be called in any thread."""
+        """Show a run as under way, and no more what an earlier process of it said; may be called in any thread."""
         length = run.log.stat().st_size if run.log.is_file() else 0
         with self._lock:
-            self._began[run] = time.monotonic(), length
+            since, _ = self._began.get(run, (time.monotonic(), 0))
+            self._began[run] = since, length
 
     def end(self, run: Run) -> None:
         """Show a run no more; may be called in any thread."""
@@ -83,10 +85,9 @@ class Display:
         usual = sum(self._seconds) / len(self._seconds) if self._seconds else None
         whole = [usual] if usual else []
         for _, spent, progress in under_way:
-            known = [usual - spent] if usual else []
-            known += [progress.seconds] if progress else []
-            found += [max(0.0, *known)] if known else []
-            whole += [spent + progress.seconds] if progress and not usual else []
+            told = [] if progress is None or math.isnan(progress.seconds) else [progress.seconds]
+            found += [max(0.0, *told, usual - spent)] if usual else told
+            whole += [] if usual else [spent + seconds for seconds in told]
         waiting = len(self._runs) - self._ended - len(under_way) + self._later
         if not whole and (waiting or under_way):
             return count
@@ -95,7 +96,7 @@ class Display:
 
     def _lines(self) -> Iterator[str]:
         for run, spent, progress in self._under_way():
-            yield f"{run.label} · {progress.short if progress else f'starting, {spent:.0f} s'}"
+            yield f"{run.label} · {progress.short if progress else f'starting, {spent:.0f} s so far'}"
 
     def _under_way(self) -> list[tuple[Run, float, Progressed | None]]:
         """Return the runs under way, their seconds so far, and how far they say that they are."""

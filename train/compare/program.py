@@ -6,15 +6,16 @@
     python -m train.compare --pe=alibi,rope_mixed --sweep="alibi(slope_scale=1|2|4)" --sweep="lr=1e-3|2e-3"
     python -m train.compare --help                                 every option; others are the trainer's
 
-Each run is a process of its own. Stopped at any moment, the same command goes on where it was and ends with the same
-table. The candidates of a sweep are compared on held-out training data, and only the best of each encoding is then
-trained on all of them and measured on the test data.
+All other options are those of the trainer, the same for every run. Each run is a process of its own. Stopped at any
+moment, the same command goes on where it was and ends with the same table. The candidates of a sweep are compared on
+held-out training data, and only the best of each encoding is then trained on all of them and measured on the test data.
 """
 
 import itertools
 import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
@@ -148,10 +149,14 @@ class Session:
 
     def _outcomes(self, left: Sequence[Run], display: Display) -> Iterator[tuple[Run, Outcome]]:
         def work(run: Run) -> Outcome:
+            def launch(arguments: list[str], log: Path) -> tuple[int, str]:
+                display.begin(run)
+                return self.children.launch(arguments, log)
+
             display.begin(run)
             try:
                 wait_until_free(run.folder)
-                return execute(self.comparison, run, self.children.launch)
+                return execute(self.comparison, run, launch)
             finally:
                 display.end(run)
 

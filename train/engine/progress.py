@@ -1,6 +1,7 @@
 """Reports of a run: metrics as JSON lines and in TensorBoard, progress on the terminal."""
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -44,7 +45,7 @@ class Progressed(NamedTuple):
     Attributes:
         where: "step 50/900" or "evaluating".
         details: losses and speeds, or what is evaluated.
-        seconds: time left of training, or of the evaluation.
+        seconds: time left of training, or of the evaluation; NaN = unknown.
     """
 
     where: str
@@ -52,7 +53,8 @@ class Progressed(NamedTuple):
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.where} · {' · '.join(self.details)} · {self.seconds:.0f} s left"
+        left = () if math.isnan(self.seconds) else (f"{self.seconds:.0f} s left",)
+        return " · ".join((self.where, *self.details, *left))
 
     @property
     def short(self) -> str:
@@ -62,11 +64,11 @@ class Progressed(NamedTuple):
 
 def last_progress(text: str) -> Progressed | None:
     """Return the last line of progress in what a program printed."""
-    found = re.findall(r"^(step \d+/\d+|evaluating) · (.*) · (\d+) s left$", text, re.MULTILINE)
+    found = re.findall(r"^(step \d+/\d+|evaluating) · (.*?)(?: · (\d+) s left)?$", text, re.MULTILINE)
     if not found:
         return None
     where, details, seconds = found[-1]
-    return Progressed(where, tuple(details.split(" · ")), float(seconds))
+    return Progressed(where, tuple(details.split(" · ")), float(seconds or "nan"))
 
 
 class Report:
@@ -129,7 +131,7 @@ class Report:
         self.write(step, {**means, **extra, **speed})
         self.progress.update(self.task, completed=step, description=" · ".join(text))
         if self.progress.disable and (now - self.printed > EVERY_SECONDS or step == self.steps):
-            left = (now - self.begun) / (step - self.first) * (self.steps - step)
+            left = (now - self.begun) / (step - self.first) * (self.steps - step) if self.compiled else math.nan
             self.console.print(str(Progressed(f"step {step}/{self.steps}", tuple(text), left)))
             self.printed = now
         if not self.compiled:  # the time until the first report has the compilation in it
