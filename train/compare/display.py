@@ -42,7 +42,7 @@ class Display:
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
 
     def __enter__(self) -> "Display":
-        self.count()
+        self._count()
         if self._live:
             self._live.start()
         return self
@@ -59,11 +59,12 @@ class Display:
             self._began[run] = since, length
 
     def end(self, run: Run) -> None:
-        """Show a run no more; may be called in any thread."""
+        """Show a run no more, and count it."""
         with self._lock:
             self._began.pop(run, None)
+        self._count()
 
-    def count(self) -> None:
+    def _count(self) -> None:
         """Count the runs that have ended, and their times."""
         found = [one for run in self._runs if (one := outcome(run)) is not None and one.status != "stopped"]
         self._ended, self._seconds = len(found), [one.seconds for one in found if one.status == "done"]

@@ -143,7 +143,7 @@ class Session:
             for run, found in self._outcomes(left, display):
                 if self._signal is not None:
                     return
-                display.count()
+                display.end(run)
                 display.tables = self._tables(shown)
                 self._report(run, found, display.total())
 
@@ -154,11 +154,8 @@ class Session:
                 return self.children.launch(arguments, log)
 
             display.begin(run)
-            try:
-                wait_until_free(run.folder)
-                return execute(self.comparison, run, launch)
-            finally:
-                display.end(run)
+            wait_until_free(run.folder)
+            return execute(self.comparison, run, launch)
 
         waiting = (run for run in left if self._signal is None)
         return in_parallel(waiting, work, self.comparison.jobs, display.refresh)
