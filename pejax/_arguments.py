@@ -2,7 +2,7 @@
 
     int, float, bool     scalars of NumPy and of arrays become Python's; a float is finite and may be given as an int
     tuple                lists and arrays become tuples
-    arrays               numbers, lists and NumPy arrays become JAX arrays, of the annotated type and axes
+    arrays               finite numbers, lists and NumPy arrays become JAX arrays, of the annotated type and axes
 
 Sizes with one name are equal in all arguments of a call. Traced arrays pass where the annotation says an array.
 """
@@ -73,9 +73,10 @@ def checked(function: Callable[Arguments, Result], **ways: str) -> Callable[Argu
 
     Args:
         function: any function.
-        **ways: by argument, the way out, for the end of the message.
+        **ways: by argument, the way out, for the end of the message; also by an argument that the function lacks.
     """
     signature = inspect.signature(function)
+    parameters = signature.parameters.keys()
     name = function.__qualname__.removesuffix(".__call__").removesuffix(".__init__")
 
     @functools.wraps(function)
@@ -83,7 +84,8 @@ def checked(function: Callable[Arguments, Result], **ways: str) -> Callable[Argu
         try:
             given = signature.bind(*args, **options)
         except TypeError as refusal:
-            raise TypeError(f"{name}: {refusal}") from None
+            elsewhere = [f": {way}" for argument, way in ways.items() if argument in options.keys() - parameters]
+            raise TypeError(f"{name}: {refusal}{''.join(elsewhere)}") from None
         read_arguments(name, signature, given.arguments, ways)
         return function(*given.args, **given.kwargs)
 
@@ -127,8 +129,9 @@ def read_arguments(
                 given[name] = tuple(_read(f"{caller}: {name}[{n}]", one, parameter.annotation) for n, one in each)
             else:
                 given[name] = _read(f"{caller}: {name}", value, parameter.annotation, shapes, ways.get(name))
-            if isinstance(value, jax.Array | np.ndarray | jax.ShapeDtypeStruct) and value.ndim:
-                shapes.append(f"{name} {tuple(value.shape)}")
+            read = given[name]
+            if isinstance(read, jax.Array | np.ndarray | jax.ShapeDtypeStruct) and read.ndim:
+                shapes.append(f"{name} {tuple(read.shape)}")
 
 
 def _read(name: str, value: Any, hint: Any, others: Sequence[str] = (), way: str | None = None) -> Any:
@@ -167,12 +170,20 @@ def shown(value: Any) -> str:
     """Return a value for a message: type and shape of an array, else a short `repr`, on one line."""
     if isinstance(value, jax.Array | np.ndarray | jax.ShapeDtypeStruct) and (value.ndim or isinstance(value, Tracer)):
         return f"{'a traced ' if isinstance(value, Tracer) and not value.ndim else ''}{value.dtype} {value.shape}"
+    if _is_not_finite(value):
+        return f"{value}, which is not finite"
     if isinstance(value, type) or inspect.isroutine(value):
         return getattr(value, "__qualname__", "a function")
     text = " ".join(repr(value).split())
+    if " at 0x" in text:
+        return type(value).__name__
     if len(text) <= LONGEST:
         return text
     return f"{text[:LONGEST]}..." if isinstance(value, str | list | tuple | dict) else type(value).__name__
+
+
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and not math.isfinite(value)
 
 
 @functools.cache
@@ -284,6 +295,8 @@ def _converter(array_type: Any) -> Callable[[Any], Any]:
             return value
         if not isinstance(value, np.ndarray | np.generic | list | tuple | int | float) or isinstance(value, bool):
             raise TypeError
+        if _is_not_finite(value):
+            raise ValueError
         array = module.asarray(value)
         if isinstance(array, np.ndarray) and array.dtype.kind not in "biuf":
             raise TypeError

@@ -158,7 +158,7 @@ def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> P
         extent: the length of the sequence, or the grid, in tokens; required if the encoding depends on it.
 
     Raises:
-        ValueError: no extent for an encoding that depends on it.
+        ValueError: no extent for an encoding that depends on it, or parameters that it lacks.
 
     Examples:
         >>> import pejax
@@ -172,7 +172,8 @@ def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> P
         return params
     if extent is None:
         raise ValueError(f"{named(encoding)} depends on the length or grid: extent must be given, got None")
-    return encoding.adapt(params, extent)
+    with naming_missing("adapt", params):
+        return encoding.adapt(params, extent)
 
 
 def with_constants(encoding: Encoding, params: Params) -> Params:

@@ -198,7 +198,7 @@ def check_name(name: str, table: Iterable[str], what: str) -> None:
     if name not in table and ":" in name:
         raise ValueError(f"unknown {what.rpartition(' ')[2]} {name!r}: call pejax.register_encoding({name!r}, factory)")
     if name not in table:
-        near = difflib.get_close_matches(name, table, n=1, cutoff=0.0)
+        near = difflib.get_close_matches(name.lower(), table, n=1, cutoff=0.0)
         noun = what.rpartition(" ")[2]
         raise ValueError(f"unknown {noun} {name!r}; did you mean {near[0]!r}? Known: {', '.join(table)}")
 

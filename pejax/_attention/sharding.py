@@ -79,7 +79,7 @@ class Sharding:
         object.__setattr__(self, "batch", (self.batch,) if isinstance(self.batch, str) else tuple(self.batch))
         for axis in self.axes:
             if self.axes.count(axis) > 1:
-                raise ValueError(f"an axis of the mesh splits one thing, got {axis!r} twice")
+                raise ValueError(f"batch, heads and sequence must be different axes of the mesh, got {axis!r} twice")
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
 

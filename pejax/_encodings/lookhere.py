@@ -68,15 +68,18 @@ def lookhere_cones(heads: int, axes: int = 2, *, fov: FovDegrees = 90) -> Float[
         last.
 
     Raises:
-        ValueError: fewer heads than the first family has cones, or 45 degrees on other than two axes.
+        ValueError: fewer heads than the first family has cones, axes below 1, or 45 degrees on other than two axes.
 
     Examples:
         >>> lookhere_cones(4)[0].tolist()  # the triangle on the right: columns grow at least as fast as rows change
         [[1.0, 1.0], [-1.0, 1.0]]
     """
+    if axes < 1:
+        raise ValueError(f"lookhere's axes must be at least 1, got {axes}")
     families = _families(axes, fov)
     if axes > 1 and heads < len(families[0]):
-        raise ValueError(f"lookhere's heads must be at least {len(families[0])} with fov={fov}, got {heads}")
+        rule = f"lookhere's heads must be at least {len(families[0])} on {axes} axes with fov={fov}"
+        raise ValueError(f"{rule}, got {heads}")
     cones: list[list[tuple[int, ...]]] = []
     room = heads - UNDIRECTED if heads >= 12 else heads
     for family in families:

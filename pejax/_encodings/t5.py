@@ -13,6 +13,8 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int, Num
 
 from pejax._arguments import checked
@@ -56,14 +58,15 @@ def t5_bucket(
         int32, from 0 to buckets - 1.
 
     Raises:
-        ValueError: odd or too few buckets, or a max_distance of at most N/2.
+        ValueError: odd or too few buckets, a max_distance of at most N/2, or a NaN that is not traced.
 
     Examples:
         >>> import jax.numpy as jnp
         >>> t5_bucket(jnp.asarray([-200, -16, -1, 0, 1, 16]), bidirectional=True).tolist()
         [15, 10, 1, 0, 17, 26]
     """
-    check_position_type(relative)
+    check_position_type(relative, "relative")
+    _refuse_nan(relative)
     side = _buckets_per_side(bidirectional, buckets, max_distance)
     exact, edges = _log_edges(side, max_distance)
     relative = limited(relative)
@@ -73,6 +76,13 @@ def t5_bucket(
     bucket = jnp.minimum(distance, exact).astype(jnp.int32)
     bucket = sum(((distance >= edge).astype(jnp.int32) for edge in edges), bucket)
     return bucket + side * (relative >= 1).astype(jnp.int32) if bidirectional else bucket
+
+
+def _refuse_nan(relative: Num[Array, "..."]) -> None:
+    if isinstance(relative, Tracer) or jnp.issubdtype(relative.dtype, jnp.integer):
+        return
+    if np.isnan(np.asarray(relative)).any():
+        raise ValueError("relative must have no NaN, whose bucket is unknown, got nan")
 
 
 def _buckets_per_side(bidirectional: bool, buckets: int, max_distance: int) -> int:

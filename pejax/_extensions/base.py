@@ -87,9 +87,11 @@ def resolve_factor(
     """Return the factor given, or `max(1, length / trained_length)`: `(A, 1)` where the lengths are one per axis.
 
     Raises:
-        ValueError: a known factor below 1, neither factor nor length, a length without a trained one, or lengths below
-            1 or of other axes than the frequencies.
+        ValueError: no frequencies, a known factor below 1, neither factor nor length, a length without a trained one,
+            or lengths below 1 or of other axes than the frequencies.
     """
+    if 0 in frequencies.shape:
+        raise ValueError(f"frequencies must be (F,) or (A, F), at least one, got shape {frequencies.shape}")
     for name, value in (("trained_length", trained_length), ("length", length)):
         _check_length(name, value, frequencies.shape)
     if factor is not None:

@@ -7,8 +7,12 @@ from jax.core import Tracer
 from jaxtyping import Array, Shaped
 
 
-def check_position_type(positions: Shaped[Array | np.ndarray, "..."]) -> None:
+def check_position_type(positions: Shaped[Array | np.ndarray, "..."], name: str = "positions") -> None:
     """Refuse positions that are not numbers, and floats of 16 bits, which would round positions to other ones.
+
+    Args:
+        positions: positions, or differences of positions.
+        name: the argument in the message.
 
     Raises:
         TypeError: neither integers nor floats of at least 32 bits.
@@ -16,10 +20,10 @@ def check_position_type(positions: Shaped[Array | np.ndarray, "..."]) -> None:
     kind = positions.dtype
     narrow = jnp.issubdtype(kind, jnp.floating) and jnp.finfo(kind).bits < 32
     if not (narrow or jnp.issubdtype(kind, jnp.integer) or jnp.issubdtype(kind, jnp.floating)):
-        raise TypeError(f"positions must be integers or floats, got {kind}")
+        raise TypeError(f"{name} must be integers or floats, got {kind}")
     if narrow:
         largest = 2 ** (jnp.finfo(kind).nmant + 1)
-        raise TypeError(f"positions must be integers or float32, got {kind}, which is exact only up to {largest:,}")
+        raise TypeError(f"{name} must be integers or float32, got {kind}, which is exact only up to {largest:,}")
 
 
 def check_ids(name: str, ids: Shaped[Array | np.ndarray, "..."]) -> None:

@@ -52,6 +52,8 @@ def _pick_fast(
     rows = scores.shape[1]
     m = (rows - 1) // 2
     general = lambda scores: _pick_general(scores, q_positions, k_positions)
+    if 0 in (len(q_positions), len(k_positions)):
+        return general(scores)
 
     def one_row(row: int) -> Callable[[Array], Array]:
         return lambda scores: jnp.broadcast_to(scores[:, row, None], (len(scores), len(k_positions)))
@@ -90,6 +92,8 @@ def _collect_fast(
     """Return the same; on a CPU by the fastest form for these positions."""
     m = (rows - 1) // 2
     general = lambda weights: _collect_general(rows, weights, q_positions, k_positions)
+    if 0 in weights.shape:
+        return general(weights)
 
     def one_row(row: int) -> Callable[[Array], Array]:
         return lambda weights: jnp.zeros((len(weights), rows), jnp.float32).at[:, row].set(jnp.sum(weights, axis=1))

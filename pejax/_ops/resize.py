@@ -122,7 +122,8 @@ def lookup_embedding(table: Float[Array, "*grid C"], positions: Num[Array | np.n
         end rows, give NaN.
 
     Raises:
-        ValueError: positions outside the table that are not traced, or positions with another number of axes.
+        ValueError: a table without rows, positions outside the table that are not traced, or positions with another
+            number of axes.
         TypeError: positions that are neither integers nor floats of at least 32 bits.
 
     Examples:
@@ -131,6 +132,10 @@ def lookup_embedding(table: Float[Array, "*grid C"], positions: Num[Array | np.n
         [[2.0], [1.5]]
     """
     size = table.shape[:-1]
+    if not size or 0 in size:
+        raise ValueError(
+            f"table must be (L, C) or (rows, columns, ..., C), with a row at least, got shape {table.shape}"
+        )
     known = None if isinstance(positions, Tracer) else np.asarray(positions)
     positions = jnp.asarray(positions)
     if len(size) > 1 and positions.shape[-1:] != (len(size),):

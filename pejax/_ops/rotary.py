@@ -188,8 +188,8 @@ def rope_apply(
         The rotated array, in x's shape and dtype, computed in float32.
 
     Raises:
-        ValueError: an odd D, more than D/2 frequencies, K that does not divide H, an unknown pairing, or positions or
-            an attention factor of another shape.
+        ValueError: an odd D, no frequencies or over D/2, K that does not divide H, an unknown pairing, or positions
+            or an attention factor of another shape.
         TypeError: x that is not of a float type, or positions that are neither integers nor floats of at least 32 bits.
 
     Reference:
@@ -218,11 +218,11 @@ def _check_rope(x: tuple[int, ...], positions: tuple[int, ...], frequencies: tup
     """Raise ValueError for shapes of x, positions and frequencies that do not fit together."""
     if len(x) < 3 or x[-1] % 2:
         raise ValueError(f"x must be (*B, T, H, D) with an even head_dim D, got shape {x}")
-    if 2 * frequencies[-1] > x[-1]:
-        raise ValueError(f"frequencies must be at most head_dim/2 = {x[-1] // 2}, got {frequencies[-1]}")
+    if not 0 < 2 * frequencies[-1] <= x[-1]:
+        raise ValueError(f"frequencies must be from 1 to head_dim/2 = {x[-1] // 2} of x {x}, got {frequencies[-1]}")
     try:
         check_positions(positions, x[:-2], axes)
     except ValueError as error:
-        raise ValueError(f"x is (*B, T, H, D) = {x}: {error}") from None
+        raise ValueError(f"x is (*B, T, H, D) = {x}, frequencies {frequencies}: {error}") from None
     if len(frequencies) == 3 and x[-2] % frequencies[0]:
         raise ValueError(f"heads of x must be a multiple of the frequencies' heads, got {x[-2]} and {frequencies[0]}")

@@ -266,7 +266,7 @@ def test_memory_of_a_ring_is_that_of_a_share(monkeypatch):
 REFUSED = {
     "mesh must be given, or be in use by jax.set_mesh, got None": {"mesh": None},
     "axes must be among those of the mesh, ('data', 'sequence'), got 'tensor'": {"heads": "tensor"},
-    "an axis of the mesh splits one thing, got 'data' twice": {"batch": ("data", "data")},
+    "batch, heads and sequence must be different axes of the mesh, got 'data' twice": {"batch": ("data", "data")},
     "method must be one of ring, gather, got 'tree'": {"method": "tree"},
     "the batch must be a multiple of the 4 devices of ('sequence',), got 2": {"batch": "sequence"},
     "k's heads must be a multiple of the 2 devices of ('data',), got 1": {"heads": "data"},

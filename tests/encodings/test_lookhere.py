@@ -246,8 +246,8 @@ def test_cross_attention_has_the_slopes_of_its_depth():
 @pytest.mark.parametrize(
     ("spec", "heads", "words"),
     [
-        ("lookhere", 3, "heads must be at least 4 with fov=90, got 3"),
-        ("lookhere(fov=45)", 6, "heads must be at least 8 with fov=45, got 6"),
+        ("lookhere", 3, "heads must be at least 4 on 2 axes with fov=90, got 3"),
+        ("lookhere(fov=45)", 6, "heads must be at least 8 on 2 axes with fov=45, got 6"),
         ("lookhere(slope_scale=0)", 4, "slope_scale must be positive, got 0"),
         ("lookhere(depth=2)", 4, "depth must be from 0 to 1, got 2"),
     ],

@@ -320,7 +320,7 @@ def test_bad_factories_are_named(spec, axes, message):
         ((1, 6), (6,), {}, r"got \(1, 6\)"),
         ((6,), (2, 6), {}, r"on 2 axes must be \(6, 2\) or \(2, 6, 2\), got \(6,\)"),
         ((6, 3), (2, 6), {}, r"got \(6, 3\)"),
-        ((6,), (7,), {}, "frequencies must be at most head_dim/2 = 6, got 7"),
+        ((6,), (7,), {}, "frequencies must be from 1 to head_dim/2 = 6 of x .*, got 7"),
         ((6,), (3, 1, 6), {}, "heads of x must be a multiple of the frequencies' heads, got 4 and 3"),
         ((6,), (6,), {"pairing": "full"}, "pairing must be one of interleaved, half, got 'full'"),
         ((6,), (6,), {"attention_factor": np.ones(4, np.float32)}, r"must be a number or \(6,\), got shape \(4,\)"),

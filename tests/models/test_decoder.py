@@ -163,7 +163,7 @@ def test_calls_that_say_too_little_or_too_much_are_refused():
     )
     both = {"segment_ids": jnp.ones((1, 3), jnp.int32), "tokens": here}
     raises("at most one of segment_ids, tokens, attention_mask may be given", lambda: model(ids_of(1, 3), **both))
-    raises("tokens must be (B, T), both at least 1, got (1, 0)", lambda: model(jnp.zeros((1, 0), jnp.int32)))
+    raises("ids must be (B, T), both at least 1, got (1, 0)", lambda: model(jnp.zeros((1, 0), jnp.int32)))
     crossed = make_crossed(model)
     where = LayerContext({}, here, 3)
     raises("needs the states of an encoder, got cross_context=None", lambda: crossed(jnp.ones((1, 3, 16)), where))

@@ -106,7 +106,7 @@ class EncoderDecoder(nnx.Module):
             ValueError: segments of another shape, or an encoding that does not support the length with its padding.
         """
         encoded = self.encode(source, source_segments, extent=source_extent, execution=execution)
-        tokens = sequence_tokens(target, target_segments)
+        tokens = sequence_tokens(target, target_segments, "target")
         extent = self._own_extent(self.decoder, tokens, target.shape[1]) if target_extent is None else target_extent
         x = self.embedding(target, execution)
         cross = self.cross_context(encoded, tokens, extent)
@@ -123,7 +123,7 @@ class EncoderDecoder(nnx.Module):
         execution: Execution = Execution(),
     ) -> EncoderOutput:
         """Return the output of the encoder; arguments as for the source in `__call__`."""
-        tokens = sequence_tokens(source, segment_ids)
+        tokens = sequence_tokens(source, segment_ids, "source")
         extent = self._own_extent(self.encoder, tokens, source.shape[1]) if extent is None else extent
         x = self.embedding(source, execution)
         states, _ = self.encoder(x, tokens, extent, execution=execution)

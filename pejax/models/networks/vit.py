@@ -163,6 +163,8 @@ class ViT(Layered):
     ) -> Float[Array, "B T C"]:
         """Return the states after the last layer, not normalized."""
         config, (batch, height, width, channels) = self.config, images.shape
+        if not batch:
+            raise ValueError(f"images must be at least one, got shape {images.shape}")
         grid = patch_grid((height, width), config.patch)
         patches = grid[0] * grid[1]
         if channels != config.channels:

@@ -193,10 +193,16 @@ def _batched(tokens: TokenPositions, batch: int) -> TokenPositions:
     return TokenPositions(full(tokens.positions), segment_ids=full(segment_ids))
 
 
-def sequence_tokens(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None) -> TokenPositions:
-    """Return the positions of tokens `(B, T)`: 0 ... T-1, or restarting at 0 in each segment; padding is at 0."""
+def sequence_tokens(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None, name: str = "ids") -> TokenPositions:
+    """Return the positions of tokens `(B, T)`: 0 ... T-1, or restarting at 0 in each segment; padding is at 0.
+
+    Args:
+        ids: the tokens.
+        segments: their segments; 0 = padding. None = one segment.
+        name: what the caller calls the ids, for messages.
+    """
     if ids.ndim != 2 or 0 in ids.shape:
-        raise ValueError(f"tokens must be (B, T), both at least 1, got {ids.shape}")
+        raise ValueError(f"{name} must be (B, T), both at least 1, got {ids.shape}")
     if segments is None:
         return TokenPositions(jnp.arange(ids.shape[1], dtype=jnp.int32))
     if segments.shape != ids.shape:
