@@ -103,7 +103,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Import the modules that need extras when they are first used."""
-    if name in ("interop", "models", "testing", "visualize"):
+    """Import specs, and the modules that need extras, when they are first used."""
+    if name in ("interop", "models", "specs", "testing", "visualize"):
         return importlib.import_module(f"pejax.{name}")
     raise AttributeError(f"module 'pejax' has no attribute {name!r}")

@@ -1,5 +1,6 @@
 """Makes an encoding from its spec."""
 
+import functools
 from collections.abc import Sequence
 
 from pejax._arguments import checked
@@ -12,7 +13,7 @@ from pejax.encodings import ENCODINGS
 from pejax.extensions import ANY_ENCODING
 
 
-@checked
+@functools.partial(checked, spec="the spec comes first, then dims")
 def make_encoding(spec: str | Spec, dims: Dims, extend: str | Extension | None = None) -> Encoding:
     """Make the encoding that `spec` names, extended as `extend` says: for command lines and configuration files.
 

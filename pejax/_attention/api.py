@@ -1,6 +1,8 @@
 """Attention: check the operands, choose an implementation, run it."""
 
 import functools
+import inspect
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -8,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 from jaxtyping import Array, Float
 
-from pejax._arguments import checked
+from pejax._arguments import checked, read_arguments
 from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates, run
 from pejax._attention.compiling import compile_error
 from pejax._attention.core.dropout import check_dropout
@@ -28,6 +30,12 @@ from pejax._attention.core.sink import check_sink, keep_share, with_sink
 from pejax._attention.sharding import Sharding, run_sharded
 from pejax._ops.backend import platform
 from pejax._positions import TokenPositions
+
+MASKS = (
+    "masks are causal, window, distance_range and TokenPositions.segment_ids (packed_positions); "
+    "attention_fn takes a mask or bias array"
+)
+"""What to do in place of an array of masks."""
 
 
 @functools.partial(checked, scale=LEARNED_SCALE, dropout="a key and the rate")
@@ -110,10 +118,7 @@ def dot_product_attention(
         >>> dot_product_attention(q, k, k, causal=True).shape
         (2, 5, 8, 16)
     """
-    if unknown:
-        ways = "masks are causal, window, distance_range and TokenPositions.segment_ids (packed_positions)"
-        names = ", ".join(sorted(unknown))
-        raise TypeError(f"attention has no argument {names}: {ways}; attention_fn takes a mask or bias array")
+    refuse_unknown(unknown)
     if sharding is None:
         check_sharding(q=q, k=k, v=v)
     options, layout, operands = prepared(
@@ -124,6 +129,12 @@ def dot_product_attention(
     attend = run if sharding is None else functools.partial(run_sharded, sharding)
     output, lse = with_sink(*attend(options, layout, operands, implementation, q.shape), sink)
     return (output, lse) if return_lse else output
+
+
+def refuse_unknown(names: Collection[str]) -> None:
+    """Raise TypeError for arguments that attention does not have."""
+    if names:
+        raise TypeError(f"attention has no argument {', '.join(sorted(names))}: {MASKS}")
 
 
 def prepared(
@@ -147,7 +158,7 @@ def prepared(
     return checked._replace(dropout_rate=rate, hides=hooks.hides), layout, operands
 
 
-@functools.partial(checked, scale=LEARNED_SCALE)
+@functools.partial(checked, scale=LEARNED_SCALE, mask=MASKS, bias=MASKS)
 def attention_weights(
     q: Float[Array, "*B T H D"],
     k: Float[Array, "*B S K D"],
@@ -218,7 +229,7 @@ def explain_attention(
         v: values.
         implementation: one implementation, or None, as in `dot_product_attention`.
         compile: whether to compile the one that runs, forward and backward, on the device at hand.
-        **arguments: all other arguments of `dot_product_attention`.
+        **arguments: the other arguments of `dot_product_attention`, except `sharding`.
 
     Returns:
         A line with the platform and the sizes, then one line per implementation: `name: runs`, or why it does not run.
@@ -227,6 +238,12 @@ def explain_attention(
         ValueError: as in `dot_product_attention`.
         TypeError: as in `dot_product_attention`.
     """
+    known = inspect.signature(dot_product_attention)
+    refuse_unknown(arguments.keys() - known.parameters.keys())
+    read_arguments("explain_attention", known, arguments, {"scale": LEARNED_SCALE})
+    if arguments.pop("sharding", None) is not None:
+        raise TypeError("sharding must be None: explain_attention takes q, k and v of one shard, got a sharding")
+    arguments.pop("return_lse", None)
     lines: list[str] = []
     sink = arguments.pop("sink", None)
     check_sink(sink, q.shape[-2])

@@ -1,15 +1,17 @@
 """An encoding inside third-party attention layers: a drop-in replacement for `dot_product_attention` of Flax."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
-from pejax._arguments import checked
+from pejax._arguments import checked, shown
 from pejax._attention.api import weights_of
 from pejax._attention.backends import run
 from pejax._attention.core.dropout import check_dropout
@@ -17,8 +19,11 @@ from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import check_positions_given, check_sharding, prepare
 from pejax._attention.core.options import LEARNED_SCALE, check_options
 from pejax._attention.encoded import check_extent, rotate_and_attend
-from pejax._encoding import Encoding, Extent, Params, causality, check_dims, check_embedded, scale_of
+from pejax._encoding import Encoding, Extent, Params, RandomKey, causality, check_dims, check_embedded, scale_of
 from pejax._positions import TokenPositions, as_token_positions
+
+ADDITIVE_MASK = "an additive mask goes into bias"
+"""What to do with a mask of logits."""
 
 
 @functools.partial(checked, scale=LEARNED_SCALE)
@@ -80,7 +85,7 @@ def attention_fn(
         raise ValueError(f"attention_fn serves no encoding with bands (use attend), got {len(encoding.bands)}")
     check_embedded(encoding, embedded)
     check_extent(encoding, extent, positions)
-    return _Layer(
+    return AttentionFunction(
         encoding, {} if params is None else params, positions, k_positions, extent,
         causality(encoding, causal), window, scale_of(encoding, scale), soft_cap, implementation,
     )  # fmt: skip
@@ -101,13 +106,32 @@ def read_mask(mask: Array, value: Array) -> tuple[Array, Array]:
     if isinstance(is_valid, Tracer):
         return (mask == 1) | ~is_valid, jnp.where(is_valid, value, jnp.nan)
     if not is_valid or (mask.size and not jnp.any(mask)):
-        rule = "mask must be True or 1 where a key is seen, else False or 0 (an additive mask goes into bias)"
+        rule = f"mask must be True or 1 where a key is seen, else False or 0 ({ADDITIVE_MASK})"
         raise ValueError(f"{rule}, got numbers from {jnp.min(mask)} to {jnp.max(mask)}")
     return mask == 1, value
 
 
+def _float_type(dtype: Any) -> jnp.dtype:
+    with contextlib.suppress(TypeError):
+        if jnp.issubdtype(dtype, jnp.floating):
+            return jnp.dtype(dtype)
+    raise TypeError(f"dtype must be a type of floats or None, got {shown(dtype)}")
+
+
+def _read_precision(precision: Any) -> Any:
+    """Return a precision that `jax.numpy.matmul` takes, and that can be an option of a compiled function."""
+    precision = tuple(precision) if isinstance(precision, list) else precision
+    square = jax.ShapeDtypeStruct((1, 1), jnp.float32)
+    try:
+        if precision is not None:
+            jax.eval_shape(functools.partial(jnp.matmul, precision=precision), square, square)
+    except (TypeError, ValueError):
+        raise TypeError(f"precision must be a precision of jax.lax or None, got {shown(precision)}") from None
+    return precision
+
+
 @dataclass(frozen=True, eq=False)
-class _Layer:
+class AttentionFunction:
     """The function that `attention_fn` returns; its fields are the arguments."""
 
     encoding: Encoding
@@ -121,15 +145,16 @@ class _Layer:
     soft_cap: float | None
     implementation: str | None
 
+    @functools.partial(checked, mask=ADDITIVE_MASK)
     def __call__(
         self,
-        query: Array,
-        key: Array,
-        value: Array,
+        query: Float[Array, "*B T H D"],
+        key: Float[Array, "*B S K D"],
+        value: Float[Array, "*B S K D"],
         bias: Array | None = None,
         mask: Array | None = None,
         broadcast_dropout: bool = True,
-        dropout_rng: Array | None = None,
+        dropout_rng: RandomKey | None = None,
         dropout_rate: float = 0.0,
         deterministic: bool = False,
         dtype: Any = None,
@@ -140,7 +165,7 @@ class _Layer:
         einsum_dot_general: Callable[..., Array] | None = None,
         qk_attn_weights_einsum: Callable[..., Array] | None = None,
         attn_weights_value_einsum: Callable[..., Array] | None = None,
-    ) -> Array:
+    ) -> Float[Array, "*B T H D"]:
         """Return the output; the arguments are Flax's."""
         del force_fp32_for_softmax  # it always is
         for name, product in (
@@ -150,16 +175,20 @@ class _Layer:
         ):
             if product is not None:
                 raise ValueError(f"{name} must be None: the products are this library's own, got {product!r}")
-        dtype = jnp.result_type(query, key, value) if dtype is None else dtype
+        dtype = jnp.result_type(query, key, value) if dtype is None else _float_type(dtype)
+        precision = _read_precision(precision)
+        if module is not None and not hasattr(module, "sow"):
+            raise TypeError(f"module must be a module of Flax or None, got {shown(module)}")
         query, key, value = (x.astype(dtype) for x in (query, key, value))
         check_dims(self.encoding, query)
         check_sharding(query=query, key=key, value=value)
         check_positions_given(query, key, self.positions, self.k_positions)
         if mask is not None:
-            mask, value = read_mask(jnp.asarray(mask), value)
+            mask, value = read_mask(mask, value)
         dropping = not deterministic and dropout_rate > 0
         if dropping and dropout_rng is None:
-            raise ValueError(f"dropout_rng must be given where dropout_rate={dropout_rate} and not deterministic")
+            rule = f"dropout_rng must be given where dropout_rate={dropout_rate} and not deterministic"
+            raise ValueError(f"{rule}, got None")
         seed, rate = check_dropout((dropout_rng, dropout_rate) if dropping and dropout_rng is not None else None)
         causal, window = self.causal or is_causal, self.window
         options = check_options(query, causal=causal, window=window, scale=self.scale, soft_cap=self.soft_cap)

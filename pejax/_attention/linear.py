@@ -8,6 +8,7 @@ sums over earlier keys of the same segment; inside a chunk, all pairs are comput
 chunk again, from the sums at its start, which for chunks of D tokens or more are no larger than the keys.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -45,7 +46,7 @@ class Rows(NamedTuple):
     segments: UInt32[Array, "*N C"]
 
 
-@checked
+@functools.partial(checked, mask="padding is TokenPositions.segment_ids (packed_positions)")
 def linear_attention(
     encoding: Encoding,
     q: Float[Array, "*B T H D"],

@@ -63,6 +63,36 @@ REFUSED = {
         lambda: models.ViT(models.vit(8, 4, 1, 3, 16, 1, 2), rngs=nnx.Rngs(0))(jnp.ones((8, 8, 1))),
         r"ViT: images must be an array of floats \(B, height, width, channels\), got float32 \(8, 8, 1\)",
     ),
+    "no number as an array": (
+        lambda: pejax.alibi_bias(jnp.arange(3), jnp.arange(3), np.inf),
+        r"alibi_bias: slopes must be an array of floats \(H\), got inf, which is not finite",
+    ),
+    "a distance without a bucket": (
+        lambda: pejax.t5_bucket(jnp.asarray([1.0, np.nan]), bidirectional=True),
+        "relative must have no NaN",
+    ),
+    "a list of records": (
+        lambda: pejax.compose_encodings([pejax.encodings.rope(SEQUENCE)]),
+        r"parts\[0\] must be a pejax.Encoding such as .*, got list$",
+    ),
+    "a mask": (lambda: pejax.attention_weights(X, X, mask=X), "'mask': masks are .* attention_fn takes a mask or bias"),
+    "a mask, explained": (lambda: pejax.explain_attention(X, X, X, mask=X), "no argument mask: masks are causal"),
+    "a sharding, explained": (
+        lambda: pejax.explain_attention(X, X, X, sharding=pejax.Sharding()),
+        "sharding must be None: explain_attention takes q, k and v of one shard",
+    ),
+    "an additive mask as a word": (
+        lambda: pejax.attention_fn(pejax.encodings.rope(SEQUENCE))(X, X, X, mask="causal"),
+        "mask must be an array or None, got 'causal': an additive mask goes into bias",
+    ),
+    "a type of integers": (
+        lambda: pejax.attention_fn(pejax.encodings.rope(SEQUENCE))(X, X, X, dtype=int),
+        "dtype must be a type of floats or None, got int$",
+    ),
+    "a precision": (
+        lambda: pejax.attention_fn(pejax.encodings.rope(SEQUENCE))(X, X, X, precision="exact"),
+        "precision must be a precision of jax.lax or None, got 'exact'",
+    ),
     "tokens without a batch": (
         lambda: models.Decoder(models.decoder(16, 8, 16, 1, 2), rngs=nnx.Rngs(0))([1, 2]),
         r"Decoder: ids must be an array of integers \(B, T\), got \[1, 2\]",

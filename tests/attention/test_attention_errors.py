@@ -261,7 +261,7 @@ ROPE = {
         jnp.ones((2, 4, 16, 8)),
         jnp.arange(16),
         ValueError,
-        r"x is \(\*B, T, H, D\) = \(2, 4, 16, 8\): pos",
+        r"x is \(\*B, T, H, D\) = \(2, 4, 16, 8\), frequencies \(4,\): pos",
     ),
     "one position": (jnp.ones((2, 4, 2, 8)), 1000, ValueError, r"must be \(4,\) or \(2, 4\), got \(\)"),
 }
@@ -288,7 +288,7 @@ def test_rope_says_that_an_extension_returns_two_things():
 
 
 def test_a_spec_comes_before_the_dims():
-    with pytest.raises(TypeError, match=r"make_encoding: spec must be a string or a spec .* got Dims"):
+    with pytest.raises(TypeError, match=r"^make_encoding: spec must be a string .* got Dims: the spec comes first"):
         make_encoding(Dims(heads=4, head_dim=8), "rope")
 
 

@@ -92,6 +92,17 @@ def test_cross_attention_and_cached_decoding_bind_their_own_positions():
         np.testing.assert_allclose(out[:, 0], whole[:, i], atol=1e-6)
 
 
+@pytest.mark.parametrize("bound", [{}, {"positions": jnp.asarray([3])}])
+def test_a_step_with_a_cache_is_refused_without_the_positions_of_both_sides(bound):
+    """Linen does not tell an `attention_fn` which slot of the cache it has filled."""
+    model = nn.MultiHeadDotProductAttention(2, decode=True, attention_fn=attention_fn(make_encoding("rope", DIMS)))
+    cache = model.init(jax.random.key(0), X)["cache"]
+    step = model.clone(attention_fn=attention_fn(make_encoding("rope", DIMS), **bound))
+    with pytest.raises(ValueError, match=r"^(positions and )?k_positions must be given .* got T=1, S=6") as refusal:
+        step.apply({**drawn(), "cache": cache}, X[:, :1], mutable=["cache"])
+    assert "\n" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("spec", ["t5", slow("rope_mixed(axes=2)"), slow("shaw")])
 def test_learned_parameters_train(spec):
     name, axes = spec.split("(")[0], 2 if "axes" in spec else 1
