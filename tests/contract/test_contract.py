@@ -157,7 +157,8 @@ def test_an_integer_stands_for_a_float_but_a_truth_value_does_not():
 
 
 @pytest.mark.parametrize(
-    ("spec", "near"), [("ropee", "rope"), ("alibo", "alibi"), ("Alibi", "alibi"), ("rope-mixed2", None), ("t_5", "t5")]
+    ("spec", "near"),
+    [("ropee", "rope"), ("alibo", "alibi"), ("Alibi", "alibi"), ("ROPE", "rope"), ("rope-mixed2", None), ("t_5", "t5")],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(spec, near):
     with pytest.raises(ValueError, match=r"unknown encoding|is written") as error:
