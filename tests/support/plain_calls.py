@@ -378,6 +378,7 @@ def _configs() -> dict[str, Call]:
             models.Execution,
             {"mesh": None, "batch": ("data",), "heads": "tensor", "sequence": None, "remat": "none", "local": False},
         ),
+        "Rolling": (models.Rolling, {"window": 4, "first": 1, "renumber": False, "empty": True}),
         "decoder": (
             models.decoder,
             {"vocab": 16, "length": 8, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "hidden": 16,

@@ -20,10 +20,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from pejax._arguments import checked_fields
 from pejax._positions import TokenPositions
 
 
 @jax.tree_util.register_static
+@checked_fields
 @dataclass(frozen=True)
 class Rolling:
     """The tokens that a rolling cache keeps, and how it counts them.
