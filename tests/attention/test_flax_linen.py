@@ -167,6 +167,12 @@ def test_what_cannot_be_served_is_refused():
         )
     with pytest.raises(ValueError, match=r"^positions must be .* T=6, got \(5,\)"):
         layer(tokens=TokenPositions(jnp.arange(5))).apply(drawn(), X)
+    function = attention_fn(make_encoding("rope", DIMS))
+    cached = nn.MultiHeadDotProductAttention(num_heads=2, decode=True, attention_fn=function)
+    cache = jax.eval_shape(cached.init, jax.random.key(0), X)["cache"]
+    step = lambda cache: cached.apply({**drawn(), "cache": cache}, X[:, :1], mutable=["cache"])
+    with pytest.raises(ValueError, match=r"^positions and k_positions must be given .* got T=1, S=6"):
+        jax.eval_shape(step, cache)
 
 
 def test_a_mask_of_zeros_and_ones_is_flax_own_and_an_additive_one_is_refused():

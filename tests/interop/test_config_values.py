@@ -22,6 +22,23 @@ ODD = [
     *({}, {"a": 1}, {"rope_type": []}, {"rope_type": "longrope", "long_factor": 2.0}),
 ]
 
+OLD = {
+    **{"return_dict": True, "output_hidden_states": False, "output_attentions": False, "torchscript": False},
+    **{"torch_dtype": "float32", "use_bfloat16": False, "tf_legacy_loss": False, "pruned_heads": {}, "prefix": "a"},
+    **{"is_decoder": False, "cross_attention_hidden_size": 8, "task_specific_params": {}, "num_labels": 2},
+    **{"add_cross_attention": False, "tie_encoder_decoder": False, "max_length": 20, "min_length": 0, "num_beams": 4},
+    **{"do_sample": False, "early_stopping": True, "num_beam_groups": 1, "diversity_penalty": 0.0, "top_k": 50},
+    **{"temperature": 1.0, "top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0, "length_penalty": 1.0},
+    **{"no_repeat_ngram_size": 3, "encoder_no_repeat_ngram_size": 0, "bad_words_ids": [[5]], "output_scores": False},
+    **{"num_return_sequences": 1, "chunk_size_feed_forward": 0, "return_dict_in_generate": False, "problem_type": "a"},
+    **{"forced_bos_token_id": 0, "forced_eos_token_id": 2, "remove_invalid_values": False, "suppress_tokens": [1]},
+    **{"exponential_decay_length_penalty": [1, 2.0], "begin_suppress_tokens": [1], "finetuning_task": "mnli"},
+    **{"export_model_type": "transformer", "output_past": True, "tokenizer_class": "BertTokenizer"},
+    **{"id2label": {"0": "A", "1": "B"}, "label2id": {"A": 0, "B": 1}, "decoder_start_token_id": 0},
+    **{"_name_or_path": "a", "_commit_hash": "a", "transformers_version": "4.26.0", "architectures": None},
+}
+"""Keys that `to_dict()` of transformers 4.26 and before wrote for every model."""
+
 
 def refusal(config: dict) -> str:
     """Return why a config is refused, or nothing."""
@@ -80,6 +97,12 @@ def test_equal_numbers_are_one_value():
     length = {"original_max_position_embeddings": 16.0}
     yarn = CONFIGS["llama, yarn"]
     assert read_config({**yarn, "rope_scaling": {**yarn["rope_scaling"], **length}}) == read_config(yarn)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_old_versions_wrote_changes_nothing(name):
+    config = CONFIGS[name]
+    assert read_config({**OLD, "is_encoder_decoder": "t5" in config["model_type"], **config}) == read_config(config)
 
 
 def test_names_of_one_activation():

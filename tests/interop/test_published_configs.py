@@ -78,6 +78,12 @@ def test_starcoder_takes_the_activation_that_its_class_reads():
     assert read_config(keys).layers[0].mlp.activation == "gelu_tanh"
 
 
+def test_gemma_1_means_the_tanh_form():
+    keys = published("gemma--gemma-2b.json")
+    for other in ({}, {"hidden_act": "gelu", "hidden_activation": None}, {"hidden_act": "gelu_pytorch_tanh"}):
+        assert read_config({**keys, **other}).layers[0].mlp.activation == "gelu_tanh"
+
+
 def test_the_guides_first_example_runs_with_the_published_config(tmp_path, monkeypatch):
     assert read_config(published(SMOLLM2)).width == 576
     small = {"hidden_size": 36, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 97}
