@@ -5,8 +5,9 @@
     memory    temporary bytes of `attend`, forward and backward, as XLA plans them for this CPU (`memory_analysis`)
 
 Two settings, float32, one example: a causal text model with 2,048 tokens, and a vision transformer with 14 x 14
-patches, both with 12 heads of 64 channels. Nothing is timed, so a busy machine gives the same figures. XLA counts the
-body of a loop once: FIRE's program for CPUs has such loops, and its FLOPs are a lower bound.
+patches, both with 12 heads of 64 channels. Nothing is timed, so a busy machine gives the same figures; a process that
+may use one core alone gets smaller tiles, and half of their memory. XLA counts the body of a loop once: FIRE's program
+for CPUs has such loops, and its FLOPs are a lower bound.
 """
 
 import argparse
