@@ -16,13 +16,36 @@ DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
 
 from comparison import costs_of_all, filled, results_of_all, scores_of_all  # noqa: E402
-from encoding_costs import LAYERS, SETTINGS, TEXT, cost_rows, markdown_table, parameters  # noqa: E402
+from encoding_costs import IMAGE, LAYERS, SETTINGS, TEXT, cost_rows, markdown_table, parameters  # noqa: E402
 from encoding_lists import acts_on, lists  # noqa: E402
 from encoding_records import RECORDS, Record  # noqa: E402
 from make_gallery import SECTIONS  # noqa: E402
 from measured import Measurements, measurements  # noqa: E402
 
 HERE = "<!-- written by docs/make_encoding_pages.py -->"
+IMAGES = ("cpb", "lookhere", "relative_table", "rope_axial", "rope_mixed")
+"""Encodings whose example is on an image."""
+
+
+def example(name: str) -> str:
+    """Return the lines that use an encoding, on arrays `q`, `k` and `v`, or `x` where it is added to the input."""
+    on_image = name in IMAGES
+    dims = "heads=8, head_dim=64, " + ("axes=2, extent=(14, 14)" if on_image else "extent=2048, causal=True")
+    encoding = pejax.make_encoding(name, TEXT)
+    learned = bool(sum(parameters(name, IMAGE if on_image else TEXT)))
+    lines = [f"encoding = pejax.encodings.{name}(pejax.Dims({dims}))"]
+    if learned:
+        lines.append("params = pejax.init_params(encoding, jax.random.key(0))  # train them with your own")
+    if encoding.embed is not None:
+        at = "jnp.arange(x.shape[-2])"
+        lines.append(f"x = encoding.embed({'params' if learned else '{}'}, x, {at})  # x: batch, tokens, 512 channels")
+    else:
+        lines.insert(0, "# q, k, v: batch, tokens, heads, channels of a head")
+        if on_image:
+            lines.append("positions = pejax.grid_positions(14, 14)")
+        options = ["params=params"] * learned + ["positions=positions, extent=(14, 14)"] * on_image
+        lines.append(f"out = pejax.attend({', '.join(['encoding', 'q', 'k', 'v', *options])})")
+    return "```python\n" + "\n".join(lines) + "\n```"
 
 
 def in_words(name: str) -> str:
@@ -116,6 +139,12 @@ def sources(name: str) -> str:
     return "\n".join("- " + re.sub(r"arXiv (\d{4}\.\d{4,5})", link, paper) for paper in joined)
 
 
+def paper_link(name: str) -> str:
+    """Return the first paper of an encoding, as a link where it is on arXiv, or to the section on sources."""
+    found = re.search(r"\[arXiv [\d.]+\]\((\S+?)\)", sources(name))
+    return f"[{RECORDS[name].cited}]({found[1] if found else '#source'})"
+
+
 def page(name: str, found: Measurements) -> str:
     """Return the text of the page of an encoding."""
     record, encoding = RECORDS[name], pejax.make_encoding(name, TEXT)
@@ -129,7 +158,7 @@ def page(name: str, found: Measurements) -> str:
     ]
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts)
     return "\n\n".join([
-        f"# {record.title}", HERE, record.sentence, f"| name | `{name}` |\n|---|---|\n{rows}",
+        f"# {record.title}", HERE, f"{record.sentence.removesuffix('.')} ({paper_link(name)}).", example(name), f"| name | `{name}` |\n|---|---|\n{rows}",
         "## Formula", formulas, record.symbols,
         "## Where it acts", in_words(name),
         "## Pictures", pictures(record),

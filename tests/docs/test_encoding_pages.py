@@ -6,8 +6,12 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import pytest
+from cases import mostly_slow
 
+import pejax
 from benchmarks import costs
 from pejax.encodings import ENCODINGS
 
@@ -28,6 +32,18 @@ def test_pages_are_those_that_the_generator_writes(generator):
     assert {path.name for path in (DOCS / "encodings").iterdir()} == {f"{name}.md" for name in ENCODINGS}
     for path, text in written.items():
         assert path.read_text() == text, f"{path.relative_to(ROOT)} is old: run python docs/make_encoding_pages.py"
+
+
+@pytest.mark.parametrize("name", mostly_slow(ENCODINGS, ("sinusoidal", "alibi")))
+def test_the_example_of_a_page_runs(name):
+    example = re.search(r"```python\n(.*?)```", (DOCS / "encodings" / f"{name}.md").read_text(), re.DOTALL)[1]
+    tokens = 196 if "axes=2" in example else 16
+    q, x = jnp.ones((1, tokens, 8, 64)), jnp.ones((1, tokens, 512))
+    space = {"pejax": pejax, "jax": jax, "jnp": jnp, "q": q, "k": q, "v": q, "x": x}
+    exec(compile(example, name, "exec"), space)
+    assert space.get("out", q).shape == q.shape
+    assert space["x"].shape == x.shape
+    assert "out" in space or not jnp.array_equal(space["x"], x)
 
 
 def test_links_and_pictures_of_the_pages_exist():
