@@ -158,7 +158,8 @@ def page(name: str, found: Measurements) -> str:
     ]
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts)
     return "\n\n".join([
-        f"# {record.title}", HERE, f"{record.sentence.removesuffix('.')} ({paper_link(name)}).", example(name), f"| name | `{name}` |\n|---|---|\n{rows}",
+        f"# {record.title}", HERE, f"{record.sentence.removesuffix('.')} ({paper_link(name)}).", example(name),
+        f"| name | `{name}` |\n|---|---|\n{rows}",
         "## Formula", formulas, record.symbols,
         "## Where it acts", in_words(name),
         "## Pictures", pictures(record),
