@@ -21,6 +21,7 @@ class Record(NamedTuple):
         learned: what is learned, in a few words, "" = nothing.
         on_images: what it does on images, in a few words.
         cited: papers, as tables name them.
+        played: name of the page to play with in `docs/play.md`, "" = none.
     """
 
     title: str
@@ -35,6 +36,7 @@ class Record(NamedTuple):
     learned: str = ""
     on_images: str = ""
     cited: str = ""
+    played: str = ""
 
 
 NO_MODEL = "No widely used released model that we know of."
@@ -64,6 +66,7 @@ RECORDS: dict[str, Record] = {
         "The original Transformer and the encoder of Whisper; on images MAE and MoCo v3.",
         on_images="channels split over axes",
         cited="Vaswani et al. 2017",
+        played="sinusoid",
     ),
     "learned": Record(
         "Learned table",
@@ -124,6 +127,7 @@ RECORDS: dict[str, Record] = {
         learned="table",
         on_images="sum over axes",
         cited="Raffel et al. 2020",
+        played="bias",
     ),
     "kerple": Record(
         "KERPLE",
@@ -139,6 +143,7 @@ RECORDS: dict[str, Record] = {
         learned="two numbers per head",
         on_images="Euclidean",
         cited="Chi et al. 2022",
+        played="bias",
     ),
     "fire": Record(
         "FIRE",
@@ -156,6 +161,7 @@ RECORDS: dict[str, Record] = {
         learned="small network",
         on_images="sum over axes",
         cited="Li et al. 2024",
+        played="bias",
     ),
     "cpb": Record(
         "Continuous position bias",
@@ -171,6 +177,7 @@ RECORDS: dict[str, Record] = {
         learned="small network per layer",
         on_images="offset on all axes",
         cited="Liu et al. 2022",
+        played="bias",
     ),
     "lookhere": Record(
         "LookHere",
@@ -186,6 +193,7 @@ RECORDS: dict[str, Record] = {
         NO_MODEL,
         on_images="a cone per head",
         cited="Fuller et al. 2024",
+        played="bias",
     ),
     "relative_table": Record(
         "Relative table",
@@ -214,6 +222,7 @@ RECORDS: dict[str, Record] = {
         learned="optional slopes",
         on_images="Euclidean",
         cited="Press et al. 2022, Fuller et al. 2023",
+        played="bias",
     ),
     "rope": Record(
         "RoPE",
@@ -230,6 +239,7 @@ RECORDS: dict[str, Record] = {
         ("rope_apply",),
         on_images="raster index",
         cited="Su et al. 2021",
+        played="needle",
     ),
     "rope_axial": Record(
         "Axial RoPE",

@@ -56,9 +56,9 @@ def in_words(name: str) -> str:
 
 
 def pictures(record: Record) -> str:
-    """Return the pictures of an encoding with their captions in the gallery."""
+    """Return the page to play with, and the pictures of an encoding with their captions in the gallery."""
     items = {item.file: item for section in SECTIONS.values() for item in section if item.picture}
-    shown = []
+    shown = [f"<!-- play: {record.played} -->"] if record.played else []
     for file in record.pictures:
         item = items[file]
         shown.append(f"{item.described()}\n\n![{item.picture.replace('_', ' ')}]"

@@ -44,7 +44,7 @@ class Item(NamedTuple):
 SECTIONS: dict[str, list[Item]] = {
     "Why position at all": [
         Item("plot_word_order", "", "word_order",
-             "What attention puts out for each word of a sentence, and of the same words in reverse. Without an encoding (`none`) nothing changes but rounding. Without a causal mask ALiBi changes nothing either: reversed, all distances stay. The others tell who bites."),
+             "What attention puts out for each word of a sentence, and of the same words in reverse. Without an encoding (`none`) nothing changes but rounding. Without a causal mask ALiBi changes nothing either: reversed, all distances stay. The others tell who bites. Differences have colors of their own."),
         Item("animate_token_points", "none", "token_points",
              "Tokens as points. Positions are multiplied by t from 0 to 1. Equal words are one point, and `none` never"
              " moves them apart."),
@@ -91,7 +91,8 @@ SECTIONS: dict[str, list[Item]] = {
         Item("plot_logit_terms", "alibi", "logit_terms", "Products of queries and keys, plus the bias, and the softmax."),
         Item("plot_attention_weights", "alibi", "attention_weights", "The weights of each head: steep ones stay local."),
         Item("plot_slopes", "alibi", "scaled_slopes", "Slopes scaled for a context four times as long."),
-        Item("plot_grid_bias", "alibi", "grid_bias", "ALiBi on an image: the Euclidean distance to one patch."),
+        Item("plot_grid_bias", "alibi", "grid_bias",
+             "ALiBi on an image: the Euclidean distance to one patch. Colors follow a root, so that gentle slopes show."),
         Item("plot_logit_terms", "alibi", "logit_terms_on_a_grid", "The terms on an image: its bias is symmetric."),
         Item("plot_t5_buckets", "t5", "t5_buckets",
              "T5's buckets. Bidirectional, keys before the query have 0 to 15 and keys after it 17 to 31."),
@@ -103,9 +104,9 @@ SECTIONS: dict[str, list[Item]] = {
              "FIRE before training: a small network of the logarithm of the distance. From the threshold on, the distance"
              " is divided by the position of the query, so longer inputs read the same range of the network."),
         Item("plot_grid_bias", "fire", "grid_bias",
-             "FIRE on an image before training: one network for rows and one for columns, added."),
+             "FIRE on an image after a small training: one network for rows and one for columns, added."),
         Item("plot_grid_bias", "cpb", "grid_bias",
-             "The continuous position bias before training: one small network of the offset, which tells directions apart."),
+             "The continuous position bias after a small training: one small network of the offset, which tells directions apart."),
         Item("plot_grid_bias", "lookhere", "grid_bias",
              "LookHere: each head sees a cone of patches, and those that it sees count for less with their distance. Gray"
              " patches are hidden."),
@@ -126,14 +127,14 @@ SECTIONS: dict[str, list[Item]] = {
              "Wavelengths against the trained length. Position interpolation divides all frequencies, NTK and YaRN spare"
              " the fast ones. LongRoPE's factors are found by a search, here for a small stand-in of a model's loss."),
         Item("plot_logit_extrapolation", "rope", "logit_extrapolation",
-             "A logit that is well-behaved in training can be anything beyond it, and still lies within it in between."),
+             "A logit that is well-behaved in training can be anything beyond it, and still lies within it in between. The curve that it follows in training is random and smooth."),
         Item("plot_decay_bounds", "rope", "decay_bounds",
              "RoFormer's bound falls, but it is far above the products, which do not. The bound of the error of"
              " interpolation is a thousand times smaller."),
         Item("plot_extrapolation", "", "extrapolation",
-             "Copies of one word at four times the trained length. Only position tells them apart."),
+             "Copies of one word at four times the trained length, with initial parameters. Only position tells them apart."),
         Item("plot_attention_entropy", "", "attention_entropy",
-             "How spread attention is, with eight heads. At 256 tokens ALiBi and KERPLE are the least spread on average, because their steep heads stay local; their gentlest ones are as spread as the rest (right)."),
+             "How spread attention is, with eight heads, random tokens and projections, and initial parameters. Encodings whose curves coincide share one. At 256 tokens LookHere, ALiBi and KERPLE are the least spread on average, because their steep heads stay local; the gentlest heads of ALiBi and KERPLE are as spread as the rest (right)."),
         Item("plot_attention_entropy", "", "attention_entropy_of_one_head",
              "With a single head, as in a comparison that is often repeated: there ALiBi's slope is its gentlest, 2^-8,"
              " its entropy is as high as RoPE's, and the sinusoid's is the lowest. The comparison concluded the opposite."),
@@ -166,7 +167,7 @@ dims = pejax.Dims(heads=8, head_dim=64, causal=True)
 figure = pejax.visualize.plot_bias(pejax.encodings.alibi(dims), dims, length=32, theme="dark")
 ```
 
-Parameters that are learned are the initial ones unless you pass yours. `python docs/make_gallery.py` draws this page
+Parameters that are learned are the initial ones unless you pass yours, or a caption says otherwise. `python docs/make_gallery.py` draws this page
 anew.
 """
 
@@ -197,7 +198,7 @@ def draw(item: Item) -> Path:
     made = table[item.picture](subject, "light")
     path = FIGURES / item.file
     if path.suffix == ".gif":
-        made.save(path, dpi=64, colors=48)
+        made.save(path, dpi=96, colors=48)
     else:
         made.savefig(path, dpi=96)
         with Image.open(path) as image:

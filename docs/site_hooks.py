@@ -5,6 +5,8 @@ sit next to the pages, so the last `../` is dropped. CONTRIBUTING.md and CHANGEL
 
 A fence of LaTeX, ```math, becomes MathML while the site is built: the browser draws it without JavaScript, and GitHub
 draws the same fence in its own way. A figure that has a twin for dark pages is shown by the mode of the page.
+
+A comment `<!-- play: NAME -->` becomes a frame with a page of `pejax.visualize`, written while the site is built.
 """
 
 import re
@@ -14,6 +16,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
+from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,6 +28,10 @@ SHOWN = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks
 
 PAIRED = re.compile(r"(!\[[^\]]*\]\()([\w./]*figures/\w+)\.svg\)")
 """A figure of `benchmarks.figures`, which has a twin for dark pages."""
+
+PLAYED = {"sinusoid": "The sinusoid", "needle": "The turning needle", "bias": "Biases over a grid"}
+"""Names and titles of the pages to play with; `pejax.visualize.NAME_page` writes one."""
+PLAY = re.compile(r"<!-- play: (\w+) -->")
 
 
 def formula(source: str, *_: Any, **__: Any) -> str:
@@ -49,7 +56,12 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the files to those of docs/."""
+    """Add the files to those of docs/, and the pages to play with."""
+    import pejax.visualize
+
+    for name in PLAYED:
+        content = getattr(pejax.visualize, f"{name}_page")()
+        files.append(File.generated(config, f"play/{name}.html", content=content))
     for pattern in SHOWN:
         for path in sorted(ROOT.glob(pattern)):
             name = path.relative_to(ROOT).as_posix()
@@ -59,6 +71,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links between docs/ and the rest of the repository into links within the site."""
+    address = lambda name: get_relative_url(f"play/{name}.html", page.url)
+    frame = lambda found: f'<iframe class="play" src="{address(found[1])}" title="{PLAYED[found[1]]}"></iframe>'
+    markdown = PLAY.sub(frame, markdown)
     markdown = PAIRED.sub(r"\1\2.svg#only-light)\1\2-dark.svg#only-dark)", markdown)
     if page.file.src_uri in SHOWN:
         return re.sub(r"\]\(docs/", "](", markdown)

@@ -20,6 +20,9 @@ from pejax._visualize.command import main
 from pejax._visualize.extensions import plot_decay_bounds, plot_interpolated_positions, plot_logit_extrapolation
 from pejax._visualize.frequencies import plot_learned_frequencies, plot_plane_waves, plot_wavelengths
 from pejax._visualize.needle import animate_needle, plot_needle
+from pejax._visualize.pages.bias import bias_page
+from pejax._visualize.pages.needle import needle_page
+from pejax._visualize.pages.sinusoid import sinusoid_page
 from pejax._visualize.points import animate_token_points, plot_token_points
 from pejax._visualize.rotation import animate_rotation, plot_rotary_steps, plot_rotation
 from pejax._visualize.sinusoidal import plot_embedding, plot_embedding_curves, plot_position_similarity
@@ -30,7 +33,9 @@ __all__ = [
     "animate_needle",
     "animate_rotation",
     "animate_token_points",
+    "bias_page",
     "main",
+    "needle_page",
     "plot_attention_entropy",
     "plot_attention_weights",
     "plot_bias",
@@ -59,6 +64,7 @@ __all__ = [
     "plot_visited_tiles",
     "plot_wavelengths",
     "plot_word_order",
+    "sinusoid_page",
 ]
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ from pejax._visualize import (
 )
 from pejax._visualize.animation import Animation
 from pejax._visualize.demonstrations import found_long_factors, trained_frequencies
+from pejax._visualize.pages.bias import DIMS as TRAINED_DIMS
+from pejax._visualize.pages.bias import LABELS, LEARNED, bias_page, trained_params
+from pejax._visualize.pages.needle import needle_page
+from pejax._visualize.pages.sinusoid import sinusoid_page
 from pejax._visualize.style import THEMES, require
 from pejax.encodings import ENCODINGS
 
@@ -86,7 +90,7 @@ class Picture(NamedTuple):
     Attributes:
         name: name of the file.
         suits: whether the encoding has what it shows.
-        draw: `(subject, theme) -> figure or animation`.
+        draw: `(subject, theme) -> figure, animation, or the HTML of a page`.
     """
 
     name: str
@@ -134,6 +138,10 @@ def _alone(plot: Callable[..., Any], **options: Any) -> Callable[[Subject, str],
     return lambda one, theme: plot(theme=theme, **options)
 
 
+PAGES = {"sinusoidal": sinusoid_page, "rope": needle_page, **dict.fromkeys(LABELS, bias_page)}
+"""The page to play with of an encoding; each has both themes."""
+
+
 def _wavelengths(one: Subject, theme: str) -> Any:
     base = float(dict(parse(one.spec).parts[0].options).get("base", 10000.0))
     known = {
@@ -154,6 +162,15 @@ def _learned_frequencies(one: Subject, theme: str) -> Any:
 def _plane_waves(one: Subject, theme: str) -> Any:
     others = {"rope_axial": make_encoding("rope_axial", GRID), "rope_mixed": make_encoding("rope_mixed", GRID)}
     return frequencies.plot_plane_waves({**others, one.spec: one.on_grid}, GRID, theme=theme)
+
+
+def _grid_bias(one: Subject, theme: str) -> Any:
+    """Draw a bias with the parameters of a small training, where there are some, or else with the initial ones."""
+    if one.spec not in LEARNED:
+        return bias.plot_grid_bias(one.on_grid, GRID, patch=(4, 9), name=one.spec, theme=theme)
+    encoding, name = make_encoding(LEARNED[one.spec], TRAINED_DIMS), f"{one.spec}, trained on Fashion-MNIST"
+    params = trained_params(one.spec)
+    return bias.plot_grid_bias(encoding, TRAINED_DIMS, params, patch=(2, 4), name=name, theme=theme)
 
 
 def _logit_terms_on_a_grid(one: Subject, theme: str) -> Any:
@@ -181,7 +198,7 @@ PICTURES = (
     Picture("logit_extrapolation", _named("rope"), _alone(extensions.plot_logit_extrapolation)),
     Picture("bias", _biased, _of("sequence", bias.plot_bias)),
     Picture("bias_curves", _of_positions, _of("sequence", bias.plot_bias_curves)),
-    Picture("grid_bias", _biased, _of("on_grid", bias.plot_grid_bias, patch=(4, 9))),
+    Picture("grid_bias", _biased, _grid_bias),
     Picture("slopes", _named("alibi"), _alone(slopes.plot_slopes)),
     Picture("scaled_slopes", _named("alibi"), _alone(
         slopes.plot_slopes, heads=(8,), trained_length=512, length=2048)),
@@ -200,6 +217,7 @@ PICTURES = (
     Picture("word_order", _always, lambda one, theme: attention_masks.plot_word_order(
         {"none": make_encoding("none", BOTH_SIDES), one.spec: one.both_sides}, BOTH_SIDES, theme=theme)),
     Picture("token_points", _always, _of("both_sides", points.animate_token_points)),
+    Picture("page", _named(*PAGES), lambda one, theme: PAGES[one.name]()),
 )  # fmt: skip
 """The pictures of one encoding, in the order in which they are written."""
 
@@ -225,10 +243,14 @@ TOGETHER = (
 
 
 def write(made: Any, path: Path, kind: str) -> Iterator[Path]:
-    """Write a figure as one file of this kind, an animation as GIF and HTML, and give each path."""
+    """Write a figure as one file of this kind, an animation as GIF and HTML, a page as HTML, and give each path."""
     if isinstance(made, Animation):
         for suffix in (".gif", ".html"):
             yield made.save(path.with_suffix(suffix))
+    elif isinstance(made, str):
+        path = path.with_suffix(".html")
+        path.write_text(made, encoding="utf-8")
+        yield path
     else:
         path = path.with_suffix(f".{kind}")
         made.savefig(path, dpi=120)
@@ -251,8 +273,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         python -m pejax.visualize alibi --out=figures/
 
-    Files are `OUT/NAME/PICTURE.png`; animations are GIF and HTML; pictures of all encodings together go to `OUT/all/`.
-    What cannot be drawn is refused in one line, with exit status 2.
+    Files are `OUT/NAME/PICTURE.png`; animations are GIF and HTML; a page to play with is HTML; pictures of all
+    encodings together go to `OUT/all/`. What cannot be drawn is refused in one line, with exit status 2.
 
     Args:
         arguments: words of the command line. None = those of the process.

@@ -2,13 +2,11 @@
 
 import dataclasses
 import html.parser
-import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from chromium import in_chromium, needs_chromium
 from report_runs import lm_run, vit_run
 
 from pejax import ENCODINGS
@@ -26,7 +24,6 @@ from train.report.page import page
 from train.report.probe_file import Learned, Probe
 from train.report.records import Left
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 EVIL = '<script>alert("1")</script>&'
 
@@ -211,22 +208,6 @@ def test_a_size_whose_entropy_was_refused_is_named(report):
 
 # In Chromium
 
-
-def in_chromium(text: str, script: str, folder: Path, *flags: str) -> dict:
-    """Open a page with one more script at its end, and return what the script assigned to `found`."""
-    more = f"<script>const found = {{}}; {script}; const told = document.createElement('pre'); told.id = 'told';"
-    more += "told.textContent = JSON.stringify(found); document.body.append(told);</script></body>"
-    path = folder / "page.html"
-    path.write_text(text.replace("</body>", more))
-    fixed = ("--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom", "--virtual-time-budget=2000")
-    own = (f"--user-data-dir={folder / 'profile'}", "--no-first-run", "--disable-background-networking", *flags)
-    run = subprocess.run([f"{CHROMIUM}", *fixed, *own, path.as_uri()], capture_output=True, text=True, timeout=120)
-    told = re.search(r'<pre id="told">(.*?)</pre>', run.stdout, re.S)
-    assert told, run.stderr[-2000:]
-    return json.loads(html.unescape(told[1]))
-
-
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
 CLICKS = """
 const one = (query) => document.querySelector(query);
