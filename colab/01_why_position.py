@@ -256,5 +256,7 @@ for name, arxiv in papers.items():
 # - Encodings act on the tokens, on queries and keys, on the logits or on the output. Shift invariance is a property of
 #   the formula, and `pejax.testing` measures it.
 #
+# To play with it, write a page and open it: `open("sinusoid.html", "w").write(pejax.visualize.sinusoid_page())`.
+#
 # Next: [RoPE from two numbers](https://github.com/pejax/pejax/blob/main/colab/02_rope_from_two_numbers.ipynb) and
 # [ALiBi and extrapolation](https://github.com/pejax/pejax/blob/main/colab/03_alibi_and_extrapolation.ipynb).

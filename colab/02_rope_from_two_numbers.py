@@ -318,5 +318,7 @@ for name, encoding in both.items():
 # - A float32 product of position and frequency loses the angle at long positions. `pejax.rope_apply` does not.
 # - On images, axial pairs see rows and columns; mixed pairs see directions.
 #
+# To play with it, write a page and open it: `open("needle.html", "w").write(pejax.visualize.needle_page())`.
+#
 # Next: [ALiBi and extrapolation](https://github.com/pejax/pejax/blob/main/colab/03_alibi_and_extrapolation.ipynb), where
 # RoPE meets lengths that it was not trained on.

@@ -309,6 +309,8 @@ image = pejax.Dims(heads=8, head_dim=16, axes=2, extent=(14, 14))
 pejax.visualize.plot_grid_bias(pejax.encodings.alibi(image), image, patch=(3, 9))
 
 # %% [markdown]
+# To play with it, write a page and open it: `open("bias.html", "w").write(pejax.visualize.bias_page())`.
+#
 # A CLS token has no place on the grid. ALiBi on images was published for a model without one, so a convention is needed.
 # In pejax, a token without a position gets no bias, as a query and as a key:
 
