@@ -1,11 +1,13 @@
 """A picture of the angles of rotary encodings, by position and pair."""
 
+from typing import Any
+
 import numpy as np
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
 from pejax._visualize.layer import check_axes, check_hooks, exceeded, length_of, settled
-from pejax._visualize.style import Canvas, Figure, chosen, theme_of, titled
+from pejax._visualize.style import Canvas, Figure, chosen, scale_ticks, signs_of, theme_of, titled
 from pejax._visualize.turning import measured_frequencies, unit_vectors
 
 
@@ -55,11 +57,15 @@ def plot_rotation_angles(
     cosines = unit_vectors(picture, encoding, dims, params, at[:, None])[:, head, :, 0]
     canvas = Canvas(colors, 1, 2, panel=(4.8, 3.9), title=titled(name, "rotation by position and pair"))
     trained = exceeded(dims, extent)
-    for axes, matrix, label, signed in (
-        (canvas.panels[0, 0], angles, "angle, radians", bool(np.any(angles < 0))),
-        (canvas.panels[0, 1], cosines, "cosine of the angle", True),
+    # angles of slow pairs are thousands of times smaller: colors follow a root
+    scale: dict[str, Any] = {"top": float(np.max(np.abs(angles))), "signs": signs_of([angles]), "rooted": True}
+    plain: dict[str, Any] = {"rooted": False}
+    for axes, matrix, label, options in (
+        (canvas.panels[0, 0], angles, "angle, radians", scale),
+        (canvas.panels[0, 1], cosines, "cosine of the angle", plain),
     ):
-        canvas.heat_map(axes, matrix, signed=signed, bar=label)
+        image = canvas.heat_map(axes, matrix, signed=True, **options)
+        canvas.color_bar(image, axes, label, **scale_ticks(options))
         if trained is not None:
             canvas.mark_trained(axes, trained - 0.5, horizontal=True)
             axes.annotate(

@@ -1,5 +1,6 @@
 """Pictures of attention over lengths and distances: entropy, and products of queries and keys."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -37,6 +38,23 @@ def entropies(
     return np.asarray(found)
 
 
+SAME = 0.06
+"""Curves that are nowhere farther apart are drawn as one, nats."""
+
+
+def _coinciding(curves: Mapping[str, Float[np.ndarray, " L"]]) -> list[list[str]]:
+    """Return the names of curves, those together that coincide with the first of them."""
+    groups: list[list[str]] = []
+    for name, curve in curves.items():
+        same = (names for names in groups if np.max(np.abs(curves[names[0]] - curve)) < SAME)
+        found = next(same, None)
+        if found is None:
+            groups.append([name])
+        else:
+            found.append(name)
+    return groups
+
+
 def plot_attention_entropy(
     encodings: Mapping[str, Encoding],
     dims: Dims,
@@ -48,8 +66,9 @@ def plot_attention_entropy(
 ) -> Figure:
     """Draw how spread attention is against the length: the entropy of its weights, for several encodings.
 
-    `H = -Σ_j w_ij ln w_ij`, nats, the mean over queries, draws and heads. A second panel has each head of the encodings
-    whose heads differ. It is `ln T` for uniform weights over T keys (causal: the mean of `ln(i + 1)`).
+    `H = -Σ_j w_ij ln w_ij`, nats, the mean over queries, draws and heads of random tokens and projections. Encodings
+    whose curves coincide share one. A second panel has each head of the encodings whose heads differ. It is `ln T` for
+    uniform weights over T keys (causal: the mean of `ln(i + 1)`).
 
     Args:
         encodings: encodings by name.
@@ -88,15 +107,15 @@ def plot_attention_entropy(
     canvas = Canvas(colors, 1, 2 if apart else 1, panel=(5.8, 4.4), sharey=True)
     left = canvas.panels[0, 0]
     rows = [np.log(np.arange(1, n + 1)).mean() if dims.causal else np.log(n) for n in lengths]
-    for i, (name, values) in enumerate(found.items()):
-        mean = values.mean(axis=(1, 2))
-        size = max(3.0, 9.0 - i)  # of curves that coincide, all are seen
-        style = {"marker": "os^Dv"[i % 5], "markersize": size, **canvas.line(i)}
-        left.plot(lengths, mean, label=name, linewidth=1.5, **style)
+    curves = {name: values.mean(axis=(1, 2)) for name, values in found.items()}
+    together = _coinciding(curves)
+    for i, names in enumerate(together):
+        style = {"marker": "os^Dv"[i % 5], "markersize": 5, **canvas.line(i)}
+        left.plot(lengths, curves[names[0]], label=textwrap.fill(", ".join(names), 26), linewidth=1.5, **style)
     left.set_title("mean over heads" if dims.heads > 1 else "one head")
     right = canvas.panels[0, -1]
     for name, heads in apart.items():
-        style = canvas.line(list(found).index(name))
+        style = canvas.line(next(i for i, names in enumerate(together) if name in names))
         right.plot(lengths, heads, linewidth=1.0, **style)
         right.plot([], [], label=f"{name}, each head", **style)
         right.set_title("encodings whose heads differ by more than 0.5 nats")

@@ -124,7 +124,9 @@ def plot_extrapolation(
         total = sum(_weights_of_copies(encoding, dims, own, length, seed) for seed in range(draws))
         weights = seen_only(encoding, total)[head]
         maps[name] = weights / np.maximum(np.nanmax(weights, axis=1, keepdims=True), 1e-30)
-    title, label = f"attention at {times} times the trained length, head {head}", "weight, of the largest in its row"
+    source = "copies of random words, initial parameters" if params is None else "copies of random words"
+    title = f"attention at {times} times the trained length, head {head}: {source}"
+    label = "weight, of the largest in its row"
     return pair_maps(maps, colors, dims, title, label, signed=False, panel=(2.9, 3.0), shrink=0.7)
 
 

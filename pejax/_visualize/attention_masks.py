@@ -23,6 +23,9 @@ from pejax._visualize.layer import (
 )
 from pejax._visualize.style import Canvas, Figure, theme_of
 
+ROUNDING = 1e-4
+"""A difference below this part of the outputs is rounding, and gets no colors of its own."""
+
 
 def plot_word_order(
     encodings: Mapping[str, Encoding],
@@ -76,14 +79,15 @@ def plot_word_order(
         forward, backward = (_outputs(encoding, dims, own, x) for x in (words, words[::-1]))
         backward = backward[::-1]
         top = float(np.max(np.abs([forward, backward])))
+        change = float(np.max(np.abs(backward - forward)))
         parts = {" ".join(sentence): forward, " ".join(reversed(sentence)): backward, "difference": backward - forward}
-        for axes, (label, matrix) in zip(row, parts.items(), strict=True):
-            image = canvas.heat_map(axes, matrix, signed=True, top=top)
+        tops = (top, top, change if change > ROUNDING * top else top)
+        for axes, (label, matrix), own_top in zip(row, parts.items(), tops, strict=True):
+            canvas.heat_map(axes, matrix, signed=True, top=own_top, bar="output" if axes is not row[0] else "")
             axes.set_yticks(range(len(sentence)), sentence)
             axes.set_title(label)
         row[0].set_ylabel(name, fontsize=11)
-        row[2].set_title(f"difference: at most {np.max(np.abs(backward - forward)):.2g}")
-        canvas.color_bar(image, list(row), "output", pad=0.01)
+        row[2].set_title(f"difference: at most {change:.2g}")
     for axes in canvas.panels[-1]:
         axes.set_xlabel("channel of the first head")
     return canvas.figure

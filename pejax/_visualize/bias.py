@@ -24,7 +24,7 @@ from pejax._visualize.layer import (
     twice_trained,
 )
 from pejax._visualize.pair_maps import pair_maps
-from pejax._visualize.style import Canvas, Figure, chosen, signs_of, theme_of, titled
+from pejax._visualize.style import Canvas, Figure, chosen, scale_ticks, shared_scale, theme_of, titled
 
 
 def plot_bias(
@@ -155,7 +155,7 @@ def plot_grid_bias(
     name: str | None = None,
     theme: str = "light",
 ) -> Figure:
-    """Draw the bias of one patch as a query, on the grid of the keys, head by head.
+    """Draw the bias of one patch as a query, on the grid of the keys, head by head, in the colors of one scale.
 
     `bias[h, patch, (row, column)]`, as ALiBi's `-m_h · sqrt(Δrow² + Δcolumn²)` in two dimensions
 
@@ -192,13 +192,14 @@ def plot_grid_bias(
     shown = chosen(picture, "heads", heads, dims.heads, 4)
     bias = np.asarray(bias_of(encoding, make_layer(encoding, dims, params, extent, seed=seed)))
     of_patch = bias[:, row * columns + column].reshape(-1, rows, columns)
-    signs = signs_of([of_patch[head] for head in shown])
+    scale = shared_scale([of_patch[head] for head in shown])
     title = titled(name, f"bias of the query at row {row}, column {column}")
     canvas = Canvas(colors, 1, len(shown), panel=(3.0, 2.9), title=title, sharey=True)
     for axes, head in zip(canvas.panels[0], shown, strict=True):
-        bar = {"bar": "added to the logit", "shrink": 0.75}
-        canvas.heat_map(axes, of_patch[head], signed=True, signs=signs, aspect="equal", **bar)
+        image = canvas.heat_map(axes, of_patch[head], signed=True, aspect="equal", **scale)
         axes.plot(column, row, "s", markersize=7, color=colors.mark, markerfacecolor="none", markeredgewidth=1.8)
         axes.set(title=f"head {head}", xlabel="column, patches")
+        axes.locator_params(integer=True)
     canvas.panels[0, 0].set_ylabel("row, patches")
+    canvas.color_bar(image, canvas.panels, "added to the logit", shrink=0.75, **scale_ticks(scale))
     return canvas.figure

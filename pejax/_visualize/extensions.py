@@ -153,8 +153,12 @@ def plot_decay_bounds(
     return canvas.figure
 
 
+KNOTS = 12
+"""Random logits over the trained length: so few that a function of RoPE can pass through all of them."""
+
+
 class Fit(NamedTuple):
-    """Random logits at some trained distances, and a logit function of RoPE through them.
+    """Smooth random logits at some trained distances, and a logit function of RoPE through them.
 
     Every `a(s) = R_s q · k` is a sum of cosines and sines of `s f_j` with D coefficients.
     """
@@ -176,10 +180,12 @@ def _waves(distances: np.ndarray, frequencies: np.ndarray) -> Float[np.ndarray, 
 
 
 def fitted_logits(head_dim: int, base: float, trained_length: int, points: int, seed: int) -> Fit:
-    """Fit a logit function to random logits in -1 ... 1, by least squares."""
+    """Fit a logit function by least squares to logits between `KNOTS` random ones in -1 ... 1, joined smoothly."""
     draw = np.random.default_rng(seed)
     where = np.sort(draw.choice(trained_length, points, replace=False)).astype(np.float64)
-    wanted = draw.uniform(-1.0, 1.0, points)
+    knots, at = draw.uniform(-1.0, 1.0, KNOTS), where * (KNOTS - 1) / trained_length
+    before, part = at.astype(int), (1 - np.cos(np.pi * (at % 1))) / 2
+    wanted = knots[before] * (1 - part) + knots[before + 1] * part
     frequencies = rope_frequencies(head_dim, base=base).astype(np.float64)
     return Fit(where, wanted, frequencies, np.linalg.lstsq(_waves(where, frequencies), wanted, rcond=1e-6)[0])
 
@@ -189,15 +195,16 @@ def plot_logit_extrapolation(
     head_dim: int = 128,
     base: float = 10000.0,
     trained_length: int = 2048,
-    points: int = 400,
+    points: int = 100,
     seed: int = 0,
     theme: str = "light",
 ) -> Figure:
     """Draw a logit as a function of the distance that behaves in training: beyond the trained length, and in between.
 
-    `a(s) = Σ_j (α_j cos(s f_j) + β_j sin(s f_j))`, the form of every `R_s q · k`, is fitted by least squares to random
-    logits in -1 ... 1 at trained distances. Beyond them it leaves that range far behind, and between them it does not.
-    It shows what the form allows: slow pairs get large coefficients that cancel in training and not beyond it.
+    `a(s) = Σ_j (α_j cos(s f_j) + β_j sin(s f_j))`, the form of every `R_s q · k`, is fitted by least squares to points
+    of a smooth random curve in -1 ... 1. Beyond the trained length it leaves that range far behind, between the points
+    it does not. It shows what the form allows: slow pairs get large coefficients that cancel in training and not beyond
+    it.
 
     Args:
         head_dim: D, even.

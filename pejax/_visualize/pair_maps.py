@@ -4,7 +4,7 @@ import numpy as np
 
 from pejax._dims import Dims
 from pejax._visualize.layer import exceeded
-from pejax._visualize.style import Canvas, Figure, Theme, signs_of
+from pejax._visualize.style import Canvas, Figure, Theme, scale_ticks, shared_scale
 
 
 def pair_maps(
@@ -36,9 +36,7 @@ def pair_maps(
     rows = -(-len(matrices) // columns)
     canvas = Canvas(colors, rows, columns, panel=panel, title=title, sharex=True, sharey=True)
     panels = canvas.panels.flat
-    tops = [float(np.nanmax(np.abs(one))) for one in matrices.values()]
-    top, rooted = max(tops), signed and not alone and min(tops) < max(tops) / 8
-    scale = {} if alone else {"top": top, "signs": signs_of(list(matrices.values())), "rooted": rooted}
+    scale = {} if alone else shared_scale(list(matrices.values()), rooted=signed)
     unit = "position, tokens" if dims.axes == 1 else "patch, raster order"
     for axes, (heading, matrix) in zip(panels, matrices.items(), strict=False):
         bar = label if alone else ""
@@ -53,6 +51,5 @@ def pair_maps(
         axes.set_xlabel(f"key {unit}")
         axes.xaxis.set_tick_params(labelbottom=True)
     if not alone:
-        ticks = [float(f"{top * part:.3g}") * sign for sign in (-1, 1) for part in (1, 0.2, 0.02)] + [0.0]
-        canvas.color_bar(image, canvas.panels, label, shrink=shrink, **({"ticks": ticks} if rooted else {}))
+        canvas.color_bar(image, canvas.panels, label, shrink=shrink, **scale_ticks(scale))
     return canvas.figure

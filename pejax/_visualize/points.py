@@ -49,6 +49,15 @@ class Moved(NamedTuple):
         """Return the positions of each word."""
         return {word: [k for k, one in enumerate(self.words) if one == word] for word in dict.fromkeys(self.words)}
 
+    def apart(self, frame: int) -> list[int]:
+        """Return tokens whose numbers have room: each is farther than a part of the picture from those before it."""
+        points, kept = self.points[frame], []
+        least = 0.08 * float(np.max(np.ptp(self.points, axis=(0, 1))))
+        for k, point in enumerate(points):
+            if all(np.linalg.norm(point - points[other]) > least for other in kept):
+                kept.append(k)
+        return kept
+
     def limits(self, margin: float) -> list[list[float]]:
         """Return the two ends of each axis, with a margin as a part of the longest one."""
         low, high = self.points.min(axis=(0, 1)), self.points.max(axis=(0, 1))
@@ -195,7 +204,7 @@ def animate_token_points(
 ) -> Animation:
     """Animate tokens as points in three dimensions that move to their positions, as `plot_token_points` draws them.
 
-    Positions are multiplied by t from 0 to 1 while the view turns. Saved as HTML it is the plotly figure.
+    Positions are multiplied by t from 0 to 1; then the view turns. Saved as HTML it is the plotly figure.
 
     Args:
         encoding: any encoding.
@@ -229,7 +238,7 @@ def animate_token_points(
     figure = Figure(figsize=(5.4, 4.8), facecolor=colors.paper)
     axes: Any = figure.add_axes((0.0, 0.02, 0.98, 0.86), projection="3d")
     limits = dict(zip(("xlim", "ylim", "zlim"), moved.limits(0.08), strict=True))
-    hold = max(1, frames // 6)
+    turn = max(1, frames // 2)
 
     def draw(i: int) -> None:
         at = min(i, frames - 1)
@@ -244,10 +253,10 @@ def animate_token_points(
             for k in own:
                 axes.plot(*moved.points[: at + 1, k].T, color=color, alpha=0.35, linewidth=0.8)
             axes.scatter(*moved.points[at, own].T, color=color, s=28, label=word, depthshade=False)
-            for k in own:
-                axes.text(*moved.points[at, k], f" {k}", fontsize=7, color=colors.ink)
+        for k in moved.apart(at):
+            axes.text(*moved.points[at, k], f" {k}", fontsize=8, color=colors.ink)
         axes.set(**limits)
-        axes.view_init(elev=22, azim=-60 + 60 * i / (frames + hold))
+        axes.view_init(elev=22, azim=-60 + 60 * (i - at) / turn)  # at rest while the points move
         title = f"{titled(name, moved.what)}\npositions (the numbers, tokens) multiplied by {moved.shares[at]:.2f}"
         figure.suptitle(title, color=colors.ink, fontsize=10)
         legend = axes.legend(loc="upper left", fontsize=8, frameon=False, labelcolor=colors.ink)
@@ -260,4 +269,4 @@ def animate_token_points(
         return text.replace("<body>", f'<body style="margin:0;background:{colors.paper}">', 1)
 
     draw(0)
-    return Animation(figure, draw, frames + hold, 110, titled(name, moved.what), page)
+    return Animation(figure, draw, frames + turn, 110, titled(name, moved.what), page)

@@ -132,6 +132,25 @@ def signs_of(matrices: Sequence[Any]) -> tuple[int, int]:
     return -int(np.any(known < 0)), int(np.any(known > 0))
 
 
+def shared_scale(matrices: Sequence[Any], *, rooted: bool = True) -> dict[str, Any]:
+    """Return the scale that all matrices are drawn in, as options of `Canvas.heat_map`.
+
+    Args:
+        matrices: numbers that are drawn alike; those that are not finite do not count.
+        rooted: whether colors follow a root where one matrix is much smaller than another.
+    """
+    tops = [float(np.max(np.abs(one), where=np.isfinite(one), initial=0.0)) for one in matrices]
+    return {"top": max(tops), "signs": signs_of(matrices), "rooted": rooted and min(tops) < max(tops) / 8}
+
+
+def scale_ticks(scale: dict[str, Any]) -> dict[str, Any]:
+    """Return the ticks of the color bar of a `shared_scale`, where its colors follow a root."""
+    if not scale["rooted"]:
+        return {}
+    ticks = [float(f"{scale['top'] * part:.3g}") * sign for sign in (-1, 1) for part in (1, 0.2, 0.02)]
+    return {"ticks": [*ticks, 0.0]}
+
+
 class Canvas:
     """A figure with a grid of panels in the colors of a theme.
 
