@@ -55,7 +55,7 @@ ANY = [
 FEW = (None, [], np.int64(4), -2.5, math.nan, "four", True, Thing(), jnp.ones((2, 3, 4)), jnp.zeros(0))
 """Those that stand in for the arguments of slow calls."""
 
-QUICK = ("records", "factories", "extensions", "configs")
+QUICK = ("records", "factories")
 """Groups of calls that compile nothing."""
 
 OTHER_NAMES = {"table": "buckets"}

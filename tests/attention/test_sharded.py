@@ -162,6 +162,7 @@ def toys(attends, options):
     return side_by_side(run, attends, (q, k, v, params, q_tokens.positions, k_tokens.positions))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "method"), [slow("causal", "ring"), ("cross", "ring"), slow("cross", "gather")])
 def test_every_option_on_many_devices_is_that_of_one(name, method):
     split = {"tensor": 2, "sequence": 4} if name == "cross" else {"data": 2, "tensor": 2, "sequence": 2}
@@ -310,10 +311,10 @@ def test_attention_says_what_to_use_for_explicit_axes():
         dot_product_attention(q, q, q, positions=jnp.arange(4))
 
 
-AXES = [(), ("data",), ("sequence",), ("data", "sequence")]
+ID_AXES = [(), ("data",), ("sequence",), ("data", "sequence")]
 
 
-@pytest.mark.parametrize("axes", mostly_slow(AXES, AXES[3:]), ids=str)
+@pytest.mark.parametrize("axes", mostly_slow(ID_AXES, ID_AXES[3:]), ids=str)
 def test_packed_positions_of_ids_that_explicit_axes_split(axes):
     mesh = jax.make_mesh((2, 4), ("data", "sequence"))
     ids = jnp.asarray([[1] * 7 + [2] * 6 + [0] * 3, [3, 5] * 8], jnp.int32)

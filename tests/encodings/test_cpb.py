@@ -104,6 +104,7 @@ def test_it_starts_from_no_bias_so_that_unplaced_tokens_are_as_near_as_patches()
     assert not params["all"]["b"].any()
 
 
+@pytest.mark.slow
 def test_tokens_without_a_position_get_no_bias_from_either_side():
     """A network of large weights leaves the weights of such a pair to the content alone."""
     encoding, params = drawn()

@@ -206,6 +206,7 @@ def test_other_peoples_layers_hide_keys_past_a_soft_cap_too():
     np.testing.assert_allclose(out, plain(encoding, q, AT, 1.0)[1], atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [slow(1), 3])
 def test_a_model_gives_every_layer_the_slopes_of_its_depth(layers):
     config = vit(width=24, heads=6, layers=layers, pe="lookhere", image_size=12, patch=4)

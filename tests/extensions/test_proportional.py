@@ -103,6 +103,7 @@ def finer_is_trained(spec: str = "alibi", implementation: str = "reference") -> 
     close((other, finer_slopes), (one, slopes), 1e-4)
 
 
+@pytest.mark.slow
 def test_without_the_bias_the_patches_outvote_the_others():
     (_, one), _ = trained_and_finer("alibi", "reference")[0]
     (_, other), _ = trained_and_finer("alibi", "reference", extensions.pi(proportional=False))[1]
@@ -130,6 +131,7 @@ def the_bias_counts_keys() -> None:
     test_the_bias_counts_keys_past_a_soft_cap("reference", None)
 
 
+@pytest.mark.slow
 def test_the_weights_themselves_have_it_and_its_number_is_no_parameter():
     tokens = TokenPositions(jnp.arange(4), has_position=jnp.arange(4) > 0)
     q, k = normal(2, 4, 1, 8)

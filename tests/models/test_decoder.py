@@ -68,6 +68,7 @@ def test_without_position_and_mask_a_permutation_of_words_permutes_the_answers()
         assert float(change) > 1e-3, model.config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

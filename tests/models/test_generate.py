@@ -92,6 +92,7 @@ def test_the_policies_differ_where_the_parameters_do():
     assert float(jnp.abs(stepwise[:, 3] - recompute[:, 3]).max()) > 1e-4
 
 
+@pytest.mark.slow
 def test_a_stop_token_fills_the_rest():
     model, prompts = make(), ids_of(4, 5)
     free = np.asarray(generate(model, prompts, 6))

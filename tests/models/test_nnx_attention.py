@@ -90,6 +90,7 @@ def test_the_layer_is_its_projections_around_attention(spec):
     np.testing.assert_allclose(layer(x), by_hand(layer, x, jnp.arange(8), 8), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_with_no_encoding_it_is_flax_own_attention():
     dims = Dims(heads=4, head_dim=4, kv_heads=2)
     ours, x = make("none", dims), draw_tokens()

@@ -48,6 +48,7 @@ def test_the_conventions_differ_where_padding_is_on_the_left():
     np.testing.assert_allclose(skipped[1, :5], counted[1, :5], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_ids_of_padding_count_nothing_whatever_the_mask_says():
     """As in RoBERTa: tokens of other ids that the mask hides are counted."""
     model, ids = padded(PAD, pe="learned"), IDS.at[0, 1].set(0)

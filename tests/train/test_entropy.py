@@ -61,6 +61,7 @@ def vision(pe: str) -> tuple:
     return lambda execution: model(images, execution=execution), 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "pe"), [(decoder, "shaw"), pytest.param(vision, "rope_mixed", marks=pytest.mark.slow)]
 )

@@ -165,6 +165,7 @@ def _too_short(encode, length):
         return True
 
 
+@pytest.mark.slow
 def test_the_end_is_what_greedy_decoding_says(model):
     loaded = Loaded(str(model), "none", "float32")
     ids = np.random.default_rng(0).integers(2, 250, (1, 21)).astype(np.int32)

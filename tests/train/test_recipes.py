@@ -68,6 +68,7 @@ def test_tinystories_is_the_published_model():
     assert config.probe_every
 
 
+@pytest.mark.slow
 def test_lamb_is_that_of_optax_layer_by_layer():
     """Layers are stacked here; the independent optimizer gets each as a parameter of its own."""
     rng = np.random.default_rng(0)

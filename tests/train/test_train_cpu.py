@@ -184,6 +184,7 @@ def test_the_writers_of_a_failed_checkpoint_and_dropped_stops_are_not_heard(monk
     assert told == [other]
 
 
+@pytest.mark.slow
 def test_a_command_that_failed_waits_for_no_thread():
     """All endings in one process: each is a fork of it, since the imports take most of the time."""
     script = """

@@ -294,6 +294,7 @@ def test_t5_buckets_are_official():
     assert {at: both[at] for at in wanted} == wanted
 
 
+@pytest.mark.slow
 def test_shaws_table_is_clipped():
     figure = visualize.plot_shaw_table(pejax.encodings.shaw(BOTH_SIDES, clip=2), BOTH_SIDES, length=7)
     at = np.arange(7)
@@ -432,6 +433,7 @@ def test_every_encoding_and_extension_is_in_the_history():
             assert method.source.split("arXiv ")[1][:4] == f"{method.year % 100}{method.month:02d}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibi", "fire", "t5"])
 def test_panels_that_share_a_scale_share_their_colors(name):
     figure = visualize.plot_bias(pejax.make_encoding(name, DIMS), DIMS, length=6)
