@@ -181,6 +181,7 @@ def judge(group: str, drawn: Iterable[tuple[str, Call, str, Any]]) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # users see none of the warnings of JAX
 @pytest.mark.parametrize("group", [group if group in QUICK else slow(group) for group in GROUPS])
 def test_every_value_is_computed_with_or_refused_in_one_line(group):
     judge(group, cases(group))
