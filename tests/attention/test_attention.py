@@ -256,6 +256,7 @@ def test_both_implementations_are_the_float64_loops_in_value_and_every_gradient(
         np.testing.assert_allclose((np.asarray(gradient, np.float64) * direction).sum(), slope, atol=2e-4, rtol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ["cpu"]))
 @pytest.mark.parametrize("name", mostly_slow(ENCODINGS, ("rope",)))
 def test_positions_that_are_not_given_are_those_of_a_sequence(name, implementation):

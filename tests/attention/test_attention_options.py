@@ -54,6 +54,7 @@ def test_a_value_moves_exactly_the_queries_that_see_it(implementation):
     np.testing.assert_array_equal(moves > 0, visible(Options(1.0, **options), tokens, tokens))
 
 
+@pytest.mark.slow
 def test_jit_and_vmap_change_nothing():
     q, k, v = qkv(12, 20, heads=4)
     hooks = Hooks(bias=Partial(tilted, {"heads": {"slope": jnp.arange(4.0)}, "all": {"mix": jnp.asarray(0.2)}}))
@@ -118,6 +119,7 @@ def test_weights_are_those_of_the_output():
     )
 
 
+@pytest.mark.slow
 def test_distance_ranges_merge_into_the_whole():
     q, k, v = qkv(13)
 

@@ -126,6 +126,7 @@ ORDER = jnp.arange(T, dtype=jnp.int32)
 ORDERS = ORDER + 100, ORDER[::-1], jnp.where(ORDER < 20, ORDER, ORDER - 20)
 
 
+@pytest.mark.slow
 def test_folded_is_the_reference_in_value_and_gradient_in_any_order_of_the_tokens():
     arrays, params, hooks = inputs("alibi", True)
     both = by_xla, IMPLEMENTATIONS["reference"]

@@ -143,6 +143,7 @@ def test_keys_turn_in_their_own_way_where_they_have_one():
     np.testing.assert_allclose(linear_attention(Encoding(rotate=grow(0.5)), q, k, v, **sides), v / 32, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_frequencies_of_each_key_head_at_an_extent():
     encoding = make_encoding("rope_mixed(extend='linear')", Dims(4, D, kv_heads=2, axes=2, extent=(2, 2)))
     params, grid = encoding.init_layer(jax.random.key(0)), grid_positions(3, 3)

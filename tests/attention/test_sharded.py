@@ -105,6 +105,7 @@ def cases():
             yield pytest.param(Case(spec, setting), way, marks=mark, id=f"{spec}-{setting}-{'-'.join(way)}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "way"), [*cases()])
 def test_every_encoding_on_many_devices_is_that_of_one(case, way):
     split, method, order = way

@@ -96,6 +96,7 @@ def test_a_sink_is_one_more_key_whose_value_is_zero(implementation):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got))
 
 
+@pytest.mark.slow
 def test_weights_leave_out_what_the_sink_takes():
     q, k, v = arrays()
     weights = attention_weights(q, k, positions=TOKENS, hooks=attention_hooks(ALIBI, {}), sink=SINK, **OPTIONS)
@@ -134,6 +135,7 @@ def test_a_sink_of_minus_infinity_is_none_and_a_large_one_takes_everything():
     np.testing.assert_allclose(run(100.0), 0.0, atol=1e-30)
 
 
+@pytest.mark.slow
 def test_merged_parts_take_the_sink_of_one_of_them():
     q, k, v = arrays()
     part = functools.partial(dot_product_attention, q, k, v, causal=True, return_lse=True)

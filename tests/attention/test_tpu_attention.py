@@ -93,6 +93,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(CASES, ("t5, packed, unplaced, or in any order",)))
 def test_the_kernels_are_the_reference_in_value_and_every_gradient(name):
     case = CASES[name]

@@ -50,6 +50,7 @@ def in_layers(x):
     return jnp.sum(jax.lax.scan(layer, x, None, length=2)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "gradient",
     [
@@ -65,6 +66,7 @@ def test_gradients_of_tiles_go_through_every_transformation(gradient):
     np.testing.assert_allclose(jax.jit(gradient)(X), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_shaw_logits_have_every_derivative():
     q, table, at = normal(6, 2, 4), normal(5, 4), jnp.arange(6)
     logits = lambda table: jnp.sum(shaw_logits(q, at, at, table) ** 2)
@@ -80,6 +82,7 @@ def test_gradients_of_gradients_are_refused_in_loops_too():
         jax.eval_shape(jax.grad(lambda x: jnp.vdot(x, jax.grad(in_layers)(x))), X)
 
 
+@pytest.mark.slow
 def test_a_backward_pass_of_its_own_is_the_one_that_runs():
     """In reverse mode, under `vmap` and in a loop too; all other derivatives are those of the plain function."""
     power = lambda x, n: x ** n.astype(x.dtype)

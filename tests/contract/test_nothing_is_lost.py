@@ -132,6 +132,7 @@ def test_a_token_that_is_not_placed_is_so_wherever_its_position_says(case):
         close(embedded, case.encoding.embed(case.settled, x, at).at[2].set(x[2]))
 
 
+@pytest.mark.slow
 def test_unplaced_tokens_of_a_batch_turn_by_0_in_both_adapters():
     x, at = normal(3, 5, 2, 8), jnp.asarray(np.random.default_rng(0).integers(1, 9, (3, 5)), jnp.int32)
     for axes, name, positions in ((1, "rope", at), (2, "rope_axial", jnp.stack([at, at + 1], -1)), (1, "rope", at[0])):

@@ -43,6 +43,7 @@ def first_head(params):
     return {**shared, **jax.tree.map(lambda leaf: leaf[0], heads)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dims", [LINE, GRID], ids=["line", "grid"])
 @pytest.mark.parametrize("spec", mostly_slow(NAMES, ["alibi", "fire", "shaw"]))
 def test_gradients_are_finite_where_tokens_meet_and_where_they_are_far(spec, dims):

@@ -231,6 +231,7 @@ PLACES = {
 """Of 19 queries and 21 keys."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", PLACES)
 @pytest.mark.parametrize("kind", [jnp.int32, pytest.param(jnp.float32, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("causal", [True, slow(False)])

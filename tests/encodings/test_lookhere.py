@@ -258,6 +258,7 @@ def test_bad_options_are_refused(spec, heads, words):
         make_encoding(spec, Dims(heads=heads, head_dim=4, axes=2))
 
 
+@pytest.mark.slow
 def test_eighths_are_for_two_axes():
     with pytest.raises(ValueError, match="fov must be 90 or 180 on 3 axes, got 45"):
         lookhere_cones(12, 3, fov=45)

@@ -87,6 +87,7 @@ def test_on_a_grid_each_axis_is_stretched_by_its_own_and_rope_by_the_tokens():
     np.testing.assert_allclose(turned("rope_mixed", GRID, "linear(factor=2)", positions), halved, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_learned_frequencies_that_are_stretched_still_learn():
     encoding = make_encoding("rope_mixed", SEQUENCE, "linear")
     params = encoding.init_layer(jax.random.key(0))

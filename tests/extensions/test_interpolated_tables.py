@@ -45,6 +45,7 @@ def test_the_table_holds_the_bias_of_every_pair(spec, shift):
     assert float(jnp.ptp(found[0])) > 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", [slow("reference"), "cpu", slow("blockwise")])
 @pytest.mark.parametrize("spec", mostly_slow(TABULATED, ["t5"]))
 def test_attention_and_its_gradients_are_those_of_pairs(spec, implementation):

@@ -45,6 +45,7 @@ def test_a_file_without_prefix_and_head_is_tied_where_its_class_has_a_head(tmp_p
     assert model.head is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "table", "head"),
     [("bert", "bert.embeddings.word_embeddings", "cls.predictions"),
@@ -68,6 +69,7 @@ def test_a_tied_weight_may_be_repeated(name, table, head, tmp_path):
         load(rewrite(folder, {**repeated, bias: repeated[bias] + 1}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "keys"), [("t5", {}), ("t5, gated", {}), ("mt5", {"is_encoder_decoder": False})]
 )  # fmt: skip

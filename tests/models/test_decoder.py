@@ -95,6 +95,7 @@ def test_gradients_reach_every_parameter(options):
         assert np.abs(leaf).max() > 0, name
 
 
+@pytest.mark.slow
 def test_a_soft_cap_and_qk_norm_are_what_they_say():
     plain, capped = (logits(make(soft_cap=cap), ids_of(1, 6)) for cap in (None, 0.01))
     even = logits(make(soft_cap=1e-6), ids_of(1, 6))

@@ -90,6 +90,7 @@ SELDOM = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pe", "cross"), [pytest.param(*both, marks=() if i < 1 else pytest.mark.slow) for i, both in enumerate(OFTEN)]
 )
@@ -168,6 +169,7 @@ def oracle(layer, states: np.ndarray, x: np.ndarray, lengths: tuple[int, ...], p
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pe", "cross"),
     [("rope", "none"), ("rope", "query_only"), ("rope", "separate"), ("rope", "unified"), ("alibi", "unified")],
@@ -252,6 +254,7 @@ def test_what_is_added_to_the_input_has_no_part_in_cross_attention():
     assert cross_encoding("separate", "learned(extend='log_n')", dims).embed is None
 
 
+@pytest.mark.slow
 def test_answers_are_the_likeliest_tokens_until_the_end():
     _, static, params = made(pe="rope", cross="unified")
     target = jnp.full((2, 6), 3, jnp.int32)

@@ -184,6 +184,7 @@ def test_decoding_without_positions_is_refused_and_binding_ends_with_its_block()
     np.testing.assert_array_equal(layer(x), free)
 
 
+@pytest.mark.slow
 def test_images_have_the_trained_grid_or_say_theirs():
     dims = Dims(heads=2, head_dim=8, axes=2, extent=(2, 4))
     layer, x = make("rope_axial", dims), draw_tokens()

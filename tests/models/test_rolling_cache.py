@@ -86,6 +86,7 @@ def test_the_ways_to_count_differ_where_there_are_first_tokens():
     assert float(jnp.abs(anew - own).max()) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("renumber", [slow(True), False])
 @pytest.mark.parametrize("size", [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 5, 11))])
 def test_a_block_of_tokens_is_one_token_at_a_time(size, renumber):

@@ -30,6 +30,7 @@ IDS = jnp.where(MASK, ids_of(3, 6) % PAD, PAD)
 SKIPPED = [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 4, 0], [0, 1, 0, 2, 3, 4]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("padding", "positions"), [("skipped", SKIPPED), ("counted", [[*range(6)]] * 3), (PAD, SKIPPED)], ids=str
 )

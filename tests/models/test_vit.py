@@ -356,6 +356,7 @@ def test_names_become_specs_and_no_mesh_axis_is_used_twice():
     assert names == {"layers", "embed", "mlp", "heads", "pixels", "tokens", "classes", None}
 
 
+@pytest.mark.slow
 def test_sharded_parameters_and_images_give_the_same_logits():
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
     static, params = nnx.split(make(pe="rope_mixed"))

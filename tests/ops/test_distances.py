@@ -89,6 +89,7 @@ def test_clipped_and_tabulated_distances():
     np.testing.assert_array_equal(pick(scores, wrapping, wrapping), [[2.0, 1.0], [6.0, 5.0]])
 
 
+@pytest.mark.slow
 def test_networks_of_the_distance():
     dims = Dims(heads=2, head_dim=4, extent=8)
     params = init_params(ENCODINGS["cpb"](dims, hidden=16), jax.random.key(0))
@@ -120,7 +121,7 @@ def test_masks(causal, window, between):
     np.testing.assert_array_equal(seen, inside & ((EXACT <= 0) | (not causal)))
 
 
-IMPLEMENTATIONS = ("reference", "dense", "cpu", *map(slow, ("blockwise", "gpu", "tpu")))
+IMPLEMENTATIONS = ("cpu", *map(slow, ("reference", "dense", "blockwise", "gpu", "tpu")))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

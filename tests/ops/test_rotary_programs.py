@@ -28,6 +28,7 @@ def test_pairs_of_float32_are_turned_in_one_pass(learned):
     np.testing.assert_allclose(d_x, x, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("rows", mostly_slow([(6, 1), (6, 4), (2, 6, 2), (1, 6, 4)], [(6, 4), (2, 6, 2)]), ids=str)

@@ -21,6 +21,7 @@ def mean_entropy(weights: np.ndarray) -> float:
     return float(np.mean([-sum(w * np.log(w) for w in row if w > 0) for row in rows]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "causal"), [(5, True), (100, False)])
 def test_entropy_is_that_of_the_weights(length, causal):
     keys = jax.random.split(jax.random.key(0), 2)

@@ -54,6 +54,7 @@ def lines(folder):
     return [json.loads(line) for line in (folder / "lines.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_every_extension_is_measured_at_every_length(whole):
     found = lines(whole)
     names = ["none", "self_extend", "yarn(factor=4)"]

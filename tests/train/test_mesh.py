@@ -102,6 +102,7 @@ def same_losses(kind: str, pe: str, sizes: str) -> None:
     assert abs(one[-1] - one[0]) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "pe", "sizes"), HERE)
 def test_eight_devices_train_as_one(kind, pe, sizes):
     same_losses(kind, pe, sizes)
@@ -138,6 +139,7 @@ DECLARED = {
 }
 
 
+@pytest.mark.slow
 def test_parameters_and_optimizer_are_split_as_declared():
     mesh = make_mesh(8, "data=2,fsdp=2,tensor=2")
     state, step = start("text", mesh, "--pe=t5", "--ema=0.9")

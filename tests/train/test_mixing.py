@@ -20,6 +20,7 @@ def pairs(seed: int, **kinds: float) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return (mixed.mean((1, 2, 3)) - other) / (own - other), labels[own, own], mixed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mixup", "cutmix"])
 def test_labels_are_mixed_as_the_pixels_are(kind: str) -> None:
     shares = []

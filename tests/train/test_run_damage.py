@@ -48,6 +48,7 @@ def tree(folder):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves coroutines behind
 @pytest.mark.parametrize("what", mostly_slow(itertools.product(FILES, DAMAGE), QUICK), ids=" ".join)
 def test_damage_gives_the_undisturbed_result_or_one_line(what, run, toy_run, tmp_path, capsys):

@@ -110,6 +110,7 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip, truncate, Path.unlink], ids=["a flipped bit", "truncated", "missing"])
 def test_any_file_may_be_damaged(damage, saved):
     folder, copy = saved / "checkpoints" / "2", saved / "copy"

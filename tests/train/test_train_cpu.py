@@ -63,6 +63,7 @@ def test_a_core_is_a_device_unless_told_otherwise(allowed, told, devices, tmp_pa
     assert os.environ.get("JAX_NUM_CPU_DEVICES") == devices
 
 
+@pytest.mark.slow
 def test_a_program_has_a_device_for_each_core(tmp_path):
     script = """
 import pathlib, sys

@@ -94,6 +94,7 @@ def test_losses_that_are_missing_are_no_nan_for_long():
     assert sorted(np.unique(state.recent)) == [2.0, np.float32(metrics.NO_LOSS)]
 
 
+@pytest.mark.slow
 def test_runs_may_look_for_what_is_not_a_number(tmp_path):
     with jax.debug_nans(True), jax.debug_infs(True):
         assert train(tmp_path / "run", "--spike=5", "--ema=0.9") == 0

@@ -36,6 +36,7 @@ def lines(axes):
     return {line.get_label(): line.get_xydata() for line in axes.get_lines()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(DRAWING, ("animate_needle", "plot_bias", "plot_embedding", "plot_slopes")))
 def test_the_example_of_a_picture_runs(name):
     """It ends in a figure or an animation with something in every panel."""
@@ -266,6 +267,7 @@ def test_bias_on_a_grid_is_euclidean():
     np.testing.assert_allclose(images(figure)[0], -slope * np.hypot(rows - 1, columns - 2), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibi", "shaw", "rope", "transformer_xl"])
 def test_logits_are_products_and_bias_and_their_softmax_the_weights(name):
     figure = visualize.plot_logit_terms(pejax.make_encoding(name, DIMS), DIMS, length=5, head=1)
@@ -366,6 +368,7 @@ def test_entropy_of_sinusoids_is_the_lowest_of_one_head():
     assert abs(found["alibi"] - 4.37) < 0.06
 
 
+@pytest.mark.slow
 def test_weights_are_those_of_attend():
     """`attend` with the values e_j gives the weights."""
     for spec, extend in (("alibi", "none"), ("rope", "self_extend(group=2, window=3)")):
