@@ -48,7 +48,7 @@ class About:
 
     @property
     def sentence(self) -> str:
-        """What the program does."""
+        """The first line of the docstring: the purpose of the program."""
         return self.docstring.partition("\n")[0]
 
     @property
@@ -59,7 +59,7 @@ class About:
 
     @property
     def paragraphs(self) -> str:
-        """What follows the examples."""
+        """The paragraphs after the examples."""
         parts = self.docstring.strip().split("\n\n")[1:]
         return "\n\n".join(part.strip() for part in parts if not part.startswith("    "))
 
