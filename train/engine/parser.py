@@ -34,7 +34,7 @@ class Parser(simple_parsing.ArgumentParser):
         self._about = about
 
     def format_help(self) -> str:
-        """Return what the program does, examples, and the options in sections."""
+        """Return the text of `--help`: purpose, examples, and the options in sections."""
         text = self._get_formatter()
         text.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         text.add_text(self._about.sentence)
