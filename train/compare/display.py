@@ -30,7 +30,7 @@ class Display:
         Args:
             console: prints to the user.
             runs: runs, ended ones included.
-            what: they are, in words.
+            what: word for them in the line of the total, such as "runs".
             later: number of runs that follow these.
             jobs: runs at a time.
         """
