@@ -27,6 +27,7 @@ def test_plain_forms_give_equal_records(given, plain):
     assert given() == plain()
 
 
+@pytest.mark.slow
 def test_lists_and_numpy_arrays_are_arrays():
     at, slopes = jnp.arange(3), pejax.alibi_slopes(4)
     bias = pejax.alibi_bias(at, at, slopes)

@@ -276,6 +276,7 @@ def test_positions_that_are_not_given_are_those_of_a_sequence(name, implementati
     chex.assert_trees_all_close(default, given, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [slow(()), slow((2,)), (2, 6)])
 def test_positions_are_not_needed_with_an_extent_for_each_example_or_query(shape):
     yarn = make_encoding("rope", Dims(heads=4, head_dim=8, extent=4, causal=True), "yarn")

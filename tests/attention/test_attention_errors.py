@@ -189,6 +189,7 @@ def places(sides):
     return jnp.asarray(cells[:, 0] if len(sides) == 1 else cells, jnp.int32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("axes", "spec", "extend"),
     [(1, "rope", "pi"), slow(1, "rope", "dynamic_ntk"), (2, "relative_table", None), slow(3, "rope_mixed", "pi")],
@@ -292,6 +293,7 @@ def test_a_spec_comes_before_the_dims():
         make_encoding(Dims(heads=4, head_dim=8), "rope")
 
 
+@pytest.mark.slow
 def test_as_many_positions_as_keys_are_asked_for():
     rope = make_encoding("rope", Dims(heads=4, head_dim=8, causal=True))
     at = jnp.arange(6)
@@ -307,6 +309,7 @@ def test_as_many_positions_as_keys_are_asked_for():
     np.testing.assert_allclose(step, whole[:, -1:], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibi", "t5", slow("kerple"), slow("transformer_xl"), slow("fire"), slow("shaw")])
 @pytest.mark.parametrize("kind", [jnp.int8, slow(jnp.int16), slow(jnp.uint8)])
 def test_positions_of_few_bits_do_not_overflow(name, kind):
@@ -340,8 +343,8 @@ def test_a_record_of_ones_own_takes_the_mask_and_the_scale_of_its_dims():
         attend(Encoding(dims=dims), q, q, q, causal=False)
 
 
-@pytest.mark.parametrize("implementation", ["reference", None])
-@pytest.mark.parametrize("through_flax", [False, True])
+@pytest.mark.parametrize("implementation", ["reference", slow(None)])
+@pytest.mark.parametrize("through_flax", [slow(False), True])
 def test_the_scale_of_the_dims_is_that_of_attention(implementation, through_flax):
     q = jax.random.normal(jax.random.key(0), (2, 6, 4, 8))
 

@@ -41,6 +41,7 @@ def tilted(params, q, k, q_positions, k_positions):
 TILTED = Hooks(bias=Partial(tilted, {"heads": {"slope": jnp.asarray([0.1, -0.3])}, "all": {"mix": jnp.asarray(0.2)}}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ["blockwise"]))
 def test_a_value_moves_exactly_the_queries_that_see_it(implementation):
     q, k, v = qkv(11, batch=())
@@ -148,6 +149,7 @@ def test_merging_what_saw_nothing_gives_zeros_without_nan():
     assert all((x == 0).all() for x in jax.tree.leaves(pull((jnp.ones_like(output), jnp.zeros_like(lse)))))
 
 
+@pytest.mark.slow
 def test_dropout_keeps_its_share_everywhere_and_anew_for_each_seed_batch_head_and_row():
     ids = jnp.arange(256, dtype=jnp.uint32)
     one = lambda seed, batch, head: keep_pairs(Dropout(seed, batch, head), ids, ids, 0.25)
@@ -177,6 +179,7 @@ def test_dropout_leaves_the_mean_and_follows_its_key():
     assert (first == run(jax.random.PRNGKey(0), 0.5)).all()
 
 
+@pytest.mark.slow
 def test_memory_grows_linearly_with_the_length_forward_and_backward(monkeypatch):
     monkeypatch.setattr(blockwise, "BLOCK", 64)
 
@@ -197,6 +200,7 @@ def test_memory_grows_linearly_with_the_length_forward_and_backward(monkeypatch)
     assert temporary(1024, "reference") > 4 * 1024**2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ["blockwise"]))
 def test_half_precision_in_half_precision_out_with_float32_inside(implementation):
     half = [x.astype(jnp.bfloat16) for x in qkv(20)]
@@ -219,6 +223,7 @@ def test_half_precision_in_half_precision_out_with_float32_inside(implementation
         np.testing.assert_allclose(a.astype(jnp.float32), b, atol=3e-2 * float(jnp.abs(b).max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ["blockwise"]))
 def test_huge_logits_neither_overflow_nor_lose_the_winner(implementation):
     q, k, v = qkv(9, batch=())
@@ -250,6 +255,7 @@ def test_nothing_to_attend_gives_zeros(implementation, batch, t, s):
     assert attention_weights(q, k, **tokens).shape == (*batch, 2, t, s)
 
 
+@pytest.mark.slow
 def test_positions_shared_by_the_batch_are_those_repeated():
     q, k, v = qkv(6, batch=(2, 3))
     grid = jnp.stack([jnp.arange(6) // 3, jnp.arange(6) % 3], -1)

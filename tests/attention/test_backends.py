@@ -172,6 +172,7 @@ BIASED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", mostly_slow(BIASED, ("shaw",)))
 def test_queries_of_float64_have_gradients_in_tiles(spec):
     """Positions that count on by one, so that a bias of the distance is read from its line."""
@@ -212,6 +213,7 @@ def check(implementations, call):
             assert error <= 2 * allowed + 8 * eps * size, (name, i, error, allowed, size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["cpu", slow("blockwise")])
 @pytest.mark.parametrize("length", [slow(4), 16])
 def test_products_of_bfloat16_outside_of_loops_compile(implementation, length):
@@ -255,6 +257,7 @@ def holed(params, q, k, q_positions, k_positions):
     return jnp.where((apart == 3) | (apart == -2), jnp.nan, 0.0) * params["one"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", mostly_slow(ANY, ["cpu"]))
 def test_what_is_not_a_number_stays_in_the_rows_that_see_it(implementation):
     """A bias of NaN where nothing is seen changes nothing; where something is seen it is not hidden."""
@@ -273,6 +276,7 @@ def test_what_is_not_a_number_stays_in_the_rows_that_see_it(implementation):
     np.testing.assert_allclose(kept, plain, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", mostly_slow(ANY, ["cpu"]))
 def test_logits_beyond_the_range_of_float16_are_right(implementation):
     q, k, v = jax.random.normal(jax.random.key(1), (3, 20, 2, D), jnp.float16) * jnp.float16([200, 200, 1]).reshape(
@@ -290,6 +294,7 @@ def test_logits_beyond_the_range_of_float16_are_right(implementation):
     np.testing.assert_allclose(np.asarray(half, np.float32), run(jnp.float32), atol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", mostly_slow(ANY, ["cpu"]))
 def test_rows_that_see_nothing_are_zero_and_so_are_their_gradients(implementation):
     q, k, v = jax.random.normal(jax.random.key(2), (3, 20, 2, D))
@@ -308,6 +313,7 @@ def level(params, q, k, q_positions, k_positions):
     return jnp.full((len(q), len(k)), params["level"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["cpu", slow("blockwise")])
 def test_rounding_the_output_to_bfloat16_adds_nothing_to_the_gradient_of_a_bias(implementation):
     """By the rounded output it would be 0.032; what is left comes of rounding the weights."""

@@ -135,6 +135,7 @@ def test_folded_is_the_reference_in_value_and_gradient_in_any_order_of_the_token
         jax.tree.map(same, ours(*arrays, params, index), reference(*arrays, params, index))
 
 
+@pytest.mark.slow
 def test_a_causal_window_is_the_reference_in_any_order_of_the_tokens():
     (q, k, v), params, hooks = inputs("none", True)
 

@@ -103,6 +103,7 @@ def test_a_step_with_a_cache_is_refused_without_the_positions_of_both_sides(boun
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["t5", slow("rope_mixed(axes=2)"), slow("shaw")])
 def test_learned_parameters_train(spec):
     name, axes = spec.split("(")[0], 2 if "axes" in spec else 1
@@ -130,6 +131,7 @@ def test_learned_parameters_train(spec):
     assert loss(only) < before
 
 
+@pytest.mark.slow
 def test_dropout_is_honoured_shared_over_batch_and_heads_where_linen_says_so():
     same = jnp.broadcast_to(X[:1], X.shape)
     rngs = {"dropout": jax.random.key(3)}
@@ -146,6 +148,7 @@ def test_dropout_is_honoured_shared_over_batch_and_heads_where_linen_says_so():
         attention_fn(PLAIN, {}, positions=TOKENS)(q, q, q, dropout_rate=0.5)
 
 
+@pytest.mark.slow
 def test_weights_are_sown_and_the_computation_type_is_linens():
     _, state = layer(ALIBI).apply(drawn(), X, sow_weights=True, mutable=["intermediates"])
     (weights,) = jax.tree.leaves(state)
@@ -175,6 +178,7 @@ def test_what_cannot_be_served_is_refused():
         jax.eval_shape(step, cache)
 
 
+@pytest.mark.slow
 def test_a_mask_of_zeros_and_ones_is_flax_own_and_an_additive_one_is_refused():
     """The habit of Hugging Face, 0 = seen and -1e9 = masked, would be read the wrong way round."""
     attend = attention_fn(make_encoding("none", Dims(heads=2, head_dim=8)))

@@ -13,6 +13,7 @@ from pejax._attention.gpu.shared_memory import BACKWARD, HELD, LIMITS, fitting, 
 Q = jax.ShapeDtypeStruct((1, 24, 2, 8), jnp.float32)
 
 
+@pytest.mark.slow
 def test_classes_that_do_not_compile_are_returned_with_the_reason(monkeypatch):
     compiled = []
 
@@ -52,6 +53,7 @@ def test_a_failure_is_told_in_one_line_whatever_its_type():
     assert compile_error(lambda x: x * 2, Q)[0] == ""
 
 
+@pytest.mark.slow
 def test_the_explanation_says_whether_what_runs_compiles():
     text = explain_attention(Q, Q, Q, causal=True, implementation="blockwise", compile=True)
     assert "\nblockwise: runs; compiled forward and backward in " in text

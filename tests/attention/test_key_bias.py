@@ -61,6 +61,7 @@ def step(q, k, v, bias, cap=None, implementation="reference", sharding=None):
     return out, slopes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap", [None, slow(1.5), 0.7])
 def test_the_reference_adds_it_after_the_cap(cap):
     np.testing.assert_allclose(step(*arrays(), cap=cap)[0], in_float64(*arrays(), cap), atol=2e-6)
@@ -77,12 +78,14 @@ def test_its_gradient_is_the_slope_of_the_loss():
         np.testing.assert_allclose(slopes[place], slope, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap", [None, 0.7])
 @pytest.mark.parametrize("implementation", TILED)
 def test_every_implementation_is_the_reference_in_value_and_every_gradient(implementation, cap):
     close(step(*arrays(), cap=cap, implementation=implementation), step(*arrays(), cap=cap), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ring", slow("gather")])
 def test_over_many_devices_as_on_one(method):
     mesh = jax.make_mesh((2, 4), ("tensor", "sequence"), axis_types=(AxisType.Auto,) * 2)

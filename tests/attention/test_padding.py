@@ -32,6 +32,7 @@ def gradients(call, arrays, params):
     return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(arrays, params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("name", ["t5", slow("rope"), slow("shaw"), slow("transformer_xl")])
 def test_padding_may_hold_anything(name, implementation):

@@ -191,6 +191,7 @@ def test_positions_that_are_not_given_count_over_the_whole_sequence(name, method
     close(got, want, 2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", [{"data": 2, "tensor": 2}, {"data": 8, "sequence": 1}])
 def test_axes_that_are_not_the_sequence(split):
     q, k, v = normal(8, 6, 4, D), normal(8, 6, 2, D, seed=1), normal(8, 6, 2, D, seed=2)
@@ -230,6 +231,7 @@ def test_a_mesh_of_explicit_axes(placed, tensor):
     close(got, want, 1e-5)
 
 
+@pytest.mark.slow
 def test_no_batch_and_nothing_at_all():
     q, tokens = normal(8, 2, D), jnp.arange(8)
     close(on({"sequence": 4})(q, q, q, positions=tokens), dot_product_attention(q, q, q, positions=tokens), 1e-5)
@@ -238,6 +240,7 @@ def test_no_batch_and_nothing_at_all():
     assert (none[1] == -jnp.inf).all()
 
 
+@pytest.mark.slow
 def test_a_ring_in_half_precision():
     q = normal(1, 16, 2, D).astype(jnp.bfloat16)
 
@@ -315,6 +318,7 @@ def test_attention_says_what_to_use_for_explicit_axes():
 ID_AXES = [(), ("data",), ("sequence",), ("data", "sequence")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", mostly_slow(ID_AXES, ID_AXES[3:]), ids=str)
 def test_packed_positions_of_ids_that_explicit_axes_split(axes):
     mesh = jax.make_mesh((2, 4), ("data", "sequence"))
@@ -334,6 +338,7 @@ def test_packed_positions_of_ids_that_explicit_axes_split(axes):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibi", slow("rope"), slow("t5")])
 def test_a_batch_that_automatic_axes_split_stays_where_it_is(name):
     """Long enough for tiles; on a CPU the loop over batch and heads would gather all of it."""
@@ -364,6 +369,7 @@ def test_an_explanation_says_that_the_cpu_gathers_over_automatic_axes():
     assert "gpu: runs interpreted, for tests: this is not a GPU" in gpu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", [None, *map(slow, ("reference", "dense", "blockwise", "cpu"))])
 @pytest.mark.parametrize("name", ["alibi", *map(slow, ("shaw", "rope", "t5", "fire", "transformer_xl", "lookhere"))])
 def test_inside_a_shard_map_of_the_user_with_its_checks(name, implementation):
@@ -389,6 +395,7 @@ def test_inside_a_shard_map_of_the_user_with_its_checks(name, implementation):
     close(step(sharded), step(halves), 2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["gpu", slow("tpu")])
 def test_interpreted_kernels_in_a_shard_map_with_its_checks_are_refused(implementation):
     mesh, q = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,)), normal(2, 16, 2, D)

@@ -117,6 +117,7 @@ def test_the_gradient_of_a_sink_is_its_slope():
         np.testing.assert_allclose(jax.grad(total)(sink), slopes, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_numbers_computed_apart():
     """T = D = 4, scale 0.5, causal, row 3 of one head, in float64 by other code."""
     g = lambda s: jnp.asarray(np.sin(s + 1.7 * np.arange(16)).reshape(4, 1, 4), jnp.float32)
@@ -127,6 +128,7 @@ def test_numbers_computed_apart():
     assert lse[3, 0] == pytest.approx(math.log(math.exp(2.104580) + math.exp(0.5)), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_sink_of_minus_infinity_is_none_and_a_large_one_takes_everything():
     q, k, v = arrays()
     run = lambda level: ours("reference")(q, k, v, jnp.full(H, level))[0]
@@ -143,6 +145,7 @@ def test_merged_parts_take_the_sink_of_one_of_them():
     close(merged, part(sink=SINK), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extend", [None, "self_extend(window=8, group=2)"])
 def test_any_encoding_takes_a_sink_and_bands_take_it_once(extend):
     rope = make_encoding("rope", Dims(H, D, kv_heads=K, causal=True, extent=T), extend)
@@ -170,6 +173,7 @@ def test_over_many_devices_as_on_one(method, kind):
     close(got, step(over(None))(*arrays(), SINK), 1e-5)
 
 
+@pytest.mark.slow
 def test_half_precision_stays_half():
     q, k, v = (x.astype(jnp.bfloat16) for x in arrays())
     output, lse = ours("blockwise")(q, k, v, SINK.astype(jnp.bfloat16))
@@ -188,7 +192,7 @@ def test_an_explanation_takes_a_sink():
     [
         (jnp.ones(3), ValueError, "sink must be an array of floats (H) or None, got float32 (3,)"),
         (jnp.ones(4, int), TypeError, "sink must be an array of floats (H) or None, got int32"),
-        (0.5, ValueError, "sink must be an array of floats (H) or None, got 0.5"),
+        pytest.param(0.5, ValueError, "sink must be an array of floats (H) or None, got 0.5", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_no_sink_is_refused(sink, kind, message):

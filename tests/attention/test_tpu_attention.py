@@ -207,6 +207,7 @@ def test_every_pair_that_sees_is_in_a_tile_that_is_visited(data):
             assert spans.first[i] <= j <= spans.last[i]
 
 
+@pytest.mark.slow
 def test_causal_tiles_above_the_diagonal_and_far_below_the_window_are_not_visited():
     order = {"order": jnp.arange(32)[None]}
     by_queries, by_keys = spans_of(Options(1.0, causal=True, window=5), order, order, (4, 4))
@@ -253,6 +254,7 @@ def test_an_order_that_is_not_there_is_the_error_of_the_reference():
         dot_product_attention(x, x, x, positions=jnp.arange(9.0), causal=True, implementation="tpu")
 
 
+@pytest.mark.slow
 def test_vmapped_without_parameters():
     rng = np.random.default_rng(2)
     q, k, v = (jnp.asarray(rng.normal(size=(2, 1, n, 2, D)), jnp.float32) for n in (8, 16, 16))

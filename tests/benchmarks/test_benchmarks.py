@@ -278,6 +278,7 @@ def test_the_models_compared_have_the_same_parameters():
     assert count(theirs) == steps.parameters(steps.vit(steps.VIT, "learned", "float32"))
 
 
+@pytest.mark.slow
 def test_costs_of_an_encoding_are_those_of_its_formula():
     from benchmarks import costs
 

@@ -21,6 +21,7 @@ from train.vit.model import Classifier
 TINY = ("--patch=14", "--width=16", "--layers=2", "--heads=4", "--epochs=1", "--batch=2500", "--eval_limit=64")
 
 
+@pytest.mark.slow
 def test_by_head_it_is_the_entropy_of_each_heads_weights():
     q, k = 2.0 * jax.random.normal(jax.random.key(0), (2, 3, 6, 4, 8))
     tokens = TokenPositions(jnp.arange(6, dtype=jnp.int32))

@@ -59,6 +59,7 @@ def lines(tmp_path):
     return [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_nan_a_hang_a_lack_of_memory_and_a_crash_end_their_case_alone(command, tmp_path, capsys):
     names = ["right first", "nan", "hang", "fill", "die", "refuse", "right last"]
     assert command({"prove": stage(*(case(name, 1.0 if name == "hang" else 20.0) for name in names))}) == 1
@@ -110,6 +111,7 @@ def test_what_the_time_does_not_allow_is_listed_as_not_done(command, capsys):
     assert "not done: prove: hang, train: right" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_training_that_was_not_done_fails_nothing(command):
     assert command({"train": stage(case("hang", 60.0, stage="train"))}, "--minutes=0.12") == 0
 
@@ -224,6 +226,7 @@ def test_a_device_that_does_not_start_is_told_of_every_case(tmp_path):
     assert worker.process is None
 
 
+@pytest.mark.slow
 def test_processes_end_with_the_command(tmp_path):
     script = "import os, pathlib; from benchmarks.hardware.pool import Worker; "
     script += f"worker = Worker(os.environ, pathlib.Path({str(tmp_path / 'log')!r})); "

@@ -57,6 +57,7 @@ def test_the_gradients_of_the_oracle_are_those_of_automatic_differentiation():
         np.testing.assert_allclose(got, expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_an_implementation_that_is_right_is_proved_in_every_gradient():
     found = attention_proof.prove(KIND, "reference", "highest", toy=True)
     assert found["outcome"] == "proved"
@@ -154,6 +155,7 @@ def test_an_epoch_is_the_steps_of_train_vit(tmp_path):
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_batches_depend_on_the_seed_and_the_epoch_alone(tmp_path):
     def images(seed, epoch):
         make_epoch(str(tmp_path), "fashion", seed, epoch, toy=True)

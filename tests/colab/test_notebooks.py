@@ -134,6 +134,7 @@ def test_a_notebook_is_written_whole_or_stays(tmp_path, monkeypatch):
             assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_is_named(tmp_path):
     pytest.importorskip("nbclient", reason="needs the extra `notebooks`")
     pytest.importorskip("ipykernel", reason="needs the extra `notebooks`")

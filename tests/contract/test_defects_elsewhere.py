@@ -73,6 +73,7 @@ def test_positions_beyond_the_trained_length_turn_further(extend):
     np.testing.assert_allclose(turn, np.angle(np.exp(1j * np.array([137.0, 837.0]))), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_factor_of_llama_3_is_that_of_the_config():
     """A factor of 8 is written into the code (maxtext); another model's base, and no scaling (tunix)."""
     scaling = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -103,6 +104,7 @@ def test_no_key_has_a_positive_bias_without_a_causal_mask():
     assert float(bias.min()) == -8 * float(pejax.alibi_slopes(3).max())
 
 
+@pytest.mark.slow
 def test_the_last_keys_do_not_tie_in_bfloat16():
     """The bias is a slope times a position, rounded to bfloat16: 641 values for 2,048 keys (BLOOM in transformers)."""
     length, slope = 2048, float(pejax.alibi_slopes(2)[0])
@@ -136,6 +138,7 @@ def test_a_pair_turns_by_one_frequency(pairing):
     assert np.max(np.abs(np.linalg.norm(wrong, axis=-1) - np.linalg.norm(x, axis=-1))) > 0.05
 
 
+@pytest.mark.slow
 def test_the_largest_exponent_of_slopes_is_that_of_the_config():
     """MPT's `alibi_bias_max` is read and not used (transformers)."""
     config = {"model_type": "mpt", "d_model": 32, "n_heads": 4, "n_layers": 1, "vocab_size": 97, "max_seq_len": 64,

@@ -38,12 +38,14 @@ def test_flax_layer(capsys):
     assert all(int(share) >= 90 for _, share in shares), shares
 
 
+@pytest.mark.slow
 def test_longer_context(capsys):
     printed = run("longer_context", capsys)
     assert "rotated keys can be cached: True" in printed
     assert float(re.findall(r"differ by at most (\S+)", printed)[0]) < 1e-5
 
 
+@pytest.mark.slow
 def test_own_encoding(capsys):
     printed = run("own_encoding", capsys)
     assert all(float(number) < 1e-5 for number in re.findall(r"largest deviation (\S+)", printed))

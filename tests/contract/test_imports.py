@@ -160,6 +160,7 @@ def test_the_library_imports_little_from_outside(module):
     assert not strangers, f"{module} imports {sorted(strangers)}"
 
 
+@pytest.mark.slow
 def test_drawing_packages_are_imported_when_a_picture_is_drawn():
     script = f"import pejax.visualize, sys; print([one for one in {sorted(DRAWING)} if one in sys.modules])"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -186,6 +187,7 @@ def test_importing_the_library_brings_in_nothing_heavy_and_no_kernels():
     assert run.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_repository_that_is_not_installed_can_be_imported():
     script = """if True:
     import importlib.metadata
@@ -202,6 +204,7 @@ def test_a_copy_of_the_repository_that_is_not_installed_can_be_imported():
     assert run.stdout == "0+copy\n"
 
 
+@pytest.mark.slow
 def test_the_models_of_the_trainers_need_no_package_of_pipelines_and_command_lines():
     """So that they train from batches that are made ahead, on machines with JAX, Flax, optax and orbax alone."""
     unneeded = ["array_record", "gguf", "grain", "simple_parsing", "tensorboardX", "tensorflow_datasets"]

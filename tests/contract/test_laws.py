@@ -67,10 +67,10 @@ def pairs() -> list:
 
 
 def is_quick(case: Case, law: Callable[[Case], None]) -> bool:
-    """Whether a law is checked in every run: on one encoding of each mechanism, causal, and on three for images."""
+    """Whether a law is checked in every run: on one encoding of each mechanism, causal, and on one for images."""
     if law is jit_changes_nothing:  # operation by operation
         return case.setting == "causal" and case.spec in ("learned", "rope")
-    return case.spec in {"causal": EACH_MECHANISM, "image": ("alibi", "learned", "rope_axial")}.get(case.setting, ())
+    return case.spec in {"causal": EACH_MECHANISM, "image": ("rope_axial",)}.get(case.setting, ())
 
 
 @pytest.fixture(scope="module")

@@ -36,13 +36,19 @@ IMAGES = [Case(name, "image") for name in ENCODINGS]
 Q, K, V = normal(T, 4, 12), normal(T, 2, 12, seed=1), normal(T, 2, 12, seed=2)
 
 
+def often(cases: list[Case]) -> list:
+    """Return the cases, those of other than one encoding per kind, on one setting, for `-m slow`."""
+    quick = [case for case in cases if case.setting == "causal" and case.spec in EACH_KIND]
+    return mostly_slow(cases, quick)
+
+
 def attend_drawn(case: Case, tokens: TokenPositions | jax.Array, **options: object) -> jax.Array:
     """Return `attend` of drawn heads; what the encoding embeds is said to be embedded."""
     options = {"embedded": True, "extent": case.dims.extent, "axes": case.dims.axes, **options}
     return attend(case.encoding, Q, K, V, params=case.params, positions=tokens, **options)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", often(CASES), ids=str)
 def test_hooks_alone_are_refused_where_they_are_not_all_of_the_position(case):
     encoding = case.encoding
     turns = bool(encoding.rotate or encoding.bands)
@@ -56,12 +62,6 @@ def test_hooks_alone_are_refused_where_they_are_not_all_of_the_position(case):
         with pytest.raises(ValueError, match=r"embed.*embedded=True"):
             attend_drawn(case, jnp.arange(T), embedded=False)
     assert isinstance(hooks(rotated=turns, embedded=encoding.embed is not None), Hooks)
-
-
-def often(cases: list[Case]) -> list:
-    """Return the cases, those of other than one encoding per kind for `-m slow`."""
-    quick = [case for case in cases if case.spec in (*EACH_KIND, "rope_axial") or not case.is_default]
-    return mostly_slow(cases, quick)
 
 
 @pytest.mark.parametrize("case", often(CASES[:-1]), ids=str)
@@ -87,7 +87,7 @@ def test_an_encoding_made_for_a_causal_model_is_causal_everywhere(case):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "bool"])
-@pytest.mark.parametrize("case", CASES[:-1] + IMAGES, ids=str)
+@pytest.mark.parametrize("case", often(CASES[:-1] + IMAGES), ids=str)
 def test_positions_that_do_not_hold_every_number_are_refused(case, dtype):
     rough = jnp.zeros(draw(case, T).shape, dtype)
     with pytest.raises(TypeError, match=f"positions must be .*got {dtype}"):

@@ -35,6 +35,7 @@ def works() -> Corpus:
     return load_text("shakespeare")
 
 
+@pytest.mark.slow
 def test_the_works_are_whole(works: Corpus) -> None:
     written = shakespeare.read_embedded()
     assert (len(written), len(works.train), works.names) == (41, 38, shakespeare.HELD_OUT)

@@ -40,6 +40,7 @@ def test_the_validation_images_are_as_sharp_as_the_test_images():
         assert any(np.array_equal(image, one) for one in stored.images)
 
 
+@pytest.mark.slow
 def test_images_in_files_are_refused(tmp_path):
     dataset = load("fashion", size=8)
     in_files = Dataset(**{**vars(dataset), "train_at": None})

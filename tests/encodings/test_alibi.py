@@ -95,6 +95,7 @@ def test_the_factory_scales_slopes_and_stretches_them_beyond_the_trained_extent(
     np.testing.assert_array_equal(slopes("alibi(extend='slopes')", 16), alibi_slopes(4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [slow("alibi"), "alibi(learned=True)", slow("alibi(learned=True, extend='slopes')")],

@@ -34,6 +34,7 @@ def test_every_part_acts_as_it_does_alone():
     close(attend(both, q, k, v, params=params, embedded=True, positions=at, extent=11), want)
 
 
+@pytest.mark.slow
 def test_parameters_of_the_parts_are_kept_apart_and_have_gradients():
     both = make_encoding("rope_mixed+t5", DIMS)
     params = init_params(both, jax.random.key(0))
@@ -145,6 +146,7 @@ def test_a_part_of_ones_own():
     np.testing.assert_array_equal(compose_encodings(steep, rope(DIMS)).shift_invariant, False)
 
 
+@pytest.mark.slow
 def test_keys_without_a_position_have_the_bias_of_pi_once():
     """All parts of a sum are extended by `pi`, and CLS and registers must still be seen as in training."""
     dims = Dims(heads=2, head_dim=8, axes=2, extent=(3, 2))

@@ -40,6 +40,7 @@ def test_a_shift_is_one_number_per_axis_within_its_bound():
     np.testing.assert_allclose(shifts[:, 0].std(), 0.5 / np.sqrt(3), rtol=0.1)
 
 
+@pytest.mark.slow
 def test_a_jitter_is_one_factor_per_axis_and_a_rescaling_one_for_all():
     at = np.asarray(GRID, np.float64) + 1.0
     for name in ("jitter", "rescale"):
@@ -57,6 +58,7 @@ def test_noise_is_a_number_per_token_and_axis():
     assert np.abs(np.corrcoef(found.reshape(400, -1).T) - np.eye(30)).max() < 0.3
 
 
+@pytest.mark.slow
 def test_shifts_come_before_factors_and_one_axis_is_one_axis():
     whole = augment_positions(KEY, jnp.zeros(4), shift=1.0, jitter=3.0)
     shifted, stretched = (

@@ -49,6 +49,7 @@ def test_cpb_is_its_formula(axes):
         assert bias[h, i, j] == pytest.approx(by_hand(params, h, np.asarray(at[j] - at[i]), sides), abs=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [slow((4, 7)), (5, 3), slow((1, 6))], ids=str)
 @pytest.mark.parametrize("kind", [jnp.int32, jnp.float32])
 def test_the_record_gives_the_functions_numbers_on_any_grid(grid, kind):
@@ -63,6 +64,7 @@ def test_the_record_gives_the_functions_numbers_on_any_grid(grid, kind):
         np.testing.assert_allclose(hook(settled["heads"], at - at[0]), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_many_offsets_are_evaluated_in_parts(monkeypatch):
     _, params = drawn()
     at = grid_positions(3, 4)
@@ -71,6 +73,7 @@ def test_many_offsets_are_evaluated_in_parts(monkeypatch):
     np.testing.assert_allclose(cpb_bias(at, at, params, extent=IMAGE.extent), whole, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [jnp.int32, slow(jnp.float32)])
 def test_every_parameter_has_the_gradient_of_plain_attention(kind):
     """Through the table, and pair by pair."""
@@ -92,6 +95,7 @@ def test_every_parameter_has_the_gradient_of_plain_attention(kind):
     assert all(jnp.any(leaf != 0) for leaf in jax.tree.leaves(found))
 
 
+@pytest.mark.slow
 def test_it_starts_from_no_bias_so_that_unplaced_tokens_are_as_near_as_patches():
     encoding = make_encoding("cpb", IMAGE)
     params = init_params(encoding, KEY)

@@ -94,8 +94,7 @@ def fire_by_hand(params, h, i, j, *, causal, threshold):
     return heads["w"][h] @ np.maximum(p["a"] * x + turn + p["b"], 0) + heads["bias"][h]
 
 
-@pytest.mark.parametrize("signed", [True, False])
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("causal", "signed"), [(True, False), slow(True, True), slow(False, True), slow(False, False)])
 def test_fire_is_its_formula(causal, signed):
     dims = Dims(heads=2, head_dim=4, causal=causal)
     params = drawn(make_encoding(f"fire(signed={signed})", dims))
@@ -150,6 +149,7 @@ def test_fire_measures_every_visible_distance_within_0_and_1(causal):
     assert x[1, 0] < 0.5
 
 
+@pytest.mark.slow
 def test_fire_has_finite_gradients_everywhere():
     params = drawn(make_encoding("fire", Dims(heads=2, head_dim=4)))
     at = jnp.asarray([0.0, 0.0, 2.5, 30.0])
@@ -161,6 +161,7 @@ def test_fire_has_finite_gradients_everywhere():
             assert np.isfinite(leaf).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("extent", "threshold"),
     [(16, 16.0), slow(4096, 512.0), (None, 512.0), slow((3, 20), 20.0)],

@@ -133,8 +133,8 @@ def test_a_length_known_only_at_run_time_gives_nan_beyond_the_table():
     ("dims", "spec", "positions", "trained", "length"),
     [
         (LINE, "learned", jnp.arange(20), 5, 20),
-        (GRID, "learned", grid_positions(9, 8), (3, 4), (9, 8)),
-        (GRID, "learned(factorized=True)", grid_positions(9, 8), (3, 4), (9, 8)),
+        pytest.param(GRID, "learned", grid_positions(9, 8), (3, 4), (9, 8), marks=pytest.mark.slow),
+        pytest.param(GRID, "learned(factorized=True)", grid_positions(9, 8), (3, 4), (9, 8), marks=pytest.mark.slow),
     ],
 )
 def test_squeezed_positions_read_the_trained_table(dims, spec, positions, trained, length):

@@ -172,6 +172,7 @@ def test_a_query_that_sees_no_key_gives_zeros_and_one_that_sees_one_gives_its_va
     assert all(np.isfinite(leaf).all() for leaf in gradients)
 
 
+@pytest.mark.slow
 def test_corner_heads_see_their_own_patch_alone():
     encoding = make_encoding("lookhere", IMAGE)
     q = normal(15, 6, 4)

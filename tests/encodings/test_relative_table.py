@@ -35,6 +35,7 @@ def test_every_offset_reads_its_own_cell():
     np.testing.assert_array_equal(hook_of(encoding, settled)(settled["heads"], at - at[5]), bias[:, 5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [jnp.int32, jnp.float32])
 def test_offsets_beyond_the_table_read_its_border(kind):
     table = normal(2, 5)
@@ -43,6 +44,7 @@ def test_offsets_beyond_the_table_read_its_border(kind):
     np.testing.assert_allclose(bias, table[:, jnp.asarray([0, 0, 2, 4, 4])], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_record_resamples_the_table_to_another_grid():
     encoding = make_encoding("relative_table", IMAGE)
     table, grid = normal(3, 5, 7), (5, 6)
@@ -57,6 +59,7 @@ def test_the_record_resamples_the_table_to_another_grid():
     assert float(jnp.abs(adapt(linear, {"heads": {"table": table}}, grid)["heads"]["table"] - expected).max()) > 1e-2
 
 
+@pytest.mark.slow
 def test_interpolated_positions_read_between_the_cells_and_whole_ones_the_cells():
     table = normal(1, 9)
     at = jnp.asarray([0.0, 1.0, 1.5, 2.0])
@@ -66,6 +69,7 @@ def test_interpolated_positions_read_between_the_cells_and_whole_ones_the_cells(
     np.testing.assert_allclose(bias, [row[1], row[2], between, row[3]], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_starts_from_0_in_each_layer_and_every_cell_that_is_read_gets_a_gradient():
     encoding = make_encoding("relative_table", IMAGE)
     assert encoding.init(KEY) == {}

@@ -132,6 +132,7 @@ def test_halves_are_turned_in_one_pass(dtype, rotary_dim):
         np.testing.assert_allclose(found[..., :rotary_dim], expected, atol=4 * eps)
 
 
+@pytest.mark.slow
 def test_on_a_grid_rope_counts_in_raster_order():
     """Row 1, column 2 of a grid three wide is token 5, whatever integer type holds it; a new grid has new strides."""
     flat, grid = (make_encoding("rope", Dims(heads=4, head_dim=12, axes=axes)) for axes in (1, 2))
@@ -154,6 +155,7 @@ def test_the_attention_factor_multiplies_cos_and_sin():
     np.testing.assert_allclose(scaled, plain * np.repeat(factors, 2), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_key_heads_serve_consecutive_query_heads():
     """Query head h turns by the frequencies of key head h // (H/K)."""
     frequencies = draw.normal(size=(2, 1, 6)).astype(np.float32)
@@ -185,6 +187,7 @@ def test_frequencies_of_axes_in_either_order():
     np.testing.assert_array_equal(volume, np.kron(np.eye(3), [1, 0.5]).astype(np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [slow(1), 2, slow(3)])
 def test_mixed_frequencies_start_along_the_columns_of_rotations(axes):
     heads, n = 64, 4
@@ -201,6 +204,7 @@ def test_mixed_frequencies_start_along_the_columns_of_rotations(axes):
     assert np.array_equal(drawn, other) == (axes == 1)
 
 
+@pytest.mark.slow
 def test_mixed_frequencies_are_drawn_per_key_head_and_layer():
     encoding = make_encoding("rope_mixed", Dims(heads=4, head_dim=12, kv_heads=2, axes=2))
     assert encoding.init(jax.random.key(0)) == {}
@@ -227,6 +231,7 @@ def model(params: dict, x: jax.Array, positions: jax.Array, frequencies: jax.Arr
     return jnp.sum(jnp.square(x.astype(jnp.float32))), turned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [jnp.float32, slow(jnp.bfloat16)])
 def test_phases_survive_a_jitted_vmapped_differentiated_model(kind):
     """Up to 2^31, x64 off: rotated unit vectors are cos and sin of the float64 product, rounded once to x.dtype."""
@@ -253,6 +258,7 @@ def test_low_precision_is_rounded_once(kind):
     )
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_the_exact_rotation():
     """With respect to x, mixed frequencies and fractional positions, against float64 at positions near 10^5."""
     frequencies = draw.normal(size=(2, 2, 6)).astype(np.float32)

@@ -48,6 +48,7 @@ def test_sections_are_extended_as_a_text_is():
     np.testing.assert_allclose(both, text, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_proportional_pairs_span_the_head_and_the_slow_ones_rest():
     found = rope_frequencies(16, base=100.0, rotary_dim=6, layout="proportional")
     np.testing.assert_allclose(found, [1.0, 100 ** (-1 / 8), 100 ** (-2 / 8), 0, 0, 0, 0, 0], rtol=1e-6)

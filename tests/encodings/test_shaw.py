@@ -35,6 +35,7 @@ def test_logits_and_values_are_the_papers_loops():
     np.testing.assert_allclose(output, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_grid_sums_one_term_an_axis():
     q, keys, values = draw(6, 1, 4), draw(2, 3, 4), draw(2, 3, 4)
     at, weights = grid_positions(2, 3), jax.nn.softmax(draw(1, 6, 6))
@@ -53,6 +54,7 @@ def test_values_are_linear_in_the_weights():
     np.testing.assert_allclose(mixed, parts, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", mostly_slow([(3, 1), (0, 2), (4, 0), (2, 2)], [(3, 1)]), ids=str)
 def test_the_two_sides_may_be_clipped_at_two_distances(clip):
     """Also in attention, with gradients, and where the keys lie far to one side."""
@@ -101,6 +103,7 @@ def test_attention_is_that_of_wav2vec2_bert(clip):
     np.testing.assert_allclose(jax.nn.softmax(logits), theirs, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_fractional_positions_interpolate_between_two_rows():
     q, table, m = draw(1, 1, 4), draw(7, 4), 3
     q_at, k_at = jnp.zeros(1), jnp.asarray([-9.0, -3.0, -0.75, 0.0, 0.5, 2.25, 3.0, 9.0])
@@ -130,6 +133,7 @@ def test_nothing_is_as_large_as_tokens_x_tokens_x_channels():
         assert tokens**2 <= size <= 4 * tokens**2
 
 
+@pytest.mark.slow
 def test_attention_adds_both_terms_with_the_scale_of_the_dims_and_shared_tables():
     dims = Dims(heads=4, head_dim=4, kv_heads=2, scale=0.7)
     encoding = make_encoding("shaw(clip=2)", dims)
@@ -149,6 +153,7 @@ def test_attention_adds_both_terms_with_the_scale_of_the_dims_and_shared_tables(
         np.testing.assert_allclose(ours[:, h], np.einsum("ts,tsd->td", weights, v_h[None] + values), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(13, 11), slow((6, 30)), slow((30, 6)), (3, 4)], ids=str)
 def test_picking_by_strips_is_picking_pair_by_pair(monkeypatch, shape):
     """Wherever the keys begin: before, across and after the queries; and the gradients are each other's transpose."""

@@ -66,6 +66,7 @@ def test_two_axes_are_the_published_table():
     np.testing.assert_allclose(table, expected, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_embed_adds_in_float32_and_keeps_the_type():
     encoding = make_encoding("sinusoidal", Dims(heads=2, head_dim=6, axes=2))
     grid = np.stack(np.divmod(np.arange(6, dtype=np.int32), 3), axis=-1)

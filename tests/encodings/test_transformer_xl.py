@@ -61,6 +61,7 @@ def test_logits_are_the_official_relative_shift():
     np.testing.assert_allclose(ours[:, seen], official[:, seen], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_grid_sums_one_term_an_axis_and_the_key_term_once():
     at, q, k, (u, v, w_r) = grid_positions(2, 3), draw(6, H, D), draw(6, H, D), parameters((2,))
     none = jnp.zeros((H, D))

@@ -72,6 +72,7 @@ def test_terms_are_applied_from_left_to_right_to_the_pairs_as_they_were():
     np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.slow
 def test_on_a_grid_each_axis_is_stretched_by_its_own_and_rope_by_the_tokens():
     positions, x = jnp.asarray([[0, 3], [15, 7]]), jnp.ones((2, 2, 16))
     stretched = rope_axial_frequencies(16) / np.float32([[2.0], [1.0]])

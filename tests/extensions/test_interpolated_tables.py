@@ -29,7 +29,7 @@ def drawn(spec: str) -> tuple:
 
 
 @pytest.mark.parametrize("spec", mostly_slow(TABULATED, ["t5"]))
-@pytest.mark.parametrize("shift", [0, 5, 0.25, "far"])
+@pytest.mark.parametrize("shift", mostly_slow([0, 5, 0.25, "far"], [0.25]))
 def test_the_table_holds_the_bias_of_every_pair(spec, shift):
     """At the patches of the grid and a shift of them; at others, the network or table is asked pair by pair."""
     tabulated, by_pairs, params = drawn(spec)
@@ -63,6 +63,7 @@ def test_attention_and_its_gradients_are_those_of_pairs(spec, implementation):
     close(found[1], expected[1], 1e-4)
 
 
+@pytest.mark.slow
 def test_a_grid_within_the_trained_one_has_no_such_table():
     tabulated, _, params = drawn("cpb")
     assert TABLE not in tabulated.adapt(params, DIMS.extent)["heads"]

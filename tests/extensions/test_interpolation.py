@@ -24,7 +24,7 @@ FACTORS = {"causal": np.float32(0.25), "image": np.float32([0.25, 1.0])}
 QUICK = ("alibi", "learned", "rope_axial", "shaw")
 """Encodings that are squeezed in every run; `-m slow` squeezes all."""
 CASES = [
-    pytest.param(Case(name, setting), marks=() if name in QUICK else pytest.mark.slow)
+    pytest.param(Case(name, setting), marks=() if name in QUICK and setting == "causal" else pytest.mark.slow)
     for name in ENCODINGS
     for setting in FARTHER
     if serves(name, setting)
@@ -147,6 +147,7 @@ def test_positions_are_multiplied_axis_by_axis_or_are_the_very_same(trained, wit
             np.testing.assert_array_equal(found, expected, strict=True)
 
 
+@pytest.mark.slow
 def test_a_bias_of_the_distance_is_read_at_the_distance_squeezed_not_at_a_difference_of_rounded_positions():
     dims = Dims(heads=2, head_dim=4, extent=24, causal=True)
     encoding = make_encoding("t5", dims, "pi")
@@ -161,6 +162,7 @@ def test_a_bias_of_the_distance_is_read_at_the_distance_squeezed_not_at_a_differ
         np.testing.assert_array_equal(np.diagonal(found, relative), thirds[relative // 3 + 23])
 
 
+@pytest.mark.slow
 def test_squeezing_twice_squeezes_once_and_bands_are_squeezed_too():
     banded = dataclasses.replace(
         SEEN, bands=group_positions(make_encoding("rope", ROPE), ROPE, group=2, window=4).bands
@@ -223,6 +225,7 @@ TURNS = Encoding(rotate=lambda params, x, positions: positions)
 """Rotates by returning the positions."""
 
 
+@pytest.mark.slow
 @given(trained=st.integers(2, 40), length=st.integers(1, 400), data=st.data())
 def test_the_group_is_the_smallest_that_keeps_far_distances_in_the_trained_range(trained, length, data):
     window = data.draw(st.integers(1, trained - 1))

@@ -89,6 +89,7 @@ def ways() -> list:
     return [pytest.param(*one, marks=() if one == ("alibi", "reference") else pytest.mark.slow) for one in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spec", "implementation"), ways())
 def test_a_picture_sampled_finer_is_attended_to_as_the_trained_one(spec, implementation):
     """For placed and unplaced queries alike, in value and in every gradient."""
@@ -110,6 +111,7 @@ def test_without_the_bias_the_patches_outvote_the_others():
     assert jnp.max(jnp.abs(one - other)) > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slope", [None, 0.5])
 @pytest.mark.parametrize("implementation", ["reference", slow("blockwise"), slow("cpu"), slow("gpu"), slow("tpu")])
 def test_the_bias_counts_keys_past_a_soft_cap(implementation, slope):
@@ -146,6 +148,7 @@ def test_the_weights_themselves_have_it_and_its_number_is_no_parameter():
     assert not jnp.any(jax.jacobian(weights)(jnp.float32(0.5)))
 
 
+@pytest.mark.slow
 def test_without_such_keys_the_program_is_the_same():
     """On the pairs of a finer grid, and where the hook would be called: nothing of it is left."""
     patches = grid_positions(*FINER)
@@ -188,7 +191,7 @@ def test_fused_kernels_leave_it_to_others():
     assert "neither key_bias nor unplaced_bias" in text
 
 
-@pytest.mark.parametrize("spec", ["rope", "rope_axial", "rope_mixed"])
+@pytest.mark.parametrize("spec", [slow("rope"), "rope_axial", slow("rope_mixed")])
 def test_on_grids_positions_of_rotations_are_scaled_axis_by_axis(spec):
     """Also where rotation goes by the raster index, which no single factor scales on both axes."""
     plain, scaled = make_encoding(spec, DIMS), make_encoding(spec, DIMS, "pi")

@@ -16,7 +16,7 @@ from pejax.interop.config import read_json
 from pejax.interop.source import read_config
 
 ALL = {**CONFIGS, **PICTURES}
-QUICK = ("llama", "gpt_oss", "gpt2", "bert", "t5", "mpt", "falcon", "mixtral", "vit", "clip_vision_model")
+QUICK = ("llama", "gpt2", "t5", "vit")
 ODD = [
     *("16", "x", 16.0, 2.5, -1, 0, 10**400, float("inf"), float("nan"), True, False, None, [], [1], ["x", 2.0]),
     *({}, {"a": 1}, {"rope_type": []}, {"rope_type": "longrope", "long_factor": 2.0}),
@@ -139,6 +139,7 @@ def test_nested_keys_may_be_ignored():
         assert read_config(keys, ignore=ignore) == read_config(CONFIGS["llama, yarn"])
 
 
+@pytest.mark.slow
 def test_ignored_tensors_are_carried_and_written_back(tmp_path):
     folder = write(tmp_path / "a", "bert")
     head = {"classifier.weight": np.ones((3, 32), np.float16), "classifier.bias": np.arange(3, dtype=np.int64)}

@@ -47,6 +47,7 @@ def test_gate_and_up_of_gpt_oss_alternate(tmp_path):
     np.testing.assert_array_equal(mlp.down_bias[...][0], values[f"{own}down_proj_bias"])
 
 
+@pytest.mark.slow
 def test_the_sinks_of_gpt_oss_are_used(tmp_path):
     folder = write(tmp_path / "a", "gpt_oss", num_hidden_layers=1)
     values, before = tensors(folder), run(load(folder)[0], IDS)

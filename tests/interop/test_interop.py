@@ -103,6 +103,7 @@ def test_narrow_types_come_back(dtype, tmp_path):
     assert folder_bytes(tmp_path / "b") == folder_bytes(tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_the_computation_may_be_in_bfloat16(tmp_path):
     write(tmp_path / "a")
     wide, _ = load(tmp_path / "a")
@@ -142,6 +143,7 @@ def test_shards_come_back_as_they_were(tmp_path):
     assert json.loads((tmp_path / "b" / "model.safetensors.index.json").read_text()) == index
 
 
+@pytest.mark.slow
 def test_names_may_lack_the_prefix_and_buffers_are_carried(tmp_path):
     folder = write(tmp_path / "a", "gpt2")
     model, _ = load(folder)
@@ -169,6 +171,7 @@ def test_rows_before_the_first_position_are_carried(tmp_path):
     np.testing.assert_array_equal(tensors(tmp_path / "b")[name], values[name])
 
 
+@pytest.mark.slow
 def test_an_encoder_without_a_head_has_states(tmp_path):
     folder = write(tmp_path / "a", "bert")
     model, _ = load(folder)
@@ -184,6 +187,7 @@ def test_an_encoder_without_a_head_has_states(tmp_path):
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "head", "tied"),
     [

@@ -34,6 +34,7 @@ def test_parameters_on_a_mesh_are_those_on_one_device(name, tmp_path):
     assert (tmp_path / "b" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_models_compute_with_parameters_of_the_type_of_the_file(name, tmp_path):
     folder = write(tmp_path / "a", name, "bfloat16", **ONE[name])

@@ -32,6 +32,7 @@ def flat(model):
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "gpt_neox")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["phi3", slow("llama"), *SLOW])
 def test_parameters_on_a_mesh_are_those_on_one_device(name, tmp_path):
     folder = write(tmp_path / "a", name, vocab_size=96)
@@ -90,6 +91,7 @@ def test_only_the_range_asked_for_is_read(tmp_path):
 # Types
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), [("qwen2", "bfloat16"), slow("gpt2", "float16")])
 def test_parameters_keep_the_type_of_the_file(name, dtype, tmp_path):
     folder = write(tmp_path / "a", name, dtype)

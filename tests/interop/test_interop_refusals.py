@@ -161,6 +161,7 @@ def test_arguments_that_are_not_understood(folder):
     assert "unknown extension 'yarm'" in refused(folder, extend="yarm")
 
 
+@pytest.mark.slow
 def test_a_model_of_another_config_is_not_saved(folder, tmp_path):
     _, source = load(folder)
     other = source_from_config({**source.config_json, "vocab_size": 96, "rope_theta": 3.0})

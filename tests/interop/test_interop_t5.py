@@ -55,6 +55,7 @@ def stack(t, side, x, states=None):
     return rms(x, t[f"{side}.final_layer_norm.weight"])
 
 
+@pytest.mark.slow
 def test_a_t5_is_the_one_written_out_in_numpy(tmp_path):
     folder = write(tmp_path / "a", "t5", num_layers=1)
     t = {name: value.astype(np.float64) for name, value in tensors(folder).items()}
@@ -165,6 +166,7 @@ def test_it_is_drawn_anew_and_extended(tmp_path):
     assert {str(layer.attention.pe.extend) for layer in model.config.encoder.layers} == {"pi"}
 
 
+@pytest.mark.slow
 def test_the_command_prints_both_stacks(tmp_path, capsys):
     main([str(write(tmp_path / "a", "t5, gated", num_layers=1))])
     lines = capsys.readouterr().out.splitlines()

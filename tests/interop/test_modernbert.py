@@ -47,6 +47,7 @@ def test_a_base_for_all_layers_is_refused():
         blocks(rope_theta=500.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wide", "reach"), [(8, 4), pytest.param(9, 4, marks=pytest.mark.slow), pytest.param(2, 1, marks=pytest.mark.slow)]
 )

@@ -84,6 +84,7 @@ def test_gemma_1_means_the_tanh_form():
         assert read_config({**keys, **other}).layers[0].mlp.activation == "gelu_tanh"
 
 
+@pytest.mark.slow
 def test_the_guides_first_example_runs_with_the_published_config(tmp_path, monkeypatch):
     assert read_config(published(SMOLLM2)).width == 576
     small = {"hidden_size": 36, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 97}

@@ -67,6 +67,7 @@ def test_a_reader_of_something_else_is_refused():
         source_from_config({"model_type": "mine"})
 
 
+@pytest.mark.slow
 def test_those_of_the_library_pass():
     towers = [text_tower({"model_type": name}, ARCHITECTURES.__getitem__) for name in TOWERS]
     for architecture in (*ARCHITECTURES.values(), *rope_vit.ARCHITECTURES.values(), *towers):

@@ -59,6 +59,7 @@ def test_sections_of_positions_are_alike_in_a_text():
     assert (found.width, len(found.layers), found.layers[0].attention.kv_heads) == (8192, 80, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "head"), [("model.language_model.", "lm_head."), ("language_model.model.", "language_model.lm_head.")]
 )

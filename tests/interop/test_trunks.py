@@ -22,9 +22,9 @@ def saved_bytes(folder, out) -> bytes:
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        ("llama", {"tie_word_embeddings": False}), ("llama", {}),
-        ("qwen3", {"tie_word_embeddings": True, "architectures": ["Qwen3Model"]}),
-        ("phi", {"architectures": ["PhiModel"]}),
+        pytest.param("llama", {"tie_word_embeddings": False}, marks=pytest.mark.slow), ("llama", {}),
+        pytest.param("qwen3", {"tie_word_embeddings": True, "architectures": ["Qwen3Model"]}, marks=pytest.mark.slow),
+        pytest.param("phi", {"architectures": ["PhiModel"]}, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_a_trunk_has_states(name, keys, tmp_path):
@@ -137,6 +137,7 @@ def test_the_command_names_the_original_of_a_copy(tmp_path, capsys):
     assert "copy of cls.predictions.bias: cls.predictions.decoder.bias" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "head"), [("bert", "classifier.weight"), ("llama", "score.weight")])
 def test_the_trunk_of_a_classifier_loads(name, head, tmp_path):
     folder = write(tmp_path / "a", name)

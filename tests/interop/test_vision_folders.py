@@ -83,6 +83,7 @@ def test_a_token_takes_its_row_and_gives_it_back(dtype, name, tmp_path):
 # Heads, names, towers
 
 
+@pytest.mark.slow
 def test_the_file_decides_which_heads_there_are(tmp_path):
     folder = write(tmp_path / "a", "deit, teacher")
     model, _ = load(folder)
@@ -181,6 +182,7 @@ def test_pixels_beyond_the_last_whole_patch_are_no_part_of_the_config():
     assert (record.image_size, record.grid) == ((24, 24), (6, 6))
 
 
+@pytest.mark.slow
 def test_an_extension_joins_the_encoding(tmp_path):
     folder = write(tmp_path / "a", "vit")
     model, source = load(folder)

@@ -179,6 +179,7 @@ def test_a_vit_is_the_one_written_out_in_numpy(size, by_hand_vit):
     assert np.max(np.abs(by_other - expected)) < 1e-6 if size == (6, 6) else np.max(np.abs(by_other - expected)) > 5e-3
 
 
+@pytest.mark.slow
 def test_a_dinov3_is_the_one_written_out_in_numpy(tmp_path):
     at = "layer.0."
     square = {f"{at}attention.{name}_proj": (16, 16) for name in "qkvo"}
@@ -204,6 +205,7 @@ def test_a_dinov3_is_the_one_written_out_in_numpy(tmp_path):
     assert np.max(np.abs(rounded - expected)) > 1e-3
 
 
+@pytest.mark.slow
 def test_rope_vit_is_the_one_written_out_in_numpy_on_grids_of_as_many_patches(tmp_path):
     """A cache of grids by the number of patches takes 6 x 3 for 3 x 6."""
     at = "blocks.0."

@@ -168,6 +168,7 @@ def test_a_layer_is_what_its_record_says(name):
     np.testing.assert_allclose(run(model), expected(block, layer, x), rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_biases_that_are_not_there_have_no_gradient():
     static, params = nnx.split(make(text(VARIANTS["some biases"])))
     slopes = jax.grad(lambda params: jnp.sum(jnp.sin(nnx.merge(static, params).states(IDS))))(params)
@@ -175,6 +176,7 @@ def test_biases_that_are_not_there_have_no_gradient():
     np.testing.assert_array_equal(found > 0, [True, True, True, False, True])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", ["head", slow("heads"), slow("all")])
 def test_queries_and_keys_are_normed_over_what_the_record_says(over):
     norm = NormConfig("rms", 1e-3)
@@ -208,6 +210,7 @@ def test_activations_and_their_gradients_are_their_formulas(name):
     np.testing.assert_allclose(slope, (PLAINLY[name](x + 0.01 + h) - PLAINLY[name](x + 0.01 - h)) / (2 * h), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_norm_starts_as_no_scale_and_no_shift():
     x = normal(3, 8)
     for config in (NormConfig("rms", offset=1.0), NormConfig("layer", 1e-5, bias=True), NormConfig("layer")):
@@ -245,6 +248,7 @@ def test_recipes_return_configs_that_print_what_they_are():
     assert repr(decoder(11, 16, 8, 1, 2)).endswith(f"layers={layer.format(own, rest)})")
 
 
+@pytest.mark.slow
 def test_a_model_without_a_head_has_states_alone():
     model = make(text(PLAIN, head=None))
     assert run(model).shape == (2, T, WIDTH)

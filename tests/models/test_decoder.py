@@ -115,12 +115,14 @@ def test_rms_norm_is_its_formula():
     np.testing.assert_allclose(norm(jnp.asarray(x)), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_first_loss_is_that_of_a_uniform_guess():
     model = jax.jit(lambda: nnx.state(Decoder(decoder(**TINY), rngs=nnx.Rngs(0))), compiler_options=FAST)()
     static, _ = nnx.split(make())
     np.testing.assert_array_equal(logits(nnx.merge(static, model), ids_of(1, 5)), 0.0)
 
 
+@pytest.mark.slow
 def test_an_encoding_of_ones_own_takes_the_place_of_the_named_one():
     mine = Encoding(rotate=lambda params, x, positions: x * (1.0 + positions[:, None, None].astype(x.dtype)))
     config = decoder(**TINY, pe="none")
@@ -155,6 +157,7 @@ def test_what_cannot_be_is_refused_in_one_line():
     raises(f"a table of {LENGTH} for length {LENGTH + 1}", lambda: logits(make(pe="learned"), too_long))
 
 
+@pytest.mark.slow
 def test_calls_that_say_too_little_or_too_much_are_refused():
     model, here = make(pe="rope", extend=extensions.yarn()), TokenPositions(jnp.arange(3))
     q = jnp.ones((2, 3, 4, 4))

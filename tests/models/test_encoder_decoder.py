@@ -205,6 +205,7 @@ def test_packed_is_separate():
     np.testing.assert_allclose(packed, jnp.concatenate(alone, axis=1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_decoder_is_causal_and_the_encoder_is_not():
     _, static, params = made(pe="rope", cross="unified")
     ones = jnp.ones((2, 8), jnp.int32)
@@ -232,6 +233,7 @@ def test_gradients_reach_every_parameter(pe):
         assert float(jnp.abs(slope).max()) > 0, jax.tree_util.keystr(path)
 
 
+@pytest.mark.slow
 def test_each_part_has_one_table_of_its_own():
     model = model_of(pe="t5", cross="separate", decoder_layers=2)
     tables = [part.position["heads"]["table"][...] for part in (model.encoder, model.decoder, model)]
@@ -270,6 +272,7 @@ def test_answers_are_the_likeliest_tokens_until_the_end():
     assert wanted[0] != likeliest[0]
 
 
+@pytest.mark.slow
 def test_answers_are_drawn_by_the_key():
     model = model_of(pe="rope", cross="unified")
     drawn = [

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_slow
 from flax import nnx
 from jax.sharding import PartitionSpec
 
@@ -68,7 +69,7 @@ def of_one(config: MoEConfig, module, e: int, x: np.ndarray) -> np.ndarray:
     return out if module.down_bias is None else out + f64(module.down_bias)[e]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", mostly_slow(CONFIGS, ("plain",)))
 def test_a_token_gets_the_weighted_sum_of_the_experts_that_it_chooses(name):
     config, x = CONFIGS[name], x_of()
     module = made(config)
@@ -91,6 +92,7 @@ def test_the_gate_of_gpt_oss_is_clamped():
     assert np.min(hidden[1]) < -7.0
 
 
+@pytest.mark.slow
 def test_the_output_has_the_type_of_the_computation():
     config, x = CONFIGS["gpt-oss"], jnp.asarray(x_of())
     narrow = Module(config, WIDTH, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
@@ -108,6 +110,7 @@ def test_another_layer_may_take_the_place_of_down():
     np.testing.assert_allclose(module(x), expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_one_expert_is_an_mlp():
     config = MoEConfig(1, 1, MlpConfig(HIDDEN, "silu", gated=True))
     module, plain = made(config), MlpModule(config.mlp, WIDTH, dtype=jnp.float32, rngs=nnx.Rngs(0))
@@ -129,6 +132,7 @@ def test_experts_that_are_not_chosen_get_no_gradient():
     assert np.max(np.abs(np.asarray(grads["router"]["kernel"][...]))) > 0
 
 
+@pytest.mark.slow
 def test_the_initial_outputs_are_those_of_single_experts():
     module = Module(MoEConfig(8, 2, MlpConfig(100, "relu")), 50, dtype=jnp.float32, rngs=nnx.Rngs(0))
     largest = float(jnp.max(jnp.abs(module.down.kernel[...])))

@@ -49,7 +49,7 @@ def close(actual, expected) -> None:
     np.testing.assert_allclose(np.asarray(actual) / size, np.asarray(expected) / size, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS, ("rope", "t5")))
+@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS, ("t5",)))
 def test_cached_decoding_is_the_full_forward_pass(pe):
     model, prompts = make(pe=pe), ids_of(3, 6)
     new, found = generate(model, prompts, 3, segment_ids=SEGMENTS, return_logits=True)
@@ -159,6 +159,7 @@ def test_text_is_refused_where_ids_belong():
             generate(make(), ids, 2)
 
 
+@pytest.mark.slow
 def test_sampling_draws_from_the_distribution_it_says():
     p = np.array([0.4, 0.3, 0.2, 0.1])
     many = jnp.broadcast_to(jnp.log(jnp.asarray(p, jnp.float32)), (4000, 4))
@@ -217,22 +218,26 @@ def test_what_cannot_be_is_refused_in_one_line(message, options):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_learned_table_serves_its_whole_length():
     new = generate(make(pe="learned"), ids_of(1, 4), LENGTH - 3)
     assert new.shape == (1, LENGTH - 3)
 
 
+@pytest.mark.slow
 def test_ties_are_drawn_from_no_more_than_k_tokens():
     even = jnp.zeros((500, 6))
     assert set(np.asarray(sample(jax.random.key(0), even, Sampling(1.0, top_k=2)))) == {0, 1}
     assert set(np.asarray(sample(jax.random.key(0), even, Sampling(1.0, top_p=0.5)))) == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_a_packed_prompt_needs_a_table_for_its_last_document_alone():
     packed = jnp.array([[1] * (LENGTH - 1) + [2]])
     assert generate(make(pe="learned"), ids_of(1, LENGTH), 4, segment_ids=packed).shape == (1, 4)
 
 
+@pytest.mark.slow
 def test_a_cache_refuses_what_it_cannot_hold():
     model, ids = make(), ids_of(1, 2)
     cache, here = model.stack.empty_cache(1, 3), TokenPositions(jnp.arange(2))
@@ -246,6 +251,7 @@ def test_a_cache_refuses_what_it_cannot_hold():
             model.cached(ids, cache, tokens=tokens, extent=2)
 
 
+@pytest.mark.slow
 def test_constants_are_there_where_generation_adapts():
     """ALiBi's slopes are constants, and "slopes" flattens them by the length."""
     prompts = ids_of(2, 3)

@@ -139,6 +139,7 @@ def forward(model, *args, **options):
     return jax.jit(lambda params: nnx.merge(static, params)(*args, **options), compiler_options=FAST)(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pe", mostly_slow(["rope_mixed*2 + none*1", "rope*1 + t5*1", "alibi*3 + rope(base=100.0)*1"], ["rope*1 + t5*1"])
 )

@@ -62,6 +62,7 @@ def raises_one_line(call, *parts: str) -> None:
         assert part in text, text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["rope_mixed", slow("shaw"), slow("t5")])
 def test_a_step_of_gradient_descent_changes_every_position_parameter(spec):
     layer, x = make(spec), draw_tokens()
@@ -102,6 +103,7 @@ def test_with_no_encoding_it_is_flax_own_attention():
         np.testing.assert_allclose(ours(x, **options), theirs(x, **options), atol=1e-5, err_msg=str(options))
 
 
+@pytest.mark.slow
 def test_the_mask_hides_keys_and_dims_causal_hides_the_future():
     x = draw_tokens()
     changed = x.at[:, 5:].add(1.0)
@@ -112,6 +114,7 @@ def test_the_mask_hides_keys_and_dims_causal_hides_the_future():
     assert float(jnp.abs(masked(changed) - masked(x))[:, :5].max()) > 1e-3
 
 
+@pytest.mark.slow
 def test_dropout_is_flax_switch():
     layer, x = make("alibi", dropout_rate=0.5), draw_tokens()
     quiet = layer(x, deterministic=True)
@@ -198,6 +201,7 @@ def test_images_have_the_trained_grid_or_say_theirs():
     raises_one_line(lambda: unknown(x), "dims.extent=None")
 
 
+@pytest.mark.slow
 def test_positions_that_a_compiled_call_does_not_read_are_refused():
     """A function of `jax.jit` keeps the grid of its first trace, and would attend with it."""
     layer, x = make("rope_mixed", Dims(heads=2, head_dim=8, axes=2, extent=(2, 4))), draw_tokens()

@@ -162,6 +162,7 @@ def test_a_stream_is_what_generate_returns():
     np.testing.assert_array_equal(tokens, generate(model, prompts, 5, **options)[:, : tokens.shape[1]])
 
 
+@pytest.mark.slow
 def test_what_a_rolling_cache_cannot_do_is_refused():
     model = make(pe="rope(base=4)", extend="dynamic_ntk(factor=2)", length=4)
     with pytest.raises(ValueError, match="policy must be 'stepwise' with a window"):

@@ -43,6 +43,7 @@ def test_an_attention_mask_gives_the_positions_of_the_architecture(padding, posi
     np.testing.assert_array_equal(model(IDS, attention_mask=MASK == 1), found)
 
 
+@pytest.mark.slow
 def test_the_conventions_differ_where_padding_is_on_the_left():
     skipped, counted = (padded(padding, pe="learned")(IDS, attention_mask=MASK) for padding in ("skipped", "counted"))
     assert float(jnp.abs(skipped - counted)[0, 2:].max()) > 1e-2
@@ -86,6 +87,7 @@ def test_masks_that_are_refused():
         refused(ValueError, "padding must be one of skipped, counted", lambda padding=padding: padded(padding))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [True, False])
 def test_ids_outside_the_vocabulary_are_refused(causal):
     model = make(causal=causal)
@@ -108,6 +110,7 @@ def test_types_outside_the_table_are_refused():
     refused(ValueError, message, lambda: model(ids_of(1, 4), type_ids=jnp.full((1, 4), 2)))
 
 
+@pytest.mark.slow
 def test_ids_of_source_and_target_are_refused():
     model = EncoderDecoder(encoder_decoder(vocab=7, width=8, encoder_layers=1, decoder_layers=1), rngs=nnx.Rngs(0))
     right, wrong = jnp.full((1, 3), 6), jnp.full((1, 3), 7)

@@ -102,6 +102,7 @@ def test_every_encoding_of_the_sources_serves_images():
     assert named | {"rope", "rope_axial", "rope_mixed"} <= set(IMAGE_ENCODINGS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pe", mostly_slow(IMAGE_ENCODINGS, ("learned", "shaw")))
 def test_other_sizes_work_and_a_shift_of_all_patches_changes_what_it_should(pe):
     rotary = make_encoding(pe, vit(**TINY).dims).rotate is not None
@@ -122,6 +123,7 @@ def with_gradients() -> list:
     return [pytest.param(pe, marks=() if pe in quick else pytest.mark.slow) for pe in PARAMETRIC]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pe", with_gradients())
 def test_gradients_reach_every_parameter_of_every_layer(pe):
     # A bias has no part in what CLS sees, and CLS is all that is read of the last layer.
@@ -153,6 +155,7 @@ def test_all_else_is_the_same_for_every_encoding():
             np.testing.assert_array_equal(one[path], other[path], err_msg=path)
 
 
+@pytest.mark.slow
 def test_positions_of_each_image_may_differ():
     model, images = make(pe="rope_axial"), draw_images()
     positions = jnp.stack([grid_positions(4, 4), 2 * grid_positions(4, 4)])
@@ -161,6 +164,7 @@ def test_positions_of_each_image_may_differ():
         np.testing.assert_allclose(together[i], run(model, images[i : i + 1], positions[i])[0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_grid_comes_from_the_image_and_may_be_overridden():
     model, images = make(pe="sinusoidal"), draw_images(1, 24, 12)
     default = run(model, images)
@@ -179,6 +183,7 @@ def test_an_extension_of_the_config_extends_the_encoding():
     assert not np.allclose(extended(images), trained(images), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_without_positions_patches_are_a_set():
     images, order = draw_images(), jax.random.permutation(jax.random.key(5), 16)
     patches = images_to_patches(images, 3)[:, order]
@@ -192,6 +197,7 @@ def test_without_positions_patches_are_a_set():
 # Parts
 
 
+@pytest.mark.slow
 def test_patch_embedding_is_a_strided_convolution():
     model, images = make(), draw_images(2, 6, 9)
     kernel = model.patch.kernel[...].reshape(3, 3, 2, 16)
@@ -201,6 +207,7 @@ def test_patch_embedding_is_a_strided_convolution():
     np.testing.assert_allclose(model.patch(images_to_patches(images, 3)), convolved.reshape(2, 6, 16), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_grouped_heads_equal_key_and_value_heads_repeated():
     grouped, full = make(pe="none", heads=4, kv_heads=2), make(pe="none", heads=4)
     for name in ("kernel", "bias"):
@@ -234,6 +241,7 @@ def test_bfloat16_computes_what_float32_does(pe):
     assert re.search(operands + summed, text)  # the MLP's product, width 16 to 64, on 17 tokens
 
 
+@pytest.mark.slow
 def test_layer_scale_multiplies_each_branch():
     images, plain, scaled = draw_images(), make(), make(layer_scale=1.0)
     assert scaled.layers.blocks.scale_mlp.shape == (2, 16)
@@ -249,6 +257,7 @@ def test_layer_scale_multiplies_each_branch():
     np.testing.assert_allclose(run(scaled, images), run(plain, images), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_stochastic_depth_keeps_or_scales_whole_examples():
     rates = jnp.asarray([0.0, 0.3])
     factors = np.asarray(drop_factors(jax.random.key(1), rates, 4000))
@@ -403,6 +412,7 @@ def test_a_record_is_no_spec():
         vit(pe=make_encoding("rope", Dims(heads=4, head_dim=8)))
 
 
+@pytest.mark.slow
 def test_images_and_positions_that_do_not_fit_are_refused():
     model = make(pe="none")
     with types_unchecked(), pytest.raises(TypeError, match=r"images must be an array of floats .*, got uint8"):

@@ -33,6 +33,7 @@ def close(actual, expected):
     np.testing.assert_allclose(np.asarray(actual, np.float64), expected, rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_differences_are_limited_and_as_floats_exact_but_for_one_rounding():
     np.testing.assert_array_equal(np.asarray(relative_positions(AT, AT), np.float64), LIMITED)
     np.testing.assert_array_equal(float_differences(AT, AT), EXACT.astype(np.float32))
@@ -78,6 +79,7 @@ def test_buckets_of_t5(bidirectional):
     assert compiled("t5_bucket")(jnp.asarray([-128, 127], jnp.int8), bidirectional=True).tolist() == [15, 31]
 
 
+@pytest.mark.slow
 def test_clipped_and_tabulated_distances():
     rows = np.clip(EXACT, -2, 2).astype(int) + 2
     table = jnp.asarray([[5.0, 1.0, 4.0, 2.0, 3.0]])
@@ -124,6 +126,7 @@ def test_masks(causal, window, between):
 IMPLEMENTATIONS = ("cpu", *map(slow, ("reference", "dense", "blockwise", "gpu", "tpu")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("spec", ["alibi", *map(slow, ("t5", "kerple", "relative_table", "fire", "shaw"))])
 def test_attention_limits_differences_in_every_implementation(spec, implementation):

@@ -63,6 +63,7 @@ def test_reading_at_the_centres_is_resizing():
     np.testing.assert_allclose(rows, resized, rtol=0, atol=3e-6)
 
 
+@pytest.mark.slow
 def test_batches_of_positions_are_lifted():
     table = jnp.asarray(draw(4, 5, 3))
     places = np.random.default_rng(1).uniform(0, 3, (2, 3, 6, 2)).astype(np.float32)

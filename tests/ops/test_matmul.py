@@ -17,7 +17,7 @@ from pejax._ops.matmul import product, recompute
 from pejax.models import MlpConfig, NormConfig
 from pejax.models.parts.layers import Mlp, gelu, linear, make_norm
 
-LEAD = [(1,), (1, 1), (3,), (2, 5), (2, 3, 4), (2, 200)]
+LEAD = [*map(slow, [(1,), (1, 1), (3,), (2, 5)]), (2, 3, 4), slow((2, 200))]
 
 
 def draw(*shape: int, seed: int = 0, dtype: str = "float32") -> jax.Array:
@@ -62,7 +62,7 @@ def test_bfloat16_products_run_in_a_scan_of_any_length(lead, layers):
 
 
 @pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
-@pytest.mark.parametrize(("inputs", "outputs"), [(6, 9), (9, 6)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(6, 9), slow(9, 6)])
 def test_gradients_map_over_examples(inputs, outputs, mapped):
     operands = [
         draw(*(2,) * (axis == 0), *shape, dtype="bfloat16")
@@ -104,6 +104,7 @@ def test_a_device_that_has_its_own_part_lays_out_the_narrower_operand_alone(inpu
     assert re.findall(r"f32\[([\d,]*48[\d,]*)\]\S* copy\(", program) == ["96,2,48"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inputs", "outputs"), [(6, 10), (10, 6)])
 def test_gradients_of_one_device_can_be_batched_and_differentiated(inputs, outputs):
     """In a part of their own, where an operand's layout is prescribed."""
@@ -120,6 +121,7 @@ def test_gradients_of_one_device_can_be_batched_and_differentiated(inputs, outpu
     np.testing.assert_allclose(jax.jit(run)(x, kernel), bends(jnp.matmul)(x, kernel), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_linear_layer_multiplies_and_adds_in_the_type_of_the_computation(bias):
     axes = "embed", "mlp"
@@ -153,8 +155,8 @@ def test_what_is_computed_again_keeps_its_arguments_alone_and_has_the_same_gradi
         np.testing.assert_array_equal(exact(found), exact(expected))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [slow("float32"), "bfloat16"])
+@pytest.mark.parametrize("bias", [False, slow(True)])
 def test_a_linear_layer_of_what_is_computed_again_multiplies_three_times(bias, dtype):
     """Output, gradient of the kernel and gradient of x; of the layer's input alone is kept what these need."""
     layer = linear(6, 9, ("embed", "mlp"), dtype=dtype, rngs=nnx.Rngs(0), bias=bias)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow
 from hypothesis import strategies as st
 
 from pejax._ops import phases
@@ -66,7 +67,7 @@ def test_integers_match_float64_products(first):
 
 
 @pytest.mark.parametrize("frequencies", [USUAL, WILD], ids=["usual", "wild"])
-@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
+@pytest.mark.parametrize("kind", ["int8", *map(slow, ["uint8", "int16", "uint16", "int32"]), "uint32"])
 def test_every_integer_type_to_its_ends(kind, frequencies):
     info = np.iinfo(kind)
     positions = np.array([info.min, info.min + 1, 0, 1, 77, info.max // 3, info.max - 1, info.max], kind)
@@ -141,6 +142,7 @@ def test_position_zero_is_exactly_no_turn(zero):
     assert jnp.all(sin == 0)
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_gives_nan_and_nothing_else():
     positions = np.array([1, np.nan, np.inf, -np.inf], np.float32)
     frequencies = np.array([1, np.nan, np.inf], np.float32)
@@ -169,6 +171,7 @@ def test_gradients_to_any_order(kind):
         np.testing.assert_allclose(gradient, slope @ f.T, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_wide_types_under_x64():
     """int64 and uint64 to their ends, float64 to 48 bits; the tables stay float32."""
     with jax.enable_x64(True):

@@ -15,6 +15,7 @@ from pejax._ops.rotary import PAIRINGS, rotate_pairs
 X = np.random.default_rng(0).normal(size=(2, 6, 4, 12)).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learned", [False, True])
 def test_pairs_of_float32_are_turned_in_one_pass(learned):
     """Nor are they taken apart, or put together by a concatenation; nor where the frequencies are learned too."""
@@ -56,6 +57,7 @@ def test_gradients_of_tables_are_sums_over_all_that_they_turn(rows, pairing, dty
     np.testing.assert_array_equal(change[..., 10:], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [PartitionSpec("data"), PartitionSpec("data", None, "tensor")], ids=str)
 def test_learned_frequencies_gather_no_queries(spec):
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)

@@ -22,6 +22,7 @@ def photos(count: int = 8, side: int = 24, channels: int = 3) -> np.ndarray:
     return rng(7).integers(0, 256, (count, side, side, channels), np.uint8)
 
 
+@pytest.mark.slow
 def test_crop_moves_both_ways_along_both_axes_and_repeats_the_border() -> None:
     images = photos(400, 24, 1)
     cropped = augment.random_crop(images, rngs(400))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import slow
 from quick import QUICK
 from rich.console import Console
 
@@ -147,6 +148,7 @@ def test_means_and_intervals():
     assert found.half == pytest.approx(4.968, abs=1e-3)  # 4.303 * 2 / sqrt(3)
 
 
+@pytest.mark.slow
 def test_the_table_holds_every_seed_and_extension(tmp_path):
     comparison = read(["--pe=rope,alibi", "--seeds=2", "--extend=none,pi", f"--out={tmp_path}"])
     runs = {one: [run_of(comparison, one, seed) for seed in (0, 1)] for (one,) in comparison.candidates.values()}
@@ -162,7 +164,10 @@ def test_the_table_holds_every_seed_and_extension(tmp_path):
     assert text.endswith("A note.\n")
 
 
-@pytest.mark.parametrize(("width", "parts"), [(200, 1), (80, 2), (30, 7)])
+@pytest.mark.parametrize(
+    ("width", "parts"),
+    [slow(200, 1), (80, 2), slow(30, 7)],
+)
 def test_sizes_that_do_not_fit_a_terminal_are_in_a_table_below(width, parts, tmp_path):
     comparison = read(["--pe=rope,rope_mixed", "--seeds=1", f"--out={tmp_path}"])
     runs = {one: [run_of(comparison, one, 0)] for (one,) in comparison.candidates.values()}
@@ -191,6 +196,7 @@ def test_runs_that_diverged_are_in_the_table(tmp_path):
     assert "- rope seed 1 diverged: the loss is nan at step 3" in text
 
 
+@pytest.mark.slow
 def test_the_best_setting_on_validation_data_is_chosen(tmp_path):
     comparison = read(["--pe=alibi", "--sweep=alibi(slope_scale=1|2|4)", f"--out={tmp_path}"])
     candidates = comparison.candidates["alibi"]

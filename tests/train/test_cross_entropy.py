@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import mostly_slow
+from cases import mostly_slow, slow
 
 from pejax.models import Execution
 from train.devices.mesh import make_mesh, training_execution
@@ -29,7 +29,8 @@ def expected(states, columns, labels):
 
 @pytest.mark.parametrize("at_once", mostly_slow([1, 7 * V, B * T * V - 1, B * T * V], [7 * V, B * T * V]))
 @pytest.mark.parametrize(
-    ("sizes", "vocab"), [("", V), ("data=2,tensor=2,sequence=2", V), ("fsdp=2,tensor=4", V), ("tensor=8", V + 1)]
+    ("sizes", "vocab"),
+    [slow("", V), ("data=2,tensor=2,sequence=2", V), slow("fsdp=2,tensor=4", V), slow("tensor=8", V + 1)],
 )
 def test_chunks_change_neither_value_nor_gradient(sizes, vocab, at_once):
     states, columns, labels, weights = operands(vocab=vocab)
@@ -43,6 +44,7 @@ def test_chunks_change_neither_value_nor_gradient(sizes, vocab, at_once):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=4e-6)
 
 
+@pytest.mark.slow
 def test_bfloat16_states_give_float32_losses_and_a_gradient_of_each_type():
     states, columns, labels, _ = operands(jnp.bfloat16)
     losses = cross_entropy(states, columns, labels, at_once=5 * V)

@@ -34,6 +34,7 @@ def test_entropy_is_that_of_the_weights(length, causal):
     assert float(attention_entropy.entropy(q, k, 1, **options)) == pytest.approx(mean_entropy(weights), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_heads_are_apart_and_their_mean_is_the_entropy():
     keys = jax.random.split(jax.random.key(0), 2)
     q, k = (jnp.asarray([1.0, 4.0])[:, None] * jax.random.normal(key, (3, 9, 2, 8)) for key in keys)
@@ -100,6 +101,7 @@ def test_layers_of_several_kinds_are_found_in_their_order():
     assert flat == [1, 3, 4]
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_has_three_attentions():
     config = models.encoder_decoder(vocab=9, width=16, encoder_layers=2, decoder_layers=3, heads=2)
     model, ids = EncoderDecoder(config, rngs=nnx.Rngs(0)), jnp.ones((2, 4), jnp.int32)

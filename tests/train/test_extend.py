@@ -70,6 +70,7 @@ def test_every_extension_is_measured_at_every_length(whole):
     assert (whole / "results.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_cross_entropy_of_the_logits(whole, model, text):
     ours, _ = interop.load(model)
     corpus = retokenized_corpus(load_text(f"file:{text}"), str(model), 260)
@@ -84,6 +85,7 @@ def test_lengths_are_separated_by_spaces_or_commas(given):
     assert read_options(["--model=tiny.gguf", *given, "--windows=3"]).lengths == (192, 256)
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_not_measured_again(whole, run, tmp_path, monkeypatch, capsys):
     before, out = lines(whole), tmp_path / "out"
     out.mkdir()

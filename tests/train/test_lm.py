@@ -172,6 +172,7 @@ def test_without_an_extension_the_longer_length_is_the_trained_one(whole):
     assert (config.length, config.extent, config.width, config.pe) == (16, 16, 8, "rope")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pe", ["none", "alibi"])
 def test_an_encoding_without_parameters_starts_from_the_same_weights(pe, whole, tmp_path):
     """With none this is DroPE."""
@@ -190,6 +191,7 @@ def drawn(*flags: str):
     return config, shapes, jax.tree.map(lambda leaf: jnp.asarray(draw.normal(size=leaf.shape), leaf.dtype), shapes)
 
 
+@pytest.mark.slow
 def test_what_a_model_has_no_use_for_is_left_behind():
     _, _, params = drawn("--pe=t5")
     config, shapes, _ = drawn("--pe=none")
@@ -222,6 +224,7 @@ def test_a_period_of_more_layers_than_the_model_is_refused(tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_what_no_run_has_is_not_made_up(whole, tmp_path, capsys):
     error = refused(capsys, lambda: train(tmp_path / "run", f"--init={whole}", "--pe=t5"))
     assert "pe=t5 needs ['stack']['position']" in error
@@ -236,6 +239,7 @@ def test_what_no_run_has_is_not_made_up(whole, tmp_path, capsys):
     jax.tree.map(np.testing.assert_array_equal, params_from_init(config, shapes, params), params)
 
 
+@pytest.mark.slow
 def test_no_token_is_predicted_across_documents_and_padding_counts_for_nothing():
     config, _, params = drawn()
     language = Language(config, load_text("shakespeare").tokenizer.vocab)
@@ -263,7 +267,7 @@ def test_every_encoding_takes_a_step(pe):
     assert float(jnp.abs(after["head"]["kernel"] - before["head"]["kernel"]).max()) > 1e-4
 
 
-@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS))
+@pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS, ("rope", "t5")))
 def test_every_encoding_has_gradients_of_the_shape_of_its_parameters(pe):
     task = make_task(parse(Config, [*TINY, f"--pe={pe}", "--probe_every=0"]))
     batch = {name: jax.ShapeDtypeStruct((8, 9), jnp.int32) for name in ("ids", "segments")}
@@ -316,6 +320,7 @@ def test_bad_texts_are_one_line(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_documents_shorter_than_twice_the_length_are_probed_at_one(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n--\n".join(f"a story of {n} words" for n in range(100, 140)))

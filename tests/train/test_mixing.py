@@ -55,11 +55,13 @@ def test_the_cut_square_has_the_share_drawn_unless_clipped() -> None:
             assert len(edge) == side or (len(edge) < side and (edge[0] == 0 or edge[-1] == 63))
 
 
+@pytest.mark.slow
 def test_the_share_is_uniform_where_the_parameter_is_one() -> None:
     shares = np.sort([pairs(seed, mixup=1.0)[1][0] for seed in range(300)])
     assert np.abs(shares - np.linspace(0, 1, 300)).max() < 0.09
 
 
+@pytest.mark.slow
 def test_smoothing_commutes_with_mixing() -> None:
     images = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
     one_hot = np.eye(3, dtype=np.float32)[[0, 1, 1, 2]]

@@ -41,6 +41,7 @@ def with_head(params):
     return {**params, "head": {**params["head"], "kernel": head}}
 
 
+@pytest.mark.slow
 def test_positions_are_those_of_augment_positions_drawn_anew_for_every_key():
     one = classifier("--pe=alibi", *MOVED)
     of_step = functools.partial(jax.random.fold_in, jax.random.key(0))
@@ -55,6 +56,7 @@ def test_positions_are_those_of_augment_positions_drawn_anew_for_every_key():
         assert jnp.any(jax.random.key_data(used) != jax.random.key_data(jax.random.fold_in(of_step(0), 2)))
 
 
+@pytest.mark.slow
 def test_they_move_the_loss_in_training_and_nothing_in_evaluation():
     plain, moved = classifier("--pe=alibi(slope_scale=8)"), classifier("--pe=alibi(slope_scale=8)", *MOVED)
     params, key = with_head(plain.init(jax.random.key(0))), jax.random.key(1)

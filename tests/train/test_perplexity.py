@@ -138,6 +138,7 @@ def test_nothing_is_read_with_a_sliding_context_where_nothing_can_be_compared(mo
     assert found(Counting(count_before, eval_lengths=(2, 4)), corpus_of(13))[4].everything.mean == 2.5
 
 
+@pytest.mark.slow
 def test_eight_devices_and_batches_with_filling_give_the_same(monkeypatch):
     rule = lambda before, context, target: jnp.sin(f32(before + context * target))
     one = found(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27))

@@ -242,6 +242,7 @@ def test_another_failure_of_the_compiler_is_not_hidden():
         shortage("INTERNAL: a bug")
 
 
+@pytest.mark.slow
 def test_gpus_are_estimated_and_it_says_so(capsys):
     assert main(LM) == 0
     out = capsys.readouterr().out

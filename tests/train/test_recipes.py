@@ -99,6 +99,7 @@ def test_the_schedule_ends_where_it_is_told():
     assert [float(schedule(step)) for step in (0, 5, 400)] == pytest.approx([0.0, 4e-3, 1e-5])
 
 
+@pytest.mark.slow
 def test_a_finished_run_rises_to_the_schedule_of_its_new_length():
     config = parse(Config, ["--lr=4e-3", "--lr_end=1e-5"])
     schedule = make_optimizer(config, 800, 10, restarts=(100, 400))[1]
@@ -140,6 +141,7 @@ def test_three_augment_changes_in_three_ways_and_jitters():
     np.testing.assert_array_equal(*again)
 
 
+@pytest.mark.slow
 def test_repeats_bring_an_image_several_times_in_a_batch():
     dataset = load("fashion")
     plain = next(train_batches(dataset, 4, 0, Augment()))

@@ -118,7 +118,11 @@ def test_a_folder_without_results_is_named(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("line", "rule"),
-    [("{bad}", "must be JSON"), ('{"a": 1}', "must have a step"), ('{"step": "x"}', "must have a step and numbers")],
+    [
+        ("{bad}", "must be JSON"),
+        pytest.param('{"a": 1}', "must have a step", marks=pytest.mark.slow),
+        pytest.param('{"step": "x"}', "must have a step and numbers", marks=pytest.mark.slow),
+    ],
 )
 def test_a_damaged_line_of_metrics_leaves_no_half_of_a_comparison(line, rule, tmp_path, capsys):
     row = {"length": 28, "everything": {"mean": 1.0, "half": 0.1, "count": 9}}

@@ -50,6 +50,7 @@ def assert_good(markdown: Path) -> None:
     assert any("| seed 0 | 50.0 |" in row and "| 61.0 |" in row for row in rows)
 
 
+@pytest.mark.slow
 def test_hostile_folders_are_named_and_the_good_run_is_there(tmp_path, capsys, undrawn):
     good(tmp_path / "runs" / "0")
     folders = hostile_folders(tmp_path / "runs", every=3)
@@ -289,6 +290,7 @@ def test_a_file_of_something_else_is_not_replaced(name, tmp_path, capsys, undraw
     assert (tmp_path / name).read_text() == "# My project\n"
 
 
+@pytest.mark.slow
 def test_an_earlier_report_is_replaced(tmp_path, capsys):
     good(tmp_path / "runs" / "none-0")
     for _ in range(2):

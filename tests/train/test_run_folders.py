@@ -46,7 +46,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("flag", ["--seed=0", "--overwrite"])
+@pytest.mark.parametrize("flag", [pytest.param("--seed=0", marks=pytest.mark.slow), "--overwrite"])
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_a_folder_of_somebody_else_is_neither_deleted_nor_written_into(kind, flag, tmp_path, capsys):
     for name, text in FOREIGN[kind].items():
@@ -59,6 +59,7 @@ def test_a_folder_of_somebody_else_is_neither_deleted_nor_written_into(kind, fla
     assert tree(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_run_begins_beside_files_that_it_does_not_write(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "checkpoints").mkdir()
@@ -66,6 +67,7 @@ def test_a_run_begins_beside_files_that_it_does_not_write(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_overwriting_deletes_the_run_and_nothing_else(run, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -107,6 +109,7 @@ def test_a_run_is_known_by_its_marks_or_by_the_fields_of_earlier_versions(toy_ru
     assert not is_run(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_lock_of_somebody_else_is_not_written_over(tmp_path, capsys):
     (tmp_path / ".lock").write_text("a lock of another program")
     assert "must be the lock of a run" in refused(capsys, lambda: train(tmp_path))
@@ -142,6 +145,7 @@ def test_resuming_needs_a_run_and_makes_nothing(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_command_that_says_what_to_train_may_be_started_again_and_again(tmp_path, capsys):
     """As a scheduler does, which does not know whether there is a run."""
     for said in ("stopped at step 2", "stopped at step 4"):
@@ -165,6 +169,7 @@ def test_data_that_are_refused_leave_nothing_behind(tmp_path, capsys, monkeypatc
 STRAY = list(itertools.product(["file", "folder", "link"], ["8", "120", "1²", "007", "99999999999999999999999"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", mostly_slow(STRAY, [("file", "120"), ("folder", "1²")]), ids=" ".join)
 def test_what_lies_beside_checkpoints_does_not_block_them(what, run):
     kind, name = what

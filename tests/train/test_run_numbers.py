@@ -58,6 +58,7 @@ def evaluated(folder: Path, **changed: object) -> Path:
     return folder / "results.json"
 
 
+@pytest.mark.slow
 def test_a_report_leaves_out_results_of_a_step_before_the_last(tmp_path):
     folder = evaluated(tmp_path / "run").parent
     row = (ResolutionRow(28, 49, 10, 100),)

@@ -63,6 +63,7 @@ def test_stop_and_resume_change_no_bit(whole, tmp_path):
     assert_resumes(train, whole, tmp_path / "run", "--pe=rope", "--stop_at=4")
 
 
+@pytest.mark.slow
 def test_evaluating_again_and_side_by_side(whole, tmp_path, capsys):
     before = (whole / "results.json").read_text()
     assert evaluate.main([str(whole)]) == 0
@@ -81,6 +82,7 @@ def configured(*flags: str) -> Answerer:
     return Answerer(parse(Config, [*SMALL, *flags]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pe", ["learned", *(pytest.param(pe, marks=pytest.mark.slow) for pe in ENCODINGS if pe != "learned")]
 )
@@ -99,6 +101,7 @@ def test_every_encoding_finishes(pe, tmp_path):
     assert train(tmp_path / "run", f"--pe={pe}") == 0
 
 
+@pytest.mark.slow
 def test_what_an_encoding_cannot_serve_is_refused_by_length(tmp_path):
     answerer = configured("--pe=learned", "--task=copy", "--eval_limit=8", "--eval_lengths", "4", "5")
     assert answerer.refusal(4) == ""
@@ -112,6 +115,7 @@ def test_what_an_encoding_cannot_serve_is_refused_by_length(tmp_path):
     assert "| learned | **87.5** | refused |" in (tmp_path / "one.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_answers_alone():
     """A head of zeros finds every token equally likely; what follows the end does not count."""
     answerer = configured("--task=copy,passkey")

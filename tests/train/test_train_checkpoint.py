@@ -195,6 +195,7 @@ def whole_state(sizes: str, devices: int, seed: int) -> dict:
     return {"a": jax.device_put(values, split), "b": jax.device_put(jnp.int32(seed), replicated_sharding(mesh))}
 
 
+@pytest.mark.slow
 def test_other_devices_and_meshes_restore_exactly(tmp_path):
     meshes = [("fsdp=8", 8), ("data=2,fsdp=2,tensor=2", 8), ("tensor=4", 4), ("data=1", 1)]
     for step, (sizes, devices) in enumerate(meshes, 1):
@@ -253,6 +254,7 @@ def test_what_is_newer_can_be_discarded(saved):
     checkpoints.close()
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint_usable(saved):
     checkpoints = Checkpoints(saved)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

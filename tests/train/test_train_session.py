@@ -38,6 +38,7 @@ def whole(tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_program_names_its_units_and_itself(tmp_path, capsys):
     assert train(tmp_path / "run", "--preset=long", "--stop_at=2", "--pe=alibi") == 0
     said = capsys.readouterr().out
@@ -72,6 +73,7 @@ def test_a_run_whose_output_nobody_reads_goes_on(whole, tmp_path, monkeypatch):
     assert (tmp_path / "run" / "results.json").read_text() == (whole / "results.json").read_text()
 
 
+@pytest.mark.slow
 def test_probes_change_no_bit(whole, tmp_path):
     assert [line["step"] for line in timeless(whole)] == [2, 3, 4, 6, 6, 8]
     assert [line["step"] for line in timeless(whole) if "size" in line] == [3, 6]
@@ -130,6 +132,7 @@ def test_what_else_changes_is_refused(flag, message, whole, tmp_path, capsys):
     assert (run / "results.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_stopped_run_is_finished_before_it_gets_more_steps(tmp_path, capsys):
     assert train(tmp_path / "run", "--stop_at=3") == 0
     line = refused(capsys, lambda: train(tmp_path / "run", "--resume", "--steps=20"))
@@ -137,6 +140,7 @@ def test_a_stopped_run_is_finished_before_it_gets_more_steps(tmp_path, capsys):
     assert "at step 3 of 8: go on with --resume alone first" in line
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_another(whole, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     flags = [f"--init={whole}", "--pe=none", "--length=32", "--stop_at=1"]

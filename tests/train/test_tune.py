@@ -90,6 +90,7 @@ def test_all_parameters_are_trained_at_a_longer_length_with_an_extension(train, 
     assert all(not np.array_equal(value, after[name]) for name, value in before.items())
 
 
+@pytest.mark.slow
 def test_changes_begin_at_zero_and_are_added(model):
     subject = Loaded(str(model), "none", "float32")
     module = lambda key: program.Split(lambda rngs: LowRank(subject.shapes, 3, rngs=rngs)).init(key)

@@ -42,6 +42,7 @@ def by_norm(recipe: Recipe, norm, grads, weights: Weights) -> Weights:
     return updated_weights(recipe, grads, norm, weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "average"),
     [
@@ -95,6 +96,7 @@ def test_a_step_that_is_not_applied_changes_no_bit_of_any_layer():
     jax.tree.map(np.testing.assert_array_equal, found, weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.01, 10.0])
 def test_gradients_are_clipped_as_by_optax(factor):
     recipe, weights = begun("--clip=2.0", "--weight_decay=0")

@@ -48,6 +48,7 @@ def test_every_line_has_the_figures(tmp_path):
     assert list((tmp_path / "run" / "tensorboard").iterdir())
 
 
+@pytest.mark.slow
 def test_gradient_norms_are_those_of_the_gradients():
     norms, state = [3.0, 1.0, 2.0], metrics.initial_watch()
     for step, norm in enumerate(norms):
@@ -160,6 +161,7 @@ def test_a_profile_that_is_none(text, tmp_path, capsys):
     assert f"profile must be STEP:COUNT, two positive numbers, got '{text}'" in error
 
 
+@pytest.mark.slow
 def test_positions_are_summarized_by_name_and_group_of_layers():
     rng = np.random.default_rng(0)
     table, slopes = rng.standard_normal((5, 3)), rng.standard_normal((6, 4))

@@ -80,6 +80,7 @@ def test_a_dark_picture_has_light_ink_on_dark_paper(name):
         assert np.mean(axes.get_facecolor()[:3]) == paper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frame", [slow(0), 2])
 def test_every_frame_of_a_dark_animation_has_light_ink(frame):
     for animation in (
@@ -121,7 +122,7 @@ SUITED = [
     for picture in command.PICTURES
     if picture.suits(subject)
 ]
-LIGHT = {"needle", "rotation", "rotary_steps", "bias", "slopes", "embedding", "grid_bias"}
+LIGHT = {"needle", "rotary_steps", "slopes", "embedding", "grid_bias"}
 ONCE = {"alibi", "rope", "learned"}
 
 
@@ -168,6 +169,7 @@ def test_embedding_is_the_sinusoid():
         np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), wanted[:, channel], atol=1e-7)
 
 
+@pytest.mark.slow
 def test_similarity_is_the_one_that_was_computed():
     """At 512 channels from position 0: .741, .679, .616, .535 at 5, 10, 20, 40."""
     dims = pejax.Dims(heads=8, head_dim=64, extent=50)
@@ -181,6 +183,7 @@ def test_a_right_angle_walks_the_needle_around():
     np.testing.assert_allclose(tips, [[1, 0], [0, 1], [-1, 0], [0, -1]], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_products_of_turned_needles_stay_and_of_pushed_ones_do_not():
     animation = visualize.animate_needle(positions=20)
     animation.draw(19)
@@ -189,6 +192,7 @@ def test_products_of_turned_needles_stay_and_of_pushed_ones_do_not():
     assert np.ptp(pushed) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     mostly_slow(["rope", "rope(pairing='half')", "rope(rotary_dim=4)", "rope_axial", "rope_mixed"], ["rope_mixed"]),
@@ -213,6 +217,7 @@ def test_angles_and_cosines_are_those_of_the_frequencies():
     np.testing.assert_allclose(cosines, np.cos(wanted), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rotary_steps_show_rotated_queries():
     figure = visualize.plot_rotary_steps(pejax.encodings.rope(DIMS), DIMS, words=("a", "b", "a"))
     before, angles, after = images(figure)
@@ -222,6 +227,7 @@ def test_rotary_steps_show_rotated_queries():
     np.testing.assert_allclose(angles, np.arange(3)[:, None] * pejax.rope_frequencies(8), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_plane_waves_are_cosines_of_the_frequencies():
     axial = pejax.encodings.rope_axial(GRID)
     figure = visualize.plot_plane_waves({"axial": axial}, GRID, pairs=[0, 3])
@@ -233,6 +239,7 @@ def test_plane_waves_are_cosines_of_the_frequencies():
         )
 
 
+@pytest.mark.slow
 def test_bias_is_alibis_and_hides_keys_after_the_query():
     figure = visualize.plot_bias(pejax.encodings.alibi(DIMS), DIMS, length=6)
     wanted = np.array(pejax.alibi_bias(jnp.arange(6), jnp.arange(6), pejax.alibi_slopes(2)))
@@ -251,6 +258,7 @@ def test_bias_curves_and_slopes_are_alibis():
     np.testing.assert_allclose(scaled.get_ydata(), pejax.alibi_slopes(12) / 2)
 
 
+@pytest.mark.slow
 def test_bias_curves_of_both_sides_are_those_of_the_table():
     encoding = pejax.encodings.t5(BOTH_SIDES)
     params = pejax.init_params(encoding, jax.random.key(1))
@@ -287,6 +295,7 @@ def test_four_terms_of_transformer_xl_add_up():
         assert np.ptp(np.diag(terms[3], -diagonal)) < 1e-5
 
 
+@pytest.mark.slow
 def test_t5_buckets_are_official():
     """0 → 0, -1 → 1, -8 → 8, ≤ -128 → 15, +1 → 17, +8 → 24, ≥ +128 → 31."""
     figure = visualize.plot_t5_buckets()
@@ -335,6 +344,7 @@ def test_bounds_hold_and_the_product_does_not_decay():
     np.testing.assert_allclose(product, abs(float(jnp.sum(at[0] * at[1]))), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_logits_explode_beyond_the_trained_length_and_not_within():
     figure = visualize.plot_logit_extrapolation()
     within, beyond, between = (lines(axes)["logit a(s)"][:, 1] for axes in figure.axes)
@@ -343,6 +353,7 @@ def test_logits_explode_beyond_the_trained_length_and_not_within():
     assert np.abs(beyond).max() > 50
 
 
+@pytest.mark.slow
 def test_ropes_logits_are_not_monotone():
     dims = pejax.Dims(heads=1, head_dim=64, extent=50)
     figure = visualize.plot_logits_by_distance(pejax.encodings.rope(dims), dims, draws=8)
@@ -355,6 +366,7 @@ def test_ropes_logits_are_not_monotone():
     np.testing.assert_allclose(mean[7], wanted, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_entropy_of_sinusoids_is_the_lowest_of_one_head():
     """The opposite of what one source concludes from the same comparison, with ALiBi's single head."""
     dims = pejax.Dims(heads=1, head_dim=32, extent=16)
@@ -388,6 +400,7 @@ def test_without_position_word_order_is_lost():
     assert min(difference[1:]) > 1e-2
 
 
+@pytest.mark.slow
 def test_tiles_visited_hold_all_pairs_that_are_seen():
     figure = visualize.plot_visited_tiles(length=16, block=4, window=5, segments=(5, 7))
     causal = images(figure)[1]
