@@ -1,4 +1,4 @@
-"""The kinds of attention that are proved: every feature of a kernel once, with odd lengths."""
+"""The kinds of attention that are proved: every feature of a kernel once, with odd lengths; cuDNN's with even ones."""
 
 from typing import Any, NamedTuple
 
@@ -62,8 +62,10 @@ KINDS: dict[str, Kind] = {
     "none, D=256": Kind("none", head_dim=256, queries=67, keys=67),
     "none, sink, soft cap": Kind("none", sink=True, options={"soft_cap": 3.0}),
     "none, window": Kind("none", options={"window": 50}),
+    "none, window, even length": Kind("none", queries=198, keys=198, options={"window": 50}),
     "none, whole tiles": Kind("none", queries=256, keys=256, kv_heads=4),
     "alibi, fixed": Kind("alibi"),
+    "alibi, even length": Kind("alibi", queries=198, keys=198),
     "alibi, learned": Kind("alibi(learned=True)"),
     "alibi, dropout": Kind("alibi(learned=True)", rate=0.2),
     "alibi, packed, unplaced, batched": Kind("alibi(learned=True)", segments=True, unplaced=True, batched=True),

@@ -116,6 +116,7 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
     """Raise NotImplementedError for operands that fused kernels do not support, whatever the positions are."""
     linear = operands.shared.distance_bias is not None
     tokens = operands.q_tokens, operands.k_tokens
+    lengths = operands.q.shape[-2], operands.k.shape[-2]
     rules = {
         "bfloat16, or float16 without a bias": operands.q.dtype == jnp.bfloat16
         or (operands.q.dtype == jnp.float16 and not linear),
@@ -125,12 +126,14 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
         "no window but a causal one": options.window is None or options.causal,
         "no precision but the default": options.precision in (None, lax.Precision.DEFAULT),
         "no segment_ids": all(side.segment_ids is None for side in tokens),
-        "as many keys as queries where causal": not options.causal or operands.q.shape[-2] == operands.k.shape[-2],
+        "as many keys as queries where causal": not options.causal or lengths[0] == lengths[1],
         "no bias but a causal one": not linear or options.causal,
         "no bias of positions that are not integers on one axis": not linear
         or (axes == 1 and all(jnp.issubdtype(side.positions.dtype, jnp.integer) for side in tokens)),
         "neither key_bias nor unplaced_bias": operands.key_bias is None,
         "no bias of tokens without a position": not linear or all(side.has_position is None for side in tokens),
+        # JAX refuses odd ones only where it takes the gradient: of a `lax.scan`, too late for another implementation.
+        f"an even number of queries and of keys, got {lengths[0]} and {lengths[1]}": not any(n % 2 for n in lengths),
     }
     for rule, holds in rules.items():
         if not holds:

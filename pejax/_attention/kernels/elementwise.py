@@ -91,7 +91,8 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
         def on_tiles(equation: JaxprEqn, values: list[Any]) -> list[Any]:
             found = [_number(equation, x.value) for x in values if isinstance(x, _Known)]
             if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in found):
-                raise NotImplementedError(f"{equation.primitive.name} of distances reads a number that is not a float")
+                name = equation.primitive.name
+                raise NotImplementedError(f"a distance_bias hook must read floats, but its {name} reads another number")
             numbers.extend(found)
             return [_Tile(on_axes=len(_shape(variable)) == 2) for variable in equation.outvars]
 
@@ -168,7 +169,9 @@ def slope(hook: Callable[[Params, Array], Array], params: Params) -> Array:
         elif name in ("add", "sub") and all(is_tile):
             result = operands[0] + operands[1] if name == "add" else operands[0] - operands[1]
         else:
-            raise NotImplementedError(f"a distance_bias hook that does {name} to distances is not known to be linear")
+            raise NotImplementedError(
+                f"a distance_bias hook that applies {name} to distances is not known to be linear"
+            )
         return [_Tile((result,))]
 
     leaves = [_Known(leaf) for leaf in jax.tree.leaves(params)]
@@ -222,7 +225,10 @@ def _shape(variable: Var) -> tuple[int, ...]:
 
 def _number(equation: JaxprEqn, value: Any) -> Array:
     if jnp.ndim(value):
-        raise NotImplementedError(f"{equation.primitive.name} of distances reads an array of shape {jnp.shape(value)}")
+        raise NotImplementedError(
+            f"a distance_bias hook must combine distances with one number at a time, but its {equation.primitive.name} "
+            f'reads an array of shape {jnp.shape(value)}; implementation="blockwise" takes any hook'
+        )
     return jnp.asarray(value)
 
 

@@ -231,7 +231,8 @@ def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
     if operands.shared.relative_values is not None:
         raise NotImplementedError("relative_values need a product of their own for every tile")
     if operands.shared.bias is not None and operands.shared.distance_bias is None:
-        raise NotImplementedError("the kernels take a bias only from distance_bias, not from bias")
+        why = "the kernels take a bias only from distance_bias, not from bias"
+        raise NotImplementedError(f'{why}; implementation="blockwise" takes both')
     dtypes = sorted({str(x.dtype) for x in (operands.q, operands.k, operands.v)})
     if len(dtypes) > 1 or dtypes[0] not in types:
         rule = f"q, k and v must all be {', '.join(types[:-1])} or {types[-1]}"
