@@ -108,7 +108,7 @@ def remarks(found: Mapping[str, Any]) -> list[str]:
         )
     if found["capability"] and not found["capability"].startswith("9."):
         lines.append(
-            f"expected times are those of an H100; {found['card']} has compute capability {found['capability']}"
+            f"expected times are those of an H200; {found['card']} has compute capability {found['capability']}"
         )
     return lines
 

@@ -20,7 +20,7 @@ class Case(NamedTuple):
         task: `module:function`; called with the arguments, it returns a mapping with an `outcome`.
         arguments: arguments that JSON can hold.
         limit: seconds after which it counts as hung.
-        expected: seconds that it takes on an H100, by estimate.
+        expected: seconds that it takes on an H200 beside other processes.
     """
 
     stage: str

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -165,21 +166,31 @@ class Pool:
         return left + waiting
 
     def together(
-        self, asks: Sequence[tuple[Task, float]], done: Callable[[int, dict[str, Any]], None] = lambda *_: None
-    ) -> list[dict[str, Any]]:
+        self,
+        asks: Sequence[tuple[Task, float] | None],
+        done: Callable[[int, dict[str, Any]], None] = lambda *_: None,
+        until: float = math.inf,
+    ) -> list[dict[str, Any] | None]:
         """Do tasks side by side; task i is done by worker i modulo their number, which may hold earlier results.
 
         Args:
-            asks: the tasks, each with its limit in seconds.
+            asks: the tasks, each with its limit in seconds; None = nothing in this place.
             done: told the number of each task and what became of it, one at a time.
+            until: the end of the time, of `time.monotonic`. Tasks are cut then, and none begins later.
+
+        Returns:
+            What became of each task; None where there is none, or where its time was over before it began.
         """
         found: list[Any] = [None] * len(asks)
         lock = threading.Lock()
 
         def serve(worker: Worker) -> None:
             for number in range(self.workers.index(worker), len(asks), len(self.workers)):
-                (task, arguments), limit = asks[number]
-                found[number] = worker.ask(task, arguments, limit)
+                asked, left = asks[number], until - time.monotonic()
+                if asked is None or left <= 0:
+                    continue
+                (task, arguments), limit = asked
+                found[number] = worker.ask(task, arguments, min(limit, left))
                 with lock:
                     if not self.ended:
                         done(number, found[number])

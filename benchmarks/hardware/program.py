@@ -63,8 +63,8 @@ def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
 
 
 def plan(settings: Settings, jobs: int, stages: Mapping[str, Stage]) -> str:
-    """Return the expected time of each stage on an H100, and its estimate."""
-    lines = [f"Expected on an H100 with {jobs} processes side by side; estimated, not measured:"]
+    """Return the expected time of each stage on an H200, and how it is known."""
+    lines = [f"Expected with {jobs} processes side by side, as measured on an H200 where nothing else is said:"]
     for name in settings.stages:
         took, how = stages[name].expected(settings, jobs)
         lines.append(f"  {name}: {took:.0f} s; {how}")

@@ -1,7 +1,8 @@
 """The stage that trains: every encoding on the published grid, seed by seed, so that whatever was reached is fair.
 
 Augmented batches are made once per seed and epoch, for all encodings. Each encoding has a process, which keeps what it
-compiled; they share the card. The epochs are set so that one seed of all encodings ends in half of the time left.
+compiled; they share the card. Those whose training is compiled in a share of the time go on without the others. The
+epochs are set so that one seed of them ends in half of the time left; the tests, the most wanted first, fill the rest.
 """
 
 import importlib.util
@@ -10,9 +11,9 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.hardware.outcomes import Case
 from benchmarks.hardware.run import SECONDS, Run, Settings, Stage
@@ -33,10 +34,34 @@ EXTENSIONS = {"none": "as trained", "pi(stretch=True)": "positions interpolated,
 LONG = 10.0**7
 """Seconds of a limit where there is none."""
 
+TEST = 15.0
+"""Seconds that the first test of an encoding may take: it compiles, on a busy host."""
+
+
+COMPILING = 0.65
+"""Share of the time left after which no encoding is waited for whose program is not compiled."""
+
+FIRST = ("rope_mixed", "rope_axial", "alibi", "learned", "none", "sinusoidal", "rope", "relative_table", "cpb")
+"""The encodings that are compiled first where there are fewer processes than encodings."""
+
+
+class Made(NamedTuple):
+    """What is known when a data set and its programs are ready.
+
+    Attributes:
+        pes: the encodings, each in its place among all; None where a program was not compiled in time.
+        epochs: epochs of every run.
+        took: seconds that a seed of all of them takes.
+    """
+
+    pes: list[str | None]
+    epochs: int
+    took: float
+
 
 def encodings(rehearse: bool) -> list[str]:
-    """Return the encodings; a rehearsal has three kinds: none, a bias, and learned frequencies."""
-    return ["none", "alibi", "rope_mixed"] if rehearse else list(ENCODINGS)
+    """Return the encodings, the most wanted first; a rehearsal has three kinds: none, a bias, learned frequencies."""
+    return ["none", "alibi", "rope_mixed"] if rehearse else [*FIRST, *(pe for pe in ENCODINGS if pe not in FIRST)]
 
 
 def case_of(data: str, pe: str, seed: int) -> Case:
@@ -63,26 +88,31 @@ def run(run: Run, until: float) -> None:
 
 def train_on(run: Run, data: str, pes: list[str], seeds: range, folder: str, until: float) -> None:
     """Train all encodings on a data set with as many seeds as the time allows."""
-    due = {seed: run.due([case_of(data, pe, seed) for pe in pes]) for seed in seeds}
-    if not any(due.values()) or time.monotonic() >= until:
-        run.left.extend(case for cases in due.values() for case in cases)
+    due = {seed: {pe: case_of(data, pe, seed) for pe in pes if run.due([case_of(data, pe, seed)])} for seed in seeds}
+    wanted = [pe for pe in pes if any(pe in cases for cases in due.values())]
+    if not wanted:
         return
     given = {"folder": folder, "data": data, "toy": run.settings.rehearse}
     more = {"few": not run.settings.rehearse and run.settings.minutes > 0}
-    made = prepare(run, given, more, pes, until)
-    epochs = 0 if made is None else made[0]
-    for seed in seeds:
-        took = math.inf if made is None else made[1] * len(due[seed]) / len(pes)
-        if due[seed] and epochs and time.monotonic() + (0 if seed == 0 else took) < until:
-            train_seed(run, {**given, "seed": seed}, {**more, "epochs": epochs}, due[seed], took, until)
+    made = prepare(run, given, more, wanted, until)
+    for seed, cases in due.items():
+        ready = [pe if pe in cases else None for pe in (made.pes if made else [])]
+        run.left.extend(case for pe, case in cases.items() if pe not in ready)
+        if made is None or not any(ready):
+            continue
+        left = until - time.monotonic()
+        if seed and made.took > left:
+            run.ledger.say(f"train: {data}: seed {seed} takes {made.took:.0f} s, and {max(0.0, left):.0f} s are left")
+            run.left.extend(cases[pe] for pe in ready if pe)
         else:
-            run.left.extend(due[seed])
+            told = {**more, "epochs": made.epochs}
+            train_seed(
+                run, {**given, "seed": seed}, told, [cases[pe] if pe else None for pe in ready], made.took, until
+            )
 
 
-def prepare(
-    run: Run, given: dict[str, Any], more: dict[str, Any], pes: list[str], until: float
-) -> tuple[int, float] | None:
-    """Make test images and compile every encoding; return the epochs that fit and the seconds of a seed, or None.
+def prepare(run: Run, given: dict[str, Any], more: dict[str, Any], pes: list[str], until: float) -> Made | None:
+    """Make images, compile the encodings and time an epoch; return None, and say why, if that leaves no time to train.
 
     Args:
         run: run of the command.
@@ -91,43 +121,82 @@ def prepare(
         pes: the encodings.
         until: the end of the time.
     """
-    from benchmarks.hardware.training import sizes_of
-
-    case = Case("train", f"{given['data']} | epochs", TASK.format("probe"))
-    sizes = sizes_of(run.settings.rehearse, more["few"])
-    tests = [((TASK.format("make_tests"), {**given, "size": size}), 120.0) for size in reversed(sizes)]
-    first = ((TASK.format("make_epoch"), {**given, "seed": 0, "epoch": 0}), 120.0)
-    left = lambda: min(LONG, max(1.0, until - time.monotonic()))
-    failed = [found for found in run.pool.together([*tests, first]) if found["outcome"] != "made"]
-    if failed:
-        run.ledger.add(case, failed[0])
-        return None
-    probes = [((TASK.format("probe"), {**given, **more, "pe": pe}), min(240.0, left())) for pe in pes]
-    run.pool.together(probes)
+    say = lambda why: run.ledger.say(f"train: {given['data']}: {why}")
     if time.monotonic() >= until:
+        return say("no time was left")
+    case = Case("train", f"{given['data']} | epochs", TASK.format("probe"))
+    if not make_images(run, given, more, case, until):
+        return say("no time was left when its images were made") if time.monotonic() >= until else None
+    ready = compiled(run, given, more, pes, until, say)
+    if not any(ready):
         return None
     # All is compiled now: what is timed is what training repeats, all encodings beside each other.
-    found = run.pool.together([(task, min(240.0, left())) for task, _ in probes])
+    probe = lambda pe: ((TASK.format("probe"), {**given, **more, "pe": pe}), 240.0)
+    found = run.pool.together([probe(pe) if pe else None for pe in ready], until=until)
+    epoch = slowest(found, "epoch", len(run.pool.workers))
+    ready = in_time(ready, found)
+    left = until - time.monotonic()
+    if not any(ready) or left <= 0:
+        return say("the time was over before one epoch was")
     known = run.ledger.found.get((case.stage, case.name), {})
-    scored, epoch = (slowest(found, name, len(run.pool.workers)) for name in ("score", "epoch"))
-    if not epoch:
-        return None
-    half = 0.5 * (until - time.monotonic()) - scored
-    fitting = FULL if math.isinf(until) else max(1, min(FULL, int(half / epoch)))
+    most = FULL if epoch else 1  # 1 where all of them failed
+    fitting = most if math.isinf(until) or not epoch else max(1, min(most, int((0.5 * left - TEST) / epoch)))
     epochs = known.get("epochs") or (1 if run.settings.rehearse else fitting)
     if not known:
         told = f"{epochs}, of {epoch:.2f} s for all encodings"
         run.ledger.add(case, {"outcome": "made", "epochs": epochs, "epoch": epoch, "message": told})
-    return epochs, epochs * epoch + scored
+    return Made(ready, epochs, epochs * epoch + TEST)
 
 
-def slowest(found: list[dict[str, Any]], name: str, workers: int) -> float:
+def make_images(run: Run, given: dict[str, Any], more: dict[str, Any], case: Case, until: float) -> bool:
+    """Make the test images and the first epoch while the other processes start; return whether all are made."""
+    from benchmarks.hardware.training import sizes_of
+
+    sizes = sizes_of(run.settings.rehearse, more["few"])
+    tests = [((TASK.format("make_tests"), {**given, "size": size}), 120.0) for size in reversed(sizes)]
+    first = ((TASK.format("make_epoch"), {**given, "seed": 0, "epoch": 0}), 120.0)
+    starts = [((TASK.format("ready"), {}), 120.0)] * (len(run.pool.workers) - len(tests) - 1)
+    found = run.pool.together([*tests, first, *starts], until=until)
+    failed = [answer for answer in found if answer is not None and answer["outcome"] != "made"]
+    if failed and time.monotonic() < until:
+        run.ledger.add(case, failed[0])
+    return not failed and None not in found
+
+
+def compiled(
+    run: Run, given: dict[str, Any], more: dict[str, Any], pes: Sequence[str], until: float, say: Callable[[str], None]
+) -> list[str | None]:
+    """Compile the training program of every encoding; return each in its place, None where it was not done in time."""
+    begun = time.monotonic()
+    soon = begun + COMPILING * (until - begun)
+    asks = [((TASK.format("compile_epoch"), {**given, **more, "pe": pe}), LONG) for pe in pes]
+    found = run.pool.together(asks, until=soon)
+    ready = in_time(pes, found)
+    if None in ready:
+        took, late = time.monotonic() - begun, [pe for pe in pes if pe not in ready]
+        done = f"{len(pes) - len(late)} of {len(pes)} encodings compiled in {took:.0f} s"
+        say(f"{done}; more --minutes are needed for {', '.join(late)}")
+    return ready
+
+
+def in_time(pes: Sequence[str | None], found: Sequence[dict[str, Any] | None]) -> list[str | None]:
+    """Return each encoding that answered, in its place; one that failed did, and fails again when it trains."""
+    return [pe if answer and answer["outcome"] != "hung" else None for pe, answer in zip(pes, found, strict=True)]
+
+
+def slowest(found: Sequence[dict[str, Any] | None], name: str, workers: int) -> float:
     """Return the seconds of the worker that takes longest, which does every one of so many tasks."""
-    return max(sum(one.get(name, 0.0) for one in found[first::workers]) for first in range(min(workers, len(found))))
+    seconds = [answer.get(name, 0.0) if answer else 0.0 for answer in found]
+    return max(sum(seconds[first::workers]) for first in range(min(workers, len(found))))
 
 
 def train_seed(
-    run: Run, given: dict[str, Any], more: dict[str, Any], cases: list[Case], took: float, until: float
+    run: Run,
+    given: dict[str, Any],
+    more: dict[str, Any],
+    cases: list[Case | None],
+    took: float,
+    until: float,
 ) -> None:
     """Make the batches of a seed, and train the encodings that are due on them; then let go of the batches.
 
@@ -135,43 +204,57 @@ def train_seed(
         run: run of the command.
         given: folder, data, seed and size of the problem.
         more: arguments of a trainer, the epochs among them.
-        cases: the encodings that are due.
-        took: seconds that a seed takes; one that takes three times as long hangs.
+        cases: the encodings that are due, each in the place of the process that compiled it.
+        took: seconds that a seed takes; one that takes ten minutes more than three times as long hangs.
         until: the end of the time.
     """
-    left = lambda: min(LONG, max(1.0, until - time.monotonic()))
-    epochs = range(more["epochs"])
-    made = run.pool.together([((TASK.format("make_epoch"), {**given, "epoch": n}), min(120.0, left())) for n in epochs])
-    failed = [found for found in made if found["outcome"] != "made"]
+    due = [case for case in cases if case is not None]
+    asks = [((TASK.format("make_epoch"), {**given, "epoch": n}), 120.0) for n in range(more["epochs"])]
+    failed = [
+        answer for answer in run.pool.together(asks, until=until) if answer is None or answer["outcome"] != "made"
+    ]
     if failed:
-        run.ledger.add(cases[0], failed[0])
-        run.left.extend(cases[1:])
-        return
-    names = [case.name.split(" | ")[1] for case in cases]
-    limit = lambda: min(left(), 60.0 + 3 * took)
-
-    def done(number: int, found: dict[str, Any]) -> None:
-        if found["outcome"] == "hung" and time.monotonic() >= until:
-            run.left.append(cases[number])
+        if failed[0] is None or time.monotonic() >= until:
+            run.ledger.say(
+                f"train: {given['data']}: no time was left when the batches of seed {given['seed']} were made"
+            )
+            run.left.extend(due)
         else:
-            run.ledger.add(cases[number], found)
+            run.ledger.add(due[0], failed[0])
+            run.left.extend(due[1:])
+        return
+    arguments = {**given, **more, "until": min(until, time.monotonic() + LONG)}
+    task = lambda case: ((TASK.format("train"), {**arguments, "pe": pe_of(case)}), 600.0 + 3 * took)
 
-    run.pool.together([((TASK.format("train"), {**given, **more, "pe": pe}), limit()) for pe in names], done)
+    def done(number: int, answer: dict[str, Any]) -> None:
+        case = cases[number]
+        assert case is not None
+        if answer["outcome"] == "late" or (answer["outcome"] == "hung" and time.monotonic() >= until):
+            run.ledger.say(f"train: {case.name}: {answer['message']}")
+            run.left.append(case)
+        else:
+            run.ledger.add(case, answer)
+
+    found = run.pool.together([task(case) if case else None for case in cases], done, until)
+    run.left.extend(case for case, answer in zip(cases, found, strict=True) if case and answer is None)
     for path in Path(given["folder"]).glob(f"{given['data']}-{given['seed']}-*.npz"):
         if given["seed"] or not path.name.endswith("-0-0.npz"):
             path.unlink()
 
 
+def pe_of(case: Case) -> str:
+    """Return the encoding of a case."""
+    return case.name.split(" | ")[1]
+
+
 def expected(settings: Settings, jobs: int) -> tuple[float, str]:
-    """Return the seconds that the stage takes on an H100, and how they were estimated."""
+    """Return the seconds that the stage takes, and how they are known."""
     if settings.minutes:
-        how = "about 45 s to compile 15 encodings and their tests, then 4 ms a step, 0.3 s an epoch, of each in turn"
-        return SECONDS["train"] / 8 * settings.minutes, f"what is left of the time: {how}: about 10 epochs of two seeds"
+        how = f"{COMPILING:.0%} of it at most to compile {len(ENCODINGS)} encodings, then what epochs fit; not measured"
+        return SECONDS["train"] / 8 * settings.minutes, f"what is left of the time: {how}"
     work = len(DATA) * (90.0 + SEEDS * len(ENCODINGS) * (FULL * 0.31 + 5.0))
-    return (
-        work,
-        f"{len(DATA)} data sets, {SEEDS} seeds, {len(ENCODINGS)} encodings of {FULL} epochs of 0.3 s, {jobs} jobs",
-    )
+    recipe = f"{len(DATA)} data sets, {SEEDS} seeds, {len(ENCODINGS)} encodings of {FULL} epochs"
+    return work, f"{recipe}, 0.3 s an epoch by estimate, not measured, {jobs} jobs"
 
 
 def table(lines: Mapping[str, dict[str, Any]]) -> str:
@@ -201,9 +284,11 @@ def pes_of(found: Mapping[tuple[str, ...], Any]) -> list[str]:
 
 
 def row(pe: str, seeds: list[dict[Any, float]], sizes: list[int]) -> str:
-    """Return the row of an encoding: the mean of each size over the seeds."""
-    by_size = [[{int(size): value for size, value in one.items()}[size] for one in seeds] for size in sizes]
-    return f"| {pe} | {len(seeds)} | {' | '.join(f'{statistics.mean(values):.1f}' for values in by_size)} |"
+    """Return the row of an encoding: the mean of each size over the seeds that reached it."""
+    found = [{int(size): value for size, value in one.items()} for one in seeds]
+    by_size = [[one[size] for one in found if size in one] for size in sizes]
+    cells = [f"{statistics.mean(values):.1f}" if values else "-" for values in by_size]
+    return f"| {pe} | {len(seeds)} | {' | '.join(cells)} |"
 
 
 STAGE = Stage(run, expected, table)

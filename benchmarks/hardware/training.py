@@ -1,7 +1,8 @@
 """Training a vision transformer in a process that others run beside: from batches that were made once, for all of them.
 
 The model, its loss and its optimizer are those of `train.vit`. A process holds what it has compiled for an encoding: a
-program that trains for an epoch, for all seeds and numbers of epochs, and one per evaluation.
+program that trains for an epoch, for all seeds and numbers of epochs, and one per test. Compilation is most of a short
+run, so that training compiles first, and each test when its turn comes, for as long as there is time.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from benchmarks.hardware.train import TEST
 from train.data.images import load
 from train.data.images.augment import Augment
 from train.data.images.pipeline import normalize, train_batch
@@ -99,16 +101,22 @@ class Trainer:
         self.optimizer = optax.chain(
             optax.scale_by_adam(b1=0.9, b2=0.999), optax.add_decayed_weights(config.weight_decay, decay_mask)
         )
+        begun = time.perf_counter()
         self.draw = jax.jit(lambda key: self.model.init(key))
-        self.train = jax.jit(self.epoch, donate_argnums=(0, 1))
-        self.scorers = {
-            (extend, size): self._scorer(extend, size) for extend in EXTENSIONS for size in self._of(extend)
-        }
+        params, opt, key = self.begin(0)
+        images, labels = self.batches(0, 0)
+        rates = np.zeros(len(images), np.float32)
+        epoch = jax.jit(self.epoch, donate_argnums=(0, 1))
+        self.train = epoch.lower(params, opt, images, labels, rates, key, np.int32(0)).compile()
+        self.compiled = time.perf_counter() - begun
+        self.scorers: dict[tuple[str, int], Any] = {}
 
-    def _of(self, extend: str) -> list[int]:
-        """Return the sizes that an extension changes: all but the trained one."""
+    def tested(self) -> list[tuple[str, int]]:
+        """Return the tests by extension and size, the most wanted first: the trained size, then the farthest ones."""
         trained = config_of(self.data, self.pe, 0, 1, self.toy).size
-        return [size for size in self.sizes if extend == "none" or size != trained]
+        others = [size for size in self.sizes if size != trained]
+        others.sort(key=lambda size: -abs(math.log(size / trained)))
+        return [("none", trained), *((extend, size) for size in others for extend in EXTENSIONS)]
 
     def classifier(self, config: Config) -> Classifier:
         """Return the model of a config."""
@@ -182,19 +190,32 @@ class Trainer:
         schedule = make_optimizer(config, total, round(config.warmup * per_epoch))[1]
         return np.asarray([schedule(number) for number in range(total)], np.float32).reshape(epochs, per_epoch)
 
-    def score(self, params: Any) -> tuple[dict[str, dict[int, float]], dict[str, str]]:
-        """Return top-1 in percent by extension and size, and why an extension was refused."""
+    def score(self, params: Any, until: float) -> tuple[dict[str, dict[int, float]], dict[str, str]]:
+        """Return top-1 in percent by extension and size, and why an extension was refused.
+
+        Args:
+            params: parameters of the model.
+            until: the end of the time, of `time.monotonic`; tests that might end later are left out.
+        """
         found: dict[str, dict[int, float]] = {extend: {} for extend in EXTENSIONS}
-        refused = {}
-        for (extend, size), scorer in self.scorers.items():
+        refused, slowest = {}, max(TEST, self.compiled)
+        for number, (extend, size) in enumerate(self.tested()):
+            begun = time.monotonic()
+            if begun + slowest > until:
+                break
+            if (extend, size) not in self.scorers:
+                self.scorers[extend, size] = self._scorer(extend, size)
+            scorer = self.scorers[extend, size]
             if isinstance(scorer, str):
                 refused[extend] = scorer
                 continue
             images, labels = self.tests(size)
             right = int(scorer(params, images, labels))
             found[extend][size] = 100 * right / int((labels >= 0).sum())
-        for size, value in found["none"].items():
-            found[EXTENSIONS[1]].setdefault(size, value) if EXTENSIONS[1] not in refused else None
+            slowest = max(slowest if number else 0.0, 1.5 * (time.monotonic() - begun))
+        trained = self.tested()[0][1]
+        if found[EXTENSIONS[1]] and trained in found["none"]:  # which leaves the trained size as it is
+            found[EXTENSIONS[1]][trained] = found["none"][trained]
         return found, refused
 
 
@@ -209,31 +230,56 @@ def trainer(folder: str, data: str, pe: str, toy: bool, few: bool) -> Trainer:
     return TRAINERS[data, pe]
 
 
+def ready() -> dict[str, Any]:
+    """Import all that training needs."""
+    return {"outcome": "made"}
+
+
+def compile_epoch(folder: str, data: str, pe: str, toy: bool, few: bool) -> dict[str, Any]:
+    """Compile the program that trains an encoding for an epoch; return the seconds."""
+    return {"outcome": "made", "compiled": trainer(folder, data, pe, toy, few).compiled}
+
+
 def probe(folder: str, data: str, pe: str, toy: bool, few: bool) -> dict[str, Any]:
-    """Compile the programs that train and test an encoding, and run each once; return the seconds of each."""
+    """Train an encoding for an epoch; return the seconds."""
     own = trainer(folder, data, pe, toy, few)
     images, labels = own.batches(0, 0)
     params, opt, key = own.begin(0)
-    rates = jnp.zeros(len(images), jnp.float32)
     begun = time.perf_counter()
-    params, *_ = jax.block_until_ready(own.train(params, opt, images, labels, rates, key, 0))
-    began = time.perf_counter()
-    own.score(params)
-    return {"outcome": "made", "epoch": began - begun, "score": time.perf_counter() - began}
+    jax.block_until_ready(own.train(params, opt, images, labels, np.zeros(len(images), np.float32), key, np.int32(0)))
+    return {"outcome": "made", "epoch": time.perf_counter() - begun}
 
 
-def train(folder: str, data: str, pe: str, seed: int, epochs: int, toy: bool, few: bool) -> dict[str, Any]:
-    """Train an encoding with one seed, and test it at all sizes, with and without positions that are interpolated."""
+def train(
+    folder: str, data: str, pe: str, seed: int, epochs: int, toy: bool, few: bool, until: float
+) -> dict[str, Any]:
+    """Train an encoding with one seed, and test it at the sizes for which there is time.
+
+    Args:
+        folder: folder of the batches and the test images.
+        data: name of the data set.
+        pe: spec of the encoding.
+        seed: seed of the parameters and the batches.
+        epochs: passes over the training images.
+        toy: a tiny model.
+        few: test at a few sizes.
+        until: the end of the time, of `time.monotonic`.
+    """
     own, begun = trainer(folder, data, pe, toy, few), time.perf_counter()
     params, opt, key = own.begin(seed)
     rates, losses = None, jnp.zeros(1)
     for epoch in range(epochs):
         images, labels = own.batches(seed, epoch)
         rates = own.rates(epochs, len(images)) if rates is None else rates
-        params, opt, losses = own.train(params, opt, images, labels, rates[epoch], key, epoch * len(images))
+        first = np.int32(epoch * len(images))
+        params, opt, losses = own.train(params, opt, images, labels, rates[epoch], key, first)
     if not np.isfinite(losses).all():
         return {"outcome": "wrong", "message": "a loss was not finite"}
     trained = time.perf_counter() - begun
-    top1, refused = own.score(params)
+    top1, refused = own.score(params, until)
+    if not top1["none"]:
+        return {"outcome": "late", "message": f"trained in {trained:.0f} s, and no time was left to test"}
     told = f"{epochs} epochs, {max(top1['none'].values()):.1f} % at best, {trained:.0f} s"
+    if missing := {size for _, size in own.tested()} - top1["none"].keys():
+        told += f"; no time for {', '.join(map(str, sorted(missing)))} pixels"
     return {"outcome": "trained", "top1": top1, "refused": refused, "epochs": epochs, "message": told}

@@ -35,9 +35,13 @@ class Pool:
             done(case, self.workers[0].ask(case.task, case.arguments, case.limit))
         return []
 
-    def together(self, asks, done=lambda *_: None):
+    def together(self, asks, done=lambda *_: None, until=float("inf")):
         found = []
-        for number, ((task, arguments), limit) in enumerate(asks):
+        for number, asked in enumerate(asks):
+            if asked is None or time.monotonic() >= until:
+                found.append(None)
+                continue
+            (task, arguments), limit = asked
             self.asked.append(task.partition(":")[2])
             found.append(self.workers[number % len(self.workers)].ask(task, arguments, limit))
             done(number, found[-1])
@@ -74,7 +78,7 @@ def clock(monkeypatch):
 def trains(task, arguments, epoch=0.5):
     """Answer as training does."""
     if task == "probe":
-        return {"outcome": "made", "epoch": epoch, "score": 1.0}
+        return {"outcome": "made", "epoch": epoch}
     if task == "train":
         return {
             "outcome": "trained",
@@ -88,7 +92,7 @@ def test_one_seed_of_all_encodings_ends_in_half_of_the_time(started):
     run = started(trains)
     train.run(run, 101.0)
     lines = run.ledger.of_stage("train")
-    assert lines["glyphs | epochs"]["epochs"] == 99
+    assert lines["glyphs | epochs"]["epochs"] == int((101.0 / 2 - train.TEST) / 0.5)
     assert lines["glyphs | rope | seed 2"]["epochs"] == lines["glyphs | epochs"]["epochs"]
     assert len([name for name in lines if name.startswith("fashion") and "seed" in name]) == 15 * 3
     assert not run.left
@@ -97,7 +101,7 @@ def test_one_seed_of_all_encodings_ends_in_half_of_the_time(started):
 def test_with_fewer_processes_than_encodings_fewer_epochs_fit(started):
     run = started(trains, count=5)
     train.run(run, 101.0)
-    assert run.ledger.of_stage("train")["glyphs | epochs"]["epochs"] == 31
+    assert run.ledger.of_stage("train")["glyphs | epochs"]["epochs"] == int((101.0 / 2 - train.TEST) / (3 * 0.5))
 
 
 def test_without_a_limit_the_recipe_is_the_full_one(started):
@@ -125,17 +129,60 @@ def test_a_second_call_keeps_the_epochs_and_trains_only_what_is_missing(started)
     assert second.ledger.of_stage("train")["glyphs | alibi | seed 2"]["epochs"] == epochs
 
 
-def test_seeds_that_do_not_fit_are_not_begun(started, clock):
+def test_seeds_that_do_not_fit_are_not_begun(started, clock, capsys):
     def slow(task, arguments):
-        clock[0] += 45.0 / 15 if task == "train" else 0.0
+        clock[0] += 100.0 / 15 if task == "train" else 0.0
         return trains(task, arguments)
 
     run = started(slow)
-    train.run(run, 101.0)
+    run.ledger.say = print
+    train.run(run, 241.0)
     lines = run.ledger.of_stage("train")
     assert {name.rpartition(" ")[2] for name in lines if "glyphs" in name and "seed" in name} == {"0", "1"}
     assert lines["fashion | rope | seed 0"]["epochs"] < lines["glyphs | rope | seed 0"]["epochs"]
     assert {case.name for case in run.left} >= {"glyphs | rope | seed 2", "fashion | rope | seed 1"}
+    assert "train: glyphs: seed 2 takes 65 s, and 41 s are left" in capsys.readouterr().out
+
+
+def test_encodings_that_do_not_compile_in_time_are_named_and_the_others_trained(started, clock, capsys):
+    def slow(task, arguments):
+        if task == "compile_epoch" and arguments["pe"] == "cpb":
+            clock[0] = 80.0
+            return {"outcome": "hung", "message": "no answer in 80 s"}
+        return trains(task, arguments)
+
+    run = started(slow)
+    run.ledger.say = print
+    train.run(run, 120.0)
+    told = capsys.readouterr().out
+    trained = {name.split(" | ")[1] for name in run.ledger.of_stage("train") if "glyphs" in name and "seed 0" in name}
+    assert trained == {pe for pe in train.FIRST if pe != "cpb"}
+    assert "train: glyphs: 8 of 15 encodings compiled in 80 s; more --minutes are needed for cpb, " in told
+    assert "glyphs | cpb | seed 0" in {case.name for case in run.left}
+
+
+def test_a_call_that_trains_nothing_says_why(started, clock, capsys):
+    def slow(task, arguments):
+        clock[0] += 10.0 if task == "compile_epoch" else 0.0
+        return {"outcome": "hung", "message": "no answer"} if task == "compile_epoch" else trains(task, arguments)
+
+    run = started(slow)
+    run.ledger.say = print
+    train.run(run, 10.0)
+    told = capsys.readouterr().out
+    assert told.startswith(
+        "train: glyphs: 0 of 15 encodings compiled in 10 s; more --minutes are needed for rope_mixed"
+    )
+    assert "train: fashion: no time was left" in told
+    assert len(run.left) == len(train.DATA) * len(train.ENCODINGS) * train.SEEDS
+
+
+def test_a_run_without_time_to_test_is_not_counted_as_trained(started):
+    late = {"outcome": "late", "message": "trained in 5 s, and no time was left to test"}
+    run = started(lambda task, arguments: late if task == "train" else trains(task, arguments))
+    train.run(run, 101.0)
+    assert not [name for name in run.ledger.of_stage("train") if "seed" in name]
+    assert len(run.left) == len(train.DATA) * len(train.ENCODINGS) * train.SEEDS
 
 
 def test_data_that_cannot_be_made_end_their_training_alone(started):
