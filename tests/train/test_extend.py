@@ -54,6 +54,14 @@ def lines(folder):
     return [json.loads(line) for line in (folder / "lines.jsonl").read_text().splitlines()]
 
 
+def test_a_length_is_measured_and_its_table_written(run, tmp_path):
+    assert run("--extend=none", "--lengths", "160", f"--out={tmp_path / 'out'}") == 0
+    (found,) = lines(tmp_path / "out")
+    assert (found["name"], found["length"]) == ("none", 160)
+    assert abs(found["losses"][0] - math.log(260)) < 0.5  # weights that are drawn guess evenly
+    assert (tmp_path / "out" / "results.md").read_text().count("\n| ") == 2
+
+
 @pytest.mark.slow
 def test_every_extension_is_measured_at_every_length(whole):
     found = lines(whole)
@@ -134,6 +142,7 @@ def test_bad_flags_are_one_line(flags, message, run, tmp_path, capsys):
     assert message in error
 
 
+@pytest.mark.slow
 def test_other_settings_need_another_folder(whole, run, capsys):
     error = refused(capsys, lambda: run(*LENGTHS, "--dtype=bfloat16", f"--out={whole}"))
     assert "dtype='float32', this command has dtype='bfloat16': give another --out" in error
