@@ -1,5 +1,6 @@
 """The lists of encodings, extensions and functions in README.md, docs/ and docs/reference/, made from the library."""
 
+import inspect
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,6 +36,27 @@ def acts_on(encoding: pejax.Encoding) -> list[str]:
         "values": encoding.relative_values is not None,
     }
     return [name for name, present in found.items() if present] or ["nothing"]
+
+
+def reference_of(name: str) -> str:
+    """Return the papers that the module of an encoding names."""
+    module = inspect.getmodule(inspect.unwrap(pejax.encodings.ENCODINGS[name]))
+    return inspect.cleandoc((inspect.getdoc(module) or "").split("Reference:")[1])
+
+
+def paper_links(name: str) -> str:
+    """Return the papers of an encoding as tables name them, each a link to arXiv.
+
+    Raises:
+        ValueError: its module does not name one of them with its number.
+    """
+    reference, links = " ".join(reference_of(name).split()), []
+    for paper in RECORDS[name].cited.split(", "):
+        found = re.search(rf"{re.escape(paper)},.*?\(arXiv ([\d.]+)\)", reference)
+        if found is None:
+            raise ValueError(f"the module of {name} must name {paper} with its arXiv number, got {reference!r}")
+        links.append(f"[{paper}](https://arxiv.org/abs/{found[1]})")
+    return ", ".join(links)
 
 
 def lists(encodings: dict[str, pejax.Encoding]) -> dict[Path, str]:
@@ -73,7 +95,13 @@ def _table(head: list[str], rows: Iterable[list[str]]) -> str:
 def short_table(encodings: dict[str, pejax.Encoding]) -> str:
     """Return the table of README.md."""
     rows = [
-        [f"`{name}`", ", ".join(acts_on(encodings[name])), one.learned, one.on_images, one.cited.replace(" et al.", "")]
+        [
+            f"`{name}`",
+            ", ".join(acts_on(encodings[name])),
+            one.learned,
+            one.on_images,
+            paper_links(name).replace(" et al.", ""),
+        ]
         for name, one in RECORDS.items()
     ]
     return _table(["name", "acts on", "learned", "on images", "source"], rows)
@@ -88,7 +116,7 @@ def long_table(encodings: dict[str, pejax.Encoding]) -> str:
             one.learned,
             "yes" if encodings[name].shift_invariant else "no",
             one.on_images,
-            one.cited,
+            paper_links(name),
         ]
         for name, one in RECORDS.items()
     ]

@@ -17,7 +17,7 @@ sys.path.insert(0, str(DOCS))
 
 from comparison import costs_of_all, filled, results_of_all, scores_of_all  # noqa: E402
 from encoding_costs import IMAGE, LAYERS, SETTINGS, TEXT, cost_rows, markdown_table, parameters  # noqa: E402
-from encoding_lists import acts_on, lists  # noqa: E402
+from encoding_lists import acts_on, lists, paper_links, reference_of  # noqa: E402
 from encoding_records import RECORDS, Record  # noqa: E402
 from make_gallery import SECTIONS  # noqa: E402
 from measured import Measurements, measurements  # noqa: E402
@@ -131,18 +131,10 @@ def links(name: str) -> str:
 
 def sources(name: str) -> str:
     """Return the papers that the module names, with links to arXiv."""
-    module = inspect.getmodule(inspect.unwrap(pejax.encodings.ENCODINGS[name]))
-    reference = inspect.cleandoc(inspect.getdoc(module).split("Reference:")[1])
-    papers = re.split(r"\n(?=[A-Z][a-z]+ et al\. )", reference)
+    papers = re.split(r"\n(?=[A-Z][a-z]+ et al\. )", reference_of(name))
     joined = [" ".join(paper.split()) for paper in papers]
     link = r"[arXiv \1](https://arxiv.org/abs/\1)"
     return "\n".join("- " + re.sub(r"arXiv (\d{4}\.\d{4,5})", link, paper) for paper in joined)
-
-
-def paper_link(name: str) -> str:
-    """Return the first paper of an encoding, as a link where it is on arXiv, or to the section on sources."""
-    found = re.search(r"\[arXiv [\d.]+\]\((\S+?)\)", sources(name))
-    return f"[{RECORDS[name].cited}]({found[1] if found else '#source'})"
 
 
 def page(name: str, found: Measurements) -> str:
@@ -158,7 +150,7 @@ def page(name: str, found: Measurements) -> str:
     ]
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts)
     return "\n\n".join([
-        f"# {record.title}", HERE, f"{record.sentence.removesuffix('.')} ({paper_link(name)}).", example(name),
+        f"# {record.title}", HERE, f"{record.sentence.removesuffix('.')} ({paper_links(name)}).", example(name),
         f"| name | `{name}` |\n|---|---|\n{rows}",
         "## Formula", formulas, record.symbols,
         "## Where it acts", in_words(name),
