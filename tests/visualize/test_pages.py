@@ -1,6 +1,7 @@
 """The pages to play with: one file without a network, with the library's numbers; the scripts run in a Chromium."""
 
 import functools
+import html
 import json
 import re
 
@@ -197,3 +198,11 @@ def test_the_biases_of_the_script_are_those_of_the_tables(tmp_path):
     assert "Gray patches are hidden" in found["said"]
     assert found["drawn"] == [True] * 5
     assert found["over"] <= 0
+
+
+def test_a_notebook_shows_a_page_in_a_frame():
+    """The frame holds the page itself: a notebook in Colab has no file to point at."""
+    page = made("needle_page")
+    assert html.unescape(re.search(r'srcdoc="([^"]*)"', page._repr_html_())[1]) == page
+    pretty = pytest.importorskip("IPython.lib.pretty", reason="needs the extra `notebooks`")
+    assert pretty.pretty(page) == "A page to play with, which is not shown here."

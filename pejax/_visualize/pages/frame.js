@@ -3,7 +3,7 @@ const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
 const root = document.documentElement;
 
-// On the docs site: take its palette, and give the frame the height of the page.
+// In a frame of the docs site or of a notebook: take the palette of the site, and give the frame the height of the page.
 if (window.frameElement) {
   const frame = window.frameElement;
   const site = frame.ownerDocument.body;

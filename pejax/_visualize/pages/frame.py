@@ -12,6 +12,17 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 """The browser fetches nothing for a page."""
 
 
+class Page(str):
+    """HTML of a page, a `str` that notebooks show in a frame."""
+
+    def _repr_html_(self) -> str:
+        style = "width: 100%; height: 46rem; border: 0"  # the script gives the frame the height of the page
+        return f'<iframe srcdoc="{html.escape(self)}" title="A page to play with" style="{style}"></iframe>'
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text("A page to play with, which is not shown here.")
+
+
 def _file(name: str) -> str:
     return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
@@ -57,7 +68,7 @@ def panel(name: str, caption: str, still: str = "", *, size: tuple[int, int] = (
 
 def page(
     title: str, text: str, *, controls: Sequence[str], panels: Sequence[str], still: str, script: str, data: Any
-) -> str:
+) -> Page:
     """Return the HTML of a page.
 
     Args:
@@ -70,7 +81,7 @@ def page(
         data: numbers that the script reads, JSON.
     """
     numbers = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return f"""<!doctype html>
+    return Page(f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -98,7 +109,7 @@ def page(
 {_file("frame.js")}{_file(script)}</script>
 </body>
 </html>
-"""
+""")
 
 
 def polyline(points: Sequence[tuple[float, float]], kind: str) -> str:
