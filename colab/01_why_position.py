@@ -1,20 +1,10 @@
 # %% [markdown]
 # # Why does attention need position at all?
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/pejax/pejax/blob/main/colab/01_why_position.ipynb)
-#
 # Attention computes a weighted mean, and a mean does not know the order of its terms. You will see that "dog bites man"
 # and "man bites dog" give every word the same output, to the last bits of float32. Then you will see all the encodings
 # of pejax in one picture, and which step of attention each one changes. A few numbers that are often written about
 # sinusoids and about the history of encodings are computed along the way.
-
-# %%
-try:
-    import pejax
-except ImportError:
-    # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
-    import pejax
-# %matplotlib inline
 
 # %%
 import jax
@@ -212,7 +202,7 @@ np.testing.assert_allclose(E[1, :4], [0.841, 0.540, 0.822, 0.570], atol=1e-3)
 
 # %% [markdown]
 # **How fast positions become unlike.** *Often written:* with 512 channels, the cosine similarity to position 0 drops to
-# 0.12 at 40 tokens. *Computed:* it is still 0.54 there. It is the mean of `cos(d f_i)` over all pairs of channels, and most
+# 0.12 at 40 tokens. *Computed:* it is still 0.535 there. It is the mean of `cos(d f_i)` over all pairs of channels, and most
 # pairs turn slowly.
 
 # %%
@@ -226,9 +216,16 @@ sinusoidal = pejax.Dims(heads=8, head_dim=64, extent=64)
 pejax.visualize.plot_position_similarity(pejax.encodings.sinusoidal(sinusoidal), sinusoidal)
 
 # %% [markdown]
+# Here it is to play with: move the position, the pair of channels and the base. Run the cell to make it move.
+# `python -m pejax.visualize sinusoidal --only=page` writes the page as a file.
+
+# %%
+pejax.visualize.sinusoid_page()
+
+# %% [markdown]
 # **The scale of the logits.** *Often written:* logits are divided by the square root of the width of the model. *Computed:*
 # a product of two random vectors of one head has the standard deviation `sqrt(head_dim)`. Divided by it, logits have
-# standard deviation 1. Divided by the root of the width, attention of 8 heads would start almost uniform.
+# standard deviation 1. Divided by the root of the width, those of 8 heads have 0.35, and attention starts closer to uniform.
 
 # %%
 q, k = jax.random.normal(jax.random.key(7), (2, 4096, 64))  # head_dim 64, of a model with width 512
@@ -256,7 +253,5 @@ for name, arxiv in papers.items():
 # - Encodings act on the tokens, on queries and keys, on the logits or on the output. Shift invariance is a property of
 #   the formula, and `pejax.testing` measures it.
 #
-# To play with it, write a page and open it: `open("sinusoid.html", "w").write(pejax.visualize.sinusoid_page())`.
-#
-# Next: [RoPE from two numbers](https://github.com/pejax/pejax/blob/main/colab/02_rope_from_two_numbers.ipynb) and
-# [ALiBi and extrapolation](https://github.com/pejax/pejax/blob/main/colab/03_alibi_and_extrapolation.ipynb).
+# Next: [RoPE from two numbers](02_rope_from_two_numbers.ipynb) and
+# [ALiBi and extrapolation](03_alibi_and_extrapolation.ipynb).

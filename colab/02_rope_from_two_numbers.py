@@ -1,19 +1,9 @@
 # %% [markdown]
 # # What does RoPE do to two numbers?
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/pejax/pejax/blob/main/colab/02_rope_from_two_numbers.ipynb)
-#
 # RoPE turns pairs of numbers, and nothing else. You will rotate two numbers by hand and get what `pejax.rope_apply` gives.
 # Then come many pairs at many speeds, the law that only the distance counts, and the precision that this law needs at
 # long positions. At the end the same two numbers are rotated on an image, along its axes and in any direction.
-
-# %%
-try:
-    import pejax
-except ImportError:
-    # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
-    import pejax
-# %matplotlib inline
 
 # %%
 import chex
@@ -235,6 +225,15 @@ print(
 assert (result == same.astype(jnp.bfloat16)).all()
 
 # %% [markdown]
+# ## To play with
+#
+# This page has the pairs of a head of 64 channels, and what extensions to longer contexts do to them. Run the cell to
+# move the needle. `python -m pejax.visualize rope --only=page` writes the page as a file.
+
+# %%
+pejax.visualize.needle_page()
+
+# %% [markdown]
 # ## Does the product fall with the distance?
 #
 # *Often written:* RoPE has a natural decay, so far tokens count less.
@@ -254,6 +253,88 @@ print(f"the mean rises at {len(rises)} of 511 distances, first from {rises[0]} t
 for d in (0, 5, 40, 80, 160, 320):
     print(f"distance {d:3} tokens: mean product {mean[d]:5.1f}")
 assert len(rises) > 100
+
+# %% [markdown]
+# ## What softmax makes of it
+#
+# The same as weights, `softmax(q·k / sqrt(D))` over 64 tokens: without an encoding, with a sinusoid added to queries and
+# keys, and with RoPE. In the upper maps, all queries and keys are copies of one word. In the lower maps they have nothing
+# to do with each other.
+
+# %%
+T, WORDS = 64, 256
+places = jnp.arange(T)
+sinusoid = pejax.sinusoidal_embedding(places, D)[:, None]
+ENCODED = {
+    "none": lambda x: x,
+    "sinusoidal": lambda x: x + sinusoid,
+    "rope": lambda x: pejax.rope_apply(x, places),
+}
+LOOKS = {"none": ("0.5", "-"), "sinusoidal": ("tab:orange", "--"), "rope": ("tab:blue", "-")}
+
+
+def weights(name, q, k):
+    """Attention weights of one head: (words, queries, keys)."""
+    return jax.nn.softmax(jnp.einsum("nihd,njhd->nij", ENCODED[name](q), ENCODED[name](k)) / D**0.5, axis=-1)
+
+
+q, k = jax.random.normal(jax.random.key(8), (2, WORDS, T, 1, D))
+copies = jnp.broadcast_to(q[:, :1], q.shape)
+words = {"copies of one word": (copies, copies), "unrelated words": (q, k)}
+found = {which: {name: weights(name, *both) for name in ENCODED} for which, both in words.items()}
+
+figure, axes = plt.subplots(2, 3, figsize=(10, 6.6), sharex=True, sharey=True, layout="constrained")
+for row, (which, maps) in zip(axes, found.items(), strict=True):
+    for ax, (name, one) in zip(row, maps.items(), strict=True):
+        drawn = ax.imshow(one[0], cmap="Blues", vmin=0)
+        ax.set_title(f"{name}, {which}", fontsize=10)
+        figure.colorbar(drawn, ax=ax, shrink=0.85)
+figure.supxlabel("position of the key (tokens)")
+figure.supylabel("position of the query (tokens)")
+figure.suptitle("Attention weights of one draw")
+plt.show()
+
+# %% [markdown]
+# One map is one draw. The mean over 256 draws shows what position does: these are the weights that the last query gives to
+# the keys, by their distance.
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+by_distance = {}
+print(f"mean weight in units of 1/{T}" + "".join(f"{d:8}" for d in (0, 1, 5, 20, 40, 63)) + "  tokens away")
+for ax, (which, maps) in zip(axes, found.items(), strict=True):
+    for name, one in maps.items():
+        mean = by_distance[which, name] = np.asarray(one[:, -1, ::-1].mean(axis=0)) * T
+        color, line = LOOKS[name]
+        ax.plot(places, mean, line, color=color, label=name)
+        print(f"{name + ', ' + which:29}" + "".join(f"{mean[d]:8.2f}" for d in (0, 1, 5, 20, 40, 63)))
+    ax.set(title=which, xlabel="distance (tokens)", yscale="log")
+    ax.grid(alpha=0.3)
+axes[0].set_ylabel(f"mean weight (1/{T})")
+axes[0].legend()
+plt.show()
+
+of_copies = by_distance["copies of one word", "rope"]
+print(f"\nrope, copies: the weight rises with the distance at {np.sum(np.diff(of_copies) > 0)} of 63 steps")
+w_q, w_k = jax.random.normal(jax.random.key(9), (2, D, D)) * D**-0.5
+behind = (ENCODED["sinusoidal"](q)[..., 0, :] @ w_q, ENCODED["sinusoidal"](k)[..., 0, :] @ w_k)
+behind = jax.nn.softmax(jnp.einsum("nid,njd->nij", *behind) / D**0.5, axis=-1)[:, -1].mean(axis=0) * T
+print(f"sinusoidal, unrelated, before random projections: weight {behind[-1]:.2f} of the query's own position")
+
+assert of_copies[0] > 10 > 0.5 > of_copies[40]
+assert np.sum(np.diff(of_copies) > 0) > 10
+assert np.abs(by_distance["unrelated words", "rope"] - 1).max() < 0.5
+assert by_distance["unrelated words", "sinusoidal"][0] > 3
+
+# %% [markdown]
+# *Often shown:* the map of random queries and keys, like the one at the lower right, as what attention with RoPE looks like.
+#
+# *Computed:* position is not in that map. On average, unrelated words get the same weight at every distance, with RoPE as
+# without an encoding. RoPE turns what the content says, so it acts where a query and a key match: of many copies of a
+# word, the near ones get most of the weight, and on the way to the far ones it falls and rises.
+#
+# A sinusoid on queries and keys has a term of its own, `E_m · E_n`: neighbors win whatever the words are. In a transformer
+# it is added to the tokens instead, and the projections decide what is left of that term. Random ones remove it.
 
 # %% [markdown]
 # RoFormer has a bound that decays. It is a bound, far above the products themselves:
@@ -318,7 +399,5 @@ for name, encoding in both.items():
 # - A float32 product of position and frequency loses the angle at long positions. `pejax.rope_apply` does not.
 # - On images, axial pairs see rows and columns; mixed pairs see directions.
 #
-# To play with it, write a page and open it: `open("needle.html", "w").write(pejax.visualize.needle_page())`.
-#
-# Next: [ALiBi and extrapolation](https://github.com/pejax/pejax/blob/main/colab/03_alibi_and_extrapolation.ipynb), where
+# Next: [ALiBi and extrapolation](03_alibi_and_extrapolation.ipynb), where
 # RoPE meets lengths that it was not trained on.

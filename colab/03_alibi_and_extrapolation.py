@@ -1,25 +1,13 @@
 # %% [markdown]
 # # Which encodings read texts longer than those in training?
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/pejax/pejax/blob/main/colab/03_alibi_and_extrapolation.ipynb)
-#
 # ALiBi subtracts slope times distance from the logits. You will see its slopes, why this makes attention local, and a
 # claim about the entropy of attention that is backwards. Then four small language models are trained on 64 bytes of
 # Shakespeare at a time, and read 64, 128 and 256. At the end ALiBi goes from one dimension to two, for images.
 
 # %%
-try:
-    import pejax
-except ImportError:
-    # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
-    import pejax
-# %matplotlib inline
-
-# %%
 import lzma
 import os
-import urllib.request
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -130,33 +118,57 @@ LENGTHS = (8, 128) if FAST else (8, 16, 32, 64, 128)
 
 def entropy(logits):
     log_weights = jax.nn.log_softmax(logits, axis=-1)
-    return float(-jnp.mean(jnp.sum(jnp.exp(log_weights) * log_weights, axis=-1)))
+    hidden = jnp.isneginf(log_weights)
+    return -jnp.sum(jnp.where(hidden, 0.0, jnp.exp(log_weights) * log_weights), axis=-1)
 
 
-def entropies(length, heads, draws=20):
-    """The comparison as published (the sinusoid is added to q and k), for any number of ALiBi heads."""
-    positions, rows = jnp.arange(length), {}
-    q, k = np.random.default_rng(0).standard_normal((2, draws, length, 1, 32), np.float32)
-    logits = lambda q, k: jnp.einsum("bthd,bshd->bhts", q, k) / 32**0.5
-    E = pejax.sinusoidal_embedding(positions, 32)[:, None]
-    rows["sinusoidal"] = entropy(logits(q + E, k + E))
-    rows["rope"] = entropy(logits(pejax.rope_apply(q, positions), pejax.rope_apply(k, positions)))
-    rows["alibi"] = entropy(logits(q, k) + pejax.alibi_bias(positions, positions, pejax.alibi_slopes(heads)))
-    return rows
+def draw(length, draws=20):
+    return jnp.asarray(np.random.default_rng(0).standard_normal((2, draws, length, 1, 32), np.float32))
 
 
-for heads in (1, 8):
+def encoded(name, q, k, heads):
+    """Logits of the comparison, (draws, heads, queries, keys): the sinusoid is added to q and k."""
+    positions = jnp.arange(q.shape[1])
+    if name == "sinusoidal":
+        E = pejax.sinusoidal_embedding(positions, 32)[:, None]
+        q, k = q + E, k + E
+    if name == "rope":
+        q, k = pejax.rope_apply(q, positions), pejax.rope_apply(k, positions)
+    logits = jnp.einsum("bthd,bshd->bhts", q, k) / 32**0.5
+    return logits + pejax.alibi_bias(positions, positions, pejax.alibi_slopes(heads)) if name == "alibi" else logits
+
+
+LINES = {
+    "none": ("0.5", "-"),
+    "sinusoidal": ("tab:orange", "--"),
+    "rope": ("tab:blue", "-"),
+    "alibi": ("tab:green", "-"),
+}
+figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+for ax, heads in zip(axes, (1, 8), strict=True):
     print(f"ALiBi with {heads} head{'s' * (heads > 1)}, entropy in nats (uniform: ln of the length)")
-    table = {length: entropies(length, heads) for length in LENGTHS}
+    names = ("sinusoidal", "rope", "alibi")
+    table = {T: {name: float(entropy(encoded(name, *draw(T), heads)).mean()) for name in names} for T in LENGTHS}
     print("  tokens      ", *(f"{length:6}" for length in LENGTHS))
-    for name in ("sinusoidal", "rope", "alibi"):
-        print(f"  {name:12}", *(f"{table[length][name]:6.2f}" for length in LENGTHS))
+    ax.plot(LENGTHS, np.log(LENGTHS), color="0.8", linewidth=4, label="uniform weights")
+    for name in names:
+        row = [table[length][name] for length in LENGTHS]
+        print(f"  {name:12}", *(f"{value:6.2f}" for value in row))
+        color, line = LINES[name]
+        ax.plot(LENGTHS, row, line, color=color, marker="o", markersize=4, label=name)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(LENGTHS, LENGTHS)
+    ax.set(xlabel="length (tokens)", title=f"ALiBi with {heads} head{'s' * (heads > 1)}")
+    ax.grid(alpha=0.3)
     if heads == 1:
         at_128 = table[128]
         assert at_128["sinusoidal"] < at_128["alibi"] - 0.2
         assert abs(at_128["rope"] - at_128["alibi"]) < 0.1
     else:
         assert table[128]["alibi"] < table[128]["sinusoidal"]
+axes[0].set_ylabel("entropy of a row (nats)")
+axes[0].legend()
+plt.show()
 
 # %% [markdown]
 # *Computed:* in that comparison the sinusoid has the *lowest* entropy at 128 tokens, about 4.0 nats, and ALiBi equals
@@ -166,6 +178,51 @@ for heads in (1, 8):
 # - The sinusoid adds 16 to every |q|², so its logits are larger, and larger logits mean a sharper softmax.
 #
 # With eight heads ALiBi's mean is indeed the lowest, because the steep heads stay local. The gentle ones do not.
+#
+# The mean over a whole matrix hides where the entropy grows. So here it is row by row, in a causal model: the query at
+# position i sees i + 1 keys. Left, queries and keys are random, as above. Right, all are copies of one word.
+
+# %%
+T, HEADS_SHOWN = 64 if FAST else 256, (0, 2, 4, 7)
+q, k = draw(T, 32)
+same = jnp.broadcast_to(q[:, :1], q.shape)
+future = jnp.triu(jnp.full((T, T), -jnp.inf), 1)
+figure, axes = plt.subplots(1, 2, figsize=(10, 4.4), sharey=True, layout="constrained")
+last = {}
+for ax, (which, both) in zip(axes, {"random": (q, k), "copies of one word": (same, same)}.items(), strict=True):
+    for name, (color, line) in LINES.items():
+        rows = entropy(encoded(name, *both, 8) + future).mean(axis=0)  # heads, queries
+        last[which, name] = rows[:, -1]
+        for head in HEADS_SHOWN if name == "alibi" else (0,):
+            ax.plot(
+                np.arange(1, T + 1), rows[head], line, color=color, linewidth=1.2, label=name if head == 0 else None
+            )
+            if name == "alibi":
+                ax.annotate(f" head {head}", (T, rows[head, -1]), color=color, fontsize=8, va="center")
+    ax.set_xscale("log", base=2)
+    ax.set(xlabel="keys that the query sees (tokens)", title=which, xlim=(1, 1.6 * T))
+    ax.grid(alpha=0.3)
+axes[0].set_ylabel("entropy (nats)")
+axes[0].legend(loc="upper left")
+plt.show()
+
+print(f"e^entropy of the last row, copies of one word: how many of {T} keys share the weight")
+for name in LINES:
+    heads = HEADS_SHOWN if name == "alibi" else (0,)
+    print(f"  {name:12}", ", ".join(f"{np.exp(last['copies of one word', name][head]):.1f}" for head in heads))
+of_alibi = last["copies of one word", "alibi"]
+np.testing.assert_allclose(np.exp(of_alibi[:3]), np.e / np.asarray(pejax.alibi_slopes(8)[:3]), rtol=0.02)
+assert abs(last["random", "rope"][0] - last["random", "none"][0]) < 0.1
+assert last["copies of one word", "rope"][0] < last["copies of one word", "none"][0] - 0.3
+
+# %% [markdown]
+# With random queries and keys, RoPE's entropy is that of no encoding: it grows with the logarithm of the position. A slope
+# m of ALiBi stops it at about `1 + ln(1/m)`, e/m keys, once the query sees more of them, and only the gentlest heads still
+# grow here. RoPE narrows attention only among words that match, and this does not stop it from growing.
+#
+# Does this tell which model reads larger inputs well? In the vision transformers of the
+# [results](../docs/results.md) it does not: the change of e^entropy and the lost accuracy are hardly related.
+#
 # `plot_attention_entropy` draws this for causal layers, with the sinusoid added to the tokens, where it belongs:
 
 # %%
@@ -191,11 +248,8 @@ pejax.visualize.plot_extrapolation({name: pejax.make_encoding(name, short) for n
 # longer texts is a matter of training, so here is one. It is small: two layers, 64 channels, bytes of Shakespeare.
 
 # %%
-file = Path("train/data/shakespeare.xz")
-if not file.exists():
-    file = Path("shakespeare.xz")
-    urllib.request.urlretrieve("https://github.com/pejax/pejax/raw/main/train/data/shakespeare.xz", file)
-works = dict(work.split("\n", 1) for work in lzma.decompress(file.read_bytes()).decode().split("\0"))
+packed = repository_file("train/data/shakespeare.xz")
+works = dict(work.split("\n", 1) for work in lzma.decompress(packed).decode().split("\0"))
 held_out = np.frombuffer(works.pop("othello").encode(), np.uint8).astype(np.int32)
 text = np.frombuffer("\n".join(works.values()).encode(), np.uint8).astype(np.int32)
 print(f"{len(works)} works, {len(text):,} bytes; held out: Othello, {len(held_out):,} bytes")
@@ -280,13 +334,13 @@ if not FAST:
 #
 # *Computed:* RoPE is as good as ALiBi at the trained length, and its perplexity grows at once beyond it. ALiBi stays flat.
 # A sinusoid gets worse too, and a learned table is refused. This is one run per encoding with one seed, of a model that
-# two CPU cores train in half a minute. The [results](https://github.com/pejax/pejax/blob/main/docs/results.md) have all
-# more encodings on a larger model and four times as much text. There RoPE is clearly ahead at the trained length, with
+# two CPU cores train in half a minute. The [results](../docs/results.md) have
+# more encodings, on a larger model and four times as much text. There RoPE is clearly ahead at the trained length, with
 # 5.35 against ALiBi's 5.79, and breaks in the same way.
 #
 # "Flat" is not "better with more context": the steep heads see a few tokens, and what they do not see cannot help. And
 # RoPE is not lost. Its frequencies can be scaled to the longer text, which is the subject of
-# [the next notebook](https://github.com/pejax/pejax/blob/main/colab/04_longer_contexts.ipynb).
+# [the next notebook](04_longer_contexts.ipynb).
 
 # %% [markdown]
 # ## From a line to a plane
@@ -309,8 +363,13 @@ image = pejax.Dims(heads=8, head_dim=16, axes=2, extent=(14, 14))
 pejax.visualize.plot_grid_bias(pejax.encodings.alibi(image), image, patch=(3, 9))
 
 # %% [markdown]
-# To play with it, write a page and open it: `open("bias.html", "w").write(pejax.visualize.bias_page())`.
-#
+# Here it is to play with, next to other biases: move the patch and choose the encoding. Run the cell to make it move.
+# `python -m pejax.visualize alibi --only=page` writes the page as a file.
+
+# %%
+pejax.visualize.bias_page()
+
+# %% [markdown]
 # A CLS token has no place on the grid. ALiBi on images was published for a model without one, so a convention is needed.
 # In pejax, a token without a position gets no bias, as a query and as a key:
 

@@ -1,8 +1,6 @@
 # %% [markdown]
 # # How does a trained model read contexts several times as long?
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/pejax/pejax/blob/main/colab/04_longer_contexts.ipynb)
-#
 # A model with RoPE fails soon after the end of the context that it was trained on. Many methods stretch that context
 # afterwards, most of them by changing the frequencies of the rotation. This notebook trains a small language model on
 # 64 bytes of Shakespeare at a time. Then it reads plays that it never saw with up to 512 bytes at once, without
@@ -10,19 +8,10 @@
 # keys and values. In the end a real model is stretched, SmolLM2, where it is installed.
 
 # %%
-try:
-    import pejax
-except ImportError:
-    # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
-    import pejax
-# %matplotlib inline
-
-# %%
 import importlib.util
 import lzma
 import os
 import time
-import urllib.request
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -45,17 +34,10 @@ FAST = "PEJAX_FAST" in os.environ  # fewer steps, to test the notebook
 # A token is a byte.
 
 # %%
-SOURCE = "https://raw.githubusercontent.com/pejax/pejax/main/"
 HELD_OUT = ("othello", "as_you_like_it", "richard_ii")
 
-
-def read(path: str) -> bytes:
-    """Return the content of an xz file of the repository, from a clone or from GitHub."""
-    packed = Path(path).read_bytes() if Path(path).exists() else urllib.request.urlopen(SOURCE + path).read()
-    return lzma.decompress(packed)
-
-
-works = [work.split("\n", 1) for work in read("train/data/shakespeare.xz").decode().split("\0")]
+packed = repository_file("train/data/shakespeare.xz")
+works = [work.split("\n", 1) for work in lzma.decompress(packed).decode().split("\0")]
 texts = {name: np.frombuffer(text.encode(), np.uint8) for name, text in works}
 train_text = np.concatenate([text for name, text in texts.items() if name not in HELD_OUT])
 held_out = np.concatenate([texts[name] for name in HELD_OUT])
@@ -420,7 +402,7 @@ if files:
 # %% [markdown]
 # Dividing all frequencies (`pi`) blurs neighbors, and a model that was not trained with it loses much. The other methods
 # spare the fast pairs. What all of them do beyond 8,192 tokens is measured by `python -m train.extend`; its table for
-# this model is in [docs/longer-contexts.md](https://github.com/pejax/pejax/blob/main/docs/longer-contexts.md).
+# this model is in [docs/longer-contexts.md](../docs/longer-contexts.md).
 
 # %% [markdown]
 # ## What this does not show
@@ -435,5 +417,5 @@ if files:
 #   turn within 64 tokens; in a model trained on 8,192 tokens, most do.
 #
 # Perplexities of all methods for the larger demonstration model of the repository, up to 16 times its trained length,
-# are in [docs/results.md](https://github.com/pejax/pejax/blob/main/docs/results.md), and every method with its source
-# in [docs/longer-contexts.md](https://github.com/pejax/pejax/blob/main/docs/longer-contexts.md).
+# are in [docs/results.md](../docs/results.md), and every method with its source
+# in [docs/longer-contexts.md](../docs/longer-contexts.md).

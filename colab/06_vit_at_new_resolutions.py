@@ -1,26 +1,14 @@
 # %% [markdown]
 # # What does a vision transformer see at image sizes that it never saw?
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/pejax/pejax/blob/main/colab/06_vit_at_new_resolutions.ipynb)
-#
 # A vision transformer cuts an image into patches. A larger image has more patches, so the model meets positions that it
 # never saw, whatever the content. This notebook trains four small models on images of 28 pixels. They differ in
 # nothing but the encoding of positions. Then it measures them, without another step of training, at 12 to 64 pixels.
 
 # %%
-try:
-    import pejax
-except ImportError:
-    # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
-    import pejax
-# %matplotlib inline
-
-# %%
 import lzma
 import os
 import time
-import urllib.request
-from pathlib import Path
 
 import jax
 import matplotlib.pyplot as plt
@@ -28,6 +16,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+import pejax
 from pejax.models import ViT, vit
 
 FAST = "PEJAX_FAST" in os.environ  # fewer steps, to test the notebook
@@ -41,14 +30,7 @@ TRAINED, PATCH = 28, 4  # pixels
 # bicubic, and antialiased where they shrink. So a larger image has no more detail, only more patches.
 
 # %%
-SOURCE = "https://raw.githubusercontent.com/pejax/pejax/main/"
 MEAN, STD = 0.286, 0.353  # of the pixels
-
-
-def read(path: str) -> bytes:
-    """Return the content of an xz file of the repository, from a clone or from GitHub."""
-    packed = Path(path).read_bytes() if Path(path).exists() else urllib.request.urlopen(SOURCE + path).read()
-    return lzma.decompress(packed)
 
 
 def images_and_labels(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -57,7 +39,7 @@ def images_and_labels(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (pixels.reshape(-1, 28, 28, 1) / np.float32(255) - MEAN) / STD, labels.astype(np.int32)
 
 
-both = np.frombuffer(read("train/data/fashion.xz"), np.uint8)
+both = np.frombuffer(lzma.decompress(repository_file("train/data/fashion.xz")), np.uint8)
 train_images, train_labels = images_and_labels(both[: 10_000 * 785])
 test_images, test_labels = images_and_labels(both[10_000 * 785 :])
 chosen = np.random.default_rng(0).permutation(len(test_images))[: 100 if FAST else 2000]
@@ -129,8 +111,10 @@ for name in NAMES:
 # %% [markdown]
 # ## Positions between those of training
 #
-# With `pi` (position interpolation), the patches of a larger image get fractional positions within the trained grid.
-# It has no parameters, so the trained model with another `pe` in its config is enough.
+# With `pi` (position interpolation), the patches of a larger image get fractional positions: m becomes m · L / L', for a
+# trained side of L patches and one of L' now. So they run from 0 to less than L. The last one is beyond the last trained
+# position, L - 1, by less than one patch. `pi` has no parameters, so the trained model with another `pe` in its config is
+# enough.
 
 # %%
 LARGEST = 64
@@ -139,12 +123,17 @@ grid = np.asarray(pejax.grid_positions(large, large))
 squeezed = np.asarray(pejax.interpolate_positions(grid, (small, small), (large, large)))
 figure, panels = plt.subplots(1, 2, figsize=(8, 4), sharex=True, sharey=True, layout="constrained")
 for axes, positions, title in zip(panels, (grid, squeezed), ("as they are", "with pi"), strict=True):
-    axes.scatter(*positions.T[::-1], s=14, color="#0072B2", label=f"patches of {LARGEST} pixels")
-    axes.add_patch(plt.Rectangle((-0.5, -0.5), small, small, fill=False, edgecolor="#D55E00", label="trained grid"))
+    axes.scatter(*np.indices((small, small)), s=60, facecolor="none", edgecolor="#D55E00", label="trained positions")
+    axes.scatter(*positions.T[::-1], s=10, color="#0072B2", label=f"patches of {LARGEST} pixels")
     axes.set(title=title, xlabel="column, patches", aspect="equal", xlim=(-1, large), ylim=(large, -1))
+    axes.set(xticks=range(0, large, 3), yticks=range(0, large, 3))
 panels[0].set_ylabel("row, patches")
 panels[1].legend(loc="lower right")
 plt.show()
+print(
+    f"last trained position {small - 1}, last position at {LARGEST} pixels {grid.max()}, with pi {squeezed.max():.2f}"
+)
+assert small - 1 < squeezed.max() < small
 
 
 def with_pi(model: ViT, pe: str) -> ViT:
@@ -230,6 +219,6 @@ for name, row in top_1.items():
 #   can change.
 # - One random seed. Two encodings whose intervals overlap are not told apart.
 # - Upsampled images have no new detail. On images with true detail at all sizes the order is another one: see the
-#   glyphs in [docs/results.md](https://github.com/pejax/pejax/blob/main/docs/results.md), where all encodings are
+#   glyphs in [docs/results.md](../docs/results.md), where all encodings are
 #   measured at fourteen sizes.
-# - In practice a model is fine-tuned at the new size for a few epochs, which repairs much of the loss.
+# - No model was fine-tuned at the new size, as published ones often are.

@@ -1,28 +1,18 @@
 # %% [markdown]
 # # How does attention run on several devices, and does it give the same?
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/pejax/pejax/blob/main/colab/07_many_devices.ipynb)
-#
 # A long sequence does not fit on one device, so its tokens are split over several. Then each query needs keys that lie
 # elsewhere, and each position must still be the one in the whole sequence. This notebook splits the batch, the heads and
 # the tokens over eight devices, checks that outputs and gradients are those of one device, and shows what is sent. Then
 # it trains a small decoder on one device and on eight. It runs unchanged on a TPU with eight chips. Elsewhere it makes
 # eight virtual devices of the CPU.
 
-# %%
-try:
-    import pejax
-except ImportError:
-    # %pip install -q "pejax[train,visualize] @ git+https://github.com/pejax/pejax"
-    import pejax
-# %matplotlib inline
-
 # %% [markdown]
 # ## Eight devices
 #
 # The number of virtual devices must be set before JAX starts. It has no effect on GPUs and TPUs. Virtual devices share
 # the threads of XLA, and with too few of them one device can wait for another forever. Two threads per device are
-# enough ([Known traps](https://github.com/pejax/pejax/blob/main/docs/known-traps.md)).
+# enough ([Known traps](../docs/known-traps.md)).
 
 # %%
 import os
@@ -41,6 +31,7 @@ import optax
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import pejax
 from pejax.models import Decoder, Execution, decoder, partition_specs
 
 DEVICES = 8
@@ -188,7 +179,7 @@ plt.show()
 #
 # In each step of the ring a device attends to one shard of keys, and all devices wait for the slowest. Under a causal
 # mask, the first device has few keys to see, the last one many. If device i of n holds the tokens i, i + n, i + 2n, ...
-# instead of consecutive ones, all have the same work. The order is nothing but the positions that are passed along.
+# instead of consecutive ones, all have almost the same work. The order is nothing but the positions that are passed along.
 
 # %%
 consecutive = np.arange(TOKENS)
@@ -329,4 +320,4 @@ for kind, count in kinds.most_common():
 #   `python -m train.plan` of the repository compiles a training step for a TPU slice that you need not have, and tells
 #   its memory, its traffic and lower bounds of its time.
 # - Several hosts. The same program runs on every host, and the mesh spans all of them:
-#   [docs/many-devices.md](https://github.com/pejax/pejax/blob/main/docs/many-devices.md).
+#   [docs/many-devices.md](../docs/many-devices.md).

@@ -23,7 +23,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from encoding_records import RECORDS  # noqa: E402
 
-SHOWN = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/figures/*.*", "examples/*.py")
+SHOWN = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benchmarks/RESULTS.md",
+    "benchmarks/figures/*.*",
+    "examples/*.py",
+    "colab/*.ipynb",
+)
 
 
 PAIRED = re.compile(r"(!\[[^\]]*\]\()([\w./]*figures/\w+)\.svg\)")
