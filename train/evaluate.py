@@ -26,11 +26,12 @@ from rich.console import Console
 from train.devices.mesh import make_mesh
 from train.engine.checkpoint import written_steps
 from train.engine.files import read_text
+from train.engine.heartbeat import working
 from train.engine.help import About
 from train.engine.outside import require_named
 from train.engine.parser import Parser
 from train.engine.results import results_stem
-from train.engine.session import publish, restore_params
+from train.engine.session import evaluate, restore_params
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.stored_config import digest_of, load_config, program_of
 from train.engine.task import Program
@@ -114,10 +115,10 @@ def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> bo
         if name not in made_by.config.run_fields:
             raise ValueError(f"runs of train.{config.program} have no {name}, got {name}={changes[name]!r}")
     config = dataclasses.replace(config, **changes, out=str(folder)).validated()
-    with console.status("preparing"):  # shown only on a terminal
+    with working(console, "preparing"):
         mesh, task = make_mesh(config.devices), made_by.task(config)
         step, params = restore_params(config, task.split, task.sums, folder, mesh, console)
-    publish(task.evaluate(params, step=step, mesh=mesh, console=console), task.steps, folder, console)
+    evaluate(task, params, step, mesh, folder, console)
     newest = max(written_steps(folder), default=step)
     if step < newest:
         sys.stderr.write(f"error: step {newest} of {folder} is damaged: these are the results of step {step}\n")

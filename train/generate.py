@@ -31,6 +31,7 @@ from pejax import interop
 from pejax._devices import visible_devices
 from pejax._text import printable
 from pejax.models import Decoder, Sampling, stream
+from train.engine.heartbeat import working
 from train.engine.help import About
 from train.engine.parser import Parser
 from train.engine.stopping import report_errors, stop_on_signals
@@ -46,13 +47,13 @@ class GenerateOptions:
     temperature: float = 0.0  # 0 = the most probable token each time
     top_k: int = 0  # draw from the k most probable tokens only; 0 = from all
     top_p: float = 1.0  # draw from the most probable tokens whose probabilities sum to p
-    seed: int = 0  # draws the tokens
-    stop: tuple[str, ...] = ()  # texts that end it, as well as the model's own ends: --stop "Q:" "###"
+    seed: int = 0  # random seed of the drawn tokens
+    stop: tuple[str, ...] = ()  # texts at which to stop, as well as the model's own ends: --stop "Q:" "###"
     window: int = 0  # keep the last N tokens in memory, and no others but --first; 0 = keep all
     first: int = 0  # keep the first M tokens, too
     extend: str = ""  # extension to texts longer than the model's own context, such as yarn(factor=4)
-    dtype: str = "float32"  # what the model computes in: float32 or bfloat16
-    params: str = "float32"  # what its parameters are kept in: float32, bfloat16, or file, as the file has them
+    dtype: str = "float32"  # float32 or bfloat16: type of the computation
+    params: str = "float32"  # type of the parameters in memory: float32, bfloat16, or file, as the file has them
 
 
 @dataclasses.dataclass
@@ -123,7 +124,7 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
         encoding = sys.getfilesystemencoding()
         raise ValueError(f"the prompt must be text in this locale's encoding, {encoding}, got {prompt!r}")
     visible_devices()
-    with console.status("loading"):  # shown only on a terminal
+    with working(console, "loading"):
         tokenizer = interop.load_tokenizer(options.model)
         given = {"extend": options.extend or None, "dtype": options.dtype, "params": options.params}
         model, source = interop.load(options.model, **given)

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from train.compare.runs import Run, outcome
-from train.engine.progress import EVERY_SECONDS, Progressed, last_progress
+from train.engine.heartbeat import EVERY_SECONDS
+from train.engine.progress import Progressed, last_progress
 
 TAIL = 8192
 """Bytes at the end of a log in which its last line of progress is looked for."""

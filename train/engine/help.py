@@ -12,14 +12,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "pe", "decoder_pe", "cross", "cross_pe", "extent", "position_shift", "position_jitter", "position_rescale",
         "position_noise",
     ),
-    "data": ("data", "size", "length", "windows", "validation", "model", "method", "rank"),
+    "data": ("data", "size", "length", "windows", "validation", "model"),
     "model": (
         "width", "layers", "encoder_layers", "heads", "kv_heads", "hidden", "style", "qk_norm", "soft_cap", "tied",
         "patch", "mlp_ratio", "pool", "registers", "layer_scale",
     ),
     "training": (
-        "epochs", "steps", "batch", "optimizer", "lr", "lr_end", "warmup", "weight_decay", "clip", "ema", "loss",
-        "label_smoothing", "stochastic_depth", "spike",
+        "method", "rank", "epochs", "steps", "batch", "optimizer", "lr", "lr_end", "warmup", "weight_decay", "clip",
+        "ema", "loss", "label_smoothing", "stochastic_depth", "spike",
     ),
     "augmentation": ("crop", "flip", "rand_augment", "three_augment", "repeats", "mixup", "cutmix", "erasing"),
     "run": ("preset", "seed", "init", "out", "resume", "overwrite", "stop_at", "checkpoint_every"),

@@ -20,6 +20,7 @@ from rich.progress import (
 
 from train.devices.hosts import is_main_process
 from train.engine.files import parse_object, read_text, write_atomic
+from train.engine.heartbeat import EVERY_SECONDS, Heartbeat, so_far
 
 
 class Unit(NamedTuple):
@@ -35,16 +36,15 @@ TOKENS = Unit("tokens", "tok")
 LARGEST = 2**30
 """Most bytes of a metrics file."""
 
-EVERY_SECONDS = 8.0
-"""Seconds between lines of progress if the output is not a terminal."""
+COMPILING = "compiling the training step"
 
 
 class Progressed(NamedTuple):
     """A line of progress, as it is printed where there is no terminal.
 
     Attributes:
-        where: "step 50/900" or "evaluating".
-        details: losses and speeds, or what is evaluated.
+        where: "step 50/900", "evaluating", or what comes before the first step.
+        details: losses and speeds, or what is evaluated, or the time so far.
         seconds: time left of training, or of the evaluation; NaN = unknown.
     """
 
@@ -64,7 +64,8 @@ class Progressed(NamedTuple):
 
 def last_progress(text: str) -> Progressed | None:
     """Return the last line of progress in what a program printed."""
-    found = re.findall(r"^(step \d+/\d+|evaluating) · (.*?)(?: · (\d+) s left)?$", text, re.MULTILINE)
+    where = rf"step \d+/\d+|evaluating|preparing|{COMPILING}|writing the results"
+    found = re.findall(rf"^({where}) · (.*?)(?: · (\d+) s left)?$", text, re.MULTILINE)
     if not found:
         return None
     where, details, seconds = found[-1]
@@ -73,6 +74,9 @@ def last_progress(text: str) -> Progressed | None:
 
 class Report:
     """Writes metrics as JSON lines and to TensorBoard, and shows progress: a bar on a terminal, else occasional lines.
+
+    Attributes:
+        at: number of the last step that was begun, set by the training loop.
 
     Args:
         folder: run folder.
@@ -97,16 +101,22 @@ class Report:
         text = TextColumn("{task.description}", markup=False)
         columns = (BarColumn(), MofNCompleteColumn(), text, TimeRemainingColumn())
         self.progress = Progress(TextColumn("training"), *columns, console=console, disable=not console.is_terminal)
-        self.task = self.progress.add_task("compiling the first step", total=steps, completed=step)
-        self.first = self.last = step
+        self.task = self.progress.add_task(COMPILING, total=steps, completed=step)
+        self.at = self.first = self.last = step
         self.compiled = False
+        self.shown: tuple[str, ...] = ()  # losses and speeds of the last report
+        self.heartbeat = Heartbeat(console, self._now)
         self.begun = self.reported = self.printed = time.perf_counter()
 
     def __enter__(self) -> "Report":
         self.progress.start()
+        if self.progress.disable and self.first < self.steps:
+            self.console.print(f"{COMPILING} ...")
+        self.heartbeat.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.heartbeat.__exit__()
         self.progress.stop()
         if self.board is not None:
             self.board.close()
@@ -134,9 +144,18 @@ class Report:
             left = (now - self.begun) / (step - self.first) * (self.steps - step) if self.compiled else math.nan
             self.console.print(str(Progressed(f"step {step}/{self.steps}", tuple(text), left)))
             self.printed = now
+            self.heartbeat.rest()
+        self.shown = tuple(text)
         if not self.compiled:  # the time until the first report has the compilation in it
             self.begun, self.first, self.compiled = now, step, True
         self.reported, self.last = now, step
+
+    def _now(self) -> str:
+        """Return a line on the step under way, for the time between two reports."""
+        spent = so_far(time.perf_counter() - self.begun)
+        if self.at == self.first and not self.compiled:
+            return str(Progressed(COMPILING, (spent,), math.nan))
+        return str(Progressed(f"step {self.at}/{self.steps}", self.shown or (spent,), math.nan))
 
     def probe(self, step: int, values: Callable[[], Mapping[str, float]]) -> None:
         """Report the values that `values()` measures; its time does not count as training time."""
@@ -179,24 +198,37 @@ class Evaluating:
             TextColumn("evaluating"), *columns, console=console, transient=True, disable=not console.is_terminal
         )
         self.task = self.progress.add_task("compiling", total=total)
-        self.console, self.total, self.done = console, total, 0.0
+        self.console, self.total, self.done, self.current = console, total, 0.0, "compiling"
         self.begun = self.printed = time.perf_counter()
+        self.heartbeat = Heartbeat(console, self._now)
 
     def __enter__(self) -> "Evaluating":
         self.progress.start()
+        if self.progress.disable:
+            self.console.print(str(Progressed("evaluating", (self.current,), math.nan)))
+        self.heartbeat.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.heartbeat.__exit__()
         self.progress.stop()
+
+    def _now(self) -> str:
+        """Return a line on what is finished, for the time between two reports."""
+        spent = time.perf_counter() - self.begun
+        if not self.done:
+            return str(Progressed("evaluating", (self.current, so_far(spent)), math.nan))
+        left = spent * (self.total / self.done - 1)
+        return str(Progressed("evaluating", (self.current, f"{self.done / self.total:.0%}"), left))
 
     def __call__(self, work: float, current: str) -> None:
         """Report an amount of finished work, and its subject, such as "44 px"."""
-        self.done, now = self.done + work, time.perf_counter()
+        self.done, self.current, now = self.done + work, current, time.perf_counter()
         self.progress.update(self.task, completed=self.done, description=current)
         if self.progress.disable and now - self.printed > EVERY_SECONDS:
-            left = (now - self.begun) * (self.total / self.done - 1)
-            self.console.print(str(Progressed("evaluating", (current, f"{self.done / self.total:.0%}"), left)))
+            self.console.print(self._now())
             self.printed = now
+            self.heartbeat.rest()
 
 
 def complete_lines(path: Path, most: int = LARGEST) -> list[str]:

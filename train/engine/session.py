@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from train.engine import environment, failed_step
 from train.engine.checkpoint import CheckpointError, Checkpoints, written_steps
 from train.engine.config import RunConfig, command, run_folder
 from train.engine.files import lock_folder
+from train.engine.heartbeat import Heartbeat, so_far, working
 from train.engine.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
 from train.engine.metrics import parse_profile
 from train.engine.optimizers import make_optimizer
@@ -82,7 +84,7 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
             console = user_console(quiet=not is_main_process())
             console.print(f"train.{config.program} · {config.pe} · data {config.data} · {run_folder(config)}")
             visible_devices()  # before any other use of them
-            with console.status("preparing"):  # shown only on a terminal
+            with working(console, "preparing"):
                 session = prepare(program, config, console)
         with report_errors(CheckpointError, OSError, FloatingPointError, *program.errors):
             return train(session, console)
@@ -179,10 +181,10 @@ def train(session: Session, console: Console) -> int:
         console.print(f"stopped at step {at} of {task.steps}, saved; go on with: {command(config)}")
         return INTERRUPTED if signal == SIGINT else 0
     params = state.params if state.average is None else state.average
-    found = task.evaluate(params, step=at, mesh=session.mesh, console=console)
-    publish(found, task.steps, session.folder, console)
+    evaluate(task, params, at, session.mesh, session.folder, console)
     if task.export is not None:
-        task.export(params, console)
+        with working(console, "writing the model"):
+            task.export(params, console)
     for next_command in session.next_commands:
         console.print(f"next: {next_command}", markup=False, soft_wrap=True)
     return 0
@@ -349,6 +351,14 @@ def restore_params(
     return step, state.params if state.average is None else state.average
 
 
+def evaluate(task: Task, params: Any, step: int, mesh: Mesh, folder: Path, console: Console) -> None:
+    """Evaluate the parameters of a step, print the tables and write the results into the run folder."""
+    begun = time.perf_counter()
+    with Heartbeat(console, lambda: f"evaluating · {so_far(time.perf_counter() - begun)}"):
+        found = task.evaluate(params, step=step, mesh=mesh, console=console)
+    publish(found, task.steps, folder, console)
+
+
 def publish(found: Sequence[Evaluation], steps: int, folder: Path, console: Console) -> None:
     """Print the tables, and write the JSON files and one figure into the run folder.
 
@@ -361,9 +371,10 @@ def publish(found: Sequence[Evaluation], steps: int, folder: Path, console: Cons
     found = [dataclasses.replace(one, steps=steps, run=digest_of(folder)) for one in found]
     first, *others = found
     if is_main_process():
-        first.save(folder, others)
-        for one in others:
-            one.store(folder)
+        with working(console, "writing the results"):
+            first.save(folder, others)
+            for one in others:
+                one.store(folder)
     console.print(*first.tables(found))
     beside = "".join(f"{one.stem}.json, " for one in others)
     console.print(f"wrote {beside}{folder / first.stem}.json and .png", markup=False, soft_wrap=True)

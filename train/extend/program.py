@@ -29,6 +29,7 @@ from train.data.text.loading import evaluation_windows, load_text
 from train.devices.mesh import make_mesh
 from train.engine import session
 from train.engine.files import lock_folder, write_atomic
+from train.engine.heartbeat import working
 from train.engine.progress import Evaluating
 from train.engine.run_files import MODEL
 from train.engine.stopping import report_errors, stop_on_signals
@@ -79,11 +80,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     with report_errors(ValueError, TypeError, OSError):
         options = read_options(argv, __doc__ or "")
         with stop_on_signals(lambda: "what was measured is saved: run the same command again"):
-            plan, lines = prepare(options, console)
+            with working(console, "preparing"):
+                plan, lines = prepare(options, console)
             for extend in options.finetuned:
                 tune(plan, extend)
             lines = run_in_thread(lambda: measure_all(plan, lines, console))
-            publish(plan, lines, console)
+            with working(console, "writing the results"):
+                publish(plan, lines, console)
     return 0
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 
 from train.engine.files import replaced_file, write_atomic
+from train.engine.heartbeat import working
 from train.engine.help import About
 from train.engine.parser import Parser
 from train.engine.stopping import report_errors, stop_on_signals
@@ -84,7 +85,7 @@ def report(folders: Sequence[Path], out: Path, data: Sequence[str] | None, conso
     probes, reasons = ({}, {}) if data is None else probes_of(_one_per_encoding(groups), data, console)
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     content = document(Material(tuple(map(str, folders)), tuple(groups), left, probes, reasons, made))
-    with console.status("drawing"):  # shown only on a terminal
+    with working(console, "drawing"):
         count = _write(content, out)
     _tell(left, console)
     wrote = f"wrote {out}, {out.with_suffix('.md').name} and {count} figures; runs read: {len(found.runs)}"
