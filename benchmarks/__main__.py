@@ -52,12 +52,24 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("parts", nargs="*", default=["all"], metavar="PART", help=f"all, {', '.join(PARTS)}")
-    parser.add_argument("--rounds", type=int, default=7, help="of each comparison (default 7)")
-    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="cases whose name has all of these")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each comparison (default 7)")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="part of the names of the cases to measure; several = all of them",
+    )
     parser.add_argument("--toy", action="store_true", help="tiny sizes, one round, no peers")
     parser.add_argument("--resume", action="store_true", help="measure only what --out does not hold yet")
     parser.add_argument("--write", action="store_true", help="put the sections into benchmarks/RESULTS.md")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/benchmarks"), metavar="FOLDER")
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default=pathlib.Path("runs/benchmarks"),
+        metavar="FOLDER",
+        help="folder of what was measured (default runs/benchmarks)",
+    )
     chosen = parser.parse_args(argv)
     unknown = [name for name in chosen.parts if name not in ("all", *PARTS)]
     if unknown:

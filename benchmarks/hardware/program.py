@@ -44,10 +44,10 @@ def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.hardware", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, help="for all stages (default 8); 0 = no limit, as for a rehearsal")
-    parser.add_argument("--stages", default="prove,measure,train", help="separated by commas (default all, in order)")
+    parser.add_argument("--minutes", type=float, help="time for all stages, minutes (default 8); 0 = no limit")
+    parser.add_argument("--stages", default="prove,measure,train", help="stages, separated by commas (default: all)")
     parser.add_argument("--out", type=Path, default=Path("runs/hardware"), metavar="DIR", help="folder of the results")
-    parser.add_argument("--rehearse", action="store_true", help="on the CPU: toy sizes, kernels interpreted")
+    parser.add_argument("--rehearse", action="store_true", help="run on the CPU: toy sizes, kernels interpreted")
     parser.add_argument("--jobs", type=int, default=0, help="processes side by side; 0 = what the card holds")
     parser.add_argument("--plan", action="store_true", help="print what each stage is expected to take, and end")
     chosen = parser.parse_args(argv)

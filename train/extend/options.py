@@ -18,7 +18,7 @@ class ExtendOptions:
 
     model: str = ""  # folder from Hugging Face, or a GGUF file
     extend: str = "none,pi,ntk,yarn,self_extend,dynamic_ntk"  # extensions, separated by commas
-    lengths: tuple[int, ...] = ()  # tokens; empty = half, once and twice the trained length
+    lengths: tuple[int, ...] = ()  # lengths to measure, tokens; empty = half, once and twice the trained length
     data: str = "topics"  # text whose held-out part is read: topics (of Python's help()), shakespeare, file:PATH, ...
     windows: int = 2  # texts that are read at every length
     passkey: int = 4  # places in the text at which a key is hidden to be found again; 0 = none
@@ -27,7 +27,7 @@ class ExtendOptions:
 
     finetune: str = ""  # extensions to fine-tune with before they are measured, separated by commas
     method: str = "lora"  # lora: low-rank changes of the linear layers; full: all parameters
-    steps: int = 20  # of fine-tuning
+    steps: int = 20  # steps of fine-tuning
     length: int = 0  # tokens of a window in fine-tuning; 0 = the longest length
     lr: float = 2e-4  # peak learning rate in fine-tuning
 

@@ -39,10 +39,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = Parser("python -m train.report.measure", About(__doc__ or ""))
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="run folder")
-    parser.add_argument("file", type=Path, metavar="FILE", help="that the probe is written into")
+    parser.add_argument("file", type=Path, metavar="FILE", help="file to write the probe into")
     parser.add_argument("--trained", type=int, metavar="int", help="size or length of training")
-    parser.add_argument("--size", type=int, action="append", metavar="int", help="to measure the entropy at")
-    parser.add_argument("--data", action="append", default=[], metavar="str", help="in files, that may be read")
+    parser.add_argument(
+        "--size",
+        type=int,
+        action="append",
+        metavar="int",
+        help="size or length to measure the entropy at",
+    )
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="str",
+        help="data in files that may be read",
+    )
     with report_errors(ValueError, TypeError, OSError, RuntimeError):
         options = parser.parse_args(argv)
         console = user_console()

@@ -29,10 +29,10 @@ class Config(LanguageConfig):
     later = ("windows", "restarts")
     first = ("model", "data", "extend", "length", "method", "steps", "lr", "eval_lengths", "out", "resume")
 
-    preset: str = "default"  # default: there is one
+    preset: str = "default"  # the only one is called default
     model: str = ""  # folder from Hugging Face, or a GGUF file
     method: str = "lora"  # lora: low-rank changes of the linear layers; full: all parameters
-    rank: int = 8  # of the changes, with lora
+    rank: int = 8  # rank of the changes of a layer, with --method=lora
     pe: str = "none"
     data: str = "topics"  # topics (of Python's help()), shakespeare, file:PATH, jsonl:PATH, tfds:NAME
     batch: int = 2  # windows per step, over all devices
