@@ -164,7 +164,8 @@ import pejax
 import pejax.visualize
 
 dims = pejax.Dims(heads=8, head_dim=64, causal=True)
-figure = pejax.visualize.plot_bias(pejax.encodings.alibi(dims), dims, length=32, theme="dark")
+alibi = pejax.encodings.alibi(dims)
+figure = pejax.visualize.plot_bias(alibi, dims, length=32, theme="dark")
 ```
 
 Parameters that are learned are the initial ones unless you pass yours, or a caption says otherwise. `python docs/make_gallery.py` draws this page
