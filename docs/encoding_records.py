@@ -237,7 +237,7 @@ RECORDS: dict[str, Record] = {
         ("rope_rotary_steps.png", "rope_rotation.png", "rope_logits_by_distance.png"),
         "GPT-J, GPT-NeoX, PaLM, Llama, Mistral, Qwen and Gemma; encoders such as ModernBERT.",
         ("rope_apply",),
-        on_images="raster index",
+        on_images="counted row by row",
         cited="Su et al. 2021",
         played="needle",
     ),
