@@ -7,6 +7,7 @@ from types import ModuleType
 from pejax import encodings as encodings
 from pejax import extensions as extensions
 from pejax import functions as functions
+from pejax import placement as placement
 from pejax._attention.api import attention_weights, dot_product_attention, explain_attention
 from pejax._attention.core.hooks import Hooks, attention_hooks
 from pejax._attention.core.merge import merge_attention
@@ -34,6 +35,7 @@ from pejax._extensions.temperature import scale_queries
 from pejax._extensions.yarn import extend_yarn
 from pejax._make import make_encoding
 from pejax._ops.rotary import rope_apply
+from pejax._placement.sequence import positions_of
 from pejax._positions import (
     TokenPositions,
     augment_positions,
@@ -89,6 +91,7 @@ __all__ = [
     "normalized_positions",
     "packed_positions",
     "pairing_permutation",
+    "positions_of",
     "register_encoding",
     "rope_apply",
     "rope_axial_frequencies",

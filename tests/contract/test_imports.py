@@ -24,6 +24,8 @@ MAY_IMPORT = {
     "_specs": set(),
     "_encoding": {"_dims", "_ops", "_params", "_specs"},
     "_positions": {"_dims", "_encoding", "_ops", "_params"},
+    "_placement": {"_ops", "_positions"},
+    "placement": {"_placement"},
     "_extensions": {"_dims", "_encoding", "_ops", "_params", "_positions", "_specs"},
     "extensions": {"_extensions", "_specs"},
     "_encodings": {"_dims", "_encoding", "_extensions", "_ops", "_params", "_positions", "_specs", "extensions"},

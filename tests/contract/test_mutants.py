@@ -37,6 +37,7 @@ from pejax._encodings import (
 from pejax._extensions import base as scaling
 from pejax._extensions import interpolation, llama3, longrope, ntk, yarn
 from pejax._ops import offset_table, phases, relative, rotary
+from pejax._placement import diffusion, grids, sequence
 from tests.attention import test_attention, test_backends, test_padding
 from tests.contract import test_positions
 from tests.encodings import (
@@ -53,6 +54,7 @@ from tests.encodings import (
 from tests.extensions import test_frequencies as test_extension
 from tests.extensions import test_proportional
 from tests.ops import test_distances, test_phases
+from tests.placement import test_placement
 
 
 def alibi_is_its_formula_at_any_distance() -> None:
@@ -174,6 +176,13 @@ TILES = [
         test_attention.test_both_implementations_are_the_float64_loops_in_value_and_every_gradient,
         "packed, unplaced, causal window",
     ),
+]
+PLACEMENT = [
+    *(
+        functools.partial(test_placement.test_a_rule_places_every_token_by_its_formula, name)
+        for name in ("qwen_image", "cogview4", "wan")
+    ),
+    test_placement.test_a_packed_row_is_its_sequences_and_padding,
 ]
 SINUSOIDAL = [functools.partial(test_sinusoidal.test_channels_are_where_the_layout_says, "interleaved")]
 
@@ -497,6 +506,16 @@ MUTANTS = {
     ),
     "shaw: sides swapped": (shaw._both_sides, "for side in clip", "for side in clip[::-1]", CLIPS),
     "padding: keys hidden from one query": (operands.without_unseen, "(-1, -2, -2)", "(-1, -1, -1)", PADDING),
+    "placement: centered on the other side": (grids.centered, "count - count // 2", "count // 2", PLACEMENT),
+    "placement: a reference grid rounded down first": (
+        grids.fitted,
+        "* reference // count",
+        "// count * reference",
+        PLACEMENT,
+    ),
+    "placement: columns before rows": (grids.grid, '"ij"', '"xy"', PLACEMENT),
+    "placement: text from the whole side on": (diffusion._half, " // 2", "", PLACEMENT),
+    "placement: padding first": (sequence.positions_of, "np.roll(segments, -padding)", "segments", PLACEMENT),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
 }
 

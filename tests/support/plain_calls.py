@@ -11,7 +11,7 @@ from flax import nnx
 
 import pejax
 from pejax import functions as f
-from pejax import models
+from pejax import models, placement
 from pejax.extensions import EXTENSIONS
 from pejax.specs import EncodingSpec, LayerPattern, SumSpec
 
@@ -32,6 +32,7 @@ NO_CALLS = {
     "register_encoding": "it has tests of refusals of its own",
     "Band": "a record that attention reads, checked where it is an argument",
     "Hooks": "attention_hooks makes it",
+    "Part": "text, image, video and unplaced make it",
     "Rotary": "a record, checked field by field where it is an argument",
     "TokenPositions": "a pytree, checked field by field where it is an argument",
 }
@@ -433,8 +434,39 @@ def _models() -> dict[str, Call]:
     return {f"models.{name}": Call(*call, slow=name != "attention_module") for name, call in calls.items()}
 
 
+def _placement() -> dict[str, Call]:
+    p, picture = placement, placement.image(2, 4)
+    place = lambda parts: [p.equal(p.counted(part.tokens), 2) for part in parts]
+    packed = lambda sequences, **options: pejax.positions_of(sequences, (picture,), **options)
+    rule = {"name": "mine", "axes": ("row", "column"), "place": place, "kinds": ("image",), "pictures": 2}
+    calls = {
+        "text": (p.text, {"tokens": 4}),
+        "unplaced": (p.unplaced, {"tokens": 4}),
+        "image": (p.image, {"height": 4, "width": 8, "patch": 2}),
+        "video": (p.video, {"frames": 4, "height": 4, "width": 8, "patch": (2, 2, 2), "fps": 2.5}),
+        "positions_of": (packed, {"sequences": (picture,), "rule": "qwen3_vl", "length": 20}),
+        "Rule": (p.Rule, {**rule, "fps": "optional"}),
+        "grid": (lambda axes: p.grid(axes, np.arange(3)), {"axes": np.arange(2)}),
+        "counted": (p.counted, {"count": 4, "start": 2}),
+        "centered": (p.centered, {"count": 4}),
+        "fitted": (p.fitted, {"count": 4, "reference": 8}),
+        "middles": (p.middles, {"count": 4}),
+        "equal": (p.equal, {"coordinates": np.arange(3), "axes": 3}),
+        "qwen2_vl": (p.qwen2_vl, {"resume": "side"}),
+        "qwen2_5_vl": (p.qwen2_5_vl, {"tokens_per_second": 2.0, "resume": "side"}),
+        "flux2": (p.flux2, {"reference_step": 10}),
+        "longcat_image": (p.longcat_image, {"start": 512}),
+        "cosmos": (p.cosmos, {"fps": 24.0}),
+        "ltx": (p.ltx, {"stride": (8, 32, 32)}),
+        "ltx2": (p.ltx2, {"stride": (8, 32, 32)}),
+        "cogview4": (p.cogview4, {"reference": (256, 256)}),
+    }
+    return {name: Call(*call) for name, call in calls.items()}
+
+
 GROUPS = {
     "functions": _functions,
+    "placement": _placement,
     "factories": _factories,
     "parameters": _parameters,
     "records": _records,
