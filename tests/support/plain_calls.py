@@ -444,7 +444,7 @@ def _placement() -> dict[str, Call]:
         "unplaced": (p.unplaced, {"tokens": 4}),
         "image": (p.image, {"height": 4, "width": 8, "patch": 2}),
         "video": (p.video, {"frames": 4, "height": 4, "width": 8, "patch": (2, 2, 2), "fps": 2.5}),
-        "positions_of": (packed, {"sequences": (picture,), "rule": "qwen3_vl", "length": 20}),
+        "positions_of": (packed, {"sequences": (picture,), "rule": "qwen3_vl", "length": 40}),
         "Rule": (p.Rule, {**rule, "fps": "optional"}),
         "grid": (lambda axes: p.grid(axes, np.arange(3)), {"axes": np.arange(2)}),
         "counted": (p.counted, {"count": 4, "start": 2}),
