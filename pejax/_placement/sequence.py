@@ -90,12 +90,12 @@ def positions_of(*sequences: Sequence[Part], rule: str | Rule, length: int | Non
         [np.full(part.tokens, array is not None) for part, array in found] + [np.zeros(padding, bool)]
     )
     positions = held(rule, np.concatenate(arrays))
-    segments = np.repeat(np.arange(len(sequences) + 1), [padding, *counts]) if length or len(sequences) > 1 else None
+    segments = np.repeat([*range(1, len(sequences) + 1), 0], [*counts, padding])
     return TokenPositions(
         jnp.asarray(positions if len(rule.axes) > 1 else positions[:, 0]),
         jnp.arange(described + padding, dtype=jnp.int32),
         None if known.all() else jnp.asarray(known),
-        None if segments is None else jnp.asarray(np.roll(segments, -padding), jnp.int32),
+        None if length is None and len(sequences) == 1 else jnp.asarray(segments, jnp.int32),
     )
 
 

@@ -515,7 +515,12 @@ MUTANTS = {
     ),
     "placement: columns before rows": (grids.grid, '"ij"', '"xy"', PLACEMENT),
     "placement: text from the whole side on": (diffusion._half, " // 2", "", PLACEMENT),
-    "placement: padding first": (sequence.positions_of, "np.roll(segments, -padding)", "segments", PLACEMENT),
+    "placement: the first sequence is padding": (
+        sequence.positions_of,
+        "range(1, len(sequences) + 1)",
+        "range(len(sequences))",
+        PLACEMENT,
+    ),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
 }
 
