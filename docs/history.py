@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pejax._visualize.style import THEMES, Axes, Canvas, Figure, Theme
+from pejax._visualize.style import SMALL, THEMES, Axes, Canvas, Figure, Theme
 
 
 class Method(NamedTuple):
@@ -75,7 +75,7 @@ def draw_timeline(theme: Theme = THEMES["light"]) -> Figure:
     April 2021, four months before ALiBi.
     """
     ordered = sorted(METHODS, key=lambda method: (method.year, method.month))
-    canvas = Canvas(theme, panel=(9.0, 0.28 * len(ordered) + 1.0))
+    canvas = Canvas(theme, panel=(8.0, 0.28 * len(ordered) + 1.0))
     axes = canvas.panels[0, 0]
     begin = min(method.year for method in ordered)
     for row, method in enumerate(ordered):
@@ -84,7 +84,7 @@ def draw_timeline(theme: Theme = THEMES["light"]) -> Figure:
         axes.plot(at, row, MARKERS[kind], markersize=6, color=theme.lines[kind])
         late = at > 2022.3
         text = f"{method.year}-{method.month:02d}  {method.source}"
-        _note(axes, text, (at, row), -8 if late else 8, theme, 0.6, ha="right" if late else "left", fontsize=8)
+        _note(axes, text, (at, row), -8 if late else 8, theme, 0.6, ha="right" if late else "left", fontsize=SMALL)
     axes.set_yticks(range(len(ordered)), [method.name for method in ordered])
     axes.invert_yaxis()
     axes.set(xlabel="year of the first version", title="methods by date", xlim=(begin, 2026.4))
@@ -104,7 +104,7 @@ def _note(axes: Axes, text: str, at: tuple[float, int], right: float, theme: The
 def _legend_of_kinds(canvas: Canvas, axes: Axes, markers: Sequence[str]) -> None:
     for kind, color, marker in zip(KINDS, canvas.theme.lines, markers, strict=False):
         axes.plot([], [], marker, color=color, label=kind)
-    canvas.legend(axes, loc="upper right", title="acts on", title_fontsize=8)
+    canvas.legend(axes, loc="upper right", title="acts on", title_fontsize=SMALL)
     axes.get_legend().get_title().set_color(canvas.theme.ink)
 
 
@@ -128,7 +128,7 @@ def draw_family_tree(theme: Theme = THEMES["light"]) -> Figure:
     """
     ordered = _in_tree_order()
     place = {method.name: (depth, row) for row, (method, depth) in enumerate(ordered)}
-    canvas = Canvas(theme, panel=(8.6, 0.29 * len(ordered) + 0.8))
+    canvas = Canvas(theme, panel=(8.0, 0.29 * len(ordered) + 0.8))
     axes = canvas.panels[0, 0]
     for method, depth in ordered:
         row, color = place[method.name][1], theme.lines[KINDS.index(method.acts)]
@@ -142,7 +142,7 @@ def draw_family_tree(theme: Theme = THEMES["light"]) -> Figure:
                 axes.annotate("", xy=(depth, row), xytext=(x, y), arrowprops=bend)
         axes.plot(depth, row, "o", markersize=7, color=color)
         label = f"{method.name}, {method.year}" + (f"  ({method.here})" if method.here else "")
-        _note(axes, label, (depth, row), 9, theme, 0.4, fontsize=8.5)
+        _note(axes, label, (depth, row), 9, theme, 0.4, fontsize=SMALL)
     deepest = max(depth for _, depth in ordered)
     axes.set(xlim=(-0.3, deepest + 1.9), title="which method came from which; (its name here)")
     axes.set_ylim(len(ordered) - 0.3, -0.7)

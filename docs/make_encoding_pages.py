@@ -33,7 +33,7 @@ def example(name: str) -> str:
     dims = "heads=8, head_dim=64, " + ("axes=2, extent=(14, 14)" if on_image else "extent=2048, causal=True")
     encoding = pejax.make_encoding(name, TEXT)
     learned = bool(sum(parameters(name, IMAGE if on_image else TEXT)))
-    lines = [f"encoding = pejax.encodings.{name}(pejax.Dims({dims}))"]
+    lines = [f"dims = pejax.Dims({dims})", f"encoding = pejax.encodings.{name}(dims)"]
     if learned:
         lines.append("params = pejax.init_params(encoding, jax.random.key(0))  # train them with your own")
     if encoding.embed is not None:
@@ -42,8 +42,8 @@ def example(name: str) -> str:
     else:
         lines.insert(0, "# q, k, v: batch, tokens, heads, channels of a head")
         if on_image:
-            lines.append("positions = pejax.grid_positions(14, 14)")
-        options = ["params=params"] * learned + ["positions=positions, extent=(14, 14)"] * on_image
+            lines.append('grid = {"positions": pejax.grid_positions(14, 14), "extent": (14, 14)}')
+        options = ["params=params"] * learned + ["**grid"] * on_image
         lines.append(f"out = pejax.attend({', '.join(['encoding', 'q', 'k', 'v', *options])})")
     return "```python\n" + "\n".join(lines) + "\n```"
 

@@ -33,8 +33,8 @@ SHOWN = (
 )
 
 
-PAIRED = re.compile(r"(!\[[^\]]*\]\()([\w./]*figures/\w+)\.svg\)")
-"""A figure of `benchmarks.figures`, which has a twin for dark pages."""
+PAIRED = re.compile(r"!\[([^\]]*)\]\(([\w./]*figures/(?:gallery/)?\w+)\.(svg|gif)\)")
+"""A figure of `benchmarks.figures` or of the gallery. A drawing has a twin for dark pages."""
 
 PLAYED = {"sinusoid": "The sinusoid", "needle": "The turning needle", "bias": "Biases over a grid"}
 """Names and titles of the pages to play with; `pejax.visualize.NAME_page` writes one."""
@@ -51,6 +51,25 @@ def formula(source: str, *_: Any, **__: Any) -> str:
     if "\\" in made:
         raise ValueError(f"a command of this formula is unknown: {source}")
     return f'<div class="formula">{made}</div>'
+
+
+def natural_width(path: Path) -> float:
+    """Return the width at which the text of a picture has its own size, CSS pixels."""
+    if path.suffix == ".gif":
+        return int.from_bytes(path.read_bytes()[6:8], "little")
+    return float(re.search(r'<svg[^>]* width="([\d.]+)pt"', path.read_text(encoding="utf-8"))[1]) * 96 / 72
+
+
+def paired(found: re.Match[str], folder: Path) -> str:
+    """Return a figure and its twin in a frame that scrolls where the text would become too small to be read.
+
+    An animation has no twin: `site.css` inverts its brightness on dark pages.
+    """
+    alt, name, ending = found.groups()
+    style = f'{{ style="--natural: {natural_width(folder / f"{name}.{ending}"):.0f}px" }}'
+    twins = {"": "#only-light", "-dark": "#only-dark"} if ending == "svg" else {"": ""}
+    both = "".join(f"![{alt}]({name}{twin}.{ending}{mode}){style}" for twin, mode in twins.items())
+    return f'<div class="picture" tabindex="0" role="group" aria-label="{alt}" markdown>\n\n{both}\n\n</div>'
 
 
 def on_config(config: Any) -> Any:
@@ -81,7 +100,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     address = lambda name: get_relative_url(f"play/{name}.html", page.url)
     frame = lambda found: f'<iframe class="play" src="{address(found[1])}" title="{PLAYED[found[1]]}"></iframe>'
     markdown = PLAY.sub(frame, markdown)
-    markdown = PAIRED.sub(r"\1\2.svg#only-light)\1\2-dark.svg#only-dark)", markdown)
+    folder = Path(page.file.abs_src_path).parent
+    markdown = PAIRED.sub(lambda found: paired(found, folder), markdown)
     if page.file.src_uri in SHOWN:
         return re.sub(r"\]\(docs/", "](", markdown)
     up = "../" * page.file.src_uri.count("/")

@@ -7,7 +7,7 @@ import numpy as np
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
 from pejax._visualize.layer import check_axes, check_hooks, exceeded, length_of, settled
-from pejax._visualize.style import Canvas, Figure, chosen, scale_ticks, signs_of, theme_of, titled
+from pejax._visualize.style import SMALL, WIDE, Canvas, Figure, chosen, scale_ticks, signs_of, theme_of, titled
 from pejax._visualize.turning import measured_frequencies, unit_vectors
 
 
@@ -55,21 +55,21 @@ def plot_rotation_angles(
     at = np.arange(extent)
     angles = at[:, None] * measured_frequencies(picture, encoding, dims, params)[head, 0]
     cosines = unit_vectors(picture, encoding, dims, params, at[:, None])[:, head, :, 0]
-    canvas = Canvas(colors, 1, 2, panel=(4.8, 3.9), title=titled(name, "rotation by position and pair"))
+    canvas = Canvas(colors, 2, 1, panel=(WIDE, 3.3), title=titled(name, "rotation by position and pair"))
     trained = exceeded(dims, extent)
     # angles of slow pairs are thousands of times smaller: colors follow a root
     scale: dict[str, Any] = {"top": float(np.max(np.abs(angles))), "signs": signs_of([angles]), "rooted": True}
     plain: dict[str, Any] = {"rooted": False}
     for axes, matrix, label, options in (
         (canvas.panels[0, 0], angles, "angle, radians", scale),
-        (canvas.panels[0, 1], cosines, "cosine of the angle", plain),
+        (canvas.panels[1, 0], cosines, "cosine of the angle", plain),
     ):
         image = canvas.heat_map(axes, matrix, signed=True, **options)
         canvas.color_bar(image, axes, label, **scale_ticks(options))
         if trained is not None:
             canvas.mark_trained(axes, trained - 0.5, horizontal=True)
             axes.annotate(
-                f"trained: {trained} tokens", (0.03, trained - 0.5), xycoords=("axes fraction", "data"), fontsize=8,
+                f"trained: {trained} tokens", (0.03, trained - 0.5), xycoords=("axes fraction", "data"), fontsize=SMALL,
                 va="bottom", color=colors.ink, bbox={"facecolor": colors.paper, "edgecolor": "none", "pad": 1},
             )  # fmt: skip
         axes.set(xlabel="pair of channels", ylabel="position, tokens", title=label.partition(",")[0])

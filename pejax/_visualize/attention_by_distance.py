@@ -24,7 +24,7 @@ from pejax._visualize.layer import (
     twice_trained,
     weights_of,
 )
-from pejax._visualize.style import Canvas, Figure, theme_of, titled
+from pejax._visualize.style import WIDE, Canvas, Figure, theme_of, titled
 
 
 def entropies(
@@ -104,7 +104,7 @@ def plot_attention_entropy(
     }
     apart = {name: values.mean(axis=1) for name, values in found.items()}
     apart = {name: heads for name, heads in apart.items() if np.ptp(heads[-1]) > 0.5}
-    canvas = Canvas(colors, 1, 2 if apart else 1, panel=(5.8, 4.4), sharey=True)
+    canvas = Canvas(colors, 2 if apart else 1, 1, panel=(WIDE, 3.6), sharex=True)
     left = canvas.panels[0, 0]
     rows = [np.log(np.arange(1, n + 1)).mean() if dims.causal else np.log(n) for n in lengths]
     curves = {name: values.mean(axis=(1, 2)) for name, values in found.items()}
@@ -113,7 +113,7 @@ def plot_attention_entropy(
         style = {"marker": "os^Dv"[i % 5], "markersize": 5, **canvas.line(i)}
         left.plot(lengths, curves[names[0]], label=textwrap.fill(", ".join(names), 26), linewidth=1.5, **style)
     left.set_title("mean over heads" if dims.heads > 1 else "one head")
-    right = canvas.panels[0, -1]
+    right = canvas.panels[-1, 0]
     for name, heads in apart.items():
         style = canvas.line(next(i for i, names in enumerate(together) if name in names))
         right.plot(lengths, heads, linewidth=1.0, **style)
@@ -125,15 +125,15 @@ def plot_attention_entropy(
             canvas.mark_trained(axes, dims.extent, label=f"trained length, {dims.extent} tokens")
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [str(length) for length in lengths])
-        axes.set_xlabel("length, tokens")
+        axes.set_ylabel("attention entropy, nats")
         canvas.grid(axes)
+    right.set_xlabel("length, tokens")
     handles, labels = left.get_legend_handles_labels()
-    canvas.legend(canvas.figure, handles=handles, labels=labels, loc="outside right upper")
+    canvas.legend(canvas.figure, handles=handles, labels=labels, loc="outside lower center", ncols=2)
     if apart:
         named = dict(zip(*right.get_legend_handles_labels()[::-1], strict=True))
         own = [f"{name}, each head" for name in apart]
         canvas.legend(right, handles=[named[label] for label in own], labels=own, loc="upper left")
-    left.set_ylabel("attention entropy, nats")
     return canvas.figure
 
 
@@ -195,15 +195,15 @@ def plot_logits_by_distance(
     logits = logits_by_distance(encoding, dims, params, extent, draws)
     flat = np.ma.masked_invalid(logits.reshape(-1, extent))  # without keys that are hidden from a head
     mean, deviation = flat.mean(axis=0), flat.std(axis=0)
-    canvas = Canvas(colors, panel=(6.6, 4.0))
+    canvas = Canvas(colors, panel=(WIDE, 3.6))
     axes, at = canvas.panels[0, 0], np.arange(extent)
     axes.fill_between(at, mean - deviation, mean + deviation, color=colors.lines[0], alpha=0.25, linewidth=0,
-                      label="one standard deviation (words, heads)")  # fmt: skip
+                      label="± one deviation")  # fmt: skip
     axes.plot(at, flat[0], color=colors.lines[1], linewidth=1.0, label="one word")
     axes.plot(at, mean, color=colors.lines[0], linewidth=1.8, label=f"mean of {len(flat)} words")
     trained = exceeded(dims, extent)
     if trained is not None:
-        canvas.mark_trained(axes, trained - 1, label=f"trained length, {trained} tokens")
+        canvas.mark_trained(axes, trained - 1, label=f"trained: {trained} tokens")
     title = titled(name, "logit between two copies of a word")
     axes.set(xlabel="distance, tokens", ylabel="logit", title=title)
     canvas.grid(axes)

@@ -21,7 +21,7 @@ from pejax._visualize.layer import (
     refuse,
     weights_of,
 )
-from pejax._visualize.style import Canvas, Figure, theme_of
+from pejax._visualize.style import WIDE, Canvas, Figure, theme_of
 
 ROUNDING = 1e-4
 """A difference below this part of the outputs is rounding, and gets no colors of its own."""
@@ -72,7 +72,7 @@ def plot_word_order(
     if len(sentence) < 2 or len(set(sentence)) < len(sentence):
         refuse(picture, "sentence must be at least two different words", tuple(sentence))
     words = jax.random.normal(jax.random.key(seed), (len(sentence), dims.width), jnp.float32)
-    size, title = (3.5, 1.3 + 0.22 * len(sentence)), "attention output of each word"
+    size, title = (2.6, 1.1 + 0.2 * len(sentence)), "attention output of each word"
     canvas = Canvas(colors, len(encodings), 3, panel=size, title=title)
     for row, (name, encoding) in zip(canvas.panels, encodings.items(), strict=True):
         own = (params or {}).get(name)
@@ -147,7 +147,7 @@ def plot_visited_tiles(
         "packed sequences, causal": (TokenPositions(order, order, segment_ids=packed), Options(1.0, causal=True)),
         f"distances from {window} on": (plain, Options(1.0, causal=True, distance_range=(window, length + 1))),
     }
-    canvas = Canvas(colors, 2, 3, panel=(3.2, 3.3), sharex=True, sharey=True)
+    canvas = Canvas(colors, 3, 2, panel=(WIDE / 2, 2.7), sharex=True, sharey=True)
     count = length // block
     for axes, (label, (tokens, options)) in zip(canvas.panels.flat, masks.items(), strict=True):
         cut = jax.tree.map(lambda leaf: leaf.reshape(count, block), tokens)
@@ -167,5 +167,5 @@ def plot_visited_tiles(
     shades = matplotlib.colormaps[colors.sequential]([0.0, 0.45, 0.9])
     kinds = zip(shades, ("tile skipped", "tile visited, pair masked", "pair seen"), strict=True)
     handles = [Patch(facecolor=shade, edgecolor=colors.faint, label=kind) for shade, kind in kinds]
-    canvas.legend(canvas.figure, handles=handles, loc="outside lower center", ncols=3)
+    canvas.legend(canvas.figure, handles=handles, loc="outside lower center", ncols=2)
     return canvas.figure

@@ -24,7 +24,7 @@ from pejax._visualize.layer import (
     twice_trained,
 )
 from pejax._visualize.pair_maps import pair_maps
-from pejax._visualize.style import Canvas, Figure, chosen, scale_ticks, shared_scale, theme_of, titled
+from pejax._visualize.style import WIDE, Canvas, Figure, chosen, scale_ticks, shared_scale, theme_of, titled
 
 
 def plot_bias(
@@ -114,7 +114,7 @@ def plot_bias_curves(
     shown = chosen(picture, "heads", heads, dims.heads, 8)
     params = settled(encoding, params, extent)
     distances, curves = _by_distance(encoding, dims, params, extent)
-    canvas = Canvas(colors, panel=(6.4, 4.0))
+    canvas = Canvas(colors, panel=(WIDE, 3.6))
     axes = canvas.panels[0, 0]
     for i, head in enumerate(shown):
         axes.plot(distances, curves[head], label=f"head {head}", linewidth=1.5, **canvas.line(i))
@@ -125,7 +125,7 @@ def plot_bias_curves(
     label = "distance to the key before the query, tokens" if encoding.causal else "key - query, tokens"
     axes.set(xlabel=label, ylabel="added to the logit", title=titled(name, "bias by distance"))
     canvas.grid(axes)
-    canvas.legend(canvas.figure, loc="outside lower center", ncols=5)
+    canvas.legend(canvas.figure, loc="outside lower center", ncols=3)
     return canvas.figure
 
 
@@ -194,12 +194,12 @@ def plot_grid_bias(
     of_patch = bias[:, row * columns + column].reshape(-1, rows, columns)
     scale = shared_scale([of_patch[head] for head in shown])
     title = titled(name, f"bias of the query at row {row}, column {column}")
-    canvas = Canvas(colors, 1, len(shown), panel=(3.0, 2.9), title=title, sharey=True)
-    for axes, head in zip(canvas.panels[0], shown, strict=True):
+    canvas = Canvas.of(colors, len(shown), panel=(2.3, 2.05), title=title, sharex=True, sharey=True)
+    for axes, head in zip(canvas.panels.flat, shown, strict=False):
         image = canvas.heat_map(axes, of_patch[head], signed=True, aspect="equal", **scale)
         axes.plot(column, row, "s", markersize=7, color=colors.mark, markerfacecolor="none", markeredgewidth=1.8)
-        axes.set(title=f"head {head}", xlabel="column, patches")
+        axes.set_title(f"head {head}")
         axes.locator_params(integer=True)
-    canvas.panels[0, 0].set_ylabel("row, patches")
+    canvas.label_outer("column, patches", "row, patches")
     canvas.color_bar(image, canvas.panels, "added to the logit", shrink=0.75, **scale_ticks(scale))
     return canvas.figure

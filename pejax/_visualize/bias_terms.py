@@ -25,7 +25,7 @@ from pejax._visualize.layer import (
     weights_of,
 )
 from pejax._visualize.pair_maps import pair_maps
-from pejax._visualize.style import Canvas, Figure, chosen, theme_of, titled
+from pejax._visualize.style import WIDE, Canvas, Figure, chosen, theme_of, titled
 
 
 def plot_logit_terms(
@@ -73,10 +73,10 @@ def plot_logit_terms(
     products, bias = products_of(encoding, dims, layer)[head], bias_of(encoding, layer)[head]
     unit = "position, tokens" if dims.axes == 1 else "patch, raster order"
     title = titled(name, f"head {head}: logits = scale · q·k + bias")
-    canvas = Canvas(colors, 1, 4, panel=(3.4, 3.2), title=title, sharey=True)
+    canvas = Canvas(colors, 2, 2, panel=(2.8, 2.25), title=title, sharex=True, sharey=True)
     weights = weights_of(encoding, dims, layer)[head]
     parts = {"scale · q·k": products, "bias": bias, "logits": products + bias, "weights": weights}
-    for axes, (label, matrix) in zip(canvas.panels[0], parts.items(), strict=True):
+    for axes, (label, matrix) in zip(canvas.panels.flat, parts.items(), strict=True):
         bar = {"bar": "weight" if label == "weights" else label, "shrink": 0.75}
         canvas.heat_map(axes, seen_only(encoding, matrix), signed=label != "weights", aspect="equal", **bar)
         axes.set_title(label)
@@ -111,9 +111,9 @@ def plot_t5_buckets(
     picture, colors = "plot_t5_buckets", theme_of("plot_t5_buckets", theme)
     reach = int(1.25 * max_distance) if reach is None else reach
     check_count(picture, reach=reach)
-    canvas = Canvas(colors, 1, 2, panel=(5.2, 3.8), title="T5: bucket of each distance", sharey=True)
+    canvas = Canvas(colors, 2, 1, panel=(WIDE, 3.2), title="T5: bucket of each distance", sharex=True)
     relative = np.arange(-reach, reach + 1)
-    for axes, both in zip(canvas.panels[0], (True, False), strict=True):
+    for axes, both in zip(canvas.panels[:, 0], (True, False), strict=True):
         kept = relative if both else relative[relative <= 0]
         sides = (kept[kept <= 0], kept[kept > 0])
         for i, side in enumerate(sides[: 1 + both]):
@@ -122,10 +122,11 @@ def plot_t5_buckets(
             axes.plot(side, np.asarray(bucket), drawstyle="steps-mid", linewidth=1.5, label=label, **canvas.line(i))
         for i, edge in enumerate((-max_distance, max_distance)[: 1 + both]):
             canvas.mark_trained(axes, edge, label="" if i else f"max_distance, {max_distance} tokens")
-        axes.set(title="bidirectional" if both else "causal", xlabel="key - query, tokens")
+        axes.set(title="bidirectional" if both else "causal", ylabel="bucket")
         canvas.grid(axes)
-        canvas.legend(axes, loc="lower left" if not both else "best")
-    canvas.panels[0, 0].set_ylabel("bucket")
+    handles, labels = canvas.panels[0, 0].get_legend_handles_labels()
+    canvas.legend(canvas.figure, handles=handles, labels=labels, loc="outside lower center")
+    canvas.panels[-1, 0].set_xlabel("key - query, tokens")
     return canvas.figure
 
 
@@ -229,8 +230,8 @@ def plot_shaw_table(
     # queries of one channel that is 1 meet a table whose rows are their own number
     at, numbers = jnp.arange(extent), jnp.arange(len(table), dtype=jnp.float32)[:, None]
     rows = np.asarray(shaw_logits(jnp.ones((extent, 1, 1), jnp.float32), at, at, numbers, scale=1.0))[0]
-    canvas = Canvas(colors, 1, 3, panel=(4.2, 3.6), title=titled(name, "the clipped table"))
-    left, middle, right = canvas.panels[0]
+    canvas = Canvas(colors, 3, 1, panel=(WIDE, 3.2), title=titled(name, "the clipped table"))
+    left, middle, right = canvas.panels[:, 0]
     canvas.heat_map(left, rows, signed=False, aspect="equal", bar="row of the table", shrink=0.85)
     left.set(title="row that each pair reads", xlabel="key position, tokens", ylabel="query position, tokens")
     query = extent // 2

@@ -33,11 +33,11 @@ from pejax._visualize import (
 )
 from pejax._visualize.animation import Animation
 from pejax._visualize.demonstrations import found_long_factors, trained_frequencies
-from pejax._visualize.pages.bias import DIMS as TRAINED_DIMS
-from pejax._visualize.pages.bias import LABELS, LEARNED, bias_page, trained_params
+from pejax._visualize.pages.bias import LABELS, bias_page
 from pejax._visualize.pages.needle import needle_page
 from pejax._visualize.pages.sinusoid import sinusoid_page
 from pejax._visualize.style import THEMES, require
+from pejax._visualize.trained import IMAGES, TEXT
 from pejax.encodings import ENCODINGS
 
 SEQUENCE = Dims(heads=8, head_dim=32, extent=32, causal=True)
@@ -133,9 +133,26 @@ def _of(made_for: str, plot: Callable[..., Any], **options: Any) -> Callable[[Su
     return lambda one, theme: plot(getattr(one, made_for), DIMS[made_for], name=one.spec, theme=theme, **options)
 
 
+def _trained(made_for: str, plot: Callable[..., Any], **options: Any) -> Callable[[Subject, str], Any]:
+    """Return the `draw` of a picture of an encoding as trained on text, or as `_of` draws it if it was not."""
+
+    def draw(one: Subject, theme: str) -> Any:
+        if one.spec not in TEXT.specs:
+            return _of(made_for, plot, **options)(one, theme)
+        encoding, params = TEXT.encoding(one.spec), TEXT.params(one.spec)
+        return plot(encoding, TEXT.dims, params, name=TEXT.label(one.spec), theme=theme, **options)
+
+    return draw
+
+
 def _alone(plot: Callable[..., Any], **options: Any) -> Callable[[Subject, str], Any]:
     """Return the `draw` of a picture that takes no encoding."""
     return lambda one, theme: plot(theme=theme, **options)
+
+
+def _embedding(one: Subject, theme: str) -> Any:
+    options = {} if one.spec in TEXT.specs else {"length": _length(one, WIDE)}
+    return _trained("wide", sinusoidal.plot_embedding, **options)(one, theme)
 
 
 PAGES = {"sinusoidal": sinusoid_page, "rope": needle_page, **dict.fromkeys(LABELS, bias_page)}
@@ -166,11 +183,11 @@ def _plane_waves(one: Subject, theme: str) -> Any:
 
 def _grid_bias(one: Subject, theme: str) -> Any:
     """Draw a bias with the parameters of a small training, where there are some, or else with the initial ones."""
-    if one.spec not in LEARNED:
+    if one.spec not in IMAGES.specs:
         return bias.plot_grid_bias(one.on_grid, GRID, patch=(4, 9), name=one.spec, theme=theme)
-    encoding, name = make_encoding(LEARNED[one.spec], TRAINED_DIMS), f"{one.spec}, trained on Fashion-MNIST"
-    params = trained_params(one.spec)
-    return bias.plot_grid_bias(encoding, TRAINED_DIMS, params, patch=(2, 4), name=name, theme=theme)
+    encoding, params = IMAGES.encoding(one.spec), IMAGES.params(one.spec)
+    name = IMAGES.label(one.spec)
+    return bias.plot_grid_bias(encoding, IMAGES.dims, params, patch=(2, 4), name=name, theme=theme)
 
 
 def _logit_terms_on_a_grid(one: Subject, theme: str) -> Any:
@@ -179,8 +196,7 @@ def _logit_terms_on_a_grid(one: Subject, theme: str) -> Any:
 
 
 PICTURES = (
-    Picture("embedding", _embeds, lambda one, theme: sinusoidal.plot_embedding(
-        one.wide, WIDE, length=_length(one, WIDE), name=one.spec, theme=theme)),
+    Picture("embedding", _embeds, _embedding),
     Picture("embedding_curves", _embeds, lambda one, theme: sinusoidal.plot_embedding_curves(
         one.wide, WIDE, length=_length(one, WIDE), name=one.spec, theme=theme)),
     Picture("position_similarity", _embeds, _of("wide", sinusoidal.plot_position_similarity)),
@@ -197,14 +213,15 @@ PICTURES = (
     Picture("decay_bounds", _named("rope"), _alone(extensions.plot_decay_bounds)),
     Picture("logit_extrapolation", _named("rope"), _alone(extensions.plot_logit_extrapolation)),
     Picture("bias", _biased, _of("sequence", bias.plot_bias)),
-    Picture("bias_curves", _of_positions, _of("sequence", bias.plot_bias_curves)),
+    Picture("bias_curves", _of_positions, _trained("sequence", bias.plot_bias_curves)),
     Picture("grid_bias", _biased, _grid_bias),
     Picture("slopes", _named("alibi"), _alone(slopes.plot_slopes)),
     Picture("scaled_slopes", _named("alibi"), _alone(
         slopes.plot_slopes, heads=(8,), trained_length=512, length=2048)),
     Picture("t5_buckets", _named("t5"), _alone(bias_terms.plot_t5_buckets)),
-    Picture("transformer_xl_terms", _named("transformer_xl"), _of("sequence", bias_terms.plot_transformer_xl_terms)),
-    Picture("shaw_table", _named("shaw"), _of("wide", bias_terms.plot_shaw_table)),
+    Picture("transformer_xl_terms", _named("transformer_xl"), _trained(
+        "sequence", bias_terms.plot_transformer_xl_terms)),
+    Picture("shaw_table", _named("shaw"), _trained("wide", bias_terms.plot_shaw_table)),
     Picture("logit_terms", _biased, _of("sequence", bias_terms.plot_logit_terms, length=16, head=2)),
     Picture("logit_terms_on_a_grid", _biased, _logit_terms_on_a_grid),
     Picture("logits_by_distance", _always, lambda one, theme: attention_by_distance.plot_logits_by_distance(

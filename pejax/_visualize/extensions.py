@@ -12,7 +12,7 @@ from pejax._extensions.interpolation import interpolate_positions
 from pejax._ops.phases import exact_cos_sin
 from pejax._ops.rotary import rope_apply
 from pejax._visualize.layer import check_count, refuse
-from pejax._visualize.style import Canvas, Figure, theme_of
+from pejax._visualize.style import SMALL, WIDE, Canvas, Figure, theme_of
 
 
 def plot_interpolated_positions(
@@ -59,7 +59,7 @@ def plot_interpolated_positions(
         f"extrapolated: positions 0 to {length - 1}": beyond,
         f"interpolated: {length} tokens at positions below {trained_length}": squeezed,
     }
-    canvas = Canvas(colors, 3, panel=(7.2, 1.9), sharex=True, sharey=True)
+    canvas = Canvas(colors, 3, panel=(WIDE, 1.9), sharex=True, sharey=True)
     wave = np.arange(length, dtype=np.float32)
     for axes, (label, at) in zip(canvas.panels[:, 0], rows.items(), strict=True):
         axes.plot(wave, cosine(wave), color=colors.faint, linewidth=1.0, zorder=0)
@@ -70,9 +70,9 @@ def plot_interpolated_positions(
             axes.plot(unseen, cosine(unseen), "x", markersize=5, color=colors.mark, label="never seen in training")
         canvas.mark_trained(axes, trained_length - 1)
         axes.set(title=label, ylabel="cosine", ylim=(-1.25, 1.25))
-        canvas.legend(axes, loc="upper left", bbox_to_anchor=(0.2, 1.02))  # where no curve is
+        canvas.legend(axes, loc="upper left", bbox_to_anchor=(0.15, 1.02))  # where no curve is
         canvas.grid(axes)
-    canvas.panels[-1, 0].set_xlabel(f"position, tokens; every {step}th is drawn, the dashed line ends the trained ones")
+    canvas.panels[-1, 0].set_xlabel(f"position, tokens; every {step}th is drawn\nthe dashed line ends the trained ones")
     return canvas.figure
 
 
@@ -134,8 +134,8 @@ def plot_decay_bounds(
     error = np.abs(product - np.interp(distances, distances[whole], product[whole]))
     error = error[:-1].reshape(-1, parts).max(axis=1)
     curve = float(np.max(np.abs(h)) * np.sum(rope_frequencies(head_dim, base=base).astype(np.float64) ** 2) / 8)
-    canvas = Canvas(colors, 1, 2, panel=(5.2, 4.0))
-    left, right = canvas.panels[0]
+    canvas = Canvas(colors, 2, 1, panel=(WIDE, 3.2))
+    left, right = canvas.panels[:, 0]
     left.plot(distances, sums.mean(axis=1), color=colors.lines[0], linewidth=1.2)
     canvas.mark_trained(left, trained_length - 1)
     left.set(title="RoFormer's curve: mean over j of |A_j(s)|", xlabel="distance s, tokens", ylabel="relative bound")
@@ -149,7 +149,7 @@ def plot_decay_bounds(
     right.set(title="bounds, and what they bound", xlabel="distance s, tokens", ylabel="unscaled logit")
     right.set_ylim(top=30 * float(np.max(abel)))
     canvas.grid(left, right)
-    canvas.legend(right, loc="upper right", ncols=2, fontsize=7)
+    canvas.legend(right, loc="upper right", ncols=1)
     return canvas.figure
 
 
@@ -231,18 +231,18 @@ def plot_logit_extrapolation(
     fit = fitted_logits(head_dim, base, trained_length, points, seed)
     within, beyond = np.arange(trained_length), np.arange(2 * trained_length)
     near = trained_length // 2 + np.arange(0, 8, 0.02)
-    canvas = Canvas(colors, 1, 3, panel=(4.2, 3.6))
+    canvas = Canvas(colors, 3, 1, panel=(WIDE, 2.7))
     titles = ("fitted within the trained length", "extrapolated to twice the length", "interpolated between tokens")
-    for axes, at, title in zip(canvas.panels[0], (within, beyond, near), titles, strict=True):
+    for axes, at, title in zip(canvas.panels[:, 0], (within, beyond, near), titles, strict=True):
         found = fit.logits(at)
         axes.plot(at, found, color=colors.lines[0], linewidth=1.2, label="logit a(s)")
-        axes.set(title=title, xlabel="distance s, tokens")
+        axes.set(title=title, xlabel="distance s, tokens", ylabel="logit")
         if at is within:
             axes.plot(fit.where, fit.wanted, "o", markersize=3.5, color=colors.lines[1], label="given logits")
         if at is beyond:
             canvas.mark_trained(axes, trained_length - 1, label=f"trained length, {trained_length} tokens")
             text = f"largest beyond it: {np.max(np.abs(found[trained_length:])):.3g}"
-            axes.annotate(text, (0.04, 0.04), xycoords="axes fraction", fontsize=8, color=colors.ink)
+            axes.annotate(text, (0.04, 0.04), xycoords="axes fraction", fontsize=SMALL, color=colors.ink)
         if at is near:
             whole = np.arange(0, 8, 1.0) + near[0]
             axes.plot(whole, fit.logits(whole), "o", markersize=4, color=colors.lines[2], label="whole distances")
@@ -250,5 +250,4 @@ def plot_logit_extrapolation(
         axes.set_ylim(top=high + 0.3 * (high - low))  # room for the legend
         canvas.grid(axes)
         canvas.legend(axes, loc="upper left")
-    canvas.panels[0, 0].set_ylabel("logit")
     return canvas.figure

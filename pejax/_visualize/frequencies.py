@@ -13,7 +13,7 @@ from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
 from pejax._visualize.layer import check_axes, check_count, check_encodings, check_hooks, grid_of, refuse, settled
-from pejax._visualize.style import Canvas, Figure, chosen, theme_of
+from pejax._visualize.style import SMALL, WIDE, Canvas, Figure, chosen, theme_of
 from pejax._visualize.turning import measured_frequencies, unit_vectors
 
 
@@ -35,7 +35,7 @@ def plot_plane_waves(
         encodings: encodings that rotate, by name.
         dims: dims that the encodings were made for, on two axes; their `extent` is the grid.
         params: parameters of each encoding, by name, not yet adapted. None, or a missing name = the initial ones.
-        pairs: pairs that are drawn. None = five, spread over all.
+        pairs: pairs that are drawn. None = three, spread over all.
         head: index of the head whose pairs are drawn.
         theme: "light" or "dark".
 
@@ -66,15 +66,15 @@ def plot_plane_waves(
         cosines = unit_vectors(picture, encoding, dims, own, positions)[:, head, :, 0]
         waves[name] = cosines.reshape(*extent, -1)
         found[name] = measured_frequencies(picture, encoding, dims, own)[head]
-    shown = chosen(picture, "pairs", pairs, min(wave.shape[-1] for wave in waves.values()), 5)
-    canvas = Canvas(colors, len(waves), len(shown), panel=(2.4, 2.6), sharex=True, sharey=True)
+    shown = chosen(picture, "pairs", pairs, min(wave.shape[-1] for wave in waves.values()), 3)
+    canvas = Canvas(colors, len(waves), len(shown), panel=(1.7, 2.1), sharex=True, sharey=True)
     for row, (name, wave) in zip(canvas.panels, waves.items(), strict=True):
         for axes, pair in zip(row, shown, strict=True):
             image = canvas.heat_map(axes, wave[..., pair], signed=True, top=1.0, aspect="equal")
             vertical, horizontal = found[name][:, pair]
-            axes.set_title(f"{name}, pair {pair}\n({vertical:.2g}, {horizontal:.2g})", fontsize=9)
+            axes.set_title(f"{name}\npair {pair}\n({vertical:.2g}, {horizontal:.2g})", fontsize=SMALL)
     canvas.label_outer("column, patches", "row, patches")
-    canvas.title("cosine of each pair over the image; (radians per row, radians per column)", 11)
+    canvas.title("cosine of each pair over the image\n(radians per row, radians per column)", 11)
     canvas.color_bar(image, canvas.panels, "cosine", shrink=0.7)
     return canvas.figure
 
@@ -130,8 +130,8 @@ def plot_wavelengths(
         longer = rotary._replace(length=max(length, trained_length + 1))
         longrope = extend_longrope(frequencies, longer, **known, long_factors=long_factors)
         extended["LongRoPE"] = longrope[0]
-    canvas = Canvas(colors, 1, 2, panel=(5.4, 4.0), title=f"extended from {trained_length} to {length} tokens")
-    left, right = canvas.panels[0]
+    canvas = Canvas(colors, 2, 1, panel=(WIDE, 3.4), title=f"extended from {trained_length} to {length} tokens")
+    left, right = canvas.panels[:, 0]
     for i, (name, found) in enumerate(extended.items()):
         found, style = np.asarray(found, np.float64), canvas.line(i)
         left.plot(2 * np.pi / found, label=name, linewidth=1.6, **style)
@@ -142,7 +142,7 @@ def plot_wavelengths(
     left.set(xlabel="pair of channels", ylabel="wavelength, tokens", title="wavelength 2π / f")
     right.set(xlabel="pair of channels", ylabel="frequency divided by", title="by how much each frequency is divided")
     canvas.grid(left, right)
-    canvas.legend(left)
+    canvas.legend(canvas.figure, loc="outside lower center", ncols=2)
     return canvas.figure
 
 
@@ -186,21 +186,20 @@ def plot_learned_frequencies(
         refuse(picture, "axes must be 1 or 2", axes_count)
     shown = chosen(picture, "heads", heads, len(before), 4)
     title = "frequencies before and after training"
-    canvas = Canvas(colors, 1, len(shown), panel=(3.4, 3.8), title=title)
-    for axes, head in zip(canvas.panels[0], shown, strict=True):
+    canvas = Canvas.of(colors, len(shown), panel=(2.3, 2.5), title=title)
+    for axes, head in zip(canvas.panels.flat, shown, strict=False):
         points = [(one[head][::-1] if axes_count == 2 else one[head]) for one in (before, after)]
         if axes_count == 2:
             axes.plot(*np.stack(points, axis=1), color=colors.faint, linewidth=0.8)
             reach = 1.1 * float(max(np.max(np.abs(before)), np.max(np.abs(after))))
-            axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="radians per column")
+            axes.set(xlim=(-reach, reach), ylim=(-reach, reach))
             axes.set_box_aspect(1)
-        else:
-            axes.set_xlabel("pair of channels")
         for one, marker, color, label in zip(points, "o^", colors.lines[1::-1], ("before", "after"), strict=True):
             axes.plot(*one, marker, markersize=4, color=color, label=label)
         axes.set_title(f"head {head}")
         canvas.grid(axes)
-    canvas.panels[0, 0].set_ylabel("radians per row" if axes_count == 2 else "radians per token")
+    names = ("radians per column", "radians per row") if axes_count == 2 else ("pair of channels", "radians per token")
+    canvas.label_outer(*names)
     handles, labels = canvas.panels[0, 0].get_legend_handles_labels()
     canvas.legend(canvas.figure, handles=handles, labels=labels, loc="outside lower center", ncols=2)
     return canvas.figure

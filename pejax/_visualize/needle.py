@@ -12,7 +12,7 @@ from pejax._ops.rotary import rope_apply
 from pejax._visualize.animation import Animation
 from pejax._visualize.layer import check_count, refuse
 from pejax._visualize.rotation import hand, plane, tokens_as_colors
-from pejax._visualize.style import Canvas, Figure, theme_of
+from pejax._visualize.style import SMALL, Canvas, Figure, theme_of
 
 
 def plot_needle(
@@ -56,7 +56,7 @@ def plot_needle(
         x, y = (round(float(one), 2) + 0.0 for one in tip)
         axes.annotate(
             f"position {position}\n[{x:g}, {y:g}]", tip, xytext=tip * (1.36, 1.22), ha="center", va="center",
-            fontsize=8, color=colors.ink,
+            fontsize=SMALL, color=colors.ink,
         )  # fmt: skip
     axes.plot(*tips.T, "o", markersize=3, color=colors.ink)
     axes.set(xlabel="channel 0", ylabel="channel 1", title=f"{angle:.3g} radians per token")

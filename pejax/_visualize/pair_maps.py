@@ -4,7 +4,7 @@ import numpy as np
 
 from pejax._dims import Dims
 from pejax._visualize.layer import exceeded
-from pejax._visualize.style import Canvas, Figure, Theme, scale_ticks, shared_scale
+from pejax._visualize.style import WIDE, Canvas, Figure, Theme, scale_ticks, shared_scale
 
 
 def pair_maps(
@@ -16,10 +16,10 @@ def pair_maps(
     *,
     signed: bool,
     alone: bool = False,
-    panel: tuple[float, float] = (2.7, 2.7),
+    panel: tuple[float, float] | None = None,
     shrink: float = 0.8,
 ) -> Figure:
-    """Draw one map per panel, at most four in a row.
+    """Draw one map per panel, up to four in two columns, more in three.
 
     Args:
         matrices: numbers `(T, S)` by the title of their panel.
@@ -29,10 +29,11 @@ def pair_maps(
         label: label of the color bar.
         signed: whether numbers may be negative.
         alone: whether every map has a scale and a color bar of its own; else all share one.
-        panel: width and height of a panel, inches.
+        panel: width and height of a panel, inches. None = those that fit into the usual width.
         shrink: height of the color bar, as a part of that of its panels.
     """
-    columns = min(4, len(matrices))
+    columns = min(2 if len(matrices) <= 4 else 3, len(matrices))
+    panel = panel or ((2.8, 2.5) if alone else (1.2 * WIDE / columns, 1.15 * WIDE / columns))
     rows = -(-len(matrices) // columns)
     canvas = Canvas(colors, rows, columns, panel=panel, title=title, sharex=True, sharey=True)
     panels = canvas.panels.flat

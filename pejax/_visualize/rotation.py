@@ -20,7 +20,7 @@ from pejax._visualize.layer import (
     settled,
     trained_length,
 )
-from pejax._visualize.style import THEMES, Axes, Canvas, Figure, Theme, chosen, theme_of, titled
+from pejax._visualize.style import SMALL, THEMES, WIDE, Axes, Canvas, Figure, Theme, chosen, theme_of, titled
 from pejax._visualize.turning import measured_frequencies, planes_of, unit_vectors
 
 
@@ -87,14 +87,14 @@ def plot_rotation(
     tips, frequencies = _clock(picture, encoding, dims, params, positions, head)
     shown = chosen(picture, "pairs", pairs, len(frequencies), 4)
     heading = titled(name, f"the same vector at positions 0 to {positions - 1}")
-    canvas = Canvas(colors, 1, len(shown), panel=(3.0, 3.1), title=heading)
+    canvas = Canvas.of(colors, len(shown), panel=(2.4, 2.7), title=heading)
     shades, unit = tokens_as_colors(positions, colors), "token" if dims.axes == 1 else "patch"
-    for axes, pair in zip(canvas.panels[0], shown, strict=True):
+    for axes, pair in zip(canvas.panels.flat, shown, strict=False):
         plane(axes, colors)
         for tip, shade in zip(tips[:, pair], shades, strict=True):
             hand(axes, tip, shade, linewidth=1.3)
-        axes.set(title=f"pair {pair}\n{frequencies[pair]:.2g} radians per {unit}", xlabel="first channel of the pair")
-    canvas.panels[0, 0].set_ylabel("second channel of the pair")
+        axes.set_title(f"pair {pair}\n{frequencies[pair]:.2g} rad per {unit}")
+    canvas.label_outer("first channel of the pair", "second channel")
     canvas.color_bar(_position_scale(shades), canvas.panels, "position, tokens", shrink=0.8, pad=0.01)
     return canvas.figure
 
@@ -234,11 +234,10 @@ def plot_rotary_steps(
     pairs = planes_of(picture, encoding, dims, params)
     (shown,) = chosen(picture, "pair", [pair], len(pairs), 1)
     frequencies = measured_frequencies(picture, encoding, dims, params)[head, 0]
-    heading, widths = titled(name, "queries, turned pair by pair"), [1.0, 1.15, 1.2, 1.15]
-    canvas = Canvas(colors, 1, 4, panel=(4.0, 3.6), title=heading, width_ratios=widths)
+    canvas = Canvas(colors, 4, 1, panel=(WIDE, 2.9), title=titled(name, "queries, turned pair by pair"))
     top = float(np.max(np.abs([x, after])))
     rows = [f"{position}  {word}" for position, word in enumerate(words)]
-    first, second, third, last = canvas.panels[0]
+    first, second, third, last = canvas.panels[:, 0]
     for axes, matrix, label, bar in ((first, x, "queries", ""), (third, after, "queries, rotated", "value")):
         canvas.heat_map(axes, matrix, signed=True, top=top, bar=bar)
         for edge in np.arange(1.5, dims.head_dim - 1, 2):
@@ -259,7 +258,7 @@ def plot_rotary_steps(
         hand(last, after[position, channels], shade)
         tip = after[position, channels]
         place = tip * (1 + 0.09 * reach / max(float(np.hypot(*tip)), 1e-6))  # beyond the tip, even of a short hand
-        last.annotate(f"{position}", place, color=colors.ink, fontsize=8, ha="center", va="center")
+        last.annotate(f"{position}", place, color=colors.ink, fontsize=SMALL, ha="center", va="center")
     last.set(title=f"pair {shown} in its plane\ngray: before", xlabel=f"channel {channels[0]}")
     last.set_ylabel(f"channel {channels[1]}")
     return canvas.figure

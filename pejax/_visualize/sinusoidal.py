@@ -9,7 +9,7 @@ from jaxtyping import Float
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params
 from pejax._visualize.layer import LENGTH, check_axes, check_count, check_hooks, exceeded, settled, trained_length
-from pejax._visualize.style import Canvas, Figure, chosen, theme_of, titled
+from pejax._visualize.style import WIDE, Canvas, Figure, chosen, theme_of, titled
 
 
 def added_table(
@@ -68,7 +68,7 @@ def plot_embedding(
     """
     colors = theme_of("plot_embedding", theme)
     table = added_table("plot_embedding", encoding, dims, params, length)
-    canvas = Canvas(colors, panel=(6.4, 4.2))
+    canvas = Canvas(colors, panel=(WIDE, 3.6))
     axes = canvas.panels[0, 0]
     canvas.heat_map(axes, table, signed=True, bar="added to the input")
     end = _end(dims, len(table))
@@ -119,7 +119,7 @@ def plot_embedding_curves(
     few = sorted({0, width // 8, width // 4, width // 2, width - 1}) if channels is None else channels
     shown = chosen("plot_embedding_curves", "channels", few, width, 5)
     title = titled(name, "channels by position")
-    canvas = Canvas(colors, len(shown), panel=(6.8, 1.25), title=title, sharex=True, sharey=True)
+    canvas = Canvas(colors, len(shown), panel=(WIDE, 1.25), title=title, sharex=True, sharey=True)
     for i, (axes, channel) in enumerate(zip(canvas.panels[:, 0], shown, strict=True)):
         axes.plot(np.arange(len(table)), table[:, channel], linewidth=1.4, **canvas.line(i))
         axes.set_ylabel(f"channel {channel}")
@@ -166,8 +166,8 @@ def plot_position_similarity(
     table = added_table("plot_position_similarity", encoding, dims, params, length).astype(np.float64)
     unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-30)
     cosines = unit @ unit.T
-    canvas = Canvas(colors, 1, 2, panel=(4.8, 3.8), title=titled(name, "how alike positions are"))
-    left, right = canvas.panels[0]
+    canvas = Canvas(colors, 2, 1, panel=(WIDE, 3.4), title=titled(name, "how alike positions are"))
+    left, right = canvas.panels[:, 0]
     canvas.heat_map(left, cosines, signed=True, top=1.0, aspect="equal", bar="cosine")
     canvas.mark_trained(left, _end(dims, len(table)), also_y=True)
     left.set(xlabel="position, tokens", ylabel="position, tokens", title="cosine of every two positions")
@@ -175,5 +175,5 @@ def plot_position_similarity(
         right.plot(np.arange(len(table)) - start, cosines[start], label=f"from position {start}", **canvas.line(i))
     right.set(xlabel="distance to the other position, tokens", ylabel="cosine", title="cosine by distance")
     canvas.grid(right)
-    canvas.legend(right)
+    canvas.legend(right, loc="lower center")
     return canvas.figure

@@ -6,7 +6,7 @@ import numpy as np
 
 from pejax._encodings.alibi import alibi_slopes, scale_alibi_slopes
 from pejax._visualize.layer import check_count, refuse
-from pejax._visualize.style import Canvas, Figure, theme_of
+from pejax._visualize.style import WIDE, Canvas, Figure, theme_of
 
 
 def plot_slopes(
@@ -43,7 +43,7 @@ def plot_slopes(
     if (trained_length is None) != (length is None):
         refuse(picture, "trained_length and length go together", f"{trained_length} and {length}")
     check_count(picture, **{f"heads[{i}]": count for i, count in enumerate(heads)})
-    canvas = Canvas(colors, panel=(6.0, 4.0))
+    canvas = Canvas(colors, panel=(WIDE, 3.6))
     axes = canvas.panels[0, 0]
     for i, count in enumerate(heads):
         slopes, style = alibi_slopes(count), canvas.line(i)
@@ -58,5 +58,5 @@ def plot_slopes(
     axes.set(xlabel="head", ylabel="slope, logits per token", title="ALiBi: slope of each head")
     axes.xaxis.get_major_locator().set_params(integer=True)
     canvas.grid(axes)
-    canvas.legend(axes)
+    canvas.legend(canvas.figure, loc="outside lower center")
     return canvas.figure

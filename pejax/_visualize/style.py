@@ -62,6 +62,10 @@ THEMES = {
         sequential="viridis",
     ),
 }
+WIDE = 4.6
+"""Width of a panel that has its row for itself, inches: on a phone, 390 pixels wide, its text is still read."""
+SMALL = 9.0
+"""Size of the smallest text, points."""
 DASHES = ("-", "--", ":", "-.")
 """Line styles; the next one begins when all colors are used."""
 
@@ -166,7 +170,7 @@ class Canvas:
         rows: int = 1,
         columns: int = 1,
         *,
-        panel: tuple[float, float] = (5.0, 3.6),
+        panel: tuple[float, float] = (WIDE, 3.6),
         title: str = "",
         **subplots: Any,
     ) -> None:
@@ -193,13 +197,22 @@ class Canvas:
         if title:
             self.title(title)
 
+    @classmethod
+    def of(cls, theme: Theme, count: int, *, panel: tuple[float, float], **options: Any) -> "Canvas":
+        """Make a figure of `count` panels in two columns; one that is left over is empty."""
+        columns = min(2, count)
+        canvas = cls(theme, -(-count // columns), columns, panel=panel, **options)
+        for axes in canvas.panels.flat[count:]:
+            axes.set_axis_off()
+        return canvas
+
     def title(self, text: str, size: float = 12) -> None:
         """Write the title above all panels."""
         self.figure.suptitle(text, color=self.theme.ink, fontsize=size)
 
     def _dress(self, axes: Axes) -> None:
         axes.set_facecolor(self.theme.paper)
-        axes.tick_params(colors=self.theme.ink, which="both", labelsize=9)
+        axes.tick_params(colors=self.theme.ink, which="both", labelsize=SMALL)
         for side in axes.spines.values():
             side.set_color(self.theme.faint)
         for label, size in ((axes.xaxis.label, 9), (axes.yaxis.label, 9), (axes.title, 10)):
@@ -279,7 +292,7 @@ class Canvas:
     def color_bar(self, image: Any, axes: Any, label: str, **options: Any) -> None:
         """Draw the scale of a heat map beside its axes, or beside several."""
         bar = self.figure.colorbar(image, ax=axes, label=label, **options)
-        bar.ax.tick_params(colors=self.theme.ink, which="both", labelsize=8)
+        bar.ax.tick_params(colors=self.theme.ink, which="both", labelsize=SMALL)
         for text in (bar.ax.yaxis.label, bar.ax.xaxis.label):
             text.set_color(self.theme.ink)
             text.set_fontsize(9)
@@ -288,7 +301,7 @@ class Canvas:
     def legend(self, owner: Any, **options: Any) -> None:
         """Draw the legend of axes or of the figure."""
         box = {"facecolor": self.theme.paper, "edgecolor": "none", "framealpha": 0.85}
-        owner.legend(**{"fontsize": 8, "labelcolor": self.theme.ink, **box, **options})
+        owner.legend(**{"fontsize": SMALL, "labelcolor": self.theme.ink, **box, **options})
 
     def mark_trained(
         self,
@@ -318,8 +331,10 @@ class Canvas:
 
 
 def titled(name: str | None, text: str) -> str:
-    """Return a title that begins with the name of the encoding, where one is given."""
-    return f"{name}: {text}" if name else text
+    """Return a title that begins with the name of the encoding, where one is given; a long one has two lines."""
+    if not name:
+        return text
+    return f"{name}: {text}" if len(name) + len(text) < 46 else f"{name}:\n{text}"
 
 
 def spread(count: int, most: int) -> list[int]:

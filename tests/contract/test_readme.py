@@ -11,6 +11,7 @@ from hub_folders import registering
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+ENCODING_PAGES = sorted((ROOT / "docs" / "encodings").glob("*.md"))
 REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
 OWN = [path.stem for path in sorted((ROOT / "pejax").iterdir()) if path.suffix in ("", ".py") and path.stem[0] != "_"]
 MODULES = ["pejax", *(f"pejax.{name}" for name in OWN)]
@@ -52,7 +53,7 @@ def test_the_python_of_a_page_runs_in_order(page):
         exec(compile("\n".join(lines), str(page), "exec"), {"__name__": page.stem})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [*PAGES, *ENCODING_PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_python_of_a_page_fits_beside_its_navigation(page):
     code = re.findall(r"```py(?:thon)?\n(.*?)```", page.read_text(), re.DOTALL)
     assert [line for block in code for line in block.splitlines() if len(line) > 88] == []

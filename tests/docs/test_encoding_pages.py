@@ -52,7 +52,7 @@ def test_links_and_pictures_of_the_pages_exist():
     }
     for page in (DOCS / "encodings").iterdir():
         targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
-        assert any(target.endswith((".png", ".gif")) for target in targets), page.name
+        assert any(target.endswith((".svg", ".gif")) for target in targets), page.name
         for target in targets:
             path, _, anchor = target.partition("#")
             if not path.startswith("https://"):
@@ -79,6 +79,17 @@ def test_formulas_become_mathml(monkeypatch):
             assert hooks.formula(source).startswith('<div class="formula"><math')
     with pytest.raises(ValueError, match="unknown"):
         hooks.formula(r"\nothing{x}")
+
+
+def test_every_drawing_of_the_pages_has_a_twin_for_dark_pages(monkeypatch):
+    pytest.importorskip("mkdocs", reason="the docs extra")
+    monkeypatch.syspath_prepend(str(DOCS))
+    hooks = importlib.import_module("site_hooks")
+    for page in (*DOCS.glob("*.md"), *DOCS.glob("encodings/*.md")):
+        for found in hooks.PAIRED.finditer(page.read_text()):
+            twins = re.findall(r"\((\S+)#only-", hooks.paired(found, page.parent))
+            assert len(twins) == 2 * (found[3] == "svg")
+            assert all((page.parent / name).is_file() for name in twins), twins
 
 
 def test_a_table_of_another_shape_is_refused(generator, tmp_path):

@@ -14,6 +14,7 @@ from chromium import in_chromium, needs_chromium
 import pejax
 from pejax import functions, visualize
 from pejax._visualize.pages import bias
+from pejax._visualize.trained import IMAGES, STORED
 
 PAGES = (slow("bias_page"), "needle_page", slow("sinusoid_page"))
 
@@ -92,11 +93,11 @@ def looked_up(table, query, key):
 def test_the_tables_are_the_biases_of_the_encodings():
     """They are computed by the pure functions here, and by the records in the page."""
     assert "for four epochs of" in made("bias_page")
-    assert "--epochs=4 " in json.loads(bias.TRAINED.read_text(encoding="utf-8"))["command"]
+    assert "--epochs=4 " in json.loads(STORED.read_text(encoding="utf-8"))["vit"]["command"]
     tables = numbers(made("bias_page"))["tables"]
     assert list(tables) == ["alibi", "lookhere", "t5", "kerple", "fire", "cpb"]
     cones = functions.lookhere_cones(4)
-    specs = {name: bias.trained_params(name) for name in bias.LEARNED}
+    specs = {name: IMAGES.params(name) for name in IMAGES.specs}
     r1, r2 = (specs["kerple"]["heads"][name] for name in ("r1", "r2"))
     assert min(r1.min(), r2.min()) > 0.01  # else the encoding clips them
     pure = {

@@ -1,25 +1,16 @@
 """Biases over a grid to play with: the query's patch is movable."""
 
-import json
-from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from pejax._dims import Dims
-from pejax._encoding import Params
-from pejax._make import make_encoding
 from pejax._visualize.layer import bias_of, make_layer
 from pejax._visualize.pages.frame import choice, page, panel, slider
+from pejax._visualize.trained import IMAGES
 
-TRAINED = Path(__file__).parent / "trained.json"
-"""Parameters of learned biases after a small training, written by `docs/make_trained_biases.py`."""
 SIDE = 14
 """Side of the largest grid, patches."""
-DIMS = Dims(heads=4, head_dim=16, axes=2, extent=(7, 7))
 LABELS = {
     "alibi": "ALiBi",
     "lookhere": "LookHere",
@@ -28,16 +19,6 @@ LABELS = {
     "fire": "FIRE",
     "cpb": "cpb (Swin V2)",
 }
-LEARNED = {"t5": "t5", "kerple": "kerple", "fire": "fire", "cpb": "cpb(hidden=32, share='model')"}
-"""Specs of the encodings that learn their bias."""
-
-
-def trained_params(name: str) -> Params | None:
-    """Return the stored parameters of an encoding after training, None where nothing is learned."""
-    if name not in LEARNED:
-        return None
-    stored = json.loads(TRAINED.read_text(encoding="utf-8"))[name]
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), stored, is_leaf=lambda x: not isinstance(x, dict))
 
 
 def bias_table(name: str) -> dict[str, Any]:
@@ -46,13 +27,13 @@ def bias_table(name: str) -> dict[str, Any]:
     Where it depends on the difference of the positions, that is `offset[h][row + 13][column + 13]`. FIRE also reads the
     positions, but adds one term per axis: `rows[h][query][key] + columns[h][query][key]`.
     """
-    encoding, extent = make_encoding(LEARNED.get(name, name), DIMS), (SIDE, SIDE)
-    bias = np.asarray(bias_of(encoding, make_layer(encoding, DIMS, trained_params(name), extent)), np.float64)
-    bias = bias.reshape(DIMS.heads, *extent, *extent)
+    encoding, dims, extent = IMAGES.encoding(name), IMAGES.dims, (SIDE, SIDE)
+    bias = np.asarray(bias_of(encoding, make_layer(encoding, dims, IMAGES.params(name), extent)), np.float64)
+    bias = bias.reshape(dims.heads, *extent, *extent)
     if not encoding.shift_invariant:
         columns = bias[:, 0, :, 0, :] - bias[:, :1, 0, 0, :1]
         return {"rows": _listed(bias[:, :, 0, :, 0]), "columns": _listed(columns)}
-    offset, last = np.empty((DIMS.heads, 2 * SIDE - 1, 2 * SIDE - 1)), SIDE - 1
+    offset, last = np.empty((dims.heads, 2 * SIDE - 1, 2 * SIDE - 1)), SIDE - 1
     for row in (0, last):
         for column in (0, last):
             seen = (slice(last - row, last - row + SIDE), slice(last - column, last - column + SIDE))
@@ -85,7 +66,7 @@ def bias_page() -> str:
     """
     tables = {name: bias_table(name) for name in LABELS}
     slopes = tables["alibi"]["offset"]
-    panels = [panel(f"head{h}", f"head {h}", _still(slopes[h]), size=(210, 210)) for h in range(DIMS.heads)]
+    panels = [panel(f"head{h}", f"head {h}", _still(slopes[h]), size=(210, 210)) for h in range(IMAGES.dims.heads)]
     panels.append(panel("scale", "added to the logit, in all heads", size=(360, 50)))
     return page(
         "Biases over a grid",
