@@ -4,7 +4,7 @@
     figure = pejax.visualize.plot_bias(pejax.encodings.alibi(dims), dims, length=32)
     figure.savefig("alibi.png")
 
-The extra `pejax[visualize]` brings matplotlib, plotly and Pillow. Nothing of it is loaded before a picture is drawn, no
+The extra `visualize` brings matplotlib, plotly and Pillow. Nothing of it is loaded before a picture is drawn, no
 display is needed, and pyplot's state is left alone. `python -m pejax.visualize alibi --out=figures/` writes all
 pictures that suit one encoding.
 """

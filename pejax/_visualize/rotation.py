@@ -93,7 +93,7 @@ def plot_rotation(
         plane(axes, colors)
         for tip, shade in zip(tips[:, pair], shades, strict=True):
             hand(axes, tip, shade, linewidth=1.3)
-        axes.set_title(f"pair {pair}\n{frequencies[pair]:.2g} rad per {unit}")
+        axes.set_title(f"pair {pair}\n{frequencies[pair]:.2g} rad/{unit}")
     canvas.label_outer("first channel of the pair", "second channel")
     canvas.color_bar(_position_scale(shades), canvas.panels, "position, tokens", shrink=0.8, pad=0.01)
     return canvas.figure

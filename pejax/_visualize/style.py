@@ -17,7 +17,7 @@ else:
 Axes: TypeAlias = Any
 """A matplotlib axes; its stubs would ask for a cast at every call."""
 
-INSTALL = 'pip install "pejax[visualize]"'
+INSTALL = "pip install matplotlib plotly Pillow"
 
 
 class Theme(NamedTuple):

@@ -4,7 +4,9 @@ try:
     import flax  # noqa: F401
     import safetensors  # noqa: F401
 except ImportError as error:
-    raise ImportError('pejax.interop needs Flax and safetensors: pip install "pejax[interop]"') from error
+    raise ImportError(
+        'pejax.interop needs Flax and safetensors: pip install "flax>=0.12.8" safetensors gguf tokenizers'
+    ) from error
 
 from pejax.interop.architecture import PARTS, Architecture, Part
 from pejax.interop.positions import rope_from_config

@@ -3,7 +3,7 @@
 try:
     import flax  # noqa: F401
 except ImportError as error:
-    raise ImportError('pejax.models needs Flax: pip install "pejax[models]"') from error
+    raise ImportError('pejax.models needs Flax: pip install "flax>=0.12.8"') from error
 
 from pejax.models.configs.layer import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, MoEConfig, NormConfig
 from pejax.models.configs.model import EncoderDecoderConfig, TransformerConfig, ViTConfig
