@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, ParamSpec
+from typing import Any, Generic, ParamSpec, TypeAlias
 
 from pejax._arguments import read_arguments, shown
 from pejax._dims import Dims
@@ -17,8 +17,14 @@ from pejax.extensions import ANY_ENCODING
 
 Arguments = ParamSpec("Arguments")
 
+Presets: TypeAlias = Callable[[str | None], Mapping[str, Any]]
+
 HINT = Extension | None
 """Annotation of the argument `extend`."""
+
+
+def _no_presets(name: str | None) -> Mapping[str, Any]:
+    return {}
 
 
 class EncodingFactory(Generic[Arguments]):
@@ -31,11 +37,20 @@ class EncodingFactory(Generic[Arguments]):
     Attributes:
         takes: names of the extensions that the decorated function applies itself.
         extends: whether the decorated function has the argument `extend`.
+        preset_options: function of the argument `preset` that returns the options it stands for. A call may give other
+            values for them.
     """
 
-    def __init__(self, make: Callable[Arguments, Encoding], takes: tuple[str, ...], name: str = "") -> None:
+    def __init__(
+        self,
+        make: Callable[Arguments, Encoding],
+        takes: tuple[str, ...],
+        name: str = "",
+        preset_options: Presets = _no_presets,
+    ) -> None:
         functools.update_wrapper(self, make)
         self.__wrapped__, self.__name__, self.takes = make, name or make.__name__, takes
+        self.preset_options = preset_options
         signature = inspect.signature(make)
         self.extends = "extend" in signature.parameters
         extend = inspect.Parameter("extend", inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -54,14 +69,17 @@ class EncodingFactory(Generic[Arguments]):
         for key, value in given.arguments.items():
             if not isinstance(value, Hashable):
                 raise TypeError(f"{name}: {key} must be a plain Python value, got {shown(value)}")
+        given.arguments = {**self.preset_options(given.arguments.get("preset")), **given.arguments}
         given.apply_defaults()
         own, others = _split(name, self.takes, given.arguments["extend"], given.arguments["dims"].axes)
         return _make(self, tuple({**given.arguments, "extend": own}.items()), others)
 
 
-def encoding_factory(*takes: str) -> Callable[[Callable[Arguments, Encoding]], EncodingFactory[Arguments]]:
+def encoding_factory(
+    *takes: str, preset_options: Presets = _no_presets
+) -> Callable[[Callable[Arguments, Encoding]], EncodingFactory[Arguments]]:
     """Decorate a function as an `EncodingFactory` that applies the extensions `takes` itself."""
-    return functools.partial(EncodingFactory, takes=takes)
+    return functools.partial(EncodingFactory, takes=takes, preset_options=preset_options)
 
 
 @functools.cache
@@ -81,6 +99,7 @@ def _make(factory: EncodingFactory[...], arguments: tuple[tuple[str, Any], ...],
 def _spec(factory: EncodingFactory[...], options: Mapping[str, Any], others: Extension | None) -> EncodingSpec:
     """Return the spec from which `make_encoding` makes the encoding: the options that are not the defaults."""
     defaults = {name: one.default for name, one in inspect.signature(factory).parameters.items()}
+    defaults.update(factory.preset_options(options.get("preset")))
     changed = {key: one for key, one in options.items() if key not in ("dims", "extend") and one != defaults[key]}
     return EncodingSpec(factory.__name__, changed, options["extend"]).extended(others)
 
@@ -95,8 +114,9 @@ def _split(
     own: list[Term] = []
     others: list[Term] = []
     for term in () if extend is None else extend.terms:
-        if term.name == "pi" and "linear" in takes and axes == 1 and not dict(term.options).get("stretch"):
-            own.extend(linear().terms)
+        options = dict(term.options)
+        if term.name == "pi" and "linear" in takes and axes == 1 and not options.get("stretch"):
+            own.extend(linear(factor=options.get("factor")).terms)
         elif term.name in takes:
             own.append(term)
         elif term.name in ANY_ENCODING:

@@ -10,7 +10,7 @@ helper takes both.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -18,8 +18,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Num
 
+from pejax._arguments import shown
+
 Frequencies: TypeAlias = Float[Array | np.ndarray, "*A F"]
-Factor: TypeAlias = float | int | Num[Array, ""]
+Factor: TypeAlias = float | int | tuple[float, ...] | Num[Array, ""] | Num[Array, " A"]
 Length: TypeAlias = int | Num[Array, ""] | tuple[int, ...]
 Extended: TypeAlias = tuple[Float[Array | np.ndarray, "*A F"], float | Float[Array | np.ndarray, "*F"]]
 
@@ -28,15 +30,15 @@ class Rotary(NamedTuple):
     """The rotary encoding whose frequencies are extended, and its current length.
 
     Attributes:
-        base: base of the frequencies before any extension, above 1.
-        rotary_dim: d, number of rotated channels; D/A on A axes.
+        base: base of the frequencies before any extension, above 1; one number, or one per axis.
+        rotary_dim: d, number of rotated channels; on A axes those of one axis, D/A, or one number per axis.
         length: L', the current length, tokens, or one length per axis; a single length may be traced.
         base_frequencies: the frequencies before any extension, which identify the pairs, if those to be extended were
             extended before. None = the same.
     """
 
-    base: float
-    rotary_dim: int
+    base: float | tuple[float, ...]
+    rotary_dim: int | tuple[int, ...]
     length: Length | None = None
     base_frequencies: Frequencies | None = None
 
@@ -54,10 +56,11 @@ def scaled(frequencies: Frequencies, keep: Any, divisor: Any) -> Frequencies:
     return (frequencies * (keep + (1.0 - keep) / divisor)).astype(xp.float32)
 
 
-def powered(frequencies: Frequencies, index: Any, factor: Any, rotary_dim: int) -> Frequencies:
+def powered(frequencies: Frequencies, index: Any, factor: Any, rotary: Rotary) -> Frequencies:
     """Return `f_i · factor^(-2i / (d - 2))`, rounded once to float32; a single pair is unchanged."""
     xp, (frequencies, index, factor) = together(frequencies, index, factor)
-    return (frequencies * factor ** (-2.0 * index / max(rotary_dim - 2, 1))).astype(xp.float32)
+    spread = each(lambda dim: max(dim - 2, 1), rotary.rotary_dim)
+    return (frequencies * factor ** (-2.0 * index / xp.asarray(spread, index.dtype))).astype(xp.float32)
 
 
 def unextended(frequencies: Frequencies, rotary: Rotary) -> Frequencies:
@@ -69,35 +72,54 @@ def pair_index(frequencies: Frequencies, rotary: Rotary) -> Any:
     """Return the pair that each frequency belonged to before any extension, `-d/2 · log_base |f|`; 0 where it is 0.
 
     Raises:
-        ValueError: a base not above 1, or a rotary_dim that is odd or below 2.
+        ValueError: a base not above 1, a rotary_dim that is odd or below 2, or another number of them than axes.
     """
-    base, rotary_dim = rotary.base, rotary.rotary_dim
-    if not 1 < base < math.inf:
-        raise ValueError(f"base must be a finite number above 1, got {base}")
-    if rotary_dim < 2 or rotary_dim % 2:
-        raise ValueError(f"rotary_dim must be even and at least 2, got {rotary_dim}")
+    for name, values in (("base", rotary.base), ("rotary_dim", rotary.rotary_dim)):
+        _check_per_axis(name, values, frequencies.shape)
+    for base in _values(rotary.base):
+        if not 1 < base < math.inf:
+            raise ValueError(f"base must be a finite number above 1, got {base}")
+    for rotary_dim in _values(rotary.rotary_dim):
+        if rotary_dim < 2 or rotary_dim % 2:
+            raise ValueError(f"rotary_dim must be even and at least 2, got {rotary_dim}")
     xp, (unscaled,) = together(unextended(frequencies, rotary))
     size = xp.where(unscaled == 0, 1.0, xp.abs(unscaled))
-    return xp.log(size) * (-0.5 * rotary_dim / math.log(base))
+    return xp.log(size) * xp.asarray(-0.5 * by_axis(rotary.rotary_dim) / log_base(rotary), unscaled.dtype)
+
+
+def log_base(rotary: Rotary) -> Any:
+    """Return the logarithm of the base: one number, or a column of one per axis."""
+    return each(math.log, rotary.base)
+
+
+def each(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return a function of one number, or of one per axis as a column `(A, 1)`."""
+    return by_axis(tuple(map(function, value))) if isinstance(value, tuple) else function(value)
+
+
+def _values(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def resolve_factor(
     frequencies: Frequencies, length: Length | None, trained_length: int | tuple[int, ...] | None, factor: Any
 ) -> Any:
-    """Return the factor given, or `max(1, length / trained_length)`: `(A, 1)` where the lengths are one per axis.
+    """Return the factor given, or `max(1, length / trained_length)`: `(A, 1)` where there is one per axis.
 
     Raises:
         ValueError: no frequencies, a known factor below 1, neither factor nor length, a length without a trained one,
-            or lengths below 1 or of other axes than the frequencies.
+            or factors or lengths that are not one per axis of the frequencies, or lengths below 1.
     """
     if 0 in frequencies.shape:
         raise ValueError(f"frequencies must be (F,) or (A, F), at least one, got shape {frequencies.shape}")
     for name, value in (("trained_length", trained_length), ("length", length)):
         _check_length(name, value, frequencies.shape)
     if factor is not None:
-        if not isinstance(factor, Tracer) and not 1 <= factor < math.inf:
+        factor = tuple(factor) if np.ndim(factor) and not isinstance(factor, Tracer) else factor
+        _check_per_axis("factor", factor, frequencies.shape)
+        if not isinstance(factor, Tracer) and not all(1 <= one < math.inf for one in _values(factor)):
             raise ValueError(f"factor must be at least 1, got {factor}")
-        return factor
+        return factor[:, None] if isinstance(factor, Tracer) and factor.ndim else by_axis(factor)
     if length is None:
         raise ValueError("factor or length must be given, got None for both")
     xp, (size, trained) = together(by_axis(length), by_axis(known_length("a factor from the length", trained_length)))
@@ -111,18 +133,23 @@ def known_length(needing: str, trained_length: int | tuple[int, ...] | None) -> 
     return trained_length
 
 
-def by_axis(length: Length) -> Any:
-    """Return lengths, one per axis, as a column `(A, 1)`; a single one unchanged."""
-    return np.asarray(length, np.float64)[:, None] if isinstance(length, tuple) else length
+def by_axis(value: Any) -> Any:
+    """Return numbers, one per axis, as a column `(A, 1)`; a single one unchanged."""
+    return np.asarray(value, np.float64)[:, None] if isinstance(value, tuple) else value
 
 
 def _check_length(name: str, length: Length | None, shape: tuple[int, ...]) -> None:
     if length is None or isinstance(length, Tracer):
         return
-    if isinstance(length, tuple) and (len(shape) < 2 or shape[-2] != len(length)):
-        raise ValueError(f"{name} must be a number, or one per axis of frequencies {shape}, got {length}")
+    _check_per_axis(name, length, shape)
     if np.min(np.asarray(length)) < 1:
         raise ValueError(f"{name} must be at least 1, got {length}")
+
+
+def _check_per_axis(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    many = isinstance(value, tuple) or (isinstance(value, Tracer) and value.ndim > 0)
+    if many and (len(shape) < 2 or shape[-2] != len(value)):
+        raise ValueError(f"{name} must be a number, or one per axis of frequencies {shape}, got {shown(value)}")
 
 
 def log_factor(factor: Any, weight: Any) -> Any:

@@ -6,7 +6,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
 import jax
@@ -26,7 +26,6 @@ def extension(
     function: Callable[Concatenate[Any, Any, Options], Any],
     *,
     by_length: bool = False,
-    elsewhere: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Callable[Options, Extension]:
     """Declare an extension by the function that computes it, and return the function that makes its record.
 
@@ -38,7 +37,6 @@ def extension(
         target: part of the model that `function` changes (`Term`).
         function: `(frequencies, rotary, *, ...)`, or `(encoding, dims, *, ...)`.
         by_length: whether the result depends on the length even where its factor is fixed.
-        elsewhere: by the name of an argument that this extension lacks, what to write instead.
     """
     _, _, *options = inspect.signature(function).parameters.values()
     options = [one.replace(annotation=_without_arrays(one.annotation)) for one in options]
@@ -50,8 +48,7 @@ def extension(
         try:
             bound = signature.bind(*args, **given).arguments
         except TypeError as refusal:
-            ways = [f": {way}" for argument, way in elsewhere.items() if argument in given]
-            raise TypeError(f"{name}: {refusal}{''.join(ways)}") from None
+            raise TypeError(f"{name}: {refusal}") from None
         bound = {key: _hashable(value) for key, value in bound.items()}
         read_arguments(name, signature, bound)
         changed = tuple((key, value) for key, value in bound.items() if value is not None and value != defaults[key])

@@ -23,8 +23,8 @@ def extend_frequencies(
     extension: Extension | None,
     sample: Frequencies,
     *,
-    base: float,
-    rotary_dim: int,
+    base: float | tuple[float, ...],
+    rotary_dim: int | tuple[int, ...],
     trained_length: int | tuple[int, ...] | None,
 ) -> FrequencyExtension:
     """Return the terms of an extension as one function of frequencies. It applies them from left to right.
@@ -35,8 +35,8 @@ def extend_frequencies(
         extension: terms that act on frequencies. None = the frequencies stay as they are. A term without a factor takes
             it from the current length.
         sample: frequencies of the shape that will be extended, on which every term is tried.
-        base: base of the frequencies.
-        rotary_dim: number of channels that rotate, per axis.
+        base: base of the frequencies, one number or one per axis.
+        rotary_dim: number of channels that rotate with an axis, one number or one per axis.
         trained_length: length in tokens, or grid, of a term that gives none itself.
 
     Raises:

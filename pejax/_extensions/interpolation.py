@@ -5,6 +5,8 @@ registers) as before. As keys these get the bias `ln(N'/N)`, which keeps their s
 """
 
 import dataclasses
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,12 +30,17 @@ TABLE = "interpolated_table"
 
 
 def interpolate_encoding(
-    encoding: Encoding, dims: Dims, *, proportional: bool = True, stretch: bool = False
+    encoding: Encoding,
+    dims: Dims,
+    *,
+    factor: float | int | tuple[float, ...] | None = None,
+    proportional: bool = True,
+    stretch: bool = False,
 ) -> Encoding:
     """Scale positions into the trained extent (position interpolation), for any encoding with a trained extent.
 
-    `p'_a = p_a · min(1, L_a / L'_a)` on every axis a. On one axis, rotary encodings divide their frequencies instead
-    (`linear`), which is equivalent and does not round positions.
+    `p'_a = p_a · min(1, L_a / L'_a)` on every axis a, or `p_a / s_a` with factors s. On one axis, rotary encodings
+    divide their frequencies instead (`linear`), which is equivalent and does not round positions.
 
     What depends on the length gets at most the trained extent. Masks and windows count tokens as before. A bias that
     is a function of the distance gets the scaled distance, because the difference of two scaled positions is rounded.
@@ -42,7 +49,9 @@ def interpolate_encoding(
 
     Args:
         encoding: any encoding.
-        dims: dims whose extent is L, the trained length or grid.
+        dims: dims whose extent is L, the trained length or grid; not needed with a factor.
+        factor: s, at least 1, which divides positions at any length; one number, or one per axis. None =
+            max(1, L' / L), on each axis.
         proportional: whether tokens without a position (CLS, registers) keep their share of attention on a grid of N'
             patches, larger than the trained one of N patches. Attention to patches whose positions are interpolated is
             a sum over more samples of the same picture, which grows by N'/N; the logits of keys without a position then
@@ -51,8 +60,8 @@ def interpolate_encoding(
             into it: positions are multiplied by `L_a / L'_a` in both cases. For grids alone.
 
     Raises:
-        ValueError: no trained extent, or a sequence that is to be stretched. `adapt` refuses an extent with another
-            number of axes.
+        ValueError: neither a factor nor a trained extent, a factor below 1 or not one per axis, a sequence that is to
+            be stretched, or a factor together with `stretch`. `adapt` refuses an extent with another number of axes.
 
     Reference:
         Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
@@ -60,20 +69,25 @@ def interpolate_encoding(
         Bolya et al. 2023, "Token Merging" (arXiv 2210.09461), equation 1: proportional attention, the logarithm of the
         number of patches that a key stands for.
     """
-    trained = dims.extent
-    if trained is None:
+    if factor is not None:
+        if stretch:
+            raise ValueError(f"pi must have stretch=False with a factor, got factor={factor}")
+        scaling = functools.partial(_divided, _per_axis(factor, dims.axes))
+    elif dims.extent is None:
         raise ValueError("pi needs the trained length, got dims.extent=None")
+    else:
+        scaling = functools.partial(_within, dims.extent, stretch)
     if stretch and dims.axes == 1:
         raise ValueError(
             "pi must have stretch=False on sequences: a shorter text is no smaller picture, got stretch=True"
         )
 
     def adapt(params: Params, extent: Extent) -> Params:
-        within, factor = _within(trained, extent, stretch)
+        within, scale = scaling(extent)
         params = adapt_to(encoding, params, within)
-        if factor is None:
+        if scale is None:
             return params
-        params = {**params, FACTOR: factor, "all": {**params.get("all", {}), FACTOR: factor}}
+        params = {**params, FACTOR: scale, "all": {**params.get("all", {}), FACTOR: scale}}
         if distance is None or not encoding.tabulate or not isinstance(extent, tuple):
             return params
         table = table_of_offsets(distance, *split_params(params), dims.heads, extent)
@@ -97,12 +111,7 @@ def interpolate_encoding(
     )
 
 
-pi = extension(
-    "pi",
-    "encoding",
-    interpolate_encoding,
-    elsewhere={"factor": "its factor follows from the length; extend=linear(factor=2) gives one to rotary encodings"},
-)
+pi = extension("pi", "encoding", interpolate_encoding)
 
 
 def _on_tokens(hook: Callable) -> Callable:
@@ -142,7 +151,7 @@ def _unplaced_bias(encoding: Encoding) -> Callable[[Params], Array]:
     return log_of_tokens if own is None else lambda params: own(_own(params)) + log_of_tokens(params)
 
 
-def _within(trained: int | tuple[int, ...], extent: Extent, stretch: bool) -> tuple[Extent, Array | None]:
+def _within(trained: int | tuple[int, ...], stretch: bool, extent: Extent) -> tuple[Extent, Array | None]:
     """Return the extent that the encoding adapts to, and the factor of the positions, None = 1."""
     most, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained, extent))
     if len(most) != len(sizes):
@@ -156,6 +165,31 @@ def _within(trained: int | tuple[int, ...], extent: Extent, stretch: bool) -> tu
         return (within, factors) if isinstance(extent, tuple) else (within[0], factors[0])
     length = jnp.asarray(sizes[0])
     return jnp.minimum(length, most[0]), jnp.minimum(1.0, most[0] / length.astype(jnp.float32))
+
+
+def _per_axis(factor: float | tuple[float, ...], axes: int) -> tuple[float, ...]:
+    """Return one factor per axis, all checked."""
+    factors = factor if isinstance(factor, tuple) else (factor,) * axes
+    if len(factors) != axes:
+        raise ValueError(f"factor must be a number, or one per axis, axes={axes}, got {factor}")
+    if min(factors) < 1:
+        raise ValueError(f"factor must be at least 1, got {factor}")
+    return factors
+
+
+def _divided(factors: tuple[float, ...], extent: Extent) -> tuple[Extent, Array | None]:
+    """Return the extent divided by the factors, rounded up, and the scale of the positions, None = 1."""
+    sizes = extent if isinstance(extent, tuple) else (extent,)
+    if len(sizes) != len(factors):
+        raise ValueError(f"extent must have {len(factors)} axes, got {extent}")
+    if max(factors) == 1:
+        return extent, None
+    scales = jnp.asarray([1.0 / factor for factor in factors], jnp.float32)
+    if isinstance(extent, tuple):
+        return tuple(math.ceil(size / factor) for size, factor in zip(extent, factors, strict=True)), scales
+    if isinstance(extent, int | np.integer):
+        return math.ceil(int(extent) / factors[0]), scales[0]
+    return jnp.ceil(jnp.asarray(extent, jnp.float32) / factors[0]).astype(jnp.int32), scales[0]
 
 
 def _own(params: Params) -> Params:

@@ -20,7 +20,8 @@ def extend_linear(
     Args:
         frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
         rotary: the encoding that has these frequencies, and L', its current length.
-        factor: s, at least 1 (not checked if traced). None = max(1, L' / L), on each axis.
+        factor: s, at least 1 (not checked if traced); one number, or one per axis. None = max(1, L' / L), on each
+            axis.
         trained_length: L, tokens, or one length per axis. Required if `factor` is None.
 
     Returns:

@@ -58,7 +58,8 @@ def extend_longrope(
         there) or axes differ.
 
     Raises:
-        ValueError: as in `extend_ntk`; or a list that is not d/2 positive numbers, or a trained length below 2.
+        ValueError: as in `extend_ntk`; or a list that is not d/2 positive numbers, a trained length below 2, or
+            a rotary_dim per axis.
 
     Reference:
         Ding et al. 2024, "LongRoPE" (arXiv 2402.13753), section 3; transformers' rope type "longrope".
@@ -67,6 +68,8 @@ def extend_longrope(
     trained = by_axis(known_length("longrope", trained_length))
     if np.min(trained) < 2:
         raise ValueError(f"longrope needs a trained length of at least 2, got {trained_length}")
+    if isinstance(rotary.rotary_dim, tuple):
+        raise ValueError(f"longrope needs one rotary_dim for all axes, got {rotary.rotary_dim}")
     index, pairs = pair_index(frequencies, rotary), rotary.rotary_dim // 2
     short_factors = [1.0] * pairs if short_factors is None else short_factors
     check_factors("long_factors", long_factors, pairs)

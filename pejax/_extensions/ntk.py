@@ -30,7 +30,8 @@ def extend_ntk(
     Args:
         frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
         rotary: the encoding that has these frequencies, and L', its current length.
-        factor: s, at least 1 (not checked if traced). None = max(1, L' / L), on each axis.
+        factor: s, at least 1 (not checked if traced); one number, or one per axis. None = max(1, L' / L), on each
+            axis.
         trained_length: L, tokens, or one length per axis. Required if `factor` is None.
 
     Returns:
@@ -43,7 +44,7 @@ def extend_ntk(
         bloc97 2023, "NTK-Aware Scaled RoPE"; Peng et al. 2023, "YaRN" (arXiv 2309.00071), section 3.1.
     """
     resolved = resolve_factor(frequencies, rotary.length, trained_length, factor)
-    return powered(frequencies, pair_index(frequencies, rotary), resolved, rotary.rotary_dim), 1.0
+    return powered(frequencies, pair_index(frequencies, rotary), resolved, rotary), 1.0
 
 
 ntk = extension("ntk", "frequencies", extend_ntk)
@@ -80,7 +81,7 @@ def extend_dynamic_ntk(
     trained = known_length("dynamic_ntk", trained_length)
     grown = resolve_factor(frequencies, trained if rotary.length is None else rotary.length, trained, None)
     _, (speed, grown) = together(speed, grown)
-    return powered(frequencies, pair_index(frequencies, rotary), speed * (grown - 1.0) + 1.0, rotary.rotary_dim), 1.0
+    return powered(frequencies, pair_index(frequencies, rotary), speed * (grown - 1.0) + 1.0, rotary), 1.0
 
 
 dynamic_ntk = extension("dynamic_ntk", "frequencies", extend_dynamic_ntk, by_length=True)

@@ -14,6 +14,7 @@ from pejax._extensions.base import (
     by_axis,
     by_channel,
     known_length,
+    log_base,
     log_factor,
     pair_index,
     positive,
@@ -48,7 +49,8 @@ def extend_yarn(
     Args:
         frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
         rotary: the encoding that has these frequencies, and L', its current length.
-        factor: s, at least 1 (not checked if traced). None = max(1, L' / L), on each axis.
+        factor: s, at least 1 (not checked if traced); one number, or one per axis. None = max(1, L' / L), on each
+            axis.
         trained_length: L, tokens, or one length per axis.
         beta_fast: in turns per L tokens; pairs that turn more often are unchanged.
         beta_slow: in turns per L tokens; pairs that turn less often are divided by s.
@@ -81,7 +83,7 @@ def extend_yarn(
     low, high = (_yarn_pair(trained, beta, rotary) for beta in (beta_fast, beta_slow))
     if truncate:
         low, high = np.floor(low), np.ceil(high)
-    low, high = (np.clip(end, 0, rotary.rotary_dim - 1) for end in (low, high))
+    low, high = (np.clip(end, 0, by_axis(rotary.rotary_dim) - 1) for end in (low, high))
     xp, (index, low, width) = together(index, low, np.where(low == high, 0.001, high - low))
     divided = xp.clip((index - low) / width, 0.0, 1.0)
     if attention_factor is None:
@@ -95,7 +97,7 @@ def extend_yarn(
 
 def _yarn_pair(length: Any, turns: float, rotary: Rotary) -> Any:
     """Return the index, a fraction, of the pair that makes this number of turns in this number of tokens."""
-    return rotary.rotary_dim * np.log(length / (math.tau * turns)) / (2.0 * math.log(rotary.base))
+    return by_axis(rotary.rotary_dim) * np.log(length / (math.tau * turns)) / (2.0 * log_base(rotary))
 
 
 yarn = extension("yarn", "frequencies", extend_yarn)

@@ -48,7 +48,6 @@ REFUSED = {
     "a float": (lambda: pejax.Dims(4, 8, extent=8.0), r"Dims: extent must be an int, a tuple of ints or None, got 8.0"),
     "no number": (lambda: pejax.encodings.rope(SEQUENCE, base="x"), "rope: base must be a finite number, got 'x'"),
     "nan": (lambda: pejax.encodings.rope(SEQUENCE, base=np.nan), "rope: base must be a finite number, got nan"),
-    "a factor of pi": (lambda: pejax.extensions.pi(factor=2), r"pi: .*'factor': .*extend=linear\(factor=2\)"),
     "a name": (lambda: pejax.attend("rope", X, X, X), r"attend: encoding must be a pejax.Encoding .* got 'rope'"),
     "no key": (lambda: pejax.init_params(pejax.encodings.rope(SEQUENCE), 0), "key must be a random key .* got 0"),
     "another shape": (

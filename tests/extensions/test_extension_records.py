@@ -159,7 +159,7 @@ def test_the_options_of_a_record_are_plain_values():
         extensions.longrope()
     with pytest.raises(TypeError, match="linear: got an unexpected keyword argument 'length'"):
         extensions.linear(length=9)
-    with pytest.raises(TypeError, match=r"factor must be float \| int \| None, got 'far'"):
+    with pytest.raises(TypeError, match=r"factor must be float \| int \| tuple.* \| None, got 'far'"):
         parse_extension("yarn(factor='far')")
 
 
@@ -191,7 +191,7 @@ def test_extensions_of_frequencies_and_tables_are_for_factories():
         ("rope", "longrope", "longrope needs long_factors, got 'longrope'"),
         ("rope", "yarn(factor=2", "an extension is written name"),
         ("rope", "yarn(factor=2)-log_n", "an extension is written name"),
-        ("rope", "pi(factor=2)", "pi takes proportional, stretch; got"),
+        ("rope", "pi(speed=2)", "pi takes factor, proportional, stretch; got"),
         ("rope(extend='linear')", "ntk", "rope: extend must be given once, got 'linear' and 'ntk'"),
         ("rope", "log_n(trained_length=1)", "rope: trained_length must be at least 2, got 1"),
         ("rope", "llama4(floor_length=0)", "rope: floor_length must be at least 1, got 0"),
