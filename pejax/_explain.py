@@ -10,6 +10,8 @@ from jaxtyping import Array
 from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, adapt, merge_params, pair_bias, split_params
+from pejax._presets import PRESETS
+from pejax._specs import EncodingSpec, Spec
 
 SENTENCES = {
     "adapt": "some parameters depend on the length or grid",
@@ -48,7 +50,7 @@ def explain(encoding: Encoding, dims: Dims | None = None) -> str:
         cost: grows with the number of tokens
         shift: adding the same offset to all positions changes no logit
     """
-    lines = [f"encoding: {encoding.spec}"] if encoding.spec else []
+    lines = [f"encoding: {encoding.spec}", *_presets(encoding.spec)] if encoding.spec else []
     hooks = [f"{name}: {text}" for name, text in SENTENCES.items() if getattr(encoding, name)]
     if encoding.distance_bias is not None:
         hooks.append("distance_bias: the term added to a logit depends on key - query alone")
@@ -63,6 +65,17 @@ def explain(encoding: Encoding, dims: Dims | None = None) -> str:
     changed = "no logit" if encoding.shift_invariant else "the logits"
     lines.append(f"shift: adding the same offset to all positions changes {changed}")
     return "\n".join(lines)
+
+
+def _presets(spec: Spec) -> list[str]:
+    """Return the options, positions and source of each preset in a spec."""
+    lines = []
+    for part in spec.parts:
+        preset = PRESETS.get(dict(part.options).get("preset", ""))
+        if preset is not None:
+            lines.append(f"preset: {EncodingSpec(part.name, preset.options)}; {preset.source}")
+            lines.append(f"positions of the preset: {preset.positions}")
+    return lines
 
 
 def count_params(init: Callable[[Array], Params]) -> int:

@@ -19,6 +19,7 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.frequencies import extend_frequencies
+from pejax._ops.axes import Order, axis_groups, on_axes, pair_axes
 from pejax._ops.checks import check_choice, check_position_type
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
@@ -26,6 +27,7 @@ from pejax._specs import Extension
 from pejax.extensions import ROTARY
 
 LAYOUTS = ("leading", "proportional")
+SECTION_ORDERS = ("chunked", "interleaved")
 
 
 @checked
@@ -63,20 +65,24 @@ def rope_frequencies(
     return np.where(np.arange(head_dim // 2) < turning, geometric_frequencies(head_dim // 2, base), np.float32(0.0))
 
 
-def frequencies_by_section(frequencies: Float[np.ndarray, " F"], sections: Sequence[int]) -> Float[np.ndarray, "A F"]:
-    """Return frequencies per axis: the first `sections[0]` pairs turn with axis 0, the next ones with axis 1, ...
+def frequencies_by_section(
+    frequencies: Float[np.ndarray, " F"], sections: Sequence[int], order: Order = "chunked"
+) -> Float[np.ndarray, "A F"]:
+    """Return frequencies per axis: the pairs keep their frequencies, and each turns with one axis.
 
     Args:
         frequencies: frequencies of the pairs, in order.
         sections: number of pairs of each axis.
+        order: "chunked" (all pairs of axis 0, then those of axis 1, ...), "interleaved" (the axes in turn, until their
+            pairs are spent), or groups of axes, one group after the other.
 
     Raises:
-        ValueError: sections with a negative count, or that do not add up to F.
+        ValueError: sections with a negative count, or that do not add up to F; an unknown order.
     """
     if min(sections) < 0 or sum(sections) != len(frequencies):
         raise ValueError(f"sections must count {len(frequencies)} pairs together, got {tuple(sections)}")
-    axis = np.repeat(np.arange(len(sections)), sections)
-    return np.where(axis == np.arange(len(sections))[:, None], frequencies, np.float32(0.0))
+    groups = axis_groups("section_order", order, len(sections), SECTION_ORDERS)
+    return on_axes(frequencies, pair_axes(sections, groups), len(sections))
 
 
 def _checked_rotary_dim(head_dim: int, rotary_dim: int | None) -> int:
@@ -131,6 +137,7 @@ def rope(
     pairing: str = "interleaved",
     layout: str = "leading",
     sections: tuple[int, ...] | None = None,
+    section_order: Order = "chunked",
     extend: Extension | None = None,
 ) -> Encoding:
     """Make RoPE for these dims: pair i of every head is rotated by position · base^(-2i/rotary_dim).
@@ -147,14 +154,17 @@ def rope(
         rotary_dim: number of rotated channels. None = head_dim.
         pairing: "interleaved" (RoFormer) or "half" (Llama's public weights).
         layout: "leading" or "proportional", as in `rope_frequencies`.
-        sections: number of pairs that turn with each axis, in order: (16, 24, 24) in Qwen2-VL. None = the raster index.
+        sections: number of pairs that turn with each axis: (16, 24, 24) in Qwen2-VL. None = the raster index.
+        section_order: the axes of the pairs from fast to slow. "chunked": one axis after the other (Qwen2-VL);
+            "interleaved": the axes in turn, until their pairs are spent (Qwen3-VL, with sections (24, 20, 20)); or
+            groups of axes, one after the other: `((1, 2), (0,))` in ERNIE 4.5 VL, with sections (20, 22, 22).
         extend: an extension of `pejax.extensions`, such as `yarn(factor=8)`, or several joined by `+`. An extension
             without a factor takes it from the length that `adapt` is given. None = no extension.
 
     Raises:
         ValueError: an odd head_dim, a rotary_dim that is odd or outside 2 ... head_dim, a base not above 0, an unknown
-            pairing or layout, sections that are not one per axis or do not add up, or a value that the extension
-            refuses.
+            pairing, layout or order, sections that are not one per axis or do not add up, an order without sections, or
+            a value that the extension refuses.
 
     Reference:
         Wang et al. 2024, "Qwen2-VL" (arXiv 2409.12191), section 2.1: sections.
@@ -162,10 +172,12 @@ def rope(
     check_choice("pairing", pairing, PAIRINGS)
     frequencies = rope_frequencies(dims.head_dim, base=base, rotary_dim=rotary_dim, layout=layout)
     exponent_dim = 2 * len(frequencies)
+    if sections is None and section_order != "chunked":
+        raise ValueError(f"section_order must come with sections, got {section_order!r} alone")
     if sections is not None:
         if len(sections) != dims.axes:
             raise ValueError(f"sections must be one count of pairs per axis, axes={dims.axes}, got {sections}")
-        frequencies = frequencies_by_section(frequencies, sections)
+        frequencies = frequencies_by_section(frequencies, sections, section_order)
     raster = dims.axes > 1 and sections is None
     trained = math.prod(dims.extent) if raster and isinstance(dims.extent, tuple) else dims.extent
     extension = extend_frequencies(extend, frequencies, base=base, rotary_dim=exponent_dim, trained_length=trained)

@@ -166,7 +166,7 @@ def rope_apply(
     frequencies: Float[Array | np.ndarray, "*KA F"] | None = None,
     *,
     pairing: str = "interleaved",
-    attention_factor: float | Float[Array | np.ndarray, "*F"] = 1.0,
+    attention_factor: float | Float[Array | np.ndarray, "*KF"] = 1.0,
 ) -> Float[Array, "*B T H D"]:
     """Rotate every pair of channels by its frequency times the token's position.
 
@@ -182,7 +182,7 @@ def rope_apply(
             Frequencies are rounded to float32, and the angles are exact for the rounded numbers: compared with float64
             frequencies an angle has a relative error of up to 2^-25, which is 2e-3 rad at position 100,000.
         pairing: "interleaved" (channels 2i, 2i+1) or "half" (channels i, F+i).
-        attention_factor: factor of cos and sin, one number or `(F,)`.
+        attention_factor: factor of cos and sin: one number, `(F,)`, or `(K, F)` with frequencies per key head.
 
     Returns:
         The rotated array, in x's shape and dtype, computed in float32.
@@ -206,7 +206,7 @@ def rope_apply(
     check_floats("x", x)
     _check_rope(x.shape, positions.shape, frequencies.shape, axes)
     factor = jnp.asarray(attention_factor, jnp.float32)
-    if factor.shape not in ((), frequencies.shape[-1:]):
+    if factor.shape not in ((), frequencies.shape[-1:], frequencies.shape[:-2] + frequencies.shape[-1:]):
         raise ValueError(f"attention_factor must be a number or {frequencies.shape[-1:]}, got shape {factor.shape}")
     cos, sin = exact_cos_sin(positions, frequencies, materialize=True)
     if frequencies.ndim < 3:

@@ -28,15 +28,18 @@ MAY_IMPORT = {
     "placement": {"_placement"},
     "_extensions": {"_dims", "_encoding", "_ops", "_params", "_positions", "_specs"},
     "extensions": {"_extensions", "_specs"},
-    "_encodings": {"_dims", "_encoding", "_extensions", "_ops", "_params", "_positions", "_specs", "extensions"},
-    "encodings": {"_encodings"},
+    "_presets": {"_dims"},
+    "_encodings": {
+        *("_dims", "_encoding", "_extensions", "_ops", "_params", "_positions", "_presets", "_specs", "extensions"),
+    },
+    "encodings": {"_encodings", "_presets"},
     "functions": {"_encodings", "_extensions", "_ops"},
     "_compose": {"_dims", "_encoding", "_params", "_specs"},
     "_parse": {"_specs", "encodings", "extensions"},
     "_make": {"_compose", "_dims", "_encoding", "_parse", "_specs", "encodings", "extensions"},
     "_register": {"_dims", "_encoding", "_encodings", "_params", "_parse", "_probe", "encodings", "extensions"},
     "specs": {"_parse", "_specs"},
-    "_explain": {"_dims", "_encoding"},
+    "_explain": {"_dims", "_encoding", "_presets", "_specs"},
     "_probe": {"_dims", "_encoding"},
     "testing": {"_dims", "_encoding", "_probe"},
     "_attention": {"_dims", "_encoding", "_ops", "_positions"},
@@ -86,7 +89,7 @@ TRAIN_MAY_IMPORT = {
     "report": {"compare", "devices", "engine", "evaluate", "plan"},
 }
 TRAIN_ONLY = {"optax", "orbax", "grain", "tensorflow_datasets", "PIL", "tensorboardX", "rich", "simple_parsing"}
-PEERS = {"torch", "transformers", "timm"}
+PEERS = {"diffusers", "torch", "transformers", "timm"}
 DRAWING = {"matplotlib", "plotly", "PIL"}
 
 

@@ -36,12 +36,13 @@ from pejax._encodings import (
 )
 from pejax._extensions import base as scaling
 from pejax._extensions import interpolation, llama3, longrope, ntk, yarn
-from pejax._ops import offset_table, phases, relative, rotary
+from pejax._ops import axes, offset_table, phases, relative, rotary
 from pejax._placement import diffusion, grids, sequence
 from tests.attention import test_attention, test_backends, test_padding
 from tests.contract import test_positions
 from tests.encodings import (
     test_alibi,
+    test_axes,
     test_cpb,
     test_kerple_fire,
     test_lookhere,
@@ -101,6 +102,18 @@ ROPE = [
 ]
 LAWS_OF_ROPE = [NORM, SHIFT]
 AXIAL = [test_rotary.test_frequencies_of_axes_in_either_order, test_rotary.test_axial_is_the_published_one]
+AXES = [
+    functools.partial(test_axes.test_every_pair_turns_with_its_axis_at_its_frequency, options)
+    for options in (
+        "widths=(4, 2, 6), base=(9.0, 1.0, 25.0), indexing='xy'",
+        "widths=(4, 2, 6), pairing='half_by_axis'",
+        "widths=(4, 2, 6), layout=((2, 0), (1,))",
+        "widths=(4, 2, 6), spectrum='inclusive'",
+        "widths=(4, 2, 6), spectrum='dealt'",
+        "heads=(1, 0, 1), rotary_dim=4, indexing='xy'",
+    )
+]
+BY_WIDTH = [functools.partial(test_axes.test_each_axis_is_extended_by_its_own_width_base_and_factor, "ntk")]
 MIXED = [
     functools.partial(test_rotary.test_mixed_frequencies_start_along_the_columns_of_rotations, 2),
     test_rotary.test_mixed_frequencies_are_drawn_per_key_head_and_layer,
@@ -240,21 +253,35 @@ MUTANTS = {
         ROPE,
     ),
     "rope: columns for rows": (rope.rope, "extent[axis + 1 :]", "extent[:axis]", ROPE),
-    "axial: pairs in the other order": (
-        rope_axial.rope_axial_frequencies,
-        'layout == "concat"',
-        'layout != "concat"',
+    "axial: pairs in the other order": (axes.axis_groups, "order == words[0]", "order != words[0]", AXIAL),
+    "axial: exponent of one axis": (
+        axes.own_bases,
+        "return tuple(bases)",
+        "return tuple(base**0.5 for base in bases)",
         AXIAL,
     ),
-    "axial: exponent of one axis": (
-        *(
-            rope_axial.rope_axial_frequencies,
-            "head_dim // (2 * axes), base",
-            "head_dim // (2 * axes), base**0.5",
-            AXIAL,
-        ),
+    "axial: rows for columns": (rope_axial._by_channel, "**options)[::step]", "**options)", AXIAL),
+    "axial: widths of the other axis": (rope_axial._by_channel, "widths[::step]", "widths", AXES),
+    "axial: bases of the other axis": (rope_axial._by_channel, "base=bases[::step]", "base=bases", AXES),
+    "axial: pairs beyond the widths first": (rope_axial.rope_axial_frequencies, 'rest == "first"', "True", AXES),
+    "axial: one spectrum dealt by blocks": (axes.axial_frequencies, "[range(axes)]", "groups", AXES),
+    "axial: an inclusive spectrum without its end": (axes.own_bases, "count - 1", "count", AXES),
+    "axial: heads in the other order": (
+        rope_axial._by_head,
+        "np.arange(dims.axes)[::step]",
+        "np.arange(dims.axes)",
+        AXES,
     ),
-    "axial: rows for columns": (rope_axial.rope_axial, "frequencies[::-1]", "frequencies", AXIAL),
+    "axial: every axis by the first one's": (
+        rope_axial._rotation,
+        "slice(first // 2, (first + width)",
+        "slice(0, width",
+        AXES,
+    ),
+    "sections: all axes in turn": (axes.pair_axes, "place, turn, seat, axis)", "turn, seat, axis)", AXES),
+    "ntk: the width of the first axis": (
+        *(scaling.powered, "rotary.rotary_dim)", "max([*np.atleast_1d(rotary.rotary_dim)]))", BY_WIDTH),
+    ),
     "mixed: a reflection": (
         rope_mixed._random_rotation,
         "jnp.sign(jnp.linalg.det(q))",
@@ -411,8 +438,8 @@ MUTANTS = {
         YARN,
     ),
     "yarn: channels that do not turn sharpened": (scaling.by_channel, "count > 0", "count >= 0", YARN),
-    "ntk: exponent over d": (scaling.powered, "max(rotary_dim - 2, 1)", "rotary_dim", EXTENDED),
-    "ntk: fast pairs slowed": (scaling.powered, "-2.0 * index", "2.0 * index - rotary_dim", EXTENDED),
+    "ntk: exponent over d": (scaling.powered, "max(dim - 2, 1)", "dim", EXTENDED),
+    "ntk: fast pairs slowed": (scaling.powered, "-2.0 * index", "2.0 * index - rotary.rotary_dim", EXTENDED),
     "dynamic ntk: without the one that is taken off": (
         ntk.extend_dynamic_ntk,
         "speed * (grown - 1.0) + 1.0",

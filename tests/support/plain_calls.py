@@ -156,7 +156,14 @@ OPTIONS: dict[str, tuple[pejax.Dims, dict[str, Any]]] = {
     "none": (DIMS, {}),
     "relative_table": (IMAGE, {"method": "bicubic", "share": "layer"}),
     "rope": (DIMS, {"base": 100.0, "rotary_dim": 4, "pairing": "half", "layout": "proportional", "sections": None}),
-    "rope_axial": (IMAGE, {"base": 50.0, "layout": "alternate", "indexing": "xy", "pairing": "half"}),
+    "rope_axial": (
+        IMAGE,
+        {
+            **{"base": 50.0, "layout": "alternate", "indexing": "xy", "pairing": "half"},
+            **{"widths": (2, 4), "rotary_dim": 6, "spectrum": "inclusive", "rest": "first", "across_heads": False},
+            **{"heads": None, "preset": None},
+        },
+    ),
     "rope_mixed": (IMAGE, {"base": 50.0, "pairing": "half"}),
     "shaw": (DIMS, {"clip": 4, "values": True}),
     "sinusoidal": (DIMS, {"base": 100.0, "layout": "concat", "indexing": "ij"}),
