@@ -129,6 +129,22 @@ def links(name: str) -> str:
     return "\n".join(f"- {one}" for one in made)
 
 
+def presets(name: str) -> list[str]:
+    """Return the section on the presets of a factory that has some."""
+    if "preset" not in inspect.signature(pejax.encodings.ENCODINGS[name]).parameters:
+        return []
+    lines = ["| preset | axes | options | positions | models: class |", "|---|---|---|---|---|"]
+    for key, one in pejax.encodings.PRESETS.items():
+        options = ", ".join(f"{option}={value!r}" for option, value in one.options.items())
+        lines.append(f"| `{key}` | {one.axes} | `{options}` | {one.positions} | {one.source} |")
+    text = (
+        "`preset=` gives the options of a published model that a call does not give itself. The angles equal those of"
+        " the named class (`pytest -m parity tests/encodings/test_presets_parity.py`), and MHRoPE's equal its formula."
+        " Widths and bases are the defaults of the class; a checkpoint may have others."
+    )
+    return ["## Presets", text, "\n".join(lines)]
+
+
 def sources(name: str) -> str:
     """Return the papers that the module names, with links to arXiv."""
     papers = re.split(r"\n(?=[A-Z][a-z]+ et al\. )", reference_of(name))
@@ -158,6 +174,7 @@ def page(name: str, found: Measurements) -> str:
         "## Cost", cost(name, found),
         "## Beyond the trained size", extrapolation(name, found),
         "## Used by", record.used_by,
+        *presets(name),
         "## Functions", links(name),
         "## Source", sources(name),
     ]) + "\n"  # fmt: skip
