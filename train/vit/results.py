@@ -35,6 +35,12 @@ class ResolutionRow(NamedTuple):
         """The 95 % interval of `top1`."""
         return results.wilson(self.correct, self.count)
 
+    @property
+    def in_percent(self) -> tuple[int, float, tuple[float, float]]:
+        """The side, and `top1` with its interval in percent."""
+        low, high = self.interval
+        return self.size, 100 * self.top1, (100 * low, 100 * high)
+
 
 @dataclasses.dataclass(frozen=True)
 class ResolutionResults(results.Evaluation):
@@ -51,7 +57,7 @@ class ResolutionResults(results.Evaluation):
 
     def table(self) -> Table:
         """Return the table for the terminal."""
-        title = f"zero-shot top-1, {self.label}, {self.data}, trained at {self.trained} px"
+        title = f"top-1 in percent, {self.label}, {self.data}, trained at {self.trained} px alone"
         table = Table("pixels", "x trained", "tokens", "top-1", "95 % interval", title=title, caption=self.note)
         for row in self.rows:
             low, high = row.interval
@@ -65,7 +71,7 @@ class ResolutionResults(results.Evaluation):
         first, *others = runs
         if not others:
             return [first.table()]
-        title = f"zero-shot top-1 in percent, {first.name}, {first.data}, trained at {first.trained} px"
+        title = f"top-1 in percent, {first.name}, {first.data}, trained at {first.trained} px alone"
         names = ["as trained" if run.extend == "none" else run.extend for run in runs]
         table = Table("pixels", "x trained", *names, title=title, caption=first.note)
         for rows in zip(*(run.rows for run in runs), strict=True):
@@ -91,9 +97,9 @@ class ResolutionResults(results.Evaluation):
     @classmethod
     def draw(cls, runs: Sequence[Self], path: Path) -> None:
         """Draw top-1 against resolution with its interval as a band, and a line at the trained size."""
-        curves = [figures.curve((row.size, row.top1, row.interval) for row in run.rows) for run in runs]
+        curves = [figures.curve(row.in_percent for row in run.rows) for run in runs]
         figures.draw_curves(
             runs, curves, path,
             trained=f"trained at {runs[0].trained} px",
-            xlabel="image side (pixels)", ylabel="top-1", title=f"{runs[0].data}: zero-shot top-1 against resolution",
+            xlabel="image side (pixels)", ylabel="top-1, %", title=f"{runs[0].data}: top-1 by image size",
         )  # fmt: skip
