@@ -9,6 +9,7 @@ from cases import normal
 
 from pejax import Dims, explain, make_encoding
 from pejax.encodings import PRESETS, rope_axial
+from pejax.placement import RULES
 
 VIDEO = Dims(heads=2, head_dim=128, axes=3)
 
@@ -35,6 +36,11 @@ def test_options_beside_a_preset_are_kept():
     assert make_encoding(other.spec, VIDEO) is other
     small = Dims(heads=2, head_dim=16, axes=3)
     assert str(rope_axial(small, preset="wan", widths=(8, 4, 4)).spec) == "rope_axial(preset='wan', widths=(8, 4, 4))"
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS.keys() & RULES.keys()))
+def test_the_rule_of_the_same_name_has_as_many_axes(name):
+    assert len(RULES[name]().axes) == PRESETS[name].axes
 
 
 @pytest.mark.slow
