@@ -34,6 +34,8 @@ RULES: dict[str, Callable[..., Rule]] = {
     "cogview4": diffusion.cogview4,
     "wan": diffusion.wan,
     "hunyuan_video": diffusion.wan,
+    "allegro": diffusion.wan,
+    "kandinsky6": diffusion.wan,
     "cosmos": diffusion.cosmos,
     "ltx": diffusion.ltx,
     "ltx2": diffusion.ltx2,

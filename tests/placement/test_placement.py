@@ -11,6 +11,7 @@ from cases import slow
 
 import pejax
 from pejax import Dims, attend, positions_of
+from pejax.encodings import PRESETS
 from pejax.placement import (
     RULES,
     Rule,
@@ -119,6 +120,14 @@ def test_a_rule_places_every_token_by_its_formula(name):
 
 def test_every_rule_has_a_formula_here():
     assert {RULES[name.partition(",")[0]] for name in EXPECTED} == set(RULES.values())
+
+
+def test_a_rule_has_the_axes_of_the_preset_of_its_name():
+    """Of presets that other rules serve: `patches` those of vision transformers."""
+    shared = RULES.keys() & PRESETS.keys()
+    assert len(shared) >= 18
+    for name in shared:
+        assert len(RULES[name]().axes) == PRESETS[name].axes, name
 
 
 def test_descriptions_count_tokens_in_any_unit():
