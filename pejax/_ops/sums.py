@@ -20,7 +20,7 @@ def repeated(sums: Float[Array, "T 1"], count: int) -> Float[Array, "T S"]:
 
 
 def without_leading_ones(
-    function: Callable[..., Array], x: Float[Array, "*B C"], *params: Array
+    function: Callable[..., Array], x: Float[Array, "*B C"], *params: Array | None
 ) -> Float[Array, "*B C"]:
     """Return `function(x, *params)`, x without leading axes of one, beside which sums take ten times longer."""
     first = next((axis for axis, size in enumerate(x.shape[:-1]) if size != 1), x.ndim - 1)

@@ -6,13 +6,14 @@ except ImportError as error:
     raise ImportError('pejax.models needs Flax: pip install "flax>=0.12.8"') from error
 
 from pejax.models.configs.layer import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, MoEConfig, NormConfig
-from pejax.models.configs.model import EncoderDecoderConfig, TransformerConfig, ViTConfig
-from pejax.models.configs.recipes import decoder, encoder_decoder, vit
+from pejax.models.configs.model import DiTConfig, EncoderDecoderConfig, TransformerConfig, ViTConfig
+from pejax.models.configs.recipes import decoder, dit, encoder_decoder, vit
 from pejax.models.execution import Execution
 from pejax.models.generation.answers import generate_answers
 from pejax.models.generation.decoder import generate, stream
 from pejax.models.generation.sampling import Sampling
 from pejax.models.networks.decoder import Decoder
+from pejax.models.networks.dit import DiT
 from pejax.models.networks.encoder_decoder import EncoderDecoder
 from pejax.models.networks.vit import ViT
 from pejax.models.nnx_attention import PositionalAttention, attention_module
@@ -22,6 +23,8 @@ from pejax.models.sharding import logical_axes, partition_specs
 __all__ = [
     "AttentionConfig",
     "Decoder",
+    "DiT",
+    "DiTConfig",
     "EncoderDecoder",
     "EncoderDecoderConfig",
     "Execution",
@@ -38,6 +41,7 @@ __all__ = [
     "ViTConfig",
     "attention_module",
     "decoder",
+    "dit",
     "encoder_decoder",
     "generate",
     "generate_answers",

@@ -68,18 +68,23 @@ class NormConfig(Config):
         epsilon: number added to the mean square.
         bias: whether a bias is added; only in a LayerNorm.
         offset: number added to the weight, 1 in Gemma's checkpoints; the weight starts at `1 - offset`.
+        weight: whether there is a weight; without one it counts as 1.
 
     Raises:
-        ValueError: an unknown kind, an epsilon that is not positive, or an RMSNorm with a bias.
+        ValueError: an unknown kind, an epsilon that is not positive, an RMSNorm with a bias, or a bias or an offset
+            without a weight.
     """
 
     kind: str = "rms"
     epsilon: float = 1e-6
     bias: bool = False
     offset: float = 0.0
+    weight: bool = True
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, ("rms", "layer"))
+        if not self.weight and (self.bias or self.offset):
+            raise ValueError(f"weight must be True with a bias or an offset, got weight=False in {self}")
         if not self.epsilon > 0:
             raise ValueError(f"epsilon must be positive, got {self.epsilon}")
         if self.bias and self.kind == "rms":
@@ -217,9 +222,12 @@ class LayerConfig(Config):
         bare: whether attention reads its input without a norm before it (ModernBERT's first layer).
         cross: cross-attention to the states of an encoder. None = there is none.
         branch_scale: fixed factor of attention and MLP before they are added (Granite).
+        adaptive: whether a vector per example shifts and scales the normed input of attention and MLP, and multiplies
+            their outputs (adaLN-Zero). Only with order "pre", without parallel branches, `bare` and cross-attention.
 
     Raises:
-        ValueError: an unknown order, or parallel branches with another order, `bare` or cross-attention.
+        ValueError: an unknown order, parallel branches with another order, `bare` or cross-attention, or adaptive norms
+            with one of these.
     """
 
     attention: AttentionConfig
@@ -231,6 +239,7 @@ class LayerConfig(Config):
     bare: bool = False
     cross: AttentionConfig | None = None
     branch_scale: float = 1.0
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         check_choice("order", self.order, tuple(ORDERS))
@@ -238,6 +247,10 @@ class LayerConfig(Config):
         if self.parallel and (self.order != "pre" or self.cross is not None or self.bare):
             rule = "parallel must be '' unless order='pre', bare=False and cross=None"
             raise ValueError(f"{rule}, got {self.parallel!r}")
+        if self.adaptive and (self.order != "pre" or self.parallel or self.cross is not None or self.bare):
+            raise ValueError(
+                "adaptive must be False unless order='pre', parallel='', bare=False and cross=None, got True"
+            )
 
 
 @checked_fields

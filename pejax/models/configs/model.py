@@ -11,6 +11,7 @@ from pejax.models.configs.layer import AttentionConfig, Config, HeadConfig, Laye
 
 DTYPES = ("float32", "bfloat16")
 RMS_NORM, LAYER_NORM, HEAD = NormConfig("rms"), NormConfig("layer", bias=True), HeadConfig()
+PLAIN_NORM = NormConfig("layer", weight=False)
 
 PADDING = ("skipped", "counted")
 """Whether padding is counted in the positions of the tokens after it."""
@@ -227,6 +228,66 @@ class ViTConfig(Config):
         return self.width * (2 if self.pool == "cls_mean" else 1)
 
 
+@checked_fields
+@dataclass(frozen=True, repr=False)
+class DiTConfig(Config):
+    """A diffusion transformer: its layers have adaptive norms, which read the time and the class of the picture.
+
+    Args:
+        image_size: (height, width) of the training images, pixels.
+        patch: side of a patch, pixels.
+        channels: number of image channels.
+        width: C, channels of the residual stream.
+        layers: one config per layer, all of them adaptive.
+        classes: number of classes. One more vector stands for no class.
+        norm: norm after the last layer, which is adaptive, too.
+        dtype: type of the computation, "float32" or "bfloat16"; parameters and the output are float32.
+
+    Raises:
+        ValueError: a count below 1, no layers, one without adaptive norms, an image whose sides are not multiples of
+            the patch, or an unknown dtype.
+    """
+
+    image_size: tuple[int, int]
+    patch: int
+    channels: int
+    width: int
+    layers: tuple[LayerConfig, ...]
+    classes: int
+    norm: NormConfig = PLAIN_NORM
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_counts(self, "patch", "channels", "width", "classes")
+        _ = self.grid
+        _check_model(self)
+        if not all(layer.adaptive for layer in self.layers):
+            raise ValueError("the layers of a diffusion transformer must have adaptive=True, got False")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches of the training images."""
+        return patch_grid(self.image_size, self.patch)
+
+    @property
+    def pixels(self) -> int:
+        """Numbers in a patch."""
+        return self.patch**2 * self.channels
+
+    @property
+    def dims(self) -> Dims:
+        """The dims of the first layer's encoding."""
+        return self.dims_of(self.layers[0])
+
+    def dims_of(self, layer: LayerConfig) -> Dims:
+        """Return the dims of a layer's encoding."""
+        return layer.attention.dims(width=self.width, axes=len(self.grid), extent=self.grid)
+
+    def extended(self, extend: str | Extension | None) -> "DiTConfig":
+        """Return the config with this extension added to every layer's encoding, after the encoding's own."""
+        return replace(self, layers=_extended(self.layers, extend))
+
+
 def _extended(layers: tuple[LayerConfig, ...], extend: str | Extension | None) -> tuple[LayerConfig, ...]:
     """Return the layers with an extension of their encodings."""
     more = parse_extension(extend)
@@ -238,7 +299,7 @@ def _extended(layers: tuple[LayerConfig, ...], extend: str | Extension | None) -
     return tuple(replace(layer, attention=own(layer.attention), cross=crossed(layer)) for layer in layers)
 
 
-def _check_model(model: TransformerConfig | ViTConfig) -> None:
+def _check_model(model: TransformerConfig | ViTConfig | DiTConfig) -> None:
     if not model.layers:
         raise ValueError("layers must hold at least one config, got none")
     check_choice("dtype", model.dtype, DTYPES)

@@ -5,7 +5,8 @@ The layers of text models are Llama's (RMSNorm, SwiGLU, no biases) or GPT-2's (L
 Reference:
     Touvron et al. 2023, "Llama 2" (arXiv 2307.09288), section 2.2; Radford et al. 2019, "Language Models are
     Unsupervised Multitask Learners", section 2.3; Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"
-    (arXiv 2010.11929), section 3.1.
+    (arXiv 2010.11929), section 3.1; Peebles & Xie 2023, "Scalable Diffusion Models with Transformers"
+    (arXiv 2212.09748), section 3.2.
 """
 
 import dataclasses
@@ -19,7 +20,15 @@ from pejax._ops.checks import check_choice
 from pejax._parse import parse, parse_pattern
 from pejax._specs import Extension, LayerPattern, Spec
 from pejax.models.configs.layer import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, NormConfig
-from pejax.models.configs.model import CROSS, LAYER_NORM, EncoderDecoderConfig, TransformerConfig, ViTConfig
+from pejax.models.configs.model import (
+    CROSS,
+    LAYER_NORM,
+    PLAIN_NORM,
+    DiTConfig,
+    EncoderDecoderConfig,
+    TransformerConfig,
+    ViTConfig,
+)
 
 
 class Style(NamedTuple):
@@ -216,6 +225,56 @@ def vit(
         tuple(dataclasses.replace(layer(own), layer_scale=layer_scale) for own in parse_pattern(pe).layers(layers)),
         cls=pool == "cls", registers=registers, pool=pool, classes=classes, stochastic_depth=stochastic_depth,
         dtype=dtype,
+    )  # fmt: skip
+
+
+@checked
+def dit(
+    image_size: int | tuple[int, int] = 28,
+    patch: int = 4,
+    channels: int = 1,
+    classes: int = 10,
+    width: int = 64,
+    layers: int = 3,
+    heads: int = 4,
+    *,
+    kv_heads: int | None = None,
+    mlp_ratio: int = 4,
+    pe: str | Spec | LayerPattern = "rope_axial",
+    extend: str | Extension | None = None,
+    dtype: str = "float32",
+) -> DiTConfig:
+    """Return the config of a usual `DiT`: layers with adaptive norms without weights (adaLN-Zero).
+
+    Args:
+        image_size: side, or (height, width), of the training images, pixels.
+        patch: side of a patch, pixels.
+        channels: number of image channels.
+        classes: number of classes.
+        width: C, channels of the residual stream.
+        layers: L, number of layers.
+        heads: H, attention heads.
+        kv_heads: K, key/value heads; None = H.
+        mlp_ratio: channels inside the MLP, as a multiple of C.
+        pe: spec of the encoding, as in `make_encoding`, or a pattern over the layers such as "rope_axial*3 + none*1"
+            (`pejax.specs.LayerPattern`).
+        extend: extension of the encoding beyond the trained grid, a record of `pejax.extensions` or its string.
+        dtype: type of the computation, "float32" or "bfloat16"; parameters and the output are float32.
+
+    Raises:
+        ValueError: a count below 1, an image whose sides are not multiples of the patch, or an unknown dtype.
+
+    Examples:
+        >>> dit(image_size=(28, 56), patch=4).grid
+        (7, 14)
+    """
+    _check_counts(classes=classes, width=width, layers=layers, heads=heads, mlp_ratio=mlp_ratio)
+    style = Style(PLAIN_NORM, "gelu_tanh", False, "qkvo")
+    layer = functools.partial(_layer, width, heads, kv_heads, mlp_ratio * width, extend, style, False, None)
+    return DiTConfig(
+        (image_size, image_size) if isinstance(image_size, int) else image_size, patch, channels, width,
+        tuple(dataclasses.replace(layer(own), adaptive=True) for own in parse_pattern(pe).layers(layers)),
+        classes=classes, dtype=dtype,
     )  # fmt: skip
 
 

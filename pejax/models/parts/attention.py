@@ -56,6 +56,7 @@ class LayerContext(NamedTuple):
         cache_tokens: positions of the tokens in the slots of the cache, these tokens included.
         rolling: the step of a rolling cache, in place of `cache_start` and `cache_tokens`; None = it is not rolling.
         cross_context: the inputs of cross-attention; None = there is none.
+        condition: a vector per example, which adaptive norms read; None = there is none.
         execution: device mesh, sharding and rematerialization.
     """
 
@@ -66,6 +67,7 @@ class LayerContext(NamedTuple):
     cache_tokens: TokenPositions | None = None
     rolling: RollingStep | None = None
     cross_context: CrossContext | None = None
+    condition: Float[Array, "B C"] | None = None
     execution: Execution = Execution()
 
 
@@ -81,8 +83,9 @@ def batch_axes(context: LayerContext, axes: int) -> Any:
         sides = [_token_axes(tokens, 1) for tokens in (cross.positions, cross.k_positions)]
         cross = cross._replace(states=0, shared=-1, positions=sides[0], k_positions=sides[1])
         cross = cross._replace(extent=_extent_axis(cross.extent))
-    tokens = _token_axes(context.tokens, axes)
-    return LayerContext(-1, tokens, _extent_axis(context.extent), cross_context=cross, execution=-1)  # pyright: ignore[reportArgumentType]
+    tokens, condition = _token_axes(context.tokens, axes), None if context.condition is None else 0
+    extent = _extent_axis(context.extent)
+    return LayerContext(-1, tokens, extent, cross_context=cross, condition=condition, execution=-1)  # pyright: ignore[reportArgumentType]
 
 
 def _token_axes(tokens: TokenPositions, axes: int) -> Any:

@@ -3,6 +3,10 @@
 x <- x + scale_1 · attention(norm(x))     a factor per channel and a fixed one; the norms are where `ORDERS` says
 x <- x + cross_attention(norm(x))         only in the decoder of an encoder-decoder
 x <- x + scale_2 · mlp(norm(x))
+
+With adaptive norms, a vector c per example gives shift, scale and gate of both branches, `silu(c) @ modulation`:
+
+x <- x + gate · f((1 + scale) · norm(x) + shift)
 """
 
 from collections.abc import Callable
@@ -18,7 +22,7 @@ from pejax._encoding import Encoding
 from pejax.models.configs.layer import ORDERS, LayerConfig, MoEConfig
 from pejax.models.parts.attention import CrossAttention, LayerCache, LayerContext, SelfAttention
 from pejax.models.parts.experts import Experts
-from pejax.models.parts.layers import Mlp, make_norm, normed
+from pejax.models.parts.layers import ACTIVATIONS, Mlp, linear, make_norm, modulated, normed
 from pejax.models.sharding import named
 
 DROPPED = ("attention", "mlp")
@@ -41,6 +45,14 @@ class LayerKind(NamedTuple):
     cross: tuple[Dims, Encoding] | None = None
 
 
+class Modulation(NamedTuple):
+    """Shift and scale of the normed input of a branch, and the factor of its output, per example and channel."""
+
+    shift: Float[Array, "B 1 C"]
+    scale: Float[Array, "B 1 C"]
+    gate: Float[Array, "B 1 C"]
+
+
 class Block(nnx.Module):
     """A transformer layer whose branches may be scaled per channel and dropped per example.
 
@@ -54,6 +66,7 @@ class Block(nnx.Module):
 
     Reference:
         Touvron et al. 2021, "Going deeper with Image Transformers" (arXiv 2103.17239), equation 4: LayerScale.
+        Peebles & Xie 2023, "Scalable Diffusion Models with Transformers" (arXiv 2212.09748), section 3.2: adaLN-Zero.
     """
 
     norm_attention: Any
@@ -73,6 +86,12 @@ class Block(nnx.Module):
         factor = lambda start: nnx.Param(jnp.full((dims.width,), start, jnp.float32), **named("embed"))
         self.scale_attention = None if config.layer_scale is None else factor(config.layer_scale)
         self.scale_mlp = None if config.layer_scale is None else factor(config.layer_scale)
+        zeros, size = nnx.initializers.zeros_init(), len(DROPPED) * len(Modulation._fields) * dims.width
+        self.modulation = (
+            linear(dims.width, size, ("embed", None), dtype=dtype, rngs=rngs, kernel_init=zeros, bias_init=zeros)
+            if config.adaptive
+            else None
+        )
 
     def _make_norms(self, branch: str, width: int) -> None:
         """Make the norms of a branch; None where its order has none."""
@@ -97,13 +116,14 @@ class Block(nnx.Module):
             cache: keys and values of this layer; None = no cache.
             factors: factors of both branches, from `drop_factors`; None = 1.
         """
-        read = normed(self._norm("attention"), x)
+        modulations = self._modulations(context.condition)
+        read = self._read("attention", x, modulations)
         attended, own = self.attention(read, context, None if cache is None else cache.own)
         if self.config.parallel:
             read = read if self.config.parallel == "one" else normed(self._norm("mlp"), x)
             x = self._added("attention", x, attended, factors)
             return self._added("mlp", x, self.mlp(read), factors), _cache(own, None)
-        x = self._added("attention", x, attended, factors)
+        x = self._added("attention", x, attended, factors, modulations)
         keys_values = None
         if self.cross is not None:
             if context.cross_context is None:
@@ -113,14 +133,37 @@ class Block(nnx.Module):
             read = normed(self._norm("cross"), x)
             crossed = self.cross(read, context.cross_context, keys_values, context.execution)  # pyright: ignore[reportArgumentType]
             x = self._added("cross", x, crossed, None)
-        branch = self.mlp(normed(self._norm("mlp"), x))
-        return self._added("mlp", x, branch, factors), _cache(own, keys_values)
+        branch = self.mlp(self._read("mlp", x, modulations))
+        return self._added("mlp", x, branch, factors, modulations), _cache(own, keys_values)
 
     def _norm(self, name: str) -> Callable[[Array], Array] | None:
         return getattr(self, f"norm_{name}")
 
-    def _added(self, name: str, x: Array, branch: Array, factors: Array | None) -> Array:
+    def _modulations(self, condition: Float[Array, "B C"] | None) -> dict[str, Modulation]:
+        """Return the modulation of each branch; none without adaptive norms."""
+        if self.modulation is None:
+            return {}
+        if condition is None:
+            raise ValueError("a layer with adaptive norms needs a vector per example, got condition=None")
+        parts = jnp.split(self.modulation.of(ACTIVATIONS["silu"], condition)[:, None], len(DROPPED) * 3, axis=-1)
+        return {name: Modulation(*parts[3 * n : 3 * n + 3]) for n, name in enumerate(DROPPED)}
+
+    def _read(self, name: str, x: Array, modulations: dict[str, Modulation]) -> Array:
+        """Return the input of a branch: x after its norm, modulated."""
+        read = normed(self._norm(name), x)
+        return modulated(read, *modulations[name][:2]) if modulations else read
+
+    def _added(
+        self,
+        name: str,
+        x: Array,
+        branch: Array,
+        factors: Array | None,
+        modulations: dict[str, Modulation] | None = None,
+    ) -> Array:
         """Return x after the branch is added to it, with the norms after branch and sum, its scale and its factors."""
+        if modulations:
+            branch = branch * modulations[name].gate
         branch = normed(self._norm(f"{name}_after"), branch)
         scale = getattr(self, f"scale_{name}", None)
         branch = branch if scale is None else branch * scale[...].astype(branch.dtype)

@@ -119,7 +119,7 @@ class LayerNorm(nnx.Module):
 
     def __init__(self, norm: NormConfig, *shape: int, axes: tuple[str | None, ...] = ("embed",)) -> None:
         self.norm = norm
-        self.scale = nnx.Param(jnp.full(shape, 1.0 - norm.offset, jnp.float32), **named(*axes))
+        self.scale = _norm_weight(norm, shape, axes)
         self.bias = nnx.Param(jnp.zeros(shape, jnp.float32), **named(*axes)) if norm.bias else None
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
@@ -133,12 +133,12 @@ def _layer_norm(epsilon: float) -> Callable[..., Array]:
 
     @recompute
     def layer_norm(
-        x: Float[Array, "*B C"], scale: Float[Array, "*H C"], bias: Float[Array, "*H C"] | None = None
+        x: Float[Array, "*B C"], scale: Float[Array, "*H C"] | None, bias: Float[Array, "*H C"] | None = None
     ) -> Float[Array, "*B C"]:
         wide = x.astype(jnp.float32)
         centered = wide - jnp.mean(wide, axis=-1, keepdims=True)
         factor = jax.lax.rsqrt(jnp.mean(jnp.square(centered), axis=-1, keepdims=True) + epsilon)
-        scaled = centered * factor * scale
+        scaled = _times(centered * factor, scale)
         return (scaled if bias is None else scaled + bias).astype(x.dtype)
 
     return layer_norm
@@ -158,7 +158,7 @@ class RMSNorm(nnx.Module):
 
     def __init__(self, norm: NormConfig, *shape: int, axes: tuple[str | None, ...] = ("embed",)) -> None:
         self.norm = norm
-        self.scale = nnx.Param(jnp.full(shape, 1.0 - norm.offset, jnp.float32), **named(*axes))
+        self.scale = _norm_weight(norm, shape, axes)
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         return without_leading_ones(_rms_norm(self.norm.epsilon), x, _weight(self.norm, self.scale))
@@ -169,16 +169,27 @@ def _rms_norm(epsilon: float) -> Callable[..., Array]:
     """Return the function `(x, scale) -> RMSNorm(x)`, over channels."""
 
     @recompute
-    def rms_norm(x: Float[Array, "*B C"], scale: Float[Array, "*H C"]) -> Float[Array, "*B C"]:
+    def rms_norm(x: Float[Array, "*B C"], scale: Float[Array, "*H C"] | None) -> Float[Array, "*B C"]:
         wide = x.astype(jnp.float32)
         factor = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)
-        return (wide * factor * scale).astype(x.dtype)
+        return _times(wide * factor, scale).astype(x.dtype)
 
     return rms_norm
 
 
-def _weight(norm: NormConfig, scale: nnx.Param) -> Array:
-    """Return the factor of a norm, in float32."""
+def _norm_weight(norm: NormConfig, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param | None:
+    """Make the weight of a norm; None = it has none."""
+    return nnx.Param(jnp.full(shape, 1.0 - norm.offset, jnp.float32), **named(*axes)) if norm.weight else None
+
+
+def _times(x: Array, factor: Array | None) -> Array:
+    return x if factor is None else x * factor
+
+
+def _weight(norm: NormConfig, scale: nnx.Param | None) -> Array | None:
+    """Return the factor of a norm, in float32; None = 1."""
+    if scale is None:
+        return None
     weight = scale[...].astype(jnp.float32)
     return norm.offset + weight if norm.offset else weight
 
@@ -193,6 +204,14 @@ def make_norm(norm: NormConfig | None, width: int) -> LayerNorm | RMSNorm | None
 def normed(norm: Callable[[Array], Array] | None, x: Array) -> Array:
     """Return x after a norm, or x where there is none."""
     return x if norm is None else norm(x)
+
+
+@recompute
+def modulated(
+    x: Float[Array, "B T C"], shift: Float[Array, "B 1 C"], scale: Float[Array, "B 1 C"]
+) -> Float[Array, "B T C"]:
+    """Return `(1 + scale) · x + shift`, with a shift and a scale per example and channel."""
+    return (1 + scale) * x + shift
 
 
 @recompute

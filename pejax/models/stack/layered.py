@@ -5,7 +5,7 @@ from flax import nnx
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, merge_params
 from pejax._make import make_encoding
-from pejax.models.configs.model import TransformerConfig, ViTConfig
+from pejax.models.configs.model import DiTConfig, TransformerConfig, ViTConfig
 from pejax.models.parts.block import LayerKind
 from pejax.models.sharding import position_variables
 from pejax.models.stack.layer_scan import Holder, Layers
@@ -26,7 +26,7 @@ class Layered(nnx.Module):
 
     def _make_layers(
         self,
-        config: TransformerConfig | ViTConfig,
+        config: TransformerConfig | ViTConfig | DiTConfig,
         *,
         encoding: Encoding | None = None,
         cross: tuple[Dims, Encoding] | None = None,

@@ -1,0 +1,155 @@
+"""The diffusion transformer: its adaptive norms begin as nothing, time and class count, and any shape fits."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import slow
+from flax import nnx
+
+from pejax import make_encoding
+from pejax.models import DiT, Execution, LayerConfig, NormConfig, ViT, dit, vit
+from pejax.models.networks.dit import patches_to_images
+from pejax.models.networks.vit import images_to_patches
+from pejax.models.parts.layers import LayerNorm
+from train.devices.mesh import make_mesh, training_execution
+
+TINY = {"image_size": 8, "patch": 4, "channels": 1, "classes": 3, "width": 16, "layers": 2, "heads": 2}
+
+
+def make(**options) -> DiT:
+    """Make a tiny model whose parameters are all arbitrary, so that nothing is zero."""
+    static, shapes = nnx.split(nnx.eval_shape(lambda: DiT(dit(**(TINY | options)), rngs=nnx.Rngs(0))))
+    draw = np.random.default_rng(0)
+    return nnx.merge(
+        static, jax.tree.map(lambda leaf: jnp.asarray(draw.normal(size=leaf.shape) / 4, leaf.dtype), shapes)
+    )
+
+
+def inputs(height: int = 8, width: int = 8, batch: int = 2):
+    images = jax.random.normal(jax.random.key(1), (batch, height, width, 1))
+    return images, jnp.linspace(0.1, 0.9, batch), jnp.arange(batch) % 3
+
+
+def test_patches_are_put_back_where_they_were():
+    images = jnp.arange(2 * 8 * 12 * 3.0).reshape(2, 8, 12, 3)
+    np.testing.assert_array_equal(patches_to_images(images_to_patches(images, 4), (2, 3), 4), images)
+
+
+@pytest.mark.slow
+def test_before_training_it_returns_zeros_and_its_layers_change_nothing():
+    model = DiT(dit(**TINY), rngs=nnx.Rngs(0))
+    np.testing.assert_array_equal(model(*inputs()), 0.0)
+    model.out.kernel[...] = jnp.ones_like(model.out.kernel[...])
+    patches = model.patch(images_to_patches(inputs()[0], 4))
+    centered = patches - patches.mean(-1, keepdims=True)
+    normed = centered / jnp.sqrt(jnp.mean(centered**2, -1, keepdims=True) + 1e-6)
+    wanted = patches_to_images(normed @ model.out.kernel[...], (2, 2), 4)
+    np.testing.assert_allclose(model(*inputs()), wanted, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_layer_is_that_of_the_paper():
+    """One layer without attention's part, against the formula of adaLN-Zero in NumPy."""
+    model = make(layers=1, pe="none")
+    model.layers.blocks.attention.out.kernel[...] = jnp.zeros_like(model.layers.blocks.attention.out.kernel[...])
+    model.layers.blocks.attention.out.bias[...] = jnp.zeros_like(model.layers.blocks.attention.out.bias[...])
+    images, time, labels = inputs()
+    condition = np.asarray(model._condition(time, labels), np.float64)
+    numbers = jax.tree.map(
+        lambda leaf: np.asarray(leaf[0], np.float64), nnx.to_pure_dict(nnx.state(model.layers.blocks))
+    )
+    silu = lambda x: x / (1 + np.exp(-x))
+    norm = lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    gelu = lambda x: np.asarray(jax.nn.gelu(jnp.asarray(x, jnp.float32), approximate=True), np.float64)
+    shift, scale, gate = np.split(
+        (silu(condition) @ numbers["modulation"]["kernel"] + numbers["modulation"]["bias"])[:, None], 6, axis=-1
+    )[3:]
+    x = np.asarray(model.patch(images_to_patches(images, 4)), np.float64)
+    up, down = numbers["mlp"]["up"], numbers["mlp"]["down"]
+    hidden = gelu((norm(x) * (1 + scale) + shift) @ up["kernel"] + up["bias"])
+    x = x + gate * (hidden @ down["kernel"] + down["bias"])
+    last = np.asarray(model.modulation.kernel[...], np.float64), np.asarray(model.modulation.bias[...], np.float64)
+    shift, scale = np.split((silu(condition) @ last[0] + last[1])[:, None], 2, axis=-1)
+    out = (norm(x) * (1 + scale) + shift) @ np.asarray(model.out.kernel[...]) + np.asarray(model.out.bias[...])
+    np.testing.assert_allclose(model(images, time, labels), patches_to_images(out, (2, 2), 4), atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.slow
+def test_time_and_class_count_and_no_class_is_the_last_one():
+    model, (images, time, labels) = make(), inputs()
+    found = model(images, time, labels)
+    assert float(jnp.abs(model(images, time + 0.05, labels) - found).max()) > 1e-3
+    assert float(jnp.abs(model(images, time, 2 - labels) - found).max()) > 1e-3
+    np.testing.assert_array_equal(model(images, time), model(images, time, jnp.full((2,), 3)))
+    np.testing.assert_allclose(model(images[1:], time[1:], labels[1:]), found[1:], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pe", ["rope_axial", "learned", "sinusoidal", "alibi", slow("cpb"), slow("rope_mixed")])
+def test_pictures_of_other_shapes_and_extensions(pe):
+    model = make(pe=pe)
+    wide = inputs(8, 16)
+    assert model(*wide).shape == (2, 8, 16, 1)
+    params = nnx.split(model)[1]
+    extended = nnx.eval_shape(lambda: DiT(dit(**TINY, pe=pe).extended("pi"), rngs=nnx.Rngs(0)))
+    interpolated = nnx.merge(nnx.split(extended)[0], params)
+    np.testing.assert_allclose(interpolated(*inputs()), model(*inputs()), atol=1e-5)
+    assert float(jnp.abs(interpolated(*wide) - model(*wide)).max()) > 1e-6
+
+
+@pytest.mark.slow
+def test_an_encoding_of_ones_own():
+    model = DiT(dit(**TINY), make_encoding("rope_axial(base=7)", dit(**TINY).dims), rngs=nnx.Rngs(0))
+    assert model(*inputs()).shape == (2, 8, 8, 1)
+
+
+@pytest.mark.slow
+def test_many_devices_compute_as_one():
+    model, batch = make(), inputs(batch=4)
+    static, params = nnx.split(model)
+    run = lambda execution: jax.jit(lambda params, *batch: nnx.merge(static, params)(*batch, execution=execution))
+    wanted = run(Execution())(params, *batch)
+    for sizes in ("data=2", "data=2,tensor=2", "fsdp=2", "sequence=2"):
+        count = 4 if "," in sizes else 2
+        found = run(training_execution(make_mesh(count, sizes)))(params, *batch)
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+def test_a_norm_without_weights():
+    norm = LayerNorm(NormConfig("layer", weight=False), 8)
+    assert not jax.tree.leaves(nnx.state(norm))
+    x = jax.random.normal(jax.random.key(0), (3, 8))
+    np.testing.assert_allclose(norm(x), LayerNorm(NormConfig("layer"), 8)(x), atol=1e-6)
+
+
+REFUSED = {
+    "must have adaptive=True": lambda: dataclasses.replace(
+        dit(**TINY), layers=tuple(dataclasses.replace(layer, adaptive=False) for layer in dit(**TINY).layers)
+    ),
+    "adaptive must be False unless order='pre'": lambda: dataclasses.replace(dit(**TINY).layers[0], parallel="two"),
+    "weight must be True with a bias or an offset": lambda: NormConfig("layer", bias=True, weight=False),
+    "must be positive multiples of patch=4": lambda: dit(**(TINY | {"image_size": (8, 10)})),
+    "classes must be at least 1": lambda: dit(classes=0),
+    "must have channels=1": lambda: jax.eval_shape(make(), *inputs()[:0], jnp.zeros((1, 8, 8, 2)), jnp.zeros((1,))),
+    "got condition=None": lambda: jax.eval_shape(
+        ViT(
+            dataclasses.replace(vit(**TINY), layers=tuple(adaptive(layer) for layer in vit(**TINY).layers)),
+            rngs=nnx.Rngs(0),
+        ),
+        inputs()[0],
+    ),
+}
+
+
+def adaptive(layer: LayerConfig) -> LayerConfig:
+    return dataclasses.replace(layer, adaptive=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("message", REFUSED)
+def test_refusals(message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        REFUSED[message]()
