@@ -37,7 +37,7 @@ from train.engine.stored_config import digest_of, load_config, program_of
 from train.engine.task import Program
 from train.engine.terminal import user_console
 
-TRAINERS = ("vit", "lm", "seq2seq")
+TRAINERS = ("vit", "lm", "seq2seq", "dit")
 """Programs that train models of any encoding."""
 
 PROGRAMS = (*TRAINERS, "tune")
@@ -53,6 +53,7 @@ class EvaluateOptions:
 
     extend: str = ""  # context extension beyond the trained length or size, such as none or pi; empty = that of the run
     eval_sizes: tuple[int, ...] = ()  # image sides in pixels (vit); empty = those of the run
+    eval_shapes: str = ""  # sizes to sample at, "28,42,28x56" in pixels (dit); empty = those of the run
     eval_lengths: tuple[int, ...] = ()  # lengths in tokens (lm, seq2seq); empty = those of the run
     eval_limit: int = -1  # number of test examples (lm: windows); 0 = all, -1 = as in the run's own evaluation
     data: str = ""  # data of the run, needed where it is in files: a run folder alone makes no file be opened
@@ -134,7 +135,7 @@ def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
         ValueError: a folder without results, runs that are not comparable, an option of evaluations, or a path that
             cannot be written.
     """
-    for name in ("eval_sizes", "eval_lengths", "eval_limit", "data", "model", "pe"):
+    for name in ("eval_sizes", "eval_shapes", "eval_lengths", "eval_limit", "data", "model", "pe"):
         if getattr(options, name) != getattr(EvaluateOptions, name):
             raise ValueError(f"{name} must be given without --compare, got {getattr(options, name)!r} with it")
     to = Path(options.to or "comparison")

@@ -103,7 +103,7 @@ def test_sweeps_expand_alike_for_every_encoding():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--task=speech"], "one of vit, lm, seq2seq, got 'speech'"),
+        (["--task=speech"], "one of vit, lm, seq2seq, dit, got 'speech'"),
         (["--pe=ropee"], "unknown encoding 'ropee'; did you mean 'rope'"),
         (["--pe=rope,"], "pe must be a list separated by commas, got 'rope,'"),
         (["--pe=rope,rope"], "pe must name each once, got 'rope,rope'"),

@@ -14,7 +14,7 @@ from train.evaluate import PROGRAMS
 MODULES = {
     name: importlib.import_module(f"train.{name}")
     for name in (
-        "vit.program", "lm.program", "seq2seq.program", "tune.program", "compare.program", "evaluate",
+        "vit.program", "lm.program", "seq2seq.program", "dit.program", "tune.program", "compare.program", "evaluate",
         "extend.program", "plan.program", "report.program", "generate", "replay", "lm.longrope",
     )
 }  # fmt: skip

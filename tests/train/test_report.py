@@ -285,7 +285,7 @@ def test_a_foreign_folder(tmp_path):
 def test_a_run_of_another_program(tmp_path):
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "config.json").write_text('{"program": "toy"}')
-    assert "must be one of vit, lm, seq2seq, tune, got 'toy'" in left_of(tmp_path)
+    assert "must be one of vit, lm, seq2seq, dit, tune, got 'toy'" in left_of(tmp_path)
 
 
 def test_settings_chosen_on_validation_data(tmp_path):

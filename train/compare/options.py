@@ -65,7 +65,7 @@ class Comparison(NamedTuple):
     """Everything that is compared.
 
     Attributes:
-        task: name of the trainer: vit, lm or seq2seq.
+        task: name of the trainer: vit, lm, seq2seq or dit.
         program: the trainer.
         argv: options of the trainer that all runs share.
         candidates: per encoding, its settings; one of them unless there is a sweep.
@@ -130,7 +130,7 @@ def read(argv: Sequence[str] | None = None, docstring: str = "") -> Comparison:
 
 def _parser(default: CompareOptions, docstring: str = "") -> Parser:
     parser = Parser("python -m train.compare", About(docstring))
-    parser.add_argument("--task", default="vit", help="the trainer: vit, lm or seq2seq", metavar="str")
+    parser.add_argument("--task", default="vit", help="the trainer: vit, lm, seq2seq or dit", metavar="str")
     parser.add_argument("--preset", default="", help="quick: learned, none, rope_mixed, alibi, one seed", metavar="str")
     parser.add_argument(
         "--sweep", action="append", default=[], metavar="str",

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from pejax.models import (
     AttentionConfig,
+    DiTConfig,
     EncoderDecoderConfig,
     LayerConfig,
     MlpConfig,
@@ -88,6 +89,22 @@ def vit_flops(picture: ViTConfig, batch: int) -> int:
     heads = 2 * picture.classes * (picture.pooled + picture.distilled * picture.width)
     ends = patches * 2 * picture.patch**2 * picture.channels * picture.width + heads
     return TRAINING * batch * (layers + ends)
+
+
+def dit_flops(picture: DiTConfig, batch: int, shape: tuple[int, int] | None = None) -> int:
+    """Return the FLOPs of a training step of a diffusion transformer.
+
+    Args:
+        picture: the config of the model.
+        batch: B.
+        shape: height and width of the images, pixels; None = its own.
+    """
+    height, width = shape or picture.image_size
+    patches = height // picture.patch * (width // picture.patch)
+    channels = picture.width
+    layers = sum(layer_flops(layer, channels, patches, False) for layer in picture.layers)
+    modulations = 2 * channels * channels * (6 * len(picture.layers) + 2)
+    return TRAINING * batch * (layers + modulations + patches * 4 * picture.pixels * channels)
 
 
 def text_pair_flops(pair: EncoderDecoderConfig, batch: int, source: int, target: int) -> int:

@@ -19,12 +19,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "training": (
         "method", "rank", "epochs", "steps", "batch", "optimizer", "lr", "lr_end", "warmup", "weight_decay", "clip",
-        "ema", "loss", "label_smoothing", "stochastic_depth", "spike",
+        "ema", "loss", "label_smoothing", "stochastic_depth", "times", "class_dropout", "spike",
     ),
     "augmentation": ("crop", "flip", "rand_augment", "three_augment", "repeats", "mixup", "cutmix", "erasing"),
     "run": ("preset", "seed", "init", "out", "resume", "overwrite", "stop_at", "checkpoint_every"),
     "evaluation and reports": (
-        "eval_sizes", "eval_lengths", "eval_stride", "eval_limit", "extend", "log_every", "probe_every", "profile",
+        "eval_sizes", "eval_shapes", "eval_lengths", "eval_stride", "eval_limit", "extend", "guidance", "sampler",
+        "sampling_steps", "log_every", "probe_every", "profile",
     ),
     "devices and memory": ("hosts", "devices", "mesh", "dtype", "accumulate", "remat"),
 }  # fmt: skip

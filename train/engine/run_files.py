@@ -8,7 +8,8 @@ from pathlib import Path
 from train.engine.files import read_object
 from train.engine.stored_config import FILE, is_run
 
-FILES = (FILE, "environment.json", "metrics.jsonl", "probe.json", "outcome.json", r"longrope-\d+.txt")
+FILES = (FILE, "environment.json", "metrics.jsonl", "probe.json", "outcome.json", r"longrope-\d+.txt", "samples.png",
+         r"samples-.+\.png")  # fmt: skip
 """Files of a run in its folder, as patterns, beside its results."""
 
 RESULTS = re.compile(r"results(-.+)?\.(json|png)")

@@ -15,6 +15,7 @@ from pejax.models import LayerConfig
 from train.devices.flops import (
     TRAINING,
     columns,
+    dit_flops,
     head_products,
     layer_pairs,
     layer_products,
@@ -25,6 +26,8 @@ from train.devices.flops import (
     vit_flops,
 )
 from train.devices.mesh import batch_sharding, training_execution
+from train.dit import config as dit_config
+from train.dit import model as diffuse
 from train.engine.config import RunConfig
 from train.engine.loop import Metrics, init_state, make_step, state_shapes, state_shardings
 from train.engine.optimizers import make_optimizer
@@ -166,6 +169,34 @@ def vit_step(config: vit_config.Config, channels: int, classes: int) -> Abstract
     return AbstractStep(
         config, model, model.loss, classify.SUMS, batch, work, _state(config, model), "images", config.batch
     )
+
+
+def dit_step(config: dit_config.Config, channels: int, classes: int) -> AbstractStep:
+    """Return the step of `train.dit`.
+
+    Raises:
+        ValueError: the config does not fit the model or its encoding.
+    """
+    model = diffuse.Sampler(config, channels, classes)
+    picture, side = model.dit, config.size
+    tokens = picture.grid[0] * picture.grid[1]
+    work = _work(
+        config,
+        picture.layers,
+        False,
+        tokens=tokens,
+        columns=picture.pixels,
+        rows=tokens,
+        table=(classes + 1) * config.width,
+        causal=False,
+        model_flops=dit_flops(picture, config.batch),
+    )
+    batch = {
+        "image": jax.ShapeDtypeStruct((config.batch, side, side, channels), jnp.float32),
+        "label": jax.ShapeDtypeStruct((config.batch,), jnp.int32),
+    }
+    state = _state(config, model)
+    return AbstractStep(config, model, model.loss, diffuse.SUMS, batch, work, state, "images", config.batch)
 
 
 def seq2seq_step(config: seq2seq_config.Config) -> AbstractStep:

@@ -23,13 +23,14 @@ from rich.console import Console
 
 from train.devices.memory import GIB
 from train.devices.mesh import require_divisible
+from train.dit import config as dit_config
 from train.engine.config import require_at_least
 from train.engine.help import About
 from train.engine.parser import Parser, parse
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
 from train.lm import config as lm_config
-from train.plan.abstract_step import AbstractStep, compile_step, lm_step, seq2seq_step, vit_step
+from train.plan.abstract_step import AbstractStep, compile_step, dit_step, lm_step, seq2seq_step, vit_step
 from train.plan.collectives import Collectives, collectives
 from train.plan.estimate import Estimate, Sizes, estimate, ranked
 from train.plan.report import (
@@ -56,8 +57,8 @@ class PlanOptions:
 
     topology: str  # a TPU slice, v5p:8x8x8 (v5e, v5p, v6e, tpu7x), or GPUs, h100:64 (a100, h100, h200, b200)
     vocab: int = 32000  # vocabulary size of train.lm
-    channels: int = 3  # image channels of train.vit
-    classes: int = 1000  # number of classes of train.vit
+    channels: int = 3  # image channels of train.vit and train.dit
+    classes: int = 1000  # number of classes of train.vit and train.dit
     scale: bool = False  # estimate weak scaling instead: the same work per chip on 64 to 4,096 chips
 
 
@@ -99,7 +100,9 @@ def read(argv: Sequence[str]) -> tuple[AbstractStep, Topology, PlanOptions]:
         ValueError: an unknown program or topology, or an option that breaks a rule.
     """
     parser = Parser("python -m train.plan", About(__doc__ or ""))
-    parser.add_argument("program", choices=("lm", "seq2seq", "vit"), help="the program whose training step is planned")
+    parser.add_argument(
+        "program", choices=("lm", "seq2seq", "vit", "dit"), help="the program whose training step is planned"
+    )
     parser.add_arguments(PlanOptions, dest="options")
     found, rest = parser.parse_known_args(list(argv))
     options: PlanOptions = found.options
@@ -112,6 +115,8 @@ def read(argv: Sequence[str]) -> tuple[AbstractStep, Topology, PlanOptions]:
         subject = lm_step(parse(lm_config.Config, rest), options.vocab)
     elif found.program == "seq2seq":
         subject = seq2seq_step(parse(seq2seq_config.Config, rest))
+    elif found.program == "dit":
+        subject = dit_step(parse(dit_config.Config, rest), options.channels, options.classes)
     else:
         subject = vit_step(parse(vit_config.Config, rest), options.channels, options.classes)
     if subject.config.devices:

@@ -26,6 +26,7 @@ KINDS = {
     "vit": ("Images", "px"),
     "lm": ("Text", "tokens"),
     "seq2seq": ("Questions", "tokens"),
+    "dit": ("Sampled pictures", "px"),
     "tune": ("Fine-tuned on text", "tokens"),
 }
 """Subject and unit of sizes of each program."""

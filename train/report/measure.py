@@ -27,7 +27,7 @@ from train.engine.stored_config import load_config, program_of
 from train.engine.task import Task, require_trainable
 from train.engine.terminal import user_console
 from train.evaluate import program
-from train.plan.abstract_step import AbstractStep, lm_step, seq2seq_step, vit_step
+from train.plan.abstract_step import AbstractStep, dit_step, lm_step, seq2seq_step, vit_step
 from train.plan.estimate import step_memory
 from train.report.probe_file import NUMBERS, Learned, Probe, write_probe
 
@@ -159,6 +159,7 @@ def _memory(name: str, config: Any, task: Task) -> int:
     split: Any = task.split
     steps: dict[str, Callable[[], AbstractStep]] = {
         "vit": lambda: vit_step(config, split.vit.channels, split.vit.classes),
+        "dit": lambda: dit_step(config, split.dit.channels, split.dit.classes),
         "lm": lambda: lm_step(config, split.decoder.vocab),
         "seq2seq": lambda: seq2seq_step(config),
     }

@@ -51,9 +51,10 @@ def require_sound(found: Evaluation) -> None:
         size = values["size"] if "size" in values else values["length"]
         if size not in SIZES:
             raise ValueError(f"a size or length must be from 1 to {SIZES[-1]:,}, got {size}")
-        if (values.get("task"), size) in seen:
+        place = values.get("task"), size, values.get("width")
+        if place in seen:
             raise ValueError(f"each size or length must be there once, got {size} again")
-        seen.add((values.get("task"), size))
+        seen.add(place)
         _require_counts(values)
     if any(isinstance(value, bool) for record in (found, *found.rows) for value in _values(record)):
         raise ValueError("numbers must be numbers, got true or false")

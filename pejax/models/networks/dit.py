@@ -67,12 +67,6 @@ class DiT(Layered):
 
     Raises:
         ValueError: a config that the encoding refuses.
-
-    Examples:
-        >>> from pejax.models import dit
-        >>> model = DiT(dit(image_size=8, patch=4, width=16, layers=1, heads=2), rngs=nnx.Rngs(0))
-        >>> model(jnp.zeros((2, 8, 16, 1)), jnp.array([0.1, 0.9]), jnp.array([3, 7])).shape
-        (2, 8, 16, 1)
     """
 
     @checked

@@ -81,7 +81,32 @@ def evaluation_batches(ds: Dataset, size: int, batch: int) -> "grain.DatasetIter
     source = ds.test(size)
     order = np.argsort(np.arange(len(source)) * (np.sqrt(5) / 2 - 0.5) % 1)
     batches = grain.MapDataset.range(len(source)).map(lambda i: order[i]).batch(batch, batch_fn=np.asarray)
-    return _iterator(batches.map(partial(_test_batch, ds, source)), source)
+    return _iterator(batches.map(partial(normalized_batch, ds, source)), source)
+
+
+class Squares:
+    """A source of the central squares of the images of another source, at `size` by `size` pixels."""
+
+    def __init__(self, source: Source, size: int) -> None:
+        self.source, self.size = source, size
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[UInt8[np.ndarray, "S S C"], int]:
+        """Return one image and its label.
+
+        Raises:
+            CorruptImage: it cannot be decoded.
+        """
+        image, label = self.source[index]
+        return as_array(central_square(as_picture(image), self.size)), label
+
+
+def training_source(ds: Dataset, size: int) -> Source:
+    """Return the training images at `size` by `size` pixels: drawn, resized, or central squares of files."""
+    return Squares(ds.train, size) if ds.train_at is None else ds.train_at(size)
 
 
 def normalize(pixels: UInt8[np.ndarray, "B S S C"], ds: Dataset) -> Float32[np.ndarray, "B S S C"]:
@@ -137,7 +162,17 @@ def _readable(ds: Dataset, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]
     raise ValueError(f"a data set needs readable images, got {len(ds.train)} corrupt ones")
 
 
-def _test_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch | None:
+def normalized_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch | None:
+    """Return the normalized images of one size and the labels at some indices of a source, without corrupt ones.
+
+    Args:
+        ds: the data set, which says how images are normalized and whether corrupt ones are skipped.
+        source: images of one size.
+        indices: indices in the source.
+
+    Returns:
+        A batch as those of `evaluation_batches`; None if all of its images are corrupt and skipped.
+    """
     if isinstance(source, Images | MadeImages):
         pixels, labels = source.batch(indices)
     else:

@@ -203,7 +203,7 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
         test=lambda size: draw(size).subset(np.sort(held)),
         note=f"{dataset.note}; {len(held):,} training images, not trained on, are evaluated on",
         identity=f"{dataset.identity}-validation-{len(held)}",
-        train_at=None,
+        train_at=lambda size: draw(size).subset(np.sort(kept)),
     )
 
 

@@ -1,0 +1,342 @@
+"""The diffusion trainer: laws of the flow and of the measures, and its command line from training to the figure."""
+
+import json
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import slow
+from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
+
+from train import evaluate
+from train.compare import options
+from train.data.images import Dataset, Images
+from train.data.images.pipeline import training_source
+from train.dit import judge
+from train.dit import program as diffusion
+from train.dit.config import Config, parse_shapes
+from train.dit.evaluate import noise_of, wanted_labels
+from train.dit.flow import draw_times, flow_losses, guided, noisy, sample
+from train.dit.measures import area_weights, frechet_distance, repetition
+from train.dit.model import Sampler
+from train.dit.pictures import averaged, spread
+from train.dit.results import SampleResults, SampleRow
+from train.engine.loop import init_state
+from train.engine.parser import parse
+from train.engine.update import Recipe, Weights, updated_weights
+from train.report import program as report
+
+TINY = (
+    "--size=8", "--width=16", "--layers=1", "--heads=2", "--steps=6", "--warmup=2", "--batch=16", "--log_every=2",
+    "--checkpoint_every=3", "--eval_limit=24", "--eval_shapes=12,8x16", "--sampling_steps=2", "--extend=none,pi",
+    "--ema=0.5", "--devices=1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once_and_in_a_hurry(tmp_path_factory):
+    with programs_on_disk(tmp_path_factory.mktemp("compiled"), jax_disable_most_optimizations=True):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def a_short_judge(monkeypatch):
+    monkeypatch.setattr(judge, "STEPS", 6)
+
+
+def train(out: Path, *flags: str) -> int:
+    return diffusion.main([*TINY, f"--out={out}", *flags])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run that nothing interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judge, "STEPS", 6)
+        assert train(out, "--pe=rope_axial") == 0
+    return out
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def test_the_exact_velocity_has_no_loss_and_another_one_its_square():
+    x, noise = draw(3, 4, 4, 1), draw(3, 4, 4, 1, seed=1)
+    np.testing.assert_array_equal(flow_losses(noise - x, x, noise), 0.0)
+    np.testing.assert_allclose(flow_losses(noise - x + 2.0, x, noise), 4.0, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_path_leads_from_the_picture_to_the_noise_at_that_velocity():
+    x, noise = draw(2, 4, 4, 1), draw(2, 4, 4, 1, seed=1)
+    np.testing.assert_array_equal(noisy(x, noise, jnp.zeros(2)), x)
+    np.testing.assert_array_equal(noisy(x, noise, jnp.ones(2)), noise)
+    _, slope = jax.jvp(lambda t: noisy(x, noise, t), (jnp.array([0.3, 0.6]),), (jnp.ones(2),))
+    np.testing.assert_allclose(slope, noise - x, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_times():
+    uniform, logit_normal = (
+        np.asarray(draw_times(jax.random.key(0), 4000, kind)) for kind in ("uniform", "logit_normal")
+    )
+    assert abs(uniform.std() - 12**-0.5) < 0.01
+    logits = np.log(logit_normal / (1 - logit_normal))
+    assert abs(logits.mean()) < 0.05
+    assert abs(logits.std() - 1) < 0.05
+
+
+@pytest.mark.parametrize("method", ["euler", slow("heun")])
+def test_a_straight_flow_ends_exactly_at_the_picture(method):
+    """Along `x_t` the velocity `ε - x` is `(x_t - x) / t`, whatever the noise."""
+    picture, noise = draw(2, 3, 3, 1), draw(2, 3, 3, 1, seed=1)
+    by_t = lambda x, t: (x - picture) / jnp.maximum(t, 1e-6).reshape(-1, 1, 1, 1)
+    if method == "euler":
+        np.testing.assert_allclose(sample(by_t, noise, 7, method), picture, atol=1e-5)
+    linear = lambda x, t: jnp.broadcast_to(3 + 4 * t.reshape(-1, 1, 1, 1), x.shape)  # its integral over t is 5
+    ends = {"euler": noise - 5 - 4 / 2 / 8, "heun": noise - 5}
+    np.testing.assert_allclose(sample(linear, noise, 8, method), ends[method], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_heun_is_of_second_order():
+    grow = lambda x, t: x
+    errors = [abs(float(sample(grow, jnp.ones((1, 1)), steps, "heun")[0, 0]) - math.exp(-1)) for steps in (8, 16)]
+    assert 3.5 < errors[0] / errors[1] < 4.6
+
+
+@pytest.mark.slow
+def test_guidance_of_scale_one_is_the_conditional_model_and_two_goes_as_far_again():
+    velocity = lambda x, t, labels: x * labels.astype(jnp.float32)[:, None] + t[:, None]
+    x, t, labels = draw(3, 2), jnp.array([0.1, 0.5, 0.9]), jnp.array([0, 1, 2])
+    np.testing.assert_array_equal(guided(velocity, labels, 5, 1.0)(x, t), velocity(x, t, labels))
+    none, one = velocity(x, t, jnp.full((3,), 5)), velocity(x, t, labels)
+    np.testing.assert_allclose(guided(velocity, labels, 5, 2.0)(x, t), 2 * one - none, atol=1e-5)
+    np.testing.assert_allclose(guided(velocity, labels, 5, 0.0)(x, t), none, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_average_of_the_weights_is_their_exponential_mean():
+    import optax
+
+    recipe = Recipe(optax.sgd(0.1), ("loss", "count"), average=0.75)
+    state = init_state({"w": jnp.array([1.0])}, recipe)
+    weights = Weights(state.params, state.opt, state.average)
+    wanted = 1.0
+    for _ in range(3):
+        weights = updated_weights(recipe, {"w": jnp.array([1.0])}, jnp.array(1.0), weights)
+        wanted = 0.75 * wanted + 0.25 * float(weights.params["w"][0])
+    np.testing.assert_allclose(weights.average["w"], [wanted], rtol=1e-6)
+
+
+def test_the_distance_of_gaussians_in_closed_form():
+    """Diagonal covariances a², b² and means m apart: `|m|² + Σ (a - b)²`."""
+    rng = np.random.default_rng(0)
+    white = rng.normal(size=(50, 3))
+    white = (white - white.mean(0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(white, rowvar=False))).T
+    a, b, apart = np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 0.5]), np.array([0.0, 3.0, 4.0])
+    np.testing.assert_allclose(frechet_distance(white * a, white * b + apart), 25 + np.sum((a - b) ** 2), rtol=1e-9)
+    assert frechet_distance(white, white) < 1e-9
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    moved = [frechet_distance(white * a @ one, (white * b + apart) @ one) for one in (np.eye(3), turn)]
+    np.testing.assert_allclose(moved[0], moved[1], rtol=1e-9)
+    with pytest.raises(ValueError, match="at least two samples, got 1 and 50"):
+        frechet_distance(white[:1], white)
+
+
+def test_a_tiled_picture_repeats_itself_and_noise_does_not():
+    tile = draw(4, 8, 8, 1)
+    assert repetition(np.tile(tile, (1, 2, 2, 1)), 8) == pytest.approx(1.0)
+    assert repetition(np.tile(tile, (1, 1, 2, 1)), 8) == pytest.approx(1.0)
+    assert repetition(np.concatenate([tile, 3 - 2 * tile], axis=2), 8) == pytest.approx(-1.0)
+    assert abs(repetition(draw(400, 8, 16, 1), 8)) < 0.02
+    assert repetition(np.ones((2, 8, 16, 1), np.float32), 8) == 0.0
+    assert math.isnan(repetition(tile, 8))
+
+
+def test_averages_over_areas():
+    np.testing.assert_allclose(area_weights(4, 2), [[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]])
+    np.testing.assert_allclose(area_weights(3, 2), [[2 / 3, 1 / 3, 0], [0, 1 / 3, 2 / 3]], rtol=1e-6)
+    np.testing.assert_allclose(area_weights(11, 7).sum(1), 1.0, rtol=1e-6)
+    np.testing.assert_array_equal(area_weights(5, 5), np.eye(5))
+    images = draw(2, 6, 6, 1)
+    np.testing.assert_allclose(averaged(images, (3, 6)), images.reshape(2, 3, 2, 6, 1).mean(2), atol=1e-6)
+    np.testing.assert_allclose(averaged(images, (6, 3)), images.reshape(2, 6, 3, 2, 1).mean(3), atol=1e-6)
+
+
+def test_classes_are_wanted_equally_often_and_the_noise_of_a_picture_is_its_own():
+    assert np.ptp(np.bincount(wanted_labels(256, 34))) <= 1
+    np.testing.assert_array_equal(noise_of(range(2, 4), (4, 8, 1)), noise_of(range(5), (4, 8, 1))[2:4])
+    assert sorted(spread(10, 10)) == [*range(10)]
+    assert len(set(spread(1000, 100) // 100)) == 10
+
+
+def small_data() -> Dataset:
+    """Two classes: the upper or the lower half is bright."""
+    images = np.zeros((64, 8, 8, 1), np.uint8)
+    images[::2, :4], images[1::2, 4:] = 200, 200
+    source = Images(images, np.arange(64) % 2)
+    return Dataset(
+        train=source, test=source.resized, classes=("up", "down"), channels=1, size=8, mean=(0.4,), std=(0.4,),
+        mirror=False, note="halves", identity="halves", train_at=source.resized,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_judge_learns_all_shapes_and_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(judge, "STEPS", 40)
+    dataset, shapes, calls = small_data(), ((8, 8), (12, 12), (8, 16)), []
+    params = judge.trained(dataset, shapes, tmp_path, lambda: calls.append(1))
+    assert len(calls) == 40
+    for shape in shapes:
+        pictures = judge.true_pictures(dataset, training_source(dataset, max(shape)), shape, np.arange(64))
+        assert pictures.images.shape == (64, *shape, 1)
+        seen = judge.judge(params, pictures, 8)
+        assert seen.right == 64
+        assert seen.features.shape == (64, judge.FEATURES)
+    again = judge.trained(dataset, shapes, tmp_path, lambda: calls.append(1))
+    assert len(calls) == 40
+    jax.tree.map(np.testing.assert_array_equal, again, params)
+    path = judge.kept_in(tmp_path, dataset, shapes)
+    path.write_bytes(path.read_bytes()[:-200])
+    assert judge.read(path, params) is None
+    assert judge.kept_in(tmp_path, dataset, shapes[:2]) != path
+
+
+@pytest.mark.slow
+def test_a_run_leaves_everything_behind(whole):
+    metrics, stored = outcome(whole)
+    assert [line["step"] for line in metrics] == [2, 4, 6]
+    rows = json.loads(stored)["rows"]
+    assert [(row["size"], row["width"], row["count"]) for row in rows] == [(8, 8, 24), (12, 12, 24), (8, 16, 24)]
+    assert "repeats" not in rows[0]
+    assert all(-1 <= row["repeats"] <= 1 for row in rows[1:])
+    assert all(row["distance"] > 0 and row["true_distance"] > 0 for row in rows)
+    names = {path.name for path in whole.iterdir()}
+    assert {"results-pi.json", "results.png", "samples.png", "config.json"} <= names
+    assert len([*whole.parent.glob("judge-*.npz")]) == 1
+    assert SampleResults.load(whole / "results-pi.json").rows[0] == SampleResults.load(whole / "results.json").rows[0]
+
+
+@pytest.mark.slow
+def test_stop_and_resume_change_no_bit(whole, tmp_path):
+    """The moving average of the weights is resumed, too: it is what samples."""
+    assert_resumes(train, whole, tmp_path / "run", "--pe=rope_axial", "--stop_at=4")
+
+
+@pytest.mark.slow
+def test_evaluating_again_and_side_by_side(whole, tmp_path, capsys):
+    before = (whole / "results.json").read_text()
+    assert evaluate.main([str(whole)]) == 0
+    assert (whole / "results.json").read_text() == before
+    said = capsys.readouterr().out
+    assert "sampled pictures, rope_axial, glyphs, trained at 8 px" in said
+    assert evaluate.main([str(whole), "--extend=ntk", "--eval_shapes=16"]) == 0
+    assert (whole / "samples-ntk.png").stat().st_size > 1000
+    assert evaluate.main(["--compare", str(whole), "--extend=pi", f"--to={tmp_path / 'both'}"]) == 0
+    table = (tmp_path / "both.md").read_text()
+    assert "class right, %, by the height of pictures of 1 x 2:" in table
+    assert "| rope_axial + pi |" in table
+
+
+@pytest.mark.slow
+def test_a_report_and_a_comparison_know_it(whole, tmp_path):
+    assert report.main([str(whole.parent), "-o", str(tmp_path / "report.html")]) == 0
+    text = (tmp_path / "report.md").read_text()
+    assert "Sampled pictures: glyphs, trained at 8 px" in text
+    assert "class right at 1 x 2, %" in text
+    assert "entropy" in text
+    found = options.read(["--task=dit", "--pe=alibi,learned", "--extend=none,pi", *TINY[:4]])
+    assert found.config(found.candidates["alibi"][0], 1, tmp_path).program == "dit"
+
+
+@pytest.mark.slow
+def test_two_devices_train_as_one(whole, tmp_path):
+    assert train(tmp_path / "run", "--pe=rope_axial", "--devices=2") == 0
+    one, two = (
+        json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["loss"] for out in (whole, tmp_path / "run")
+    )
+    assert two == pytest.approx(one, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_model_of_another_size_starts_from_a_run(whole, tmp_path, capsys):
+    options = (f"--init={whole}", "--size=12", "--stop_at=1")
+    assert train(tmp_path / "more", "--pe=rope_axial", *options, "--eval_shapes=8") == 0
+    assert f"starting from step 6 of {whole}, trained at 8 px" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_data_without_their_size_in_memory(tmp_path):
+    """Training images in files are central squares, for the judge."""
+    dataset = small_data()
+    in_files = Dataset(**{**vars(dataset), "train_at": None})
+    image, label = training_source(in_files, 16)[1]
+    assert image.shape == (16, 16, 1)
+    assert label == 1
+
+
+def test_shapes():
+    assert parse_shapes("28, 42,28x56, 56 x 28") == ((28, 28), (42, 42), (28, 56), (56, 28))
+    assert Config().shapes == ((28, 28), (44, 44), (56, 56), (28, 56))
+    assert parse(Config, ["--eval_shapes=56,28"]).shapes == ((28, 28), (56, 56))
+
+
+@pytest.mark.slow
+def test_only_extensions_that_an_encoding_has():
+    config = parse(Config, ["--size=8", "--width=16", "--heads=2"])
+    assert [*Sampler(config, 1, 3).extended] == ["none", "pi", "ntk", "yarn"]
+    config = parse(Config, ["--size=8", "--width=16", "--heads=2", "--pe=alibi"])
+    assert [*Sampler(config, 1, 3).extended] == ["none", "pi"]
+
+
+@pytest.mark.slow
+def test_rows_of_refused_shapes_and_of_one_measure(tmp_path):
+    rows = (SampleRow(8, 8, 7, 8, 1.5), SampleRow(8, 16, refused="too wide"), SampleRow(16, 16, 4, 8, 2.5, 0.3))
+    found = SampleResults("learned", "glyphs", 8, 1, "none", "note", rows)
+    found.save(tmp_path)
+    assert SampleResults.load(tmp_path / "results.json").stored_rows() == found.stored_rows()
+    assert found.scores() == {"class right, %": {8: 87.5, 16: 50.0}, "class right at 1 x 2, %": {}}
+    SampleResults.compare([tmp_path / "results.json"], tmp_path / "one")
+    text = (tmp_path / "one.md").read_text()
+    assert "| learned | **87.5** | **50.0** |" in text
+    assert "| learned |  | **0.30** |" in text
+
+
+BAD = {
+    "--pe=rop": "did you mean 'rope'?",
+    "--preset=demos": "preset must be one of demo, gpu, got 'demos'",
+    "--times=normal": "times must be one of logit_normal, uniform, got 'normal'",
+    "--sampler=ddim": "sampler must be one of euler, heun, got 'ddim'",
+    "--class_dropout=0": "guidance must be 1 with class_dropout=0",
+    "--class_dropout=1": "class_dropout must be a fraction from 0 to below 1, got 1.0",
+    "--eval_limit=0": "eval_limit must be at least 2",
+    "--eval_shapes=8,10": "image sizes must be multiples of the patch, 4, got 10",
+    "--eval_shapes=8x": "eval_shapes must be sides, or heights x widths, such as 28,42,28x56, got '8x'",
+    "--extend=pi,pi": "extend must name each once, got 'pi,pi'",
+    "--pe=learned --extend=ntk": "learned has no extension 'ntk'",
+    "--batch=20000": "batch must be at most the 10000 training images, got 20000",
+    "--sampling_steps=0": "sampling_steps must be at least 1, got 0",
+}
+
+
+COSTLY = ("--pe=learned --extend=ntk", "--batch=20000")
+"""Flags that are refused once the data are drawn."""
+
+
+@pytest.mark.parametrize("flag", [slow(flag) if flag in COSTLY else flag for flag in BAD])
+def test_bad_flags_are_one_line(flag, tmp_path, capsys):
+    assert_bad_options(capsys, train, tmp_path / "run", flag, BAD[flag])
+
+
+def test_evaluation_refuses_what_the_program_does_not_have(capsys, tmp_path):
+    from train.engine.stored_config import save_config
+
+    save_config(Config(out=str(tmp_path)), tmp_path)
+    error = refused(capsys, lambda: evaluate.main([str(tmp_path), "--eval_sizes", "28"]))
+    assert "runs of train.dit have no eval_sizes" in error

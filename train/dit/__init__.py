@@ -1,0 +1,1 @@
+"""Diffusion transformers: `python -m train.dit`."""

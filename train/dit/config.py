@@ -1,0 +1,124 @@
+"""The settings of a run of `train.dit`, their presets and rules."""
+
+import dataclasses
+import re
+from typing import Any, Self
+
+from train.engine.config import RunConfig, require_at_least, require_choice, split_list
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {},
+    "gpu": {
+        "data": "fashion", "patch": 2, "width": 256, "layers": 8, "heads": 8, "dtype": "bfloat16", "batch": 256,
+        "steps": 20_000, "warmup": 500, "lr": 5e-4, "ema": 0.9995, "eval_limit": 2048, "sampling_steps": 50,
+        "eval_shapes": "14,28,42,56,70,84,28x56,56x28,28x84", "log_every": 100, "checkpoint_every": 2000,
+    },
+}  # fmt: skip
+
+MODEL_FIELDS = ("pe", "patch", "width", "layers", "heads", "mlp_ratio")
+"""Fields that determine the shapes of the parameters, except for the image size."""
+
+Shape = tuple[int, int]
+"""Height and width of a picture, pixels."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Train a diffusion transformer on pictures of one size, then sample larger and wider ones, and measure them.
+
+    --preset sets all other options; explicitly given options override it.
+    """
+
+    program = "dit"
+    presets = PRESETS
+    model_fields = MODEL_FIELDS
+    inherited = ("data", "size")
+    first = ("preset", "pe", "data", "steps", "size", "extend", "eval_shapes", "guidance", "out", "resume")
+    run_fields = (*RunConfig.run_fields, "eval_shapes", "guidance", "sampler", "sampling_steps")
+
+    preset: str = "demo"  # demo: letters, minutes on two cores; gpu: clothes at patches of 2, minutes on an accelerator
+    pe: str = "rope_axial"  # positional encoding: "rope_axial(base=50)", "learned+rope", your own: "my_module:mine"
+    data: str = "glyphs"  # glyphs, fashion, folder:PATH (a subfolder per class) or tfds:NAME (prepared)
+    init: str = ""  # run folder whose trained weights training starts from
+    width: int = 96  # channels of the residual stream
+    layers: int = 4  # transformer layers
+    batch: int = 32  # images per step, over all devices
+    lr: float = 2e-3  # peak learning rate
+    weight_decay: float = 0.0  # weight decay, of kernels only
+    clip: float = 1.0  # clip the gradient to this global norm; 0 = no clipping
+    ema: float = 0.999  # decay of an exponential moving average of the weights, which samples; 0 = none
+    eval_limit: int = 256  # pictures to sample per shape and extension
+    extend: str = ""  # at other sizes: none, pi, ntk, ..., with commas; empty = none, pi, ntk, yarn, where they exist
+
+    size: int = 28  # side of the training images, pixels
+    patch: int = 4  # side of a patch, pixels
+    mlp_ratio: int = 4  # channels inside the MLP, as a multiple of the width
+
+    steps: int = 12_000  # training steps
+    warmup: int = 200  # steps of linear warm-up
+    times: str = "logit_normal"  # distribution of the time in training: logit_normal or uniform
+    class_dropout: float = 0.1  # fraction of training images without their class, for guidance
+
+    eval_shapes: str = ""  # sizes to sample at: "28,42,28x56", height x width; empty = 1, 1.5, 2 times --size, 1 x 2
+    guidance: float = 2.0  # scale of classifier-free guidance; 1 = none
+    sampler: str = "euler"  # euler, or heun: two evaluations per step
+    sampling_steps: int = 20  # steps from noise to a picture
+
+    @property
+    def trained(self) -> str:
+        """The side of the training images, in words."""
+        return f"{self.size} px"
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of a training image."""
+        return (self.size // self.patch) ** 2
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes to sample at: the trained one, then the others."""
+        trained, patches = (self.size, self.size), self.size // self.patch
+        more, twice = self.patch * -(-3 * patches // 2), 2 * self.size
+        default = ((more, more), (twice, twice), (self.size, twice))
+        return tuple(dict.fromkeys((trained, *(parse_shapes(self.eval_shapes) if self.eval_shapes else default))))
+
+    def validated(self) -> Self:
+        """Return the config after checking it.
+
+        Raises:
+            ValueError: naming the field, the rule and the value.
+        """
+        super().validated()
+        require_at_least(self, 1, "size", "patch", "mlp_ratio", "steps", "sampling_steps")
+        require_at_least(self, 0, "warmup", "guidance")
+        if self.eval_limit < 2:
+            rule = "eval_limit must be at least 2, because pictures to sample are unlimited and a covariance needs two"
+            raise ValueError(f"{rule}, got {self.eval_limit}")
+        if not 0 <= self.class_dropout < 1:
+            raise ValueError(f"class_dropout must be a fraction from 0 to below 1, got {self.class_dropout}")
+        if self.guidance != 1 and not self.class_dropout:
+            rule = "guidance must be 1 with class_dropout=0, because the model has not learned pictures of no class"
+            raise ValueError(f"{rule}, got {self.guidance}")
+        if self.extend:
+            split_list(self.extend, "extend")
+        require_choice(self, "times", "logit_normal", "uniform")
+        require_choice(self, "sampler", "euler", "heun")
+        for side in {side for shape in self.shapes for side in shape}:
+            if side < self.patch or side % self.patch:
+                raise ValueError(f"image sizes must be multiples of the patch, {self.patch}, got {side}")
+        return self
+
+
+def parse_shapes(text: str) -> tuple[Shape, ...]:
+    """Return the shapes in a list such as "28,42,28x56".
+
+    Raises:
+        ValueError: something else, or a shape given twice.
+    """
+    found = []
+    for one in split_list(text, "eval_shapes"):
+        sides = re.fullmatch(r"(\d{1,9})(?: ?x ?(\d{1,9}))?", one)
+        if sides is None:
+            raise ValueError(f"eval_shapes must be sides, or heights x widths, such as 28,42,28x56, got {one!r}")
+        found.append((int(sides[1]), int(sides[2] or sides[1])))
+    return tuple(found)

@@ -1,0 +1,266 @@
+"""Sampling at many shapes with many extensions, and the measures of what is sampled, beside those of true pictures.
+
+There is one program per shape and extension, which takes noise to pictures. While one samples, a thread compiles the
+next. The noise and the classes are the same for every run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Float32
+from rich.console import Console
+
+from train.data.images import Dataset
+from train.data.images.pipeline import training_source
+from train.devices.cpu import EVALUATION_COMPILER
+from train.devices.flops import TRAINING, dit_flops
+from train.devices.hosts import is_main_process
+from train.devices.mesh import EVALUATED, batch_sharding, evaluation_execution, put_batch, replicated_sharding
+from train.dit import judge
+from train.dit.config import Shape
+from train.dit.grid import draw_grid
+from train.dit.measures import frechet_distance, repetition
+from train.dit.model import EXTENSIONS, Sampler
+from train.dit.pictures import Pictures, spread, true_pictures
+from train.dit.results import SampleResults, SampleRow
+from train.engine.config import run_folder
+from train.engine.progress import Evaluating
+from train.engine.results import results_stem
+
+LAUNCH = {"cpu": 3e10, "gpu": 2e14, "tpu": 2e14}
+"""FLOPs of one launch per device: seconds, after each of which progress is reported."""
+
+TRUE = 2048
+"""Most true test pictures of a shape."""
+
+SHOWN = 8
+"""Pictures of a row of the figure."""
+
+SEED = 20_261_127
+"""Random seed of the noise."""
+
+
+class Pass(NamedTuple):
+    """One extension at one shape.
+
+    Attributes:
+        extend: the extension.
+        shape: height and width, pixels.
+        refused: why the encoding does not support the shape; empty = it does.
+    """
+
+    extend: str
+    shape: Shape
+    refused: str
+
+
+class Truth(NamedTuple):
+    """The measures of true pictures of one shape.
+
+    Attributes:
+        shown: some of them.
+        features: of test pictures.
+        top1: accuracy of the judge on them.
+        distance: Fréchet distance of training pictures, as many as are sampled, to them.
+        repeats: their autocorrelation at the trained side.
+    """
+
+    shown: Pictures
+    features: Float[np.ndarray, "N F"]
+    top1: float
+    distance: float
+    repeats: float
+
+
+def evaluate(
+    sampler: Sampler, dataset: Dataset, params: Any, *, step: int, mesh: Mesh, console: Console
+) -> list[SampleResults]:
+    """Sample at every shape of the config with each extension, measure the pictures, and draw some of them.
+
+    The extensions that leave the trained shape as it is share its pictures.
+
+    Args:
+        sampler: model of the run.
+        dataset: of the true pictures.
+        params: trained.
+        step: step of the checkpoint, stored with the results.
+        mesh: the pictures are sharded over it.
+        console: prints to the user.
+    """
+    config, extensions = sampler.config, tuple(sampler.extended)
+    shapes, trained = config.shapes, config.shapes[0]
+    shared = next((extend for extend in extensions if extend in EXTENSIONS), "")
+    alike = lambda extend, shape: shape == trained and extend in EXTENSIONS and extend != shared
+    passes = [
+        Pass(extend, shape, sampler.refusal(extend, shape))
+        for shape in shapes
+        for extend in extensions
+        if not alike(extend, shape)
+    ]
+    judging, truths = judged_truths(sampler, dataset, console)
+    rows: dict[tuple[str, Shape], SampleRow] = {}
+    shown: dict[tuple[str, Shape], np.ndarray] = {}
+    for one, pictures in sampled_passes(sampler, dataset, params, passes, mesh, console):
+        rows[one.extend, one.shape] = measured(one, pictures, judging, truths[one.shape], config.size)
+        if pictures is not None:
+            shown[one.extend, one.shape] = pictures.images[:SHOWN]
+    if is_main_process():
+        path = run_folder(config) / f"samples{results_stem(extensions[0]).removeprefix('results')}.png"
+        true = {shape: truths[shape].shown.images for shape in shapes}
+        draw_grid(path, dataset, true, shown, f"{config.pe}, step {step}")
+        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+    row = lambda extend, shape: rows[shared if alike(extend, shape) else extend, shape]
+    return [
+        SampleResults(
+            name=config.pe, data=config.data, trained=config.size, step=step, extend=extend, note=dataset.note,
+            rows=tuple(row(extend, shape) for shape in shapes),
+        )
+        for extend in extensions
+    ]  # fmt: skip
+
+
+def judged_truths(sampler: Sampler, dataset: Dataset, console: Console) -> tuple[judge.Params, Mapping[Shape, Truth]]:
+    """Return the judge, trained or read, and the measures of true pictures of every shape."""
+    config = sampler.config
+    work = [height * width for height, width in config.shapes]
+    whole = sum(work) * judge.STEPS // len(work) * judge.BATCH
+    looks = [pixels * (TRUE + config.eval_limit) for pixels in work]
+    with Evaluating(console, whole + sum(looks)) as progress:
+        report = lambda: progress(whole / judge.STEPS, "the judge of all runs learns from true pictures, once")
+        folder = run_folder(config).parent
+        params = judge.trained(dataset, config.shapes, folder, report)
+        truths = {}
+        for shape, look in zip(config.shapes, looks, strict=True):
+            truths[shape] = truth_of(sampler, dataset, params, shape)
+            progress(look, f"true pictures, {shape[0]} x {shape[1]}")
+    return params, truths
+
+
+def truth_of(sampler: Sampler, dataset: Dataset, params: judge.Params, shape: Shape) -> Truth:
+    """Return the measures of true pictures of one shape."""
+    config, side = sampler.config, sampler.config.size
+    tested, trained = dataset.test(max(shape)), training_source(dataset, max(shape))
+    test = true_pictures(dataset, tested, shape, spread(len(tested), TRUE))
+    others = true_pictures(dataset, trained, shape, spread(len(trained), config.eval_limit))
+    seen = judge.judge(params, test, side)
+    distance = frechet_distance(judge.judge(params, others, side).features, seen.features)
+    shown = Pictures(*(array[_first_of_classes(test.labels)] for array in test))
+    return Truth(shown, seen.features, seen.right / len(test.labels), distance, repetition(test.images, side))
+
+
+def _first_of_classes(labels: np.ndarray) -> list[int]:
+    """Return the index of a picture of each of the first classes, as many as are shown."""
+    found = {label: index for index, label in reversed([*enumerate(labels.tolist())])}
+    return [found[label] for label in range(SHOWN) if label in found]
+
+
+def sampled_passes(
+    sampler: Sampler, dataset: Dataset, params: Any, passes: Sequence[Pass], mesh: Mesh, console: Console
+) -> "list[tuple[Pass, Pictures | None]]":
+    """Return the pictures of every pass; None where the encoding refuses the shape."""
+    count = sampler.config.eval_limit
+    possible = [one for one in passes if not one.refused]
+    found: list[tuple[Pass, Pictures | None]] = [(one, None) for one in passes if one.refused]
+    ahead = ThreadPoolExecutor(1)
+    try:
+        programs = [ahead.submit(compiled_pass, sampler, params, one.extend, one.shape, mesh) for one in possible]
+        with Evaluating(console, sum(count * picture_flops(sampler, one.shape) for one in possible)) as progress:
+            for one, program in zip(possible, programs, strict=True):
+                report = partial(_report, progress, sampler, one)
+                found.append((one, sampled(sampler, dataset, params, one.shape, program, mesh, report)))
+    finally:
+        ahead.shutdown(wait=False, cancel_futures=True)
+    return found
+
+
+def _report(progress: Evaluating, sampler: Sampler, one: Pass, pictures: int) -> None:
+    extended = "" if one.extend == "none" else f" with {one.extend}"
+    progress(pictures * picture_flops(sampler, one.shape), f"sampling {one.shape[0]} x {one.shape[1]}{extended}")
+
+
+def picture_flops(sampler: Sampler, shape: Shape) -> float:
+    """Return the FLOPs of one sampled picture."""
+    config = sampler.config
+    evaluations = config.sampling_steps * (2 if config.sampler == "heun" else 1) * (1 if config.guidance == 1 else 2)
+    return evaluations * dit_flops(sampler.dit, 1, shape) / TRAINING
+
+
+def chunk_of(sampler: Sampler, shape: Shape, mesh: Mesh) -> int:
+    """Return how many pictures are sampled per launch, over all devices."""
+    per_device = int(LAUNCH[mesh.devices.flat[0].platform] / picture_flops(sampler, shape))
+    return mesh.size * max(1, min(per_device, -(-sampler.config.eval_limit // mesh.size)))
+
+
+def compiled_pass(sampler: Sampler, params: Any, extend: str, shape: Shape, mesh: Mesh) -> Any:
+    """Return the compiled program `(params, noise, labels) -> pictures`."""
+    execution, rows = evaluation_execution(mesh), batch_sharding(mesh, EVALUATED)
+    chunk = chunk_of(sampler, shape, mesh)
+
+    def pictures(params: Any, noise: Array, labels: Array) -> Array:
+        return sampler.pictures(params, noise, labels, extend=extend, execution=execution)
+
+    lowered = jax.jit(pictures, out_shardings=replicated_sharding(mesh)).lower(
+        params,
+        jax.ShapeDtypeStruct((chunk, *shape, sampler.dit.channels), jnp.float32, sharding=rows),
+        jax.ShapeDtypeStruct((chunk,), jnp.int32, sharding=rows),
+    )
+    return lowered.compile(EVALUATION_COMPILER if mesh.devices.flat[0].platform == "cpu" else None)
+
+
+def sampled(
+    sampler: Sampler,
+    dataset: Dataset,
+    params: Any,
+    shape: Shape,
+    program: Future[Any],
+    mesh: Mesh,
+    report: Callable[[int], None],
+) -> Pictures:
+    """Return the pictures of one shape, no darker than black and no lighter than white.
+
+    Args:
+        sampler: model of the run.
+        dataset: says how pictures are normalized.
+        params: trained.
+        shape: height and width, pixels.
+        program: the program of the pass.
+        mesh: the pictures are sharded over it.
+        report: called with the number of pictures after each launch.
+    """
+    count, chunk = sampler.config.eval_limit, chunk_of(sampler, shape, mesh)
+    mean, std = (np.asarray(values, np.float32) for values in (dataset.mean, dataset.std))
+    labels, found = wanted_labels(count, sampler.dit.classes), []
+    for begin in range(0, count, chunk):
+        noise = noise_of(range(begin, begin + chunk), (*shape, sampler.dit.channels))
+        own = np.resize(labels[begin : begin + chunk], chunk)
+        pictures = np.asarray(program.result()(params, *put_batch((noise, own), mesh, axes=EVALUATED)))
+        found.append(np.clip(pictures, -mean / std, (1 - mean) / std))
+        report(min(chunk, count - begin))
+    return Pictures(np.concatenate(found)[:count], labels)
+
+
+def wanted_labels(count: int, classes: int) -> np.ndarray:
+    """Return the classes of the pictures to sample, each as often as any other, up to one."""
+    return (np.arange(count) % classes).astype(np.int32)
+
+
+def noise_of(indices: range, shape: tuple[int, int, int]) -> Float32[np.ndarray, "N h w C"]:
+    """Return the noise of pictures by their indices, the same for every run."""
+    return np.stack([np.random.default_rng((SEED, index, 1)).standard_normal(shape, np.float32) for index in indices])
+
+
+def measured(one: Pass, pictures: Pictures | None, params: judge.Params, truth: Truth, side: int) -> SampleRow:
+    """Return the measures of the pictures of a pass, beside those of true ones."""
+    height, width = one.shape
+    row = SampleRow(height, width, true_top1=truth.top1, true_distance=truth.distance, true_repeats=truth.repeats)
+    if pictures is None:
+        return row._replace(refused=one.refused)
+    seen = judge.judge(params, pictures, side)
+    distance, repeats = frechet_distance(seen.features, truth.features), repetition(pictures.images, side)
+    return row._replace(correct=seen.right, count=len(pictures.labels), distance=distance, repeats=repeats)

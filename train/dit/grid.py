@@ -1,0 +1,73 @@
+"""The figure of sampled pictures: a block per shape, in it a row of true pictures and one per extension."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Float32
+from matplotlib.figure import Figure
+
+from train.data.images import Dataset
+from train.dit.config import Shape
+from train.engine.figures import literal_text, write_figure
+
+DPI, SCALE, GAP, HEAD, LABEL = 150, 2, 4, 30, 150
+"""Dots per inch, dots per pixel of a picture, and dots between rows, above a block, and left of the rows."""
+
+
+def strip(images: Float32[np.ndarray, "N h w C"], dataset: Dataset) -> Float[np.ndarray, "h W C"]:
+    """Return pictures side by side with a white line between them, from 0 to 1.
+
+    Args:
+        images: normalized.
+        dataset: says how they are normalized.
+    """
+    pixels = np.clip(images * np.asarray(dataset.std) + np.asarray(dataset.mean), 0.0, 1.0)
+    return np.concatenate([np.pad(one, ((0, 0), (0, 2), (0, 0)), constant_values=1.0) for one in pixels], axis=1)
+
+
+@literal_text
+def draw_grid(
+    path: Path,
+    dataset: Dataset,
+    true: Mapping[Shape, Float32[np.ndarray, "N h w C"]],
+    sampled: Mapping[tuple[str, Shape], Float32[np.ndarray, "N h w C"]],
+    title: str,
+) -> None:
+    """Write the figure.
+
+    Args:
+        path: of the figure.
+        dataset: says how pictures are normalized.
+        true: some true pictures of each shape, the trained one first.
+        sampled: some pictures by extension and shape.
+        title: of the figure.
+    """
+    trained = next(iter(true))
+    blocks = {}
+    for shape, pictures in true.items():
+        found = {extend: images for (extend, at), images in sampled.items() if at == shape}
+        named = {"as trained" if extend == "none" else extend: images for extend, images in found.items()}
+        blocks[shape] = {label: strip(images, dataset) for label, images in {"true": pictures, **named}.items()}
+    strips = [row for rows in blocks.values() for row in rows.values()]
+    width = LABEL + SCALE * max(row.shape[1] for row in strips)
+    height = HEAD * (len(blocks) + 1) + sum(SCALE * len(row) + GAP for row in strips)
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
+    place = lambda left, top: (left / width, 1 - top / height)
+    figure.text(*place(GAP, HEAD / 2), title, fontsize=9, va="center", weight="bold")
+    top = HEAD
+    for shape, rows in blocks.items():
+        what = f"{shape[0]} x {shape[1]} pixels{', as in training' if shape == trained else ''}"
+        figure.text(*place(GAP, top + HEAD / 2), what, fontsize=8, va="center")
+        top += HEAD
+        for label, row in rows.items():
+            tall, wide = SCALE * len(row), SCALE * row.shape[1]
+            left, bottom = place(LABEL, top + tall)
+            axes = figure.add_axes((left, bottom, wide / width, tall / height))
+            axes.imshow(
+                row.squeeze(-1) if row.shape[-1] == 1 else row, cmap="gray", vmin=0, vmax=1, interpolation="none"
+            )
+            axes.set_axis_off()
+            figure.text(*place(GAP, top + tall / 2), label, fontsize=7, va="center")
+            top += tall + GAP
+    write_figure(figure, path)

@@ -1,0 +1,196 @@
+"""The judge of sampled pictures: a small convolutional network, trained on true pictures of all shapes at once.
+
+    3 x 3 convolution of every pixel  ->  average over the area, to half the trained size  ->  two convolutions
+    ->  features  ->  logits
+
+The average makes pictures of all shapes alike, so that one network reads them all; only the first convolution sees
+their pixels. It is trained once for a data set and shapes, and kept in a file that all runs beside each other share.
+"""
+
+import hashlib
+import json
+import math
+import zipfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from train.data.images import Dataset
+from train.data.images.pipeline import training_source
+from train.devices.hosts import is_main_process
+from train.dit.config import Shape
+from train.dit.measures import area_weights
+from train.dit.pictures import Pictures, true_pictures
+from train.engine.files import replaced_file
+
+CHANNELS = (16, 32, 64)
+"""Output channels of the convolutions."""
+
+FEATURES = 64
+"""Number of features, the input of the last layer."""
+
+STEPS, BATCH, RATE = 900, 128, 2e-3
+"""Training steps, pictures per step, and peak learning rate."""
+
+AT_ONCE = 256
+"""Pictures that are judged at once."""
+
+VERSION = 1
+"""Counted up where the network or its training changes: files of other versions are not read."""
+
+Params = dict[str, Array]
+
+
+class Judged(NamedTuple):
+    """The judge's view of pictures: how many are of the class that is wanted, and the features of all of them."""
+
+    right: int
+    features: Float[np.ndarray, "N F"]
+
+
+def init(key: Array, channels: int, classes: int, side: int) -> Params:
+    """Return random parameters.
+
+    Args:
+        key: random key.
+        channels: channels of a picture.
+        classes: number of classes.
+        side: the trained side, pixels.
+    """
+    inner = math.ceil(common_side(side) / 2) ** 2 * CHANNELS[-1]
+    shapes = {
+        "one": (3, 3, channels, CHANNELS[0]), "two": (3, 3, *CHANNELS[:2]), "three": (3, 3, *CHANNELS[1:]),
+        "features": (inner, FEATURES), "logits": (FEATURES, classes),
+    }  # fmt: skip
+    params: Params = {}
+    for number, (name, shape) in enumerate(shapes.items()):
+        scale = math.sqrt(2.0 / math.prod(shape[:-1]))
+        params[name] = scale * jax.random.normal(jax.random.fold_in(key, number), shape)
+        params[f"{name}_bias"] = jnp.zeros(shape[-1:])
+    return params
+
+
+def common_side(side: int) -> int:
+    """Return the side to which the network averages pictures of all shapes: half of the trained one."""
+    return math.ceil(side / 2)
+
+
+def network(params: Params, images: Float[Array, "B h w C"], side: int) -> tuple[Array, Array]:
+    """Return the logits `(B, classes)` and the features `(B, F)` of pictures of any shape."""
+
+    def convolved(x: Array, name: str, stride: int = 1) -> Array:
+        axes = ("NHWC", "HWIO", "NHWC")
+        x = jax.lax.conv_general_dilated(x, params[name], (stride, stride), "SAME", dimension_numbers=axes)
+        return jax.nn.relu(x + params[f"{name}_bias"])
+
+    x = convolved(images, "one")
+    rows, columns = (jnp.asarray(area_weights(size, common_side(side))) for size in images.shape[1:3])
+    x = jnp.einsum("hs,nswc->nhwc", rows, x)
+    x = jnp.einsum("ws,nhsc->nhwc", columns, x)
+    x = convolved(convolved(x, "two", 2), "three").reshape(len(images), -1)
+    features = jax.nn.relu(x @ params["features"] + params["features_bias"])
+    return features @ params["logits"] + params["logits_bias"], features
+
+
+def train(dataset: Dataset, shapes: Sequence[Shape], report: Callable[[], None]) -> Params:
+    """Return the parameters after training on training pictures of all shapes, one shape per step in turn.
+
+    Args:
+        dataset: whose pictures they are.
+        shapes: the trained one first.
+        report: called after each step.
+    """
+    side = shapes[0][0]
+    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, STEPS))
+
+    @jax.jit
+    def step(params: Params, state: Any, images: Array, labels: Array) -> tuple[Params, Any]:
+        def loss(params: Params) -> Array:
+            logits, _ = network(params, images, side)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+        with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by integer counts
+            updates, state = optimizer.update(jax.grad(loss)(params), state)
+        return jax.tree.map(jnp.add, params, updates), state
+
+    params = init(jax.random.key(0), dataset.channels, len(dataset.classes), side)
+    state, draw = optimizer.init(params), np.random.default_rng(0)
+    sources = {shape: training_source(dataset, max(shape)) for shape in shapes}
+    for number in range(STEPS):
+        shape = shapes[number % len(shapes)]
+        source = sources[shape]
+        batch = true_pictures(dataset, source, shape, draw.integers(len(source), size=BATCH))
+        params, state = step(params, state, batch.images, batch.labels)
+        jax.block_until_ready(params)
+        report()
+    return params
+
+
+@partial(jax.jit, static_argnames="side")
+def _judged(params: Params, images: Array, labels: Array, side: int) -> tuple[Array, Array]:
+    logits, features = network(params, images, side)
+    return jnp.argmax(logits, -1) == labels, features
+
+
+def judge(params: Params, pictures: Pictures, side: int) -> Judged:
+    """Return how many pictures are of their class, and their features."""
+    right, features = 0, []
+    for begin in range(0, len(pictures.labels), AT_ONCE):
+        images, labels = (array[begin : begin + AT_ONCE] for array in pictures)
+        short = AT_ONCE - len(labels)
+        full = np.pad(images, ((0, short), (0, 0), (0, 0), (0, 0))), np.pad(labels, (0, short))
+        hits, found = _judged(params, *full, side)
+        right += int(np.asarray(hits)[: len(labels)].sum())
+        features.append(np.asarray(found)[: len(labels)])
+    return Judged(right, np.concatenate(features))
+
+
+def kept_in(folder: Path, dataset: Dataset, shapes: Sequence[Shape]) -> Path:
+    """Return the file of the judge of a data set and shapes in a folder."""
+    facts = [VERSION, dataset.identity, len(dataset.classes), dataset.mean, dataset.std, sorted(shapes), shapes[0]]
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    return folder / f"judge-{digest}.npz"
+
+
+def read(path: Path, like: Params) -> Params | None:
+    """Return the parameters in a file; None where there is no file, or one without these parameters.
+
+    Args:
+        path: the file.
+        like: parameters, or their shapes.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            found = {name: np.asarray(stored[name]) for name in like}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    fits = all(found[name].shape == leaf.shape and found[name].dtype == leaf.dtype for name, leaf in like.items())
+    finite = fits and all(np.isfinite(array).all() for array in found.values())
+    return {name: jnp.asarray(array) for name, array in found.items()} if finite else None
+
+
+def trained(dataset: Dataset, shapes: Sequence[Shape], folder: Path, report: Callable[[], None]) -> Params:
+    """Return the parameters in the file of a folder, which is written after training where there is none.
+
+    Args:
+        dataset: whose pictures it judges.
+        shapes: their shapes, the trained one first.
+        folder: of the file.
+        report: called after each step of training.
+    """
+    path = kept_in(folder, dataset, shapes)
+    make = partial(init, channels=dataset.channels, classes=len(dataset.classes), side=shapes[0][0])
+    found = read(path, jax.eval_shape(make, jax.random.key(0)))
+    if found is None:
+        found = train(dataset, shapes, report)
+        if is_main_process():
+            with replaced_file(path) as beside, beside.open("wb") as file:
+                np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in found.items()})
+    return found

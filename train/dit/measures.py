@@ -1,0 +1,66 @@
+"""Measures of sampled pictures: the Fréchet distance of features, and repeated content; and area averages."""
+
+import numpy as np
+from jaxtyping import Float
+
+
+def frechet_distance(a: Float[np.ndarray, "N F"], b: Float[np.ndarray, "M F"]) -> float:
+    """Return the Fréchet distance of the Gaussians that have the means and covariances of two sets of features.
+
+    `|μ_a - μ_b|² + tr(Σ_a + Σ_b - 2 (Σ_a^½ Σ_b Σ_a^½)^½)`, in float64. With few samples it is too large: compare it
+    with that of as many true ones.
+
+    Args:
+        a: features of one set, at least two.
+        b: features of the other set, at least two.
+
+    Raises:
+        ValueError: fewer than two.
+
+    Reference:
+        Dowson & Landau 1982, "The Fréchet distance between multivariate normal distributions", equation 4; Heusel et
+        al. 2017, "GANs Trained by a Two Time-Scale Update Rule" (arXiv 1706.08500), section 2.
+    """
+    if min(len(a), len(b)) < 2:
+        raise ValueError(f"a covariance needs at least two samples, got {len(a)} and {len(b)}")
+    a, b = (np.asarray(one, np.float64) for one in (a, b))
+    of_a, of_b = (np.atleast_2d(np.cov(one, rowvar=False)) for one in (a, b))
+    values, vectors = np.linalg.eigh(of_a)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    cross = np.sqrt(np.maximum(np.linalg.eigvalsh(root @ of_b @ root), 0.0)).sum()
+    distance = np.sum((a.mean(0) - b.mean(0)) ** 2) + np.trace(of_a) + np.trace(of_b) - 2.0 * cross
+    return float(max(distance, 0.0))
+
+
+def repetition(pictures: Float[np.ndarray, "N H W C"], period: int) -> float:
+    """Return how far pictures repeat themselves: the mean autocorrelation at a period, along every longer side.
+
+    It is the correlation of a picture with itself moved by `period` pixels, over the pixels that both cover: 1 for a
+    tiled picture, 0 for independent content or where nothing changes. NaN where no side is longer than the period.
+
+    Args:
+        pictures: at least one.
+        period: pixels.
+    """
+    found = []
+    for axis in (1, 2):
+        if pictures.shape[axis] > period:
+            one, other = (np.take(pictures, places, axis).reshape(len(pictures), -1) for places in (
+                range(pictures.shape[axis] - period), range(period, pictures.shape[axis])
+            ))  # fmt: skip
+            found.append(correlations(one, other))
+    return float(np.mean(found)) if found else float("nan")
+
+
+def correlations(a: Float[np.ndarray, "N P"], b: Float[np.ndarray, "N P"]) -> Float[np.ndarray, " N"]:
+    """Return the correlation of each row of two arrays, in float64; 0 where one of the rows is constant."""
+    a, b = (one.astype(np.float64) - one.astype(np.float64).mean(1, keepdims=True) for one in (a, b))
+    size = np.sqrt(np.sum(a**2, 1) * np.sum(b**2, 1))
+    return np.where(size > 0, np.sum(a * b, 1) / np.where(size > 0, size, 1.0), 0.0)
+
+
+def area_weights(size: int, to: int) -> Float[np.ndarray, "to size"]:
+    """Return the matrix that averages `size` pixels over `to` equal parts: each row has the overlaps, and sums to 1."""
+    edges, pixels = np.arange(to + 1) * (size / to), np.arange(size)
+    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    return (np.maximum(overlap, 0.0) * (to / size)).astype(np.float32)
