@@ -131,7 +131,7 @@ def _widths(head_dim: int, axes: int, widths: tuple[int, ...] | None, rotary_dim
     if widths is None:
         name, turning = ("head_dim", head_dim) if rotary_dim is None else ("rotary_dim", rotary_dim)
         if turning < 1 or turning % (2 * axes):
-            way = "" if axes < 3 or turning < 2 * axes else "; widths= divides the channels unequally"
+            way = "" if turning % 2 or turning < 2 * axes else "; widths= divides the channels unequally"
             raise ValueError(f"{name} must be a multiple of 2·axes = {2 * axes}, got {turning}{way}")
         widths = (turning // axes,) * axes
     if head_dim % 2:
