@@ -190,8 +190,8 @@ def name_ends(axes: Any, ends: Mapping[str, tuple[int, float, str, bool]]) -> No
         heights[i] = min(heights[i], above)
     for (_, name), height in zip(placed, heights, strict=True):
         _, _, color, colored = ends[name]
-        weight = {"fontsize": 9 if colored else 8, "fontweight": "bold" if colored else "normal"}
-        axes.text(1.015, height, name, transform=axes.transAxes, va="center", color=color, **weight)
+        size = 9 if colored else 8
+        axes.text(1.015, height, name, transform=axes.transAxes, va="center", color=color, fontsize=size)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
