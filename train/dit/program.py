@@ -71,22 +71,12 @@ def make_task(config: Config) -> Task:
     )
 
 
-def next_commands(config: Config) -> list[str]:
-    """Return the commands to try after a run: a comparison with other encodings, and a page of all runs."""
-    encodings = ",".join(dict.fromkeys([config.pe, "learned", "alibi"]))
-    options = f'--task=dit --pe="{encodings}" --data="{config.data}" --extend=none,pi --seeds=1'
-    return [
-        f"python -m train.compare {options}   the same for other encodings",
-        "python -m train.report runs   a page of all runs",
-    ]
-
-
 PROGRAM = Program(
     config=Config,
     task=make_task,
     results=SampleResults,
     errors=(CorruptImage,),
-    next_commands=next_commands,
+    comparison="--task=dit --extend=none,pi",
     docstring=__doc__ or "",
 )
 

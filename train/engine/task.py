@@ -132,7 +132,7 @@ class Program(NamedTuple):
         task: `(config) -> task`; raises ValueError if the config does not fit the data, the model or the encoding.
         results: class of its evaluations.
         errors: exceptions of the data during training that are reported in one line.
-        next_commands: `(config) -> commands` to try after a run.
+        comparison: options of the `train.compare` to try after a run; empty = nothing is suggested.
         docstring: of its module, which `--help` shows: a sentence, examples, and what the run folder has.
     """
 
@@ -140,8 +140,19 @@ class Program(NamedTuple):
     task: Callable[[Any], Task]
     results: type[Evaluation]
     errors: tuple[type[Exception], ...] = ()
-    next_commands: Callable[[Any], Sequence[str]] = lambda config: ()
+    comparison: str = ""
     docstring: str = ""
+
+    def next_commands(self, config: RunConfig) -> list[str]:
+        """Return the commands to try after a run: a comparison with other encodings, and a page of all runs."""
+        if not self.comparison:
+            return []
+        encodings = ",".join(list(dict.fromkeys([config.pe, "learned", "alibi", "rope_mixed"]))[:3])
+        options = f'--pe="{encodings}" --data="{config.data}" {self.comparison} --seeds=1'
+        return [
+            f"python -m train.compare {options}   the same for other encodings",
+            "python -m train.report runs   a page of all runs",
+        ]
 
 
 def recipe(config: RunConfig, optimizer: optax.GradientTransformation, sums: tuple[str, ...]) -> Recipe:

@@ -74,23 +74,12 @@ def make_task(config: Config) -> Task:
     )
 
 
-def next_commands(config: Config) -> list[str]:
-    """Return the commands to try after a run: a comparison with other encodings, and a page of all runs."""
-    others = ["learned", "alibi"] if config.pe not in ("learned", "alibi") else ["learned", "alibi", "rope_mixed"]
-    encodings = ",".join([config.pe, *(name for name in others if name != config.pe)])
-    options = f'--pe="{encodings}" --data="{config.data}" --extend="none,pi(stretch=True)" --seeds=1'
-    return [
-        f"python -m train.compare {options}   the same for other encodings",
-        "python -m train.report runs   a page of all runs",
-    ]
-
-
 PROGRAM = Program(
     config=Config,
     task=make_task,
     results=ResolutionResults,
     errors=(CorruptImage,),
-    next_commands=next_commands,
+    comparison='--extend="none,pi(stretch=True)"',
     docstring=__doc__ or "",
 )
 
