@@ -1,7 +1,7 @@
 """The shared memory of every kernel for GPUs, by arithmetic, beside the limit of a program."""
 
 from pejax._attention.gpu.call import tile_sizes
-from pejax._attention.gpu.shared_memory import HELD, LIMITS, shared_bytes
+from pejax._attention.gpu.shared_memory import CONTENTS, LIMITS, shared_bytes
 
 WIDTHS = {
     "bfloat16, D=64": 128,
@@ -19,7 +19,7 @@ def table(capability: str = "9.0") -> str:
     lines = [f"Shared memory of a program, KiB at most, of {limit // 1024} (compute capability {capability}):"]
     for name, width in WIDTHS.items():
         forward, backward = tile_sizes(width, limit)
-        sizes = (shared_bytes(kernel, forward if kernel == "forward" else backward, width) for kernel in HELD)
-        told = ", ".join(f"{kernel} {size / 1024:.0f}" for kernel, size in zip(HELD, sizes, strict=True))
+        sizes = (shared_bytes(kernel, forward if kernel == "forward" else backward, width) for kernel in CONTENTS)
+        told = ", ".join(f"{kernel} {size / 1024:.0f}" for kernel, size in zip(CONTENTS, sizes, strict=True))
         lines.append(f"  {name}, tiles {forward[0]}x{forward[1]} and {backward[0]}x{backward[1]}: {told}")
     return "\n".join(lines)

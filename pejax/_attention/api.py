@@ -26,7 +26,7 @@ from pejax._attention.core.operands import (
 )
 from pejax._attention.core.options import LEARNED_SCALE, Options, check_options
 from pejax._attention.core.reference import dense_weights
-from pejax._attention.core.sink import check_sink, keep_share, with_sink
+from pejax._attention.core.sink import check_sink, share_of_keys, with_sink
 from pejax._attention.sharding import Sharding, run_sharded
 from pejax._ops.backend import platform
 from pejax._positions import TokenPositions
@@ -302,7 +302,7 @@ def weights_of(
     weights = weights.reshape(full)
     if sink is None:
         return weights
-    kept = keep_share(jnp.moveaxis(lse.reshape(full[:-1]), -2, -1), sink)
+    kept = share_of_keys(jnp.moveaxis(lse.reshape(full[:-1]), -2, -1), sink)
     return weights * jnp.moveaxis(kept, -1, -2)[..., None]
 
 

@@ -1,4 +1,4 @@
-"""Whether a program compiles, found out by compiling it: what fails inside a user's jit cannot be caught there."""
+"""Trial compilation of a program: an error inside a user's jit comes too late to be caught there."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 
 def compile_error(function: Callable[..., Any], *operands: Any) -> tuple[str, float]:
-    """Return why a function and its gradients do not compile, in one line, empty where they do; and the seconds.
+    """Return the first line of the compilation error of a function with its gradients (empty = none), and the seconds.
 
     Args:
         function: returns one array.
@@ -24,7 +24,7 @@ def compile_error(function: Callable[..., Any], *operands: Any) -> tuple[str, fl
     both = jax.value_and_grad(loss, tuple(range(len(operands))), allow_int=True)
     try:
         jax.jit(both).lower(*operands).compile()
-    except Exception as refused:  # XLA, Triton, Mosaic and cuDNN each raise types of their own
-        line = next(iter(str(refused).strip().splitlines()), "") or type(refused).__name__
+    except Exception as error:  # XLA, Triton, Mosaic and cuDNN each raise types of their own
+        line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         return line[:300], time.perf_counter() - begun
     return "", time.perf_counter() - begun

@@ -28,7 +28,7 @@ from pejax._ops.remat import name_for_remat
 from pejax._positions import TokenPositions
 
 
-class Share(NamedTuple):
+class ShardSettings(NamedTuple):
     """The static settings of attention on one device's shard; hashable.
 
     Attributes:
@@ -59,71 +59,72 @@ Part = tuple[Array, Array]
 """Attention to some of the keys: output `(N, T, H, D)` and log-sum-exp `(N, T, H)`."""
 
 
-def attend(share: Share, operands: Operands) -> Part:
+def attend(settings: ShardSettings, operands: Operands) -> Part:
     """Attend from the queries to the keys in `operands`, on this device alone."""
     n, groups, heads, t, dim = operands.q.shape
-    return run(share.options, share.layout, operands, share.implementation, (n, t, groups * heads, dim))
+    return run(settings.options, settings.layout, operands, settings.implementation, (n, t, groups * heads, dim))
 
 
-def gather(share: Share, operands: Operands) -> Part:
+def gather(settings: ShardSettings, operands: Operands) -> Part:
     """Attend to the keys of all devices, gathered on this device."""
-    collect = lambda x, axis: lax.all_gather(x, share.axis, axis=axis, tiled=True)
-    fields = zip(operands.k_tokens, share.layout.k_axes, strict=True)
+    collect = lambda x, axis: lax.all_gather(x, settings.axis, axis=axis, tiled=True)
+    fields = zip(operands.k_tokens, settings.layout.k_axes, strict=True)
     tokens: list[Any] = [None if x is None else collect(x, 0 if axis is None else 1) for x, axis in fields]
     k, v = collect(operands.k, 2), collect(operands.v, 2)
     key_bias = None if operands.key_bias is None else collect(operands.key_bias, 3)
     origin = operands.origin._replace(key=jnp.uint32(0))
     return attend(
-        share, operands._replace(k=k, v=v, k_tokens=TokenPositions(*tokens), key_bias=key_bias, origin=origin)
+        settings, operands._replace(k=k, v=v, k_tokens=TokenPositions(*tokens), key_bias=key_bias, origin=origin)
     )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def ring(share: Share, operands: Operands) -> Part:
+def ring(settings: ShardSettings, operands: Operands) -> Part:
     """Attend to the keys of all devices, one shard after the other."""
     queries, keys = _split_keys(operands)
 
     def step(carry: tuple[Keys, Part], shift: Array) -> tuple[tuple[Keys, Part], None]:
         keys, merged = carry
-        output, lse = _attend_to(share, queries, keys, shift)
-        return (_send_to_next(share, keys), merge_attention([merged, (wide(output), lse)])), None
+        output, lse = _attend_to(settings, queries, keys, shift)
+        return (_send_to_next(settings, keys), merge_attention([merged, (wide(output), lse)])), None
 
     n, groups, heads, t, dim = queries.q.shape
-    kind = wide(queries.q).dtype
-    empty = jnp.zeros((n, t, groups * heads, dim), kind), jnp.full((n, t, groups * heads), -jnp.inf, kind)
-    (_, (output, lse)), _ = lax.scan(step, (keys, empty), jnp.arange(share.devices, dtype=jnp.uint32))
+    dtype = wide(queries.q).dtype
+    empty = jnp.zeros((n, t, groups * heads, dim), dtype), jnp.full((n, t, groups * heads), -jnp.inf, dtype)
+    (_, (output, lse)), _ = lax.scan(step, (keys, empty), jnp.arange(settings.devices, dtype=jnp.uint32))
     return output.astype(queries.q.dtype), lse
 
 
-def _forward(share: Share, operands: Operands) -> tuple[Part, tuple[Operands, Part]]:
-    """Return the outputs, and what the backward pass needs."""
-    outputs: Any = name_for_remat(ring(share, operands))
+def _forward(settings: ShardSettings, operands: Operands) -> tuple[Part, tuple[Operands, Part]]:
+    """Return the outputs, and the residuals of the backward pass."""
+    outputs: Any = name_for_remat(ring(settings, operands))
     return outputs, (operands, outputs)
 
 
-def _backward(share: Share, saved: tuple[Operands, Part], cotangents: Part) -> tuple[Operands]:
+def _backward(settings: ShardSettings, saved: tuple[Operands, Part], cotangents: Part) -> tuple[Operands]:
     """Return the gradients of the operands, from a second pass around the ring."""
     operands, (output, lse) = saved
     queries, keys = _split_keys(operands)
     d_output, d_lse = (wide(x) for x in cotangents)
     mean = row_means(output, d_output, d_lse)
+    # Of a query that sees no key: the weight exp(part_lse - lse) of every part is then exp(-inf) = 0, not NaN.
     lse = jnp.where(jnp.isneginf(lse), 0.0, lse)
 
     def step(carry: tuple[Keys, list[Array], list[Array]], shift: Array) -> tuple[Any, None]:
         keys, d_keys, d_queries = carry
 
         def part(queries_floats: list[Array], keys_floats: list[Array]) -> Part:
-            return _attend_to(share, with_floats(queries, queries_floats), with_floats(keys, keys_floats), shift)
+            return _attend_to(settings, with_floats(queries, queries_floats), with_floats(keys, keys_floats), shift)
 
         (output, part_lse), pull = jax.vjp(part, own_floats(queries), own_floats(keys))
         weight = jnp.exp(part_lse - lse)
         d_part_lse = weight * row_means(output, d_output, mean)
         gradients = pull(((weight[..., None] * d_output).astype(output.dtype), d_part_lse))
         d_queries, d_keys = (_add(*pair) for pair in zip((d_queries, d_keys), gradients, strict=True))
-        return (*_send_to_next(share, (keys, d_keys)), d_queries), None
+        return (*_send_to_next(settings, (keys, d_keys)), d_queries), None
 
     start = keys, zeros_of(keys), zeros_of(queries)
-    (_, d_keys, d_queries), _ = lax.scan(step, start, jnp.arange(share.devices, dtype=jnp.uint32))
+    (_, d_keys, d_queries), _ = lax.scan(step, start, jnp.arange(settings.devices, dtype=jnp.uint32))
     d_operands, (k, v, k_tokens, key_bias) = cotangent_of(queries, d_queries), cotangent_of(keys, d_keys)
     return (d_operands._replace(k=k, v=v, k_tokens=k_tokens, key_bias=key_bias),)
 
@@ -132,23 +133,23 @@ ring.defvjp(_forward, _backward)
 
 
 def _split_keys(operands: Operands) -> tuple[Operands, Keys]:
-    """Return the operands without the keys, which stay on this device, and the keys, which are passed on."""
+    """Split the operands into those that stay on this device, all but the keys, and the keys, which are passed on."""
     keys = Keys(operands.k, operands.v, operands.k_tokens, operands.key_bias)
     return operands._replace(k=None, v=None, k_tokens=None, key_bias=None), keys
 
 
-def _attend_to(share: Share, queries: Operands, keys: Keys, shift: Array) -> Part:
-    """Attend to keys that were passed on `shift` times, and so belong to the device `shift` before this one."""
-    devices = jnp.uint32(share.devices)
-    home = (lax.axis_index(share.axis).astype(jnp.uint32) + devices - shift) % devices
+def _attend_to(settings: ShardSettings, queries: Operands, keys: Keys, shift: Array) -> Part:
+    """Attend to keys that were passed on `shift` times, so their home is the device `shift` places before this one."""
+    devices = jnp.uint32(settings.devices)
+    home = (lax.axis_index(settings.axis).astype(jnp.uint32) + devices - shift) % devices
     origin = queries.origin._replace(key=home * jnp.uint32(keys.k.shape[2]))
     own = {"k": keys.k, "v": keys.v, "k_tokens": keys.tokens, "key_bias": keys.bias}
-    return attend(share, queries._replace(**own, origin=origin))
+    return attend(settings, queries._replace(**own, origin=origin))
 
 
-def _send_to_next(share: Share, tree: Any) -> Any:
+def _send_to_next(settings: ShardSettings, tree: Any) -> Any:
     """Send a pytree to the next device of the ring, and return the one received from the previous device."""
-    return lax.ppermute(tree, share.axis, [(i, (i + 1) % share.devices) for i in range(share.devices)])
+    return lax.ppermute(tree, settings.axis, [(i, (i + 1) % settings.devices) for i in range(settings.devices)])
 
 
 def _add(totals: list[Array], gradients: list[Array]) -> list[Array]:

@@ -142,10 +142,10 @@ def _sharded(
     batch, head, sequence, method = sharding.batch or None, sharding.heads, sharding.sequence, ring.attend
     if sequence is not None and sharding.devices(sequence) > 1:
         method, layout = METHODS[sharding.method], layout._replace(in_order=False)  # only the first shard begins at 0
-    share = ring.Share(options, layout, implementation, sequence or "", sharding.devices(sequence))
+    settings = ring.ShardSettings(options, layout, implementation, sequence or "", sharding.devices(sequence))
 
     def attend(operands: Operands) -> tuple[Array, Array]:
-        return method(share, operands._replace(origin=_origin(sharding, operands)))
+        return method(settings, operands._replace(origin=_origin(sharding, operands)))
 
     def of_tokens(tokens: TokenPositions, axes: TokenPositions) -> TokenPositions:
         specs = (PartitionSpec(batch, sequence) if axis == 0 else PartitionSpec(sequence) for axis in axes)

@@ -204,7 +204,7 @@ def test_spans_miss_no_pair_and_whole_tiles_hide_none(seed):
     if mask is None:
         mask = jnp.ones((24, 40), bool)
     pairs = np.asarray(mask).reshape(3, 8, 5, 8).transpose(0, 2, 1, 3).reshape(3, 5, 64)
-    found = tiles(options, *(_marks(side, options) for side in sides), (8, 8))
+    found = tiles(options, *(_token_rows(side, options) for side in sides), (8, 8))
     if found is None:
         assert pairs.all()
         return
@@ -218,7 +218,7 @@ def test_spans_miss_no_pair_and_whole_tiles_hide_none(seed):
             assert row[begin:after].all()
 
 
-def _marks(side, options):
+def _token_rows(side, options):
     ordered = options.causal or options.window or options.distance_range
     order = side.order[None] if ordered else None
     return TokenRows(order, None if side.segment_ids is None else side.segment_ids[None])

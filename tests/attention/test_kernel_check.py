@@ -8,7 +8,7 @@ from pejax import check_kernels, explain_attention
 from pejax._attention import api, backends, kernel_check
 from pejax._attention.compiling import compile_error
 from pejax._attention.gpu.call import tile_sizes
-from pejax._attention.gpu.shared_memory import BACKWARD, HELD, LIMITS, fitting, shared_bytes
+from pejax._attention.gpu.shared_memory import BACKWARD, CONTENTS, LIMITS, fitting_blocks, shared_bytes
 
 Q = jax.ShapeDtypeStruct((1, 24, 2, 8), jnp.float32)
 
@@ -98,8 +98,10 @@ def test_a_loop_holds_its_blocks_twice_and_a_product_its_tile():
 
 
 def test_heads_that_fit_in_no_tile_are_refused_in_words():
-    with pytest.raises(NotImplementedError, match="heads of 1024 bytes need 132096 bytes of shared memory, this GPU"):
-        fitting(tuple(HELD), (32, 32), 1024, 99 * 1024)
+    with pytest.raises(
+        NotImplementedError, match="heads of 1024 bytes need 132096 bytes of shared memory, but this GPU has"
+    ):
+        fitting_blocks(tuple(CONTENTS), (32, 32), 1024, 99 * 1024)
 
 
 def test_a_gpu_prefers_what_is_checked_there(monkeypatch):

@@ -339,7 +339,7 @@ def test_the_shared_memory_of_every_kernel_is_told_and_within_the_limit():
     told = shared_memory.table()
     assert "of 227 (compute capability 9.0)" in told
     sizes = [int(word.split()[-1]) for line in told.splitlines()[1:] for word in line.split(": ")[1].split(", ")]
-    assert len(sizes) == len(shared_memory.WIDTHS) * len(shared_memory.HELD)
+    assert len(sizes) == len(shared_memory.WIDTHS) * len(shared_memory.CONTENTS)
     assert max(sizes) <= 227
 
 

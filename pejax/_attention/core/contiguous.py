@@ -53,7 +53,7 @@ def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Ar
 
 
 def _are_near(sides: tuple[TokenPositions, TokenPositions], relevant: list[Any]) -> Bool[Array, ""]:
-    """Return whether all positions that matter are close enough for every difference to fit."""
+    """Return whether all positions that matter lie within `LONGEST`, so that no difference of two overflows."""
     ends = []
     for tokens, counts in zip(sides, relevant, strict=True):
         places = tokens.positions.astype(jnp.float32)

@@ -14,7 +14,15 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 
 class Dropout(NamedTuple):
-    """Random seed, global indices of an example and a head, and of the first query and key of their shard."""
+    """The dropout of one head: a random seed, and indices that are the same however the arrays are sharded.
+
+    Attributes:
+        seed: two random words.
+        batch: index of the example.
+        head: index of the query head.
+        first_query: index of the first query on this device.
+        first_key: index of the first key on this device.
+    """
 
     seed: UInt32[Array, "2"]
     batch: UInt32[Array, ""]
@@ -39,11 +47,12 @@ def keep_pairs(
     stream = finalize(finalize(dropout.seed[0] ^ dropout.batch) + dropout.head)
     rows = finalize(stream ^ finalize(queries + dropout.first_query + dropout.seed[1]))
     columns = finalize(finalize((keys + dropout.first_key) ^ dropout.seed[1]) + dropout.seed[0])
-    return finalize(rows[:, None] + columns[None, :]) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+    threshold = min(round(rate * 2**32), 2**32 - 1)  # a rate just below 1 rounds up to 2^32, which is no uint32
+    return finalize(rows[:, None] + columns[None, :]) >= jnp.uint32(threshold)
 
 
 def apply_dropout(weights: Float[Array, "T S"], keep: Bool[Array, "T S"], rate: float) -> Float[Array, "T S"]:
-    """Return the weights kept, divided by 1 - rate, and 0 for those dropped."""
+    """Return the kept weights divided by 1 - rate, and 0 for the dropped ones."""
     return jnp.where(keep, weights / (1.0 - rate), 0.0)
 
 
@@ -55,13 +64,18 @@ def finalize(word: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
 
 
 def check_dropout(dropout: tuple[Array, float] | None) -> tuple[Array | None, float]:
-    """Return the seed, two words drawn from the key, and the rate; the seed is None if nothing is dropped."""
+    """Return the seed (two words drawn from the key) and the rate; the seed is None if nothing is dropped.
+
+    Raises:
+        TypeError: neither None nor a key and a number.
+        ValueError: a rate outside [0, 1).
+    """
     if dropout is None:
         return None, 0.0
     is_rate = lambda x: isinstance(x, numbers.Real) or jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating)
     if not (isinstance(dropout, tuple) and len(dropout) == 2 and is_rate(dropout[1])):
         kinds = [type(x).__name__ for x in dropout] if isinstance(dropout, tuple) else type(dropout).__name__
-        raise TypeError(f"dropout must be (key, rate), the rate a number, got {kinds}")
+        raise TypeError(f"dropout must be (key, rate) with a number as rate, got {kinds}")
     key, rate = dropout
     if not 0 <= rate < 1:
         raise ValueError(f"dropout must be (key, rate) with 0 <= rate < 1, got rate={rate}")

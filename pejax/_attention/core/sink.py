@@ -23,10 +23,11 @@ def check_sink(sink: Array | None, heads: int) -> None:
         raise ValueError(f"sink must be (H,) = ({heads},), one logit per query head, got shape {sink.shape}")
 
 
-def keep_share(lse: Float[Array, "*B T H"], sink: Float[Array, " H"]) -> Float[Array, "*B T H"]:
-    """Return `σ(lse - sink)`, the share of the weight that the keys keep; rows that see no key have no weight to share.
+def share_of_keys(lse: Float[Array, "*B T H"], sink: Float[Array, " H"]) -> Float[Array, "*B T H"]:
+    """Return `σ(lse - sink)`, the share of the attention weight that is left to the keys.
 
-    A row whose log-sum-exp is -inf counts as 0, so that no infinity enters the gradients; its output is zero anyway.
+    A log-sum-exp of -inf, of a row that sees no key, is replaced by 0, so that no infinity enters the gradients; the
+    output of such a row is zero anyway.
     """
     return jax.nn.sigmoid(jnp.where(jnp.isneginf(lse), 0.0, lse) - wide(sink))
 
@@ -41,7 +42,7 @@ def with_sink(
     Args:
         output: result of attention to all keys.
         lse: log-sum-exp of each query's logits, -inf where it sees no key.
-        sink: s, one logit per head. None = no sink: the arguments are returned.
+        sink: s, one logit per head. None = no sink: output and lse are returned unchanged.
 
     Reference:
         Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks" (arXiv 2309.17453), section 3.3;
@@ -49,5 +50,5 @@ def with_sink(
     """
     if sink is None:
         return output, lse
-    kept = wide(output) * keep_share(lse, sink)[..., None]
+    kept = wide(output) * share_of_keys(lse, sink)[..., None]
     return kept.astype(output.dtype), jnp.logaddexp(lse, wide(sink))

@@ -15,7 +15,7 @@ from pejax._attention.kernels.kernel_call import Kernels, Static, Way, position_
 def gpu_attention(
     options: Options, layout: Layout, operands: Operands, *, interpret: bool = False
 ) -> tuple[Array, Array]:
-    """Attend as an `Implementation`.
+    """Return attention by the Pallas kernels for GPUs, as an `Implementation` of `backends`.
 
     Args:
         options: settings of the attention; `block` > 0 limits the tile size.
@@ -24,8 +24,8 @@ def gpu_attention(
         interpret: run in Pallas's interpreter, which any platform has.
 
     Returns:
-        The output in q's type and the log-sum-exps. Products of float32 are those of the platform's default precision,
-        as everywhere in JAX.
+        The output in q's type and the log-sum-exps. Products of float32 have the platform's default precision, as
+        everywhere in JAX.
 
     Raises:
         NotImplementedError: the kernels do not support these operands.
@@ -42,9 +42,10 @@ def refuse(static: Static, operands: Operands) -> None:
         kernel_call.refuse_splitting("Triton", devices=1)
     kernel_call.refuse(static, operands, ("float32", "bfloat16", "float16"))
     if operands.q.shape[-1] * operands.q.dtype.itemsize > 1024:
-        raise NotImplementedError(f"heads of more than 1024 bytes do not fit, got D={operands.q.shape[-1]}")
-    kinds = {np.dtype(side.positions.dtype).kind == "f" for side in (operands.q_tokens, operands.k_tokens)}
-    if operands.shared.distance_bias is not None and len(kinds) > 1:
+        found = f"D={operands.q.shape[-1]} of {operands.q.dtype}"
+        raise NotImplementedError(f"heads must have at most 1024 bytes, got {found}")
+    are_floats = {np.dtype(side.positions.dtype).kind == "f" for side in (operands.q_tokens, operands.k_tokens)}
+    if operands.shared.distance_bias is not None and len(are_floats) > 1:
         raise NotImplementedError("positions of queries and keys must both be integers or both floats")
 
 

@@ -1,4 +1,4 @@
-"""Gradients of the inputs of a bias, on GPUs: separate kernels, which XLA removes if their results are unused.
+"""Gradients with respect to the inputs of a bias, on GPUs, by separate kernels: XLA removes them if they are unused.
 
 A program of `diagonal_gradients` owns the tiles (I, I + c) for one c. Elements at the same place in these tiles have
 the same key - query, so it sums whole tiles, and a bias with one number per diagonal gets its gradient without atomics.
@@ -17,11 +17,11 @@ from pejax._attention.gpu.tile import Inputs, Place, Plan, bias_gradient, placed
 from pejax._attention.kernels.kernel_call import Rows
 
 PROGRAMS = 1024
-"""Number of programs that keeps a GPU busy: with more, several sequences share a program."""
+"""Number of programs that is enough to keep a GPU busy; where there would be more, several examples share a program."""
 
 
 def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
-    """Return the gradient of the bias on every diagonal, summed over the batch; blocks must be square."""
+    """Return the gradients of the bias, one per diagonal, summed over the batch; blocks must be square."""
     (n, heads), size, (q_count, k_count) = inputs.q.shape[:2], plan.blocks[0], plan.counts
     count = q_count + k_count - 1
     parts = min(n, max(1, PROGRAMS // (count * heads)))
@@ -30,7 +30,7 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "
         diagonal, head, part = (pl.program_id(axis) for axis in range(3))
         key_head = lax.div(head, plan.group)
 
-        def of_sequence(t: Array, sums: Array) -> Array:
+        def of_example(t: Array, sums: Array) -> Array:
             n = part + t * parts
 
             def step(i: Array, sums: Array, masked: bool) -> Array:
@@ -38,12 +38,12 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "
                 query = load_query(inputs, rows, at, size)
                 k, v = (load_block(x, n, key_head, at.j, size) for x in (inputs.k, inputs.v))
                 found = gradients(plan, inputs, at, query, k, v, masked)
-                return sums + placed_only(found.d_scores, *found.marks)
+                return sums + placed_only(found.d_scores, *found.tokens)
 
             return loop(inputs, n, diagonal, q_count, step, sums)
 
         zeros = jnp.zeros((size, size), jnp.float32)
-        sums_ref[part, head, diagonal] = lax.fori_loop(0, lax.div(n - 1 - part, parts) + 1, of_sequence, zeros)
+        sums_ref[part, head, diagonal] = lax.fori_loop(0, lax.div(n - 1 - part, parts) + 1, of_example, zeros)
 
     output = jax.ShapeDtypeStruct((parts, heads, count, size, size), jnp.float32)
     sums = call(plan, kernel, (count, heads, parts), output, inputs, rows, name="diagonal_gradients")
@@ -64,7 +64,10 @@ def _along_diagonals(tiles: Float[Array, "H C B B"]) -> Float[Array, "H R"]:
 def numbers_by_queries(
     plan: Plan, inputs: Inputs, rows: Rows
 ) -> tuple[tuple[Float[Array, " H"], ...], tuple[Float[Array, "N T"], ...]]:
-    """Return the gradients of the numbers that the bias reads, and of the queries' positions if they are floats."""
+    """Return the gradients of `Inputs.numbers`, and of the queries' positions if they are floats.
+
+    Each program owns a block of queries and loops over the keys.
+    """
     (n, heads, length, _), (q_size, k_size) = inputs.q.shape, plan.blocks
     numbers, axes = len(inputs.numbers), _float_axes(inputs)
 
@@ -77,7 +80,7 @@ def numbers_by_queries(
             at = Place(n, head, i, j)
             k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
             found = gradients(plan, inputs, at, query, k, v, masked)
-            d_numbers, d_positions, _ = bias_gradient(plan, inputs, at, found.d_scores, *found.marks)
+            d_numbers, d_positions, _ = bias_gradient(plan, inputs, at, found.d_scores, *found.tokens)
             return jax.tree.map(jnp.add, carry, (tuple(d_numbers), d_positions))
 
         zeros = (jnp.float32(0),) * numbers, (jnp.zeros((q_size, 1), jnp.float32),) * axes
@@ -96,7 +99,10 @@ def numbers_by_queries(
 
 
 def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Array, "N S"], ...]:
-    """Return the gradients of the keys' positions, which must be floats."""
+    """Return the gradients of the keys' positions, which must be floats.
+
+    Each program owns a block of keys and loops over the queries.
+    """
     (n, heads), length, (q_size, k_size) = inputs.q.shape[:2], inputs.k.shape[2], plan.blocks
     axes = _float_axes(inputs)
 
@@ -109,7 +115,7 @@ def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Arr
             at = Place(n, head, i, j, transposed=True)
             query = load_query(inputs, rows, at, q_size)
             found = gradients(plan, inputs, at, query, k, v, masked)
-            return jax.tree.map(jnp.add, carry, bias_gradient(plan, inputs, at, found.d_scores, *found.marks)[2])
+            return jax.tree.map(jnp.add, carry, bias_gradient(plan, inputs, at, found.d_scores, *found.tokens)[2])
 
         zeros = (jnp.zeros((k_size, 1), jnp.float32),) * axes
         for ref, x in zip(position_refs, loop(inputs, n, j, plan.counts[0], step, zeros), strict=True):
@@ -121,6 +127,6 @@ def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Arr
 
 
 def _float_axes(inputs: Inputs) -> int:
-    """Return the number of position axes with gradients."""
-    positions = inputs.q_marks.positions
+    """Return the number of position axes with gradients, 0 if positions are integers."""
+    positions = inputs.q_tokens.positions
     return len(positions) if positions and jnp.issubdtype(positions[0].dtype, jnp.floating) else 0

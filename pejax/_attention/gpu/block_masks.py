@@ -26,10 +26,10 @@ class TokenRows(NamedTuple):
 def token_rows(
     options: Options, layout: Layout, operands: Operands, sizes: tuple[int, int], axes: int
 ) -> tuple[TokenRows, TokenRows]:
-    """Return the marks of queries and keys, padded to `sizes` by tokens of segment 0.
+    """Return the tokens of queries and keys, padded to `sizes` by tokens of segment 0.
 
     Args:
-        options: settings of the attention; they say whether the order matters.
+        options: settings of the attention, which determine whether the order is needed.
         layout: which fields of the tokens are batched.
         operands: hold the tokens; T and S are the lengths of q and k.
         sizes: padded T and S.
@@ -59,8 +59,8 @@ def token_rows(
             positions=tuple(row(positions[..., a], batched.positions) for a in range(axes)),
         )
 
-    q_marks, k_marks = (of_side(*each) for each in zip(sides, fields, lengths, sizes, strict=True))
-    return q_marks, k_marks
+    q_tokens, k_tokens = (of_side(*each) for each in zip(sides, fields, lengths, sizes, strict=True))
+    return q_tokens, k_tokens
 
 
 class Tiles(NamedTuple):
@@ -98,14 +98,14 @@ def tiles(options: Options, q: TokenRows, k: TokenRows, blocks: tuple[int, int])
 def spans(tiles: Tiles) -> Int[Array, "N I 4"]:
     """Return, for each query block I, the range of visible key blocks, and within it a range of fully visible ones.
 
-    The four numbers are (first visible, first full, end of the full range, end of the visible range).
+    The four numbers are (first, full start, full end, end): both ends are exclusive.
     """
     some, whole = tiles.some, tiles.whole & tiles.some
     count = some.shape[-1]
     place = jnp.arange(count)
-    first, last = jnp.argmax(some, axis=-1), count - jnp.argmax(some[..., ::-1], axis=-1)
-    first, last = (jnp.where(jnp.any(some, axis=-1), x, 0) for x in (first, last))
-    begin = jnp.argmax(whole, axis=-1)
-    after = jnp.min(jnp.where(whole | (place < begin[..., None]), count, place), axis=-1)
-    begin, after = (jnp.where(jnp.any(whole, axis=-1), x, first) for x in (begin, after))
-    return jnp.stack([first, begin, after, last], axis=-1).astype(jnp.int32)
+    first, end = jnp.argmax(some, axis=-1), count - jnp.argmax(some[..., ::-1], axis=-1)
+    first, end = (jnp.where(jnp.any(some, axis=-1), x, 0) for x in (first, end))
+    full_start = jnp.argmax(whole, axis=-1)
+    full_end = jnp.min(jnp.where(whole | (place < full_start[..., None]), count, place), axis=-1)
+    full_start, full_end = (jnp.where(jnp.any(whole, axis=-1), x, first) for x in (full_start, full_end))
+    return jnp.stack([first, full_start, full_end, end], axis=-1).astype(jnp.int32)

@@ -14,7 +14,7 @@ from pejax._attention.core.operands import Operands
 from pejax._attention.gpu.bias_gradients import diagonal_gradients, numbers_by_queries, positions_by_keys
 from pejax._attention.gpu.block_masks import Tiles, TokenRows, spans, tiles, token_rows
 from pejax._attention.gpu.kernels import forward, key_gradients, query_gradients
-from pejax._attention.gpu.shared_memory import BACKWARD, fitting, limit
+from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, memory_limit
 from pejax._attention.gpu.tile import Inputs, Plan
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
 
@@ -57,7 +57,7 @@ class Call:
         """The plans of forward and backward, which share their padded lengths."""
         q = self.operands.q
         lengths, options = (q.shape[-2], self.operands.k.shape[-2]), self.static.options
-        forward_blocks, backward_blocks = tile_sizes(_padded_size(q.shape[-1]) * q.dtype.itemsize, limit())
+        forward_blocks, backward_blocks = tile_sizes(_padded_size(q.shape[-1]) * q.dtype.itemsize, memory_limit())
 
         def fit(blocks: tuple[int, int]) -> tuple[int, int]:
             most = options.block or max(blocks)
@@ -84,8 +84,8 @@ class Call:
         return plan.blocks[0] * plan.counts[0], plan.blocks[1] * plan.counts[1]
 
     @functools.cached_property
-    def marks(self) -> tuple[TokenRows, TokenRows]:
-        """The marks of queries and keys."""
+    def tokens(self) -> tuple[TokenRows, TokenRows]:
+        """The tokens of queries and keys."""
         static = self.static
         axes = 0 if self.way.name == "none" else position_axes(static.layout, self.operands)
         return token_rows(static.options, static.layout, self.operands, self.lengths, axes)
@@ -140,8 +140,8 @@ class Call:
 
     def _inputs(self, plan: Plan, floats: Floats, tiles_of: str = "queries") -> Inputs:
         """Return the inputs of a kernel; each program loops over the tiles of one block or diagonal of `tiles_of`."""
-        operands, (q_marks, k_marks) = self.operands, self.marks
-        seen = tiles(self.static.options, q_marks, k_marks, plan.blocks)
+        operands, (q_tokens, k_tokens) = self.operands, self.tokens
+        seen = tiles(self.static.options, q_tokens, k_tokens, plan.blocks)
         if tiles_of == "diagonals":
             whole = jnp.ones((1, *plan.counts), bool)
             seen = (Tiles(whole, whole) if seen is None else seen).diagonals()
@@ -151,14 +151,14 @@ class Call:
         if operands.seed is not None:
             words = jnp.stack([*operands.seed, *(jnp.asarray(x, jnp.uint32) for x in operands.origin)])
         if floats.q_positions:
-            q_marks = q_marks._replace(positions=floats.q_positions)
-            k_marks = k_marks._replace(positions=floats.k_positions)
+            q_tokens = q_tokens._replace(positions=floats.q_positions)
+            k_tokens = k_tokens._replace(positions=floats.k_positions)
         return Inputs(
             q=floats.q,
             k=floats.k,
             v=floats.v,
-            q_marks=q_marks,
-            k_marks=k_marks,
+            q_tokens=q_tokens,
+            k_tokens=k_tokens,
             numbers=floats.numbers,
             diagonals=floats.diagonals,
             words=words,
@@ -201,19 +201,20 @@ class Call:
         )
 
 
-def tile_sizes(width: int, shared: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def tile_sizes(row_bytes: int, available: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the numbers of queries and keys in a tile, for the forward pass and for the backward pass.
 
     Args:
-        width: bytes of one token's channels in a head, padded.
-        shared: bytes of shared memory available to a program.
+        row_bytes: bytes of one token's channels in a head, padded.
+        available: bytes of shared memory available to a program.
 
     Raises:
         NotImplementedError: no tile fits.
     """
     narrow, wide = ((128, 64), (64, 64)), ((64, 32), (32, 32))
-    forward_blocks, backward_blocks = narrow if width <= 256 else wide if width <= 512 else ((32, 16), (32, 16))
-    return fitting(("forward",), forward_blocks, width, shared), fitting(BACKWARD, backward_blocks, width, shared)
+    forward_blocks, backward_blocks = narrow if row_bytes <= 256 else wide if row_bytes <= 512 else ((32, 16), (32, 16))
+    forward_blocks = fitting_blocks(("forward",), forward_blocks, row_bytes, available)
+    return forward_blocks, fitting_blocks(BACKWARD, backward_blocks, row_bytes, available)
 
 
 def _summed(found: tuple[Array, ...], given: tuple[Array, ...]) -> tuple[Array, ...]:

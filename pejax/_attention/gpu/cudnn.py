@@ -32,7 +32,7 @@ from pejax._attention.kernels.kernel_call import (
 def fused_attention(
     options: Options, layout: Layout, operands: Operands, *, backend: str = "cudnn", interpret: bool = False
 ) -> tuple[Array, Array]:
-    """Attend as an `Implementation`.
+    """Return attention by the fused kernels of cuDNN, as an `Implementation` of `backends`.
 
     Args:
         options: settings of the attention.

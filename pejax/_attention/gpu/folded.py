@@ -1,18 +1,17 @@
-"""A bias for fused kernels that take none: a bias linear in the distance, folded into extra columns of q and k.
+"""A bias linear in the distance, folded into extra columns of q and k, for fused kernels that take no bias.
 
 If no key is after its query, a bias `a·(p_j - p_i)` equals `a·p_j` up to a constant per row, which softmax ignores.
 With a and p written as sums of three bfloat16 parts, their product is
 
     a·p = a1·p1 + a1·p2 + a1·p3 + a2·p1 + a2·p2 + a3·p1
 
-to 2^-24 of its size: six columns, the p on k and the a / scale on q, so that heads of different slopes may share a key.
-The error does not shrink with the distance: at length L and slope a, that of a logit is about a·L·2^-24.
+with a relative error of 2^-24. That takes six columns: the parts of a / scale extend q and those of p extend k, so that
+query heads of different slopes can share a key head. The error of a logit does not shrink with the distance: at length
+L and slope a, it is about a·L·2^-24.
 
 Reference:
-    Press et al. 2022 (arXiv 2108.12409), section 3: the constant of the row.
+    Press et al. 2022 (arXiv 2108.12409), section 3: softmax ignores the constant.
 """
-
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +23,11 @@ from pejax._attention.core.options import Options
 from pejax._positions import TokenPositions
 
 PARTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))
-"""Pairs of a part of the slope and the part of the position that it multiplies."""
+"""The products of the sum above: indices of a part of a and of a part of p."""
 COLUMNS = 8
 """Number of extra columns. The last two are zero: fused kernels need multiples of 8."""
-LARGEST = 2**24
-"""Positions are exact in three parts if the last is at most this much larger than the first."""
+LARGEST_SPAN = 2**24
+"""Largest difference between the last and the first position at which three parts are exact."""
 
 
 def fold(
@@ -44,12 +43,12 @@ def fold(
     Args:
         q: queries.
         k: keys.
-        slopes: slope of each head's bias, in logits per token of distance.
+        slopes: slope of each head's bias, in logits per unit of key - query.
         positions: positions of the keys, which span at most 2^24.
         scale: factor of q·k.
 
     Returns:
-        q and k with the columns. c is the position in the middle, which keeps the numbers small.
+        q and k with the columns. c is the middle position; subtracting it keeps the numbers small.
     """
     middle = positions[:, positions.shape[1] // 2, None]
     on_keys, on_queries = _parts((positions - middle).astype(jnp.float32)), _parts(slopes / scale)
@@ -64,7 +63,7 @@ def fold(
 
 
 def _parts(x: Float[Array, "*N"]) -> list[Float[Array, "*N"]]:
-    """Return three numbers of 8 bits each that sum to x."""
+    """Return three numbers with significands of 8 bits that sum to x."""
     found = []
     for _ in range(3):
         # `reduce_precision` rounds like a cast to bfloat16 and back; XLA may remove such casts, but not this.
@@ -83,14 +82,14 @@ def fused_product(
     *,
     backend: str,
 ) -> Float[Array, "N K G T D"]:
-    """Attend by `jax.nn.dot_product_attention`; causal means in the order of the arrays.
+    """Return attention by `jax.nn.dot_product_attention`, where `causal` refers to the order of the arrays.
 
     Args:
         options: settings of the attention; of the masks, only `causal` and `window` are supported.
         q: queries.
         k: keys.
         v: values.
-        slopes: slope of the bias per unit of key - query; None = no bias.
+        slopes: slope of each head's bias. None = no bias.
         positions: positions of the keys, needed with slopes.
         backend: "cudnn", or "xla" where there is no GPU.
     """
@@ -123,16 +122,16 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
         "no dropout": operands.seed is None,
         "no soft cap": options.soft_cap is None,
         "no distance range": options.distance_range is None,
-        "no window but a causal one": options.window is None or options.causal,
-        "no precision but the default": options.precision in (None, lax.Precision.DEFAULT),
+        "a window only where causal": options.window is None or options.causal,
+        "only the default precision": options.precision in (None, lax.Precision.DEFAULT),
         "no segment_ids": all(side.segment_ids is None for side in tokens),
         "as many keys as queries where causal": not options.causal or lengths[0] == lengths[1],
-        "no bias but a causal one": not linear or options.causal,
-        "no bias of positions that are not integers on one axis": not linear
+        "a bias only where causal": not linear or options.causal,
+        "a bias only of integer positions on one axis": not linear
         or (axes == 1 and all(jnp.issubdtype(side.positions.dtype, jnp.integer) for side in tokens)),
         "neither key_bias nor unplaced_bias": operands.key_bias is None,
-        "no bias of tokens without a position": not linear or all(side.has_position is None for side in tokens),
-        # JAX refuses odd ones only where it takes the gradient: of a `lax.scan`, too late for another implementation.
+        "a bias only where all tokens have a position": not linear or all(side.has_position is None for side in tokens),
+        # JAX refuses odd lengths only when it differentiates: in a `lax.scan`, too late for another implementation.
         f"an even number of queries and of keys, got {lengths[0]} and {lengths[1]}": not any(n % 2 for n in lengths),
     }
     for rule, holds in rules.items():
@@ -141,23 +140,24 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
 
 
 def arrays_are_ordered(options: Options, layout: Layout, operands: Operands) -> Bool[Array, ""] | None:
-    """Return whether the arrays are in causal order and, with a bias, positions never fall and span at most 2^24.
+    """Return whether the arrays are in causal order and, with a bias, positions never decrease and span at most 2^24.
 
-    None = not causal, so nothing depends on the order.
+    None = attention is not causal, so the order does not matter.
     """
     if not options.causal:
         return None
     linear = operands.shared.distance_bias is not None
 
-    def of_one(q: TokenPositions, k: TokenPositions) -> Bool[Array, ""]:
+    def of_example(q: TokenPositions, k: TokenPositions) -> Bool[Array, ""]:
         q_index, k_index = (side.positions if side.order is None else side.order for side in (q, k))
         holds = jnp.all(q_index == k_index) & jnp.all(k_index[1:] > k_index[:-1])
         if not linear:
             return holds
         rising = jnp.all(q.positions == k.positions) & jnp.all(k.positions[1:] >= k.positions[:-1])
-        return holds & rising & (k.positions[-1].astype(jnp.float32) - k.positions[0].astype(jnp.float32) <= LARGEST)
+        last, first = k.positions[-1].astype(jnp.float32), k.positions[0].astype(jnp.float32)
+        return holds & rising & (last - first <= LARGEST_SPAN)
 
     axes = layout.q_axes, layout.k_axes
     if all(field is None for side in axes for field in side):
-        return of_one(operands.q_tokens, operands.k_tokens)
-    return jnp.all(jax.vmap(functools.partial(of_one), axes)(operands.q_tokens, operands.k_tokens))
+        return of_example(operands.q_tokens, operands.k_tokens)
+    return jnp.all(jax.vmap(of_example, axes)(operands.q_tokens, operands.k_tokens))

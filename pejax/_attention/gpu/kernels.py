@@ -16,13 +16,13 @@ from jaxtyping import Array, Float
 
 from pejax._attention.gpu.block_masks import TokenRows
 from pejax._attention.gpu.shared_memory import STAGES
-from pejax._attention.gpu.tile import Inputs, Place, Plan, dot, scores, scores_gradient, tile_marks
+from pejax._attention.gpu.tile import Inputs, Place, Plan, dot, scores, scores_gradient, tile_tokens
 from pejax._attention.kernels.kernel_call import Rows
 from pejax._ops.varying import shape_varying, varying_axes
 
 
 def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *operands: Any, name: str) -> Any:
-    """Run a kernel over a grid, with more warps for heads of more bytes."""
+    """Return the outputs of a kernel that runs over a grid, with more warps for heads of more bytes."""
     dim, size = operands[0].q.shape[-1], operands[0].q.dtype.itemsize
     axes = varying_axes(operands)
     kernel_call = pl.pallas_call(
@@ -41,14 +41,14 @@ def loop(inputs: Inputs, n: Array, block: Array, count: int, step: Callable, car
     if inputs.spans is None:
         return lax.fori_loop(0, count, lambda j, carry: step(j, carry, False), carry)
     at = n if inputs.spans.shape[0] > 1 else 0
-    first, begin, after, last = (inputs.spans[at, block, i] for i in range(4))
-    carry = lax.fori_loop(begin, after, lambda j, carry: step(j, carry, False), carry)
-    before = begin - first
+    first, full_start, full_end, end = (inputs.spans[at, block, i] for i in range(4))
+    carry = lax.fori_loop(full_start, full_end, lambda j, carry: step(j, carry, False), carry)
+    before = full_start - first
 
     def partial(t: Array, carry: Any) -> Any:
-        return step(jnp.where(t < before, first + t, after + t - before), carry, True)
+        return step(jnp.where(t < before, first + t, full_end + t - before), carry, True)
 
-    return lax.fori_loop(0, before + last - after, partial, carry)
+    return lax.fori_loop(0, before + end - full_end, partial, carry)
 
 
 def load_block(ref: Any, n: Array, head: Array, block: Array, size: int) -> Array:
@@ -70,7 +70,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[
             top, total, sums = carry
             at = Place(n, head, i, j)
             k = load_block(inputs.k, n, key_head, j, k_size)
-            found = scores(plan, inputs, at, dot(plan, q, k, b_transposed=True), *tile_marks(plan, inputs, at), masked)
+            found = scores(plan, inputs, at, dot(plan, q, k, b_transposed=True), *tile_tokens(plan, inputs, at), masked)
             new = jnp.maximum(top, jnp.max(found.logits, axis=1))
             shift = jnp.where(new == -jnp.inf, 0.0, new)
             weights, shrink = jnp.exp(found.logits - shift[:, None]), jnp.exp(top - shift)
@@ -95,23 +95,23 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[
 
 
 class TileGradients(NamedTuple):
-    """The weights of a tile after dropout, and gradients.
+    """The weights and gradients of a tile, and its tokens.
 
     Attributes:
         weights: weights after dropout.
         d_scores: gradient of scale·q·k + bias.
         d_logits: gradient of the logits after the cap.
-        marks: marks of the tile's queries and keys.
+        tokens: tokens of the tile's queries and keys.
     """
 
     weights: Array
     d_scores: Array
     d_logits: Array
-    marks: tuple[TokenRows, TokenRows]
+    tokens: tuple[TokenRows, TokenRows]
 
 
-class Query(NamedTuple):
-    """One block of queries for the backward pass."""
+class QueryBlock(NamedTuple):
+    """One block of queries with its `Rows`, the residuals of the backward pass."""
 
     q: Array
     d_output: Array
@@ -119,20 +119,22 @@ class Query(NamedTuple):
     mean: Array
 
 
-def load_query(inputs: Inputs, rows: Rows, at: Place, size: int) -> Query:
+def load_query(inputs: Inputs, rows: Rows, at: Place, size: int) -> QueryBlock:
     """Load one block of queries; lse and mean get an axis that broadcasts over the keys of the tile."""
     q, d_output, lse, mean = (load_block(x, at.n, at.head, at.i, size) for x in (inputs.q, *rows))
     across = lambda x: x[None, :] if at.transposed else x[:, None]
-    return Query(q, d_output, across(lse), across(mean))
+    return QueryBlock(q, d_output, across(lse), across(mean))
 
 
-def gradients(plan: Plan, inputs: Inputs, at: Place, query: Query, k: Array, v: Array, masked: bool) -> TileGradients:
-    """Return the weights, gradients and marks of a tile."""
+def gradients(
+    plan: Plan, inputs: Inputs, at: Place, query: QueryBlock, k: Array, v: Array, masked: bool
+) -> TileGradients:
+    """Return the weights, gradients and tokens of a tile."""
     products = ((k, query.q), (v, query.d_output)) if at.transposed else ((query.q, k), (query.d_output, v))
     logits, d_weights = (dot(plan, *pair, b_transposed=True) for pair in products)
-    marks = tile_marks(plan, inputs, at)
-    found = scores(plan, inputs, at, logits, *marks, masked)
-    return TileGradients(*scores_gradient(found, query.lse, d_weights, query.mean), marks)
+    tokens = tile_tokens(plan, inputs, at)
+    found = scores(plan, inputs, at, logits, *tokens, masked)
+    return TileGradients(*scores_gradient(found, query.lse, d_weights, query.mean), tokens)
 
 
 def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"]:

@@ -17,65 +17,77 @@ LIMITS = {"8.0": 163, "8.6": 99, "8.7": 163, "8.9": 99, "9.0": 227, "10.0": 227,
 """KiB of shared memory that one program may have, by compute capability (CUDA programming guide, appendix on compute
 capabilities)."""
 
-LEAST_TILE = 16
-"""The smallest side of a product on GPUs."""
+SMALLEST_SIDE = 16
+"""Smallest side of a tile: Triton multiplies no smaller matrices."""
 
 
-class Held(NamedTuple):
-    """Shared memory of a kernel: blocks of queries and keys kept, blocks loaded in the loop, operand tiles."""
+class Contents(NamedTuple):
+    """The contents of a kernel's shared memory.
+
+    Attributes:
+        kept: numbers of blocks of queries, and of keys, that the kernel keeps.
+        loaded: numbers of blocks of queries, and of keys, that its loop loads.
+        tiles: number of tiles of scores that become operands of another product.
+    """
 
     kept: tuple[int, int]
     loaded: tuple[int, int]
     tiles: int
 
 
-HELD = {
-    "forward": Held((1, 0), (0, 2), 1),
-    "query_gradients": Held((2, 0), (0, 2), 1),
-    "key_gradients": Held((0, 2), (2, 0), 2),
-    "numbers_by_queries": Held((2, 0), (0, 2), 0),
-    "positions_by_keys": Held((0, 2), (2, 0), 0),
-    "diagonal_gradients": Held((0, 0), (2, 2), 0),
+CONTENTS = {
+    "forward": Contents((1, 0), (0, 2), 1),
+    "query_gradients": Contents((2, 0), (0, 2), 1),
+    "key_gradients": Contents((0, 2), (2, 0), 2),
+    "numbers_by_queries": Contents((2, 0), (0, 2), 0),
+    "positions_by_keys": Contents((0, 2), (2, 0), 0),
+    "diagonal_gradients": Contents((0, 0), (2, 2), 0),
 }
-"""Shared memory by the name of a kernel."""
+"""Contents of shared memory, by the name of the kernel."""
 
-BACKWARD = tuple(name for name in HELD if name != "forward")
+BACKWARD = tuple(name for name in CONTENTS if name != "forward")
+"""Names of the kernels of the backward pass."""
 
 
-def shared_bytes(kernel: str, blocks: tuple[int, int], width: int) -> int:
+def shared_bytes(kernel: str, blocks: tuple[int, int], row_bytes: int) -> int:
     """Return an upper bound on the shared memory of a program of a kernel.
 
     Args:
-        kernel: one of `HELD`; the blocks of "diagonal_gradients" are square, of the smaller side.
-        blocks: queries and keys of a tile.
-        width: bytes of a head of one token.
+        kernel: one of `CONTENTS`; the blocks of "diagonal_gradients" are square, of the smaller side.
+        blocks: numbers of queries and of keys in a tile.
+        row_bytes: bytes of one token's channels in a head.
     """
     if kernel == "diagonal_gradients":
         blocks = (min(blocks), min(blocks))
-    held, (q_size, k_size) = HELD[kernel], blocks
-    rows = sum(n * size for n, size in zip(held.kept, blocks, strict=True))
-    rows += STAGES * sum(n * size for n, size in zip(held.loaded, blocks, strict=True))
-    return rows * width + q_size * k_size * 4 * (held.tiles + 1)
+    contents, (q_size, k_size) = CONTENTS[kernel], blocks
+    rows = sum(n * size for n, size in zip(contents.kept, blocks, strict=True))
+    rows += STAGES * sum(n * size for n, size in zip(contents.loaded, blocks, strict=True))
+    return rows * row_bytes + q_size * k_size * 4 * (contents.tiles + 1)
 
 
-def limit() -> int:
-    """Return the bytes of shared memory that a program may have on the first GPU, or on an H100 where there is none."""
+def memory_limit() -> int:
+    """Return the bytes of shared memory that a program may have on the first GPU, or on an H100 where there is none.
+
+    A GPU that neither says its limit nor is in `LIMITS` gets the lowest of them.
+    """
     device = next((one for one in jax.devices() if one.platform == "gpu"), None)
     capability = str(getattr(device, "compute_capability", "9.0"))
     known = LIMITS.get(capability, min(LIMITS.values())) * 1024
     return int(getattr(device, "shared_memory_per_block_optin", known))
 
 
-def fitting(kernels: tuple[str, ...], blocks: tuple[int, int], width: int, most: int) -> tuple[int, int]:
-    """Return the blocks after their larger side is halved until all of these kernels fit into `most` bytes.
+def fitting_blocks(
+    kernels: tuple[str, ...], blocks: tuple[int, int], row_bytes: int, available: int
+) -> tuple[int, int]:
+    """Return the blocks after their larger side is halved until all of these kernels fit into the `available` bytes.
 
     Raises:
-        NotImplementedError: not even the least tile fits.
+        NotImplementedError: not even the smallest tile fits.
     """
-    while (needs := max(shared_bytes(kernel, blocks, width) for kernel in kernels)) > most:
-        if max(blocks) <= LEAST_TILE:
+    while (needs := max(shared_bytes(kernel, blocks, row_bytes) for kernel in kernels)) > available:
+        if max(blocks) <= SMALLEST_SIDE:
             raise NotImplementedError(
-                f"heads of {width} bytes need {needs} bytes of shared memory, this GPU has {most}"
+                f"heads of {row_bytes} bytes need {needs} bytes of shared memory, but this GPU has {available}"
             )
         q_size, k_size = blocks
         blocks = (q_size // 2, k_size) if q_size >= k_size else (q_size, k_size // 2)

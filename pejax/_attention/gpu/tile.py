@@ -1,6 +1,7 @@
-"""One tile of scores inside a kernel on a GPU: its logits, and the gradients of the bias's inputs.
+"""One tile of scores inside a kernel on a GPU: its logits, and the gradients with respect to the bias's inputs.
 
-A tile has queries as rows and keys as columns, or the other way round: `TokenRows` are rows and columns that broadcast.
+A tile has queries as rows and keys as columns, or the other way round, if it is transposed. The fields of `TokenRows`
+broadcast to it: those of its rows are `(size, 1)`, those of its columns `(1, size)`.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ class Plan(NamedTuple):
         counts: numbers of query blocks and of key blocks, after padding.
         group: number of query heads per key head.
         bias: elementwise bias, whose `inside` is evaluated in every tile; None = the tile computes no bias.
-        one_dropout: whether all sequences and heads drop the same pairs.
+        one_dropout: whether all examples and heads drop the same pairs.
         interpret: whether to run in Pallas's interpreter.
     """
 
@@ -54,11 +55,11 @@ class Inputs(NamedTuple):
         q: queries, padded in T and D.
         k: keys, padded in S and D.
         v: values, padded in S and D.
-        q_marks: tokens of the queries.
-        k_marks: tokens of the keys.
-        numbers: arrays `(H,)` that the bias of a tile reads.
+        q_tokens: tokens of the queries.
+        k_tokens: tokens of the keys.
+        numbers: parameters of the bias that is computed in tiles: arrays `(H,)`, one number per head.
         diagonals: bias of each diagonal, at index `j - i + T - 1`.
-        words: seed and offsets of dropout.
+        words: six words of dropout: the two of the seed, and the indices of the first example, head, query and key.
         key_bias: bias of each key, added to the logits after the cap.
         spans: where each program's loop begins and ends; None = it visits all tiles.
     """
@@ -66,8 +67,8 @@ class Inputs(NamedTuple):
     q: Float[Array, "N H T D"]
     k: Float[Array, "N K S D"]
     v: Float[Array, "N K S D"]
-    q_marks: TokenRows
-    k_marks: TokenRows
+    q_tokens: TokenRows
+    k_tokens: TokenRows
     numbers: tuple[Array, ...] = ()
     diagonals: Float[Array, "H R"] | None = None
     words: Array | None = None
@@ -76,7 +77,7 @@ class Inputs(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A tile: its sequence, query head, block of queries and block of keys, and whether queries are its columns."""
+    """A tile: its example n, query head, block i of queries, block j of keys, and whether queries are its columns."""
 
     n: Array
     head: Array
@@ -107,22 +108,22 @@ def dot(plan: Plan, a: Array, b: Array, *, b_transposed: bool = False) -> Array:
     return lax.dot_general(a, b, contract, precision=plan.options.precision, preferred_element_type=jnp.float32)
 
 
-def tile_marks(plan: Plan, inputs: Inputs, at: Place) -> tuple[TokenRows, TokenRows]:
-    """Load the marks of a tile's queries and keys."""
+def tile_tokens(plan: Plan, inputs: Inputs, at: Place) -> tuple[TokenRows, TokenRows]:
+    """Load the tokens of a tile's queries and keys."""
 
-    def load(marks: TokenRows, block: Array, size: int, as_rows: bool) -> TokenRows:
+    def load(tokens: TokenRows, block: Array, size: int, as_rows: bool) -> TokenRows:
         def of_field(ref: Any) -> Array:
             x = ref[at.n if ref.shape[0] > 1 else 0, pl.ds(block * size, size)]
             return x[:, None] if as_rows else x[None, :]
 
-        return jax.tree.map(of_field, marks)
+        return jax.tree.map(of_field, tokens)
 
     q_size, k_size = plan.blocks
-    return load(inputs.q_marks, at.i, q_size, not at.transposed), load(inputs.k_marks, at.j, k_size, at.transposed)
+    return load(inputs.q_tokens, at.i, q_size, not at.transposed), load(inputs.k_tokens, at.j, k_size, at.transposed)
 
 
 def tile_bias(plan: Plan, inputs: Inputs, at: Place, q: TokenRows, k: TokenRows) -> Array | None:
-    """Return the bias of a tile, 0 where a token is not placed; None where there is none."""
+    """Return the bias of a tile, 0 in pairs in which a token has no position. None = no bias."""
     if inputs.diagonals is not None:
         q_size, k_size = plan.blocks
         row = at.i * q_size + lax.broadcasted_iota(jnp.int32, (q_size, 1), 0)
@@ -144,12 +145,12 @@ def _inside(plan: Plan, numbers: list[Array], q: tuple[Array, ...], k: tuple[Arr
 
 
 def head_numbers(inputs: Inputs, at: Place) -> list[Array]:
-    """Load the numbers that the bias of one head reads."""
+    """Load `Inputs.numbers` of one head."""
     return [ref[at.head] for ref in inputs.numbers]
 
 
 def placed_only(x: Array, q: TokenRows, k: TokenRows) -> Array:
-    """Return x, 0 in pairs that have an unplaced token."""
+    """Return x, with 0 in pairs in which a token has no position."""
     return x if q.has_position is None else jnp.where((q.has_position != 0) & (k.has_position != 0), x, 0.0)
 
 
@@ -161,8 +162,8 @@ def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: TokenRows,
         inputs: references to the inputs.
         at: place of the tile.
         products: q·k, or k·q if the tile is transposed.
-        q: marks of the queries.
-        k: marks of the keys.
+        q: tokens of the queries.
+        k: tokens of the keys.
         masked: whether the tile may have masked pairs.
     """
     logits, cap_derivative, keep = plan.options.scale * products, None, None
@@ -217,9 +218,9 @@ def scores_gradient(found: Scores, lse: Array, d_weights: Array, mean: Array) ->
 def bias_gradient(
     plan: Plan, inputs: Inputs, at: Place, d_scores: Array, q: TokenRows, k: TokenRows
 ) -> tuple[list[Array], tuple[Array, ...], tuple[Array, ...]]:
-    """Return a tile's part of the gradients of the numbers, and of the positions of queries and keys.
+    """Return a tile's contribution to the gradients of `Inputs.numbers`, and of the positions of queries and keys.
 
-    Integer positions have no gradient.
+    Integer positions have no gradient: theirs are empty.
     """
     numbers, d_scores = head_numbers(inputs, at), placed_only(d_scores, q, k)
     if q.positions and jnp.issubdtype(q.positions[0].dtype, jnp.floating):

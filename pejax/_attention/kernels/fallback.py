@@ -1,4 +1,4 @@
-"""Blockwise attention, for distance biases that the kernels of a device cannot compute."""
+"""Blockwise attention, for positions at which the kernels of a device cannot compute a distance bias."""
 
 import functools
 
@@ -12,12 +12,12 @@ from pejax._attention.xla import blockwise
 
 
 def blockwise_call(static: Static, operands: Operands, primals: Primals) -> tuple[Array, Array]:
-    """Attend with the bias that the distance_bias hook gives, as `kernel_call.Kernels.blockwise`.
+    """Return attention with the bias that `distance_bias` implies, as `kernel_call.Kernels.blockwise`.
 
     Args:
         static: options of attention and layout of the operands.
-        operands: hold the hook, tokens and dropout; their other arrays are replaced by `primals`.
-        primals: q, k, v, and the parameters of the distance_bias hook.
+        operands: the hook, the tokens and dropout are read from these; `primals` replace the other arrays.
+        primals: q, k, v, the parameters of the hook and the key bias.
     """
     distance = operands.shared.distance_bias
     bias = derived_bias(None, None if distance is None else Partial(distance.func, primals.shared))
@@ -25,6 +25,6 @@ def blockwise_call(static: Static, operands: Operands, primals: Primals) -> tupl
         q=primals.q, k=primals.k, v=primals.v, shared=Hooks(bias), per_head={"bias": primals.per_head},
         key_bias=primals.key_bias,
     )  # fmt: skip
-    most = blockwise.BLOCK
-    options = static.options._replace(block=min(static.options.block or most, most))
+    largest = blockwise.BLOCK
+    options = static.options._replace(block=min(static.options.block or largest, largest))
     return over_heads(functools.partial(blockwise.blockwise_head, options), operands, static.layout)

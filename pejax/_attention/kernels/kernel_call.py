@@ -43,7 +43,7 @@ class Static(NamedTuple):
 
 
 class Primals(NamedTuple):
-    """Primals inputs. Positions are included only if a bias reads float positions."""
+    """Differentiable inputs. Positions are included only if a bias reads float positions."""
 
     q: Float[Array, "N K G T D"]
     k: Float[Array, "N K S D"]

@@ -22,7 +22,7 @@ LONGEST_LINE = 2**19
 def tpu_attention(
     options: Options, layout: Layout, operands: Operands, *, interpret: bool = False
 ) -> tuple[Array, Array]:
-    """Attend as an `Implementation`.
+    """Return attention by the Pallas kernels for TPUs, as an `Implementation` of `backends`.
 
     Args:
         options: settings of the attention; `block` > 0 limits the tile size.

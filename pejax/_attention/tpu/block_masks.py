@@ -1,4 +1,4 @@
-"""Tokens as the TPU kernels read them: rows and columns of numbers, and which blocks can see which."""
+"""Tokens as the TPU kernels read them: rows and columns of numbers, and the range of blocks that each block sees."""
 
 import functools
 import operator
@@ -16,30 +16,39 @@ from pejax._attention.tpu.kernels import Spans
 from pejax._positions import TokenPositions
 
 Fields: TypeAlias = dict[str, Int32[Array, "M _"]]
-"""The numbers of the tokens of one side that masks and biases read. M: 1 if all examples have the same tokens, else N.
+"""Numbers of the queries, or of the keys, that masks and biases read, one per token, by name.
 
-"order", "segment", "placed", and the positions on each axis, "axis0", "axis1" ...
+The names are "order", "segment", "placed" (1 = the token has a position), and for the positions "axis0", "axis1", ...
+M is 1 if all examples have the same tokens, else N.
 """
 
 
 def fields_of(
-    options: Options, layout: Layout, operands: Operands, padded: bool, located: bool
+    options: Options, layout: Layout, operands: Operands, padded: bool, with_positions: bool
 ) -> tuple[Fields, Fields]:
-    """Return the fields of the queries and of the keys; `located` adds their positions."""
+    """Return the fields of the queries and of the keys.
+
+    Args:
+        options: settings of the attention, which determine whether the order is needed.
+        layout: which fields of the tokens are batched.
+        operands: hold the tokens.
+        padded: whether padding follows, so that segments are needed.
+        with_positions: whether positions are needed.
+    """
     tokens, lengths = (operands.q_tokens, operands.k_tokens), (operands.q.shape[3], operands.k.shape[2])
     segmented = padded or any(side.segment_ids is not None for side in tokens)
-    placing = operands.shared.distance_bias is not None and any(side.has_position is not None for side in tokens)
+    has_unplaced = operands.shared.distance_bias is not None and any(side.has_position is not None for side in tokens)
 
     def side(tokens: TokenPositions, axes: TokenPositions, length: int) -> Fields:
-        positions = _one_or_all(tokens.positions, axes.positions, length)
+        positions = _with_examples(tokens.positions, axes.positions, length)
         fields = {}
         if options.uses_order:
-            fields["order"] = positions if tokens.order is None else _one_or_all(tokens.order, axes.order, length)
+            fields["order"] = positions if tokens.order is None else _with_examples(tokens.order, axes.order, length)
         if segmented:
-            fields["segment"] = _one_or_all(tokens.segment_ids, axes.segment_ids, length)
-        if placing:
-            fields["placed"] = _one_or_all(tokens.has_position, axes.has_position, length)
-        if located:
+            fields["segment"] = _with_examples(tokens.segment_ids, axes.segment_ids, length)
+        if has_unplaced:
+            fields["placed"] = _with_examples(tokens.has_position, axes.has_position, length)
+        if with_positions:
             on_axes = [positions] if positions.ndim == 2 else jnp.unstack(positions, axis=2)
             fields |= {f"axis{a}": position for a, position in enumerate(on_axes)}
         return fields
@@ -50,8 +59,8 @@ def fields_of(
     return q, k
 
 
-def _one_or_all(field: Array | None, axis: object, length: int) -> Int32[Array, "M T *A"]:
-    """Return a field of tokens with its examples in front; one that is not given is 1 for all tokens."""
+def _with_examples(field: Array | None, axis: object, length: int) -> Int32[Array, "M T *A"]:
+    """Return a field of tokens with a leading axis of examples; a field that is None is 1 for all tokens."""
     if field is None:
         return jnp.ones((1, length), jnp.int32)
     field = field.astype(jnp.int32)
@@ -59,7 +68,14 @@ def _one_or_all(field: Array | None, axis: object, length: int) -> Int32[Array, 
 
 
 def spans_of(options: Options, q: Fields, k: Fields, count: tuple[int, int]) -> tuple[Spans, Spans]:
-    """Return which key blocks each query block visits, and the reverse, given how many blocks there are."""
+    """Return the spans of key blocks that query blocks visit, and of query blocks that key blocks visit.
+
+    Args:
+        options: settings of the attention.
+        q: fields of the queries, padded to whole blocks.
+        k: fields of the keys, padded to whole blocks.
+        count: numbers of query blocks and of key blocks.
+    """
 
     def cut(name: str) -> Sides:
         if name not in q:
@@ -75,14 +91,14 @@ def spans_of(options: Options, q: Fields, k: Fields, count: tuple[int, int]) -> 
 
 
 def _spans(visited: Bool[Array, "M I J"]) -> Spans:
-    """Return the first and the last J that each I visits; 0 and -1 where it visits none."""
+    """Return the first and the last block J that each block I visits; 0 and -1 where it visits none."""
     last = visited.shape[2] - 1 - jnp.argmax(visited[:, :, ::-1], axis=2)
     last = jnp.where(visited.any(2), last, -1)
     return Spans(jnp.argmax(visited, axis=2).astype(jnp.int32).ravel(), last.astype(jnp.int32).ravel())
 
 
-def drop_words(layout: Layout, operands: Operands, seed: UInt32[Array, "2"]) -> tuple[Array, Array]:
-    """Return the parts of the dropout's hash: one word per query, `(N, H, T)`, and one per key, `(S,)`."""
+def dropout_words(layout: Layout, operands: Operands, seed: UInt32[Array, "2"]) -> tuple[Array, Array]:
+    """Return the words of `keep_pairs` before their sum: one per query, `(N, H, T)`, and one per key, `(S,)`."""
     (n, groups, shared, t, _), origin = operands.q.shape, operands.origin
     count = lambda size, start: jnp.arange(size, dtype=jnp.uint32) + start
     batch, head = count(n, origin.batch), count(groups * shared, origin.head)

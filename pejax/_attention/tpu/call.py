@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int32
 from pejax._attention.core.operands import Operands
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way
 from pejax._attention.tpu import tile as tpu_tile
-from pejax._attention.tpu.block_masks import drop_words, fields_of, spans_of
+from pejax._attention.tpu.block_masks import dropout_words, fields_of, spans_of
 from pejax._attention.tpu.kernels import forward, key_gradients, query_gradients
 from pejax._attention.tpu.tile import Plan, diagonal_of
 
@@ -36,7 +36,7 @@ class Call:
         self._spans = spans_of(options, q, k, blocks)
         self._tokens = {"rows": jnp.stack([*q.values()], axis=1)} if q else {}
         if operands.seed is not None:
-            words, column = drop_words(layout, operands, operands.seed)
+            words, column = dropout_words(layout, operands, operands.seed)
             self._tokens["words"] = _padded(words, 2, queries)[:, :, None]
             column = _padded(column.astype(jnp.int32)[None], 1, keys)
             k["word"] = jnp.broadcast_to(column, jnp.shape(next(iter(k.values()), column)))

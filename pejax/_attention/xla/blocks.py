@@ -24,8 +24,8 @@ class RelativeKeys(NamedTuple):
 
     Attributes:
         queries: blocks of `q + v`.
-        a_transposed: one column of a per distance; the first is `STRIP - 1` before the distance `1 - T`, with T and S
-            padded to full blocks.
+        a_transposed: one column of a per distance, ascending from `1 - T - (STRIP - 1)`. Distances are counted from
+            that of the first pair; T and S are padded to full blocks.
         key_bias: blocks of `u · k`.
     """
 
@@ -39,8 +39,8 @@ class Terms(NamedTuple):
 
     Attributes:
         hooks: the `bias`, unless one of the next two fields replaces it, and `relative_values`.
-        diagonals: the bias per distance, from `1 - T` on, with T and S padded to full blocks; None = not available.
-        relative_keys: the bias by relative keys; None = not available.
+        diagonals: the bias per distance, ascending from `1 - T`, counted as in `RelativeKeys`. None = not this form.
+        relative_keys: the bias by relative keys. None = not this form.
     """
 
     hooks: Hooks
@@ -54,7 +54,7 @@ class Queries(NamedTuple):
     Attributes:
         q: the queries.
         tokens: their positions.
-        ids: their index in the sequence, from which dropout is drawn.
+        ids: their indices in the sequence, from which dropout is drawn.
     """
 
     q: Float[Array, "N T D"]
@@ -82,7 +82,7 @@ class Head(NamedTuple):
 
 
 class Residuals(NamedTuple):
-    """Numbers of N blocks of queries for the backward pass, or of one block without the axis N.
+    """Residuals of the backward pass for N blocks of queries, or for one block without the axis N.
 
     Attributes:
         d_output: cotangent of the output.
@@ -98,8 +98,8 @@ class Residuals(NamedTuple):
 class Gradients(NamedTuple):
     """Gradients of the blocks of one head; those of k and v are transposed.
 
-    `queries`, `keys` and `hooks` are the gradients through the hooks, of the floating point leaves of `Queries`, `Keys`
-    and `Hooks`.
+    `q`, `k` and `v` are the gradients through the matmuls. `queries`, `keys` and `hooks` are those through the hooks,
+    of the floating-point leaves of `Queries`, `Keys` and `Hooks`.
     """
 
     q: Float[Array, "N T D"]
@@ -119,7 +119,7 @@ def block_size(largest: int, length: int) -> int:
 
 
 def to_blocks(size: int, x: Array) -> Array:
-    """Split the first axis into blocks, padded with zeros, which for segment ids mean tokens that are masked."""
+    """Split the first axis into blocks, padded with zeros; a segment id of 0 masks its token."""
     padding = [(0, -len(x) % size)] + [(0, 0)] * (x.ndim - 1)
     return jnp.pad(x, padding).reshape(-1, size, *x.shape[1:])
 
@@ -159,7 +159,10 @@ def head_to_blocks(
 def row_means(
     output: Float[Array, "*B D"], d_output: Float[Array, "*B D"], d_lse: Float[Array, "*B"]
 ) -> Float[Array, "*B"]:
-    """Return `Σ_d do_id o_id - dlse_i`, which the gradient of the softmax subtracts from row i."""
+    """Return `Σ_d do_id o_id - dlse_i`, which the gradient of the softmax subtracts from row i.
+
+    The sum is the mean, under the weights of row i, of their gradients `Σ_d do_id v_jd`.
+    """
     # As a product of vectors, because XLA:CPU sums over the last axis up to ten times slower if the first has size 1.
     return jnp.einsum("...d,...d->...", wide(output), wide(d_output), precision="highest") - wide(d_lse)
 
@@ -167,7 +170,7 @@ def row_means(
 def residuals_to_blocks(
     head: Head, d_output: Float[Array, "T D"], lse: Float[Array, " T"], mean: Float[Array, " T"]
 ) -> Residuals:
-    """Split the numbers of the queries for the backward pass into the blocks of `head`."""
+    """Split the residuals of the backward pass into the blocks of `head`."""
     residuals = Residuals(d_output.astype(head.keys.v.dtype), jnp.where(jnp.isneginf(lse), 0.0, lse), mean)
     return jax.tree.map(functools.partial(to_blocks, head.queries.ids.shape[1]), residuals)
 
@@ -197,7 +200,7 @@ def add_to_block(i: Int[Array, ""], total: Array, part: Array) -> Array:
 
 
 def gradients_from_blocks(part: Gradients, t: int, s: int) -> tuple[Floats, Floats]:
-    """Return the gradients of the floating point leaves of `Queries` and of `Keys`, with their blocks joined."""
+    """Return the gradients of the floating-point leaves of `Queries` and of `Keys`, with their blocks joined."""
     through_q, *d_q_tokens = (from_blocks(x, t) for x in part.queries)
     through_k, through_v, *d_k_tokens = (from_blocks(x, s) for x in part.keys)
     d_k, d_v = (from_blocks(x.swapaxes(1, 2), s) for x in (part.k, part.v))
@@ -209,7 +212,7 @@ def terms_from_hooks(hooks: Hooks, start: Int[Array, ""] | None, length: int, dt
 
     Args:
         hooks: hooks of this head.
-        start: the smallest distance, if positions are consecutive; None = keep the `bias` hook.
+        start: the smallest distance, if positions are consecutive. None = they are not, and the `bias` hook is kept.
         length: number of distances.
         dtype: type of the logits that the bias is added to.
     """

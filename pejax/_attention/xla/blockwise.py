@@ -16,6 +16,7 @@ from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.options import Options
 from pejax._attention.core.reference import Pairs
 from pejax._attention.xla.blocks import (
+    Head,
     Terms,
     block_size,
     from_blocks,
@@ -30,7 +31,7 @@ from pejax._ops.remat import name_for_remat
 from pejax._positions import TokenPositions
 
 BLOCK = 512
-"""Maximum number of queries, and of keys, per tile, whose float32 logits take 1 MiB."""
+"""Maximum number of queries, and of keys, per tile; the float32 logits of such a tile take 1 MiB."""
 
 
 class _Arrays(NamedTuple):
@@ -60,6 +61,7 @@ def blockwise_head(
 ) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
     """Return the output of one head and the log-sum-exp of each row, as `dense_head` does."""
     del pairs
+    # `bias` is the same bias for any positions; the other two are its faster forms, which this loop does not use.
     hooks = replace(hooks, distance_bias=None, relative_keys=None)
     return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, key_bias, hooks, dropout))
 
@@ -67,26 +69,26 @@ def blockwise_head(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(options: Options, arrays: _Arrays) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
     """Return the output in q's type and the log-sum-exp of each row."""
-    output, lse = _exact(options, arrays)
+    output, lse = _unrounded(options, arrays)
     return output.astype(arrays.q.dtype), lse
 
 
-def _exact(options: Options, arrays: _Arrays) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
+def _unrounded(options: Options, arrays: _Arrays) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
     """Return the output in at least 32 bits, and the log-sum-exp of each row."""
     output, lse = (from_blocks(x, len(arrays.q)) for x in forward(options, _head(options, arrays)))
     return output, lse
 
 
-def _head(options: Options, arrays: _Arrays) -> Any:
-    """Split the head into blocks."""
+def _head(options: Options, arrays: _Arrays) -> Head:
+    """Split the operands of the head into blocks."""
     q, q_tokens, k, v, k_tokens, key_bias, hooks, dropout = arrays
     sizes = block_size(options.block, len(q)), block_size(options.block, len(k))
     return head_to_blocks(sizes, q, k, v, q_tokens, k_tokens, key_bias, Terms(hooks), dropout)
 
 
 def _attend_forward(options: Options, arrays: _Arrays) -> tuple[Any, Any]:
-    """Return the outputs, and what the backward pass needs."""
-    output, lse = name_for_remat(_exact(options, arrays))
+    """Return the outputs, and the residuals of the backward pass."""
+    output, lse = name_for_remat(_unrounded(options, arrays))
     rounded = output.astype(arrays.q.dtype)
     # Gradients of a bias's parameters sum the errors of the row means over all rows, so they need the unrounded output.
     return (rounded, lse), (arrays, rounded if arrays.hooks.bias is None else output, lse)

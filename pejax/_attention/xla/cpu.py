@@ -43,7 +43,7 @@ from pejax._attention.xla.heads import (
     put_head,
     take_head,
 )
-from pejax._attention.xla.relative_keys import HeadRelativeKeys, relative_keys_of_heads, relative_keys_pay
+from pejax._attention.xla.relative_keys import HeadRelativeKeys, relative_keys_are_fastest, relative_keys_of_heads
 from pejax._attention.xla.tiles import backward, forward
 from pejax._ops.bfloat16 import as_bits, from_bits
 from pejax._ops.pytrees import Floats, cotangent_of, floats_of, wide, with_floats, zeros_of
@@ -74,7 +74,7 @@ def cores() -> int:
 def cpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
     """Return the output `(N, K, G, T, D)` and the log-sum-exp `(N, K, G, T)`, computed one head after the other.
 
-    The rest of this module has the operands by token, as the caller gave them: q `(N, T, H, D)`, k and v
+    The rest of this module has the operands with heads after tokens, as the caller gave them: q `(N, T, H, D)`, k and v
     `(N, S, K, D)`. Moving the heads to the front would copy them.
     """
     refuse_pairs(operands)
@@ -96,7 +96,7 @@ def _attend(options: Options, layout: Layout, operands: Operands) -> tuple[Array
 
 
 def _attend_forward(options: Options, layout: Layout, operands: Operands) -> tuple[Any, Any]:
-    """Return the outputs, and what the backward pass needs."""
+    """Return the outputs, and the residuals of the backward pass."""
     # Gradients of a bias's parameters sum the errors of the row means over all rows, so they need the unrounded output.
     exact = operands.shared.bias is not None
     output, lse = name_for_remat(_choose(functools.partial(_forward, exact=exact), options, layout, operands))
@@ -122,7 +122,7 @@ def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arr
             batch entry, or None = positions are not consecutive.
         options: settings of the attention.
         layout: which tokens are batched.
-        operands: arrays by token.
+        operands: operands with heads after tokens.
         *arrays: further arguments of `run`.
     """
     # If queries and keys are the same tokens, XLA:CPU would read one array along both rows and columns, in a loop that
@@ -130,7 +130,7 @@ def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arr
     operands = operands._replace(k_tokens=lax.optimization_barrier(operands.k_tokens))
     run, sides = functools.partial(run, options, layout), (operands.q_tokens, operands.k_tokens)
     batched = [axes.positions is not None for axes in (layout.q_axes, layout.k_axes)]
-    use_relative_keys = relative_keys_pay(operands)
+    use_relative_keys = relative_keys_are_fastest(operands)
     by_distance = operands.shared.distance_bias is not None or use_relative_keys
     if not by_distance or not all(map(may_be_consecutive, sides, batched)):
         return run(operands, None, *arrays)

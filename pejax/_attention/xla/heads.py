@@ -1,4 +1,4 @@
-"""Single heads of operands by token, q `(N, T, H, D)` and k, v `(N, S, K, D)`: indexing, reading and writing."""
+"""Single heads of operands with heads after tokens, q `(N, T, H, D)` and k, v `(N, S, K, D)`: reading and writing."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,14 +13,14 @@ from pejax._positions import TokenPositions
 
 
 class HeadIndex(NamedTuple):
-    """A query head of a batch entry."""
+    """A query head of an example."""
 
     batch: Int[Array, ""]
     head: Int[Array, ""]
 
 
 def head_indices(operands: Operands) -> tuple[int, Callable[[Array], HeadIndex]]:
-    """Return the number of heads in all batch entries, and the function from 0 ... number - 1 to `HeadIndex`."""
+    """Return N·H, the number of heads in all examples, and the function from 0 ... N·H - 1 to their `HeadIndex`."""
     n, _, heads, _ = operands.q.shape
     return n * heads, lambda i: HeadIndex(i // heads, i % heads)
 
@@ -58,6 +58,9 @@ def _corner(x: Array, index: HeadIndex) -> tuple[Array | int, ...]:
 
 
 def add_positions(totals: Floats, parts: Floats, axes: TokenPositions, index: HeadIndex) -> Floats:
-    """Add one head's gradient of the positions, the only fields of tokens that may be floats."""
+    """Add one head's gradients of the float positions to those of its example, or of all examples if they share them.
+
+    The positions are the only fields of tokens that may be floats.
+    """
     add = lambda x, y: x + y if axes.positions is None else x.at[index.batch].add(y)
     return [add(*pair) for pair in zip(totals, parts, strict=True)]

@@ -22,24 +22,25 @@ from pejax._ops.pytrees import Floats, floats_of, wide, with_floats
 from pejax._ops.varying import zeros_varying
 
 STRIP = 64
-"""Queries per strip, which are multiplied by the vectors of all its distances in one matmul."""
+"""Number of queries per strip."""
 
 
 class HeadRelativeKeys(NamedTuple):
-    """Results of `Encoding.relative_keys` with a transposed, for all heads, or for one head without the axis H."""
+    """Results a, v and u of `Encoding.relative_keys`, a transposed, for all heads, or for one without the axis H."""
 
     a_transposed: Float[Array, "H D R"]
     v: Float[Array, "H D"]
     u: Float[Array, "H D"]
 
 
-def relative_keys_pay(operands: Operands) -> bool:
-    """Return whether the hook `relative_keys` is given, and faster than the `bias` hook.
+def relative_keys_are_fastest(operands: Operands) -> bool:
+    """Return whether the hook `relative_keys` is given, and is the fastest form of the bias.
 
-    It needs a vector for each of T + S distances, whose computation costs about as much as D pairs per distance.
+    A `distance_bias` is always faster. The `bias` hook is faster only for few pairs T·S: the vectors of T + S distances
+    cost about as much as D pairs each.
 
     Args:
-        operands: arrays by token, as in `cpu`: q `(N, T, H, D)`, k `(N, S, K, D)`.
+        operands: operands with heads after tokens: q `(N, T, H, D)`, k `(N, S, K, D)`.
     """
     (t, _, d), s = operands.q.shape[1:], operands.k.shape[1]
     return operands.shared.relative_keys is not None and operands.shared.distance_bias is None and t * s >= (t + s) * d
@@ -48,23 +49,24 @@ def relative_keys_pay(operands: Operands) -> bool:
 def relative_keys_of_heads(
     operands: Operands, first: Int[Array, " N"] | None, sizes: tuple[int, int]
 ) -> tuple[HeadRelativeKeys | None, Callable[[HeadRelativeKeys | None], tuple[Floats, Floats]]]:
-    """Return the relative keys of all heads, and their VJP to the floating point leaves of the hooks' parameters.
+    """Return the relative keys of all heads, and their VJP to the floating-point leaves of the hooks' parameters.
 
     Args:
-        operands: arrays by token, as in `cpu`.
+        operands: operands with heads after tokens.
         first: distance of the first pair, the same in the whole batch; None = positions are not consecutive.
         sizes: queries and keys per block.
 
     Returns:
-        None, if `relative_keys` do not pay or there is no `first`; and `(gradients) -> (those of shared, of per_head)`.
+        The relative keys, None if another form of the bias is used; and the VJP,
+        `(gradients of the relative keys) -> (those of operands.shared, those of operands.per_head)`.
     """
     (_, t, heads, d), (s, groups) = operands.q.shape, operands.k.shape[1:3]
     before = t + -t % sizes[0] + STRIP - 2
     length = before + 2 + s + -s % sizes[1]
-    kind = jnp.result_type(*map(wide, operands[:3]))
+    dtype = jnp.result_type(*map(wide, operands[:3]))
 
     def of_params(shared_floats: Floats, own_floats: Floats) -> HeadRelativeKeys | None:
-        if first is None or not relative_keys_pay(operands):
+        if first is None or not relative_keys_are_fastest(operands):
             return None
         relative = first[0] - before + jnp.arange(length, dtype=first.dtype)
         shared, own = with_floats(operands.shared, shared_floats), with_floats(operands.per_head, own_floats)
@@ -72,14 +74,14 @@ def relative_keys_of_heads(
             lambda own: _checked(bind_hooks(shared, own).relative_keys, relative, d), axis_size=heads // groups
         )
         parts = jax.vmap(of_group, axis_size=groups)(own)
-        a, v, u = (x.reshape(heads, *x.shape[2:]).astype(kind) for x in parts)
+        a, v, u = (x.reshape(heads, *x.shape[2:]).astype(dtype) for x in parts)
         return HeadRelativeKeys(a.swapaxes(1, 2), v, u)
 
     return jax.vjp(of_params, floats_of(operands.shared), floats_of(operands.per_head))
 
 
 def _checked(hook: Partial | None, relative: Int[Array, " R"], d: int) -> tuple[Array, ...]:
-    """Call the hook for these distances; raise ValueError for parts of another shape."""
+    """Return the results a, v and u of the hook for these distances; raise ValueError if one has another shape."""
     with naming_missing("relative_keys hook", hook.args[0]):  # pyright: ignore[reportOptionalMemberAccess]
         parts = hook(relative)  # pyright: ignore[reportOptionalCall]
     shapes = ((len(relative), d), (d,), (d,))
