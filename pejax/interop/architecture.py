@@ -11,7 +11,7 @@ from pejax.models import LayerConfig
 
 
 class Part(NamedTuple):
-    """A part of a model, which an architecture gives its name in the file.
+    """A part of a model; an architecture gives its name in the file.
 
     Attributes:
         path: path of our module or parameter.
@@ -69,8 +69,8 @@ class Architecture(NamedTuple):
             `{e}` of the expert, `{h}` of the head where every head has a norm of its own. In a model of two stacks the
             parts of a stack begin with `encoder.` or `decoder.`.
         prefix: prefix of all tensor names (`model.`), which some files leave out. "" = no prefix.
-        inside: ways in which files of several towers write the beginnings of names: for each, ours and theirs. () = as
-            here, or without the prefix.
+        inside: naming schemes of files of several towers, each a map from prefixes of our names to those in the file;
+            the first that fits is used. () = as in `names`, or without `prefix`.
         inert: keys of config.json that change nothing at any value, in addition to `pejax.interop.config.INERT`.
         neutral: keys of config.json that the architecture does not read, and the value at which they change nothing; at
             any other value they are refused. In addition to `pejax.interop.config.NEUTRAL`.
@@ -86,7 +86,7 @@ class Architecture(NamedTuple):
         flat_patches: whether the kernel of the patches is a linear layer, not a convolution.
         by_head: whether linear layers of attention are `(in, heads, channels)`, without `.weight`, as XLNet's.
         experts: the form of the tensors of experts, as in `pejax.interop.experts.expert_slot`.
-        copies: tensors that repeat another one, in files that have such copies: both names.
+        copies: tensors that repeat another one, in files that have such copies: name of the copy -> of the original.
         fixed: tensors that are not used and must have certain values: for each, a regular expression that matches its
             name, and a function that returns the values.
         by_layer: function from the config of a layer to names that replace those of `names` in it.
@@ -113,7 +113,7 @@ class Architecture(NamedTuple):
 
 
 def of_encoder(architecture: Architecture) -> Architecture:
-    """Return the architecture of the encoder of a pair alone."""
+    """Return the architecture of an encoder-decoder's encoder alone."""
     alone = lambda names: {part.removeprefix("encoder."): name for part, name in names.items()}
     return architecture._replace(
         names=alone(architecture.names), by_layer=lambda layer: alone(architecture.by_layer(layer))
@@ -121,7 +121,7 @@ def of_encoder(architecture: Architecture) -> Architecture:
 
 
 def if_gated(names: Mapping[str, str]) -> Callable[[LayerConfig], Mapping[str, str]]:
-    """Return the function from a layer to these names if its MLP is gated, to none if not."""
+    """Return the function from the config of a layer to these names if its MLP is gated, else to no names."""
     return lambda layer: names if layer.mlp.gated else {}
 
 

@@ -11,7 +11,14 @@ from pejax.models import AttentionConfig
 def by_head_slot(
     attention: AttentionConfig, part: str, named: Callable[[str], str], shape: tuple[int, ...]
 ) -> tuple[tuple[Piece, ...], Layout]:
-    """Return pieces and layout of "qkv", "o", or a parameter of Transformer-XL's encoding: "u", "v_r" or "w_r"."""
+    """Return pieces and layout of a parameter of attention.
+
+    Args:
+        attention: config of the attention.
+        part: "qkv", "o", or a parameter of Transformer-XL's encoding: "u", "v_r" or "w_r".
+        named: function from a part to the name of its tensor.
+        shape: shape of the parameter.
+    """
     per_head = attention.heads, attention.head_dim
     if part == "qkv":
         grouped = grouped_by_key_head(attention, "qkv", transposed=False)

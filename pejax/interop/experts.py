@@ -1,4 +1,4 @@
-"""Slots of experts, which are side by side in our parameters."""
+"""Slots of experts: our parameters hold the kernels of all experts side by side, as one matrix."""
 
 from collections.abc import Callable
 
@@ -10,16 +10,19 @@ from pejax.models import MoEConfig
 Namer = Callable[..., str]
 """Function from a part, and the number of the expert as `e`, to the name of a tensor without `.weight`."""
 
-Found = tuple[tuple[Piece, ...], Layout]
+PieceLayout = tuple[tuple[Piece, ...], Layout]
+"""The pieces of a parameter, and their layout in it."""
 
 
-def expert_slot(experts: MoEConfig, form: str, part: str, leaf: str, named: Namer, shape: tuple[int, ...]) -> Found:
+def expert_slot(
+    experts: MoEConfig, form: str, part: str, leaf: str, named: Namer, shape: tuple[int, ...]
+) -> PieceLayout:
     """Return pieces and layout of a parameter of the experts.
 
     Args:
         experts: config of the experts.
         form: "each", a kernel `(out, in)` per expert; or "stacked", one tensor of all experts, `(E, in, out)`, in which
-            the columns of gate and up alternate, and one of their biases.
+            the columns of gate and up alternate, and one of all biases.
         part: "gate", "up" or "down".
         leaf: "kernel", "bias", or "down_bias".
         named: function from part and expert to the name of a tensor.
@@ -31,7 +34,7 @@ def expert_slot(experts: MoEConfig, form: str, part: str, leaf: str, named: Name
     if form == "stacked":
         return _stacked(experts, part, leaf, named, shape)
     if leaf != "kernel":
-        raise ValueError("experts of one tensor each must have no bias, got one")
+        raise ValueError(f"experts with one tensor each must have no bias, got one of {part}")
     count, hidden, width = experts.count, experts.mlp.hidden, shape[part == "down"]
     names = [named(part, e=number) + ".weight" for number in range(count)]
     if part == "down":
@@ -43,8 +46,8 @@ def expert_slot(experts: MoEConfig, form: str, part: str, leaf: str, named: Name
     return tuple(whole(name, hidden, width) for name in names), Layout(join, split)
 
 
-def _stacked(experts: MoEConfig, part: str, leaf: str, named: Namer, shape: tuple[int, ...]) -> Found:
-    """Return pieces and layout where one tensor has all experts."""
+def _stacked(experts: MoEConfig, part: str, leaf: str, named: Namer, shape: tuple[int, ...]) -> PieceLayout:
+    """Return pieces and layout of a parameter of the experts, where one tensor holds all experts."""
     count, hidden = experts.count, experts.mlp.hidden
     if leaf == "down_bias":
         return (whole(named("down") + "_bias", *shape),), SAME

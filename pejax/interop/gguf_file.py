@@ -17,15 +17,20 @@ import numpy as np
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 LARGEST_HEADER = 2**28
-"""Bytes; the vocabularies of the largest models take a tenth of it."""
+"""Maximum number of bytes of a header; those of the largest models have a tenth of it."""
 
 SCALARS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8",
            12: "<f8"}  # fmt: skip
+"""NumPy types of metadata values, by the number of the type in the file."""
 STRING, ARRAY = 8, 9
-"""The types of values, by their numbers in the file."""
+"""Numbers of the other types of metadata values."""
 
 MOST_AXES = 4
+"""Maximum number of axes of a tensor."""
 BLOCKS_AT_ONCE = 2**13
+"""Number of quantized blocks that are converted at a time."""
+LEAST_TENSOR, LEAST_KEY, LEAST_TEXT = 24, 13, 8
+"""Least numbers of bytes of an entry of the header: of a tensor, of a key with its value, and of a text."""
 PLAIN = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": jnp.dtype("bfloat16")}
 """Types of weights that are not quantized."""
 
@@ -34,9 +39,9 @@ class GgufTensor(NamedTuple):
     """A tensor of a GGUF file.
 
     Attributes:
-        kind: type, a name of the package `gguf` such as "Q4_1".
+        kind: name of the type in the package `gguf`, such as "Q4_1".
         shape: shape; the last axis is contiguous.
-        start: place of its first byte in the file.
+        start: offset of its first byte in the file.
         size: number of its bytes.
     """
 
@@ -74,10 +79,10 @@ def read_header(path: Path) -> GgufFile:
 
 
 def read_values(file: GgufFile, name: str, rows: slice = slice(None)) -> np.ndarray:
-    """Return the values of a tensor, or of rows of it: in the type of the file, or float32 where that is quantized.
+    """Return the values of a tensor, or of a range of its first axis: in their type, or in float32 if quantized.
 
     Raises:
-        ValueError: a file that was cut or cannot be read.
+        ValueError: a file that has become shorter or cannot be read.
     """
     kind, shape, start, size = file.tensors[name]
     first, stop, _ = rows.indices(shape[0]) if len(shape) > 1 else (0, 1, 1)
@@ -95,7 +100,7 @@ def read_values(file: GgufFile, name: str, rows: slice = slice(None)) -> np.ndar
 
 
 def _dequantized(data: np.ndarray, kind: str) -> np.ndarray:
-    """Return quantized values, given as bytes, in float32: some blocks at once, so that little else is in memory."""
+    """Return quantized values, given as bytes, in float32. Few blocks are converted at a time, which limits memory."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
     from gguf.quants import dequantize
 
@@ -122,7 +127,7 @@ def _converts(kind: str) -> bool:
 
 
 class _Header:
-    """Reads a header, and believes no length that the file cannot hold."""
+    """Reader of a header; it refuses every length that the file cannot hold."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path, self.file, self.at, self.size = path, file, 0, os.fstat(file.fileno()).st_size
@@ -133,9 +138,9 @@ class _Header:
             raise ValueError(f"{self.path} must begin with the bytes GGUF, got {magic!r}")
         version = self.number("<u4")
         if version not in VERSIONS:
-            order = ", big-endian, which is not read" if version & 0xFFFF == 0 else ""
+            order = ", big-endian, which is not supported" if version & 0xFFFF == 0 else ""
             raise ValueError(f"{self.path} must be of GGUF version 2 or 3, got {version}{order}")
-        tensors, count = self.count(24), self.count(13)
+        tensors, count = self.count(LEAST_TENSOR), self.count(LEAST_KEY)
         keys: dict[str, Any] = {}
         for _ in range(count):
             key = self.text()
@@ -146,7 +151,7 @@ class _Header:
         return GgufFile(self.path, keys, found)
 
     def tensors(self, count: int, alignment: object) -> dict[str, GgufTensor]:
-        """Return the tensors of the file, whose bytes are all in the file and in no other tensor."""
+        """Return the tensors of the file; refuse bytes that are outside the file or in two tensors."""
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self.damaged(f"general.alignment = {alignment}, which is no power of 2")
         relative: dict[str, GgufTensor] = {}
@@ -170,10 +175,10 @@ class _Header:
         return found
 
     def tensor(self, name: str, number: int, shape: tuple[int, ...], start: int) -> GgufTensor:
-        """Return a tensor, whose start is in the data.
+        """Return a tensor whose `start` is counted from the first tensor's, as in the header.
 
         Raises:
-            ValueError: a type that the package `gguf` cannot convert, or a shape that it does not fit.
+            ValueError: a type that the package `gguf` cannot convert, or a shape that is not whole blocks of the type.
         """
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
@@ -197,7 +202,7 @@ class _Header:
             raise self.damaged(f"a value of type {kind}")
         kind = self.number("<u4")
         if kind == STRING:
-            return [self.text() for _ in range(self.count(8))]
+            return [self.text() for _ in range(self.count(LEAST_TEXT))]
         if kind not in SCALARS:
             raise self.damaged(f"an array of type {kind}")
         dtype = np.dtype(SCALARS[kind])
@@ -205,16 +210,18 @@ class _Header:
         return list(map(_shortest, values)) if dtype.kind == "f" else values.tolist()
 
     def count(self, bytes_each: int) -> int:
-        """Return a number of things that take so many bytes at least."""
+        """Return the next number, of entries of at least `bytes_each` bytes; refuse more than fit into the file."""
         count = self.number("<u8")
         if count * bytes_each > self.size - self.at:
             raise self.damaged(f"{count} entries in the last {self.size - self.at} bytes")
         return count
 
     def text(self) -> str:
+        """Return the next text."""
         return self.take(self.number("<u8")).decode("utf-8", errors="replace")
 
     def number(self, dtype: str) -> Any:
+        """Return the next number, of a NumPy type."""
         one = np.dtype(dtype)
         data = self.take(one.itemsize)
         if one.kind == "f":
@@ -222,16 +229,18 @@ class _Header:
         return bool(data[0]) if one.kind == "b" else int.from_bytes(data, "little", signed=one.kind == "i")
 
     def take(self, count: int) -> bytes:
+        """Return the next bytes."""
         self.at += count
         if self.at > min(self.size, LARGEST_HEADER):
             most = f"the {self.size} bytes of the file" if self.size < LARGEST_HEADER else f"{LARGEST_HEADER} bytes"
             raise self.damaged(f"{self.at} bytes, more than {most}")
         data = self.file.read(count)
         if len(data) != count:
-            raise self.damaged("fewer bytes than it has")
+            raise self.damaged(f"{len(data)} bytes instead of {count}")
         return data
 
     def damaged(self, found: str) -> ValueError:
+        """Return the error for a damaged header."""
         return ValueError(f"{self.path} must have a whole GGUF header, got {found}")
 
 

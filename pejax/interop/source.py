@@ -17,18 +17,18 @@ from pejax.interop.files import FLOATS, WEIGHTS, Reader, Tensor, list_tensors, r
 from pejax.interop.gguf_models import translate
 from pejax.interop.layouts import Piece
 from pejax.interop.slots import Slot, expected_shapes, model_slots
-from pejax.interop.stacks import ModelConfig, TextConfig, last_text, with_head
+from pejax.interop.stacks import ModelConfig, TextConfig, head_stack, with_head
 from pejax.interop.towers import TOWERS
 from pejax.interop.vision_slots import with_heads_of_file
 from pejax.models import EncoderDecoderConfig, TransformerConfig, ViTConfig
 
 TYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
-"""Suffixes of norms, and their names in older files of BERT."""
+"""Suffixes of the tensors of norms, and those of older files of BERT."""
 TRUNKS = r"(?<!Head)(?<!Heads)Model$|For(Sequence|Token)Classification$|ForQuestionAnswering$|ForMultipleChoice$"
-"""Classes of transformers without a language model's head."""
+"""Regular expression of the names of classes of `transformers` without a language model's head."""
 HEADS = r"(^|\.)(classifier|pre_classifier|score|qa_outputs|classification_head|span_heads?)\."
-"""Tensors of heads that are not read yet."""
+"""Regular expression of the names of tensors of heads that are not read yet."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Source:
         carried: values that are saved again, but not used: buffers, and rows of tables before the first position; in
             vision transformers, also the tokens to which such rows are added.
         head_copy: name of a head that repeats the table of token vectors. None = no such head.
-        copies: other tensors that repeat one: both names.
+        copies: other tensors that are in the file twice: name of the copy -> name of the original.
         ignored: patterns of other tensors that are carried.
     """
 
@@ -56,7 +56,7 @@ class Source:
 
     @property
     def architecture(self) -> Architecture:
-        """The entry of the table of architectures; of the encoder alone, where a file has this one of a pair."""
+        """The entry of the table of architectures; if the file has only the encoder of a pair, that of the encoder."""
         found = architecture_of(self.config_json)
         is_encoder = isinstance(self.config, TransformerConfig) and "encoder.norm" in found.names
         return of_encoder(found) if is_encoder else found
@@ -69,10 +69,10 @@ class Source:
     @functools.cached_property
     def slots(self) -> list[Slot]:
         """The slots of all parameters, with the names of the file."""
-        beginnings = beginnings_in(self.architecture, self.tensors)
+        prefixes = prefixes_in(self.architecture, self.tensors)
 
         def in_file(piece: Piece) -> Piece:
-            name = with_beginning(piece.tensor, beginnings)
+            name = with_prefix(piece.tensor, prefixes)
             old = [name.removesuffix(new) + old for new, old in OLD_SUFFIXES.items() if name.endswith(new)]
             return piece._replace(tensor=old[0] if old and old[0] in self.tensors else name)
 
@@ -204,17 +204,17 @@ def _text_source(
     architecture: Architecture,
     tensors: Mapping[str, Tensor],
 ) -> Source:
-    """Return the source of a model of text: of a pair the encoder alone, or no head, where the file has no more."""
+    """Return the source of a text model, without the parts that the file lacks: the decoder of a pair, or the head."""
     if isinstance(own, EncoderDecoderConfig) and not any(name.startswith("decoder.") for name in tensors):
         own = own.encoder
-    beginnings = beginnings_in(architecture, tensors)
-    name = lambda part: with_beginning(architecture.names.get(part, ""), beginnings) + ".weight"
-    has_no_prefix = beginnings == {architecture.prefix: ""}
-    head = last_text(own).head
+    prefixes = prefixes_in(architecture, tensors)
+    name = lambda part: with_prefix(architecture.names.get(part, ""), prefixes) + ".weight"
+    has_no_prefix = prefixes == {architecture.prefix: ""}
+    head = head_stack(own).head
     if head is not None and name("head") not in tensors:
         is_trunk = _names_trunk(config) or (has_no_prefix and not head.tied and "dense" not in architecture.names)
-        said = "tie_word_embeddings" in config
-        head = None if is_trunk else head if said else replace(head, tied=True)
+        states_tying = "tie_word_embeddings" in config
+        head = None if is_trunk else head if states_tying else replace(head, tied=True)
     if "dense" in architecture.names and name("dense") not in tensors:
         head = None
     copied = name("head") in tensors and head is not None and head.tied
@@ -228,25 +228,25 @@ def _names_trunk(config: Mapping[str, Any]) -> bool:
     return isinstance(names, list) and any(re.search(TRUNKS, str(name)) for name in names)
 
 
-def beginnings_in(architecture: Architecture, tensors: Collection[str]) -> Mapping[str, str]:
-    """Return how the beginnings of our names are written in a file: in the first way that fits one of its tensors."""
-    ways = architecture.inside or ({}, {architecture.prefix: ""})
-    fits = lambda way: any(name.startswith(with_beginning(architecture.prefix, way)) for name in tensors)
-    return next(filter(fits, ways), {})
+def prefixes_in(architecture: Architecture, tensors: Collection[str]) -> Mapping[str, str]:
+    """Return the prefixes of names in a file, ours -> theirs: of the first scheme that fits one of its tensors."""
+    schemes = architecture.inside or ({}, {architecture.prefix: ""})
+    fits = lambda scheme: any(name.startswith(with_prefix(architecture.prefix, scheme)) for name in tensors)
+    return next(filter(fits, schemes), {})
 
 
-def with_beginning(name: str, beginnings: Mapping[str, str]) -> str:
-    """Return a name with its beginning as in a file."""
-    found = next(((ours, theirs) for ours, theirs in beginnings.items() if name.startswith(ours)), ("", ""))
+def with_prefix(name: str, prefixes: Mapping[str, str]) -> str:
+    """Return a name of ours with the prefix that it has in a file."""
+    found = next(((ours, theirs) for ours, theirs in prefixes.items() if name.startswith(ours)), ("", ""))
     return found[1] + name.removeprefix(found[0])
 
 
 def carried_tensors(source: Source) -> list[str]:
     """Return the names of the tensors that are carried whole."""
     pattern, ignored = source.architecture.ignored, matches(source.ignored)
-    made = {*expected_shapes(source.slots), *source.copies, source.head_copy}
-    unmade = [name for name in source.tensors if name not in made]
-    return [name for name in unmade if (pattern and re.search(pattern, name)) or ignored(name)]
+    used = {*expected_shapes(source.slots), *source.copies, source.head_copy}
+    unused = [name for name in source.tensors if name not in used]
+    return [name for name in unused if (pattern and re.search(pattern, name)) or ignored(name)]
 
 
 def skipped_rows(source: Source) -> list[Piece]:
@@ -266,7 +266,7 @@ def table_name(source: Source) -> str:
 
 
 def copies_of(source: Source) -> dict[str, str]:
-    """Return the tensors that repeat another one, the head included: both names."""
+    """Return all tensors that repeat another one, the head included: name of the copy -> name of the original."""
     head = {} if source.head_copy is None else {source.head_copy: table_name(source)}
     return {**source.copies, **head}
 
@@ -298,7 +298,7 @@ def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], desc
     for name, shape in expected.items():
         tensor = tensors[name]
         if tensor.shape != shape:
-            raise ValueError(f"{file(name)}: {name} must have shape {shape} by {described}, got {tensor.shape}")
+            raise ValueError(f"{file(name)}: {name} must have shape {shape} per {described}, got {tensor.shape}")
         if tensor.dtype not in FLOATS:
             raise ValueError(f"{file(name)}: {name} must have the type {' or '.join(FLOATS)}, got {tensor.dtype}")
 

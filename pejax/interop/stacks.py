@@ -11,25 +11,25 @@ ModelConfig: TypeAlias = TextConfig | ViTConfig
 
 
 def stacks(config: ModelConfig) -> dict[str, TransformerConfig | ViTConfig]:
-    """Return the stacks by what precedes the names of their parts: "" = the only one, else "encoder." or "decoder."."""
+    """Return the stacks by the prefix of the names of their parts: "" = the only one, else "encoder." or "decoder."."""
     if isinstance(config, EncoderDecoderConfig):
         return {"encoder.": config.encoder, "decoder.": config.decoder}
     return {"": config}
 
 
-def last_text(config: ModelConfig) -> TransformerConfig:
-    """Return the config of the stack before the head; vocabulary and width of both stacks are the same.
+def head_stack(config: ModelConfig) -> TransformerConfig:
+    """Return the config of the stack that the head follows; vocabulary and width of both stacks are the same.
 
     Raises:
         ValueError: a vision transformer.
     """
     if isinstance(config, ViTConfig):
-        raise ValueError("the model must be one of text, got a vision transformer")
+        raise ValueError("the model must be a text model, got a vision transformer")
     return config if isinstance(config, TransformerConfig) else config.decoder
 
 
-def each_stack(config: ModelConfig, change: Callable[[Any], Any]) -> ModelConfig:
-    """Return the config with every stack changed."""
+def map_stacks(config: ModelConfig, change: Callable[[Any], Any]) -> ModelConfig:
+    """Return the config with every stack replaced by `change(stack)`."""
     if isinstance(config, EncoderDecoderConfig):
         return replace(config, encoder=change(config.encoder), decoder=change(config.decoder))
     return change(config)

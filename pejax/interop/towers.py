@@ -1,4 +1,4 @@
-"""The text towers of models of images and text: the text model is loaded, and the rest is carried."""
+"""The text towers of models of images and text: the text model is loaded, the other tensors are carried."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,7 +10,7 @@ from pejax.interop.stacks import ModelConfig
 
 
 class Tower(NamedTuple):
-    """A model of images and text.
+    """Defaults of the text tower of a model of images and text.
 
     Attributes:
         text: default of the text model's `model_type`.
@@ -27,13 +27,15 @@ TOWERS = {
     "mistral3": Tower("mistral", tied=True),
     "qwen2_5_vl": Tower("qwen2_5_vl_text"),
 }
-"""By `model_type`."""
+"""Defaults of text towers, by the `model_type` of the whole model."""
 
-SMALL = {"vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+LLAMA_SIZES = {"vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+"""Sizes of LlamaConfig, which other classes share."""
+
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": {**SMALL, "intermediate_size": 11008, "max_position_embeddings": 2048},
-    "mistral": {**SMALL, "intermediate_size": 14336, "max_position_embeddings": 131072},
-    "qwen2": {**SMALL, "vocab_size": 151936, "intermediate_size": 22016, "max_position_embeddings": 32768},
+    "llama": {**LLAMA_SIZES, "intermediate_size": 11008, "max_position_embeddings": 2048},
+    "mistral": {**LLAMA_SIZES, "intermediate_size": 14336, "max_position_embeddings": 131072},
+    "qwen2": {**LLAMA_SIZES, "vocab_size": 151936, "intermediate_size": 22016, "max_position_embeddings": 32768},
     "gemma3_text": {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
                     "num_attention_heads": 8, "max_position_embeddings": 131072},
     "qwen2_5_vl_text": {"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80,
@@ -48,13 +50,18 @@ INERT = (
     *("image_token_index", "image_token_id", "boi_token_index", "boi_token_id", "eoi_token_index", "eoi_token_id"),
     *("video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id", "vocab_size"),
 )
-"""Keys of the other towers, and of what joins them to the text."""
+"""Keys that only the other towers and the projectors between towers read."""
 
 CARRIED = r"^(model\.)?(vision_tower|multi_modal_projector|visual)\."
+"""Regular expression of the names of the tensors of the other towers."""
 INSIDE: tuple[dict[str, str], ...] = (
-    {"model.": "model.language_model."}, {"": "language_model."}, {"model.": "language_model."}, {}, {"model.": ""},
-)  # fmt: skip
-"""Names in files: of today; of old ones, with the head; of the trunk alone; of Qwen2.5-VL before, and of its trunk."""
+    {"model.": "model.language_model."},  # transformers today
+    {"": "language_model."},  # older versions, with the head
+    {"model.": "language_model."},  # the same, without the head
+    {},  # older versions of Qwen2.5-VL, with the head
+    {"model.": ""},  # the same, without the head
+)
+"""Naming schemes of the text tower's tensors, as in `Architecture.inside`."""
 
 
 def text_tower(config: Mapping[str, Any], find: Callable[[object], Architecture]) -> Architecture:
@@ -65,7 +72,7 @@ def text_tower(config: Mapping[str, Any], find: Callable[[object], Architecture]
         find: function from a `model_type` to its architecture.
 
     Raises:
-        ValueError: a text model that is not known.
+        ValueError: an unknown text model.
     """
     tower, text = TOWERS[config["model_type"]], config.get("text_config")
     kind = text.get("model_type", tower.text) if isinstance(text, Mapping) else tower.text
@@ -77,7 +84,7 @@ def text_tower(config: Mapping[str, Any], find: Callable[[object], Architecture]
 
 
 def _read(c: Config, tower: Tower, own: Architecture, defaults: Mapping[str, Any]) -> ModelConfig:
-    """Read the text model's config, in `text_config`, or beside the keys of the other tower in older files."""
+    """Read the text model's config: in `text_config`, or in older files among the keys of the other tower."""
     text = c.part("text_config", inert=own.inert, neutral=own.neutral) if "text_config" in c.keys else c
     text.defaults(**defaults)
     tied = c.flag("tie_word_embeddings", tower.tied) or (not tower.tied and text.flag("tie_word_embeddings", False))

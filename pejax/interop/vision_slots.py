@@ -11,6 +11,7 @@ from pejax.interop.layouts import SAME, TRANSPOSED, Layout, Piece, convolution, 
 from pejax.models import ViTConfig
 
 SUFFIXES = {"kernel": ".weight", "scale": ".weight", "bias": ".bias"}
+"""Suffixes of tensor names by the name of our parameter."""
 
 
 def vision_pieces(
@@ -20,11 +21,19 @@ def vision_pieces(
     shape: tuple[int, ...],
     named: Callable[..., str],
 ) -> tuple[Piece, Layout, Piece | None]:
-    """Return the piece of a parameter, its layout, and the piece that is added to it; `named` is `(part, suffix)`."""
+    """Return the piece of a parameter, its layout, and the piece that is added to it (None = no such piece).
+
+    Args:
+        config: config of the model.
+        architecture: names and forms of the tensors.
+        path: path of the parameter in the model's state.
+        shape: shape of the parameter.
+        named: function `(part, suffix)` that returns the name of a tensor.
+    """
     leaf, part = str(path[-1]), str(path[0])
     if leaf == "table_0":
         table = _table(config, architecture, named)
-        return table, reshaped(_lead(architecture, table.stop - table.start, config.width), shape), None
+        return table, reshaped(_file_shape(architecture, table.stop - table.start, config.width), shape), None
     if part in ("cls", "registers"):
         return _token(config, architecture, part, shape, named)
     part = "cls_head" if part == "head" and config.distilled else part
@@ -51,7 +60,7 @@ def with_row(token: np.ndarray, row: np.ndarray) -> np.ndarray:
 
 
 def without_row(ours: np.ndarray, token: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Return our token minus its row of the table; where ours is unchanged since loading, the file's exact values.
+    """Return our token minus its row of the table, or the file's exact values where ours are unchanged since loading.
 
     Args:
         ours: the token of the model, which includes the row.
@@ -65,8 +74,8 @@ def without_row(ours: np.ndarray, token: np.ndarray, row: np.ndarray) -> np.ndar
 def _token(
     config: ViTConfig, architecture: Architecture, part: str, shape: tuple[int, ...], named: Callable[..., str]
 ) -> tuple[Piece, Layout, Piece | None]:
-    """Return piece and layout of CLS or the registers, and their rows in the table of positions, if there are any."""
-    theirs = _lead(architecture, *shape) if architecture.batched else (config.width,)
+    """Return piece and layout of CLS or the registers, and the piece of their rows of the position table, or None."""
+    theirs = _file_shape(architecture, *shape) if architecture.batched else (config.width,)
     first = config.cls if part == "registers" else 0
     rows = architecture.skipped_rows
     added = None
@@ -77,12 +86,14 @@ def _token(
 
 
 def _table(config: ViTConfig, architecture: Architecture, named: Callable[..., str]) -> Piece:
-    """Return the rows of the patches in the table of positions."""
+    """Return the piece with the patches' rows of the table of positions."""
     start = architecture.skipped_rows
     stop = start + config.grid[0] * config.grid[1]
-    return Piece(named("position"), _lead(architecture, stop, config.width), int(architecture.batched), start, stop)
+    return Piece(
+        named("position"), _file_shape(architecture, stop, config.width), int(architecture.batched), start, stop
+    )
 
 
-def _lead(architecture: Architecture, *shape: int) -> tuple[int, ...]:
-    """Return a shape with the first axis of tokens and tables in the file."""
+def _file_shape(architecture: Architecture, *shape: int) -> tuple[int, ...]:
+    """Return the shape of tokens or of a table in the file: with a leading axis of length 1 if it has one."""
     return (1, *shape) if architecture.batched else shape

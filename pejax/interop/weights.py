@@ -18,10 +18,10 @@ from pejax._specs import Extension
 from pejax.interop.extended_config import extended_config
 from pejax.interop.files import FLOATS, only_finite, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
-from pejax.interop.settled import settled
 from pejax.interop.slots import empty_model
 from pejax.interop.source import Source, copies_of, open_source, skipped_rows
-from pejax.interop.stacks import ModelConfig, each_stack, stacks
+from pejax.interop.source_values import with_values
+from pejax.interop.stacks import ModelConfig, map_stacks, stacks
 from pejax.interop.vision_slots import without_row
 from pejax.models import Decoder, EncoderDecoder, TransformerConfig, ViT, ViTConfig
 from pejax.models.configs.model import DTYPES
@@ -72,9 +72,9 @@ def load(
     check_choice("dtype", dtype, DTYPES)
     check_choice("params", params, PARAMS)
     source, read = open_source(Path(path), ignore, config)
-    source = settled(source, read)
+    source = with_values(source, read)
     read = only_finite(read) if finite else read
-    own = each_stack(source.config.extended(extend), lambda stack: replace(stack, dtype=dtype))
+    own = map_stacks(source.config.extended(extend), lambda stack: replace(stack, dtype=dtype))
     graph, state = nnx.split(empty_model(own))
     layers = [layer for stack in stacks(own).values() for layer in stack.layers]
     placed = {} if mesh is None else shardings(state, layers, mesh)
@@ -151,14 +151,14 @@ def _config(model: Decoder | EncoderDecoder | ViT, source: Source) -> Mapping[st
 
 def _saved(config: ModelConfig) -> ModelConfig:
     """Return the config without settings that are not saved."""
-    config = each_stack(config, lambda stack: replace(stack, dtype="float32"))
+    config = map_stacks(config, lambda stack: replace(stack, dtype="float32"))
     return replace(config, stochastic_depth=0.0) if isinstance(config, ViTConfig) else config
 
 
 def _without_extensions(config: ModelConfig) -> ModelConfig:
     """Return the config without the extensions of its layers."""
     plain = lambda layer: replace(layer, attention=replace(layer.attention, pe=layer.attention.pe.without_extension()))
-    return each_stack(config, lambda stack: replace(stack, layers=tuple(map(plain, stack.layers))))
+    return map_stacks(config, lambda stack: replace(stack, layers=tuple(map(plain, stack.layers))))
 
 
 def _narrowed(name: str, value: np.ndarray, dtype: np.dtype) -> np.ndarray:

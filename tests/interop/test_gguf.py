@@ -187,7 +187,7 @@ def test_damaged_files(folder, tmp_path):
     refused(path, "which are not its own")
     refused(damaged(path, whole, 0, b"GGML"), "must begin with the bytes GGUF, got b'GGML'")
     refused(damaged(path, whole, 4, struct.pack("<I", 1)), "must be of GGUF version 2 or 3, got 1")
-    refused(damaged(path, whole, 4, struct.pack(">I", 3)), "big-endian, which is not read")
+    refused(damaged(path, whole, 4, struct.pack(">I", 3)), "big-endian, which is not supported")
     refused(tmp_path / "nothing.gguf", "must be a file that can be read, got No such file or directory")
 
 

@@ -56,7 +56,7 @@ def configured(folder, **keys):
         ({"mlp_bias": 1}, "config.json: mlp_bias must be true or false, got 1"),
         ({"layer_types": ["full_attention"]}, "layer_types must be num_hidden_layers=2 names out of full_attention"),
         ({"num_key_value_heads": 3}, "heads must be a multiple of kv_heads, got heads=4, kv_heads=3"),
-        ({"hidden_size": 64}, "model.embed_tokens.weight must have shape (97, 64) by config.json, got (97, 32)"),
+        ({"hidden_size": 64}, "model.embed_tokens.weight must have shape (97, 64) per config.json, got (97, 32)"),
         ({"num_hidden_layers": 3}, "must hold the tensor model.layers.2."),
         ({"num_hidden_layers": 1}, "has an unknown tensor: model.layers.1."),
         ({"attention_bias": True}, "must hold the tensor model.layers.0.self_attn."),
@@ -91,7 +91,7 @@ def test_tensors_that_do_not_fit(folder):
     rewrite(folder, {**values, name: values[name].astype(np.int32)})
     assert refused(folder).endswith("got I32")
     rewrite(folder, {**values, name: values[name][None]})
-    assert refused(folder) == f"{file}: {name} must have shape (32,) by config.json, got (1, 32)"
+    assert refused(folder) == f"{file}: {name} must have shape (32,) per config.json, got (1, 32)"
 
 
 def test_damaged_files(folder):

@@ -10,7 +10,7 @@ from hub_folders import CONFIGS, drawn, run
 from pejax import extensions
 from pejax.interop import source_from_config
 from pejax.interop.slots import empty_model
-from pejax.interop.stacks import each_stack, last_text, with_head
+from pejax.interop.stacks import head_stack, map_stacks, with_head
 from pejax.specs import parse
 
 pytestmark = pytest.mark.slow
@@ -18,7 +18,7 @@ IDS = np.random.default_rng(3).integers(0, 97, (2, 40))
 
 
 def attention(**fields):
-    return lambda config: each_stack(config, lambda text: blocks(text, lambda own: dataclasses.replace(own, **fields)))
+    return lambda config: map_stacks(config, lambda text: blocks(text, lambda own: dataclasses.replace(own, **fields)))
 
 
 def blocks(text, change):
@@ -50,7 +50,7 @@ def experts(**fields):
 
 
 def head(**fields):
-    return lambda config: with_head(config, dataclasses.replace(last_text(config).head, **fields))
+    return lambda config: with_head(config, dataclasses.replace(head_stack(config).head, **fields))
 
 
 def truncated(config):

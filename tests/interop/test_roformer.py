@@ -39,7 +39,7 @@ def test_the_table_of_angles_is_carried(dtype, tmp_path):
     ("table", "message"),
     [
         (angles(9000.0), "must have the values of sines_and_cosines, as in the model, got values that differ by 0."),
-        slow(angles(10000.0)[1:], r"must have shape \(48, 8\) by config.json, got \(47, 8\)"),
+        slow(angles(10000.0)[1:], r"must have shape \(48, 8\) per config.json, got \(47, 8\)"),
         slow(np.full((ROWS, CHANNELS), np.nan), "must have the values of sines_and_cosines, as in the model"),
     ],
 )

@@ -23,9 +23,9 @@ def folders(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
-        ("vit", {"image_size": 28}, "position_embeddings must have shape (1, 50, 32) by config.json, got (1, 37, 32)"),
-        ("vit", {"patch_size": 8}, "must have shape (32, 3, 8, 8) by config.json, got (32, 3, 4, 4)"),
-        ("vit", {"num_channels": 1}, "must have shape (32, 1, 4, 4) by config.json, got (32, 3, 4, 4)"),
+        ("vit", {"image_size": 28}, "position_embeddings must have shape (1, 50, 32) per config.json, got (1, 37, 32)"),
+        ("vit", {"patch_size": 8}, "must have shape (32, 3, 8, 8) per config.json, got (32, 3, 4, 4)"),
+        ("vit", {"num_channels": 1}, "must have shape (32, 1, 4, 4) per config.json, got (32, 3, 4, 4)"),
         ("vit", {"patch_size": [4, 2]}, "config.json: patch_size must be one number for both sides, got [4, 2]"),
         ("vit", {"image_size": 2}, "config.json: image_size must be at least patch_size=4, got 2"),
         ("vit", {"image_size": [24, 0]}, "image_size must be one or two integers of at least 1, got [24, 0]"),
@@ -33,7 +33,7 @@ def folders(tmp_path_factory):
         ("vit", {"num_hidden_layers": 1}, "has an unknown tensor: vit.encoder.layer.1."),
         ("vit", {"hidden_act": "xielu"}, "config.json: hidden_act must be one of gelu,"),
         ("vit", {"window_size": 7}, "must be read or be known to change nothing, got window_size = 7"),
-        ("vit, classes", {"id2label": {"0": "a"}}, "classifier.bias must have shape (1,) by config.json, got (5,)"),
+        ("vit, classes", {"id2label": {"0": "a"}}, "classifier.bias must have shape (1,) per config.json, got (5,)"),
         ("vit, classes", {"id2label": {}}, "has an unknown tensor: classifier.bias (and 1 more)"),
         ("siglip2_vision_model", {"num_patches": 35}, "num_patches must be the square of a number, got 35"),
         ("clip_vision_model", {"model_type": "clip"}, "must be read or be known to change nothing, got hidden_size"),

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from pejax.interop import Source, save, source_from_config
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.slots import empty_model
-from pejax.interop.stacks import last_text
+from pejax.interop.stacks import head_stack
 from pejax.models import Decoder, EncoderDecoder, ViT, ViTConfig
 
 SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -162,7 +162,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def drawn(source: Source, seed: int = 0) -> Decoder | EncoderDecoder | ViT:
     """Return a model in which every parameter is drawn; the factors of norms and of branches are 1 ± 0.1."""
     config = source.config
-    first = config.layers[0] if isinstance(config, ViTConfig) else last_text(config).layers[0]
+    first = config.layers[0] if isinstance(config, ViTConfig) else head_stack(config).layers[0]
     draw = np.random.default_rng(seed)
     graph, state = nnx.split(empty_model(source.config))
 

@@ -9,7 +9,7 @@ from pejax._specs import EncodingSpec
 from pejax.interop.architecture import Architecture
 from pejax.interop.architectures.bert import BERT, CARRIED, COPIES, INERT, bert
 from pejax.interop.config import Config
-from pejax.interop.stacks import ModelConfig, last_text
+from pejax.interop.stacks import ModelConfig, head_stack
 from pejax.models import TransformerConfig
 
 BASE = 10000.0
@@ -27,7 +27,7 @@ def roformer(c: Config) -> TransformerConfig:
 
 def sines_and_cosines(config: ModelConfig) -> np.ndarray:
     """Return the table of the angles of all positions, sines first, that the files of RoFormer hold."""
-    text = last_text(config)
+    text = head_stack(config)
     channels = text.layers[0].attention.head_dim
     frequencies = [math.pow(BASE, -2 * pair / channels) for pair in range(channels // 2)]
     angles = np.arange(text.length)[:, None] * np.asarray(frequencies)

@@ -1,4 +1,4 @@
-"""What only the values of tensors tell: whether a head is tied, and whether copies and computed tables are right."""
+"""Checks of a source that need the values of its tensors: tied heads, other copies, and computed tables."""
 
 import re
 from dataclasses import replace
@@ -9,12 +9,16 @@ import numpy as np
 from pejax.interop.config import Config
 from pejax.interop.files import Reader
 from pejax.interop.source import Source, carried_tensors, skipped_rows, table_name, tokens_with_rows
-from pejax.interop.stacks import last_text, with_head
+from pejax.interop.stacks import head_stack, with_head
 from pejax.models import ViTConfig
 
 
-def settled(source: Source, read: Reader) -> Source:
-    """Return the source of a file whose values are read: untied if its head is no copy, with all that is carried.
+def with_values(source: Source, read: Reader) -> Source:
+    """Return the source with its carried values, and with an untied head if the head in the file is not a copy.
+
+    Args:
+        source: source of a file, of which everything but the values is checked.
+        read: function that reads the values of its tensors.
 
     Raises:
         ValueError: a copy or a fixed tensor with other values than the model's.
@@ -29,14 +33,14 @@ def settled(source: Source, read: Reader) -> Source:
 
 
 def _untied(source: Source) -> Source:
-    """Return the source with an untied head: the head in the file is not a copy of the table."""
+    """Return the source with an untied head."""
     own = source.config
-    head = None if isinstance(own, ViTConfig) else last_text(own).head
+    head = None if isinstance(own, ViTConfig) else head_stack(own).head
     if head is not None and not isinstance(own, ViTConfig):
         own = with_head(own, replace(head, tied=False))
     config = {**source.config_json, "tie_word_embeddings": False}
-    says_more = source.architecture.read(Config(config)) != own  # in T5, the flag also sets a scale
-    return replace(source, config=own, config_json=source.config_json if says_more else config, head_copy=None)
+    changes_more = source.architecture.read(Config(config)) != own  # in T5, the flag also sets a scale
+    return replace(source, config=own, config_json=source.config_json if changes_more else config, head_copy=None)
 
 
 def same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
@@ -54,7 +58,7 @@ def _check_values(source: Source, read: Reader) -> None:
         for name in (name for name in source.tensors if re.search(pattern, name)):
             expected, found = values(source.config), read(name, ())
             if found.shape != expected.shape:
-                raise ValueError(f"{name} must have shape {expected.shape} by config.json, got {found.shape}")
+                raise ValueError(f"{name} must have shape {expected.shape} per config.json, got {found.shape}")
             largest = float(np.max(np.abs(found.astype(np.float64) - expected)))
             if not largest <= max(1e-5, float(jnp.finfo(found.dtype).eps)):
                 rule = f"{name} must have the values of {values.__name__}, as in the model"
