@@ -180,7 +180,7 @@ def attention_module(
     Args:
         encoding: the record.
         dims: the dims that the encoding was made for; heads and head_dim as in the layer.
-        rngs: draws the parameters from its `params` stream.
+        rngs: random streams; parameters are drawn from `params`.
         shared: the module of the model's first layer, if all layers share the parameters of `init` (T5 has one table
             for all layers). None = this module gets its own.
         embedded: whether `encoding.embed` is applied to the input of the model.

@@ -330,7 +330,8 @@ ASKED = {
     "temperature must be 0, or finite and at least 1e-06, got -1.0": {"sampling": Sampling(temperature=-1.0)},
     "source must be from 0 to 12, one of 13 ids, got 13": {"source": SOURCE.at[1, 2].set(13)},
     "start must be from 0 to 12, one of 13 ids, got -1": {"start": -1},
-    "source_segments must be 0 or 1": {"source_segments": SEGMENTS * 2},
+    "source_segments must be 0 or 1, because an answer has one source, got 2": {"source_segments": SEGMENTS * 2},
+    "source_segments must be 0 or 1, because an answer has one source, got -1": {"source_segments": -SEGMENTS},
 }
 
 

@@ -194,7 +194,7 @@ def test_the_same_key_gives_the_same_text():
         ("segment_ids must have the shape of prompts, (1, 4), got (1, 3)", {"segment_ids": [[1, 1, 1]]}),
         ("policy must be one of stepwise, recompute, got 'lazy'", {"policy": "lazy"}),
         ("temperature must be 0, or finite and at least 1e-06, got -1", {"sampling": Sampling(-1.0)}),
-        (f"top_k must be from 0 to the vocabulary, {VOCAB}, got 99", {"sampling": Sampling(top_k=99)}),
+        (f"top_k must be from 0 to the size of the vocabulary, {VOCAB}, got 99", {"sampling": Sampling(top_k=99)}),
         ("top_p must be above 0 and at most 1, got 0.0", {"sampling": Sampling(top_p=0.0)}),
         ("temperature=1.0 needs a key, got None", {"sampling": Sampling(1.0)}),
         (f"prompts must be from 0 to {VOCAB - 1}, one of {VOCAB} ids, got {VOCAB}", {"prompts": [[VOCAB] * 4]}),

@@ -108,7 +108,7 @@ def test_the_context_limits_the_text_unless_it_is_extended(file, capsys):
         (["h\udcc3\udca9"], "the prompt must be text in this locale's encoding, utf-8, got 'h\\udcc3\\udca9'"),
         (["a", "--max_tokens=0"], "max_tokens must be at least 1, got 0"),
         (["a", "--temperature=-1"], "temperature must be 0, or finite and at least"),
-        (["a", "--top_k=261"], "top_k must be from 0 to the vocabulary, 260, got 261"),
+        (["a", "--top_k=261"], "top_k must be from 0 to the size of the vocabulary, 260, got 261"),
         (["a", "--window=-1"], "window must be at least 1 and first at least 0, got -1 and 0"),
         (["a", "--first=4"], "first needs a window, whose cache keeps the first tokens, too, got first=4 without"),
         (["a", "--stop", "x", ""], "stop must hold texts of at least one character, got ('x', '')"),

@@ -24,8 +24,8 @@ class Pattern(NamedTuple):
 def patterns(layers: tuple[Kind, ...]) -> tuple[Pattern, ...]:
     """Split a list of layers into repeated patterns with the fewest layers to compile.
 
-    Each pattern is compiled as one scan whose body has one step per layer of the pattern. Layers are compared by
-    equality.
+    Each pattern is compiled as one scan whose body has one step per layer of the pattern. Of several splits with as few
+    layers, the one with the fewest patterns is returned. Layers are compared by equality.
 
     Args:
         layers: one hashable value per layer, in order.

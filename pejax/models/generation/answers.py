@@ -38,13 +38,14 @@ def generate_answers(
     Args:
         model: an encoder-decoder.
         source: token ids `(B, S)`, or a list of B lists of ids, which may differ in length.
-        source_segments: 1 for tokens, 0 for padding, as in an attention mask; None = no padding but that of a list.
+        source_segments: 1 for tokens, 0 for padding, as in an attention mask. None = no padding
+            except that of lists of different lengths.
         count: N, number of tokens to generate; also the target length that encodings adapt to.
         start: id of the start token, which comes before the answer.
         sampling: settings of sampling, greedy by default.
-        key: draws the tokens; required if the temperature is above 0.
-        stop: id, or several ids, of tokens that end an answer; the rest of the row is filled with the one that came.
-            None = there are none.
+        key: random key that tokens are drawn with; required if the temperature is above 0.
+        stop: id, or several ids, of tokens that end an answer; the rest of its row repeats the one that ended it.
+            None = no token ends an answer.
 
     Raises:
         ValueError: a count below 1, a source without tokens, an id outside the vocabulary, segments other than 0 and 1,
@@ -59,8 +60,9 @@ def generate_answers(
         raise ValueError(f"temperature={sampling.temperature} needs a key, got None")
     source, source_segments = as_prompts(source, source_segments, vocab, "source")
     check_token_ids("start", np.asarray(start), vocab)
-    if source_segments is not None and bool(((source_segments < 0) | (source_segments > 1)).any()):
-        raise ValueError(f"source_segments must be 0 or 1: one source per answer, got {int(source_segments.max())}")
+    if source_segments is not None and bool((other := (source_segments < 0) | (source_segments > 1)).any()):
+        found = int(source_segments[other][0])
+        raise ValueError(f"source_segments must be 0 or 1, because an answer has one source, got {found}")
     static, params = nnx.split(model)
     keys = jax.random.split(jax.random.key(0) if key is None else key, count)
     return _answer(static, params, source, source_segments, keys, start, sampling, as_stop(stop, vocab))

@@ -65,7 +65,7 @@ def generate(
             a prompt. Positions start from 0 in each document, and the last document is continued. None = each prompt
             is one document.
         sampling: settings of sampling, greedy by default.
-        key: draws the tokens; required if the temperature is above 0.
+        key: random key that tokens are drawn with; required if the temperature is above 0.
         policy: treatment of encodings whose parameters change with the length. "stepwise": the cached states
             stay as they were computed at their step, which is fast. "recompute": all tokens are computed again at each
             new length, which equals a full forward pass and is slow.

@@ -16,8 +16,8 @@ class Sampling(NamedTuple):
 
     Attributes:
         temperature: divides the logits; 0 = greedy, the token with the largest logit.
-        top_k: draw from the k most probable tokens only; 0 = from all.
-        top_p: draw from the smallest set of most probable tokens whose probabilities sum to at least p; 1 = from all.
+        top_k: draw from the k most probable tokens only; 0 = from all tokens.
+        top_p: draw from the smallest set of most probable tokens whose probabilities sum to at least p; 1 = all.
     """
 
     temperature: float = 0.0
@@ -30,18 +30,18 @@ def check_sampling(sampling: Sampling, vocab: int) -> None:
     if sampling.temperature != 0 and not MIN_TEMPERATURE <= sampling.temperature < math.inf:
         raise ValueError(f"temperature must be 0, or finite and at least {MIN_TEMPERATURE}, got {sampling.temperature}")
     if not 0 <= sampling.top_k <= vocab:
-        raise ValueError(f"top_k must be from 0 to the vocabulary, {vocab}, got {sampling.top_k}")
+        raise ValueError(f"top_k must be from 0 to the size of the vocabulary, {vocab}, got {sampling.top_k}")
     if not 0 < sampling.top_p <= 1:
         raise ValueError(f"top_p must be above 0 and at most 1, got {sampling.top_p}")
 
 
 def sample(key: Key[Array, ""], logits: Float[Array, "B V"], sampling: Sampling) -> Int[Array, " B"]:
-    """Draw one token per example: divide by the temperature, keep the top k, then of these the top p, then draw.
+    """Draw one token per example from its logits, divided by the temperature and cut to the top k, then to the top p.
 
     Args:
-        key: draws the tokens.
+        key: random key that tokens are drawn with.
         logits: logits of the next token.
-        sampling: the settings, in range.
+        sampling: the settings, which `check_sampling` has checked.
 
     Reference:
         Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration" (arXiv 1904.09751), section 3.1: top p.

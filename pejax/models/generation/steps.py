@@ -20,7 +20,7 @@ LENGTH_INDEPENDENT = "length_independent"
 """The policy that replaces both if the parameters are the same at all lengths of one generation."""
 
 BLOCK = 256
-"""Most tokens of a prompt that a full rolling cache takes at once."""
+"""Maximum number of tokens of a prompt that a full rolling cache takes at once."""
 
 
 class Settings(NamedTuple):
@@ -50,7 +50,7 @@ class Request(NamedTuple):
     Attributes:
         prompts: token ids.
         slots: positions of the prompts, then of all new tokens but the last.
-        key: draws the tokens.
+        key: random key that tokens are drawn with.
         stop: ids of the tokens that end a text.
     """
 
@@ -102,7 +102,8 @@ def _read_by_blocks(
 ) -> tuple[Float[Array, "B V"], Cache]:
     """Return the logits after prompts that are longer than the rolling cache, and the cache.
 
-    The cache takes as many tokens as it has slots at once, then a block at a time, or one where each has other keys.
+    The cache first takes as many tokens as it has slots, then a block at a time; single tokens, where those of a block
+    would need keys at different positions (`rolls_blocks`).
     """
     batch, rest = len(prompts), prompts.shape[1] - rolling.slots
     independent = settings.policy == LENGTH_INDEPENDENT

@@ -28,7 +28,7 @@ class Decoder(nnx.Module):
     Args:
         config: sizes, layers and ends of the model.
         encoding: encoding of all layers, made for `config.dims`, for example your own. None = as `config` says.
-        rngs: draws the parameters from its `params` stream.
+        rngs: random streams; parameters are drawn from `params`.
 
     Raises:
         ValueError: a config that the encoding refuses.

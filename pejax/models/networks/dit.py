@@ -63,7 +63,7 @@ class DiT(Layered):
     Args:
         config: sizes and layers of the model.
         encoding: encoding of all layers, made for the dims of `config`, for example your own. None = as `config` says.
-        rngs: draws the parameters from its `params` stream.
+        rngs: random streams; parameters are drawn from `params`.
 
     Raises:
         ValueError: a config that the encoding refuses.

@@ -59,7 +59,7 @@ class EncoderDecoder(nnx.Module):
 
     Args:
         config: encoder, decoder and cross-attention of the model.
-        rngs: draws the parameters from its `params` stream.
+        rngs: random streams; parameters are drawn from `params`.
 
     Raises:
         ValueError: a config that the encodings refuse.

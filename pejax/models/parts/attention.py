@@ -130,7 +130,7 @@ class SelfAttention(nnx.Module):
         dims: dims of the encoding.
         encoding: encoding made for these dims.
         dtype: type of the computation; parameters are float32.
-        rngs: draws the parameters, the encoding's included.
+        rngs: random streams that parameters, the encoding's included, are drawn from.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class CrossAttention(nnx.Module):
         dims: dims of the encoding.
         encoding: encoding made for these dims.
         dtype: type of the computation; parameters are float32.
-        rngs: draws the parameters, the encoding's included.
+        rngs: random streams that parameters, the encoding's included, are drawn from.
 
     Raises:
         ValueError: a config with a window, a QK norm or sinks.

@@ -62,7 +62,7 @@ class Block(nnx.Module):
     Args:
         kind: config, dims and encodings of the layer.
         dtype: type of the computation; parameters are float32.
-        rngs: draws the parameters.
+        rngs: random streams that parameters are drawn from.
 
     Reference:
         Touvron et al. 2021, "Going deeper with Image Transformers" (arXiv 2103.17239), equation 4: LayerScale.

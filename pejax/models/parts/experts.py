@@ -1,4 +1,4 @@
-"""A mixture of experts: several MLPs of which each token uses the few that a router chooses."""
+"""A mixture of experts: several MLPs, of which each token uses the few that a router chooses for it."""
 
 import functools
 from collections.abc import Callable
@@ -18,14 +18,14 @@ class Experts(nnx.Module):
     """`sum over e of weight[e] · mlp_e(x)`, where all but k of the E weights are 0.
 
     All experts are computed for every token, as one MLP with E·hidden inner channels; each inner channel is multiplied
-    by the weight of its expert. The result is exact, and no expert has a limit on its tokens (no capacity), at E/k
-    times the cost of computing only the chosen experts.
+    by the weight of its expert. The result is exact: an expert has no capacity, a maximum number of tokens beyond which
+    they are dropped. The cost is E/k times that of computing only the chosen experts.
 
     Args:
         experts: config of the experts.
         width: C, channels of input and output.
         dtype: type of the computation; parameters are float32.
-        rngs: draws the parameters.
+        rngs: random streams that parameters are drawn from.
 
     Raises:
         ValueError: an unknown activation.
@@ -43,15 +43,15 @@ class Experts(nnx.Module):
         to_hidden = lambda: make(width, experts.hidden, ("embed", "mlp"), bias=mlp.bias)
         self.up = to_hidden()
         self.gate = to_hidden() if mlp.gated else None
-        initial = uniform_by_fan_in(mlp.hidden)
-        self.down = make(experts.hidden, width, ("mlp", "embed"), bias=False, kernel_init=initial)
+        initializer = uniform_by_fan_in(mlp.hidden)  # the fan-in of one expert, not of all that `down` joins
+        self.down = make(experts.hidden, width, ("mlp", "embed"), bias=False, kernel_init=initializer)
         biases = jnp.zeros((experts.count, width), jnp.float32)
         self.down_bias = nnx.Param(biases, **named(None, "embed")) if mlp.bias else None
 
     def __call__(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
         weights = self.weights(x)
         hidden = (self.up(x),) if self.gate is None else (self.gate(x), self.up(x))
-        function = weighted(self.config.mlp)
+        function = weighted_activation(self.config.mlp)
         if isinstance(self.down, Linear):
             output = self.down.of(function, weights, *hidden)
         else:  # another layer put in its place, such as `nnx.LoRA`
@@ -61,7 +61,7 @@ class Experts(nnx.Module):
         return output + (weights @ self.down_bias[...].astype(weights.dtype)).astype(output.dtype)
 
     def weights(self, x: Float[Array, "B T C"]) -> Float[Array, "B T E"]:
-        """Return the weights of the experts, in float32: 0 but for the k with the largest logits."""
+        """Return the weights of the experts, in float32: 0 except for the k experts with the largest logits."""
         config = self.config
         logits = self.router(x).astype(jnp.float32)
         largest, chosen = jax.lax.top_k(logits, config.chosen)
@@ -73,8 +73,8 @@ class Experts(nnx.Module):
 
 
 @functools.cache
-def weighted(mlp: MlpConfig) -> Callable[..., Array]:
-    """Return the function that computes the input of `down` from the weights and the channels of all experts."""
+def weighted_activation(mlp: MlpConfig) -> Callable[..., Array]:
+    """Return the function from the weights, and the outputs of `gate` and `up`, to the input of `down`."""
     function = gate_by(mlp.activation) if mlp.gated else ACTIVATIONS[mlp.activation]
 
     def run(weights: Float[Array, "B T E"], *hidden: Float[Array, "B T M"]) -> Float[Array, "B T M"]:

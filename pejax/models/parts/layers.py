@@ -54,7 +54,7 @@ def linear(
         outputs: output channels.
         axes: logical names of the kernel's axes; None = no name.
         dtype: type of the computation.
-        rngs: draws the parameters.
+        rngs: random streams that parameters are drawn from.
         bias: whether the layer has a bias.
         biased: which output channels have one, as in `Linear`. () = all of them.
         kernel_init: initializer of the kernel; None = `uniform_by_fan_in`.
@@ -271,7 +271,7 @@ class Mlp(nnx.Module):
         mlp: config of the MLP.
         width: C, channels of input and output.
         dtype: type of the computation; parameters are float32.
-        rngs: draws the parameters.
+        rngs: random streams that parameters are drawn from.
 
     Raises:
         ValueError: an unknown activation.

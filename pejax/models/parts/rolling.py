@@ -1,12 +1,12 @@
-"""A rolling cache: of a text it keeps the first M tokens and the last N, in M + N slots.
+"""A rolling cache: it keeps the first M and the last N tokens of a text, in M + N slots.
 
 The token at index i of its text is in slot i if i < M, else in slot M + (i - M) mod N. A query at index i sees the keys
-j ≤ i with j < M or i - j < N. The keys it sees are counted in one of two ways:
+j ≤ i with j < M or i - j < N. The positions of query and keys are counted in one of two ways:
 
     own indices     query i, key j
-    anew            query min(i, M + N - 1); key j if j < M, else min(i, M + N - 1) - (i - j)
+    renumbered      query min(i, M + N - 1); key j if j < M, else min(i, M + N - 1) - (i - j)
 
-Counted anew, the positions never exceed the slots, and the distance to the last N keys is the same in both.
+Renumbered positions are below the number of slots. The distances to the last N keys are the same in both.
 
 Reference:
     Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks" (arXiv 2309.17453), section 3.2. There
@@ -33,9 +33,9 @@ class Rolling:
     Args:
         window: N, number of the last tokens that are kept, the newest included.
         first: M, number of the first tokens of a text that are kept, too.
-        renumber: whether the kept tokens are counted from 0 again at every step, without those between; if not, they
-            keep their own positions.
-        empty: whether nothing was written yet.
+        renumber: whether the kept tokens are counted from 0 at every step, without the dropped tokens between them; if
+            not, they keep their own positions.
+        empty: whether nothing has been written yet.
 
     Raises:
         ValueError: a window below 1, or a negative `first`.
@@ -121,11 +121,11 @@ def keys_of(part: Part, first: int, before: Array, new: Array, after: Array) -> 
     """Return the keys, or values, of a part.
 
     Args:
-        part: the part.
-        first: M.
-        before: rows in the slots before the step.
-        new: rows of the new tokens.
-        after: rows in the slots after the step.
+        part: attention to some of the keys.
+        first: M, number of the first tokens that are kept.
+        before: keys, or values, in the slots before the step.
+        new: those of the new tokens.
+        after: those in the slots after the step.
     """
     match part.keys:
         case "new":
@@ -151,10 +151,10 @@ def _of_one_token(rolling: Rolling, tokens: TokenPositions, slots: TokenPosition
 def _of_a_block(
     rolling: Rolling, before: TokenPositions, tokens: TokenPositions, after: TokenPositions
 ) -> tuple[Part, ...]:
-    """Return the attention from many tokens, each of which sees other keys.
+    """Return the attention from several tokens, which see different keys.
 
-    Among the last N, query and key keep their own indices also where they are counted anew: with an encoding that reads
-    their distance alone, the result is the same.
+    In the attention to the last N keys, queries and keys keep their own indices even if tokens are renumbered, because
+    distances are the same. An encoding that reads anything else takes one token at a time (`rolls_blocks`).
     """
     first = rolling.first
     joined = lambda old, new: jnp.concatenate([old[:, first:], new], axis=1)

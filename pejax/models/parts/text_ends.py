@@ -1,4 +1,4 @@
-"""The ends of a text model: tables of token vectors, and the head."""
+"""The first and the last part of a text model: the embedding tables, and the head."""
 
 import jax
 import jax.numpy as jnp
@@ -15,18 +15,18 @@ from pejax.models.sharding import named
 
 
 class Embedding(nnx.Module):
-    """The tables of token vectors and of types, initialized from a normal distribution of standard deviation C^-½.
+    """The tables of tokens and of token types, initialized from a normal distribution of standard deviation C^-½.
 
     Args:
-        text: the config of the model.
-        rngs: draws the tables.
+        config: config of the model.
+        rngs: random streams that the tables are drawn from.
     """
 
-    def __init__(self, text: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        draw = lambda rows: float(text.width) ** -0.5 * jax.random.normal(rngs.params(), (rows, text.width))
-        self.scale, self.dtype = text.embed_scale, text.dtype
-        self.table = nnx.Param(draw(text.vocab), **named("vocab", "embed"))
-        self.types = nnx.Param(draw(text.types), **named(None, "embed")) if text.types else None
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
+        draw = lambda rows: float(config.width) ** -0.5 * jax.random.normal(rngs.params(), (rows, config.width))
+        self.scale, self.dtype = config.embed_scale, config.dtype
+        self.table = nnx.Param(draw(config.vocab), **named("vocab", "embed"))
+        self.types = nnx.Param(draw(config.types), **named(None, "embed")) if config.types else None
 
     def __call__(
         self,
@@ -38,7 +38,7 @@ class Embedding(nnx.Module):
         """Return `scale · table[ids] + types[type_ids]`; without type ids, all tokens have type 0.
 
         Raises:
-            ValueError: an id that has no row. Under jit ids cannot be seen, and such an id takes another row.
+            ValueError: an id that has no row. Under jit, ids are not known, and such an id reads another row.
             TypeError: ids that are not integers.
         """
         check_token_ids("ids", ids, self.table.shape[0])
@@ -55,21 +55,21 @@ class Embedding(nnx.Module):
 
 
 class TextHead(nnx.Module):
-    """The map from normalized states to logits, of a `HeadConfig`. Its kernel starts at zero.
+    """The map from normalized states to logits that a `HeadConfig` describes. Its own kernel is initialized to zero.
 
     Args:
         head: config of the head.
-        text: the config of the model.
-        rngs: draws the parameters.
+        config: config of the model.
+        rngs: random streams that parameters are drawn from.
     """
 
-    def __init__(self, head: HeadConfig, text: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        width, vocab = text.width, text.vocab
+    def __init__(self, head: HeadConfig, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
+        width, vocab = config.width, config.vocab
         self.config = head
         self.activation, norm = head.transform or ("", None)
         if norm is not None:
             check_choice("activation", self.activation, tuple(ACTIVATIONS))
-        dense = lambda: linear(width, width, ("embed", None), dtype=text.dtype, rngs=rngs, bias=head.transform_bias)
+        dense = lambda: linear(width, width, ("embed", None), dtype=config.dtype, rngs=rngs, bias=head.transform_bias)
         self.dense = None if norm is None else dense()
         self.norm = make_norm(norm, width)
         zeros = lambda *shape: jnp.zeros(shape, jnp.float32)

@@ -5,7 +5,7 @@
     separate     both sequences count from 0: target token t has the same position as source token t
     unified      the target continues the source: target token t is at position t + n, with n the length of its source
 
-`embed` is not part of cross-attention: encoder and decoder have already applied theirs to their inputs.
+An encoding's `embed` is not part of cross-attention: encoder and decoder have applied their own to their inputs.
 """
 
 import dataclasses
@@ -20,7 +20,9 @@ from pejax.models.configs.model import CROSS
 
 
 def cross_encoding(policy: str, spec: str | Spec, dims: Dims) -> Encoding:
-    """Return the encoding of cross-attention under a policy: the named encoding without the hooks that do not apply.
+    """Return the encoding of cross-attention under a policy: the one of the spec, without the hooks that do not apply.
+
+    "separate" and "unified" have the same encoding; they differ in the positions that the decoder passes.
 
     Args:
         policy: one of `CROSS`.

@@ -22,7 +22,7 @@ def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> 
     A factor is 0 with probability `rate`, else 1/(1 - rate).
 
     Args:
-        key: draws the factors.
+        key: random key that the factors are drawn with.
         rates: the probability of each layer.
         batch: B, number of examples.
 
@@ -76,7 +76,7 @@ class Layers(nnx.Module):
         encodings: the different encodings of the layers.
         stochastic_depth: rate of the last layer; layer l of 0 ... L-1 has `stochastic_depth · l / (L - 1)`.
         dtype: type of the computation.
-        rngs: draws the parameters of every layer from keys of its own.
+        rngs: random streams; the parameters of every layer are drawn from keys of its own.
     """
 
     blocks: Block
@@ -142,7 +142,7 @@ class Layers(nnx.Module):
             context: inputs that all layers share, without the parameters of encodings.
             cache: caches of the layers, stacked, one per body; None = no cache.
             shared: the parameters of every encoding that all its layers share. None = there are none.
-            key: draws the branches that stochastic depth drops; None drops nothing.
+            key: random key that the branches to drop are drawn with (stochastic depth). None = none is dropped.
 
         Returns:
             The states after the last block, and the caches, one per body.

@@ -46,7 +46,7 @@ class Stack(Layered):
         text: the config of the model.
         encoding: encoding of all layers, made for `text.dims`. None = as `text` says.
         cross: dims and encoding of cross-attention; None = no cross-attention.
-        rngs: draws the parameters.
+        rngs: random streams that parameters are drawn from.
     """
 
     def __init__(
