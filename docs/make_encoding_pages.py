@@ -100,8 +100,7 @@ def extrapolation(name: str, found: Measurements) -> str:
     ):
         rows = [[f"`{row}`", *cells] for row, cells in table.of(name).items()]
         if rows:
-            head = [f"**{column}**" if column == trained else column for column in table.columns]
-            parts.append(f"{title}; the trained one is in bold.\n\n{markdown_table(['', *head], rows)}")
+            parts.append(f"{title}, trained at {trained}.\n\n{markdown_table(['encoding', *table.columns], rows)}")
     if not parts:
         return "Not measured yet."
     parts.append(

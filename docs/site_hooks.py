@@ -95,6 +95,16 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep the options of commands whole: browsers break lines after their hyphens."""
+    return re.sub(r"<code>(-[^<\s]{1,29})</code>", r'<code class="option">\1</code>', html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Give the dialog of the search the name that the theme leaves out, for readers of the page by ear."""
+    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">', 1)
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links between docs/ and the rest of the repository into links within the site."""
     address = lambda name: get_relative_url(f"play/{name}.html", page.url)

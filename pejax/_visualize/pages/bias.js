@@ -30,7 +30,7 @@ const sheet = (values, top) => {
 };
 
 const legend = (low, high, top) => {
-  const x = scale(-1, 1, 30, 330);
+  const x = high > 0 ? scale(-1, 1, 30, 330) : scale(-1, 0, 105, 255);
   const boxes = Array.from({ length: 60 }, (_, i) => (i - 29.5) / 30).filter((at) => at < 0 || high > 0).map((at) =>
     `<rect class="${at < 0 ? "below" : "above"}" fill-opacity="${Math.abs(at).toFixed(3)}" x="${x(at) - 2.5}" y="8" width="5" height="18"/>`);
   const ticks = [-1, -0.25, 0, 0.25, 1].filter((tick) => tick <= 0 || high > 0);
