@@ -69,6 +69,21 @@ def test_what_jax_refuses_at_its_import_is_one_line():
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["vit", "lm", "dit", "compare", "report"])
+def test_a_package_that_is_not_installed_is_named_in_one_line(program):
+    """Before a run begins, not where its figure would be drawn."""
+    hidden = (
+        f"import runpy, sys; sys.modules['matplotlib'] = None; runpy.run_module('train.{program}', run_name='__main__')"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", hidden, "--help"], capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == 'error: this program needs matplotlib, which is not installed: pip install -e ".[train]"\n'
+
+
 @pytest.mark.parametrize(
     ("raised", "reason"),
     [

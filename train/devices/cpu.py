@@ -33,6 +33,12 @@ faster on an Intel Xeon with AMX."""
 EVALUATION_COMPILER: dict[str, str | bool] = {"xla_backend_optimization_level": "1"}
 """Compiler options of XLA:CPU for evaluation: compilation takes a third less time, and the programs are as fast."""
 
+PACKAGES = frozenset(
+    ("flax", "gguf", "grain", "jinja2", "matplotlib", "optax", "orbax", "PIL", "rich", "safetensors", "simple_parsing",
+     "tensorboardX", "tokenizers")
+)  # fmt: skip
+"""What the programs import of the extra `train`."""
+
 MOST = 4
 """Maximum number of cores used as devices: each has its own copy of the parameters and moments."""
 
@@ -85,7 +91,7 @@ def finish(command: Callable[[], int]) -> NoReturn:
 
 
 def prepare_imports() -> None:
-    """Report errors before `finish` in one line: Ctrl-C, and an environment that JAX cannot have.
+    """Report errors before `finish` in one line: Ctrl-C, a missing package, and an environment that JAX cannot have.
 
     Ctrl-C ends the process at once: during the import of an extension it would be an error.
 
@@ -115,6 +121,10 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
     elif issubclass(kind, ValueError) and refused:  # by the import of JAX
         name = refused[1].upper()
         sys.stderr.write(f"error: {name} must be what JAX takes, got {os.environ.get(name)!r}: {error}\n")
+        sys.stderr.flush()
+        os._exit(2)
+    elif isinstance(error, ModuleNotFoundError) and (name := f"{error.name}".partition(".")[0]) in PACKAGES:
+        sys.stderr.write(f'error: this program needs {name}, which is not installed: pip install -e ".[train]"\n')
         sys.stderr.flush()
         os._exit(2)
     else:
