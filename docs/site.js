@@ -13,5 +13,11 @@ const mend = () => {
   document.querySelectorAll("nav.md-code__nav").forEach((nav) => nav.setAttribute("role", "none"));
   document.querySelectorAll(SCROLLED).forEach((box) => scrolled.observe(box));
 };
-new MutationObserver(mend).observe(document.querySelector(".md-content"), { childList: true, subtree: true });
+// On a touch screen the theme takes the tab stop of code away again.
+const changed = ({ type, target }) => {
+  if (type !== "attributes") mend();
+  else if (target.classList.contains("scrolled") && !target.hasAttribute("tabindex")) target.tabIndex = 0;
+};
+const watched = { childList: true, subtree: true, attributeFilter: ["tabindex"] };
+new MutationObserver((changes) => changes.forEach(changed)).observe(document.querySelector(".md-content"), watched);
 mend();

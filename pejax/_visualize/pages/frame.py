@@ -41,13 +41,24 @@ def _style() -> str:
     return f":root {{ {light} }}\n{by_system}\n{chosen}\n{_file('frame.css')}"
 
 
-def slider(name: str, label: str, ends: tuple[float, float], value: float, *, step: float = 1) -> str:
-    """Return a slider with buttons for single steps."""
+def slider(
+    name: str, label: str, ends: tuple[float, float], value: float, *, step: float = 1, shown: str | None = None
+) -> str:
+    """Return a slider with buttons for single steps.
+
+    Args:
+        name: its id.
+        label: what it sets.
+        ends: the least and the largest value.
+        value: the first value.
+        step: from one value to the next.
+        shown: how the first value is written; None = as the number that it is.
+    """
     button = lambda sign, way: (
         f'<button type="button" data-of="{name}" data-way="{way}" aria-label="{label}, one step {way}">{sign}</button>'
     )
     box = f'<input type="range" id="{name}" min="{ends[0]}" max="{ends[1]}" step="{step}" value="{value}">'
-    title = f'<label for="{name}">{label}</label> <output for="{name}" id="{name}-shown">{value}</output>'
+    title = f'<label for="{name}">{label}</label> <output for="{name}" id="{name}-shown">{shown or value}</output>'
     return f'<div class="control wide">{title}<span>{button("−", "down")}{box}{button("+", "up")}</span></div>'
 
 

@@ -17,8 +17,8 @@ METHODS = {"linear": extend_linear, "ntk": extend_ntk, "yarn": extend_yarn, "lla
 LABELS = {"none": "none", "linear": "linear (PI)", "ntk": "NTK-aware", "yarn": "YaRN", "llama3": "Llama 3"}
 POSITIONS = sorted({*range(33), *np.geomspace(32, TRAINED * FACTORS[-1], 97).round().astype(int).tolist()})
 """Positions of the slider: one by one at first, then in steps of 9 %."""
-STILL = 4
-"""The pair of the still."""
+STILL_PAIR, STILL_POSITION = 8, 5
+"""What the still shows, and the page at first."""
 
 
 def tabled_frequencies(base: int, method: str = "none", factor: int = 1) -> list[float]:
@@ -52,7 +52,7 @@ def needle_page() -> str:
         }
         for base in BASES
     }
-    angles = np.arange(0, 9) * float(rope_frequencies(HEAD_DIM)[STILL])
+    angles = np.arange(STILL_POSITION + 1) * float(rope_frequencies(HEAD_DIM)[STILL_PAIR])
     hands = "".join(polyline([(180, 115), (180 + 95 * np.cos(a), 115 - 95 * np.sin(a))], "trail") for a in angles)
     circle = '<circle class="frame" cx="180" cy="115" r="95"/>'
     return page(
@@ -61,8 +61,8 @@ def needle_page() -> str:
         f" trained on {TRAINED:,} tokens). A pair that makes less than one turn in training meets new angles beyond it:"
         " extensions slow such pairs down. Nothing here is learned or random.",
         controls=[
-            slider("position", "position, tokens", (0, len(POSITIONS) - 1), 5),
-            slider("pair", "pair", (0, HEAD_DIM // 2 - 1), 8),
+            slider("position", "position, tokens", (0, len(POSITIONS) - 1), STILL_POSITION),
+            slider("pair", "pair", (0, HEAD_DIM // 2 - 1), STILL_PAIR),
             choice("base", "base", {str(base): f"{base:,}" for base in BASES}, str(BASES[0])),
             choice("method", "extension", LABELS, "none"),
             choice("factor", "factor", {str(s): str(s) for s in FACTORS}, "8"),
@@ -71,7 +71,7 @@ def needle_page() -> str:
             panel("dial", "The needle of this pair; pale: the positions before", circle + hands),
             panel("wavelengths", "Wavelength of every pair"),
         ],
-        still=f"The still shows pair {STILL} at positions 0 to 8, base 10,000.",
+        still=f"The still shows pair {STILL_PAIR} at positions 0 to {STILL_POSITION}, base 10,000.",
         script="needle.js",
         data={"trained": TRAINED, "positions": POSITIONS, "frequencies": tables},
     )

@@ -6,7 +6,7 @@ from pejax._encodings.sinusoidal import sinusoidal_embedding
 from pejax._visualize.pages.frame import page, panel, polyline, slider
 
 LENGTH, WIDTH = 128, 32
-SHOWN = (0, 6, 12, 18)
+SHOWN = (0, 8, 16, 24)
 """Channels of the still, all of them sines."""
 
 
@@ -38,7 +38,7 @@ def sinusoid_page() -> str:
         controls=[
             slider("position", "position p, tokens", (0, LENGTH - 1), 20),
             slider("width", "width C, channels", (2, 128), WIDTH, step=2),
-            slider("base", "base", (0.5, 6), 4, step=0.05),
+            slider("base", "base", (0.5, 6), 4, step=0.05, shown="10,000"),
         ],
         panels=[
             panel("waves", "Sines of four channels along the positions", still),
