@@ -106,7 +106,13 @@ def test_training_curves_are_means_at_common_steps(tmp_path):
                 "at 28 px, the trained size, nothing can be said: alibi is ahead of fire by 1.00 ±11.38",
             ],
         ),
-        ((60,), (50,), ["At 56 px nothing can be said: fire is ahead of alibi by 11.0 (top-1, %, 1 seed)"]),
+        (
+            (60,), (50,),
+            [
+                "At 56 px nothing can be said: fire is ahead of alibi by 11.0 (top-1, %, 1 seed)",
+                "at 28 px, the trained size, nothing can be said: alibi and fire are equal (top-1, %, 1 seed)",
+            ],
+        ),
     ],
 )  # fmt: skip
 def test_the_outcome_is_the_first_sentence(at_28, at_56, told, tmp_path):

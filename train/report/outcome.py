@@ -40,15 +40,20 @@ def _at(group: Group, what: str, size: int) -> str:
         equal = [_name(one) for one in ranked[1 : behind + 1]]
         named = f"{', '.join(equal[:NAMED])}{f' and {len(equal) - NAMED} more' if len(equal) > NAMED else ''}"
         return f"{place} {_name(best)} is ahead of {by}, but not told apart from {named}"
-    first = f"{place} nothing can be said: {_name(best)} is ahead of {_name(others[0])}"
-    if (lead := leads[0]) is None:
-        return f"{first}, but they have no seed in common"
-    return f"{first} {_by(lead, what)}"
+    said, lead = f"{place} nothing can be said: {_name(best)}", leads[0]
+    if lead is None:
+        return f"{said} is ahead of {_name(others[0])}, but they have no seed in common"
+    if lead.mean == 0:
+        return f"{said} and {_name(others[0])} are equal{' on average' * (lead.seeds > 1)} ({_of(lead, what)})"
+    return f"{said} is ahead of {_name(others[0])} {_by(lead, what)}"
 
 
 def _by(lead: Mean, what: str) -> str:
-    size = cell_text(lead._replace(mean=abs(lead.mean)))
-    return f"by {size} ({what}, {lead.seeds} seed{'s' * (lead.seeds > 1)})"
+    return f"by {cell_text(lead._replace(mean=abs(lead.mean)))} ({_of(lead, what)})"
+
+
+def _of(lead: Mean, what: str) -> str:
+    return f"{what}, {lead.seeds} seed{'s' * (lead.seeds > 1)}"
 
 
 def _name(series: Series) -> str:
