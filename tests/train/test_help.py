@@ -6,6 +6,7 @@ import re
 import shlex
 
 import pytest
+from cases import slow
 
 from train.engine.help import EXAMPLES, GROUPS, About
 from train.engine.parser import Parser
@@ -24,8 +25,8 @@ class Read(Exception):
     """A command line was read to its end."""
 
 
-def helped(module, capsys, monkeypatch) -> str:
-    monkeypatch.setenv("COLUMNS", "80")
+def helped(module, capsys, monkeypatch, columns=80) -> str:
+    monkeypatch.setenv("COLUMNS", f"{columns}")
     with pytest.raises(SystemExit, match="0"):
         module.main(["--help"])
     return capsys.readouterr().out
@@ -42,6 +43,14 @@ def test_the_program_and_its_examples_come_before_the_options(name, capsys, monk
     assert 1 <= len(about.examples) <= EXAMPLES
     assert all(line in said for line in about.examples)
     assert not re.search(r"fmt: |default: (\)|False|\(\))", said)
+
+
+@pytest.mark.parametrize("name", ["compare.program", *(slow(name) for name in MODULES if name != "compare.program")])
+def test_a_terminal_of_60_columns_shows_whole_words(name, capsys, monkeypatch):
+    said = helped(MODULES[name], capsys, monkeypatch, columns=60)
+    wide = [line for line in said.splitlines() if len(line) > 60]
+    assert all(line.startswith("  python -m ") or len(line.split()) == 1 for line in wide), wide
+    assert said.split() == helped(MODULES[name], capsys, monkeypatch).split()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -2,6 +2,9 @@
 
 import argparse
 import dataclasses
+import re
+import shutil
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from simple_parsing import SimpleHelpFormatter
@@ -65,11 +68,30 @@ class About:
         return "\n\n".join(part.strip() for part in parts if not part.startswith("    "))
 
 
+NARROW = 72
+"""Columns of a terminal below which the help of an option, or of an example, begins on a line of its own."""
+
+
 class HelpFormatter(SimpleHelpFormatter):
-    """Options with their defaults, where these say anything."""
+    """Options with their defaults, where these say anything, in the columns that the terminal has."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28)
+        super().__init__(prog, max_help_position=12 if shutil.get_terminal_size().columns < NARROW else 28)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("examples:"):  # commands are copied, so they are not broken
+            return re.sub(r"(?<=\S) {3,}", f"\n{' ' * 6}", text) if width < NARROW - 2 else text
+        return "\n\n".join(self._filled(part, width) for part in text.split("\n\n"))
+
+    def _filled(self, part: str, width: int) -> str:
+        """Return a paragraph as it is, or wrapped anew if the terminal is narrower."""
+        if max(map(len, part.splitlines()), default=0) <= width:
+            return part
+        return "\n".join(self._split_lines(part, width))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        whole = {"break_long_words": False, "break_on_hyphens": False}  # specs and options are copied
+        return textwrap.wrap(" ".join(text.split()), width, **whole)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default is False or action.default in (None, "", (), [], argparse.SUPPRESS):
