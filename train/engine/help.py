@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -80,7 +79,7 @@ class HelpFormatter(SimpleHelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith("examples:"):  # commands are copied, so they are not broken
-            return re.sub(r"(?<=\S) {3,}", f"\n{' ' * 6}", text) if width < NARROW - 2 else text
+            return "\n".join(_example(line, width) for line in text.splitlines()) if width < NARROW - 2 else text
         return "\n\n".join(self._filled(part, width) for part in text.split("\n\n"))
 
     def _filled(self, part: str, width: int) -> str:
@@ -90,8 +89,8 @@ class HelpFormatter(SimpleHelpFormatter):
         return "\n".join(self._split_lines(part, width))
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        whole = {"break_long_words": False, "break_on_hyphens": False}  # specs and options are copied
-        return textwrap.wrap(" ".join(text.split()), width, **whole)
+        text = " ".join(text.split())  # specs and options in it are copied, so they are not broken
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default is False or action.default in (None, "", (), [], argparse.SUPPRESS):
@@ -102,6 +101,13 @@ class HelpFormatter(SimpleHelpFormatter):
         if isinstance(action, BooleanOptionalAction):
             return ", ".join(action.option_strings)
         return super()._format_action_invocation(action)
+
+
+def _example(line: str, width: int) -> str:
+    """Return a command, and on lines of their own what it does."""
+    command, _, told = line.partition(" " * 3)
+    indent = " " * 6
+    return "\n".join([command, *textwrap.wrap(told.strip(), width, initial_indent=indent, subsequent_indent=indent)])
 
 
 def sections(actions: Iterable[argparse.Action], first: Sequence[str]) -> dict[str, list[argparse.Action]]:
