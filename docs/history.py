@@ -58,13 +58,18 @@ METHODS = (
     Method("ALiBi on images", 2023, 11, "logits", "Fuller et al., arXiv 2311.00566", ("ALiBi",), "alibi"),
     Method("Self-Extend", 2024, 1, "queries and keys", "Jin et al., arXiv 2401.01325", ("ReRoPE",), "self_extend"),
     Method("LongRoPE", 2024, 2, KINDS[3], "Ding et al., arXiv 2402.13753", ("YaRN",), "longrope"),
+    Method("Resonance RoPE", 2024, 3, KINDS[3], "Wang et al., arXiv 2403.00071", ("YaRN",), "resonance"),
     Method("axial RoPE for ViT", 2024, 3, "queries and keys", "Heo et al., arXiv 2403.13298", ("RoPE",), "rope_axial"),
     Method("RoPE-Mixed", 2024, 3, "queries and keys", "Heo et al., arXiv 2403.13298",
            ("axial RoPE for ViT",), "rope_mixed"),
     Method("LookHere", 2024, 5, "logits", "Fuller et al., arXiv 2405.13985", ("ALiBi on images",), "lookhere"),
+    Method("time-aware scaling", 2024, 6, KINDS[3], "Zhuo et al., arXiv 2406.18583", ("NTK-aware",), "by_step"),
     Method("Llama 3.1", 2024, 7, KINDS[3], "Grattafiori et al., arXiv 2407.21783", ("YaRN",), "llama3"),
+    Method("HoPE", 2024, 10, KINDS[3], "Chen et al., arXiv 2410.21216", ("RoPE",), "hard_clip"),
+    Method("RIFLEx", 2025, 2, KINDS[3], "Zhao et al., arXiv 2502.15894", ("NTK-aware", "YaRN"), "riflex"),
     Method("Llama 4 scaling", 2025, 4, "queries and keys", "Meta, llama.com", ("log-n scaling",), "llama4"),
     Method("DroPE", 2025, 12, "nothing", "arXiv 2512.12167", ("NoPE", "RoPE")),
+    Method("soft clipping", 2026, 2, KINDS[3], "arXiv 2602.05258", ("HoPE",), "soft_clip"),
 )  # fmt: skip
 
 

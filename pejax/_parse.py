@@ -108,8 +108,7 @@ def _counted(pattern: str, term: ast.expr) -> tuple[str, int]:
 
 
 def _parse_encoding(text: str) -> EncodingSpec:
-    read = {Extension | None: parse_extension}
-    name, options = parse_call(text, ENCODINGS, what="an encoding", supplied=("dims",), readers=read)
+    name, options = parse_call(text, ENCODINGS, what="an encoding", supplied=("dims",), readers=_extension_readers())
     return EncodingSpec(name, options, options.pop("extend", None))
 
 
@@ -129,8 +128,13 @@ def parse_extension(extend: str | Extension | None) -> Extension | None:
     return sum(others, first)
 
 
+def _extension_readers() -> dict[Any, Callable[[str], object]]:
+    """Return what reads the texts of arguments that are extensions."""
+    return {Extension | None: parse_extension}
+
+
 def _parse_term(text: str) -> Extension:
-    name, options = parse_call(text, EXTENSIONS, what="an extension")
+    name, options = parse_call(text, EXTENSIONS, what="an extension", readers=_extension_readers())
     for key, argument in inspect.signature(EXTENSIONS[name]).parameters.items():
         if argument.default is argument.empty and key not in options:
             raise ValueError(f"{name} needs {key}, got {text!r}")

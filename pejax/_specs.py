@@ -29,17 +29,18 @@ class Term(NamedTuple):
         function: function that computes it: `(frequencies, rotary, **options)`, `(encoding, dims, **options)`, or one
             that the factory calls.
         options: the options that were given, as pairs of name and value.
-        by_length: whether its effect depends on the length of the input even if its factor is given.
+        varies: whether its effect depends on the length of the input, or on the step of a schedule.
     """
 
     name: str
     target: Target
     function: Callable[..., Any]
     options: tuple[tuple[str, Any], ...]
-    by_length: bool = False
+    varies: bool = False
 
     def __str__(self) -> str:
-        return _call(self.name, self.options)
+        written = [(key, str(value) if isinstance(value, Extension) else value) for key, value in self.options]
+        return _call(self.name, written)
 
 
 @checked_fields

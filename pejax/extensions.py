@@ -7,12 +7,16 @@ On a command line, the same extension is a string: `--extend="yarn(factor=8)+log
 
 from collections.abc import Callable
 
+from pejax._extensions.by_step import by_step
+from pejax._extensions.clips import hard_clip, soft_clip
 from pejax._extensions.interpolation import pi
 from pejax._extensions.linear import linear
 from pejax._extensions.llama3 import llama3
 from pejax._extensions.longrope import longrope
 from pejax._extensions.ntk import dynamic_ntk, ntk
 from pejax._extensions.resize import resize
+from pejax._extensions.resonance import resonance
+from pejax._extensions.riflex import riflex
 from pejax._extensions.self_extend import rerope, self_extend
 from pejax._extensions.slopes import slopes
 from pejax._extensions.temperature import llama4, log_n
@@ -24,7 +28,9 @@ __all__ = [
     "EXTENSIONS",
     "ROTARY",
     "Extension",
+    "by_step",
     "dynamic_ntk",
+    "hard_clip",
     "linear",
     "llama3",
     "llama4",
@@ -34,8 +40,11 @@ __all__ = [
     "pi",
     "rerope",
     "resize",
+    "resonance",
+    "riflex",
     "self_extend",
     "slopes",
+    "soft_clip",
     "yarn",
 ]
 
@@ -46,6 +55,11 @@ ROTARY: dict[str, Callable[..., Extension]] = {
     "yarn": yarn,
     "longrope": longrope,
     "llama3": llama3,
+    "riflex": riflex,
+    "soft_clip": soft_clip,
+    "hard_clip": hard_clip,
+    "resonance": resonance,
+    "by_step": by_step,
 }
 """Extensions of rotary frequencies that are fixed, not learned."""
 

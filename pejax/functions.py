@@ -17,11 +17,15 @@ from pejax._encodings.shaw import shaw_logits, shaw_values
 from pejax._encodings.sinusoidal import sinusoidal_embedding
 from pejax._encodings.t5 import t5_bias, t5_bucket
 from pejax._encodings.transformer_xl import transformer_xl_logits
+from pejax._extensions.by_step import extend_by_step
+from pejax._extensions.clips import extend_hard_clip, extend_soft_clip
 from pejax._extensions.interpolation import interpolate_positions
 from pejax._extensions.linear import extend_linear
 from pejax._extensions.llama3 import extend_llama3
 from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.ntk import extend_dynamic_ntk, extend_ntk
+from pejax._extensions.resonance import extend_resonance
+from pejax._extensions.riflex import extend_riflex
 from pejax._extensions.slopes import scale_alibi_slopes
 from pejax._extensions.temperature import llama4_temperature, log_n_temperature
 from pejax._extensions.yarn import extend_yarn
@@ -32,11 +36,16 @@ __all__ = [
     "alibi_bias",
     "alibi_slopes",
     "cpb_bias",
+    "extend_by_step",
     "extend_dynamic_ntk",
+    "extend_hard_clip",
     "extend_linear",
     "extend_llama3",
     "extend_longrope",
     "extend_ntk",
+    "extend_resonance",
+    "extend_riflex",
+    "extend_soft_clip",
     "extend_yarn",
     "fire_bias",
     "interpolate_positions",

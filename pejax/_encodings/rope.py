@@ -18,7 +18,7 @@ from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.frequencies import extend_frequencies
+from pejax._extensions.frequencies import STEP, extend_frequencies
 from pejax._ops.axes import Order, axis_groups, on_axes, pair_axes
 from pejax._ops.checks import check_choice, check_position_type
 from pejax._ops.phases import geometric_frequencies
@@ -181,7 +181,7 @@ def rope(
     raster = dims.axes > 1 and sections is None
     trained = math.prod(dims.extent) if raster and isinstance(dims.extent, tuple) else dims.extent
     extension = extend_frequencies(extend, frequencies, base=base, rotary_dim=exponent_dim, trained_length=trained)
-    fixed = None if extension.by_length else extension.extend(frequencies, None)
+    fixed = None if extension.varies else extension.extend(frequencies, None, None)
 
     def adapt(params: Params, extent: Extent) -> Params:
         if raster:
@@ -191,7 +191,8 @@ def rope(
             params = {**params, "strides": jnp.asarray(strides, jnp.int32)}
         if fixed is None:
             length = _tokens(extent) if raster else extent
-            params = {**params, "extended": jax.tree.map(jnp.float32, extension.extend(frequencies, length))}
+            extended = extension.extend(frequencies, length, params.get(STEP))
+            params = {**params, "extended": jax.tree.map(jnp.float32, extended)}
         return params
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:

@@ -23,7 +23,7 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.base import Frequencies
-from pejax._extensions.frequencies import extend_frequencies
+from pejax._extensions.frequencies import STEP, extend_frequencies
 from pejax._ops.axes import COMMON, SPECTRA, Order, axial_frequencies, axis_groups, on_axes, own_bases
 from pejax._ops.checks import check_choice
 from pejax._ops.phases import geometric_frequencies
@@ -298,10 +298,11 @@ def rope_axial(
     frequencies, base_of, dim_of = turning.frequencies, _one(turning.bases), _one(turning.widths)
     trained = dims.extent
     extension = extend_frequencies(extend, frequencies, base=base_of, rotary_dim=dim_of, trained_length=trained)
-    fixed = None if extension.by_length else extension.extend(frequencies, None)
+    fixed = None if extension.varies else extension.extend(frequencies, None, None)
 
     def adapt(params: Params, extent: Extent) -> Params:
-        return {**params, "extended": jax.tree.map(jnp.float32, extension.extend(frequencies, extent))}
+        extended = extension.extend(frequencies, extent, params.get(STEP))
+        return {**params, "extended": jax.tree.map(jnp.float32, extended)}
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         extended, factor = params["extended"] if fixed is None else fixed

@@ -97,13 +97,13 @@ def rope_mixed(
         return {"frequencies": rope_mixed_frequencies(key, dims.kv_heads, dims.head_dim, axes=dims.axes, base=base)}
 
     def adapt(params: Params, extent: Extent) -> Params:
-        return {**params, "extended": extension.extend(params["frequencies"], extent)[0]}
+        return {**params, "extended": extension.extend(params["frequencies"], extent, None)[0]}
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         learned = params["frequencies"]
-        extended = params["extended"] if extension.by_length else extension.extend(learned, None)[0]
+        extended = params["extended"] if extension.varies else extension.extend(learned, None, None)[0]
         return rope_apply(x, positions, extended, pairing=pairing)
 
     return Encoding(
-        init_layer=init_layer, adapt=adapt if extension.by_length else None, rotate=rotate, shift_invariant=True
+        init_layer=init_layer, adapt=adapt if extension.varies else None, rotate=rotate, shift_invariant=True
     )

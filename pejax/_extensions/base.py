@@ -22,6 +22,7 @@ from pejax._arguments import shown
 
 Frequencies: TypeAlias = Float[Array | np.ndarray, "*A F"]
 Factor: TypeAlias = float | int | tuple[float, ...] | Num[Array, ""] | Num[Array, " A"]
+Number: TypeAlias = float | Float[Array, ""]
 Length: TypeAlias = int | Num[Array, ""] | tuple[int, ...]
 Extended: TypeAlias = tuple[Float[Array | np.ndarray, "*A F"], float | Float[Array | np.ndarray, "*F"]]
 
@@ -35,12 +36,14 @@ class Rotary(NamedTuple):
         length: L', the current length, tokens, or one length per axis; a single length may be traced.
         base_frequencies: the frequencies before any extension, which identify the pairs, if those to be extended were
             extended before. None = the same.
+        step: t, the current step of a schedule, such as the noise level of a diffusion model; it may be traced.
     """
 
     base: float | tuple[float, ...]
     rotary_dim: int | tuple[int, ...]
     length: Length | None = None
     base_frequencies: Frequencies | None = None
+    step: float | Num[Array, ""] | None = None
 
 
 def together(*values: Any) -> tuple[Any, list[Any]]:
@@ -112,8 +115,7 @@ def resolve_factor(
     """
     if 0 in frequencies.shape:
         raise ValueError(f"frequencies must be (F,) or (A, F), at least one, got shape {frequencies.shape}")
-    for name, value in (("trained_length", trained_length), ("length", length)):
-        _check_length(name, value, frequencies.shape)
+    check_lengths(frequencies, length, trained_length)
     if factor is not None:
         factor = tuple(factor) if np.ndim(factor) and not isinstance(factor, Tracer) else factor
         _check_per_axis("factor", factor, frequencies.shape)
@@ -138,6 +140,19 @@ def by_axis(value: Any) -> Any:
     return np.asarray(value, np.float64)[:, None] if isinstance(value, tuple) else value
 
 
+def of_axis(value: Any, axis: int) -> Any:
+    """Return the number of one axis, of numbers that are one for all axes or one per axis."""
+    return value[axis] if np.ndim(value) else value
+
+
+def check_lengths(
+    frequencies: Frequencies, length: Length | None, trained_length: int | tuple[int, ...] | None
+) -> None:
+    """Refuse known lengths below 1, and lengths that are not one per axis of the frequencies."""
+    for name, value in (("trained_length", trained_length), ("length", length)):
+        _check_length(name, value, frequencies.shape)
+
+
 def _check_length(name: str, length: Length | None, shape: tuple[int, ...]) -> None:
     if length is None or isinstance(length, Tracer):
         return
@@ -158,9 +173,17 @@ def log_factor(factor: Any, weight: Any) -> Any:
     return weight * xp.log(xp.maximum(factor, 1.0))
 
 
-def positive(name: str, value: float) -> float:
-    """Return the value; refuse one that is not a finite number above 0."""
-    if not 0 < value < math.inf:
+def check_order(low: tuple[str, Number], high: tuple[str, Number]) -> None:
+    """Refuse two known numbers, each with its name, that are not finite, above 0 and in order."""
+    if any(isinstance(value, Tracer) for _, value in (low, high)):
+        return
+    if not 0 < low[1] < high[1] < math.inf:
+        raise ValueError(f"{high[0]} must be above {low[0]}, both above 0, got {high[1]} and {low[1]}")
+
+
+def positive(name: str, value: Number) -> Number:
+    """Return the value; refuse one that is known and not a finite number above 0."""
+    if not isinstance(value, Tracer) and not 0 < value < math.inf:
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return value
 

@@ -11,9 +11,10 @@ from typing import Any, Concatenate, ParamSpec
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import AbstractArray
 
-from pejax._arguments import read_arguments
+from pejax._arguments import read_arguments, shown
 from pejax._specs import Extension, Target, Term
 
 Options = ParamSpec("Options")
@@ -25,7 +26,7 @@ def extension(
     target: Target,
     function: Callable[Concatenate[Any, Any, Options], Any],
     *,
-    by_length: bool = False,
+    varies: bool = False,
 ) -> Callable[Options, Extension]:
     """Declare an extension by the function that computes it, and return the function that makes its record.
 
@@ -36,7 +37,8 @@ def extension(
         name: name in `pejax.extensions.EXTENSIONS`.
         target: part of the model that `function` changes (`Term`).
         function: `(frequencies, rotary, *, ...)`, or `(encoding, dims, *, ...)`.
-        by_length: whether the result depends on the length even where its factor is fixed.
+        varies: whether the result depends on the current length, or a step, whatever its options are. Where there is a
+            factor, it does so without one.
     """
     _, _, *options = inspect.signature(function).parameters.values()
     options = [one.replace(annotation=_without_arrays(one.annotation)) for one in options]
@@ -49,10 +51,12 @@ def extension(
             bound = signature.bind(*args, **given).arguments
         except TypeError as refusal:
             raise TypeError(f"{name}: {refusal}") from None
+        _refuse_traced(name, bound)
         bound = {key: _hashable(value) for key, value in bound.items()}
         read_arguments(name, signature, bound)
         changed = tuple((key, value) for key, value in bound.items() if value is not None and value != defaults[key])
-        return Extension((Term(name, target, function, changed, by_length),))
+        follows = varies or ("factor" in defaults and bound.get("factor") is None)
+        return Extension((Term(name, target, function, changed, follows),))
 
     record.__name__ = record.__qualname__ = name
     record.__doc__ = _documentation(inspect.getdoc(function) or "")
@@ -66,6 +70,13 @@ def _without_arrays(annotation: Any) -> Any:
     is_array = lambda one: isinstance(one, type) and issubclass(one, jax.Array | AbstractArray)
     kept = [one for one in typing.get_args(annotation) if not is_array(one)]
     return functools.reduce(operator.or_, kept) if typing.get_origin(annotation) in UNIONS else annotation
+
+
+def _refuse_traced(name: str, options: dict[str, Any]) -> None:
+    for key, value in options.items():
+        if isinstance(value, Tracer):
+            way = "by_step goes between two by a traced weight, and the functions of frequencies take traced numbers"
+            raise TypeError(f"{name}: {key} must be a plain value, got {shown(value)}: {way}")
 
 
 def _hashable(value: Any) -> Any:

@@ -1,22 +1,27 @@
 """Extensions of a rotary encoding's frequencies, as one function."""
 
+import inspect
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pejax._extensions.base import Extended, Frequencies, Length, Rotary
 from pejax._specs import Extension
+
+STEP = "step"
+"""The name of the step of a schedule among the parameters of an encoding."""
 
 
 class FrequencyExtension(NamedTuple):
     """A function that extends frequencies.
 
     Attributes:
-        extend: `(frequencies, length) -> (frequencies, attention factor)`; the length may be traced, or a grid.
-        by_length: whether the result depends on the length; where it does not, the length may be None.
+        extend: `(frequencies, length, step) -> (frequencies, attention factor)`; the length may be traced, or a grid,
+            the step may be traced.
+        varies: whether the result depends on the length or the step; where it does not, both may be None.
     """
 
-    extend: Callable[[Frequencies, Length | None], Extended]
-    by_length: bool
+    extend: Callable[[Frequencies, Length | None, Any], Extended]
+    varies: bool
 
 
 def extend_frequencies(
@@ -43,20 +48,37 @@ def extend_frequencies(
         ValueError: a value that a term refuses; the message begins with the extension's text.
     """
     if extension is None:
-        return FrequencyExtension(lambda frequencies, length: (frequencies, 1.0), by_length=False)
+        return FrequencyExtension(lambda frequencies, length, step: (frequencies, 1.0), varies=False)
 
-    def extend(frequencies: Frequencies, length: Length | None) -> Extended:
-        rotary = Rotary(base, rotary_dim, length, base_frequencies=frequencies)
-        extended, attention_factor = frequencies, 1.0
-        for term in extension.terms:
-            options = {"trained_length": trained_length, **dict(term.options)}
-            extended, factor = term.function(extended, rotary, **options)
-            attention_factor = attention_factor * factor
-        return extended, attention_factor
+    def extend(frequencies: Frequencies, length: Length | None, step: Any) -> Extended:
+        rotary = Rotary(base, rotary_dim, length, base_frequencies=frequencies, step=step)
+        return apply_terms(extension, frequencies, rotary, trained_length)
 
     try:
-        extend(sample, 1)
+        extend(sample, 1, 0.0)
     except (ValueError, TypeError) as refusal:
         raise type(refusal)(f"extend={str(extension)!r}: {refusal}") from None
-    by_length = any(term.by_length or "factor" not in dict(term.options) for term in extension.terms)
-    return FrequencyExtension(extend, by_length)
+    return FrequencyExtension(extend, any(term.varies for term in extension.terms))
+
+
+def apply_terms(
+    extension: Extension | None,
+    frequencies: Frequencies,
+    rotary: Rotary,
+    trained_length: int | tuple[int, ...] | None,
+) -> Extended:
+    """Return the frequencies after all terms, from left to right, and the product of their attention factors.
+
+    Args:
+        extension: terms that act on frequencies. None = no terms.
+        frequencies: the frequencies that the first term gets.
+        rotary: the encoding that has them.
+        trained_length: length in tokens, or grid, of a term that gives none itself and needs one.
+    """
+    attention_factor = 1.0
+    for term in () if extension is None else extension.terms:
+        takes_length = "trained_length" in inspect.signature(term.function).parameters
+        known = {"trained_length": trained_length} if takes_length else {}
+        frequencies, factor = term.function(frequencies, rotary, **{**known, **dict(term.options)})
+        attention_factor = attention_factor * factor
+    return frequencies, attention_factor

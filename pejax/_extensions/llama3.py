@@ -7,8 +7,10 @@ from pejax._extensions.base import (
     Extended,
     Factor,
     Frequencies,
+    Number,
     Rotary,
     by_axis,
+    check_order,
     known_length,
     resolve_factor,
     scaled,
@@ -25,12 +27,13 @@ def extend_llama3(
     *,
     factor: Factor | None = None,
     trained_length: int | tuple[int, ...] | None = None,
-    low_freq_factor: float = 1.0,
-    high_freq_factor: float = 4.0,
+    low_freq_factor: Number = 1.0,
+    high_freq_factor: Number = 4.0,
 ) -> Extended:
     """Divide slow pairs by the factor, keep fast pairs, and blend the pairs in between (Llama 3.1).
 
-    `f'_i = f_i · ((1 - k_i) / s + k_i)`, `k_i = (L·f_i / 2π - low) / (high - low)` clipped to 0 ... 1
+    `f'_i = f_i · ((1 - k_i) / s + k_i)`, `k_i = (L·f_i / 2π - low) / (high - low)` clipped to 0 ... 1; low and high may
+    be traced, and are not checked then.
 
     Args:
         frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
@@ -49,12 +52,11 @@ def extend_llama3(
     Reference:
         Grattafiori et al. 2024, "The Llama 3 Herd of Models" (arXiv 2407.21783); transformers' rope type "llama3".
     """
-    if not 0 < low_freq_factor < high_freq_factor < math.inf:
-        given = f"{high_freq_factor} and {low_freq_factor}"
-        raise ValueError(f"high_freq_factor must be above low_freq_factor, both above 0, got {given}")
+    check_order(("low_freq_factor", low_freq_factor), ("high_freq_factor", high_freq_factor))
     resolved = resolve_factor(frequencies, rotary.length, trained_length, factor)
     trained = by_axis(known_length("llama3", trained_length))
-    xp, (unscaled, trained) = together(unextended(frequencies, rotary), trained)
+    ends = low_freq_factor, high_freq_factor
+    xp, (unscaled, trained, *_) = together(unextended(frequencies, rotary), trained, *ends)
     turns = trained * xp.abs(unscaled) / math.tau
     keep = xp.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0.0, 1.0)
     return scaled(frequencies, keep, resolved), 1.0

@@ -10,6 +10,7 @@ from pejax._extensions.base import (
     Extended,
     Factor,
     Frequencies,
+    Number,
     Rotary,
     by_axis,
     by_channel,
@@ -35,7 +36,7 @@ def extend_longrope(
     short_factors: Sequence[float] | Float[Array | np.ndarray, " n"] | None = None,
     factor: Factor | None = None,
     trained_length: int | tuple[int, ...] | None = None,
-    attention_factor: float | None = None,
+    attention_factor: Number | None = None,
 ) -> Extended:
     """Divide each pair by its own factor, found by search: one list up to the trained length, another beyond it.
 
@@ -51,7 +52,7 @@ def extend_longrope(
         short_factors: the same for lengths up to L. None = 1 for every pair.
         factor: s, at least 1, for the attention factor only. None = max(1, L' / L), on each axis.
         trained_length: L, at least 2 tokens, or one length per axis.
-        attention_factor: multiplies queries and keys in place of `sqrt(1 + ln s / ln L)`.
+        attention_factor: multiplies queries and keys in place of `sqrt(1 + ln s / ln L)`; it may be traced.
 
     Returns:
         The frequencies, float32, and the attention factor: one number, or `(F,)` where some channels are not rotated (1
@@ -86,4 +87,4 @@ def extend_longrope(
     return scaled(frequencies, 0.0, divisor), by_channel(attention_factor, unextended(frequencies, rotary))
 
 
-longrope = extension("longrope", "frequencies", extend_longrope, by_length=True)
+longrope = extension("longrope", "frequencies", extend_longrope, varies=True)

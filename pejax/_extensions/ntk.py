@@ -84,4 +84,4 @@ def extend_dynamic_ntk(
     return powered(frequencies, pair_index(frequencies, rotary), speed * (grown - 1.0) + 1.0, rotary), 1.0
 
 
-dynamic_ntk = extension("dynamic_ntk", "frequencies", extend_dynamic_ntk, by_length=True)
+dynamic_ntk = extension("dynamic_ntk", "frequencies", extend_dynamic_ntk, varies=True)

@@ -3,16 +3,16 @@
 import math
 from typing import Any
 
-import numpy as np
-
 from pejax._arguments import checked
 from pejax._extensions.base import (
     Extended,
     Factor,
     Frequencies,
+    Number,
     Rotary,
     by_axis,
     by_channel,
+    check_order,
     known_length,
     log_base,
     log_factor,
@@ -33,18 +33,18 @@ def extend_yarn(
     *,
     factor: Factor | None = None,
     trained_length: int | tuple[int, ...] | None = None,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
+    beta_fast: Number = 32.0,
+    beta_slow: Number = 1.0,
     mscale: float | None = None,
     mscale_all_dim: float | None = None,
-    attention_factor: float | None = None,
+    attention_factor: Number | None = None,
     truncate: bool = True,
 ) -> Extended:
     """Divide slow pairs by the factor, keep fast pairs, blend linearly in between; sharpen the attention (YaRN).
 
     `f'_i = f_i · (r_i / s + 1 - r_i)`, where `r_i` rises linearly from 0 at pair i(beta_fast) to 1 at i(beta_slow).
     Pair `i(b) = d · ln(L / 2πb) / (2 ln base)`, clipped to 0 ... d - 1, makes b turns in L tokens. Queries and keys are
-    multiplied by `0.1 ln s + 1`.
+    multiplied by `0.1 ln s + 1`. The betas and `attention_factor` may be traced, and are not checked then.
 
     Args:
         frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
@@ -76,15 +76,15 @@ def extend_yarn(
         >>> dims = pejax.Dims(heads=8, head_dim=64, extent=4096)
         >>> long = pejax.encodings.rope(dims, extend=pejax.extensions.yarn(factor=8))
     """
-    if not 0 < beta_slow < beta_fast < math.inf:
-        raise ValueError(f"beta_fast must be above beta_slow, both above 0, got {beta_fast} and {beta_slow}")
+    check_order(("beta_slow", beta_slow), ("beta_fast", beta_fast))
     resolved = resolve_factor(frequencies, rotary.length, trained_length, factor)
     index, trained = pair_index(frequencies, rotary), by_axis(known_length("yarn", trained_length))
     low, high = (_yarn_pair(trained, beta, rotary) for beta in (beta_fast, beta_slow))
+    xp, (low, high) = together(low, high)
     if truncate:
-        low, high = np.floor(low), np.ceil(high)
-    low, high = (np.clip(end, 0, by_axis(rotary.rotary_dim) - 1) for end in (low, high))
-    xp, (index, low, width) = together(index, low, np.where(low == high, 0.001, high - low))
+        low, high = xp.floor(low), xp.ceil(high)
+    low, high = (xp.clip(end, 0, by_axis(rotary.rotary_dim) - 1) for end in (low, high))
+    xp, (index, low, width) = together(index, low, xp.where(low == high, 0.001, high - low))
     divided = xp.clip((index - low) / width, 0.0, 1.0)
     if attention_factor is None:
         above, below = (mscale, mscale_all_dim) if mscale and mscale_all_dim else (1.0, 0.0)
@@ -95,9 +95,10 @@ def extend_yarn(
     return scaled(frequencies, 1.0 - divided, resolved), by_channel(attention_factor, unextended(frequencies, rotary))
 
 
-def _yarn_pair(length: Any, turns: float, rotary: Rotary) -> Any:
+def _yarn_pair(length: Any, turns: Number, rotary: Rotary) -> Any:
     """Return the index, a fraction, of the pair that makes this number of turns in this number of tokens."""
-    return by_axis(rotary.rotary_dim) * np.log(length / (math.tau * turns)) / (2.0 * log_base(rotary))
+    xp, (length, turns) = together(length, turns)
+    return by_axis(rotary.rotary_dim) * xp.log(length / (math.tau * turns)) / (2.0 * log_base(rotary))
 
 
 yarn = extension("yarn", "frequencies", extend_yarn)

@@ -35,7 +35,7 @@ from pejax._encodings import (
     t5,
 )
 from pejax._extensions import base as scaling
-from pejax._extensions import interpolation, llama3, longrope, ntk, yarn
+from pejax._extensions import by_step, clips, interpolation, llama3, longrope, ntk, resonance, riflex, yarn
 from pejax._ops import axes, offset_table, phases, relative, rotary
 from pejax._placement import diffusion, grids, sequence
 from tests.attention import test_attention, test_backends, test_padding
@@ -52,8 +52,8 @@ from tests.encodings import (
     test_sinusoidal,
     test_t5,
 )
+from tests.extensions import test_clips_and_steps, test_proportional
 from tests.extensions import test_frequencies as test_extension
-from tests.extensions import test_proportional
 from tests.ops import test_distances, test_phases
 from tests.placement import test_placement
 
@@ -180,6 +180,21 @@ EXTENDED = [
         for name in ("ntk", "dynamic_ntk", "longrope", "llama3")
     ),
     test_extension.test_attention_factors_are_the_papers,
+]
+RIFLEX = [
+    functools.partial(
+        test_clips_and_steps.test_riflex_slows_the_published_pair_of_time_beyond_the_first_repetition, model
+    )
+    for model in test_clips_and_steps.MODELS
+]
+PAIRWISE = [
+    test_clips_and_steps.test_soft_clip_slows_the_last_pairs_until_the_last_one_stops,
+    test_clips_and_steps.test_hard_clip_stops_pairs_without_a_turn_in_training,
+    test_clips_and_steps.test_resonance_rounds_every_period,
+]
+STEPS = [
+    test_clips_and_steps.test_between_two_extensions_frequencies_are_interpolated_geometrically,
+    test_clips_and_steps.test_a_watershed_is_between_two_extensions_as_in_lumina_next,
 ]
 SHARES = [test_proportional.finer_is_trained, test_proportional.the_bias_counts_keys]
 TILES = [
@@ -394,7 +409,7 @@ MUTANTS = {
         YARN,
     ),
     "yarn: low and high swapped": (yarn.extend_yarn, "in (beta_fast, beta_slow))", "in (beta_slow, beta_fast))", YARN),
-    "yarn: rounded inwards": (yarn.extend_yarn, "np.floor(low), np.ceil(high)", "np.ceil(low), np.floor(high)", YARN),
+    "yarn: rounded inwards": (yarn.extend_yarn, "xp.floor(low), xp.ceil(high)", "xp.ceil(low), xp.floor(high)", YARN),
     "yarn: truncated the other way round": (yarn.extend_yarn, "if truncate:", "if not truncate:", YARN),
     "yarn: the last pair for the last channel": (
         yarn.extend_yarn,
@@ -402,7 +417,7 @@ MUTANTS = {
         "by_axis(rotary.rotary_dim) // 2 - 1)",
         YARN,
     ),
-    "yarn: an end below zero": (yarn.extend_yarn, "np.clip(end, 0,", "np.clip(end, -rotary.rotary_dim,", YARN),
+    "yarn: an end below zero": (yarn.extend_yarn, "xp.clip(end, 0,", "xp.clip(end, -rotary.rotary_dim,", YARN),
     "yarn: turns in radians": (yarn._yarn_pair, "(math.tau * turns)", "turns", YARN),
     "yarn: logarithm of the base halved": (
         yarn._yarn_pair,
@@ -412,8 +427,8 @@ MUTANTS = {
     ),
     "yarn: pairs for channels": (
         yarn._yarn_pair,
-        "by_axis(rotary.rotary_dim) * np.log",
-        "by_axis(rotary.rotary_dim) // 2 * np.log",
+        "by_axis(rotary.rotary_dim) * xp.log",
+        "by_axis(rotary.rotary_dim) // 2 * xp.log",
         YARN,
     ),
     "yarn: divided twice": (yarn.extend_yarn, "1.0 - divided, resolved)", "1.0 - divided, resolved**2)", YARN),
@@ -459,6 +474,24 @@ MUTANTS = {
         "(frequencies, keep,",
         "(frequencies, 1 - keep,",
         EXTENDED,
+    ),
+    "riflex: a whole turn": (riflex.extend_riflex, "TURNS * math.tau", "math.tau", RIFLEX),
+    "riflex: from the first repetition on": (riflex.extend_riflex, "length > repeats", "length >= repeats", RIFLEX),
+    "riflex: the shortest of all periods": (
+        riflex._shortest_above,
+        "periods > trained,",
+        "periods > 0,",
+        RIFLEX,
+    ),
+    "soft clip: one pair too far": (clips.extend_soft_clip, "(count - pairs)", "(count - pairs + 1)", PAIRWISE),
+    "hard clip: radians for turns": (clips.extend_hard_clip, "trained < math.tau", "trained < 1.0", PAIRWISE),
+    "resonance: rounded down": (resonance.extend_resonance, "xp.round", "xp.floor", PAIRWISE),
+    "by step: the wrong way round": (by_step._between, "at < limit", "at >= limit", STEPS),
+    "by step: a mean for a geometric mean": (
+        by_step._between,
+        "first * ratio**at",
+        "(1 - at) * first + at * second",
+        STEPS,
     ),
     "cpb: query - key": (cpb._coordinates, "jnp.sign(relative)", "-jnp.sign(relative)", CPB),
     "cpb: the side for the span": (cpb._coordinates, "max(side - 1, 1)", "side", CPB),

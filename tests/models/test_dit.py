@@ -101,6 +101,28 @@ def test_pictures_of_other_shapes_and_extensions(pe):
 
 
 @pytest.mark.slow
+def test_a_step_of_a_schedule_reaches_every_layer_in_one_program():
+    extended = lambda extend: make(pe=f"rope_axial(extend={extend!r})")
+    model, traces = extended("by_step(below='ntk(factor=2)', above='linear(factor=4)')"), []
+
+    @jax.jit
+    def denoise(step):
+        traces.append(step)
+        return model(*inputs(12, 12), step=step)
+
+    for step, alone in ((0.0, "ntk(factor=2)"), (1.0, "linear(factor=4)")):
+        expected = extended(alone)(*inputs(12, 12))
+        np.testing.assert_allclose(denoise(step), expected, atol=1e-5)
+        np.testing.assert_allclose(model(*inputs(12, 12), step=step), expected, atol=1e-5)
+    assert np.abs(denoise(0.5) - denoise(0.0)).max() > 1e-4
+    assert len(traces) == 1
+    with pytest.raises(ValueError, match="by_step needs the step of the schedule: params must have a number 'step'"):
+        model(*inputs(12, 12))
+    with pytest.raises(ValueError, match=r"step must be .*, got float32 \(2,\)"):
+        model(*inputs(12, 12), step=jnp.zeros(2))
+
+
+@pytest.mark.slow
 def test_an_encoding_of_ones_own():
     model = DiT(dit(**TINY), make_encoding("rope_axial(base=7)", dit(**TINY).dims), rngs=nnx.Rngs(0))
     assert model(*inputs()).shape == (2, 8, 8, 1)

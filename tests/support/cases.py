@@ -1,6 +1,7 @@
 """Encodings made for given dims, with parameters, and one layer around them: what the laws are held against."""
 
 import functools
+import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,8 +27,12 @@ DIMS = {
     "volume": Dims(heads=2, head_dim=12, width=48, kv_heads=1, axes=3, extent=(3, 4, 2), scale=0.5),
 }
 
-EXTEND_FREQUENCIES = {name: getattr(pejax.functions, f"extend_{name}") for name in ROTARY}
-"""The array function behind every extension of frequencies."""
+EXTEND_FREQUENCIES = {
+    name: getattr(pejax.functions, f"extend_{name}")
+    for name, make in ROTARY.items()
+    if "factor" in inspect.signature(make).parameters
+}
+"""The array function behind every extension of frequencies that has a factor."""
 
 KINDS = (jnp.int32, jnp.float32)
 """Types of positions; drawn floats fall between the tokens."""

@@ -113,6 +113,20 @@ def _functions() -> dict[str, Call]:
         "extend_linear": (f.extend_linear, scaled),
         "extend_ntk": (f.extend_ntk, scaled),
         "extend_dynamic_ntk": (f.extend_dynamic_ntk, scaled),
+        "extend_riflex": (
+            f.extend_riflex,
+            {"frequencies": f.rope_axial_frequencies(8, axes=1), "rotary": pejax.Rotary(100.0, 8, 64), "axis": 0,
+             "repeats_at": 9, "trained_length": 16},
+        ),
+        "extend_soft_clip": (f.extend_soft_clip, {**rotary, "pairs": 3}),
+        "extend_hard_clip": (f.extend_hard_clip, {**rotary, "trained_length": 16}),
+        "extend_resonance": (f.extend_resonance, rotary),
+        "extend_by_step": (
+            f.extend_by_step,
+            {"frequencies": frequencies, "rotary": pejax.Rotary(10000.0, 8, 64, step=0.5),
+             "below": pejax.extensions.linear(), "above": pejax.extensions.ntk(), "watershed": 0.5,
+             "trained_length": 16},
+        ),
         "extend_llama3": (f.extend_llama3, {**scaled, "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
         "extend_yarn": (
             f.extend_yarn,
@@ -311,6 +325,12 @@ def _extensions() -> dict[str, Call]:
         "llama3": {"factor": 4.0, "trained_length": 16, "low_freq_factor": 2.0, "high_freq_factor": 8.0},
         "longrope": {"long_factors": (1.0, 2.0, 3.0, 4.0), "short_factors": (1.0, 1.0, 1.0, 1.0), "factor": 4.0,
                      "trained_length": 16, "attention_factor": 1.5},
+        "riflex": {"axis": 0, "repeats_at": 9, "trained_length": 16},
+        "soft_clip": {"pairs": 2},
+        "hard_clip": {"trained_length": 16},
+        "resonance": {},
+        "by_step": {"below": pejax.extensions.linear(factor=4.0), "above": pejax.extensions.ntk(factor=4.0),
+                    "watershed": 0.5, "trained_length": 16},
         "pi": {"proportional": False, "stretch": False},
         "self_extend": {"group": 4, "window": 2},
         "rerope": {"window": 2},
@@ -329,7 +349,9 @@ def _used(name: str) -> Callable:
     @functools.wraps(EXTENSIONS[name])
     def use(**options: Any) -> Any:
         extend = EXTENSIONS[name](**options)
-        factory = {"slopes": pejax.encodings.alibi, "resize": pejax.encodings.learned}.get(name, pejax.encodings.rope)
+        e = pejax.encodings
+        others = {"slopes": e.alibi, "resize": e.learned, "riflex": e.rope_axial}
+        factory = others.get(name, e.rope)
         factory(pejax.Dims(4, 8, extent=8, causal=True), extend=extend)
         return extend
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from pejax._arguments import checked
 from pejax._encoding import Encoding, Extent, adapt
+from pejax._extensions.frequencies import STEP
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
 from pejax._positions import TokenPositions, grid_positions
 from pejax.models.configs.model import DiTConfig, patch_grid
@@ -96,6 +97,7 @@ class DiT(Layered):
         *,
         positions: Num[Array, "*#B T 2"] | None = None,
         extent: Extent | None = None,
+        step: float | Float[Array, ""] | None = None,
         execution: Execution = Execution(),
     ) -> Float[Array, "B height width channels"]:
         """Return the prediction for noisy images of any size whose sides are multiples of the patch, in float32.
@@ -106,11 +108,13 @@ class DiT(Layered):
             labels: class of each image; `config.classes` = no class. None = no class for all of them.
             positions: (row, column) of each patch in raster order, in patches; None = the image's own grid.
             extent: grid (rows, columns), in patches, that the encoding adapts to; None = the image's own grid.
+            step: step of the schedule that encodings extended `by_step` read, one number for all images. None = there
+                are no such encodings.
             execution: device mesh, sharding and rematerialization.
 
         Raises:
-            ValueError: images with another number of channels or sides that are not multiples of the patch, or
-                positions of another shape.
+            ValueError: images with another number of channels or sides that are not multiples of the patch, positions
+                of another shape, or no step for an encoding that needs it.
             TypeError: images of an integer type, whose scale the model cannot know.
         """
         config, (batch, *sides, channels) = self.config, images.shape
@@ -124,14 +128,17 @@ class DiT(Layered):
         if positions.shape not in ((tokens, 2), (batch, tokens, 2)):
             raise ValueError(f"positions must be ({tokens}, 2) or ({batch}, {tokens}, 2), got {positions.shape}")
         extent = grid if extent is None else extent
+        own = {} if step is None else {STEP: jnp.asarray(step, jnp.float32)}
         x = self.patch(images_to_patches(images, config.patch))
         if self.encoding.embed is not None:
-            x = self.encoding.embed(adapt(self.encoding, self.encoding_params(), extent), x, positions)
+            params = {**self.encoding_params(), **own}
+            x = self.encoding.embed(adapt(self.encoding, params, extent), x, positions)
         condition = self._condition(time, labels)
         context = LayerContext(
             {}, TokenPositions(positions), extent, condition=condition.astype(x.dtype), execution=execution
         )
-        x, _ = self.layers(execution.shard_states(x), context, shared=self.shared_params())
+        shared = tuple({**params, **own} for params in self.shared_params())
+        x, _ = self.layers(execution.shard_states(x), context, shared=shared)
         shift, scale = jnp.split(self.modulation.of(ACTIVATIONS["silu"], condition)[:, None], 2, axis=-1)
         x = self.out(modulated(normed(self.norm, x.astype(jnp.float32)), shift, scale))
         chex.assert_shape(x, (batch, tokens, config.pixels))

@@ -1,0 +1,98 @@
+"""One extension at some steps of a schedule and another one at others, as in sampling from a diffusion model.
+
+The step is a parameter of the encoding, which may be traced: a whole schedule runs in one compiled program.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from jax.core import Tracer
+
+from pejax._arguments import checked
+from pejax._extensions.base import Extended, Frequencies, Rotary, together, unextended
+from pejax._extensions.extension import extension
+from pejax._extensions.frequencies import STEP, apply_terms
+from pejax._specs import Extension
+
+
+@checked
+def extend_by_step(
+    frequencies: Frequencies,
+    rotary: Rotary,
+    *,
+    below: Extension | None = None,
+    above: Extension | None = None,
+    watershed: float | None = None,
+    trained_length: int | tuple[int, ...] | None = None,
+) -> Extended:
+    """Go from one extension to another with the step of a schedule: by a weight, or all at once at a watershed.
+
+    `f'_i = g_i^(1-t) · h_i^t`, where t is the step, from 0 to 1, g are the frequencies by `below` and h those by
+    `above`; `f'_i = (1-t) · g_i + t · h_i` for a pair that one of the two stops. With a watershed, `f' = g` at steps
+    below it, else `f' = h`. Attention factors go the same way.
+
+    From no extension to `linear(factor=s)`, this divides by s^t; from none to `ntk(factor=s)`, it is
+    `ntk(factor=s^t)`. An encoding reads the step among its parameters at every call, as a number or traced:
+    `attend(encoding, q, k, v, params={"step": t})`.
+
+    Args:
+        frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
+        rotary: the encoding that has these frequencies, L', its current length, and t, its current step.
+        below: one or several extensions of frequencies, at t = 0, or below the watershed. None = no extension.
+        above: the same at t = 1, or from the watershed on. None = no extension.
+        watershed: the step from which on `above` takes the place of `below`, in the unit of t. None = t is a weight.
+        trained_length: L, tokens, or one length per axis, for those that have none of their own.
+
+    Returns:
+        The frequencies, float32, and the attention factor: one number, or `(F,)` where one of the two has that.
+
+    Raises:
+        ValueError: neither `below` nor `above`, one that is no extension of frequencies, no step, a weight outside
+            0 ... 1 (not checked if traced), or what the two refuse.
+
+    Reference:
+        Zhuo et al. 2024, "Lumina-Next: Making Lumina-T2X Stronger and Faster with Next-DiT" (arXiv 2406.18583):
+        time-aware scaling, with a watershed between `linear` and a larger base.
+
+    Examples:
+        >>> import jax.numpy as jnp, pejax
+        >>> from pejax.extensions import by_step, ntk
+        >>> dims = pejax.Dims(heads=2, head_dim=32, extent=64)
+        >>> rope = pejax.encodings.rope(dims, extend=by_step(above=ntk(factor=2)))
+        >>> q = k = v = jnp.ones((128, 2, 32))
+        >>> pejax.attend(rope, q, k, v, params={"step": 0.5}).shape
+        (128, 2, 32)
+    """
+    if below is None and above is None:
+        raise ValueError("by_step must be given an extension, below or above, got neither")
+    for name, end in (("below", below), ("above", above)):
+        terms = () if end is None else end.terms
+        odd = [term.name for term in terms if term.target != "frequencies"]
+        if odd:
+            raise ValueError(f"{name} must be extensions of rotary frequencies, such as linear, got {odd[0]!r}")
+    between = _between(rotary.step, watershed)
+    rotary = rotary._replace(base_frequencies=unextended(frequencies, rotary))
+    first, second = (apply_terms(end, frequencies, rotary, trained_length) for end in (below, above))
+    extended, factor = map(between, first, second)
+    return extended, factor if factor.ndim or isinstance(factor, Tracer) else float(factor)
+
+
+def _between(step: Any, watershed: float | None) -> Callable[[Any, Any], Any]:
+    """Return the function of two values that goes from one to the other with the step."""
+    if step is None:
+        raise ValueError(f"by_step needs the step of the schedule: params must have a number {STEP!r}, got None")
+    if watershed is None and not isinstance(step, Tracer) and not 0 <= step <= 1:
+        raise ValueError(f"step must be a weight from 0 to 1 where there is no watershed, got {step}")
+
+    def between(first: Any, second: Any) -> Any:
+        xp, (first, second, at, limit) = together(first, second, step, watershed or 0.0)
+        if watershed is not None:
+            return xp.where(at < limit, first, second).astype(xp.float32)
+        both = (first != 0) & (second != 0)
+        ratio = xp.where(both, second, 1.0) / xp.where(both, first, 1.0)
+        return xp.where(both, first * ratio**at, (1.0 - at) * first + at * second).astype(xp.float32)
+
+    return between
+
+
+by_step = extension("by_step", "frequencies", extend_by_step, varies=True)
