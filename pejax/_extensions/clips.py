@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from jax.core import Tracer
 
 from pejax._arguments import checked
@@ -36,7 +37,8 @@ def extend_soft_clip(frequencies: Frequencies, rotary: Rotary, *, pairs: int = 2
         The frequencies, float32, and the attention factor 1.
 
     Raises:
-        ValueError: fewer than 2 pairs, or more than turn (not checked for traced frequencies).
+        ValueError: fewer than 2 pairs, or more than turn, on any axis; for traced frequencies, more than half the
+            rotary_dim.
 
     Reference:
         "CoPE: Clipped RoPE as A Scalable Free Lunch for Long Context LLMs" (arXiv 2602.05258); no relative of
@@ -52,8 +54,8 @@ def extend_soft_clip(frequencies: Frequencies, rotary: Rotary, *, pairs: int = 2
     index = xp.round(pair_index(own, rotary._replace(base_frequencies=None)))
     turning = xp.where(own == 0, 0.0, index + 1.0)
     count = turning.max(axis=-1, keepdims=True) if isinstance(rotary.rotary_dim, tuple) else turning.max()
-    most = "all of them" if isinstance(count, Tracer) else int(count.min())
-    if pairs < 2 or (not isinstance(count, Tracer) and pairs > most):
+    most = int(np.min(rotary.rotary_dim)) // 2 if isinstance(count, Tracer) else int(count.min())
+    if not 2 <= pairs <= most:
         raise ValueError(f"pairs must be from 2 to {most}, the pairs that turn, got {pairs}")
     place = xp.clip((index - (count - pairs)) / (pairs - 1), 0.0, 1.0)
     return (extended * 0.5 * (1.0 + xp.cos(math.pi * place))).astype(xp.float32), 1.0
