@@ -177,13 +177,13 @@ def check_order(low: tuple[str, Number], high: tuple[str, Number]) -> None:
     """Refuse two known numbers, each with its name, that are not finite, above 0 and in order."""
     if any(isinstance(value, Tracer) for _, value in (low, high)):
         return
-    if not 0 < low[1] < high[1] < math.inf:
+    if not 0 < float(low[1]) < float(high[1]) < math.inf:
         raise ValueError(f"{high[0]} must be above {low[0]}, both above 0, got {high[1]} and {low[1]}")
 
 
 def positive(name: str, value: Number) -> Number:
     """Return the value; refuse one that is known and not a finite number above 0."""
-    if not isinstance(value, Tracer) and not 0 < value < math.inf:
+    if not isinstance(value, Tracer) and not 0 < float(value) < math.inf:
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return value
 

@@ -81,7 +81,7 @@ def _between(step: Any, watershed: float | None) -> Callable[[Any, Any], Any]:
     """Return the function of two values that goes from one to the other with the step."""
     if step is None:
         raise ValueError(f"by_step needs the step of the schedule: params must have a number {STEP!r}, got None")
-    if watershed is None and not isinstance(step, Tracer) and not 0 <= step <= 1:
+    if watershed is None and not isinstance(step, Tracer) and not 0 <= float(step) <= 1:
         raise ValueError(f"step must be a weight from 0 to 1 where there is no watershed, got {step}")
 
     def between(first: Any, second: Any) -> Any:

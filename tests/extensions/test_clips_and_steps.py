@@ -167,6 +167,7 @@ def test_traced_frequencies_change_nothing():
         np.testing.assert_allclose(traced, extend(FREQUENCIES)[0], rtol=2e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_extensions_of_single_pairs_join_with_all_others():
     frequencies = dict[str, np.ndarray]()
     for added in ("", "+soft_clip(pairs=4)", "+hard_clip", "+resonance"):
@@ -284,7 +285,7 @@ def test_one_program_computes_the_frequencies_of_all_50_steps():
     steps = np.linspace(0.0, 1.0, 50)
     for step in steps:
         found, factor = extended(step)
-        np.testing.assert_allclose(found, adapt(encoding, {"step": step}, 4096)["extended"][0], rtol=2e-6)
+        np.testing.assert_allclose(found, stepped(step, above=ntk(factor=8))[0], rtol=2e-6)
         assert factor == 1.0
     assert len(traces) == 1
 
@@ -305,6 +306,9 @@ def test_without_a_step_an_encoding_says_what_it_needs():
         ValueError, match="by_step needs the step of the schedule: params must have a number 'step', got None"
     ):
         adapt(encoding, {}, 16)
+    beyond = jnp.float32(2.0)
+    with pytest.raises(ValueError, match="step must be a weight from 0 to 1 where there is no watershed, got 2"):
+        jax.eval_shape(lambda length: adapt(encoding, {"step": beyond}, length)["extended"], jnp.int32(9))
     assert not pejax.caches_rotated_keys(encoding)
     np.testing.assert_allclose(adapt(encoding, {"step": 1}, 16)["extended"][0], FREQUENCIES / 2)
 
