@@ -55,13 +55,12 @@ def extend_by_step(
         time-aware scaling, with a watershed between `linear` and a larger base.
 
     Examples:
-        >>> import jax.numpy as jnp, pejax
-        >>> from pejax.extensions import by_step, ntk
+        >>> import pejax
+        >>> from pejax.extensions import by_step, linear
         >>> dims = pejax.Dims(heads=2, head_dim=32, extent=64)
-        >>> rope = pejax.encodings.rope(dims, extend=by_step(above=ntk(factor=2)))
-        >>> q = k = v = jnp.ones((128, 2, 32))
-        >>> pejax.attend(rope, q, k, v, params={"step": 0.5}).shape
-        (128, 2, 32)
+        >>> rope = pejax.encodings.rope(dims, extend=by_step(above=linear(factor=4)))
+        >>> [float(pejax.adapt(rope, {"step": t}, 64)["extended"][0][0]) for t in (0.0, 0.5, 1.0)]
+        [1.0, 0.5, 0.25]
     """
     if below is None and above is None:
         raise ValueError("by_step must be given an extension, below or above, got neither")
