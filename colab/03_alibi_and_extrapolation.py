@@ -2,7 +2,7 @@
 # # Which encodings read texts longer than those in training?
 #
 # ALiBi subtracts slope times distance from the logits. You will see its slopes, why this makes attention local, and a
-# claim about the entropy of attention that is backwards. Then four small language models are trained on 64 bytes of
+# claim about the entropy of attention that is backwards. Then three small language models are trained on 64 bytes of
 # Shakespeare at a time, and read 64, 128 and 256. At the end ALiBi goes from one dimension to two, for images.
 
 # %%
@@ -113,7 +113,7 @@ print(f"log of the sum: {jax.nn.logsumexp(logits + row):.2f} and {jax.nn.logsume
 # that of ALiBi slowest". The figures:
 
 # %%
-LENGTHS = (8, 128) if FAST else (8, 16, 32, 64, 128)
+LENGTHS = (8, 128) if FAST else (8, 32, 128)
 
 
 def entropy(logits):
@@ -275,9 +275,12 @@ def step(model, optimizer, window):
     return value
 
 
+def untrained(pe):
+    return Decoder(decoder(vocab=128, length=LENGTH, width=64, layers=2, heads=4, pe=pe), rngs=nnx.Rngs(0))
+
+
 def train(pe):
-    config = decoder(vocab=128, length=LENGTH, width=64, layers=2, heads=4, pe=pe)
-    model = Decoder(config, rngs=nnx.Rngs(0))
+    model = untrained(pe)
     schedule = optax.warmup_cosine_decay_schedule(0.0, 1e-2, STEPS // 10, STEPS)
     optimizer = nnx.Optimizer(model, optax.adam(schedule), wrt=nnx.Param)
     draws = np.random.default_rng(0)
@@ -292,26 +295,26 @@ def perplexity(model, length, tokens=8192 if FAST else 16384):
 
 
 # %% [markdown]
-# All models see the same windows in the same order. They differ in `pe` alone.
+# All models see the same windows in the same order. They differ in `pe` alone. A learned table has no rows for more than
+# 64 bytes, so a model with one is refused there, trained or not.
 
 # %%
 TIMES = (1, 2, 4)
 perplexities = {}
-for pe in ["alibi", "rope", "sinusoidal", "learned"][: 2 if FAST else 4]:
-    model, perplexities[pe] = train(pe), []
-    for times in TIMES:
-        try:
-            perplexities[pe].append(perplexity(model, times * LENGTH))
-        except ValueError as error:
-            perplexities[pe].append(np.nan)
-            if times == 2:
-                print(f"{pe}, {times * LENGTH} bytes: ValueError: {error}")
-    row = " ".join(f"{x:8.2f}" if x == x else " refused" for x in perplexities[pe])
+for pe in ["alibi", "rope", "sinusoidal"][: 2 if FAST else 3]:
+    model = train(pe)
+    perplexities[pe] = [perplexity(model, times * LENGTH) for times in TIMES]
+    row = " ".join(f"{x:8.2f}" for x in perplexities[pe])
     print(f"{pe:11} perplexity at {LENGTH}, {2 * LENGTH} and {4 * LENGTH} bytes: {row}")
+
+try:
+    perplexity(untrained("learned"), 2 * LENGTH)
+except ValueError as error:
+    print(f"learned, {2 * LENGTH} bytes: ValueError: {error}")
 
 # %%
 figure, ax = plt.subplots(figsize=(6.5, 4), layout="constrained")
-for (pe, values), marker in zip(perplexities.items(), "os^D", strict=False):
+for (pe, values), marker in zip(perplexities.items(), "os^", strict=False):
     ax.plot(np.asarray(TIMES) * LENGTH, values, marker=marker, label=pe)
 ax.axvline(LENGTH, color="0.5", linestyle="--", linewidth=1)
 ax.set(xscale="log", yscale="log", xlabel="context length (bytes)", ylabel="perplexity per byte of Othello")
@@ -325,7 +328,7 @@ plt.show()
 
 if not FAST:
     assert perplexities["alibi"][2] < 1.02 * perplexities["alibi"][0], "ALiBi stays flat"
-    assert perplexities["rope"][0] < 1.05 * perplexities["alibi"][0], "RoPE is as good at the trained length"
+    assert perplexities["rope"][0] < 1.05 * perplexities["alibi"][0], "RoPE is nearly as good at the trained length"
     assert perplexities["rope"][2] > 1.3 * perplexities["rope"][0], "and breaks beyond it"
     assert perplexities["sinusoidal"][2] > 1.2 * perplexities["sinusoidal"][0]
 
