@@ -103,8 +103,8 @@ def page(
 {_style()}</style>
 </head>
 <body>
-<main>
-<h1>{html.escape(title)}</h1>
+<main aria-labelledby="heading">
+<h1 id="heading">{html.escape(title)}</h1>
 <p>{text}</p>
 <p id="missing">The controls need scripts, which do not run here. {still}</p>
 <form><fieldset disabled>
