@@ -113,8 +113,7 @@ def resolve_factor(
         ValueError: no frequencies, a known factor below 1, neither factor nor length, a length without a trained one,
             or factors or lengths that are not one per axis of the frequencies, or lengths below 1.
     """
-    if 0 in frequencies.shape:
-        raise ValueError(f"frequencies must be (F,) or (A, F), at least one, got shape {frequencies.shape}")
+    check_some(frequencies)
     check_lengths(frequencies, length, trained_length)
     if factor is not None:
         factor = tuple(factor) if np.ndim(factor) and not isinstance(factor, Tracer) else factor
@@ -143,6 +142,12 @@ def by_axis(value: Any) -> Any:
 def of_axis(value: Any, axis: int) -> Any:
     """Return the number of one axis, of numbers that are one for all axes or one per axis."""
     return value[axis] if np.ndim(value) else value
+
+
+def check_some(frequencies: Frequencies) -> None:
+    """Refuse frequencies that are none."""
+    if 0 in frequencies.shape:
+        raise ValueError(f"frequencies must be (F,) or (A, F), at least one, got shape {frequencies.shape}")
 
 
 def check_lengths(

@@ -9,7 +9,7 @@ from typing import Any
 from jax.core import Tracer
 
 from pejax._arguments import checked
-from pejax._extensions.base import Extended, Frequencies, Rotary, together, unextended
+from pejax._extensions.base import Extended, Frequencies, Rotary, check_some, together, unextended
 from pejax._extensions.extension import extension
 from pejax._extensions.frequencies import STEP, apply_terms
 from pejax._specs import Extension
@@ -62,6 +62,7 @@ def extend_by_step(
         >>> [float(pejax.adapt(rope, {"step": t}, 64)["extended"][0][0]) for t in (0.0, 0.5, 1.0)]
         [1.0, 0.5, 0.25]
     """
+    check_some(frequencies)
     if below is None and above is None:
         raise ValueError("by_step must be given an extension, below or above, got neither")
     for name, end in (("below", below), ("above", above)):

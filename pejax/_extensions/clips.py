@@ -12,6 +12,7 @@ from pejax._extensions.base import (
     Rotary,
     by_axis,
     check_lengths,
+    check_some,
     known_length,
     pair_index,
     together,
@@ -50,6 +51,7 @@ def extend_soft_clip(frequencies: Frequencies, rotary: Rotary, *, pairs: int = 2
         >>> long = pejax.extensions.yarn(factor=8) + pejax.extensions.soft_clip()
         >>> rope = pejax.encodings.rope(dims, extend=long)
     """
+    check_some(frequencies)
     xp, (own, extended) = together(unextended(frequencies, rotary), frequencies)
     index = xp.round(pair_index(own, rotary._replace(base_frequencies=None)))
     turning = xp.where(own == 0, 0.0, index + 1.0)
@@ -87,6 +89,7 @@ def extend_hard_clip(
         Chen et al. 2024, "HoPE: A Novel Positional Encoding Without Long-Term Decay" (arXiv 2410.21216); there, and in
         FoPE (arXiv 2412.17739), the model is trained so.
     """
+    check_some(frequencies)
     check_lengths(frequencies, rotary.length, trained_length)
     trained = by_axis(known_length("hard_clip", trained_length))
     xp, (own, extended, trained) = together(unextended(frequencies, rotary), frequencies, trained)

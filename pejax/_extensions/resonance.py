@@ -5,7 +5,7 @@ import math
 from jax.core import Tracer
 
 from pejax._arguments import checked
-from pejax._extensions.base import Extended, Frequencies, Rotary, together
+from pejax._extensions.base import Extended, Frequencies, Rotary, check_some, together
 from pejax._extensions.extension import extension
 
 
@@ -31,6 +31,7 @@ def extend_resonance(frequencies: Frequencies, rotary: Rotary) -> Extended:
         Wang et al. 2024, "Resonance RoPE: Improving Context Length Generalization of Large Language Models" (arXiv
         2403.00071), section 3.2.
     """
+    check_some(frequencies)
     del rotary
     xp, (frequencies,) = together(frequencies)
     periods = math.tau / xp.where(frequencies == 0, 1.0, frequencies)

@@ -11,6 +11,7 @@ from pejax._extensions.base import (
     Frequencies,
     Rotary,
     check_lengths,
+    check_some,
     known_length,
     of_axis,
     together,
@@ -62,6 +63,7 @@ def extend_riflex(
         >>> riflex = pejax.extensions.riflex(repeats_at=50)
         >>> longer = pejax.encodings.rope_axial(dims, preset="hunyuan_video", extend=riflex)
     """
+    check_some(frequencies)
     if len(frequencies.shape) != 2:
         rule = "riflex needs frequencies by axis, (A, F), as rope_axial and rope(sections=...) have them"
         raise ValueError(f"{rule}, got shape {frequencies.shape}")
