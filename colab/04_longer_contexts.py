@@ -332,7 +332,7 @@ assert difference < 1e-3
 
 # %%
 BIN = 32
-figure, axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")
+figure, axes = plt.subplots(figsize=(8.5, 4.2), layout="constrained")
 looks = {**LOOKS, "dynamic_ntk": LOOKS["ntk"]}
 for name, found_losses in by_position.items():
     color, marker, _ = looks[name]
@@ -341,7 +341,7 @@ for name, found_losses in by_position.items():
 axes.axvline(TRAINED, color="gray", linestyle="--", linewidth=1, label="trained length")
 axes.set(xlabel=f"bytes in the cache (bins of {BIN})", ylabel="loss, nats per byte", xlim=(0, LONGEST))
 axes.grid(alpha=0.3)
-axes.legend()
+figure.legend(loc="outside right upper")
 plt.show()
 
 # %% [markdown]
