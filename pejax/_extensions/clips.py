@@ -58,7 +58,8 @@ def extend_soft_clip(frequencies: Frequencies, rotary: Rotary, *, pairs: int = 2
     count = turning.max(axis=-1, keepdims=True) if isinstance(rotary.rotary_dim, tuple) else turning.max()
     most = int(np.min(rotary.rotary_dim)) // 2 if isinstance(count, Tracer) else int(count.min())
     if not 2 <= pairs <= most:
-        raise ValueError(f"pairs must be from 2 to {most}, the pairs that turn, got {pairs}")
+        given = f"{pairs} of frequencies {frequencies.shape}"
+        raise ValueError(f"pairs must be from 2 to {most}, the pairs that turn, got {given}")
     place = xp.clip((index - (count - pairs)) / (pairs - 1), 0.0, 1.0)
     return (extended * 0.5 * (1.0 + xp.cos(math.pi * place))).astype(xp.float32), 1.0
 
