@@ -18,6 +18,8 @@ from pejax._visualize.style import DASHES, LINES, THEMES, Canvas, LineStyle
 HERE = Path(__file__).parent
 GAP = 0.047
 """Least distance between the names of two lines, as a part of the height of the axes."""
+NARROW = 6.0
+"""Width of a figure, inches, below which it is narrow."""
 
 
 class Line(NamedTuple):
@@ -57,6 +59,7 @@ class Chart(NamedTuple):
         y: label of the y axis.
         logarithmic: whether both axes are.
         note: seeds, band and date, below the axes.
+        panel: width and height, inches; a narrow figure has larger text on a phone, and long names in two lines.
     """
 
     name: str
@@ -68,6 +71,12 @@ class Chart(NamedTuple):
     y: str = ""
     logarithmic: bool = False
     note: str = "1 seed"
+    panel: tuple[float, float] = (6.4, 4.2)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether long names have two lines."""
+        return self.panel[0] < NARROW
 
 
 def read(file: str) -> list[dict[str, Any]]:
@@ -110,7 +119,7 @@ def charts() -> list[Chart]:
     shown_text = ("lookhere", "transformer_xl", "alibi", "fire", "rope", "sinusoidal")
     bytes_ = {"trained": 128, "x": "context (bytes)", "y": "perplexity per byte", "logarithmic": True}
     return [
-        Chart("story", "Letters, trained at 28 pixels only", story, note=seeds, **images),
+        Chart("story", "Letters, trained at 28 pixels only", story, note=seeds, panel=(4.9, 3.7), **images),
         Chart("vit_fashion", "Fashion-MNIST, trained at 28 pixels", [*of["fashion"].values()], shown, **images),
         Chart("vit_glyphs", "Letters, trained at 28 pixels", [*of["glyphs"].values()], ("cpb", *shown[1:]), **images),
         Chart("vit_glyphs_pi", "Letters, interpolated positions", [*extended.values()], note=seeds, **images),
@@ -141,7 +150,7 @@ def draw(chart: Chart, theme: str, path: Path) -> None:
     """Write a figure as SVG, whose text stays text."""
     import matplotlib
 
-    canvas = Canvas(THEMES[theme], panel=(6.4, 4.2))
+    canvas = Canvas(THEMES[theme], panel=chart.panel)
     axes, ink = canvas.panels[0, 0], canvas.theme
     looks = styles(chart.lines)
     if chart.logarithmic:
@@ -161,6 +170,8 @@ def draw(chart: Chart, theme: str, path: Path) -> None:
         ends[line.name] = (list(curve)[-1], mean[-1], color if colored else ink.ink, colored)
     sizes = sorted({size for line in chart.lines for size in line.curve()})
     ends = {f"{name}{'' if end[0] == sizes[-1] else f' (to {end[0]})'}": end for name, end in ends.items()}
+    if chart.is_narrow:
+        ends = {name.replace(" + ", "\n+ "): end for name, end in ends.items()}
     ticks = sizes if len(sizes) < 10 else sizes[::2]
     axes.set_xticks(ticks, [f"{size}" for size in ticks])
     axes.minorticks_off()
@@ -170,7 +181,15 @@ def draw(chart: Chart, theme: str, path: Path) -> None:
         axes.spines[side].set_visible(False)
     axes.set(xlabel=chart.x, ylabel=chart.y)
     axes.set_title(chart.title, loc="left", fontsize=12, color=ink.ink)
-    axes.text(0, -0.17, chart.note, transform=axes.transAxes, fontsize=8, color=ink.ink, alpha=0.75)
+    axes.text(
+        0,
+        -0.22 if chart.is_narrow else -0.17,
+        chart.note,
+        transform=axes.transAxes,
+        fontsize=8,
+        color=ink.ink,
+        alpha=0.75,
+    )
     name_ends(axes, ends)
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": chart.name, "font.family": "sans-serif"}):
         canvas.figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
