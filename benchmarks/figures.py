@@ -136,7 +136,9 @@ def styles(lines: Sequence[Line]) -> dict[str, LineStyle]:
     found, one = {}, len({line.pe for line in lines}) == 1
     for line in lines:
         own = LINES.get(line.pe, LineStyle(6, ":", "."))
-        extensions = sorted({other.extend for other in lines if other.pe == line.pe}, key=lambda name: name != "none")
+        extensions = sorted(
+            {other.extend for other in lines if other.pe == line.pe}, key=lambda name: (name != "none", name)
+        )
         place = extensions.index(line.extend)
         if one:
             own = LineStyle(place % 7, DASHES[place // 7], own.marker)
