@@ -117,6 +117,7 @@ def charts() -> list[Chart]:
     plain = [line for line in text.values() if line.extend == "none" and "DroPE" not in line.pe]
     rope = [line for line in text.values() if line.pe == "rope"]
     shown_text = ("lookhere", "transformer_xl", "alibi", "fire", "rope", "sinusoidal")
+    shown_extended = ("rope", *(f"rope + {name}" for name in ("pi", "ntk", "yarn", "self_extend", "rerope")))
     bytes_ = {"trained": 128, "x": "context (bytes)", "y": "perplexity per byte", "logarithmic": True}
     return [
         Chart("story", "Letters, trained at 28 pixels only", story, note=seeds, panel=(4.9, 3.7), **images),
@@ -124,7 +125,7 @@ def charts() -> list[Chart]:
         Chart("vit_glyphs", "Letters, trained at 28 pixels", [*of["glyphs"].values()], ("cpb", *shown[1:]), **images),
         Chart("vit_glyphs_pi", "Letters, interpolated positions", [*extended.values()], note=seeds, **images),
         Chart("lm_shakespeare", "Shakespeare, trained at 128 bytes", plain, shown_text, **bytes_),
-        Chart("lm_extensions", "RoPE, trained at 128 bytes, extended", rope, **bytes_),
+        Chart("lm_extensions", "RoPE, trained at 128 bytes, extended", rope, shown_extended, **bytes_),
     ]
 
 
