@@ -24,6 +24,9 @@ from pejax._ops.relative import relative_positions
 from pejax._params import Extent, Params, RandomKey, merge_params, naming_missing, no_params
 from pejax._specs import Spec
 
+STEP = "step"
+"""The name of the step of a schedule among the parameters of an encoding."""
+
 
 class Band(NamedTuple):
     """A range of distances between query and key, with the rotation for the pairs in it.

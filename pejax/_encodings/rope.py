@@ -16,9 +16,9 @@ from jaxtyping import Array, Float, Int
 
 from pejax._arguments import checked
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params
+from pejax._encoding import STEP, Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
-from pejax._extensions.frequencies import STEP, extend_frequencies
+from pejax._extensions.frequencies import extend_frequencies
 from pejax._ops.axes import Order, axis_groups, on_axes, pair_axes
 from pejax._ops.checks import check_choice, check_position_type
 from pejax._ops.phases import geometric_frequencies

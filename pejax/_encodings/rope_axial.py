@@ -20,10 +20,10 @@ from jaxtyping import Array, Float
 
 from pejax._arguments import checked
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params
+from pejax._encoding import STEP, Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.base import Frequencies
-from pejax._extensions.frequencies import STEP, extend_frequencies
+from pejax._extensions.frequencies import extend_frequencies
 from pejax._ops.axes import COMMON, SPECTRA, Order, axial_frequencies, axis_groups, on_axes, own_bases
 from pejax._ops.checks import check_choice
 from pejax._ops.phases import geometric_frequencies

@@ -9,9 +9,10 @@ from typing import Any
 from jax.core import Tracer
 
 from pejax._arguments import checked
+from pejax._encoding import STEP
 from pejax._extensions.base import Extended, Frequencies, Rotary, check_some, together, unextended
 from pejax._extensions.extension import extension
-from pejax._extensions.frequencies import STEP, apply_terms
+from pejax._extensions.frequencies import apply_terms
 from pejax._specs import Extension
 
 

@@ -7,9 +7,6 @@ from typing import Any, NamedTuple
 from pejax._extensions.base import Extended, Frequencies, Length, Rotary
 from pejax._specs import Extension
 
-STEP = "step"
-"""The name of the step of a schedule among the parameters of an encoding."""
-
 
 class FrequencyExtension(NamedTuple):
     """A function that extends frequencies.

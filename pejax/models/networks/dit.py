@@ -16,8 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Num
 
 from pejax._arguments import checked
-from pejax._encoding import Encoding, Extent, adapt
-from pejax._extensions.frequencies import STEP
+from pejax._encoding import STEP, Encoding, Extent, adapt
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
 from pejax._positions import TokenPositions, grid_positions
 from pejax.models.configs.model import DiTConfig, patch_grid
