@@ -174,8 +174,8 @@ BAD = {
     "range": ({"distance_range": (3, 3)}, ValueError, r"0 <= lo < hi, got \(3, 3\)"),
     "cap": ({"soft_cap": 0.0}, ValueError, "soft_cap must be positive and finite, got 0.0"),
     "scale": ({"scale": float("nan")}, ValueError, "scale must be finite, got nan"),
-    "dropout": ({"dropout": 0.1}, TypeError, r"dropout must be \(key, rate\), .* got float"),
-    "swapped": ({"dropout": (0.1, jax.random.key(0))}, TypeError, r"dropout must be \(key, rate\), the rate a number"),
+    "dropout": ({"dropout": 0.1}, TypeError, r"dropout must be \(key, rate\) .* got float"),
+    "swapped": ({"dropout": (0.1, jax.random.key(0))}, TypeError, r"\(key, rate\) with a number as rate"),
     "rate": ({"dropout": (jax.random.key(0), 1.0)}, ValueError, "0 <= rate < 1, got rate=1.0"),
 }
 

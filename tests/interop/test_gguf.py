@@ -136,7 +136,7 @@ def folder(tmp_path_factory):
         ({"llama__block_count": None}, "must have the key llama.block_count, got none"),
         ({"llama__block_count": 3}, "must hold the tensor model.layers.2."),
         ({"llama__block_count": 1}, "has an unknown tensor: model.layers.1."),
-        ({"llama__feed_forward_length": 40}, "must have shape (32, 40) by its metadata, got (32, 48)"),
+        ({"llama__feed_forward_length": 40}, "must have shape (32, 40) per its metadata, got (32, 48)"),
         ({"llama__attention__head_count_kv": [2, 2]}, "head_count_kv must be an integer of at least 1, got [2, 2]"),
         ({"general__type": "adapter"}, "general.type must be 'model', got 'adapter'"),
         ({"split__count": 3}, "split.count must be 1: a model in several files is not read yet, got 3"),
