@@ -23,7 +23,7 @@ def frequencies(spec, head_dim: int, trained: int, length: int):
     base, turned = options["base"], options.get("rotary_dim", head_dim)
     plain = rope_frequencies(head_dim, base=base, rotary_dim=turned)
     extension = extend_frequencies(spec.extend, plain, base=base, rotary_dim=turned, trained_length=trained)
-    return extension.extend(plain, length)
+    return extension.extend(plain, length, None)
 
 
 def theirs(keys: dict, kind: str, length: int):
