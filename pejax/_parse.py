@@ -129,7 +129,7 @@ def parse_extension(extend: str | Extension | None) -> Extension | None:
 
 
 def _extension_readers() -> dict[Any, Callable[[str], object]]:
-    """Return what reads the texts of arguments that are extensions."""
+    """Return the readers of arguments that are extensions."""
     return {Extension | None: parse_extension}
 
 

@@ -1,5 +1,6 @@
 """Checkpoints: whole or refused, whatever happened to the files."""
 
+import errno
 import gc
 import json
 import os
@@ -14,7 +15,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from train.devices.mesh import mesh_of, replicated_sharding
-from train.engine.checkpoint import CheckpointError, Checkpoints
+from train.engine.checkpoint import CheckpointError, Checkpoints, first_line
 from train.engine.digest import digests
 from train.engine.files import with_digest
 
@@ -252,6 +253,14 @@ def test_what_is_newer_can_be_discarded(saved):
     save(checkpoints, 2)
     assert checkpoints.steps() == [2, 1]
     checkpoints.close()
+
+
+def test_a_shortened_error_says_what_the_system_said():
+    words = f"Error writing \"a/0\": {'x' * 300} No space left on device {'y' * 300} [os_error_code='{errno.ENOSPC}']"
+    said = first_line(ValueError(words))
+    assert said.startswith(f"{os.strerror(errno.ENOSPC)}: Error writing")
+    assert len(said) < 300
+    assert first_line(ValueError("seal\nis broken")) == "seal"
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ the data is not stored, because batches depend only on (seed, step).
 """
 
 import logging
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -198,7 +199,10 @@ def _step_of(path: Path) -> int | None:
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message, or the name of its type if the message is empty.
 
-    A long line is shortened in the middle, since the cause is often at the end: "No space left on device".
+    A long line is shortened in the middle. What the operating system said ("No space left on device") may be anywhere
+    in it, and comes first.
     """
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return line if len(line) <= 200 else f"{line[:100]} ... {line[-100:]}"
+    code = re.search(r"os_error_code='(\d+)'", line)
+    reason = f"{os.strerror(int(code[1]))}: " if code else ""
+    return reason + (line if len(line) <= 200 else f"{line[:100]} ... {line[-100:]}")
