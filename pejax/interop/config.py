@@ -17,7 +17,7 @@ INERT = frozenset({
     *("gradient_checkpointing", "tokenizer_class", "pretraining_tp", "num_labels", "export_model_type", "output_past"),
     *("_attn_implementation_autoset", "_commit_hash", "torchscript", "use_bfloat16", "tf_legacy_loss", "prefix"),
     *("tie_encoder_decoder", "cross_attention_hidden_size", "finetuning_task"),
-    # of generation, in files of transformers before 4.26
+    # settings of generation, in files of `transformers` before 4.26
     *("bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping", "length_penalty"),
     *("encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "forced_bos_token_id", "max_length"),
     *("forced_eos_token_id", "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "output_scores"),
@@ -32,9 +32,11 @@ NEUTRAL: dict[str, Any] = {
 """Keys without effect at this value alone, where the architecture does not read them."""
 
 LARGEST = 10_000
+"""Largest number of layers or experts that is read."""
+
 COUNTED = ("num_hidden_layers", "num_decoder_layers", "num_layers", "n_layer", "n_layers", "num_experts",
            "num_local_experts")  # fmt: skip
-"""Numbers of layers and experts, whose tensors are listed one by one: no model has more than `LARGEST`."""
+"""Keys with numbers of layers and experts, whose tensors are listed one by one: more than `LARGEST` are an error."""
 
 REFUSED = {
     "quantization_config": "quantized weights are not read",
@@ -53,6 +55,7 @@ ACTIVATIONS = {
 """Activations: the names of config.json, and ours."""
 
 REQUIRED: Any = object()
+"""The default of a key that must be there."""
 
 
 class Config:
@@ -99,7 +102,7 @@ class Config:
     def part(
         self, key: str, keys: Any = None, *, inert: Sequence[str] = (), neutral: Mapping[str, Any] = {}
     ) -> "Config":
-        """Return an object as a config, whose keys `close` checks, too.
+        """Return an object in the config as a `Config` of its own; `close` checks its keys, too.
 
         Args:
             key: key of the object, or its path: `rope_parameters.full_attention`.
@@ -110,10 +113,10 @@ class Config:
         Raises:
             ValueError: a content that is no object.
         """
-        found = self.object(key) if keys is None else keys
-        if not isinstance(found, Mapping):
-            raise ValueError(f"{self.where}: {key} must be an object, got {found!r}")
-        self.parts.append(Config(found, f"{self.where}: {key}", f"{self.path}{key}.", inert, neutral))
+        content = self.object(key) if keys is None else keys
+        if not isinstance(content, Mapping):
+            raise ValueError(f"{self.where}: {key} must be an object, got {content!r}")
+        self.parts.append(Config(content, f"{self.where}: {key}", f"{self.path}{key}.", inert, neutral))
         return self.parts[-1]
 
     @overload
@@ -209,10 +212,11 @@ class Config:
         self._close(matches(ignore))
 
     def _close(self, ignored: Callable[[str], bool]) -> None:
+        """Check this config and its parts; `ignored` says whether the path of a key may be left unread."""
         for part in self.parts:
             part._close(ignored)
-        inert, neutral = {*self.keys_read, *INERT, *self.inert}, {**NEUTRAL, **self.neutral}
-        unread = {key: value for key, value in self.keys.items() if value is not None and key not in inert}
+        accepted, neutral = {*self.keys_read, *INERT, *self.inert}, {**NEUTRAL, **self.neutral}
+        unread = {key: value for key, value in self.keys.items() if value is not None and key not in accepted}
         unread = {key: value for key, value in unread.items() if not ignored(self.path + key)}
         for key, value in unread.items():
             if key in REFUSED:
@@ -228,12 +232,13 @@ class Config:
             raise ValueError(f"{self.where}: {rule}, got {named}{self._way_out(sorted(unread))}")
 
     def _way_out(self, keys: Sequence[str]) -> str:
-        """Return the argument that leaves keys unread."""
+        """Return the end of an error: the argument that leaves these keys unread."""
         return f"; ignore={tuple(self.path + key for key in keys)} leaves {'them' if keys[1:] else 'it'} unread"
 
 
 def matches(patterns: Sequence[str]) -> Callable[[str], bool]:
     """Return the function that says whether a name matches one of the patterns, in which `*` stands for any text."""
+    # Names may hold "[", which is no wildcard here.
     return lambda name: any(fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns)
 
 
@@ -252,14 +257,14 @@ def read_json(path: Path) -> dict[str, Any]:
         ValueError: a file that cannot be read, is not JSON, or does not hold an object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, RecursionError) as error:
         raise ValueError(f"{path} must be a file that can be read, got {_reason(error)}") from None
     except ValueError as error:
         raise ValueError(f"{path} must be JSON, got {_reason(error)}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold a JSON object, got a {type(found).__name__}")
-    return found
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, got a {type(content).__name__}")
+    return content
 
 
 def _reason(error: Exception) -> str:

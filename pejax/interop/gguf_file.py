@@ -17,7 +17,7 @@ import numpy as np
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 LARGEST_HEADER = 2**28
-"""Maximum number of bytes of a header; those of the largest models have a tenth of it."""
+"""Maximum number of bytes of a header; the headers of the largest models have a tenth of that."""
 
 SCALARS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8",
            12: "<f8"}  # fmt: skip
@@ -86,12 +86,12 @@ def read_values(file: GgufFile, name: str, rows: slice = slice(None)) -> np.ndar
     """
     kind, shape, start, size = file.tensors[name]
     first, stop, _ = rows.indices(shape[0]) if len(shape) > 1 else (0, 1, 1)
-    row = size // shape[0] if len(shape) > 1 else size
+    row_bytes = size // shape[0] if len(shape) > 1 else size  # a vector is read whole, as one row
     try:
-        data = np.fromfile(file.path, np.uint8, (stop - first) * row, offset=start + first * row)
+        data = np.fromfile(file.path, np.uint8, (stop - first) * row_bytes, offset=start + first * row_bytes)
     except OSError as error:
         raise ValueError(f"{file.path} must be a file that can be read, got {error.strerror}") from None
-    if data.size != (stop - first) * row:
+    if data.size != (stop - first) * row_bytes:
         raise ValueError(f"{file.path} must hold {size} bytes of {name}, got {data.size}")
     shape = (stop - first, *shape[1:]) if len(shape) > 1 else shape
     values = data.view(PLAIN[kind]) if kind in PLAIN else _dequantized(data, kind)
@@ -100,18 +100,18 @@ def read_values(file: GgufFile, name: str, rows: slice = slice(None)) -> np.ndar
 
 
 def _dequantized(data: np.ndarray, kind: str) -> np.ndarray:
-    """Return quantized values, given as bytes, in float32. Few blocks are converted at a time, which limits memory."""
+    """Return the values of quantized bytes in float32, a block per row. Few are converted at once, to limit memory."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
     from gguf.quants import dequantize
 
-    own = GGMLQuantizationType[kind]
-    values, size = GGML_QUANT_SIZES[own]
-    blocks = data.reshape(-1, size)
-    out = np.empty((len(blocks), values), np.float32)
+    quantization = GGMLQuantizationType[kind]
+    block_values, block_bytes = GGML_QUANT_SIZES[quantization]
+    blocks = data.reshape(-1, block_bytes)
+    values = np.empty((len(blocks), block_values), np.float32)
     for start in range(0, len(blocks), BLOCKS_AT_ONCE):
-        some = slice(start, start + BLOCKS_AT_ONCE)
-        out[some] = dequantize(blocks[some].reshape(1, -1), own).reshape(-1, values)
-    return out
+        chunk = slice(start, start + BLOCKS_AT_ONCE)
+        values[chunk] = dequantize(blocks[chunk].reshape(1, -1), quantization).reshape(-1, block_values)
+    return values
 
 
 @functools.cache
@@ -133,6 +133,7 @@ class _Header:
         self.path, self.file, self.at, self.size = path, file, 0, os.fstat(file.fileno()).st_size
 
     def read(self) -> GgufFile:
+        """Return the header, which begins at the first byte."""
         magic = self.take(4) if self.size >= 4 else self.file.read()
         if magic != MAGIC:
             raise ValueError(f"{self.path} must begin with the bytes GGUF, got {magic!r}")
@@ -140,21 +141,21 @@ class _Header:
         if version not in VERSIONS:
             order = ", big-endian, which is not supported" if version & 0xFFFF == 0 else ""
             raise ValueError(f"{self.path} must be of GGUF version 2 or 3, got {version}{order}")
-        tensors, count = self.count(LEAST_TENSOR), self.count(LEAST_KEY)
+        tensor_count, key_count = self.count(LEAST_TENSOR), self.count(LEAST_KEY)
         keys: dict[str, Any] = {}
-        for _ in range(count):
+        for _ in range(key_count):
             key = self.text()
             if key in keys:
                 raise self.damaged(f"the key {key[:80]} twice")
             keys[key] = self.value(self.number("<u4"))
-        found = self.tensors(tensors, keys.get("general.alignment", 32))
-        return GgufFile(self.path, keys, found)
+        tensors = self.tensors(tensor_count, keys.get("general.alignment", 32))
+        return GgufFile(self.path, keys, tensors)
 
     def tensors(self, count: int, alignment: object) -> dict[str, GgufTensor]:
         """Return the tensors of the file; refuse bytes that are outside the file or in two tensors."""
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self.damaged(f"general.alignment = {alignment}, which is no power of 2")
-        relative: dict[str, GgufTensor] = {}
+        relative: dict[str, GgufTensor] = {}  # with a `start` that is counted from the end of the padded header
         for _ in range(count):
             name, axes = self.text(), self.number("<u4")
             if name in relative:
@@ -164,15 +165,15 @@ class _Header:
             shape = tuple(self.number("<u8") for _ in range(axes))[::-1]
             kind, start = self.number("<u4"), self.number("<u8")
             relative[name] = self.tensor(name[:80], kind, shape, start)
-        data = self.at + -self.at % alignment
-        found = {name: one._replace(start=data + one.start) for name, one in relative.items()}
-        end = data
-        for name, one in sorted(found.items(), key=lambda item: item[1].start):
-            if one.start < end or one.start % alignment or one.start + one.size > self.size:
-                place = f"bytes {one.start} to {one.start + one.size} of {self.size}"
+        data_start = self.at + -self.at % alignment
+        absolute = {name: tensor._replace(start=data_start + tensor.start) for name, tensor in relative.items()}
+        end = data_start
+        for name, tensor in sorted(absolute.items(), key=lambda item: item[1].start):
+            if tensor.start < end or tensor.start % alignment or tensor.start + tensor.size > self.size:
+                place = f"bytes {tensor.start} to {tensor.start + tensor.size} of {self.size}"
                 raise self.damaged(f"{name[:80]} in {place}, which are not its own")
-            end = one.start + one.size
-        return found
+            end = tensor.start + tensor.size
+        return absolute
 
     def tensor(self, name: str, number: int, shape: tuple[int, ...], start: int) -> GgufTensor:
         """Return a tensor whose `start` is counted from the first tensor's, as in the header.
@@ -182,18 +183,18 @@ class _Header:
         """
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-        known = {int(one): one for one in GGMLQuantizationType}
-        kind = known.get(number)
+        kinds = {int(kind): kind for kind in GGMLQuantizationType}
+        kind = kinds.get(number)
         if kind is None or not (kind.name in PLAIN or _converts(kind.name)):
             rule = "must have a type that the package gguf converts"
             raise ValueError(f"{self.path}: {name} {rule}, got {number if kind is None else kind.name}")
-        values, size = GGML_QUANT_SIZES[kind]
-        if 0 in shape or shape[-1] % values:
+        block_values, block_bytes = GGML_QUANT_SIZES[kind]
+        if 0 in shape or shape[-1] % block_values:
             raise self.damaged(f"the shape {shape} of {name} of type {kind.name}")
-        return GgufTensor(kind.name, shape, start, math.prod(shape) // values * size)
+        return GgufTensor(kind.name, shape, start, math.prod(shape) // block_values * block_bytes)
 
     def value(self, kind: int) -> Any:
-        """Return a value of the metadata."""
+        """Return the next value of the metadata; `kind` is the number of its type."""
         if kind == STRING:
             return self.text()
         if kind in SCALARS:
@@ -222,11 +223,11 @@ class _Header:
 
     def number(self, dtype: str) -> Any:
         """Return the next number, of a NumPy type."""
-        one = np.dtype(dtype)
-        data = self.take(one.itemsize)
-        if one.kind == "f":
-            return _shortest(np.frombuffer(data, one)[0])
-        return bool(data[0]) if one.kind == "b" else int.from_bytes(data, "little", signed=one.kind == "i")
+        scalar = np.dtype(dtype)
+        data = self.take(scalar.itemsize)
+        if scalar.kind == "f":
+            return _shortest(np.frombuffer(data, scalar)[0])
+        return bool(data[0]) if scalar.kind == "b" else int.from_bytes(data, "little", signed=scalar.kind == "i")
 
     def take(self, count: int) -> bytes:
         """Return the next bytes."""

@@ -34,7 +34,7 @@ from pejax.models import (
 )
 
 PATHS = {part.path: name for name, part in reversed(PARTS.items())} | {"attention.qkv": "qkv", "cross.kv": "cross_kv"}
-"""Parts by the paths of our modules and parameters."""
+"""Names of parts by the paths of our modules and parameters. Of parts with the same path, the first counts."""
 
 SUFFIXES = {"bias": ".bias", **dict.fromkeys(("sinks", "down_bias", "u", "v", "w_r", "frequencies"), ""),
             **dict.fromkeys(("scale_attention", "scale_mlp"), "")}  # fmt: skip
@@ -47,7 +47,7 @@ class Slot(NamedTuple):
     Attributes:
         path: path of the parameter in the model's state.
         row: index of the layer in a stacked parameter; None = the parameter is not stacked.
-        pieces: tensors, in the order of the layout.
+        pieces: tensors, or ranges of them, in the order in which `layout` joins them.
         layout: the change of order between the values of the pieces and those of the parameter.
         added: piece that is added to the parameter (CLS takes its row of the table of positions). None = no piece.
     """
@@ -81,6 +81,7 @@ def model_slots(config: ModelConfig, architecture: Architecture) -> list[Slot]:
     """
     model = empty_model(config)
     single_stack = "layers" if isinstance(config, ViTConfig) else "stack"
+    # The first name in a parameter's path tells the stack that it is in, and the prefix of that stack's parts.
     sides = {side.removesuffix(".") or single_stack: (side, stack) for side, stack in stacks(config).items()}
     slots = []
     for path, variable in nnx.to_flat_state(nnx.state(model)):
@@ -88,16 +89,16 @@ def model_slots(config: ModelConfig, architecture: Architecture) -> list[Slot]:
         if stack is None or "layers" not in path[:2]:
             slots.append(_model_slot(config, architecture, side, path, variable.shape))
             continue
-        module, own = str(path[path.index("layers") + 1]), path[path.index("blocks") + 1 :]
+        body_name, in_layer = str(path[path.index("layers") + 1]), path[path.index("blocks") + 1 :]
         layers = model.layers if isinstance(model, ViT) else getattr(model, str(path[0])).layers
-        body = layers.bodies[0 if module == "blocks" else int(module.removeprefix("body_"))]
+        body = layers.bodies[0 if body_name == "blocks" else int(body_name.removeprefix("body_"))]
         for row, layer in enumerate(body.layers):
             names = _layer_names(architecture, side, stack.layers[layer], layer)
-            if own[-1] == "frequencies":
+            if in_layer[-1] == "frequencies":
                 name = _name(names, "frequencies")
                 pieces, layout = mixed_frequencies(name, variable.shape[1:], layer, len(stack.layers))
             else:
-                pieces, layout = _in_layer(stack.layers[layer], architecture, own, names, variable.shape[1:])
+                pieces, layout = _in_layer(stack.layers[layer], architecture, in_layer, names, variable.shape[1:])
             slots.append(Slot(path, row, pieces, layout))
     return slots
 
@@ -116,7 +117,7 @@ def _part(path: tuple[Any, ...]) -> str:
 def _model_slot(
     config: ModelConfig, architecture: Architecture, side: str, path: tuple[Any, ...], shape: tuple[int, ...]
 ) -> Slot:
-    """Return the slot of a parameter outside the layers."""
+    """Return the slot of a parameter outside the layers; `side` is the prefix of the parts of its stack."""
     leaf = str(path[-1])
     if isinstance(config, ViTConfig):
         named = lambda part, suffix="": _name(architecture.names, part) + suffix
@@ -129,8 +130,8 @@ def _model_slot(
     if leaf == "kernel" or part == "relative":
         return Slot(path, None, (_matrix(name, shape, in_out=False),), TRANSPOSED)
     if part == "position":
-        rows = architecture.skipped_rows
-        piece = Piece(name, (rows + shape[0], shape[1]), 0, rows, rows + shape[0])
+        skipped = architecture.skipped_rows
+        piece = Piece(name, (skipped + shape[0], shape[1]), 0, skipped, skipped + shape[0])
         return Slot(path, None, (piece,), SAME)
     return Slot(path, None, (whole(name, *shape),), SAME)
 
@@ -140,7 +141,7 @@ Names: TypeAlias = Mapping[str, str]
 
 
 def _layer_names(architecture: Architecture, side: str, layer: LayerConfig, number: int) -> Names:
-    """Return the names in one layer."""
+    """Return the names of a layer's tensors: its number filled in, the prefix of its stack left out of the parts."""
     names = {**architecture.names, **architecture.by_layer(layer)}
     fill = lambda name: name.replace("{n}", str(number))
     return {part.removeprefix(side): fill(name) for part, name in names.items() if part.startswith(side)}
@@ -161,8 +162,8 @@ def _in_layer(
     if part == "cross_kv" and layer.cross is not None:
         return _qkv(layer.cross, architecture, False, lambda letter: named(f"cross_{letter}"), shape, ours="kv")
     if part in ("gate", "up") and layer.mlp.gated and "gate_up" in names:
-        *inputs, hidden = shape
-        start = hidden * (part == "up")
+        *inputs, hidden = shape  # of a kernel (C, hidden), or of a bias (hidden,)
+        start = hidden * (part == "up")  # the file's tensor holds gate, then up
         piece = Piece(named("gate_up"), (2 * hidden, *inputs), 0, start, start + hidden)
         return (piece,), TRANSPOSED if inputs else SAME
     if "{h}" in named(part):
@@ -180,6 +181,7 @@ def _name(names: Names, part: str, e: int = 0) -> str:
 
 
 def _matrix(name: str, shape: tuple[int, ...], in_out: bool) -> Piece:
+    """Return a whole kernel of our `shape`, which is `(out, in)` in the file unless `in_out`."""
     return whole(name, *(shape if in_out else shape[::-1]))
 
 
@@ -193,7 +195,8 @@ def _qkv(
 ) -> tuple[tuple[Piece, ...], Layout]:
     """Return pieces and layout of our joint kernel or bias; `ours` names the letters that it joins.
 
-    In the file, queries, keys and values are one tensor if `joined`, else one tensor each.
+    In the file, queries, keys and values are one tensor if `joined`, else one tensor each. `named` returns a
+    tensor's name by its letter, or by "qkv".
     """
     is_kernel = len(shape) == 2
     letters = "".join(letter for letter in ours if is_kernel or letter in attention.bias)
@@ -206,6 +209,6 @@ def _qkv(
     if not joined:
         return tuple(whole(named(letter), *tensor_shape(sizes[letter])) for letter in letters), layout
     ends = dict(zip("qkv", itertools.accumulate(sizes[letter] for letter in "qkv"), strict=True))
-    total, axis = tensor_shape(ends["v"]), int(is_kernel and not transposed)
-    one = lambda letter: Piece(named("qkv"), total, axis, ends[letter] - sizes[letter], ends[letter])
-    return tuple(map(one, letters)), layout
+    joint_shape, axis = tensor_shape(ends["v"]), int(is_kernel and not transposed)
+    piece_of = lambda letter: Piece(named("qkv"), joint_shape, axis, ends[letter] - sizes[letter], ends[letter])
+    return tuple(map(piece_of, letters)), layout

@@ -23,8 +23,9 @@ from pejax.interop.vision_slots import with_heads_of_file
 from pejax.models import EncoderDecoderConfig, TransformerConfig, ViTConfig
 
 TYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+"""Types of tensors by name, and their names in safetensors files."""
 OLD_SUFFIXES = {".weight": ".gamma", ".bias": ".beta"}
-"""Suffixes of the tensors of norms, and those of older files of BERT."""
+"""Suffixes of the tensors of norms -> their suffixes in older files of BERT."""
 TRUNKS = r"(?<!Head)(?<!Heads)Model$|For(Sequence|Token)Classification$|ForQuestionAnswering$|ForMultipleChoice$"
 """Regular expression of the names of classes of `transformers` without a language model's head."""
 HEADS = r"(^|\.)(classifier|pre_classifier|score|qa_outputs|classification_head|span_heads?)\."
@@ -57,9 +58,9 @@ class Source:
     @property
     def architecture(self) -> Architecture:
         """The entry of the table of architectures; if the file has only the encoder of a pair, that of the encoder."""
-        found = architecture_of(self.config_json)
-        is_encoder = isinstance(self.config, TransformerConfig) and "encoder.norm" in found.names
-        return of_encoder(found) if is_encoder else found
+        architecture = architecture_of(self.config_json)
+        is_encoder = isinstance(self.config, TransformerConfig) and "encoder.norm" in architecture.names
+        return of_encoder(architecture) if is_encoder else architecture
 
     @property
     def name(self) -> str:
@@ -73,8 +74,8 @@ class Source:
 
         def in_file(piece: Piece) -> Piece:
             name = with_prefix(piece.tensor, prefixes)
-            old = [name.removesuffix(new) + old for new, old in OLD_SUFFIXES.items() if name.endswith(new)]
-            return piece._replace(tensor=old[0] if old and old[0] in self.tensors else name)
+            old_names = [name.removesuffix(new) + old for new, old in OLD_SUFFIXES.items() if name.endswith(new)]
+            return piece._replace(tensor=old_names[0] if old_names and old_names[0] in self.tensors else name)
 
         slots = model_slots(self.config, self.architecture)
         added = lambda slot: None if slot.added is None else in_file(slot.added)
@@ -105,12 +106,12 @@ def read_config(config: Mapping[str, Any], ignore: Sequence[str] = (), sizes: Vi
             raise ValueError(f"config must be None where config.json has the sizes, got {sizes}")
         return sizes
     c = Config(config)
-    read = architecture.read(c)
-    if not isinstance(read, TransformerConfig | EncoderDecoderConfig | ViTConfig):
+    model_config = architecture.read(c)
+    if not isinstance(model_config, TransformerConfig | EncoderDecoderConfig | ViTConfig):
         rule = f"the reader of {config.get('model_type')!r} must return a TransformerConfig, an EncoderDecoderConfig"
-        raise ValueError(f"{rule} or a ViTConfig, got a {type(read).__name__}")
+        raise ValueError(f"{rule} or a ViTConfig, got a {type(model_config).__name__}")
     c.close(architecture.inert, ignore, architecture.neutral)
-    return read
+    return model_config
 
 
 def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> Source:
@@ -137,8 +138,9 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
     shapes = expected_shapes(source.slots)
     source = replace(source, tensors={name: Tensor(WEIGHTS, TYPES[dtype], shape) for name, shape in shapes.items()})
     zeros = lambda shape: np.zeros(shape, FLOATS[TYPES[dtype]])
-    carried = {one.tensor: zeros((*one.shape[: one.axis], one.start, one.shape[-1])) for one in skipped_rows(source)}
-    carried |= {one.tensor: zeros(one.shape) for one in tokens_with_rows(source)}
+    rows_before = lambda table: (*table.shape[: table.axis], table.start, table.shape[-1])
+    carried = {table.tensor: zeros(rows_before(table)) for table in skipped_rows(source)}
+    carried |= {token.tensor: zeros(token.shape) for token in tokens_with_rows(source)}
     return replace(source, carried=carried)
 
 
@@ -169,12 +171,12 @@ def find_gguf(path: Path) -> Path | None:
     """
     if not path.is_dir():
         return path if path.suffix == ".gguf" else None
-    found = [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
-    if len(found) > 1:
-        names = ", ".join(one.name for one in found)
+    files = [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
         rule = f"{path} must be the path of one GGUF file, or a folder with one: several files are not read yet"
         raise ValueError(f"{rule}, got {names}"[:400])
-    return found[0] if found else None
+    return files[0] if files else None
 
 
 def read_folder(directory: Path, ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> Source:
@@ -187,12 +189,12 @@ def read_folder(directory: Path, ignore: Sequence[str] = (), sizes: ViTConfig | 
         ValueError: as `load`.
     """
     config = read_json(directory / "config.json")
-    own, architecture = read_config(config, ignore, sizes), architecture_of(config)
+    model_config, architecture = read_config(config, ignore, sizes), architecture_of(config)
     tensors = list_tensors(directory)
-    if isinstance(own, ViTConfig):
-        source = Source(config, with_heads_of_file(own, architecture, tensors), tensors, {})
+    if isinstance(model_config, ViTConfig):
+        source = Source(config, with_heads_of_file(model_config, architecture, tensors), tensors, {})
     else:
-        source = _text_source(config, own, architecture, tensors)
+        source = _text_source(config, model_config, architecture, tensors)
     source = replace(source, ignored=tuple(ignore))
     _check_tensors(source, directory, lambda name: directory / tensors[name].file, "config.json")
     return source
@@ -204,32 +206,36 @@ def _text_source(
     architecture: Architecture,
     tensors: Mapping[str, Tensor],
 ) -> Source:
-    """Return the source of a text model, without the parts that the file lacks: the decoder of a pair, or the head."""
+    """Return the source of a text model, without the parts that the file lacks: the decoder of a pair, or the head.
+
+    `own` is the config of the whole model, as config.json describes it.
+    """
     if isinstance(own, EncoderDecoderConfig) and not any(name.startswith("decoder.") for name in tensors):
         own = own.encoder
     prefixes = prefixes_in(architecture, tensors)
-    name = lambda part: with_prefix(architecture.names.get(part, ""), prefixes) + ".weight"
+    weight = lambda part: with_prefix(architecture.names.get(part, ""), prefixes) + ".weight"
     has_no_prefix = prefixes == {architecture.prefix: ""}
     head = head_stack(own).head
-    if head is not None and name("head") not in tensors:
+    if head is not None and weight("head") not in tensors:
         is_trunk = _names_trunk(config) or (has_no_prefix and not head.tied and "dense" not in architecture.names)
+        # A head that the file lacks is tied, unless the file is a trunk's. A config.json that states tying decides.
         states_tying = "tie_word_embeddings" in config
         head = None if is_trunk else head if states_tying else replace(head, tied=True)
-    if "dense" in architecture.names and name("dense") not in tensors:
+    if "dense" in architecture.names and weight("dense") not in tensors:
         head = None
-    copied = name("head") in tensors and head is not None and head.tied
+    copied = weight("head") in tensors and head is not None and head.tied
     copies = {copy: original for copy, original in architecture.copies.items() if copy in tensors}
-    return Source(config, with_head(own, head), tensors, {}, name("head") if copied else None, copies)
+    return Source(config, with_head(own, head), tensors, {}, weight("head") if copied else None, copies)
 
 
 def _names_trunk(config: Mapping[str, Any]) -> bool:
-    """Whether config.json names a class of transformers without a language model's head."""
+    """Whether config.json names a class of `transformers` without a language model's head."""
     names = config.get("architectures")
     return isinstance(names, list) and any(re.search(TRUNKS, str(name)) for name in names)
 
 
 def prefixes_in(architecture: Architecture, tensors: Collection[str]) -> Mapping[str, str]:
-    """Return the prefixes of names in a file, ours -> theirs: of the first scheme that fits one of its tensors."""
+    """Return the map from prefixes of our names to those in a file: the first scheme that fits one of its tensors."""
     schemes = architecture.inside or ({}, {architecture.prefix: ""})
     fits = lambda scheme: any(name.startswith(with_prefix(architecture.prefix, scheme)) for name in tensors)
     return next(filter(fits, schemes), {})
@@ -237,8 +243,8 @@ def prefixes_in(architecture: Architecture, tensors: Collection[str]) -> Mapping
 
 def with_prefix(name: str, prefixes: Mapping[str, str]) -> str:
     """Return a name of ours with the prefix that it has in a file."""
-    found = next(((ours, theirs) for ours, theirs in prefixes.items() if name.startswith(ours)), ("", ""))
-    return found[1] + name.removeprefix(found[0])
+    ours, theirs = next(((ours, theirs) for ours, theirs in prefixes.items() if name.startswith(ours)), ("", ""))
+    return theirs + name.removeprefix(ours)
 
 
 def carried_tensors(source: Source) -> list[str]:
@@ -287,10 +293,10 @@ def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], desc
         raise ValueError(f"{path} must hold the tensor {missing[0]}, got none{_more(missing)}")
     carried = {*carried_tensors(source)}
     extra = [name for name in tensors if name not in expected and name not in carried]
-    heads = {name: found for name in extra if (found := re.search(HEADS, name))}
+    heads = {name: match for name in extra if (match := re.search(HEADS, name))}
     if heads and not isinstance(source.config, ViTConfig):
-        name, found = next(iter(heads.items()))
-        rule = f"ignore=({name[: found.end()] + '*'!r},) loads the model without it"
+        name, match = next(iter(heads.items()))
+        rule = f"ignore=({name[: match.end()] + '*'!r},) loads the model without it"
         raise ValueError(f"{file(name)} has a head that is not read yet, {name}{_more([*heads])}: {rule}")
     if extra:
         way_out = f"ignore={(extra[0].rpartition('.')[0] + '.*',)} carries such tensors unused"
@@ -304,4 +310,5 @@ def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], desc
 
 
 def _more(names: Sequence[str]) -> str:
+    """Return how many names there are besides the first, for an error that gives the first."""
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""

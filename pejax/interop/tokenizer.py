@@ -14,7 +14,7 @@ from pejax.interop.gguf_file import read_header
 from pejax.interop.source import find_gguf
 
 SPECIAL, USER_DEFINED = 3, 4
-"""Types of tokens in GGUF files that are no part of ordinary text, or are never split."""
+"""Types of tokens in GGUF files: special ones are no part of ordinary text, user-defined ones are never split."""
 
 SPLITS: dict[str, list[dict[str, Any]]] = {
     "smollm": [{"type": "Digits", "individual_digits": True}],
@@ -71,21 +71,21 @@ class Tokenizer:
         if "" in texts:
             raise ValueError(f"stop must hold ids and texts of at least one character, got {stop!r}")
         end_ids = {int(end) for end in ends if not isinstance(end, str)}
-        return until(self._pieces(takewhile(lambda one: one not in end_ids, map(int, ids))), texts)
+        return until(self._pieces(takewhile(lambda token: token not in end_ids, map(int, ids))), texts)
 
     def _pieces(self, ids: Iterable[int]) -> Iterator[str]:
         """Return the text of token ids in pieces of whole characters."""
         from tokenizers.decoders import DecodeStream
 
-        stream, held = DecodeStream(skip_special_tokens=False), []
+        stream, pending = DecodeStream(skip_special_tokens=False), []  # tokens of a character that is not whole yet
         for token in ids:
-            held.append(token)
+            pending.append(token)
             piece = stream.step(self.library, token)
             if piece is not None:
-                held.clear()
+                pending.clear()
                 yield piece
-        if held:
-            yield self.decode(held)
+        if pending:
+            yield self.decode(pending)
 
 
 def until(pieces: Iterable[str], ends: Sequence[str]) -> Iterator[str]:
@@ -93,11 +93,11 @@ def until(pieces: Iterable[str], ends: Sequence[str]) -> Iterator[str]:
     held = ""
     for piece in pieces:
         held += piece
-        found = [held.find(end) for end in ends if end in held]
-        ready = min(found) if found else len(held) - _begun(held, ends)
+        end_starts = [held.find(end) for end in ends if end in held]
+        ready = min(end_starts) if end_starts else len(held) - _begun(held, ends)  # characters to yield
         if ready:
             yield held[:ready]
-        if found:
+        if end_starts:
             return
         held = held[ready:]
     if held:
@@ -127,6 +127,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     if where.suffix not in (".gguf", ".json"):
         require_model(where)
     json_file = where / "tokenizer.json" if where.is_dir() else where
+    # In a folder with both, tokenizer.json counts.
     file = find_gguf(where) if where == json_file or not json_file.exists() else None
     if file is not None:
         return _from_gguf(file, read_header(file).keys)
@@ -141,8 +142,8 @@ def _made(content: Mapping[str, Any], name: str) -> Any:
 
     try:
         tokenizer = Library.from_str(json.dumps(content))
-    except Exception as broken:  # the library raises no narrower exception
-        raise ValueError(f"{name} must be a tokenizer of the package tokenizers, got {broken}") from None
+    except Exception as error:  # the library raises no narrower exception
+        raise ValueError(f"{name} must be a tokenizer of the package tokenizers, got {error}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -150,18 +151,18 @@ def _made(content: Mapping[str, Any], name: str) -> Any:
 
 def _special(folder: Path, name: str, tokenizer: Any) -> list[int]:
     """Return the ids of the tokens that begin ("bos") or end ("eos") a text, from all files beside tokenizer.json."""
-    found: list[int] = []
-    for file in ("tokenizer_config.json", "config.json", "generation_config.json"):  # the last says most
+    all_ids: list[int] = []
+    for file in ("tokenizer_config.json", "config.json", "generation_config.json"):  # the last one counts most
         content = read_json(folder / file) if (folder / file).exists() else {}
         given = content.get(f"{name}_token_id")
         ids = given if isinstance(given, list) else [] if given is None else [given]
-        if not all(type(one) is int for one in ids):
+        if not all(type(token_id) is int for token_id in ids):
             raise ValueError(f"{folder / file}: {name}_token_id must be an id or a list of ids, got {given!r}")
         token = content.get(f"{name}_token") if file == "tokenizer_config.json" else None
         text = token.get("content") if isinstance(token, dict) else token
-        own = tokenizer.token_to_id(text) if isinstance(text, str) else None
-        found += ids if own is None else [*ids, own]
-    return found
+        named_id = tokenizer.token_to_id(text) if isinstance(text, str) else None
+        all_ids += ids if named_id is None else [*ids, named_id]
+    return all_ids
 
 
 def _from_gguf(path: Path, keys: Mapping[str, Any]) -> Tokenizer:
@@ -181,17 +182,18 @@ def _from_gguf(path: Path, keys: Mapping[str, Any]) -> Tokenizer:
          "lstrip": False, "rstrip": False}
         for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind in (SPECIAL, USER_DEFINED)
     ]  # fmt: skip
-    bytes_of = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     bos, eos = get("bos_token_id"), [get(name) for name in ("eos_token_id", "eot_token_id")]
     content = {
         "version": "1.0",
         "added_tokens": added,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*SPLITS[get("pre")], bytes_of]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*SPLITS[get("pre")], byte_level]},
         "post_processor": _before_text(path, tokens, bos) if get("add_bos_token", False) else None,
-        "decoder": bytes_of,
+        "decoder": byte_level,
         "model": {"type": "BPE", "vocab": vocab, "merges": [merge.split(" ", 1) for merge in get("merges", [])]},
     }
-    return Tokenizer(_made(content, str(path)), bos, tuple(dict.fromkeys(one for one in eos if one is not None)))
+    stops = dict.fromkeys(token_id for token_id in eos if token_id is not None)
+    return Tokenizer(_made(content, str(path)), bos, tuple(stops))
 
 
 def _before_text(path: Path, tokens: Sequence[str], bos: int | None) -> dict[str, Any]:

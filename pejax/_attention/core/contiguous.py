@@ -24,18 +24,21 @@ def constant_shift(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[
     queries and keys. Padding and tokens without a position do not matter.
     """
     sides = [_shifts(tokens) for tokens in (q_tokens, k_tokens)]
-    first = [shift[0] if relevant is None else shift[jnp.argmax(relevant)] for shift, relevant in sides]
-    relevant_only = lambda x, relevant: x if relevant is None else jnp.where(relevant, x, 0)
-    relative_shifts = [relevant_only(shift - c, relevant) for (shift, relevant), c in zip(sides, first, strict=True)]
+    first_shifts = [shift[0] if relevant is None else shift[jnp.argmax(relevant)] for shift, relevant in sides]
+    zero_elsewhere = lambda x, relevant: x if relevant is None else jnp.where(relevant, x, 0)
+    relative_shifts = [
+        zero_elsewhere(shift - c, relevant) for (shift, relevant), c in zip(sides, first_shifts, strict=True)
+    ]
     is_constant = jnp.all(relative_shifts[0] == 0) & jnp.all(relative_shifts[1] == 0)
     given_ids = [tokens.segment_ids for tokens in (q_tokens, k_tokens) if tokens.segment_ids is not None]
-    if len(given_ids) == 2:
+    if len(given_ids) == 2:  # packed: a segment may have a shift of its own, if its queries and keys share it
         segments = [
-            relevant_only(ids.astype(jnp.int32), relevant) for ids, (_, relevant) in zip(given_ids, sides, strict=True)
+            zero_elsewhere(ids.astype(jnp.int32), relevant) for ids, (_, relevant) in zip(given_ids, sides, strict=True)
         ]
         segment, shift = lax.sort((jnp.concatenate(segments), jnp.concatenate(relative_shifts)), num_keys=2)
         is_constant |= jnp.all((segment[1:] != segment[:-1]) | (shift[1:] == shift[:-1]))
-    return first[1] - first[0], is_constant & _are_near((q_tokens, k_tokens), [relevant for _, relevant in sides])
+    are_near = _are_near((q_tokens, k_tokens), [relevant for _, relevant in sides])
+    return first_shifts[1] - first_shifts[0], is_constant & are_near
 
 
 def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Array, ""]]:
@@ -55,10 +58,11 @@ def aligned(layout: Layout, operands: Operands) -> tuple[Bool[Array, ""], Int[Ar
 def _are_near(sides: tuple[TokenPositions, TokenPositions], relevant: list[Any]) -> Bool[Array, ""]:
     """Return whether all positions that matter lie within `LONGEST`, so that no difference of two overflows."""
     ends = []
-    for tokens, counts in zip(sides, relevant, strict=True):
-        places = tokens.positions.astype(jnp.float32)
-        ends.append(jnp.min(places, where=counts, initial=jnp.inf))
-        ends.append(-jnp.max(places, where=counts, initial=-jnp.inf))
+    for tokens, mask in zip(sides, relevant, strict=True):
+        positions = tokens.positions.astype(jnp.float32)
+        ends.append(jnp.min(positions, where=mask, initial=jnp.inf))
+        ends.append(-jnp.max(positions, where=mask, initial=-jnp.inf))
+    # The highest position of both sides minus the lowest: `ends` holds the lowest and minus the highest of each.
     return -jnp.minimum(ends[0], ends[2]) - jnp.minimum(ends[1], ends[3]) < LONGEST
 
 

@@ -40,7 +40,7 @@ class Hooks:
         return ((name, value) for name, value in values if value is not None)
 
 
-HOOK_NAMES = tuple(one.name for one in fields(Hooks) if not one.metadata.get("static"))
+HOOK_NAMES = tuple(entry.name for entry in fields(Hooks) if not entry.metadata.get("static"))
 
 
 @checked
@@ -52,7 +52,7 @@ def attention_hooks(encoding: Encoding, params: Params, *, rotated: bool = False
     Args:
         encoding: the encoding whose hooks are bound.
         params: merged parameters; adapted (`adapt`) if the encoding depends on the length or grid.
-        rotated: whether the caller rotates q and k by the encoding; if it has `bands`, once for each of them.
+        rotated: whether the caller rotates q and k by the encoding; if it has `bands`, once per band.
         embedded: whether `encoding.embed` is applied to the input of the model.
 
     Raises:
@@ -71,7 +71,7 @@ def attention_hooks(encoding: Encoding, params: Params, *, rotated: bool = False
 def bound_hooks(encoding: Encoding, params: Params) -> Hooks:
     """Return the encoding's hooks of attention, each bound to the parameters that hooks read."""
     params = with_constants(encoding, params)
-    operands = {name: params[name] for name in ("all", "heads") if name in params}
-    given = {name: hook for name in HOOK_NAMES if (hook := getattr(encoding, name)) is not None}
-    bound = {name: Partial(hook, operands) for name, hook in given.items()}
+    hook_params = {name: params[name] for name in ("all", "heads") if name in params}
+    hooks = {name: hook for name in HOOK_NAMES if (hook := getattr(encoding, name)) is not None}
+    bound = {name: Partial(hook, hook_params) for name, hook in hooks.items()}
     return Hooks(**bound, causal=encoding.causal, hides=encoding.hides)

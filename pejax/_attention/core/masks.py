@@ -2,8 +2,9 @@
 
     visible_ij = [q_i - k_j ≥ 0] · [|q_i - k_j| < window] · [lo ≤ |q_i - k_j| < hi] · [s_i = s_j ≠ 0]
 
-with q and k the order (`TokenPositions.order`) of queries and keys and s their segment ids. Factors of masks that are
-not in use are left out. `pair_masks` applies the rule to pairs, in every implementation; `block_masks` to blocks.
+with q and k the order (`TokenPositions.order`) of queries and keys and s their segment ids. The factors are those of
+`causal`, `window`, `distance_range` = (lo, hi) and packed sequences; one that is not in use is left out. `pair_masks`
+applies the rule to pairs, in every implementation; `block_masks` to blocks of queries and keys.
 """
 
 import functools
@@ -20,11 +21,11 @@ from pejax._attention.core.options import Options
 from pejax._positions import TokenPositions
 
 Sides: TypeAlias = tuple[Array, Array] | None
-"""One field of the queries and of the keys, in shapes that broadcast; None where nothing reads it."""
+"""One field of the queries' and the keys' `TokenPositions`, in shapes that broadcast; None = no mask reads it."""
 
 
 def unsigned(distance: Shaped[Any, "..."]) -> Shaped[Any, "..."]:
-    """Reinterpret a wrapped signed difference as unsigned, which is exact."""
+    """Return `|q - k|` of signed integers, which may have wrapped, as unsigned integers, in which it is exact."""
     return distance.astype(f"uint{8 * distance.dtype.itemsize}")
 
 
@@ -45,8 +46,8 @@ def pair_masks(
         if options.causal:
             masks.append(q >= k)
         if options.uses_distance:
-            apart = comparable(_apart(q, k))
-            masks += _distance_masks(options, apart, apart, q.dtype, comparable)
+            distance = comparable(_apart(q, k))
+            masks += _distance_masks(options, distance, distance, q.dtype, comparable)
     if segments is not None:
         q, k = segments
         masks.append((q == k) & (k != 0))
@@ -67,7 +68,8 @@ def block_masks(options: Options, orders: Sides, segments: Sides, *, whole: bool
             every such pair of blocks is found.
     """
     masks = []
-    # Tokens of segment 0 neither see nor are seen, so a fully visible pair of blocks contains none.
+    # Padding (segment 0) neither sees nor is seen. It does not widen the range of a block that may be visible in part,
+    # but it counts where blocks must be visible as a whole: one with padding is not.
     counted = (None, None) if segments is None or whole else tuple(ids != 0 for ids in segments)
     if orders is not None:
         (q_low, q_high), (k_low, k_high) = map(_ends, orders, counted)
@@ -77,8 +79,9 @@ def block_masks(options: Options, orders: Sides, segments: Sides, *, whole: bool
             gap = jnp.where(k_low > q_high, k_low - q_high, 0)
             nearest = unsigned(jnp.where(q_low > k_high, q_low - k_high, gap))
             farthest = jnp.maximum(unsigned(_apart(q_low, k_high)), unsigned(_apart(q_high, k_low)))
-            ends = (farthest, nearest) if whole else (nearest, farthest)
-            masks += _distance_masks(options, *ends, q_low.dtype, unsigned)
+            # Some pair may pass if the nearest and the farthest do; all pass if these do with their roles swapped.
+            bounds = (farthest, nearest) if whole else (nearest, farthest)
+            masks += _distance_masks(options, *bounds, q_low.dtype, unsigned)
     if segments is not None:
         (q_low, q_high), (k_low, k_high) = map(_ends, segments, counted)
         if whole:
@@ -135,11 +138,14 @@ def check_orders(q_tokens: TokenPositions, k_tokens: TokenPositions) -> None:
 def _fields(
     options: Options, q_tokens: TokenPositions, k_tokens: TokenPositions, lift: Callable = lambda f: f
 ) -> tuple[Sides, Sides]:
-    """Return the orders and the segments that the rule reads, the queries' with an axis for the keys and vice versa."""
+    """Return the orders and the segments that the rule reads, the queries' with an axis for the keys and vice versa.
+
+    `lift` maps a function of one sequence to one of the given tokens: `jax.vmap` for blocks.
+    """
     orders, segments = None, None
     if options.uses_order:
-        named = ("positions", q_tokens), ("k_positions", k_tokens)
-        q, k = (lift(functools.partial(_order, name))(tokens) for name, tokens in named)
+        sides = ("positions", q_tokens), ("k_positions", k_tokens)
+        q, k = (lift(functools.partial(_order, name))(tokens) for name, tokens in sides)
         dtype = np.result_type(np.int32, q.dtype, k.dtype)
         orders = q[:, None].astype(dtype), k[None].astype(dtype)
     if q_tokens.segment_ids is not None or k_tokens.segment_ids is not None:
@@ -163,7 +169,7 @@ def _order(name: str, tokens: TokenPositions) -> Int[Array, " T"]:
 
 
 def _segments(tokens: TokenPositions) -> Int[Array, " T"]:
-    """Return the segment ids in 32 bits, all 1 if there are none; ids that fit into 32 bits stay different."""
+    """Return the segment ids in 32 bits, all 1 if there are none; different ids stay different if they fit."""
     ids = tokens.segment_ids
     return jnp.ones(len(tokens.positions), jnp.int32) if ids is None else ids.astype(jnp.int32)
 
@@ -171,9 +177,12 @@ def _segments(tokens: TokenPositions) -> Int[Array, " T"]:
 def _distance_masks(
     options: Options, nearest: Array, farthest: Array, dtype: np.dtype, comparable: Callable[[Any], Any]
 ) -> list[Bool[Array, "..."]]:
-    """Return masks for `window` and `distance_range`. For a single pair, pass its distance as both bounds."""
-    masks, largest = [], np.iinfo(f"uint{8 * dtype.itemsize}")
-    bound = lambda most: comparable(largest.dtype.type(min(most, largest.max)).astype(dtype))
+    """Return masks for `window` and `distance_range`: the farthest pair must reach lo, the nearest must stay below hi.
+
+    A single pair is both. A limit beyond the type of the order is cut to the largest distance in it.
+    """
+    masks, unsigned_type = [], np.iinfo(f"uint{8 * dtype.itemsize}")
+    bound = lambda limit: comparable(unsigned_type.dtype.type(min(limit, unsigned_type.max)).astype(dtype))
     for low, high in ((0, options.window), options.distance_range or (0, None)):
         if low > 0:
             masks.append(farthest > bound(low - 1))
@@ -188,7 +197,7 @@ def _apart(q: Int[Array, "..."], k: Int[Array, "..."]) -> Int[Array, "..."]:
 
 
 def _ends(x: Int[Array, "... T"], counted: Bool[Array, "... T"] | None) -> tuple[Int[Array, "..."], Int[Array, "..."]]:
-    """Return minimum and maximum over counted tokens; an empty range has minimum > maximum."""
+    """Return minimum and maximum over the tokens where `counted` is True; where none is, minimum > maximum."""
     least, most = (x.dtype.type(limit) for limit in (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max))
     low, high = (x, x) if counted is None else (jnp.where(counted, x, most), jnp.where(counted, x, least))
     return jnp.min(low, axis=-1), jnp.max(high, axis=-1)

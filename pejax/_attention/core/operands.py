@@ -22,7 +22,8 @@ from pejax._positions import TokenPositions, as_token_positions
 
 HeadFunction = Callable[..., tuple[Array, Array]]
 """Attention of one head:
-`(q TD, k SD, v SD, hooks, q_tokens, k_tokens, key_bias S, dropout, pairs) -> (output TD, log-sum-exp T)`."""
+`(q, k, v, hooks, q_tokens, k_tokens, key_bias, dropout, pairs) -> (output, log-sum-exp)`, with the shapes
+`((T, D), (S, D), (S, D), ..., (S,), ...) -> ((T, D), (T,))`."""
 
 
 class Origin(NamedTuple):
@@ -35,7 +36,21 @@ class Origin(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """The arrays of one call: N = the product of *B, G = H / K query heads for each key head."""
+    """The arrays of one call: N = the product of *B, G = H / K query heads for each key head.
+
+    Attributes:
+        q: queries.
+        k: keys.
+        v: values.
+        shared: the hooks, bound to the parameters that all heads share.
+        per_head: the parameters that differ by head, by the name of the hook; K, G in front.
+        q_tokens: positions of the queries.
+        k_tokens: positions of the keys.
+        key_bias: bias of each key, added to the logits after the cap.
+        seed: two random words of dropout. None = no dropout.
+        pairs: mask and bias that the caller gives as arrays, `(N, K, G, T, S)`.
+        origin: where the counts of dropout begin.
+    """
 
     q: Float[Array, "N K G T D"]
     k: Float[Array, "N K S D"]
@@ -67,7 +82,7 @@ class Layout(NamedTuple):
 
 
 def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tuple[Array, Array]:
-    """Lift a function of one head to all: `vmap` over the batch, `vmap_or_map` over heads.
+    """Apply a function of one head to all of them: `vmap` over the batch, `vmap_or_map` over heads.
 
     Tokens that are not batched stay so, and a bias that does not read q and k is evaluated once for the whole batch.
 
@@ -75,25 +90,26 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
         The function's outputs with N, K, G in front.
     """
     q, k, v, shared, per_head, q_tokens, k_tokens, key_bias, seed, pairs, origin = operands
-    n, groups, heads = q.shape[:3]
-    batch_id, head_id = jnp.arange(n, dtype=jnp.uint32), jnp.arange(groups * heads, dtype=jnp.uint32)
+    n, key_heads, group_size = q.shape[:3]
+    batch_id, head_id = jnp.arange(n, dtype=jnp.uint32), jnp.arange(key_heads * group_size, dtype=jnp.uint32)
     batch_id, head_id = batch_id + origin.batch, head_id + origin.head
     if layout.one_dropout:
         batch_id, head_id = jnp.zeros_like(batch_id), jnp.zeros_like(head_id)
 
+    # Each function takes away one axis: N, then K with the k and v that a group of heads shares, then G.
     def sequence(q, k, v, q_tokens, k_tokens, batch_id, biases_and_pairs):
-        def group(q, k, v, own):
-            def head(q, own):
-                params, head_id, (key_bias, pairs) = own
+        def group(q, k, v, of_heads):
+            def head(q, of_head):
+                params, head_id, (key_bias, pairs) = of_head
                 dropout = None if seed is None else Dropout(seed, batch_id, head_id, origin.query, origin.key)
                 return function(q, k, v, bind_hooks(shared, params), q_tokens, k_tokens, key_bias, dropout, pairs)
 
-            if heads == 1:  # with an axis of size 1, XLA copies into another layout around every loop
-                outputs = head(*jax.tree.map(lambda x: x[0], (q, own)))
+            if group_size == 1:  # with an axis of size 1, XLA copies into another layout around every loop
+                outputs = head(*jax.tree.map(lambda x: x[0], (q, of_heads)))
                 return jax.tree.map(lambda x: x[None], outputs)
-            return vmap_or_map(head)(q, own)
+            return vmap_or_map(head)(q, of_heads)
 
-        return vmap_or_map(group)(q, k, v, (per_head, head_id.reshape(groups, heads), biases_and_pairs))
+        return vmap_or_map(group)(q, k, v, (per_head, head_id.reshape(key_heads, group_size), biases_and_pairs))
 
     in_axes = (0, 0, 0, layout.q_axes, layout.k_axes, 0, 0)
     return jax.vmap(sequence, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, (key_bias, pairs))
@@ -118,12 +134,13 @@ def prepare(
 ) -> tuple[Operands, Layout]:
     """Check the arguments, derive a bias hook from `distance_bias` if there is none, and make the `Operands`.
 
+    `mask` and `bias_array` broadcast to `(*B, H, T, S)`, `key_bias` is `(*B, S, H)`, `seed` two random words or None.
     `unplaced_bias` becomes part of the key bias.
     """
     hooks = replace(hooks, bias=derived_bias(hooks.bias, hooks.distance_bias))
     check_arrays(q, k, v)
     *batch, length, heads, dim = q.shape
-    keys, groups = k.shape[-3:-1]
+    keys, key_heads = k.shape[-3:-1]
     check_positions_given(q, k, positions, k_positions)
     in_order = positions is None and k_positions is None
     positions = jnp.arange(length) if positions is None else positions
@@ -132,27 +149,28 @@ def prepare(
     if _axes(q_side, q_axes) != _axes(k_side, k_axes):
         shapes = f"{q_side.positions.shape} and {k_side.positions.shape}"
         raise ValueError(f"positions and k_positions must have the same axes, got {shapes}")
-    by_key = check_key_bias(key_bias, (*batch, keys, heads))
+    biases = check_key_bias(key_bias, (*batch, keys, heads))
     if hooks.unplaced_bias is not None and k_side.has_position is not None:
         unplaced = _unplaced_bias(check_hook("unplaced_bias", hooks.unplaced_bias, heads), heads, k_side.has_position)
-        by_key = unplaced if by_key is None else by_key + unplaced
+        biases = unplaced if biases is None else biases + unplaced
     hooks = replace(hooks, unplaced_bias=None)
-    checked = {name: check_hook(name, hook, heads) for name, hook in hooks.items()}
-    n, shape = math.prod(batch), (groups, heads // groups)
-    pair = lambda name, array: _pairs(name, array, (*batch, heads, length, keys), (n, *shape, length, keys))
-    pairs = Pairs(mask=pair("mask", mask), bias=pair("bias", bias_array))
+    checked_hooks = {name: check_hook(name, hook, heads) for name, hook in hooks.items()}
+    n, by_group = math.prod(batch), (key_heads, heads // key_heads)
+    of_pairs = lambda name, array: _pairs(name, array, (*batch, heads, length, keys), (n, *by_group, length, keys))
+    pairs = Pairs(mask=of_pairs("mask", mask), bias=of_pairs("bias", bias_array))
     q, k, v = without_unseen((q, k, v), (q_side, k_side), mask)
     operands = Operands(
-        q=jnp.moveaxis(q.reshape(n, length, *shape, dim), 1, 3),
-        k=jnp.moveaxis(k.reshape(n, keys, groups, dim), 1, 2),
-        v=jnp.moveaxis(v.reshape(n, keys, groups, dim), 1, 2),
-        shared=replace(hooks, **{name: shared for name, (shared, _) in checked.items()}),
+        q=jnp.moveaxis(q.reshape(n, length, *by_group, dim), 1, 3),
+        k=jnp.moveaxis(k.reshape(n, keys, key_heads, dim), 1, 2),
+        v=jnp.moveaxis(v.reshape(n, keys, key_heads, dim), 1, 2),
+        shared=replace(hooks, **{name: shared for name, (shared, _) in checked_hooks.items()}),
         per_head={
-            name: jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), own) for name, (_, own) in checked.items()
+            name: jax.tree.map(lambda x: x.reshape(*by_group, *x.shape[1:]), params)
+            for name, (_, params) in checked_hooks.items()
         },
         q_tokens=q_side,
         k_tokens=k_side,
-        key_bias=None if by_key is None else jnp.broadcast_to(by_key, (n, heads, keys)).reshape(n, *shape, keys),
+        key_bias=None if biases is None else jnp.broadcast_to(biases, (n, heads, keys)).reshape(n, *by_group, keys),
         seed=seed,
         pairs=pairs,
     )
@@ -162,20 +180,21 @@ def prepare(
 def without_unseen(
     arrays: tuple[Array, Array, Array], sides: tuple[TokenPositions, TokenPositions], mask: Array | None
 ) -> list[Array]:
-    """Return q, k and v with 0 for padding, and for tokens that a mask array hides from all heads and all others.
+    """Return q, k and v with 0 for padding, for queries that see no key in any head, and for keys that no query sees.
 
-    A NaN there would reach outputs and gradients, since implementations multiply it by a weight of 0.
+    The last two are those of a mask array. A NaN there would reach outputs and gradients, since implementations
+    multiply it by a weight of 0.
     """
-    found = []
-    for x, own, others in zip(arrays, (*sides, sides[1]), (-1, -2, -2), strict=True):
-        if own.segment_ids is not None:
-            shown = (own.segment_ids != 0).reshape(*(x.shape[:-3] if own.segment_ids.ndim > 1 else ()), -1)
-            x = jnp.where(shown[..., None, None], x, 0)
+    cleared = []
+    for x, tokens, other_axis in zip(arrays, (*sides, sides[1]), (-1, -2, -2), strict=True):
+        if tokens.segment_ids is not None:
+            is_token = (tokens.segment_ids != 0).reshape(*(x.shape[:-3] if tokens.segment_ids.ndim > 1 else ()), -1)
+            x = jnp.where(is_token[..., None, None], x, 0)
         if mask is not None:
-            full = mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape)
-            x = jnp.where(jnp.any(full, axis=(-3, others))[..., None, None], x, 0)
-        found.append(x)
-    return found
+            full_mask = mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape)
+            x = jnp.where(jnp.any(full_mask, axis=(-3, other_axis))[..., None, None], x, 0)
+        cleared.append(x)
+    return cleared
 
 
 @dataclass(frozen=True)
@@ -197,7 +216,7 @@ def derived_bias(bias: Partial | None, distance: Partial | None) -> Partial | No
 
 def check_positions_given(q: Array, k: Array, positions: object, k_positions: object) -> None:
     """Raise ValueError for missing positions if q and k differ in length: queries after a cache do not start at 0."""
-    missing = [name for name, one in (("positions", positions), ("k_positions", k_positions)) if one is None]
+    missing = [name for name, value in (("positions", positions), ("k_positions", k_positions)) if value is None]
     if missing and k.shape[-3] != q.shape[-3]:
         lengths = f"T={q.shape[-3]}, S={k.shape[-3]} of q (*B, T, H, D) = {q.shape} and k (*B, S, K, D) = {k.shape}"
         raise ValueError(f"{' and '.join(missing)} must be given if q and k have different lengths, got {lengths}")
@@ -217,16 +236,16 @@ def check_key_bias(key_bias: Array | None, shape: tuple[int, ...]) -> Float[Arra
 
 def _unplaced_bias(hook: tuple[Partial, Params], heads: int, placed: Bool[Array, "*N S"]) -> Float[Array, "*N H S"]:
     """Return the key bias from `unplaced_bias`: one number per head, 0 at keys with a position; no gradient."""
-    shared, own = hook
+    shared, per_head = hook
 
-    def number(own: Params) -> Array:
-        with naming_missing("unplaced_bias hook", {**shared.args[0], **own}):
-            found = jnp.asarray(shared.func({**shared.args[0], **own}), jnp.float32)
-        if found.shape:
-            raise ValueError(f"unplaced_bias hook must return one number, (), got {found.shape}")
-        return found
+    def number(params: Params) -> Array:
+        with naming_missing("unplaced_bias hook", {**shared.args[0], **params}):
+            result = jnp.asarray(shared.func({**shared.args[0], **params}), jnp.float32)
+        if result.shape:
+            raise ValueError(f"unplaced_bias hook must return one number, (), got {result.shape}")
+        return result
 
-    numbers = lax.stop_gradient(jax.vmap(number, axis_size=heads)(own))
+    numbers = lax.stop_gradient(jax.vmap(number, axis_size=heads)(per_head))
     return jnp.where(placed[..., None, :], 0.0, numbers[:, None])
 
 
@@ -259,26 +278,26 @@ def check_tokens(
 ) -> tuple[TokenPositions, TokenPositions]:
     """Return the tokens with *B flattened, and for each field 0 where it is batched, else None."""
     tokens = as_token_positions(tokens)
-    one, full, shape = (length,), (*batch, length), tokens.positions.shape
+    single, full, shape = (length,), (*batch, length), tokens.positions.shape
     if shape == full == (length, length) and 2 <= length <= 4:
         raise ValueError(f"{name} {shape} is both (*B, T) and (T, A): pass (T,), or (*B, T, A) for axes")
-    axes = () if shape in (one, full) else shape[-1:]
-    if shape[: len(shape) - len(axes)] not in (one, full) or axes in ((0,), (1,)):
+    axes = () if shape in (single, full) else shape[-1:]
+    if shape[: len(shape) - len(axes)] not in (single, full) or axes in ((0,), (1,)):
         rule = f"(T,), (*B, T), or with A > 1 axes (T, A), (*B, T, A), where *B={batch} and T={length}"
         raise ValueError(f"{name} must be {rule}, got {shape}")
     for field, kind in (("order", jnp.integer), ("has_position", jnp.bool_), ("segment_ids", jnp.integer)):
         value = getattr(tokens, field)
-        if value is not None and value.shape not in (one, full):
+        if value is not None and value.shape not in (single, full):
             raise ValueError(f"{name}.{field} must be (T,) or (*B, T), *B={batch}, T={length}, got {value.shape}")
         if value is not None and not jnp.issubdtype(value.dtype, kind):
             raise TypeError(
                 f"{name}.{field} must be {'bool' if field == 'has_position' else 'integer'}, got {value.dtype}"
             )
     batched = [bool(batch) and x is not None and x.ndim == len(full) for x in tokens]
-    batched[0] = bool(batch) and shape == (*full, *axes)
-    join = lambda x: x.reshape(-1, *x.shape[len(batch) :])
-    flat: list[Any] = [join(x) if many else x for x, many in zip(tokens, batched, strict=True)]
-    mapped: list[Any] = [0 if many else None for many in batched]
+    batched[0] = bool(batch) and shape == (*full, *axes)  # positions may have an axis more
+    flattened = lambda x: x.reshape(-1, *x.shape[len(batch) :])
+    flat: list[Any] = [flattened(x) if has_batch else x for x, has_batch in zip(tokens, batched, strict=True)]
+    mapped: list[Any] = [0 if has_batch else None for has_batch in batched]
     return TokenPositions(*flat), TokenPositions(*mapped)
 
 
@@ -313,7 +332,7 @@ def refuse_pairs(operands: Operands) -> None:
 
 
 def check_hook(name: str, hook: Partial, heads: int) -> tuple[Partial, Params]:
-    """Return the hook bound to the parameters that all heads share, and the per-head parameters; floats in float32."""
+    """Return the hook bound to the parameters that all heads share, and each head's own, floats in at least 32 bits."""
     params = hook.args[0]
     if set(params) - {"all", "heads"}:
         raise ValueError(f"{name}: params must hold only 'heads' and 'all', got {sorted(params)}")
@@ -326,10 +345,12 @@ def check_hook(name: str, hook: Partial, heads: int) -> tuple[Partial, Params]:
 
 
 def _axes(tokens: TokenPositions, batched: TokenPositions) -> tuple[int, ...]:
+    """Return the shape of one position: (A,), or () on one axis."""
     return tokens.positions.shape[1 if batched.positions is None else 2 :]
 
 
 def _pairs(name: str, array: Array | None, full: tuple[int, ...], shape: tuple[int, ...]) -> Array | None:
+    """Return a mask or bias array broadcast to `full`, `(*B, H, T, S)`, and reshaped to `shape`, `(N, K, G, T, S)`."""
     if array is None:
         return None
     try:

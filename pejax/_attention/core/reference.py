@@ -1,10 +1,11 @@
 """The dense reference, in plain formulas: tests compare with it, and the tiled implementations share parts of it.
 
-    logits_ij = cap·tanh((scale·q_i·k_j + bias_ij) / cap)        -inf where j is not visible to i
+    logits_ij = cap·tanh((scale·q_i·k_j + bias_ij) / cap) + key_bias_j        -inf where query i does not see key j
     output_i  = Σ_j w_ij v_j + values(w)_i
 
-Without `soft_cap` the logits are `scale·q·k + bias`. `bias` and the weights that `values` reads are zero in every pair
-in which a token has no position. A key bias is added after the cap. All arithmetic has at least 32 bits.
+w is the softmax of the logits, after dropout, cap is `soft_cap`, and `values` is the hook `relative_values`. Without a
+soft cap the logits are `scale·q·k + bias + key_bias`. The bias of a hook, and the weights that `values` reads, count as
+0 in every pair in which a token has no position. All arithmetic has at least 32 bits.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ Softmax = Callable[[Array], tuple[Array, Array]]
 
 
 class Pairs(NamedTuple):
-    """A mask and a bias as arrays, as other libraries' layers pass them; in `Operands` with N, K, G in front."""
+    """The mask and the bias that a caller gives as arrays, of one head; in `Operands`, both have N, K, G in front."""
 
     mask: Bool[Array, "T S"] | None = None
     bias: Float[Array, "T S"] | None = None
@@ -57,12 +58,12 @@ def tile_logits(
     mask: Bool[Array, "T S"] | None,
     pairs: Pairs = Pairs(),
 ) -> Float[Array, "T S"]:
-    """Return the logits of one head, -inf where `mask` is False."""
+    """Return the logits of one head, -inf where `mask` or `pairs.mask` is False."""
     logits = options.scale * jnp.matmul(q, k.T, precision=options.precision)
     if hooks.bias is not None:
-        term = call_hook(hooks.bias, (q, k, q_tokens.positions, k_tokens.positions), "bias", "(T, S)", logits)
+        hook_bias = call_hook(hooks.bias, (q, k, q_tokens.positions, k_tokens.positions), "bias", "(T, S)", logits)
         placed = placed_pairs(q_tokens, k_tokens)
-        logits = logits + (term if placed is None else jnp.where(placed, term, 0.0))
+        logits = logits + (hook_bias if placed is None else jnp.where(placed, hook_bias, 0.0))
     if pairs.bias is not None:
         logits = logits + pairs.bias.astype(logits.dtype)
     if options.soft_cap is not None:
@@ -94,7 +95,10 @@ def tile_output(
 def call_hook(
     hook: Partial, operands: tuple[Array, ...], name: str, letters: str, like: Array | jax.ShapeDtypeStruct
 ) -> Array:
-    """Call the hook and require the shape of `like`: broadcasting would hide a wrong hook."""
+    """Return the result of a hook in the type of `like`. It must have its shape: broadcasting would hide a wrong hook.
+
+    `letters` names the axes of that shape in the error.
+    """
     function = getattr(hook.func, "__qualname__", repr(hook.func))
     with naming_missing(f"{name} hook {function}", hook.args[0]):
         result = hook(*operands)
@@ -118,7 +122,7 @@ def one_if_zero(total: Float[Array, "*T"]) -> Float[Array, "*T"]:
 
 
 def log_sum(top: Float[Array, "*T"], total: Float[Array, "*T"]) -> Float[Array, "*T"]:
-    """Return `top + log(total)`, -inf where the total is 0."""
+    """Return `top + log(total)`, the log-sum-exp of a row whose maximum is `top`; -inf where the total is 0."""
     return jnp.where(total == 0, -jnp.inf, top + jnp.log(one_if_zero(total)))
 
 

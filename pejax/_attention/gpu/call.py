@@ -20,7 +20,10 @@ from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static,
 
 
 class Floats(NamedTuple):
-    """The differentiable inputs of the kernels, padded."""
+    """The differentiable inputs of the kernels, padded; numbers, diagonals and key_bias as in `Inputs`.
+
+    Positions are included only if the bias reads float positions: one array `(N, T)` or `(N, S)` per axis.
+    """
 
     q: Float[Array, "N H T D"]
     k: Float[Array, "N K S D"]
@@ -34,7 +37,14 @@ class Floats(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """One call with the bias obtained in one way; the `kernel_call.Call` of GPUs."""
+    """One call with the bias obtained in one way; the `kernel_call.Call` of GPUs.
+
+    Attributes:
+        static: options, layout, and whether kernels run in the interpreter.
+        way: the way to the bias.
+        operands: the operands of the call, not padded.
+        shift: c in `k_j - q_i = j - i + c`, read where the way is "diagonals".
+    """
 
     static: Static
     way: Way
@@ -60,11 +70,12 @@ class Call:
         forward_blocks, backward_blocks = tile_sizes(_padded_size(q.shape[-1]) * q.dtype.itemsize, memory_limit())
 
         def fit(blocks: tuple[int, int]) -> tuple[int, int]:
-            most = options.block or max(blocks)
+            limit = options.block or max(blocks)
             q_size, k_size = map(_padded_size, lengths)
-            return min(blocks[0], most, q_size), min(blocks[1], most, k_size)
+            return min(blocks[0], limit, q_size), min(blocks[1], limit, k_size)
 
         forward_blocks, backward_blocks = fit(forward_blocks), fit(backward_blocks)
+        # Sizes are powers of two, so lengths that are multiples of the larger of two are multiples of both.
         q_unit, k_unit = map(max, forward_blocks, backward_blocks)
         plan = Plan(
             options=options,
@@ -109,44 +120,49 @@ class Call:
         )
 
     def _key_bias(self, bias: Array | None) -> Array | None:
-        """Return the bias of the keys, padded."""
+        """Return the bias of the keys as `(N, H, S)`, padded."""
         if bias is None:
             return None
         n, k, g, s = bias.shape
         return jnp.pad(bias.reshape(n, k * g, s), ((0, 0), (0, 0), (0, self.lengths[1] - s)))
 
     def _bias(self, primals: Primals) -> tuple[tuple[Array, ...], Array | None]:
-        """Return the numbers, or the diagonals, of every head."""
+        """Return `Floats.numbers` and `Floats.diagonals`: one of them, as the way says, or neither."""
         distance, bias = self.operands.shared.distance_bias, self.way.bias
         k, g, t = self.operands.q.shape[1:4]
         if distance is None:
             return (), None
-        own = jax.tree.map(lambda x: x.reshape(k * g, *x.shape[2:]), primals.per_head)
-        each = lambda f: jax.vmap(lambda own: f({**primals.shared, **own}), axis_size=k * g)(own)
+        per_head = jax.tree.map(lambda x: x.reshape(k * g, *x.shape[2:]), primals.per_head)
+        for_heads = lambda f: jax.vmap(lambda own: f({**primals.shared, **own}), axis_size=k * g)(per_head)
         if bias is not None:
-            return tuple(each(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
+            return tuple(for_heads(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
         offsets = jnp.arange(sum(self.lengths), dtype=jnp.int32) - (self.lengths[0] - 1)
-        offsets = offsets.clip(1 - t, self.operands.k.shape[2] - 1)  # padding has no distance of its own
-        return (), each(lambda params: distance.func(params, offsets + self.shift).astype(jnp.float32))
+        # The hook is not asked for distances that only padding has: it may have none for them, as a table.
+        offsets = offsets.clip(1 - t, self.operands.k.shape[2] - 1)
+        return (), for_heads(lambda params: distance.func(params, offsets + self.shift).astype(jnp.float32))
 
     def _positions(self, positions: Array | None, length: int) -> tuple[Array, ...]:
         """Return the float positions of one side, padded: one array `(N, T)` per axis."""
         if positions is None:
             return ()
         axes = position_axes(self.static.layout, self.operands)
-        split = [positions[..., a] for a in range(axes)] if axes > 1 else [positions]
-        rows = (x if x.ndim == 2 else x[None] for x in split)
+        by_axis = [positions[..., a] for a in range(axes)] if axes > 1 else [positions]
+        rows = (x if x.ndim == 2 else x[None] for x in by_axis)
         return tuple(jnp.pad(x, ((0, 0), (0, length - x.shape[1])), mode="edge") for x in rows)
 
     def _inputs(self, plan: Plan, floats: Floats, tiles_of: str = "queries") -> Inputs:
-        """Return the inputs of a kernel; each program loops over the tiles of one block or diagonal of `tiles_of`."""
+        """Return the inputs of a kernel, in which each program loops over the tiles of one block or diagonal.
+
+        `tiles_of` says of what: "queries", "keys", or "diagonals" of square tiles.
+        """
         operands, (q_tokens, k_tokens) = self.operands, self.tokens
-        seen = tiles(self.static.options, q_tokens, k_tokens, plan.blocks)
+        visible = tiles(self.static.options, q_tokens, k_tokens, plan.blocks)
         if tiles_of == "diagonals":
-            whole = jnp.ones((1, *plan.counts), bool)
-            seen = (Tiles(whole, whole) if seen is None else seen).diagonals()
-        elif tiles_of == "keys" and seen is not None:
-            seen = seen.transposed()
+            # Diagonals differ in length, so their loops need spans even where every pair is visible.
+            every_tile = jnp.ones((1, *plan.counts), bool)
+            visible = (Tiles(every_tile, every_tile) if visible is None else visible).diagonals()
+        elif tiles_of == "keys" and visible is not None:
+            visible = visible.transposed()
         words = None
         if operands.seed is not None:
             words = jnp.stack([*operands.seed, *(jnp.asarray(x, jnp.uint32) for x in operands.origin)])
@@ -163,16 +179,16 @@ class Call:
             diagonals=floats.diagonals,
             words=words,
             key_bias=floats.key_bias,
-            spans=None if seen is None else spans(seen),
+            spans=None if visible is None else spans(visible),
         )
 
     def _padded(self, rows: Rows) -> Rows:
         """Return the rows for the backward pass, padded."""
         n, k, g, t, d = rows.d_output.shape
         extra, width = self.lengths[0] - t, _padded_size(d)
-        row = lambda x: jnp.pad(x.reshape(n, k * g, t), ((0, 0), (0, 0), (0, extra)))
-        wide = jnp.pad(rows.d_output.reshape(n, k * g, t, d), ((0, 0), (0, 0), (0, extra), (0, width - d)))
-        return Rows(wide, row(rows.lse), row(rows.mean))
+        pad = lambda x: jnp.pad(x.reshape(n, k * g, t), ((0, 0), (0, 0), (0, extra)))
+        d_output = jnp.pad(rows.d_output.reshape(n, k * g, t, d), ((0, 0), (0, 0), (0, extra), (0, width - d)))
+        return Rows(d_output, pad(rows.lse), pad(rows.mean))
 
     def _gradients(self, floats: Floats, rows: Rows) -> Floats:
         """Return the gradients of the padded inputs."""
@@ -186,7 +202,7 @@ class Call:
         if floats.q_positions:
             k_positions = positions_by_keys(plan, by_key, rows)
         if floats.diagonals is not None:
-            side = min(plan.blocks)
+            side = min(plan.blocks)  # a diagonal of tiles is one of tokens only if tiles are square
             square = plan.with_blocks((side, side))
             diagonals = diagonal_gradients(square, self._inputs(square, floats, "diagonals"), rows)
         return Floats(
@@ -211,16 +227,16 @@ def tile_sizes(row_bytes: int, available: int) -> tuple[tuple[int, int], tuple[i
     Raises:
         NotImplementedError: no tile fits.
     """
-    narrow, wide = ((128, 64), (64, 64)), ((64, 32), (32, 32))
-    forward_blocks, backward_blocks = narrow if row_bytes <= 256 else wide if row_bytes <= 512 else ((32, 16), (32, 16))
+    large, medium, small = ((128, 64), (64, 64)), ((64, 32), (32, 32)), ((32, 16), (32, 16))
+    forward_blocks, backward_blocks = large if row_bytes <= 256 else medium if row_bytes <= 512 else small
     forward_blocks = fitting_blocks(("forward",), forward_blocks, row_bytes, available)
     return forward_blocks, fitting_blocks(BACKWARD, backward_blocks, row_bytes, available)
 
 
 def _summed(found: tuple[Array, ...], given: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return gradients `(N, T)`, summed over the batch where the arrays given are not batched."""
+    """Return gradients `(N, T)`, summed over the batch where it shares the positions `given`."""
     pairs = zip(found, given, strict=True)
-    return tuple(x if x.shape == y.shape else jnp.sum(x, axis=0, keepdims=True) for x, y in pairs)
+    return tuple(d_x if d_x.shape == x.shape else jnp.sum(d_x, axis=0, keepdims=True) for d_x, x in pairs)
 
 
 def _padded_size(size: int) -> int:

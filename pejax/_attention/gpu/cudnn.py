@@ -63,39 +63,41 @@ def _product(static: Static, backend: str, operands: Operands, primals: Primals)
     distance, slopes, positions = operands.shared.distance_bias, None, None
     if distance is not None:
         heads = operands.q.shape[1] * operands.q.shape[2]
-        own = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), primals.per_head)
-        of_head = lambda own: slope(distance.func, {**primals.shared, **own})
-        slopes = jax.vmap(of_head, axis_size=heads)(own)
+        per_head = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), primals.per_head)
+        of_head = lambda params: slope(distance.func, {**primals.shared, **params})
+        slopes = jax.vmap(of_head, axis_size=heads)(per_head)
         positions = operands.k_tokens.positions
         positions = positions if static.layout.k_axes.positions is not None else positions[None]
     return fused_product(static.options, primals.q, primals.k, primals.v, slopes, positions, backend=backend)
 
 
 def _choose(static: Static, operands: Operands, fused: Any, kernels: Any) -> Any:
-    """Take the fused kernels where the order of the arrays allows it."""
+    """Return `fused()` where the order of the arrays allows it, which is known at run time, else `kernels()`."""
     order = arrays_are_ordered(static.options, static.layout, operands)
     return fused() if order is None else lax.cond(order, fused, kernels)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(static: Static, backend: str, primals: Primals, operands: Operands) -> tuple[Array, Array]:
-    outputs = functools.partial(attend, KERNELS, static, primals, operands)
-    product = functools.partial(_product, static, backend, operands, primals)
-    return _choose(static, operands, product, lambda: outputs()[0]), outputs()[1]
+    run_kernels = functools.partial(attend, KERNELS, static, primals, operands)
+    run_fused = functools.partial(_product, static, backend, operands, primals)
+    # The second call is for the log-sum-exps alone: XLA removes it if they are not used.
+    return _choose(static, operands, run_fused, lambda: run_kernels()[0]), run_kernels()[1]
 
 
 def _attend_forward(static: Static, backend: str, primals: Any, operands: Any) -> tuple[tuple[Array, Array], tuple]:
+    # With `symbolic_zeros=True`, JAX wraps every input in a `CustomVJPPrimal`.
     primals, operands = jax.tree.map(
         lambda x: x.value, (primals, operands), is_leaf=lambda x: isinstance(x, CustomVJPPrimal)
     )
-    trees = []
+    trees = []  # `lax.cond` returns arrays alone: the structure of `pull` leaves its branch by this list
 
     def fused() -> tuple[Array, Array, list[Array]]:
         of_tokens = lambda q, k, v: _product(static, backend, operands, primals._replace(q=q, k=k, v=v))
         output, pull = jax.vjp(of_tokens, primals.q, primals.k, primals.v)
         leaves, tree = jax.tree.flatten(pull)
         trees.append(tree)
-        return output, jnp.zeros(output.shape[:-1], jnp.float32), leaves
+        return output, jnp.zeros(output.shape[:-1], jnp.float32), leaves  # `pull` needs no log-sum-exps
 
     shapes = jax.eval_shape(fused)[2]
 
@@ -116,16 +118,17 @@ def _attend_backward(static: Static, backend: str, saved: tuple, cotangents: tup
         for x, like in zip(cotangents, (output, lse), strict=True)
     )
     by_kernels = lambda lse: gradients(KERNELS, static, primals, operands, (output, lse), (d_output, d_lse))
-    found = by_kernels(lse)
+    of_primals = by_kernels(lse)
     if not isinstance(cotangents[1], SymbolicZero):
-        return found, None
+        return of_primals, None
 
     def kernels() -> tuple[Array, Array, Array]:
-        own = by_kernels(lse_of_kernels)
-        return own.q, own.k, own.v
+        # Not those of `of_primals`, so that XLA removes `lse` where it has no other use: without a bias to learn.
+        of_tokens = by_kernels(lse_of_kernels)
+        return of_tokens.q, of_tokens.k, of_tokens.v
 
     q, k, v = _choose(static, operands, lambda: pull(d_output), kernels)
-    return found._replace(q=q, k=k, v=v), None
+    return of_primals._replace(q=q, k=k, v=v), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward, symbolic_zeros=True)

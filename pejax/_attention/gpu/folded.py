@@ -1,7 +1,8 @@
 """A bias linear in the distance, folded into extra columns of q and k, for fused kernels that take no bias.
 
-If no key is after its query, a bias `a·(p_j - p_i)` equals `a·p_j` up to a constant per row, which softmax ignores.
-With a and p written as sums of three bfloat16 parts, their product is
+If no query sees a key after it, a bias `a·(p_j - p_i)`, of slope a and positions p, may be replaced by `a·p_j`: the two
+differ by a constant per query, which softmax ignores. With a and p written as sums of three bfloat16 parts, their
+product is
 
     a·p = a1·p1 + a1·p2 + a1·p3 + a2·p1 + a2·p2 + a3·p1
 
@@ -23,7 +24,7 @@ from pejax._attention.core.options import Options
 from pejax._positions import TokenPositions
 
 PARTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))
-"""The products of the sum above: indices of a part of a and of a part of p."""
+"""The six products of the sum above, each as the index of a part of a and the index of a part of p."""
 COLUMNS = 8
 """Number of extra columns. The last two are zero: fused kernels need multiples of 8."""
 LARGEST_SPAN = 2**24
@@ -44,18 +45,20 @@ def fold(
         q: queries.
         k: keys.
         slopes: slope of each head's bias, in logits per unit of key - query.
-        positions: positions of the keys, which span at most 2^24.
+        positions: positions of the keys, in tokens, which span at most 2^24.
         scale: factor of q·k.
 
     Returns:
         q and k with the columns. c is the middle position; subtracting it keeps the numbers small.
     """
     middle = positions[:, positions.shape[1] // 2, None]
-    on_keys, on_queries = _parts((positions - middle).astype(jnp.float32)), _parts(slopes / scale)
-    empty = [(0, 0)] * 2
-    pad = lambda x: jnp.pad(jnp.stack(x, axis=-1), [*empty[: x[0].ndim], (0, COLUMNS - len(PARTS))])
-    q_columns = pad([on_queries[i] for i, _ in PARTS]).astype(q.dtype)
-    k_columns = pad([on_keys[j] for _, j in PARTS]).astype(k.dtype)
+    position_parts, slope_parts = _parts((positions - middle).astype(jnp.float32)), _parts(slopes / scale)
+    no_padding = [(0, 0)] * 2
+    columns = lambda parts: jnp.pad(
+        jnp.stack(parts, axis=-1), [*no_padding[: parts[0].ndim], (0, COLUMNS - len(PARTS))]
+    )
+    q_columns = columns([slope_parts[i] for i, _ in PARTS]).astype(q.dtype)
+    k_columns = columns([position_parts[j] for _, j in PARTS]).astype(k.dtype)
     return (
         jnp.concatenate([q, jnp.broadcast_to(q_columns, (*q.shape[:-1], COLUMNS))], axis=-1),
         jnp.concatenate([k, jnp.broadcast_to(k_columns[:, :, None], (*k.shape[:-1], COLUMNS))], axis=-1),
@@ -64,12 +67,12 @@ def fold(
 
 def _parts(x: Float[Array, "*N"]) -> list[Float[Array, "*N"]]:
     """Return three numbers with significands of 8 bits that sum to x."""
-    found = []
+    parts = []
     for _ in range(3):
         # `reduce_precision` rounds like a cast to bfloat16 and back; XLA may remove such casts, but not this.
         part = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
-        found, x = [*found, part], x - part
-    return found
+        parts, x = [*parts, part], x - part
+    return parts
 
 
 def fused_product(
@@ -93,18 +96,19 @@ def fused_product(
         positions: positions of the keys, needed with slopes.
         backend: "cudnn", or "xla" where there is no GPU.
     """
-    n, groups, heads, length, dim = q.shape
-    rows = jnp.moveaxis(q.reshape(n, groups * heads, length, dim), 1, 2)
+    n, key_heads, group, length, dim = q.shape
+    queries = jnp.moveaxis(q.reshape(n, key_heads * group, length, dim), 1, 2)
     keys, values = (jnp.moveaxis(x, 1, 2) for x in (k, v))
     if slopes is not None and positions is not None:
-        rows, keys = fold(rows, keys, slopes, positions, scale=options.scale)
+        queries, keys = fold(queries, keys, slopes, positions, scale=options.scale)
         values = jnp.pad(values, [(0, 0)] * 3 + [(0, COLUMNS)])
     output = jax.nn.dot_product_attention(  # pyright: ignore[reportCallIssue]
-        rows,
+        queries,
         keys,
         values,
         scale=options.scale,
         is_causal=options.causal,
+        # numbers of tokens before and after the query; a window counts the query's own, too
         local_window_size=None if options.window is None else (options.window - 1, 0),
         implementation=backend,  # pyright: ignore[reportArgumentType]
     )
@@ -112,13 +116,16 @@ def fused_product(
 
 
 def check_fused(options: Options, operands: Operands, axes: int) -> None:
-    """Raise NotImplementedError for operands that fused kernels do not support, whatever the positions are."""
-    linear = operands.shared.distance_bias is not None
+    """Raise NotImplementedError for operands that fused kernels do not support, whatever the positions are.
+
+    `axes` is the number of position axes.
+    """
+    has_bias = operands.shared.distance_bias is not None
     tokens = operands.q_tokens, operands.k_tokens
     lengths = operands.q.shape[-2], operands.k.shape[-2]
     rules = {
         "bfloat16, or float16 without a bias": operands.q.dtype == jnp.bfloat16
-        or (operands.q.dtype == jnp.float16 and not linear),
+        or (operands.q.dtype == jnp.float16 and not has_bias),
         "no dropout": operands.seed is None,
         "no soft cap": options.soft_cap is None,
         "no distance range": options.distance_range is None,
@@ -126,11 +133,12 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
         "only the default precision": options.precision in (None, lax.Precision.DEFAULT),
         "no segment_ids": all(side.segment_ids is None for side in tokens),
         "as many keys as queries where causal": not options.causal or lengths[0] == lengths[1],
-        "a bias only where causal": not linear or options.causal,
-        "a bias only of integer positions on one axis": not linear
+        "a bias only where causal": not has_bias or options.causal,
+        "a bias only of integer positions on one axis": not has_bias
         or (axes == 1 and all(jnp.issubdtype(side.positions.dtype, jnp.integer) for side in tokens)),
         "neither key_bias nor unplaced_bias": operands.key_bias is None,
-        "a bias only where all tokens have a position": not linear or all(side.has_position is None for side in tokens),
+        "a bias only where all tokens have a position": not has_bias
+        or all(side.has_position is None for side in tokens),
         # JAX refuses odd lengths only when it differentiates: in a `lax.scan`, too late for another implementation.
         f"an even number of queries and of keys, got {lengths[0]} and {lengths[1]}": not any(n % 2 for n in lengths),
     }
@@ -146,16 +154,16 @@ def arrays_are_ordered(options: Options, layout: Layout, operands: Operands) -> 
     """
     if not options.causal:
         return None
-    linear = operands.shared.distance_bias is not None
+    has_bias = operands.shared.distance_bias is not None
 
     def of_example(q: TokenPositions, k: TokenPositions) -> Bool[Array, ""]:
         q_index, k_index = (side.positions if side.order is None else side.order for side in (q, k))
-        holds = jnp.all(q_index == k_index) & jnp.all(k_index[1:] > k_index[:-1])
-        if not linear:
-            return holds
+        is_ordered = jnp.all(q_index == k_index) & jnp.all(k_index[1:] > k_index[:-1])
+        if not has_bias:
+            return is_ordered
         rising = jnp.all(q.positions == k.positions) & jnp.all(k.positions[1:] >= k.positions[:-1])
         last, first = k.positions[-1].astype(jnp.float32), k.positions[0].astype(jnp.float32)
-        return holds & rising & (last - first <= LARGEST_SPAN)
+        return is_ordered & rising & (last - first <= LARGEST_SPAN)
 
     axes = layout.q_axes, layout.k_axes
     if all(field is None for side in axes for field in side):

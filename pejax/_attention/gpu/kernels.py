@@ -23,32 +23,35 @@ from pejax._ops.varying import shape_varying, varying_axes
 
 def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *operands: Any, name: str) -> Any:
     """Return the outputs of a kernel that runs over a grid, with more warps for heads of more bytes."""
-    dim, size = operands[0].q.shape[-1], operands[0].q.dtype.itemsize
+    dim, itemsize = operands[0].q.shape[-1], operands[0].q.dtype.itemsize
     axes = varying_axes(operands)
     kernel_call = pl.pallas_call(
         kernel,
         grid=grid,
         out_shape=jax.tree.map(lambda x: shape_varying(x.shape, x.dtype, axes), outputs),
         interpret=plan.interpret,
-        compiler_params=triton.CompilerParams(num_warps=8 if dim * size > 128 else 4, num_stages=STAGES),
+        compiler_params=triton.CompilerParams(num_warps=8 if dim * itemsize > 128 else 4, num_stages=STAGES),
         name=f"pejax_{name}",
     )
     return jax.jit(kernel_call)(*operands)  # JAX removes an unused jit, but not an unused pallas_call
 
 
 def loop(inputs: Inputs, n: Array, block: Array, count: int, step: Callable, carry: Any) -> Any:
-    """Run `step(j, carry, masked)` over the blocks that `block` sees: first the fully visible ones, then the others."""
+    """Run `step(j, carry, masked)` over the blocks that `block` sees: first the fully visible ones, then the others.
+
+    `n` is the example, and `count` the number of blocks where all are visible, without spans.
+    """
     if inputs.spans is None:
         return lax.fori_loop(0, count, lambda j, carry: step(j, carry, False), carry)
-    at = n if inputs.spans.shape[0] > 1 else 0
-    first, full_start, full_end, end = (inputs.spans[at, block, i] for i in range(4))
+    example = n if inputs.spans.shape[0] > 1 else 0
+    first, full_start, full_end, end = (inputs.spans[example, block, i] for i in range(4))
     carry = lax.fori_loop(full_start, full_end, lambda j, carry: step(j, carry, False), carry)
-    before = full_start - first
+    before = full_start - first  # number of the partly visible blocks before the fully visible ones; the others follow
 
-    def partial(t: Array, carry: Any) -> Any:
+    def masked_step(t: Array, carry: Any) -> Any:
         return step(jnp.where(t < before, first + t, full_end + t - before), carry, True)
 
-    return lax.fori_loop(0, before + end - full_end, partial, carry)
+    return lax.fori_loop(0, before + end - full_end, masked_step, carry)
 
 
 def load_block(ref: Any, n: Array, head: Array, block: Array, size: int) -> Array:
@@ -70,17 +73,18 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[
             top, total, sums = carry
             at = Place(n, head, i, j)
             k = load_block(inputs.k, n, key_head, j, k_size)
-            found = scores(plan, inputs, at, dot(plan, q, k, b_transposed=True), *tile_tokens(plan, inputs, at), masked)
-            new = jnp.maximum(top, jnp.max(found.logits, axis=1))
-            shift = jnp.where(new == -jnp.inf, 0.0, new)
-            weights, shrink = jnp.exp(found.logits - shift[:, None]), jnp.exp(top - shift)
-            total = total * shrink + jnp.sum(weights, axis=1)
-            weights = weights if found.keep is None else weights * found.keep
+            tile = scores(plan, inputs, at, dot(plan, q, k, b_transposed=True), *tile_tokens(plan, inputs, at), masked)
+            new_top = jnp.maximum(top, jnp.max(tile.logits, axis=1))
+            shift = jnp.where(new_top == -jnp.inf, 0.0, new_top)
+            # All sums so far are relative to the maximum so far: they shrink where the tile has a larger one.
+            weights, shrink = jnp.exp(tile.logits - shift[:, None]), jnp.exp(top - shift)
+            total = total * shrink + jnp.sum(weights, axis=1)  # before dropout, which does not change the divisor
+            weights = weights if tile.keep is None else weights * tile.keep
             part = dot(plan, weights.astype(q.dtype), load_block(inputs.v, n, key_head, j, k_size))
-            return new, total, sums * shrink[:, None] + part
+            return new_top, total, sums * shrink[:, None] + part
 
-        nothing = jnp.zeros(q_size, jnp.float32)
-        carry = (nothing - jnp.inf, nothing, jnp.zeros((q_size, dim), jnp.float32))
+        zeros = jnp.zeros(q_size, jnp.float32)
+        carry = (zeros - jnp.inf, zeros, jnp.zeros((q_size, dim), jnp.float32))
         top, total, sums = loop(inputs, n, i, plan.counts[1], step, carry)
         blind = total == 0
         divisor = jnp.where(blind, 1.0, total)
@@ -95,7 +99,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[
 
 
 class TileGradients(NamedTuple):
-    """The weights and gradients of a tile, and its tokens.
+    """The weights and gradients of a tile, arrays of its shape, and its tokens.
 
     Attributes:
         weights: weights after dropout.
@@ -111,7 +115,14 @@ class TileGradients(NamedTuple):
 
 
 class QueryBlock(NamedTuple):
-    """One block of queries with its `Rows`, the residuals of the backward pass."""
+    """One block of queries with its rows of `Rows`, which the backward pass reads.
+
+    Attributes:
+        q: the queries, `(size, D)`.
+        d_output: gradient of the output, `(size, D)`.
+        lse: log-sum-exp of each query, 0 for -inf; `(size, 1)`, or `(1, size)` if the tile is transposed.
+        mean: `Rows.mean` of each query, in the shape of `lse`.
+    """
 
     q: Array
     d_output: Array
@@ -130,11 +141,11 @@ def gradients(
     plan: Plan, inputs: Inputs, at: Place, query: QueryBlock, k: Array, v: Array, masked: bool
 ) -> TileGradients:
     """Return the weights, gradients and tokens of a tile."""
-    products = ((k, query.q), (v, query.d_output)) if at.transposed else ((query.q, k), (query.d_output, v))
-    logits, d_weights = (dot(plan, *pair, b_transposed=True) for pair in products)
+    factors = ((k, query.q), (v, query.d_output)) if at.transposed else ((query.q, k), (query.d_output, v))
+    products, d_weights = (dot(plan, *pair, b_transposed=True) for pair in factors)
     tokens = tile_tokens(plan, inputs, at)
-    found = scores(plan, inputs, at, logits, *tokens, masked)
-    return TileGradients(*scores_gradient(found, query.lse, d_weights, query.mean), tokens)
+    tile = scores(plan, inputs, at, products, *tokens, masked)
+    return TileGradients(*scores_gradient(tile, query.lse, d_weights, query.mean), tokens)
 
 
 def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"]:
@@ -149,8 +160,8 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H
 
         def step(j: Array, d_q: Array, masked: bool) -> Array:
             k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
-            found = gradients(plan, inputs, Place(n, head, i, j), query, k, v, masked)
-            return d_q + dot(plan, found.d_scores.astype(k.dtype), k)
+            tile = gradients(plan, inputs, Place(n, head, i, j), query, k, v, masked)
+            return d_q + dot(plan, tile.d_scores.astype(k.dtype), k)
 
         d_q = loop(inputs, n, i, plan.counts[1], step, jnp.zeros((q_size, dim), jnp.float32))
         dq_ref[n, head, pl.ds(i * q_size, q_size)] = (d_q * plan.options.scale).astype(dq_ref.dtype)
@@ -160,7 +171,7 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H
 
 
 def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Sequence[Array]:
-    """Return the gradients of k and v, and of the key bias where there is one."""
+    """Return the gradients of k and v, `(N, K, S, D)`, and of the key bias where there is one, `(N, H, S)`."""
     (n, key_heads, length, dim), (q_size, k_size) = inputs.k.shape, plan.blocks
     biases = [] if inputs.key_bias is None else [inputs.key_bias]
 
@@ -175,13 +186,14 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Sequence[Array]:
                 d_k, d_v, *d_bias = carry
                 at = Place(n, head, i, j, transposed=True)
                 query = load_query(inputs, rows, at, q_size)
-                found = gradients(plan, inputs, at, query, k, v, masked)
-                d_v = d_v + dot(plan, found.weights.astype(v.dtype), query.d_output)
-                d_k = d_k + dot(plan, found.d_scores.astype(k.dtype), query.q)
-                return d_k, d_v, *(x + jnp.sum(found.d_logits, axis=1) for x in d_bias)
+                tile = gradients(plan, inputs, at, query, k, v, masked)
+                d_v = d_v + dot(plan, tile.weights.astype(v.dtype), query.d_output)
+                d_k = d_k + dot(plan, tile.d_scores.astype(k.dtype), query.q)
+                return d_k, d_v, *(x + jnp.sum(tile.d_logits, axis=1) for x in d_bias)
 
-            zeros = [jnp.zeros(k_size, jnp.float32) for _ in d_bias_refs]
-            d_k, d_v, *d_bias = loop(inputs, n, j, plan.counts[0], step, (*carry, *zeros))
+            # Keys and values sum over the heads that share them; a key bias differs by head, so each begins at 0.
+            bias_zeros = [jnp.zeros(k_size, jnp.float32) for _ in d_bias_refs]
+            d_k, d_v, *d_bias = loop(inputs, n, j, plan.counts[0], step, (*carry, *bias_zeros))
             for ref, x in zip(d_bias_refs, d_bias, strict=True):
                 ref[n, head, pl.ds(j * k_size, k_size)] = x
             return d_k, d_v

@@ -61,7 +61,8 @@ class Inputs(NamedTuple):
         diagonals: bias of each diagonal, at index `j - i + T - 1`.
         words: six words of dropout: the two of the seed, and the indices of the first example, head, query and key.
         key_bias: bias of each key, added to the logits after the cap.
-        spans: where each program's loop begins and ends; None = it visits all tiles.
+        spans: where each program's loop begins and ends, `(N, I, 4)` as `block_masks.spans` returns; None = it visits
+            all tiles.
     """
 
     q: Float[Array, "N H T D"]
@@ -87,7 +88,7 @@ class Place(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The logits of a tile, and two factors for their gradient.
+    """The logits of a tile, and two factors for their gradient, all in the shape of the tile.
 
     Attributes:
         logits: logits after the cap, -inf where the query does not see the key.
@@ -111,10 +112,10 @@ def dot(plan: Plan, a: Array, b: Array, *, b_transposed: bool = False) -> Array:
 def tile_tokens(plan: Plan, inputs: Inputs, at: Place) -> tuple[TokenRows, TokenRows]:
     """Load the tokens of a tile's queries and keys."""
 
-    def load(tokens: TokenRows, block: Array, size: int, as_rows: bool) -> TokenRows:
+    def load(tokens: TokenRows, block: Array, size: int, are_rows: bool) -> TokenRows:
         def of_field(ref: Any) -> Array:
             x = ref[at.n if ref.shape[0] > 1 else 0, pl.ds(block * size, size)]
-            return x[:, None] if as_rows else x[None, :]
+            return x[:, None] if are_rows else x[None, :]
 
         return jax.tree.map(of_field, tokens)
 
@@ -126,12 +127,12 @@ def tile_bias(plan: Plan, inputs: Inputs, at: Place, q: TokenRows, k: TokenRows)
     """Return the bias of a tile, 0 in pairs in which a token has no position. None = no bias."""
     if inputs.diagonals is not None:
         q_size, k_size = plan.blocks
-        row = at.i * q_size + lax.broadcasted_iota(jnp.int32, (q_size, 1), 0)
-        column = at.j * k_size + lax.broadcasted_iota(jnp.int32, (1, k_size), 1)
+        query = at.i * q_size + lax.broadcasted_iota(jnp.int32, (q_size, 1), 0)
+        key = at.j * k_size + lax.broadcasted_iota(jnp.int32, (1, k_size), 1)
         if at.transposed:
-            row = at.i * q_size + lax.broadcasted_iota(jnp.int32, (1, q_size), 1)
-            column = at.j * k_size + lax.broadcasted_iota(jnp.int32, (k_size, 1), 0)
-        bias = inputs.diagonals[at.head, column - row + (plan.counts[0] * q_size - 1)]
+            query = at.i * q_size + lax.broadcasted_iota(jnp.int32, (1, q_size), 1)
+            key = at.j * k_size + lax.broadcasted_iota(jnp.int32, (k_size, 1), 0)
+        bias = inputs.diagonals[at.head, key - query + (plan.counts[0] * q_size - 1)]
     elif plan.bias is not None:
         bias = _inside(plan, head_numbers(inputs, at), q.positions, k.positions)
     else:
@@ -140,6 +141,7 @@ def tile_bias(plan: Plan, inputs: Inputs, at: Place, q: TokenRows, k: TokenRows)
 
 
 def _inside(plan: Plan, numbers: list[Array], q: tuple[Array, ...], k: tuple[Array, ...]) -> Array:
+    """Return the elementwise bias of a tile from the positions of its queries and keys, one array per axis."""
     relative = tuple(map(difference, q, k))
     return plan.bias.inside(numbers, relative).astype(jnp.float32)  # pyright: ignore[reportOptionalMemberAccess]
 
@@ -164,19 +166,19 @@ def scores(plan: Plan, inputs: Inputs, at: Place, products: Array, q: TokenRows,
         products: q·k, or k·q if the tile is transposed.
         q: tokens of the queries.
         k: tokens of the keys.
-        masked: whether the tile may have masked pairs.
+        masked: whether the tile may have masked pairs; if not, no mask is computed.
     """
     logits, cap_derivative, keep = plan.options.scale * products, None, None
     bias = tile_bias(plan, inputs, at, q, k)
     logits = logits if bias is None else logits + bias
     if (cap := plan.options.soft_cap) is not None:
-        bent = jnp.tanh(logits / cap)
-        logits, cap_derivative = keep_hidden(plan.options, logits, cap * bent), 1 - bent * bent
+        tanh = jnp.tanh(logits / cap)
+        logits, cap_derivative = keep_hidden(plan.options, logits, cap * tanh), 1 - tanh * tanh
     if inputs.key_bias is not None:
-        bias = inputs.key_bias[at.n, at.head, pl.ds(at.j * plan.blocks[1], plan.blocks[1])]
-        logits = logits + (bias[:, None] if at.transposed else bias[None, :])
-    both = lambda q, k: None if q is None else (q, k)
-    fields = both(q.order, k.order), both(q.segment_ids, k.segment_ids)
+        key_bias = inputs.key_bias[at.n, at.head, pl.ds(at.j * plan.blocks[1], plan.blocks[1])]
+        logits = logits + (key_bias[:, None] if at.transposed else key_bias[None, :])
+    sides = lambda q, k: None if q is None else (q, k)
+    fields = sides(q.order, k.order), sides(q.segment_ids, k.segment_ids)
     mask = all_of(pair_masks(plan.options, *fields)) if masked else None
     logits = logits if mask is None else jnp.where(mask, logits, -jnp.inf)
     if inputs.words is not None:
@@ -191,9 +193,9 @@ def _keep(plan: Plan, words: Any, at: Place) -> Array:
         (zero, zero) if plan.one_dropout else (x.astype(jnp.uint32) + words[i] for x, i in ((at.n, 2), (at.head, 3)))
     )
     dropout = Dropout((words[0], words[1]), batch, head, words[4], words[5])  # pyright: ignore[reportArgumentType]
-    place = lambda block, size: (block * size + lax.iota(jnp.int32, size)).astype(jnp.uint32)
+    indices = lambda block, size: (block * size + lax.iota(jnp.int32, size)).astype(jnp.uint32)
     rate, (q_size, k_size) = plan.options.dropout_rate, plan.blocks
-    kept = jnp.where(keep_pairs(dropout, place(at.i, q_size), place(at.j, k_size), rate), 1 / (1 - rate), 0.0)
+    kept = jnp.where(keep_pairs(dropout, indices(at.i, q_size), indices(at.j, k_size), rate), 1 / (1 - rate), 0.0)
     return kept.T if at.transposed else kept
 
 
@@ -220,7 +222,7 @@ def bias_gradient(
 ) -> tuple[list[Array], tuple[Array, ...], tuple[Array, ...]]:
     """Return a tile's contribution to the gradients of `Inputs.numbers`, and of the positions of queries and keys.
 
-    Integer positions have no gradient: theirs are empty.
+    Integer positions have no gradient: `()` stands in its place.
     """
     numbers, d_scores = head_numbers(inputs, at), placed_only(d_scores, q, k)
     if q.positions and jnp.issubdtype(q.positions[0].dtype, jnp.floating):

@@ -19,10 +19,11 @@ from pejax.models.configs.pattern import patterns
 
 ORDERS = {"pre": (True, False, False), "post": (False, False, True), "sandwich": (True, True, False),
           "after": (False, True, False)}  # fmt: skip
-"""Norms of a branch f: before it, after it, after the sum. `x + f(N(x))`, `N(x + f(x))`, `x + N(f(N(x)))` and
-`x + N(f(x))`."""
+"""Whether a norm N stands before a branch f, after it, and after the sum: "pre" is `x + f(N(x))`, "post" `N(x + f(x))`,
+"sandwich" `x + N(f(N(x)))` and "after" `x + N(f(x))`."""
 
 PARALLEL = ("", "two", "one")
+"""Values of `LayerConfig.parallel`."""
 
 
 def check_counts(config: Any, *names: str, least: int = 1) -> None:
@@ -41,8 +42,8 @@ class Config:
     def __repr__(self) -> str:
         first, *others = fields(self)  # pyright: ignore[reportArgumentType]
         shown = [first, *(field for field in others if getattr(self, field.name) != field.default)]
-        given = ", ".join(f"{field.name}={_shown(getattr(self, field.name))}" for field in shown)
-        return f"{type(self).__name__}({given})"
+        arguments = ", ".join(f"{field.name}={_shown(getattr(self, field.name))}" for field in shown)
+        return f"{type(self).__name__}({arguments})"
 
 
 def _shown(value: Any) -> str:
@@ -50,8 +51,8 @@ def _shown(value: Any) -> str:
     if not (isinstance(value, tuple) and value and isinstance(value[0], Config)):
         return repr(value)
     runs = lambda layers: [_counted(len([*same]), repr(layer)) for layer, same in itertools.groupby(layers)]
-    inside = lambda found: found[0] if len(found) == 1 else f"({', '.join(found)})"
-    return " + ".join(_counted(repeats, inside(runs(layers))) for layers, repeats in patterns(value))
+    joined = lambda texts: texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+    return " + ".join(_counted(repeats, joined(runs(layers))) for layers, repeats in patterns(value))
 
 
 def _counted(count: int, text: str) -> str:
@@ -97,13 +98,13 @@ class AttentionConfig(Config):
     """Attention of one layer.
 
     Args:
-        heads: H, attention heads.
-        kv_heads: K, key/value heads.
+        heads: H, number of query heads.
+        kv_heads: K, number of heads of keys and values.
         head_dim: D, channels per head.
         pe: spec of the encoding and its extension, such as `pejax.specs.parse("rope(base=1e4)")`.
         scale: factor of q·k. None = D**-0.5.
-        window: w, in tokens: keys with 0 <= i - j < w are seen if causal, else |i - j| < w. None = all keys.
-        bias: which linear maps have a bias, letters out of "qkvo".
+        window: w, in tokens: query i sees the keys j with 0 <= i - j < w if causal, else |i - j| < w. None = all keys.
+        bias: which linear maps have a bias, letters out of "qkvo" for queries, keys, values and output.
         qk_norm: the norm of queries and keys before rotation. None = no norm.
         qk_norm_over: "head": every head is normalized, all with the same D weights; "heads": each with its own; "all":
             the channels of all heads are normalized together.
@@ -150,7 +151,7 @@ class MlpConfig(Config):
     """An MLP: `activation(x @ up) @ down`; gated: `(activation(x @ gate) · (x @ up)) @ down`.
 
     Args:
-        hidden: channels inside.
+        hidden: number of inner channels.
         activation: a name of `pejax.models.parts.layers.ACTIVATIONS`, or of `GATES` if gated.
         gated: whether the activated gate multiplies the inner channels.
         bias: whether its linear maps have biases.
@@ -197,7 +198,7 @@ class MoEConfig(Config):
 
     @property
     def hidden(self) -> int:
-        """Channels inside all experts together, which are all computed."""
+        """Number of inner channels of all experts together: each token runs through all of them."""
         return self.count * self.mlp.hidden
 
     @property

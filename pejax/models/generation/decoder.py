@@ -66,16 +66,16 @@ def generate(
             is one document.
         sampling: settings of sampling, greedy by default.
         key: random key that tokens are drawn with; required if the temperature is above 0.
-        policy: treatment of encodings whose parameters change with the length. "stepwise": the cached states
-            stay as they were computed at their step, which is fast. "recompute": all tokens are computed again at each
-            new length, which equals a full forward pass and is slow.
+        policy: treatment of encodings whose parameters change with the length. "stepwise": the states of a
+            token stay as they were computed at its step, which is fast. "recompute": all tokens are computed again at
+            each new length, which equals a full forward pass and is slow.
         stop: id, or several ids, of tokens that end a text, such as `tokenizer.eos`; the rest of the row is filled with
-            the one that came. None = there are none.
-        window: N, number of the last tokens that are kept in the cache, the newest included: a query sees no others
-            but the first M. The cache has M + N slots, however long the text. None = all tokens are kept.
+            the token that ended it. None = no token does.
+        window: W, number of the last tokens that are kept in the cache, the newest included: a query sees no others
+            but the first M. The cache has M + W slots, however long the text. None = all tokens are kept.
         first: M, number of the first tokens of each document that a window keeps, too. Models attend to them much.
         renumber: with a window, whether the kept tokens are counted from 0 again at every step (StreamingLLM), so that
-            no position exceeds M + N - 1; if not, tokens keep their own positions. With M = 0 and an encoding of the
+            no position exceeds M + W - 1; if not, tokens keep their own positions. With M = 0 and an encoding of the
             distance alone, both are the same.
         return_logits: whether to return also the logits that each token was drawn from.
 
@@ -115,8 +115,8 @@ def stream(
 ) -> Iterator[Int[Array, " B"]]:
     """Generate the same tokens as `generate`, and yield them one at a time.
 
-    Arguments as in `generate`. It ends after `count` tokens, or as soon as each row has a token of `stop`. Stop reading
-    to stop generating.
+    Arguments as in `generate`. The iterator ends after `count` tokens, or as soon as each row has a token of `stop`. No
+    token is generated before it is asked for.
 
     Raises:
         ValueError: as `generate`, before the first token.
@@ -135,20 +135,20 @@ def stream(
     static, params = nnx.split(model)
 
     def tokens_one_by_one() -> Iterator[Int[Array, " B"]]:
-        first, *keys = jax.random.split(request.key, count)
-        text, _ = _first_step(static, params, request, first, settings)
+        first_key, *keys = jax.random.split(request.key, count)
+        text, _ = _first_step(static, params, request, first_key, settings)
         yield jnp.copy(text.new)  # the next step reuses the memory of the text
-        for slot, one in enumerate(keys, request.prompts.shape[1]):
+        for slot, step_key in enumerate(keys, request.prompts.shape[1]):
             if request.stop.size and bool(text.done.all()):
                 return
-            text = _next_step(static, params, text, request, one, slot, settings)
+            text = _next_step(static, params, text, request, step_key, slot, settings)
             yield jnp.copy(text.new)
 
     return tokens_one_by_one()
 
 
 def as_rolling(window: int | None, first: int, renumber: bool) -> Rolling | None:
-    """Return the tokens that the cache keeps, of the arguments of `generate`; None = all."""
+    """Return the rolling cache that these arguments of `generate` ask for; None = the cache keeps all tokens."""
     if window is not None:
         return Rolling(window, first, renumber)
     if first:
@@ -187,15 +187,15 @@ def _checked(
     slots = _slots(sequence_tokens(ids, segment_ids), count)
     settings = Settings(count, sampling, policy, rolling)
     longest = int(settings.extent(slots.positions).max())
-    own = [(one, model.stack.encoding_params(number)) for number, one in enumerate(model.stack.encodings)]
-    for encoding, params in own:
+    encodings = [(encoding, model.stack.encoding_params(i)) for i, encoding in enumerate(model.stack.encodings)]
+    for encoding, params in encodings:
         adapt(encoding, params, longest)  # raises if the encoding does not support this length
-    if all(bool(is_length_independent(encoding, params, longest)) for encoding, params in own):
+    if all(bool(is_length_independent(encoding, params, longest)) for encoding, params in encodings):
         settings = settings._replace(policy=LENGTH_INDEPENDENT)
     elif rolling is not None and policy == "recompute":
         raise ValueError("policy must be 'stepwise' with a window, because the tokens that it drops cannot be "
                          "computed again, got 'recompute'")  # fmt: skip
-    key = jax.random.key(0) if key is None else key
+    key = jax.random.key(0) if key is None else key  # at temperature 0, nothing is drawn
     return Request(ids, slots, key, as_stop(stop, config.vocab)), settings
 
 
@@ -219,11 +219,12 @@ def _generate(
         return first
     steps = jnp.stack(keys), jnp.arange(length, length + count - 1, dtype=jnp.int32)
     _, following = jax.lax.scan(step, text, steps)
-    return jax.tree.map(lambda one, many: jnp.concatenate([one, jnp.moveaxis(many, 0, 1)], axis=1), first, following)
+    join = lambda first, later: jnp.concatenate([first, jnp.moveaxis(later, 0, 1)], axis=1)
+    return jax.tree.map(join, first, following)
 
 
 def _slots(tokens: TokenPositions, count: int) -> TokenPositions:
-    """Return the positions of all slots: of the prompts, then of all new tokens but the last."""
+    """Return the positions of all slots: the prompts', then those of the new tokens but the last, which is not read."""
     last, later = tokens.positions[:, -1:], jnp.arange(1, count, dtype=tokens.positions.dtype)
     segment_ids = jnp.pad(tokens.segment_ids, ((0, 0), (0, count - 1)), mode="edge")  # pyright: ignore[reportArgumentType]
     return TokenPositions(jnp.concatenate([tokens.positions, last + later], axis=1), segment_ids=segment_ids)
@@ -234,7 +235,7 @@ def _first_step(static: Any, params: Any, request: Request, key: Array, settings
     return read(nnx.merge(static, params), request, key, settings)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 6), donate_argnums=2)
+@functools.partial(jax.jit, static_argnums=(0, 6), donate_argnums=2)  # the memory of `text` is reused
 def _next_step(
     static: Any, params: Any, text: Text, request: Request, key: Array, slot: Array, settings: Settings
 ) -> Text:

@@ -1,8 +1,9 @@
 """A vision transformer whose positions enter through `Encoding` records and nowhere else.
 
-    x = patches @ W + b  ->  embed  ->  [cls, registers, x]  ->  L blocks  ->  norm  ->  pool  ->  head
+    x = patches @ W + b  ->  embed  ->  [cls, registers, x]  ->  norm?  ->  L layers  ->  norm  ->  pool  ->  head
 
-Model, initialization and number of tokens are the same for every encoding.
+`embed` is the hook of the encoding, and norm? is there if the config has an `embed_norm`. Model, initialization and
+number of tokens are the same for every encoding.
 
 Reference:
     Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.1.
@@ -32,10 +33,10 @@ TOKEN_STD = 0.02
 
 
 def images_to_patches(images: Float[Array, "B height width channels"], patch: int) -> Float[Array, "B T pixels"]:
-    """Cut images into patches, in raster order; the numbers of a patch are ordered by row, column, channel.
+    """Cut images into T patches, in raster order. The patch² · channels numbers of one go by row, column, channel.
 
     Args:
-        images: sides must be multiples of the patch.
+        images: sides must be multiples of the patch, in pixels.
         patch: side of a patch, pixels.
     """
     batch, height, width, channels = images.shape
@@ -54,14 +55,18 @@ class ViT(Layered):
 
     Attributes:
         config: config of the model.
+        cls: the learned CLS token, `(1, C)`; None = no CLS.
+        registers: the learned registers, `(R, C)`; None = no registers.
+        layers: the layers.
         dims: the dims that the encoding of the first layer was made for.
         encoding: the encoding of the first layer, whose `embed` is applied to the patches.
         position: the encoding's parameters that all layers share. The parameters of single layers are in `layers`,
-            stacked, under the same name.
+            stacked, under `attention.position`.
 
     Args:
-        config: sizes, layers and ends of the model.
-        encoding: encoding of all layers, made for the dims of `config`, for example your own. None = as `config` says.
+        config: sizes, layers, tokens, pooling and head of the model.
+        encoding: encoding of all layers in place of those that `config` names, for example your own, made for
+            `config.dims`. None = as `config` says.
         rngs: draws the parameters from its `params` stream.
 
     Raises:
@@ -87,11 +92,11 @@ class ViT(Layered):
         self._make_layers(config, encoding=encoding, rngs=rngs)
         self.norm = make_norm(config.norm, config.width)
         zeros, axes = nnx.initializers.zeros_init(), ("embed", "classes")
-        head = lambda inputs: linear(
+        make_head = lambda inputs: linear(
             inputs, config.classes, axes, dtype=jnp.float32, rngs=rngs, kernel_init=zeros, bias_init=zeros
         )
-        self.head = head(config.pooled) if config.classes else None
-        self.distilled_head = head(config.width) if config.distilled else None
+        self.head = make_head(config.pooled) if config.classes else None
+        self.distilled_head = make_head(config.width) if config.distilled else None
 
     @property
     def prefix(self) -> int:
@@ -129,8 +134,8 @@ class ViT(Layered):
         x = self._last_states(images, positions, extent, train, key, execution)
         logits = self.head(self._pool(x))
         if self.distilled_head is not None:
-            token = normed(self.norm, x[:, int(self.config.cls)].astype(jnp.float32))  # the first register
-            logits = 0.5 * (logits + self.distilled_head(token))
+            register = normed(self.norm, x[:, int(self.config.cls)].astype(jnp.float32))  # the first one, after CLS
+            logits = 0.5 * (logits + self.distilled_head(register))
         chex.assert_shape(logits, (len(images), self.config.classes))
         return logits
 
@@ -161,17 +166,18 @@ class ViT(Layered):
         key: Array | None,
         execution: Execution,
     ) -> Float[Array, "B T C"]:
-        """Return the states after the last layer, not normalized."""
+        """Return the states of all tokens after the last layer, before the norm."""
         config, (batch, height, width, channels) = self.config, images.shape
         if not batch:
             raise ValueError(f"images must be at least one, got shape {images.shape}")
         grid = patch_grid((height, width), config.patch)
-        patches = grid[0] * grid[1]
+        patch_count = grid[0] * grid[1]
         if channels != config.channels:
             raise ValueError(f"images must have channels={config.channels}, got {images.shape}")
         positions = grid_positions(*grid) if positions is None else positions
-        if positions.shape not in ((patches, 2), (batch, patches, 2)):
-            raise ValueError(f"positions must be ({patches}, 2) or ({batch}, {patches}, 2), got {positions.shape}")
+        if positions.shape not in ((patch_count, 2), (batch, patch_count, 2)):
+            shapes = f"({patch_count}, 2) or ({batch}, {patch_count}, 2)"
+            raise ValueError(f"positions must be {shapes}, got {positions.shape}")
         dropping = train and config.stochastic_depth > 0.0
         if dropping and key is None:
             raise ValueError(f"stochastic_depth={config.stochastic_depth} needs a key while training, got None")
@@ -184,10 +190,11 @@ class ViT(Layered):
         if config.coordinates == "centered":
             if not isinstance(extent, tuple):
                 raise ValueError(f"extent must be a grid (rows, columns) with centered coordinates, got {extent!r}")
-            positions = 2.0 * math.pi * normalized_positions(positions, extent)
+            positions = 2.0 * math.pi * normalized_positions(positions, extent)  # formula: `ViTConfig.coordinates`
         x, tokens = self._with_prefix(x, positions)
-        chex.assert_shape(x, (batch, self.prefix + patches, config.width))
+        chex.assert_shape(x, (batch, self.prefix + patch_count, config.width))
         x = normed(self.embed_norm, x)
+        # The layers fill in the parameters of their encodings.
         context = LayerContext({}, tokens, extent, execution=execution)
         shared = self.shared_params()
         x, _ = self.layers(execution.shard_states(x), context, shared=shared, key=key if dropping else None)
@@ -199,13 +206,14 @@ class ViT(Layered):
             return x, TokenPositions(positions)
         learned = jnp.concatenate([tokens[...] for tokens in (self.cls, self.registers) if tokens is not None])
         prefix = jnp.broadcast_to(learned.astype(x.dtype), (x.shape[0], self.prefix, x.shape[-1]))
-        origin = jnp.zeros((*positions.shape[:-2], self.prefix, 2), positions.dtype)
+        # Positions are finite; `has_position` says where these count.
+        placeholders = jnp.zeros((*positions.shape[:-2], self.prefix, 2), positions.dtype)
         has_position = jnp.arange(self.prefix + x.shape[1]) >= self.prefix
-        tokens = TokenPositions(jnp.concatenate([origin, positions], axis=-2), has_position=has_position)
+        tokens = TokenPositions(jnp.concatenate([placeholders, positions], axis=-2), has_position=has_position)
         return jnp.concatenate([prefix, x], axis=1), tokens
 
     def _pool(self, x: Float[Array, "B T C"]) -> Float[Array, "B N"]:
-        """Return the normalized CLS token, the mean of the normalized patches, or both, in float32."""
+        """Return the head's input in float32: the normalized CLS token, the mean of the normalized patches, or both."""
         cls = lambda: normed(self.norm, x[:, 0].astype(jnp.float32))
         mean = lambda: jnp.mean(normed(self.norm, x[:, self.prefix :].astype(jnp.float32)), axis=1)
         if self.config.pool == "cls_mean":

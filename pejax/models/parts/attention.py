@@ -33,9 +33,9 @@ class CrossContext(NamedTuple):
     Attributes:
         states: the encoder's output `(B, S, C)`; None where the keys and values are cached.
         shared: the encoding's parameters that all cross-attention layers share.
-        positions: positions of the queries, as the policy of cross-attention numbers them.
+        positions: positions of the queries, counted as `EncoderDecoderConfig.cross` says.
         k_positions: positions of the states.
-        extent: the length, or lengths, that the encoding adapts to.
+        extent: the length, or one length per example, that the encoding adapts to.
     """
 
     states: Float[Array, "B S C"] | None
@@ -51,7 +51,7 @@ class LayerContext(NamedTuple):
     Attributes:
         shared: the parameters of the layer's encoding that all layers share.
         tokens: positions of the queries, and of the keys where there is no cache.
-        extent: the length, lengths or grid that the encoding adapts to, as in `attend`.
+        extent: the length, the length per example or the grid that the encoding adapts to, as in `attend`.
         cache_start: the slot of the cache that the first of these tokens is written to.
         cache_tokens: positions of the tokens in the slots of the cache, these tokens included.
         rolling: the step of a rolling cache, in place of `cache_start` and `cache_tokens`; None = it is not rolling.
@@ -72,7 +72,7 @@ class LayerContext(NamedTuple):
 
 
 def batch_axes(context: LayerContext, axes: int) -> Any:
-    """Return the batch axis of each array in a context, as a prefix of its tree; -1 = all examples share the array.
+    """Return the batch axis of each array in a context, as a pytree prefix of it; -1 = all examples share it.
 
     Args:
         context: the context whose arrays are looked up; it has no cache.
@@ -80,8 +80,8 @@ def batch_axes(context: LayerContext, axes: int) -> Any:
     """
     cross = context.cross_context
     if cross is not None:
-        sides = [_token_axes(tokens, 1) for tokens in (cross.positions, cross.k_positions)]
-        cross = cross._replace(states=0, shared=-1, positions=sides[0], k_positions=sides[1])
+        q_axes, k_axes = (_token_axes(tokens, 1) for tokens in (cross.positions, cross.k_positions))
+        cross = cross._replace(states=0, shared=-1, positions=q_axes, k_positions=k_axes)
         cross = cross._replace(extent=_extent_axis(cross.extent))
     tokens, condition = _token_axes(context.tokens, axes), None if context.condition is None else 0
     extent = _extent_axis(context.extent)
@@ -90,9 +90,9 @@ def batch_axes(context: LayerContext, axes: int) -> Any:
 
 def _token_axes(tokens: TokenPositions, axes: int) -> Any:
     """Return the batch axis of each field of `TokenPositions`; -1 = it has no batch axis, None = no such field."""
-    ranks = (1 + (axes > 1), 1, 1, 1)
-    found = (None if x is None else 0 if x.ndim > rank else -1 for x, rank in zip(tokens, ranks, strict=True))
-    return TokenPositions(*found)  # pyright: ignore[reportArgumentType]
+    ranks = (1 + (axes > 1), 1, 1, 1)  # of positions, order, has_position and segment_ids without a batch axis
+    by_field = (None if x is None else 0 if x.ndim > rank else -1 for x, rank in zip(tokens, ranks, strict=True))
+    return TokenPositions(*by_field)  # pyright: ignore[reportArgumentType]
 
 
 def _extent_axis(extent: Extent) -> int:
@@ -137,12 +137,12 @@ class SelfAttention(nnx.Module):
         self, attention: AttentionConfig, dims: Dims, encoding: Encoding, *, dtype: DTypeLike, rngs: nnx.Rngs
     ) -> None:
         self.config, self.dims, self.encoding = attention, dims, encoding
-        inner, group = dims.heads * dims.head_dim, dims.heads // dims.kv_heads * dims.head_dim
-        columns = inner + 2 * dims.kv_heads * dims.head_dim
-        parts = ((group, "q"), (dims.head_dim, "k"), (dims.head_dim, "v"))  # of the columns of one key head
-        biased = tuple((size, name in attention.bias) for size, name in parts)
+        q_columns, group_columns = dims.heads * dims.head_dim, dims.heads // dims.kv_heads * dims.head_dim
+        columns = q_columns + 2 * dims.kv_heads * dims.head_dim
+        columns_of_group = ((group_columns, "q"), (dims.head_dim, "k"), (dims.head_dim, "v"))
+        biased = tuple((size, name in attention.bias) for size, name in columns_of_group)
         self.qkv = linear(dims.width, columns, ("embed", "heads"), dtype=dtype, rngs=rngs, **_biases(biased))
-        self.out = linear(inner, dims.width, ("heads", "embed"), dtype=dtype, rngs=rngs, bias="o" in attention.bias)
+        self.out = linear(q_columns, dims.width, ("heads", "embed"), dtype=dtype, rngs=rngs, bias="o" in attention.bias)
         self.norm_q, self.norm_k = (_qk_norm(attention, heads) for heads in (dims.heads, dims.kv_heads))
         self.sinks = nnx.Param(jnp.zeros((dims.heads,), jnp.float32), **named("heads")) if attention.sinks else None
         self.position = nnx.data(position_variables(encoding.init_layer(rngs.params())))
@@ -156,6 +156,7 @@ class SelfAttention(nnx.Module):
         q, k, v = self._heads(x)
         q, k = self._normed(self.norm_q, q), self._normed(self.norm_k, k)
         rolling = context.rolling
+        # A cached key may be rotated once and for all, unless later steps give it another position.
         rotated = cache is not None and caches_rotated_keys(encoding) and not (rolling and rolling.rolling.renumber)
         if rotated:
             k = rotate_keys(encoding, params, k, rotary_positions(context.tokens, k.shape[:-2]))
@@ -202,15 +203,16 @@ class SelfAttention(nnx.Module):
         """Return attention over a rolling cache, part by part, and the cache with the new keys and values."""
         after = KeysValues(*(write_slots(*pair, step.written) for pair in zip(cache, new, strict=True)))
 
-        def of(part: Part, **options: Any) -> Any:
+        def attend_to(part: Part, **options: Any) -> Any:
             window = min((size for size in (part.window, self.config.window) if size is not None), default=None)
-            sides = {"positions": part.tokens, "k_positions": part.k_tokens}
-            seen = (keys_of(part, step.rolling.first, *rows) for rows in zip(cache, new, after, strict=True))
-            return run(q, *seen, **sides, window=window, **options)
+            positions = {"positions": part.tokens, "k_positions": part.k_tokens}
+            keys_values = (keys_of(part, step.rolling.first, *rows) for rows in zip(cache, new, after, strict=True))
+            return run(q, *keys_values, **positions, window=window, **options)
 
         if len(step.parts) == 1:
-            return of(step.parts[0], sink=self._sink), after
-        return with_sink(*merge_attention([of(part, return_lse=True) for part in step.parts]), self._sink)[0], after
+            return attend_to(step.parts[0], sink=self._sink), after
+        outputs = [attend_to(part, return_lse=True) for part in step.parts]
+        return with_sink(*merge_attention(outputs), self._sink)[0], after  # the sink counts once for all parts
 
     def _heads(self, x: Array) -> tuple[Array, Array, Array]:
         """Return q `(B, T, H, D)` and k, v `(B, T, K, D)`."""
@@ -229,9 +231,9 @@ class SelfAttention(nnx.Module):
 
 
 def _biases(biased: tuple[tuple[int, bool], ...]) -> dict[str, Any]:
-    """Return the arguments of `linear` for a kernel with a bias in some columns."""
-    present = [kept for _, kept in biased]
-    return {"bias": any(present), "biased": () if all(present) else biased}
+    """Return the arguments of `linear` for a kernel with a bias in some columns, given as in `Linear.biased`."""
+    have_bias = [has_bias for _, has_bias in biased]
+    return {"bias": any(have_bias), "biased": () if all(have_bias) else biased}
 
 
 def _qk_norm(attention: AttentionConfig, heads: int) -> RMSNorm | LayerNorm | None:
@@ -239,11 +241,11 @@ def _qk_norm(attention: AttentionConfig, heads: int) -> RMSNorm | LayerNorm | No
     norm, dim = attention.qk_norm, attention.head_dim
     if norm is None:
         return None
-    made = LayerNorm if norm.kind == "layer" else RMSNorm
+    make = LayerNorm if norm.kind == "layer" else RMSNorm
     shape, axes = {
         "head": ((dim,), (None,)), "heads": ((heads, dim), ("heads", None)), "all": ((heads * dim,), ("heads",)),
     }[attention.qk_norm_over]  # fmt: skip
-    return made(norm, *shape, axes=axes)
+    return make(norm, *shape, axes=axes)
 
 
 class CrossAttention(nnx.Module):
@@ -266,19 +268,19 @@ class CrossAttention(nnx.Module):
         if attention.window is not None or attention.qk_norm is not None or attention.sinks:
             raise ValueError(f"cross-attention must have no window, qk_norm or sinks, got {attention}")
         self.config, self.dims, self.encoding = attention, dims, encoding
-        inner = dims.heads * dims.head_dim
+        q_columns = dims.heads * dims.head_dim
         columns = 2 * dims.kv_heads * dims.head_dim
-        biased = tuple((dims.head_dim, name in attention.bias) for name in "kv")  # of the columns of one key head
-        self.q = linear(dims.width, inner, ("embed", "heads"), dtype=dtype, rngs=rngs, bias="q" in attention.bias)
+        biased = tuple((dims.head_dim, name in attention.bias) for name in "kv")  # in the columns of one key head
+        self.q = linear(dims.width, q_columns, ("embed", "heads"), dtype=dtype, rngs=rngs, bias="q" in attention.bias)
         self.kv = linear(dims.width, columns, ("embed", "heads"), dtype=dtype, rngs=rngs, **_biases(biased))
-        self.out = linear(inner, dims.width, ("heads", "embed"), dtype=dtype, rngs=rngs, bias="o" in attention.bias)
+        self.out = linear(q_columns, dims.width, ("heads", "embed"), dtype=dtype, rngs=rngs, bias="o" in attention.bias)
         self.position = nnx.data(position_variables(encoding.init_layer(rngs.params())))
 
     def keys_values(self, states: Float[Array, "B S C"]) -> KeysValues:
         """Return the keys and values of the encoder's states, which are the same for every step of decoding."""
         dims = self.dims
-        pairs = self.kv(states).reshape(*states.shape[:2], dims.kv_heads, 2, dims.head_dim)
-        return KeysValues(pairs[..., 0, :], pairs[..., 1, :])
+        grouped = self.kv(states).reshape(*states.shape[:2], dims.kv_heads, 2, dims.head_dim)
+        return KeysValues(grouped[..., 0, :], grouped[..., 1, :])
 
     def __call__(
         self,

@@ -1,16 +1,16 @@
-"""A rolling cache: it keeps the first M and the last N tokens of a text, in M + N slots.
+"""A rolling cache: it keeps the first M and the last W tokens of a text, in M + W slots.
 
-The token at index i of its text is in slot i if i < M, else in slot M + (i - M) mod N. A query at index i sees the keys
-j ≤ i with j < M or i - j < N. The positions of query and keys are counted in one of two ways:
+The token at index i of its text is in slot i if i < M, else in slot M + (i - M) mod W. A query at index i sees the keys
+j ≤ i with j < M or i - j < W. The positions of query and keys are counted in one of two ways:
 
     own indices     query i, key j
-    renumbered      query min(i, M + N - 1); key j if j < M, else min(i, M + N - 1) - (i - j)
+    renumbered      query min(i, M + W - 1); key j if j < M, else min(i, M + W - 1) - (i - j)
 
-Renumbered positions are below the number of slots. The distances to the last N keys are the same in both.
+Renumbered positions are below the number of slots. The distances to the last W keys are the same in both.
 
 Reference:
     Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks" (arXiv 2309.17453), section 3.2. There
-    the newest token comes on top of the M + N; here it is one of the last N.
+    the newest token comes on top of the M + W; here it is one of the last W.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Rolling:
     """The tokens that a rolling cache keeps, and how it counts them.
 
     Args:
-        window: N, number of the last tokens that are kept, the newest included.
+        window: W, number of the last tokens that are kept, the newest included.
         first: M, number of the first tokens of a text that are kept, too.
         renumber: whether the kept tokens are counted from 0 at every step, without the dropped tokens between them; if
             not, they keep their own positions.
@@ -52,7 +52,7 @@ class Rolling:
 
     @property
     def slots(self) -> int:
-        """M + N, number of slots."""
+        """M + W, number of slots."""
         return self.first + self.window
 
 
@@ -78,7 +78,7 @@ class RollingStep(NamedTuple):
 
     Attributes:
         rolling: the tokens that are kept.
-        written: `(B, T)`, the slot that each new token is written to; M + N = it is not kept.
+        written: `(B, T)`, the slot that each new token is written to; M + W = it is not kept.
         parts: the attention from the new tokens; no key is in two of them.
     """
 
@@ -92,7 +92,7 @@ def rolling_step(rolling: Rolling, slots: TokenPositions, tokens: TokenPositions
 
     Args:
         rolling: the tokens that are kept.
-        slots: index and segment `(B, M + N)` of the token in each slot before the step.
+        slots: index and segment `(B, M + W)` of the token in each slot before the step.
         tokens: index and segment `(B, T)` of the new tokens.
     """
     first, window = rolling.first, rolling.window
@@ -113,7 +113,7 @@ def rolling_step(rolling: Rolling, slots: TokenPositions, tokens: TokenPositions
 
 
 def write_slots(old: Array, new: Array, written: Int[Array, "B T"]) -> Array:
-    """Return an array of slots `(B, M + N, ...)` with the new rows `(B, T, ...)` in the slots that they belong to."""
+    """Return an array of slots `(B, M + W, ...)` with the new rows `(B, T, ...)` in the slots that they belong to."""
     return old.at[jnp.arange(len(old))[:, None], written].set(new.astype(old.dtype), mode="drop")
 
 
@@ -153,7 +153,7 @@ def _of_a_block(
 ) -> tuple[Part, ...]:
     """Return the attention from several tokens, which see different keys.
 
-    In the attention to the last N keys, queries and keys keep their own indices even if tokens are renumbered, because
+    In the attention to the last W keys, queries and keys keep their own indices even if tokens are renumbered, because
     distances are the same. An encoding that reads anything else takes one token at a time (`rolls_blocks`).
     """
     first = rolling.first

@@ -17,13 +17,13 @@ from pejax.models.parts.block import DROPPED, Block, LayerKind
 
 
 def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> Float[Array, "L 2 B"]:
-    """Return the factors of stochastic depth, per layer, branch and example.
+    """Return the factors of stochastic depth, per layer, branch (`DROPPED`) and example.
 
-    A factor is 0 with probability `rate`, else 1/(1 - rate).
+    A factor is 0 with the probability of its layer, `rate`, else 1/(1 - rate).
 
     Args:
         key: random key that the factors are drawn with.
-        rates: the probability of each layer.
+        rates: probability that a branch is dropped, per layer.
         batch: B, number of examples.
 
     Reference:
@@ -50,9 +50,9 @@ class Body(NamedTuple):
     """The layers at one place of a pattern, which are computed by one program.
 
     Attributes:
-        number: number of the body in the model, in the order of the first layers.
-        layers: numbers of the layers.
-        encoding: number of their encoding in the model.
+        number: index of the body in the model, in the order of the bodies' first layers.
+        layers: indices of the layers in the model.
+        encoding: index of their encoding in the encodings of the model.
     """
 
     number: int
@@ -92,18 +92,18 @@ class Layers(nnx.Module):
     ) -> None:
         count = len(kinds)
         self.rates = tuple(stochastic_depth * layer / max(count - 1, 1) for layer in range(count))
-        found, first, number = [], 0, 0
+        bodies_by_pattern, first, number = [], 0, 0
         for pattern, repeats in patterns(tuple(kinds)):
-            end, own = first + len(pattern) * repeats, []
+            end, bodies = first + len(pattern) * repeats, []
             for place, kind in enumerate(pattern):
                 layers = range(first + place, end, len(pattern))
-                own.append(Body(number, layers, encodings.index(kind.encoding)))
+                bodies.append(Body(number, layers, encodings.index(kind.encoding)))
                 stacked = _stacked(kind, repeats, dtype, rngs)
                 setattr(self, f"body_{number}" if number else "blocks", Holder(blocks=stacked) if number else stacked)
                 number += 1
-            found.append(tuple(own))
+            bodies_by_pattern.append(tuple(bodies))
             first = end
-        self.patterns = tuple(found)
+        self.patterns = tuple(bodies_by_pattern)
 
     def stacked(self, body: Body) -> Block:
         """Return the parameters of a body, stacked."""
@@ -122,7 +122,7 @@ class Layers(nnx.Module):
         return tuple(body for pattern in self.patterns for body in pattern)
 
     def first_of(self, encoding: int) -> Params:
-        """Return the encoding's own parameters in the first layer that has this encoding."""
+        """Return the parameters of an encoding that differ by layer, those of the first layer that has it."""
         body = next(body for body in self.bodies if body.encoding == encoding)
         return jax.tree.map(lambda leaf: leaf[0], nnx.as_pure(self.stacked(body).attention.position))
 
@@ -135,44 +135,45 @@ class Layers(nnx.Module):
         shared: Sequence[Params] | None = None,
         key: Key[Array, ""] | None = None,
     ) -> tuple[Float[Array, "B T C"], tuple[LayerCache, ...] | None]:
-        """Apply the blocks in order.
+        """Apply the layers in order.
 
         Args:
-            x: states before the first block.
+            x: states before the first layer.
             context: inputs that all layers share, without the parameters of encodings.
             cache: caches of the layers, stacked, one per body; None = no cache.
             shared: the parameters of every encoding that all its layers share. None = there are none.
             key: random key that the branches to drop are drawn with (stochastic depth). None = none is dropped.
 
         Returns:
-            The states after the last block, and the caches, one per body.
+            The states after the last layer, and the caches, one per body.
         """
         shared = ({},) * (1 + max(body.encoding for body in self.bodies)) if shared is None else shared
         factors = None if key is None else drop_factors(key, jnp.asarray(self.rates, jnp.float32), x.shape[0])
         caches = iter(cache or ())
         statics, operands = [], []
         for pattern in self.patterns:
-            split = [nnx.split(self.stacked(body)) for body in pattern]
-            statics.append([static for static, _ in split])
+            blocks = [nnx.split(self.stacked(body)) for body in pattern]
+            statics.append([static for static, _ in blocks])
             operands.append(tuple(
                 (params, next(caches, None), _rows(factors, body, len(self.rates)), self._constants(body))
-                for (_, params), body in zip(split, pattern, strict=True)
+                for (_, params), body in zip(blocks, pattern, strict=True)
             ))  # fmt: skip
 
         def apply(
             execution: Execution, shared: Sequence[Params], context: LayerContext, x: Array, operands: list[Any]
         ) -> tuple[Array, tuple[LayerCache, ...] | None]:
-            found = []
-            for pattern, static, layers in zip(self.patterns, statics, operands, strict=True):
-                pairs = zip(pattern, static, strict=True)
-                steps = [_step(execution, context, shared[body.encoding], one) for body, one in pairs]
+            new_caches = []
+            for pattern, modules, layers in zip(self.patterns, statics, operands, strict=True):
+                pairs = zip(pattern, modules, strict=True)
+                steps = [_step(execution, context, shared[body.encoding], static) for body, static in pairs]
                 x, caches = execution.scan(steps, x, layers, first=pattern[0].layers[0])
-                found += caches
-            return x, None if found[0] is None else tuple(found)
+                new_caches += caches
+            return x, None if new_caches[0] is None else tuple(new_caches)
 
         if cache is not None or not context.execution.local:
             return apply(context.execution, shared, context, x, operands)
         local = lambda execution, operands: apply(execution, *operands)[0]
+        # Batch axes of a body's operands: none of parameters and constants, 2 of factors `(repeats, branch, B)`.
         by_layer = [((-1, None, 2, -1),) * len(pattern) for pattern in self.patterns]
         axes = -1, batch_axes(context, self.blocks.attention.dims.axes), 0, by_layer
         return context.execution.per_shard(local, (tuple(shared), context, x, operands), axes), None
@@ -209,15 +210,17 @@ def _rows(stacked: Array | None, body: Body, count: int) -> Array | None:
 def _step(
     execution: Execution, context: LayerContext, shared: Params, static: Any
 ) -> Callable[[Array, Any], tuple[Array, LayerCache | None]]:
-    """Return the function `(x, (params, cache, factors, constants)) -> (x, cache)` of one layer."""
+    """Return a layer's function `(x, (params, cache, factors, constants)) -> (x, cache)`; `static` is its module."""
 
     def step(x: Array, layer: Any) -> tuple[Array, LayerCache | None]:
-        params, cache, factors, (of_self, of_cross) = layer
+        params, cache, factors, (constants, cross_constants) = layer
         cross = context.cross_context
         if cross is not None:
-            cross = cross._replace(shared=merge_params(cross.shared, of_cross))
-        own = context._replace(execution=execution, shared=merge_params(shared, of_self), cross_context=cross)
-        x, cache = nnx.merge(static, params)(x, own, cache, factors)
+            cross = cross._replace(shared=merge_params(cross.shared, cross_constants))
+        context_of_layer = context._replace(
+            execution=execution, shared=merge_params(shared, constants), cross_context=cross
+        )
+        x, cache = nnx.merge(static, params)(x, context_of_layer, cache, factors)
         return execution.shard_states(x), cache
 
     return step
