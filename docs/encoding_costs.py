@@ -31,6 +31,8 @@ def amount(value: float, unit: str) -> str:
 
 def cost_rows(name: str, found: Measurements) -> list[list[str]]:
     """Return the cells of the table of costs of one encoding: one row per setting."""
+    if name not in found.costs["encodings"]:
+        raise ValueError(f"costs.json must have every encoding, got none of {name!r}: run python -m benchmarks.costs")
     rows = []
     for setting, (dims, label) in SETTINGS.items():
         measured, bare = (found.costs["encodings"][one][setting] for one in (name, "none"))

@@ -19,7 +19,7 @@ import pytest
 from cases import Case
 
 from pejax._attention.core import hooks, masks, operands, reference
-from pejax._attention.xla import tiles
+from pejax._attention.xla import blocks, tiles
 from pejax._encodings import (
     alibi,
     cpb,
@@ -38,7 +38,7 @@ from pejax._extensions import base as scaling
 from pejax._extensions import by_step, clips, interpolation, llama3, longrope, ntk, resonance, riflex, yarn
 from pejax._ops import axes, offset_table, phases, relative, rotary
 from pejax._placement import diffusion, grids, sequence
-from tests.attention import test_attention, test_backends, test_padding
+from tests.attention import test_attention, test_backends, test_blocks, test_padding
 from tests.contract import test_positions
 from tests.encodings import (
     test_alibi,
@@ -121,6 +121,7 @@ MIXED = [
 ]
 DISTANCES = [test_distances.test_differences_are_limited_and_as_floats_exact_but_for_one_rounding]
 CLIPS = [functools.partial(test_shaw.test_the_two_sides_may_be_clipped_at_two_distances, (3, 1))]
+SUMS = [functools.partial(test_blocks.test_a_part_is_added_to_its_block_alone, n) for n in (1, 3)]
 PADDING = [test_padding.test_of_keys_and_queries_that_a_mask_hides_from_all]
 ALIBI = [
     test_alibi.test_slopes_of_8_and_12_heads_are_the_papers,
@@ -362,6 +363,14 @@ MUTANTS = {
         ALIBI,
     ),
     "alibi: scale forgotten": (alibi.alibi, "slope_scale * alibi_slopes", "alibi_slopes", ALIBI),
+    "blocks: a sum over a single block subtracted": (
+        blocks.add_to_block,
+        "total + part[None]",
+        "total - part[None]",
+        SUMS,
+    ),
+    "blocks: a sum over several blocks subtracted": (blocks.add_to_block, ", i) + part", ", i) - part", SUMS),
+    "blocks: every sum in the first block": (blocks.add_to_block, "+ part, i, 0)", "+ part, 0, 0)", SUMS),
     "tiles: a line of biases subtracted": (
         tiles.forward,
         "logits + _where(placed_pairs",

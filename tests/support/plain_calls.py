@@ -188,7 +188,7 @@ OPTIONS: dict[str, tuple[pejax.Dims, dict[str, Any]]] = {
 
 
 def _factories() -> dict[str, Call]:
-    assert OPTIONS.keys() == pejax.ENCODINGS.keys()
+    assert OPTIONS.keys() == pejax.ENCODINGS.keys(), "OPTIONS must have every encoding"
     return {
         f"encodings.{name}": Call(pejax.ENCODINGS[name], {"dims": dims, **options, "extend": None})
         for name, (dims, options) in OPTIONS.items()
@@ -339,7 +339,7 @@ def _extensions() -> dict[str, Call]:
         "slopes": {},
         "resize": {},
     }  # fmt: skip
-    assert options.keys() == EXTENSIONS.keys()
+    assert options.keys() == EXTENSIONS.keys(), "options must have every extension"
     return {f"extensions.{name}": Call(_used(name), given) for name, given in options.items()}
 
 
@@ -361,6 +361,7 @@ def _used(name: str) -> Callable:
 NORM, MLP = models.NormConfig("rms", 1e-6, False, 0.0), models.MlpConfig(16, "silu", True, False)
 ATTENTION = models.AttentionConfig(4, 2, 8, EncodingSpec("rope"))
 LAYER = models.LayerConfig(ATTENTION, MLP, NORM)
+ADAPTIVE = models.LayerConfig(ATTENTION, MLP, models.NormConfig("layer", weight=False), adaptive=True)
 TEXT = models.TransformerConfig(16, 32, 8, (LAYER,))
 PAIR = models.EncoderDecoderConfig(
     models.TransformerConfig(16, 32, 8, (LAYER,), causal=False, head=None),
@@ -385,6 +386,9 @@ def _configs() -> dict[str, Call]:
             {"attention": ATTENTION, "mlp": MLP, "norm": NORM, "order": "pre", "parallel": "", "layer_scale": 0.1,
              "bare": False, "cross": ATTENTION},
         ),
+        "LayerConfig adaptive": (
+            models.LayerConfig, {"attention": ATTENTION, "mlp": MLP, "norm": ADAPTIVE.norm, "adaptive": True},
+        ),
         "HeadConfig": (
             models.HeadConfig,
             {"tied": True, "bias": True, "transform": ("gelu", NORM), "scale": 2.0, "cap": 4.0,
@@ -403,6 +407,11 @@ def _configs() -> dict[str, Call]:
             {"image_size": (8, 8), "patch": 4, "channels": 1, "width": 32, "layers": (LAYER,), "norm": NORM,
              "embed_norm": NORM, "patch_bias": True, "cls": True, "registers": 1, "pool": "cls", "classes": 3,
              "distilled": True, "coordinates": "index", "stochastic_depth": 0.1, "dtype": "float32"},
+        ),
+        "DiTConfig": (
+            models.DiTConfig,
+            {"image_size": (8, 8), "patch": 4, "channels": 1, "width": 32, "layers": (ADAPTIVE,), "classes": 3,
+             "norm": ADAPTIVE.norm, "dtype": "float32"},
         ),
         "Execution": (
             models.Execution,
@@ -428,12 +437,17 @@ def _configs() -> dict[str, Call]:
              "kv_heads": 2, "mlp_ratio": 2, "pe": "rope_mixed", "extend": None, "pool": "mean", "registers": 1,
              "layer_scale": 0.1, "stochastic_depth": 0.1, "dtype": "float32"},
         ),
+        "dit": (
+            models.dit,
+            {"image_size": (8, 8), "patch": 4, "channels": 1, "classes": 3, "width": 32, "layers": 1, "heads": 4,
+             "kv_heads": 2, "mlp_ratio": 2, "pe": "rope_axial", "extend": None, "dtype": "float32"},
+        ),
     }  # fmt: skip
     return {f"models.{name}": Call(*call) for name, call in calls.items()}
 
 
 def _models() -> dict[str, Call]:
-    picture, execution = models.vit(8, 4, 1, 3, 16, 1, 2), models.Execution()
+    picture, noisy, execution = models.vit(8, 4, 1, 3, 16, 1, 2), models.dit(8, 4, 1, 3, 16, 1, 2), models.Execution()
     rngs, ids = nnx.Rngs(0), jnp.asarray([[1, 2, 3, 4]])
     rope = pejax.encodings.rope(pejax.Dims(4, 8))
     calls: dict[str, tuple[Callable, dict[str, Any]]] = {
@@ -444,6 +458,7 @@ def _models() -> dict[str, Call]:
         "Decoder": (models.Decoder, {"config": TEXT, "encoding": None, "rngs": rngs}),
         "EncoderDecoder": (models.EncoderDecoder, {"config": PAIR, "rngs": rngs}),
         "ViT": (models.ViT, {"config": picture, "encoding": None, "rngs": rngs}),
+        "DiT": (models.DiT, {"config": noisy, "encoding": None, "rngs": rngs}),
         "Decoder()": (
             models.Decoder(TEXT, rngs=rngs),
             {"ids": ids, "segment_ids": jnp.ones((1, 4), jnp.int32), "tokens": None, "extent": 4, "type_ids": None,
@@ -458,6 +473,11 @@ def _models() -> dict[str, Call]:
             models.ViT(picture, rngs=rngs),
             {"images": floats(1, 8, 8, 1), "positions": pejax.grid_positions(2, 2), "extent": (2, 2), "train": False,
              "key": None, "execution": execution},
+        ),
+        "DiT()": (
+            models.DiT(noisy, rngs=rngs),
+            {"images": floats(1, 8, 8, 1), "time": jnp.asarray([0.5]), "labels": jnp.asarray([2]),
+             "positions": pejax.grid_positions(2, 2), "extent": (2, 2), "step": None, "execution": execution},
         ),
     }  # fmt: skip
     return {f"models.{name}": Call(*call, slow=name != "attention_module") for name, call in calls.items()}
