@@ -93,12 +93,12 @@ def curves(task: str, data: str) -> list[Line]:
     ]
 
 
-def extended_images(data: str) -> list[Line]:
-    """Return the lines of whole trainings that were evaluated with extensions, over all their seeds."""
+def extended_images(file: str) -> list[Line]:
+    """Return the lines of trainings on glyphs that were evaluated with extensions, over all their seeds."""
     found: dict[tuple[str, str], Line] = {}
-    for one in read("images.jsonl"):
+    for one in read(file):
         results: Mapping[str, Any] = one["results"]
-        if results["data"] == data:
+        if results["data"] == "glyphs":
             key = results["name"], results["extend"]
             found.setdefault(key, Line(*key, [])).runs.append({r["size"]: 100 * r["top1"] for r in results["rows"]})
     return list(found.values())
@@ -107,12 +107,18 @@ def extended_images(data: str) -> list[Line]:
 def charts() -> list[Chart]:
     """Return all figures."""
     of = {data: {line.name: line for line in curves("vit", data)} for data in ("fashion", "glyphs")}
-    extended = {line.name: line for line in extended_images("glyphs")}
+    extended = {line.name: line for line in extended_images("images.jsonl")}
     story = [extended["rope_mixed + pi(stretch=True)"], of["glyphs"]["learned"], of["glyphs"]["alibi"]]
     story.insert(1, extended["rope_mixed"])
-    shown = ("fire", "learned", "transformer_xl", "alibi", "rope_mixed", "none")
+    shown = ("cpb", "learned", "transformer_xl", "alibi", "rope_mixed")
     images = {"trained": 28, "x": "image side (pixels)", "y": "top-1 (%)"}
     seeds = "RoPE-Mixed: mean and range of 3 seeds; others: 1 seed"
+    short = "rope_mixed, cpb, alibi: mean and range of 3 seeds; others: 1 seed"
+    stretched = [
+        line for line in extended.values() if line.pe in ("rope_mixed", "cpb", "lookhere") and line.extend != "pi"
+    ]
+    scaled = [line for line in extended_images("seeds.jsonl") if line.extend == "pi"]
+    shown_scaled = [f"{name} + pi" for name in ("rope_mixed", "rope_axial", "cpb", "lookhere", "learned", "alibi")]
     text = {line.name: line for line in curves("lm", "shakespeare")}
     plain = [line for line in text.values() if line.extend == "none" and "DroPE" not in line.pe]
     rope = [line for line in text.values() if line.pe == "rope"]
@@ -121,9 +127,12 @@ def charts() -> list[Chart]:
     bytes_ = {"trained": 128, "x": "context (bytes)", "y": "perplexity per byte", "logarithmic": True}
     return [
         Chart("story", "Letters, trained at 28 pixels only", story, note=seeds, panel=(4.9, 3.7), **images),
-        Chart("vit_fashion", "Fashion-MNIST, trained at 28 pixels", [*of["fashion"].values()], shown, **images),
-        Chart("vit_glyphs", "Letters, trained at 28 pixels", [*of["glyphs"].values()], ("cpb", *shown[1:]), **images),
-        Chart("vit_glyphs_pi", "Letters, interpolated positions", [*extended.values()], note=seeds, **images),
+        Chart(
+            "vit_fashion", "Fashion-MNIST, trained at 28 pixels", [*of["fashion"].values()], ("fire", *shown), **images
+        ),
+        Chart("vit_glyphs", "Letters, trained at 28 pixels", [*of["glyphs"].values()], ("lookhere", *shown), **images),
+        Chart("vit_glyphs_pi", "Letters, scaled positions", stretched, note=seeds, **images),
+        Chart("vit_glyphs_scaled", "Letters, 6 epochs, read with pi", scaled, shown_scaled, note=short, **images),
         Chart("lm_shakespeare", "Shakespeare, trained at 128 bytes", plain, shown_text, **bytes_),
         Chart("lm_extensions", "RoPE, trained at 128 bytes, extended", rope, shown_extended, **bytes_),
     ]

@@ -86,7 +86,7 @@ class Part(NamedTuple):
     title: str
     intro: str
     cases: Callable[[Settings], list[Case]]
-    head: str = ""
+    head: str = "measure"
 
 
 def column_of(timed: Timed, *, first_calls: bool = False) -> Column:
