@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,19 @@ from pejax._encoding import Encoding, Extent, Params, adapt, pair_bias, split_pa
 DEFAULT_LENGTH = 32
 """Tokens along each axis where the dims have no extent."""
 
-compiled: Callable = functools.partial(jax.jit, static_argnames=("encoding", "dims"))
-"""Decorator: `jax.jit` with the encoding and its dims static."""
+
+def compiled(function: Callable) -> Callable:
+    """Return the jitted function, whose encoding and dims are static and whose products are exact to float32.
+
+    The default of GPUs and TPUs rounds the factors of a product, by more than the laws allow.
+    """
+
+    @functools.wraps(function)
+    def exact(*args: Any, **kwargs: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return function(*args, **kwargs)
+
+    return jax.jit(exact, static_argnames=("encoding", "dims"))
 
 
 class Probe(NamedTuple):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pejax
-from pejax import ENCODINGS, Dims, Encoding, Hooks, TokenPositions, adapt, explain, make_encoding
+from pejax import ENCODINGS, Dims, Encoding, Hooks, TokenPositions, adapt, explain, make_encoding, testing
 from pejax._attention.core.hooks import attention_hooks
 from pejax._compose import PLACES
 from pejax._encoding import from_distance, merge_params, split_params
@@ -296,6 +296,15 @@ def test_explain_counts_the_operations_of_a_hook():
 
 
 # Names
+
+
+def test_laws_are_measured_in_exact_float32_products_whatever_the_device_does():
+    encoding = make_encoding("shaw", DIMS)
+    params = pejax.init_params(encoding, jax.random.key(0))
+    text = testing.dense_terms.lower(encoding, params, DIMS, testing.draw_probe(0, DIMS)).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert len(products) >= 4  # queries, keys, their products, relative values
+    assert all("HIGHEST" in line for line in products)
 
 
 def test_public_names_are_all_there_and_documented():
