@@ -27,7 +27,7 @@ from pejax.models.parts.layers import ACTIVATIONS, linear, make_norm, modulated,
 from pejax.models.sharding import named
 from pejax.models.stack.layered import Layered
 
-LABEL_STD = 0.02
+LABEL_STD = 1.0
 """Standard deviation of the initial vectors of classes."""
 
 FREQUENCIES, TIME_BASE, TIME_SCALE = 128, 1e4, 1000.0
