@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -289,9 +290,25 @@ def test_shapes():
 @pytest.mark.slow
 def test_only_extensions_that_an_encoding_has():
     config = parse(Config, ["--size=8", "--width=16", "--heads=2"])
-    assert [*Sampler(config, 1, 3).extended] == ["none", "pi", "ntk", "yarn"]
+    assert [*Sampler(config, 1, 3).extended] == ["none", "pi", "ntk", "yarn", "by_step(above='linear')"]
     config = parse(Config, ["--size=8", "--width=16", "--heads=2", "--pe=alibi"])
     assert [*Sampler(config, 1, 3).extended] == ["none", "pi"]
+
+
+@pytest.mark.slow
+def test_an_extension_by_step_reads_the_time_of_the_flow():
+    chosen = "--extend=none,linear,by_step(above='linear')"
+    sampler = Sampler(parse(Config, ["--size=8", "--width=16", "--heads=2", chosen]), 1, 3)
+    leaves, tree = jax.tree.flatten(sampler.init(jax.random.key(0)))
+    noisy_leaf = lambda seed, leaf: leaf + 0.3 * jax.random.normal(jax.random.key(seed), leaf.shape)
+    params = jax.tree.unflatten(tree, [noisy_leaf(*one) for one in enumerate(leaves)])
+    x, labels = jnp.asarray(draw(2, 16, 16, 1)), jnp.zeros(2, jnp.int32)
+    none, linear, both = (
+        [sampler.velocity(params, x, jnp.full(2, at), labels, extend=extend) for at in (0.0, 0.5, 1.0)]
+        for extend in sampler.extended
+    )
+    chex.assert_trees_all_close((both[0], both[2]), (none[0], linear[2]), atol=1e-5)
+    assert min(float(jnp.abs(both[1] - end[1]).max()) for end in (none, linear)) > 1e-3
 
 
 @pytest.mark.slow

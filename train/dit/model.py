@@ -21,7 +21,7 @@ from train.engine.task import Split, laws, layer_params
 SUMS = ("loss", "count")
 """Names of the sums that the loss returns."""
 
-EXTENSIONS = ("none", "pi", "ntk", "yarn")
+EXTENSIONS = ("none", "pi", "ntk", "yarn", "by_step(above='linear')")
 """Extensions of an evaluation where none are given. They leave the trained size as it is."""
 
 PROBED = 8
@@ -107,12 +107,13 @@ class Sampler(Split[DiT]):
         Args:
             params: parameters of the model.
             x: their sides are multiples of the patch.
-            time: t of each image.
+            time: t, the same for all images; the step of an extension `by_step`.
             labels: class of each image; the number of classes = none.
             extend: one of the extensions of the evaluation; empty = the first.
             execution: the devices and shardings.
         """
-        return self.extended[extend or next(iter(self.extended))].model(params)(x, time, labels, execution=execution)
+        model = self.extended[extend or next(iter(self.extended))].model(params)
+        return model(x, time, labels, step=time[0], execution=execution)
 
     def pictures(
         self,
