@@ -11,7 +11,7 @@ from train.data.images import Dataset
 from train.dit.config import Shape
 from train.engine.figures import literal_text, write_figure
 
-DPI, SCALE, GAP, HEAD, LABEL = 150, 2, 4, 30, 150
+DPI, SCALE, GAP, HEAD, LABEL = 150, 2, 4, 30, 200
 """Dots per inch, dots per pixel of a picture, and dots between rows, above a block, and left of the rows."""
 
 
