@@ -35,6 +35,7 @@ from pejax._extensions.temperature import scale_queries
 from pejax._extensions.yarn import extend_yarn
 from pejax._make import make_encoding
 from pejax._ops.rotary import rope_apply
+from pejax._patches import Patches, patchify, unpatchify
 from pejax._placement.sequence import positions_of
 from pejax._positions import (
     TokenPositions,
@@ -60,6 +61,7 @@ __all__ = [
     "Dims",
     "Encoding",
     "Hooks",
+    "Patches",
     "Rotary",
     "Sharding",
     "TokenPositions",
@@ -91,6 +93,7 @@ __all__ = [
     "normalized_positions",
     "packed_positions",
     "pairing_permutation",
+    "patchify",
     "positions_of",
     "register_encoding",
     "rope_apply",
@@ -102,6 +105,7 @@ __all__ = [
     "segment_positions",
     "sinusoidal_embedding",
     "t5_bucket",
+    "unpatchify",
 ]
 
 

@@ -39,6 +39,7 @@ MADE = {
     "SumSpec": "a spec such as pejax.specs.parse('rope')",
     "Hooks": "what attention_hooks returns",
     "Part": "parts such as text(12) and image(4, 6) of pejax.placement",
+    "Patches": "what pejax.patchify returns",
     "Rule": "a rule such as pejax.placement.flux()",
 }
 """How to get a value of a class, by its name."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Num
 
 from pejax._arguments import checked, checked_fields
@@ -64,8 +66,8 @@ class Encoding:
             the constant.
         layer_constants: `(layers) -> params` that are not trained and differ by depth (LookHere's slopes), stacked on
             L. The attention layers of `pejax.models` read them in place of `constants` of the same name.
-        adapt: `(params, extent) -> params` for a length or grid; changes only the parameters that depend on it. Do not
-            call it directly: `pejax.adapt` also adds the constants.
+        adapt: `(params, extent) -> params` for a length or grid, a traced grid as an array `(A,)`; changes only the
+            parameters that depend on it. Do not call it directly: `pejax.adapt` also adds the constants.
         embed: `(params, x, positions) -> x` with x `(*B, T, C)`, once before the first layer.
         rotate: `(params, x, positions) -> x` with x `(*B, T, H, D)`: queries, and keys unless `rotate_keys`
             is given.
@@ -158,10 +160,11 @@ def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> P
     Args:
         encoding: the record.
         params: the merged parameters of the model and one layer (`init_params`, `merge_params`).
-        extent: the length of the sequence, or the grid, in tokens; required if the encoding depends on it.
+        extent: the length of the sequence, or the grid, in tokens; required if the encoding depends on it. A traced
+            grid is an array `(A,)`; for one grid per image, use `jax.vmap`.
 
     Raises:
-        ValueError: no extent for an encoding that depends on it, or parameters that it lacks.
+        ValueError: no extent for an encoding that depends on it, several extents at once, or parameters that it lacks.
 
     Examples:
         >>> import pejax
@@ -176,7 +179,22 @@ def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> P
     if extent is None:
         raise ValueError(f"{named(encoding)} depends on the length or grid: extent must be given, got None")
     with naming_missing("adapt", params):
-        return encoding.adapt(params, extent)
+        return encoding.adapt(params, one_extent(extent))
+
+
+def one_extent(extent: Extent) -> Extent:
+    """Return a known grid `(A,)` as a tuple, any other length or grid as it is; refuse one extent per example."""
+    if isinstance(extent, tuple) or np.ndim(extent) == 0:
+        return extent
+    if np.ndim(extent) > 1:
+        rule = "extent must be one length or one grid (A,): call attend, or jax.vmap over the images"
+        raise ValueError(f"{rule}, got shape {np.shape(extent)}")
+    return extent if isinstance(extent, Tracer) else tuple(np.asarray(extent).tolist())
+
+
+def axes_of_extent(extent: Extent) -> int:
+    """Return the number of axes of one length or grid."""
+    return len(extent) if isinstance(extent, tuple) or np.ndim(extent) else 1  # pyright: ignore[reportArgumentType]
 
 
 def with_constants(encoding: Encoding, params: Params) -> Params:

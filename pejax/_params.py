@@ -19,7 +19,11 @@ RandomKey: TypeAlias = Key[Array, ""] | UInt32[Array, " words"]
 """A JAX random key, typed or raw."""
 
 Extent: TypeAlias = int | Int[Array, "..."] | tuple[int, ...]
-"""The length of a sequence, which may be traced, or the static grid (rows, columns, ...) of an image, in tokens."""
+"""The length of a sequence, or the grid (rows, columns, ...) of an image, in tokens; arrays may be traced.
+
+A grid is a tuple or an array `(A,)`. Attention and models also take one extent per example: lengths `(B,)`, or on
+A > 1 axes grids `(B, A)`.
+"""
 
 
 def no_params(key: Array) -> Params:

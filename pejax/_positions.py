@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from pejax._arguments import checked
-from pejax._encoding import Encoding, Extent, Params
+from pejax._encoding import Encoding, Extent, Params, one_extent
 from pejax._ops.checks import check_choice, check_ids, check_position_type
 from pejax._params import RandomKey, naming_missing
 
@@ -172,41 +172,47 @@ def packed_positions(segment_ids: Int[Array, "*B T"]) -> TokenPositions:
     return TokenPositions(positions, order, segment_ids=segment_ids)
 
 
-def check_within(positions: TokenPositions | Array, extent: Extent) -> None:
+def check_within(positions: TokenPositions | Array, extent: Extent, by_image: bool = False) -> None:
     """Raise ValueError for a whole position outside a length or grid, where both are known: not under `jax.jit`.
 
     Tokens without a position and padding count nowhere. Positions of a float type may lie between and beyond patches.
+
+    Args:
+        positions: positions of the tokens.
+        extent: one length, lengths, which are not checked, or one grid.
+        by_image: whether the extent is an array `(B, A)` of one grid per image.
     """
     tokens = positions if isinstance(positions, TokenPositions) else TokenPositions(positions)
     sides = extent if isinstance(extent, tuple) else (extent,)
     if any(isinstance(x, Tracer) or not getattr(x, "is_fully_addressable", True) for x in (*tokens, *sides)):
         return
-    if any(np.ndim(side) for side in sides):  # one length per example
+    if not by_image and any(np.ndim(side) for side in sides):  # one length per example
         return
+    axes = np.shape(extent)[1] if by_image else len(sides)
     known = np.asarray(tokens.positions)
-    if not np.issubdtype(known.dtype, np.integer) or (len(sides) > 1 and known.shape[-1:] != (len(sides),)):
+    if not np.issubdtype(known.dtype, np.integer) or (axes > 1 and known.shape[-1:] != (axes,)):
         return
-    places = known if len(sides) > 1 else known[..., None]
-    outside = ((places < 0) | (places >= np.asarray(sides))).any(axis=-1)
+    places, most = known if axes > 1 else known[..., None], np.asarray(extent)
+    most = most[:, None] if by_image else most
+    outside = ((places < 0) | (places >= most)).any(axis=-1)
     for counts in (tokens.has_position, tokens.segment_ids):
         outside = outside if counts is None else outside & (np.asarray(counts) != 0)
     if outside.any():
-        found = np.broadcast_to(places, (*outside.shape, len(sides)))[outside][0].tolist()
+        found, below = (np.broadcast_to(one, (*outside.shape, axes))[outside][0].tolist() for one in (places, most))
         rule = "positions must lie inside the extent, the length or grid of this input, row first"
-        raise ValueError(f"{rule}: from 0 to below {extent}, got {found if len(sides) > 1 else found[0]}")
+        limit, got = (tuple(below), found) if axes > 1 else (below[0], found[0])
+        raise ValueError(f"{rule}: from 0 to below {limit}, got {got}")
 
 
 @checked
-def normalized_positions(
-    positions: Num[Array, "..."], extent: int | tuple[int, ...], by: str = "separate"
-) -> Float[Array, "..."]:
+def normalized_positions(positions: Num[Array, "..."], extent: Extent, by: str = "separate") -> Float[Array, "..."]:
     """Return the centers of patches as coordinates between -1 and 1: `p'_a = 2 (p_a + 1/2) / N_a - 1`.
 
     N is the side of the same axis, or one side for all axes, which keeps the shape of the picture.
 
     Args:
         positions: `(*B, T)` in tokens where the extent is a length, or `(*B, T, A)` in patches; from 0.
-        extent: the current length or grid.
+        extent: the current length or grid, or grids `(*B, A)`, one per image; arrays may be traced.
         by: "separate": N_a = L_a, so that every axis runs from -1 to 1; "min" or "max": N is the shortest or the
             longest side, as in DINOv3's `normalize_coords`.
 
@@ -227,6 +233,9 @@ def normalized_positions(
     """
     check_choice("by", by, ("separate", "min", "max"))
     check_position_type(positions)
+    extent = extent if np.ndim(extent) > 1 else one_extent(extent)
+    if isinstance(extent, jax.Array) and (extent.ndim or isinstance(extent, Tracer)):
+        return _normalized_by_image(positions, extent, by)
     sides = extent if isinstance(extent, tuple) else (extent,)
     if not sides or min(sides) < 1:
         raise ValueError(f"extent must be positive, got {extent}")
@@ -237,6 +246,20 @@ def normalized_positions(
     unit = {"separate": sides, "min": (min(sides),) * len(sides), "max": (max(sides),) * len(sides)}[by]
     units = jnp.asarray(unit if isinstance(extent, tuple) else unit[0], wide)
     return 2.0 * (positions.astype(wide) + 0.5) / units - 1.0
+
+
+def _normalized_by_image(positions: Num[Array, "*B T A"], extent: Int[Array, "*B A"], by: str) -> Array:
+    """Return `normalized_positions` on one grid per image."""
+    if positions.ndim < 2 or extent.shape != (*positions.shape[:-2], positions.shape[-1]):
+        rule = "extent must be grids (*B, A) of positions (*B, T, A)"
+        raise ValueError(f"{rule} {positions.shape}, got shape {extent.shape}")
+    if not isinstance(extent, Tracer) and np.min(np.asarray(extent), initial=1) < 1:
+        raise ValueError(f"extent must be positive, got {np.asarray(extent).tolist()}")
+    check_within(positions, extent, by_image=extent.ndim == 2)
+    sides = extent.astype(jnp.float64 if positions.dtype == jnp.float64 else jnp.float32)
+    one_side = {"min": jnp.min, "max": jnp.max}.get(by)
+    unit = sides if one_side is None else one_side(sides, axis=-1, keepdims=True)
+    return 2.0 * (positions.astype(sides.dtype) + 0.5) / unit[..., None, :] - 1.0
 
 
 @checked

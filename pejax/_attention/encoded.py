@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from pejax._arguments import checked
@@ -24,6 +26,7 @@ from pejax._encoding import (
     check_dims,
     check_embedded,
     named,
+    one_extent,
     rotate_keys,
     rotate_queries,
     scale_of,
@@ -63,10 +66,10 @@ def attend(
         params: merged (`init_params`, `merge_params`), not yet adapted. None = the encoding has no parameters.
         positions: positions of the queries, as in `dot_product_attention`. None = 0 ... T-1.
         k_positions: positions of the keys. None = `positions`, allowed only if there are as many keys as queries.
-        extent: the length or grid, in tokens, that the encoding adapts to: one length or grid; lengths `(B,)`, one per
-            example; or lengths `(B, T)`, one per query, for which all keys are rotated again for every query. None =
-            the number of keys; allowed for an encoding that adapts only if no positions are given. Positions that are
-            known, not traced, must lie inside it.
+        extent: the length or grid, in tokens, that the encoding adapts to: one length or grid; lengths `(B,)`, or on
+            A > 1 axes grids `(B, A)`, one per example; or lengths `(B, T)`, one per query, for which all keys are
+            rotated again for every query. None = the number of keys; allowed for an encoding that adapts only if no
+            positions are given. Positions that are known, not traced, must lie inside it.
         axes: A, number of position axes. None = inferred from the shape of the positions. That is ambiguous for
             `(T, T)`: T sequences on one axis, or one sequence on T axes.
         keys_are_rotated: whether the keys come from a cache of rotated keys; see `caches_rotated_keys`.
@@ -83,9 +86,10 @@ def attend(
 
     Raises:
         ValueError: heads or a head dim other than in the dims of the encoding; no extent for an encoding that depends
-            on it, or whole positions outside the extent; an encoding that embeds while `embedded` is False; an encoding
-            made for a causal model while `causal` is False; `keys_are_rotated` with a rotation that depends on the
-            length or on the query; or arguments that `dot_product_attention` refuses.
+            on it, an extent of another shape or below 1, or whole positions outside it; an encoding that embeds while
+            `embedded` is False; an encoding made for a causal model while `causal` is False; `keys_are_rotated` with a
+            rotation that depends on the length or on the query; a sharding with one extent per example; or arguments
+            that `dot_product_attention` refuses.
 
     Examples:
         >>> import pejax
@@ -102,7 +106,9 @@ def attend(
     if keys_are_rotated and not caches_rotated_keys(encoding):
         rule = "keys_are_rotated must be False where the rotation depends on the length or on the query"
         raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")
-    check_extent(encoding, extent, positions)
+    grid_axes = _axes(encoding, axes, q, positions)
+    extent = extent if grid_axes == 1 else read_grids(extent, q.shape[:-3], grid_axes, options.get("sharding"))
+    check_extent(encoding, extent, positions, by_image=grid_axes > 1 and np.ndim(extent) == 2)
     extent = k.shape[-3] if extent is None else extent
     params = {} if params is None else params
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
@@ -111,13 +117,13 @@ def attend(
     if sink is not None and not encoding.bands:
         options["sink"] = sink
     attend = functools.partial(attention, causal=causality(encoding, causal), **options)
-    one_extent = encoding.adapt is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0
-    if one_extent and positions is None and k_positions is None:
+    is_shared = encoding.adapt is None or is_one_extent(extent, grid_axes)
+    if is_shared and positions is None and k_positions is None:
         attend = functools.partial(_in_order, attend)
     at_extent = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, attend, sink=sink)
-    if one_extent:
+    if is_shared:
         return _at_one_extent(at_extent, extent, axes, q, k, v, q_tokens, k_tokens, key_bias)
-    return _at_extents(at_extent, jnp.asarray(extent), q, k, v, q_tokens, k_tokens, key_bias)
+    return _at_extents(at_extent, jnp.asarray(extent), grid_axes, q, k, v, q_tokens, k_tokens, key_bias)
 
 
 @checked
@@ -131,13 +137,59 @@ def caches_rotated_keys(encoding: Encoding) -> bool:
     return not encoding.bands and (encoding.adapt is None or not rotates)
 
 
-def check_extent(encoding: Encoding, extent: Extent | None, positions: Any) -> None:
-    """Raise ValueError where an encoding depends on an extent that is not given, or that positions lie outside of."""
+def check_extent(encoding: Encoding, extent: Extent | None, positions: Any, by_image: bool = False) -> None:
+    """Raise ValueError where an encoding depends on an extent that is not given, or that positions lie outside of.
+
+    Args:
+        encoding: the record.
+        extent: what it adapts to.
+        positions: positions of the queries.
+        by_image: whether the extent is an array `(B, A)` of one grid per image.
+    """
     if encoding.adapt is None or positions is None:
         return
     if extent is None:
         raise ValueError(f"{named(encoding)} depends on the length or grid: extent must be given, got None")
-    check_within(positions, extent)
+    check_within(positions, extent, by_image)
+
+
+def is_one_extent(extent: Extent, axes: int) -> bool:
+    """Return whether an extent is one length or grid, rather than one per example or query."""
+    return isinstance(extent, tuple) or np.ndim(extent) == 0 or (axes > 1 and np.ndim(extent) == 1)
+
+
+def read_grids(
+    extent: Extent | None, batch: tuple[int, ...], axes: int, sharding: object | None = None
+) -> Extent | None:
+    """Return a known grid `(A,)` as a tuple, and grids `(B, A)` as they are.
+
+    Args:
+        extent: one grid, or one per example.
+        batch: shape of the batch, `(B,)` where each example may have a grid.
+        axes: A, above 1.
+        sharding: how attention is split over devices, which needs one grid.
+
+    Raises:
+        ValueError: an array of another shape, a known side below 1, or one grid per example with a sharding.
+    """
+    if isinstance(extent, tuple) or not np.ndim(extent):
+        return extent
+    if np.shape(extent) not in ((axes,), (*batch[:1], axes)) or (len(batch) != 1 and np.ndim(extent) > 1):
+        rule = f"extent must be a grid of {axes} sides, or (B, {axes}), one grid per example of a batch {batch}"
+        raise ValueError(f"{rule}, got shape {np.shape(extent)}")
+    if not isinstance(extent, Tracer) and np.min(np.asarray(extent), initial=1) < 1:
+        raise ValueError(f"extent must have sides of at least 1, got {np.asarray(extent).tolist()}")
+    if sharding is not None and np.ndim(extent) > 1:
+        raise ValueError(f"extent must be one grid for all examples with a sharding, got shape {np.shape(extent)}")
+    return one_extent(extent) if np.ndim(extent) == 1 else extent
+
+
+def _axes(encoding: Encoding, axes: int | None, q: Array, positions: TokenPositions | Array | None) -> int:
+    """Return A, which the dims of the encoding, the caller or the shape of the positions tell."""
+    if encoding.dims is not None or axes is not None:
+        return axes or encoding.dims.axes  # pyright: ignore[reportOptionalMemberAccess]
+    shape = np.shape(getattr(positions, "positions", positions))
+    return shape[-1] if len(shape) == q.ndim - 1 else 1
 
 
 def rotate_and_attend(
@@ -202,6 +254,7 @@ def _at_one_extent(
 def _at_extents(
     at_extent: Callable[..., Array],
     extent: Array,
+    axes: int,
     q: Array,
     k: Array,
     v: Array,
@@ -210,8 +263,8 @@ def _at_extents(
     key_bias: Array | None,
 ) -> Any:
     """Attend with one extent per example, or one per query."""
-    sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
-    if extent.shape == q.shape[:1]:
+    sides = (_batched(q_tokens, *q.shape[:2], axes), _batched(k_tokens, *k.shape[:2], axes))
+    if axes > 1 or extent.shape == q.shape[:1]:
         return jax.vmap(at_extent)(extent, q, k, v, *sides, key_bias)
     if extent.shape != q.shape[:2]:
         raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
@@ -237,11 +290,12 @@ def _query_by_query(
     return jax.lax.map(one_query, (extent, q, q_tokens))
 
 
-def _batched(tokens: TokenPositions, batch: int, length: int) -> TokenPositions:
-    """Return tokens with a batch axis in every field."""
+def _batched(tokens: TokenPositions, batch: int, length: int, axes: int = 1) -> TokenPositions:
+    """Return tokens on A axes with a batch axis in every field."""
 
-    def with_batch(leaf: Array) -> Any:
-        has_batch = leaf.ndim > 1 and leaf.shape[:2] == (batch, length)
-        return leaf if has_batch else jnp.broadcast_to(leaf, (batch, *leaf.shape))
+    def with_batch(leaf: Array | None, rank: int) -> Any:
+        if leaf is None or (leaf.ndim > rank and leaf.shape[:2] == (batch, length)):
+            return leaf
+        return jnp.broadcast_to(leaf, (batch, *leaf.shape))
 
-    return jax.tree.map(with_batch, tokens)
+    return TokenPositions(with_batch(tokens.positions, 1 + (axes > 1)), *(with_batch(leaf, 1) for leaf in tokens[1:]))

@@ -7,7 +7,8 @@ L is the trained side of the axis, so u is ±1 across the trained grid and grows
 alone does not see the constant -8. With it, patches and tokens without a position start from the same bias, 0.
 
 On a grid, `adapt` evaluates the network once for each offset between two patches, and pairs of patches look it up; `pi`
-does the same for the offsets of a larger grid. At any other positions, the network is evaluated pair by pair.
+does the same for the offsets of a larger grid. At any other positions, and on a traced grid, the network is evaluated
+pair by pair.
 
 Reference:
     Liu et al. 2022, "Swin Transformer V2" (arXiv 2111.09883), section 3.3 and equations 3 and 4; the scaling by 8 and
@@ -24,7 +25,7 @@ from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
-from pejax._ops.offset_table import look_up_within, sides_of, table_cells, table_offsets
+from pejax._ops.offset_table import is_traced_grid, look_up_within, sides_of, table_cells, table_offsets
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, float_differences
 from pejax._params import naming_missing
 from pejax._specs import Extension
@@ -132,6 +133,8 @@ def cpb(dims: Dims, *, hidden: int = 512, share: str = "layer", extend: Extensio
         }
 
     def adapt(params: Params, extent: Extent) -> Params:
+        if is_traced_grid("cpb", extent, dims.axes):
+            return params  # no table of offsets is of a traced size: the network is evaluated pair by pair
         grid = sides_of("cpb", extent, dims.axes)
         table = _evaluated(params["all"], params["heads"]["w"], jnp.asarray(table_offsets(grid)), sides)
         return {**params, "heads": {**params["heads"], "table": table.T.reshape(-1, *table_cells(grid))}}

@@ -8,6 +8,8 @@ Reference:
     resampled at other resolutions, and one table per axis.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
@@ -17,7 +19,8 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.checks import check_choice, check_positions
-from pejax._ops.resize import METHODS, lookup_embedding, resize_grid
+from pejax._ops.offset_table import is_traced_grid
+from pejax._ops.resize import METHODS, lookup_embedding, resize_grid, sample_grid
 from pejax._specs import Extension
 
 STD = 0.02
@@ -35,8 +38,9 @@ def learned(
     """Make a learned table for these dims, drawn from a normal distribution of standard deviation 0.02.
 
     On one axis the table is `(L, C)`. On A > 1 axes it is the grid `(rows, columns, ..., C)`, the raster-order table
-    of ViT, which `adapt` resamples to any other grid. Integer positions read rows, float positions read bicubic
-    interpolations of rows, so positions from `interpolate_positions` need no resampled table.
+    of ViT, which `adapt` resamples to any other grid; on a traced grid, `embed` samples the rows that it reads. Integer
+    positions read rows, float positions read bicubic interpolations of rows, so positions from `interpolate_positions`
+    need no resampled table.
 
     Args:
         dims: `extent` gives the size of the table, `width` its channels.
@@ -69,6 +73,8 @@ def learned(
                 rule = "extend='resize' needs a length known when traced, or method='bicubic' without antialiasing"
                 raise ValueError(f"{rule}, got {method!r} and antialias={antialias}")
             return {**params, "cell": jnp.minimum(1.0, rows / extent.astype(jnp.float32))}
+        if is_traced_grid("learned", extent, dims.axes):
+            return {**params, "sides": jnp.asarray(extent, jnp.float32)}
         sizes = _sizes(extent, dims.axes, rows, resizes)
         sizes = [(n,) for n in sizes] if factorized else [sizes]
         resized = {
@@ -83,7 +89,14 @@ def learned(
         if "cell" in params:
             positions = (positions.astype(jnp.float32) + 0.5) * params["cell"] - 0.5
         by_table = [positions[..., i] for i in range(dims.axes)] if factorized else [positions]
-        rows = [lookup_embedding(*pair) for pair in zip(tables, by_table, strict=True)]
+        if "sides" in params:
+            sides = params["sides"]
+            by_table = [one[..., None] for one in by_table] if factorized else by_table
+            sizes = [sides[i : i + 1] for i in range(dims.axes)] if factorized else [sides]
+            sample = functools.partial(sample_grid, method=method, antialias=antialias)
+            rows = [sample(*each) for each in zip(tables, by_table, sizes, strict=True)]
+        else:
+            rows = [lookup_embedding(*pair) for pair in zip(tables, by_table, strict=True)]
         return (x.astype(jnp.float32) + jnp.concatenate(rows, axis=-1).astype(jnp.float32)).astype(x.dtype)
 
     return Encoding(init=init, adapt=adapt, embed=embed)

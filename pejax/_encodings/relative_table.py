@@ -20,7 +20,7 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.checks import check_choice
-from pejax._ops.offset_table import look_up, sides_of, table_cells
+from pejax._ops.offset_table import is_traced_grid, look_up, sample_offsets, sides_of, table_cells
 from pejax._ops.relative import axes_of, check_axes, relative_positions
 from pejax._ops.resize import METHODS, resize_grid
 from pejax._specs import Extension
@@ -65,8 +65,8 @@ def relative_table(
 ) -> Encoding:
     """Make a relative table for these dims: `bias[h, i, j] = table[h, p_j - p_i]`, initially 0.
 
-    On A > 1 axes, `adapt` resamples the table to the cells of any other grid. On one axis the table stays as it is, and
-    distances of L tokens or more read its ends.
+    On A > 1 axes, `adapt` resamples the table to the cells of any other grid; on a traced grid, every pair of patches
+    samples it. On one axis the table stays as it is, and distances of L tokens or more read its ends.
 
     BEiT has three more numbers, for pairs with its CLS token. Here, pairs with a token that has no position get 0.
 
@@ -87,12 +87,16 @@ def relative_table(
         return {"heads": {"table": jnp.zeros(shape, jnp.float32)}}
 
     def adapt(params: Params, extent: Extent) -> Params:
+        if is_traced_grid("relative_table", extent, dims.axes):
+            return {**params, "all": {**params.get("all", {}), "cells": 2.0 * jnp.asarray(extent, jnp.float32) - 1.0}}
         cells = table_cells(sides_of("relative_table", extent, dims.axes))
         table = resize_grid(params["heads"]["table"][..., None], cells, method=method)[..., 0]
         return {**params, "heads": {**params["heads"], "table": table}}
 
     def distance(params: Params, relative: Array) -> Array:
         check_axes("relative_table", relative, dims.axes)
+        if "cells" in params:
+            return sample_offsets(params["table"], relative, params["cells"], method)
         return look_up(params["table"], relative.reshape(-1, dims.axes))
 
     return Encoding(

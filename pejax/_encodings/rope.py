@@ -185,7 +185,7 @@ def rope(
 
     def adapt(params: Params, extent: Extent) -> Params:
         if raster:
-            if not isinstance(extent, tuple) or len(extent) != dims.axes:
+            if np.shape(extent) != (dims.axes,):
                 raise ValueError(f"rope on {dims.axes} axes needs a grid of {dims.axes} sizes, got {extent!r}")
             strides = [_tokens(extent[axis + 1 :]) for axis in range(dims.axes)]
             params = {**params, "strides": jnp.asarray(strides, jnp.int32)}
@@ -210,4 +210,6 @@ def rope(
 
 def _tokens(extent: Extent) -> int | Array:
     """Return the length, or the number of tokens of a grid."""
-    return math.prod(extent) if isinstance(extent, tuple) else extent
+    if isinstance(extent, tuple):
+        return math.prod(extent)
+    return jnp.prod(extent) if np.ndim(extent) else extent

@@ -23,7 +23,7 @@ from pejax._arguments import shown
 Frequencies: TypeAlias = Float[Array | np.ndarray, "*A F"]
 Factor: TypeAlias = float | int | tuple[float, ...] | Num[Array, ""] | Num[Array, " A"]
 Number: TypeAlias = float | Float[Array, ""]
-Length: TypeAlias = int | Num[Array, ""] | tuple[int, ...]
+Length: TypeAlias = int | Num[Array, ""] | Num[Array, " A"] | tuple[int, ...]
 Extended: TypeAlias = tuple[Float[Array | np.ndarray, "*A F"], float | Float[Array | np.ndarray, "*F"]]
 
 
@@ -33,7 +33,7 @@ class Rotary(NamedTuple):
     Attributes:
         base: base of the frequencies before any extension, above 1; one number, or one per axis.
         rotary_dim: d, number of rotated channels; on A axes those of one axis, D/A, or one number per axis.
-        length: L', the current length, tokens, or one length per axis; a single length may be traced.
+        length: L', the current length, tokens, or one length per axis; may be traced.
         base_frequencies: the frequencies before any extension, which identify the pairs, if those to be extended were
             extended before. None = the same.
         step: t, the current step of a schedule, such as the noise level of a diffusion model; it may be traced.
@@ -120,7 +120,7 @@ def resolve_factor(
         _check_per_axis("factor", factor, frequencies.shape)
         if not isinstance(factor, Tracer) and not all(1 <= one < math.inf for one in _values(factor)):
             raise ValueError(f"factor must be at least 1, got {factor}")
-        return factor[:, None] if isinstance(factor, Tracer) and factor.ndim else by_axis(factor)
+        return by_axis(factor)
     if length is None:
         raise ValueError("factor or length must be given, got None for both")
     xp, (size, trained) = together(by_axis(length), by_axis(known_length("a factor from the length", trained_length)))
@@ -136,7 +136,9 @@ def known_length(needing: str, trained_length: int | tuple[int, ...] | None) -> 
 
 def by_axis(value: Any) -> Any:
     """Return numbers, one per axis, as a column `(A, 1)`; a single one unchanged."""
-    return np.asarray(value, np.float64)[:, None] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return np.asarray(value, np.float64)[:, None]
+    return value[:, None] if np.ndim(value) == 1 else value
 
 
 def of_axis(value: Any, axis: int) -> Any:
@@ -159,16 +161,15 @@ def check_lengths(
 
 
 def _check_length(name: str, length: Length | None, shape: tuple[int, ...]) -> None:
-    if length is None or isinstance(length, Tracer):
+    if length is None:
         return
     _check_per_axis(name, length, shape)
-    if np.min(np.asarray(length)) < 1:
+    if not isinstance(length, Tracer) and np.min(np.asarray(length)) < 1:
         raise ValueError(f"{name} must be at least 1, got {length}")
 
 
 def _check_per_axis(name: str, value: Any, shape: tuple[int, ...]) -> None:
-    many = isinstance(value, tuple) or (isinstance(value, Tracer) and value.ndim > 0)
-    if many and (len(shape) < 2 or shape[-2] != len(value)):
+    if np.ndim(value) and (len(shape) < 2 or shape[-2] != len(value)):
         raise ValueError(f"{name} must be a number, or one per axis of frequencies {shape}, got {shown(value)}")
 
 

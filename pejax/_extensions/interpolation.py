@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Num
 
-from pejax._arguments import checked
+from pejax._arguments import checked, shown
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params, from_distance, split_params
+from pejax._encoding import Encoding, Extent, Params, axes_of_extent, from_distance, split_params
 from pejax._encoding import adapt as adapt_to
 from pejax._extensions.extension import extension
 from pejax._ops.checks import check_position_type
@@ -153,9 +153,14 @@ def _unplaced_bias(encoding: Encoding) -> Callable[[Params], Array]:
 
 def _within(trained: int | tuple[int, ...], stretch: bool, extent: Extent) -> tuple[Extent, Array | None]:
     """Return the extent that the encoding adapts to, and the factor of the positions, None = 1."""
+    if axes_of_extent(trained) != axes_of_extent(extent):
+        raise ValueError(f"extent must have the axes of the trained one, {trained}, got {shown(extent)}")
+    if np.ndim(extent) and not isinstance(extent, tuple):
+        sizes = jnp.asarray(extent, jnp.int32)
+        factors = np.asarray(trained, np.float32) / sizes.astype(jnp.float32)
+        within = jnp.minimum(sizes, np.asarray(trained, np.int32))
+        return (trained, factors) if stretch else (within, jnp.minimum(1.0, factors))
     most, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained, extent))
-    if len(most) != len(sizes):
-        raise ValueError(f"extent must have the axes of the trained one, {trained}, got {extent}")
     if isinstance(extent, tuple | int | np.integer):
         sizes = tuple(int(size) for size in sizes)
         within: Any = most if stretch else tuple(map(min, sizes, most))
@@ -179,9 +184,8 @@ def _per_axis(factor: float | tuple[float, ...], axes: int) -> tuple[float, ...]
 
 def _divided(factors: tuple[float, ...], extent: Extent) -> tuple[Extent, Array | None]:
     """Return the extent divided by the factors, rounded up, and the scale of the positions, None = 1."""
-    sizes = extent if isinstance(extent, tuple) else (extent,)
-    if len(sizes) != len(factors):
-        raise ValueError(f"extent must have {len(factors)} axes, got {extent}")
+    if axes_of_extent(extent) != len(factors):
+        raise ValueError(f"extent must have {len(factors)} axes, got {shown(extent)}")
     if max(factors) == 1:
         return extent, None
     scales = jnp.asarray([1.0 / factor for factor in factors], jnp.float32)
@@ -189,7 +193,8 @@ def _divided(factors: tuple[float, ...], extent: Extent) -> tuple[Extent, Array 
         return tuple(math.ceil(size / factor) for size, factor in zip(extent, factors, strict=True)), scales
     if isinstance(extent, int | np.integer):
         return math.ceil(int(extent) / factors[0]), scales[0]
-    return jnp.ceil(jnp.asarray(extent, jnp.float32) / factors[0]).astype(jnp.int32), scales[0]
+    divisors, scale = (np.asarray(factors, np.float32), scales) if np.ndim(extent) else (factors[0], scales[0])
+    return jnp.ceil(jnp.asarray(extent, jnp.float32) / divisors).astype(jnp.int32), scale
 
 
 def _own(params: Params) -> Params:

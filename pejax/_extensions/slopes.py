@@ -23,7 +23,7 @@ def scale_alibi_slopes(
     Args:
         slopes: one per head, in logits per token (on grids per patch).
         trained_length: L, in tokens, or the trained grid.
-        length: L', the current length in tokens, which may be traced, or the current grid.
+        length: L', the current length in tokens, or the current grid; may be traced.
 
     Returns:
         The slopes, in the same unit.
@@ -41,9 +41,15 @@ def scale_alibi_slopes(
     for name, one in (("trained_length", trained_length), ("length", length)):
         if not isinstance(one, Tracer) and np.min(one, initial=1) < 1:
             raise ValueError(f"{name} must be at least 1, got {one}")
-    size = lambda extent: math.hypot(*extent) if isinstance(extent, tuple) else extent
-    ratio = jnp.asarray(size(trained_length), jnp.float32) / jnp.asarray(size(length), jnp.float32)
+    ratio = jnp.asarray(_size(trained_length), jnp.float32) / jnp.asarray(_size(length), jnp.float32)
     return slopes * jnp.minimum(1.0, ratio)
+
+
+def _size(extent: Length) -> float | Array:
+    """Return a length, or the length of a grid's diagonal."""
+    if isinstance(extent, tuple):
+        return math.hypot(*extent)
+    return jnp.sqrt(jnp.sum(jnp.square(jnp.asarray(extent, jnp.float32)))) if np.ndim(extent) else extent
 
 
 def slopes() -> Extension:

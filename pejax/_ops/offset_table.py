@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from pejax._ops.relative import limited
-from pejax._ops.resize import lookup_embedding
+from pejax._ops.resize import lookup_embedding, sample_grid
 
 
 def sides_of(name: str, extent: Any, axes: int) -> tuple[int, ...]:
@@ -30,6 +30,19 @@ def sides_of(name: str, extent: Any, axes: int) -> tuple[int, ...]:
         rule = "a known length" if axes == 1 else f"a tuple of {axes} positive ints"
         raise ValueError(f"{name}: extent must be {rule}, got {extent!r}")
     return tuple(int(n) for n in sizes if n is not None)
+
+
+def is_traced_grid(name: str, extent: Any, axes: int) -> bool:
+    """Return whether an extent is an array: a grid `(A,)` whose sides are traced.
+
+    Raises:
+        ValueError: an array of another shape.
+    """
+    if isinstance(extent, tuple) or not np.ndim(extent):
+        return False
+    if np.shape(extent) != (axes,):
+        raise ValueError(f"{name}: extent must be a grid of {axes} sides, ({axes},), got shape {np.shape(extent)}")
+    return True
 
 
 def table_cells(sides: tuple[int, ...]) -> tuple[int, ...]:
@@ -98,3 +111,14 @@ def look_up(table: Float[Array, "*cells"], relative: Num[Array, "R A"]) -> Float
         return table.reshape(-1).at[row].get(mode="promise_in_bounds").astype(jnp.float32)
     positions = place if table.ndim > 1 else place[..., 0]
     return lookup_embedding(table[..., None].astype(jnp.float32), positions)[..., 0]
+
+
+def sample_offsets(
+    table: Float[Array, "*cells"], relative: Num[Array, "R A"], cells: Float[Array, " A"], method: str
+) -> Float[Array, " R"]:
+    """Return `look_up` in a table resampled to a traced number of cells, which is never made."""
+    whole = jnp.issubdtype(relative.dtype, jnp.integer)
+    reach = (cells - 1.0) / 2.0
+    place = jnp.clip(limited(relative).astype(jnp.float32), -reach, reach) + reach
+    place = place.astype(jnp.int32) if whole else place
+    return sample_grid(table[..., None].astype(jnp.float32), place, cells, method=method)[..., 0]

@@ -10,8 +10,9 @@ Reference:
     torch.nn.functional.interpolate, whose numbers the methods reproduce.
 """
 
+import functools
 import math
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -146,6 +147,53 @@ def lookup_embedding(table: Float[Array, "*grid C"], positions: Num[Array | np.n
     return _rows(table, positions if len(size) > 1 else positions[..., None])
 
 
+def sample_grid(
+    grid: Float[Array, "*grid C"],
+    positions: Num[Array, "*BT A"],
+    size: Float[Array, " A"],
+    *,
+    method: str = "bicubic",
+    antialias: bool = False,
+) -> Float[Array, "*BT C"]:
+    """Return rows of a table resampled to a size that may be traced: `lookup_embedding(resize_grid(...), positions)`.
+
+    `row(p) = Σ_m Π_a W_a[p_a, m_a] · table[m]`, with W interpolated bicubically between its rows at a fractional p_a.
+    The resampled table, whose size no program knows, is never made.
+
+    Args:
+        grid: the table, with one dimension per axis.
+        positions: positions in the resampled table, from 0; those outside it give NaN, as in `lookup_embedding`.
+        size: rows of the resampled table along each axis.
+        method: as in `resize_embedding`.
+        antialias: as in `resize_embedding`.
+    """
+    wide = _wide(grid.dtype)
+    whole = jnp.issubdtype(positions.dtype, jnp.integer)
+    points, size = positions.reshape(-1, positions.shape[-1]).astype(wide), size.astype(wide)
+    inside = jnp.all((points > -1) & (points < size), axis=-1, keepdims=True)
+    points, letters = jnp.where(inside, points, 0), "abdefghijklmnopqrsuvwxyz"[: points.shape[-1]]
+    weights = [
+        _row_weights(points[:, axis], old, size[axis], whole, method, antialias)
+        for axis, old in enumerate(grid.shape[:-1])
+    ]
+    products = f"{','.join(f't{letter}' for letter in letters)},{letters}c->tc"
+    rows = jnp.einsum(products, *weights, grid.astype(wide), precision=jax.lax.Precision.HIGHEST)
+    return jnp.where(inside, rows, jnp.nan).astype(grid.dtype).reshape(*positions.shape[:-1], grid.shape[-1])
+
+
+def _row_weights(
+    points: Float[Array, " T"], old: int, new: Float[Array, ""], whole: bool, method: str, antialias: bool
+) -> Float[Array, "T {old}"]:
+    """Return the weight of each row of the table at positions of the resampled one, along one axis."""
+    weights = functools.partial(_traced_weights, old=old, new=new, method=method, antialias=antialias)
+    if whole:
+        return weights(points)
+    first = jnp.floor(points)
+    between = _four_weights(points - first)
+    rows = [jnp.clip(first + offset, 0, new - 1) for offset in range(-1, 3)]
+    return sum(weight[:, None] * weights(row) for weight, row in zip(between, rows, strict=True))
+
+
 @jax.jit
 def _rows(table: Float[Array, "*grid C"], positions: Num[Array, "*BT A"]) -> Float[Array, "*BT C"]:
     """Return the rows at the positions, NaN at positions outside the table."""
@@ -170,9 +218,7 @@ def _require_inside(positions: Num[np.ndarray, "... A"], size: tuple[int, ...]) 
 def _interpolate(table: Float[Array, "*grid C"], point: Float[Array, " A"]) -> Float[Array, " C"]:
     """Return the bicubic interpolation of 4^A rows at one point."""
     first = jnp.floor(point)
-    fraction = point - first
-    kernel = ((_outer, fraction + 1), (_inner, fraction), (_inner, 1 - fraction), (_outer, 2 - fraction))
-    weights = jnp.stack([piece(distance, _SHARP) for piece, distance in kernel])
+    weights = _four_weights(point - first)
     last = jnp.asarray(table.shape[:-1], jnp.int32) - 1
     indices = [jnp.clip(first.astype(jnp.int32) + offset, 0, last) for offset in range(-1, 3)]
     patch = table[jnp.ix_(*jnp.stack(indices, axis=-1))].astype(_wide(table.dtype))
@@ -181,28 +227,54 @@ def _interpolate(table: Float[Array, "*grid C"], point: Float[Array, " A"]) -> F
     return patch
 
 
-def _weights(old: int, new: int, method: str, antialias: bool) -> Float[np.ndarray, "{new} {old}"]:
-    """Return W in float64: in each row the kernel around one center, with weights summing to 1.
+def _four_weights(fraction: Float[Array, "..."]) -> Float[Array, "4 ..."]:
+    """Return the bicubic weights of the rows -1, 0, 1 and 2 around a point this far after row 0."""
+    kernel = ((_outer, fraction + 1), (_inner, fraction), (_inner, 1 - fraction), (_outer, 2 - fraction))
+    return jnp.stack([piece(distance, _SHARP) for piece, distance in kernel])
 
-    Kernel values beyond the ends are added to the end rows; with antialiasing they are dropped, as in torch.
-    """
+
+def _weights(old: int, new: int, method: str, antialias: bool) -> Float[np.ndarray, "{new} {old}"]:
+    """Return W in float64: in each row the kernel around one center, with weights summing to 1."""
     if method == "align_corners":
         centers = np.linspace(0.0, old - 1.0, new)
     else:
         centers = (np.arange(new) + 0.5) * (old / new) - 0.5
-    margin, slope, widening = (0, _SOFT, max(old / new, 1.0)) if antialias else (2, _SHARP, 1.0)
+    return _kernel_weights(centers, old, max(old / new, 1.0), method, antialias)
+
+
+def _traced_weights(
+    rows: Float[Array, " T"], old: int, new: Float[Array, ""], method: str, antialias: bool
+) -> Float[Array, "T {old}"]:
+    """Return the rows of W with these numbers, for a traced number of rows."""
+    if method == "align_corners":
+        centers = rows * ((old - 1) / jnp.maximum(new - 1, 1))
+    else:
+        centers = (rows + 0.5) * (old / new) - 0.5
+    return _kernel_weights(centers, old, jnp.maximum(old / new, 1.0), method, antialias)
+
+
+def _kernel_weights(
+    centers: Float[Array | np.ndarray, " T"], old: int, shrinking: Any, method: str, antialias: bool
+) -> Any:
+    """Return the weights of the old rows around each center, by NumPy for centers of NumPy.
+
+    Kernel values beyond the ends are added to the end rows; with antialiasing they are dropped, as in torch.
+    """
+    xp = jnp if isinstance(centers, jax.Array) else np
+    margin, slope, widening = (0, _SOFT, shrinking) if antialias else (2, _SHARP, 1.0)
     rows = np.arange(-margin, old + margin)
-    distance = np.abs(centers[:, None] - rows) / widening
-    kernel = _cubic(distance, slope) if method == "bicubic" else np.maximum(1.0 - distance, 0.0)
+    distance = xp.abs(centers[:, None] - xp.asarray(rows, centers.dtype)) / widening
+    kernel = _cubic(distance, slope) if method == "bicubic" else xp.maximum(1.0 - distance, 0.0)
     weights = kernel[:, margin : margin + old]
-    weights[:, 0] += kernel[:, :margin].sum(axis=1)
-    weights[:, -1] += kernel[:, margin + old :].sum(axis=1)
+    for beyond, end in ((kernel[:, :margin], 0), (kernel[:, margin + old :], old - 1)):
+        weights = weights + xp.where(np.arange(old) == end, beyond.sum(axis=1, keepdims=True), 0.0)
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def _cubic(distance: Float[np.ndarray, "*N"], slope: float) -> Float[np.ndarray, "*N"]:
+def _cubic(distance: Distance, slope: float) -> Distance:
     """Return the bicubic kernel: 1 at distance 0, 0 at every other integer, with the derivative `slope` at 1."""
-    return np.where(distance < 1, _inner(distance, slope), np.where(distance < 2, _outer(distance, slope), 0.0))
+    xp = jnp if isinstance(distance, jax.Array) else np
+    return xp.where(distance < 1, _inner(distance, slope), xp.where(distance < 2, _outer(distance, slope), 0.0))
 
 
 def _inner(distance: Distance, slope: float) -> Distance:

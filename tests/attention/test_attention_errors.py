@@ -211,6 +211,39 @@ def test_a_position_outside_the_extent_is_refused(axes, spec, extend):
     jax.eval_shape(lambda q: attend(encoding, q, q, q, params=params, positions=packed, extent=extent), q)
 
 
+@pytest.mark.parametrize(
+    ("extent", "message"),
+    [
+        (
+            [[2, 3]],
+            "extent must be a grid of 2 sides, or (B, 2), one grid per example of a batch (2,), got shape (1, 2)",
+        ),
+        ([[2, 3, 1]] * 2, "got shape (2, 3)"),
+        ([4, 4, 4], "got shape (3,)"),
+        ([[2, 3], [0, 4]], "extent must have sides of at least 1, got [[2, 3], [0, 4]]"),
+        ([[2, 3], [3, 2]], "from 0 to below (3, 2), got [0, 2]"),
+    ],
+)
+def test_an_extent_of_each_image_fits_the_batch(extent, message):
+    encoding, q = (
+        make_encoding("relative_table", Dims(heads=2, head_dim=8, axes=2, extent=(2, 3))),
+        jnp.ones((2, 6, 2, 8)),
+    )
+    params, extent = init_params(encoding, jax.random.key(0)), jnp.asarray(extent)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        attend(encoding, q, q, q, params=params, positions=places((2, 3)), extent=extent)
+    assert "\n" not in str(error.value)
+
+
+def test_what_takes_one_grid_refuses_one_per_image():
+    encoding = make_encoding("relative_table", Dims(heads=2, head_dim=8, axes=2, extent=(2, 3)))
+    params, extent, q = init_params(encoding, jax.random.key(0)), jnp.asarray([[2, 3]] * 2), jnp.ones((2, 6, 2, 8))
+    layer = attention_fn(encoding, params, positions=places((2, 3)), extent=extent)
+    for call in (lambda: layer(q, q, q), lambda: adapt(encoding, params, extent)):
+        with pytest.raises(ValueError, match=re.escape("one length or one grid (A,): call attend, or jax.vmap")):
+            call()
+
+
 @pytest.mark.parametrize("axes", GRIDS)
 def test_coordinates_of_positions_outside_the_extent_are_refused(axes):
     sides, extent, first = GRIDS[axes]

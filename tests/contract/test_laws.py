@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from cases import DIMS, EACH_KIND, Case, derivatives, forward, gradients, serves
+from cases import DIMS, EACH_KIND, Case, derivatives, forward, gradients, of_sizes, serves
 from laws import (
     LAWS,
     blockwise_is_dense,
@@ -11,6 +11,7 @@ from laws import (
     derivatives_of_every_kind_agree,
     jit_changes_nothing,
     shift_invariance_is_as_declared,
+    sizes_in_one_batch_are_each_alone,
     the_future_is_not_seen,
 )
 
@@ -78,6 +79,8 @@ def is_quick(case: Case, law: Callable[[Case], None]) -> bool:
     """Whether a law is checked in every run: on one encoding of each mechanism, causal, and on one for images."""
     if law is jit_changes_nothing:  # operation by operation
         return case.setting == "causal" and case.spec in ("learned", "rope")
+    if law is sizes_in_one_batch_are_each_alone:
+        return False
     if case.spec == UNEQUAL:
         return law is shift_invariance_is_as_declared
     return case.spec in {"causal": EACH_MECHANISM, "image": ("rope_axial",)}.get(case.setting, ())
@@ -87,7 +90,7 @@ def is_quick(case: Case, law: Callable[[Case], None]) -> bool:
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     """Yield a case, and let go of the programs compiled for it alone."""
     yield request.param
-    for program in (derivatives, forward, gradients, testing.dense_terms):
+    for program in (derivatives, forward, gradients, of_sizes, testing.dense_terms):
         program.clear_cache()
 
 
@@ -112,6 +115,31 @@ def with_gradients() -> list:
 def test_gradients_on_every_setting(case):
     blockwise_is_dense(case, everywhere=True)
     the_future_is_not_seen(case)
+
+
+AT_EACH_SIZE = (
+    "alibi(extend='slopes')",
+    "cpb(extend='pi')",
+    "fire(extend='pi')",
+    "learned(antialias=True)",
+    "learned(extend='pi')",
+    "learned(extend='pi(factor=1.5)', method='bilinear')",
+    "learned(factorized=True, method='align_corners')",
+    "relative_table(extend='pi(stretch=True)')",
+    "relative_table(method='align_corners')",
+    "rope(extend='ntk')",
+    "rope_axial(extend='dynamic_ntk')",
+    "rope_axial(extend='longrope(long_factors=(1.5, 2.0, 3.0))')",
+    "rope_mixed(extend='linear')",
+    "rope_mixed(extend='pi')",
+)
+"""What depends on the grid in a way that the encodings with their defaults do not."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [Case(spec, "image") for spec in AT_EACH_SIZE], ids=str, indirect=True)
+def test_sizes_in_one_batch_of_extended_encodings(case):
+    sizes_in_one_batch_are_each_alone(case)
 
 
 @pytest.mark.long

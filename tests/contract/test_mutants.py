@@ -35,9 +35,10 @@ from pejax._encodings import (
     t5,
 )
 from pejax._extensions import base as scaling
-from pejax._extensions import by_step, clips, interpolation, llama3, longrope, ntk, resonance, riflex, yarn
-from pejax._ops import axes, offset_table, phases, relative, rotary
+from pejax._extensions import by_step, clips, interpolation, llama3, longrope, ntk, resonance, riflex, slopes, yarn
+from pejax._ops import axes, offset_table, phases, relative, resize, rotary
 from pejax._placement import diffusion, grids, sequence
+from pejax.models.networks import vit
 from tests.attention import test_attention, test_backends, test_blocks, test_padding
 from tests.contract import test_positions
 from tests.encodings import (
@@ -54,6 +55,7 @@ from tests.encodings import (
 )
 from tests.extensions import test_clips_and_steps, test_proportional
 from tests.extensions import test_frequencies as test_extension
+from tests.models import test_patches
 from tests.ops import test_distances, test_phases
 from tests.placement import test_placement
 
@@ -118,6 +120,22 @@ MIXED = [
     functools.partial(test_rotary.test_mixed_frequencies_start_along_the_columns_of_rotations, 2),
     test_rotary.test_mixed_frequencies_are_drawn_per_key_head_and_layer,
     test_rotary.test_mixed_is_the_published_one,
+]
+SIZES = {
+    spec: [functools.partial(laws.sizes_in_one_batch_are_each_alone, Case(spec, "image"))]
+    for spec in (
+        "alibi(extend='slopes')",
+        "learned",
+        "learned(extend='pi')",
+        "relative_table",
+        "rope",
+        "rope_axial(extend='ntk')",
+    )
+}
+BATCH = [
+    functools.partial(
+        test_patches.test_a_batch_of_sizes_is_each_image_alone, {"pe": "none", "pool": "mean"}, {"cls": True}
+    )
 ]
 DISTANCES = [test_distances.test_differences_are_limited_and_as_floats_exact_but_for_one_rounding]
 CLIPS = [functools.partial(test_shaw.test_the_two_sides_may_be_clipped_at_two_distances, (3, 1))]
@@ -590,6 +608,41 @@ MUTANTS = {
         "range(len(sequences))",
         PLACEMENT,
     ),
+    "sizes: rows counted from the corner": (resize._traced_weights, "(rows + 0.5)", "rows", SIZES["learned"]),
+    "sizes: the first row between two": (
+        resize._row_weights,
+        "points - first",
+        "0.0 * points",
+        SIZES["learned(extend='pi')"],
+    ),
+    "sizes: a cell per patch": (relative_table.relative_table, "2.0 * jnp", "1.0 * jnp", SIZES["relative_table"]),
+    "sizes: the middle of another table": (
+        offset_table.sample_offsets,
+        "-reach, reach) + reach",
+        "-reach, reach) + reach[::-1]",
+        SIZES["relative_table"],
+    ),
+    "sizes: smaller grids are stretched": (
+        interpolation._within,
+        "jnp.minimum(1.0, factors)",
+        "factors",
+        SIZES["learned(extend='pi')"],
+    ),
+    "sizes: one factor for all axes": (
+        scaling.by_axis,
+        "value[:, None]",
+        "value[:1, None]",
+        SIZES["rope_axial(extend='ntk')"],
+    ),
+    "sizes: the area for the diagonal": (
+        slopes._size,
+        "jnp.sqrt(jnp.sum(",
+        "jnp.sqrt(jnp.prod(",
+        SIZES["alibi(extend='slopes')"],
+    ),
+    "sizes: a sum of sides": (rope._tokens, "jnp.prod(extent)", "jnp.sum(extent)", SIZES["rope"]),
+    "sizes: padding in the mean": (vit.ViT._pool, "where=counted", "where=None", BATCH),
+    "sizes: a prefix of its own": (vit.ViT._with_prefix, "segments[:, :1]", "0 * segments[:, :1]", BATCH),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
 }
 

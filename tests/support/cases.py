@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pejax
-from pejax import Dims, Encoding, TokenPositions, dot_product_attention, make_encoding
+from pejax import Dims, Encoding, TokenPositions, adapt, attend, dot_product_attention, make_encoding
 from pejax._attention.core.hooks import attention_hooks
 from pejax._encoding import Params, merge_params
 from pejax.extensions import ROTARY
@@ -26,6 +26,9 @@ DIMS = {
     "image": Dims(heads=4, head_dim=12, kv_heads=2, axes=2, extent=(6, 4)),
     "volume": Dims(heads=2, head_dim=12, width=48, kv_heads=1, axes=3, extent=(3, 4, 2), scale=0.5),
 }
+
+SIZES = {"image": ((3, 5), (6, 4), (8, 2)), "volume": ((2, 3, 2), (4, 4, 1), (3, 4, 2))}
+"""Grids of one batch, smaller and larger than the trained one."""
 
 EXTEND_FREQUENCIES = {
     name: getattr(pejax.functions, f"extend_{name}")
@@ -190,6 +193,51 @@ def run(case: Case, args: Args, tokens: TokenPositions) -> jax.Array:
 def forward(case: Case, args: Args, tokens: TokenPositions, *, implementation: str = "reference") -> jax.Array:
     """Return one layer's attention output `(T, H, D)`."""
     return layer(case, args, tokens, implementation)
+
+
+@functools.partial(jax.jit, static_argnames="case", compiler_options={"xla_backend_optimization_level": 0})
+def of_sizes(case: Case, params: Params, x: jax.Array, kernels: jax.Array, weight: jax.Array) -> tuple[Any, Any]:
+    """Return a layer's outputs on images of `SIZES`, with gradients: all in one batch, and each of them alone.
+
+    Args:
+        case: the case, on several axes.
+        params: merged, before `adapt`.
+        x: tokens `(B, T, C)`; what comes after the patches of an image is padding.
+        kernels: of queries, keys and values, `(3, C, H·D)`.
+        weight: `(B, T, H, D)`, of each output in the sum that is differentiated.
+    """
+    sizes = SIZES[case.setting]
+    cells = [np.indices(size).reshape(len(size), -1).T.astype(np.int32) for size in sizes]
+    fill = lambda rows: np.concatenate([rows, np.zeros((x.shape[1] - len(rows), *rows.shape[1:]), rows.dtype)])
+    at = jnp.asarray(np.stack([fill(one) for one in cells]))
+    segments = jnp.asarray(np.stack([fill(np.ones(len(one), np.int32)) for one in cells]))
+
+    def together(params: Params, x: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+        tokens = TokenPositions(at, segment_ids=segments)
+        out = sized(case, params, kernels, x, tokens, jnp.asarray(sizes, jnp.int32))
+        real = jnp.where(segments[..., None, None] != 0, weight * out, 0.0)
+        return jnp.sum(real), [rows[: len(one)] for rows, one in zip(out, cells, strict=True)]
+
+    def alone(params: Params, x: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+        outs = []
+        for rows, size, one in zip(x, sizes, cells, strict=True):
+            outs.append(sized(case, params, kernels, rows[: len(one)], TokenPositions(jnp.asarray(one)), size))
+        return sum(jnp.sum(w[: len(out)] * out) for w, out in zip(weight, outs, strict=True)), outs
+
+    return tuple(jax.value_and_grad(run, argnums=(0, 1), has_aux=True)(params, x) for run in (together, alone))
+
+
+def sized(
+    case: Case, params: Params, kernels: jax.Array, x: jax.Array, tokens: TokenPositions, extent: Any
+) -> jax.Array:
+    """Return a layer's output `(*B, T, H, D)` at one grid, or at the grid of each image."""
+    encoding, dims = case.encoding, case.dims
+    if encoding.embed is not None:
+        embed = lambda extent, x, at: encoding.embed(adapt(encoding, params, extent), x, at)
+        x = embed(extent, x, tokens) if isinstance(extent, tuple) else jax.vmap(embed)(extent, x, tokens)
+    q, k, v = ((x @ kernel).reshape(*x.shape[:-1], dims.heads, dims.head_dim) for kernel in kernels)
+    k, v = (side[..., : dims.kv_heads, :] for side in (k, v))
+    return attend(encoding, q, k, v, params=params, positions=tokens, extent=extent, embedded=True)
 
 
 def no_weight(case: Case) -> jax.Array:

@@ -7,6 +7,7 @@ every encoding to them; the mutant tests require that a broken one breaks them.
 import functools
 import inspect
 import itertools
+import math
 from collections.abc import Callable
 
 import chex
@@ -16,6 +17,7 @@ import numpy as np
 from cases import (
     DIFFERENTIATED,
     KINDS,
+    SIZES,
     TOKENS,
     Case,
     close,
@@ -26,6 +28,7 @@ from cases import (
     in_order,
     no_weight,
     normal,
+    of_sizes,
     run,
     with_tokens,
 )
@@ -343,3 +346,13 @@ def half_is_permuted_interleaved(case: Case) -> None:
     order = jnp.concatenate([jnp.arange(0, case.dims.head_dim, 2), jnp.arange(1, case.dims.head_dim, 2)])
     rotated = jax.jit(interleaved.rotate)(case.settled, x, at)
     close(jax.jit(half.rotate)(case.settled, x[..., order], at), rotated[..., order], 1e-6)
+
+
+@law(lambda case: case.setting in SIZES)
+def sizes_in_one_batch_are_each_alone(case: Case) -> None:
+    """Images of several sizes in one padded batch, each at its own traced grid, are each alone, gradients included."""
+    dims, count = case.dims, len(SIZES[case.setting])
+    longest = max(map(math.prod, SIZES[case.setting]))
+    x, weight = normal(count, longest + 2, dims.width), normal(count, longest + 2, dims.heads, dims.head_dim, seed=1)
+    kernels = 0.2 * normal(3, dims.width, dims.heads * dims.head_dim, seed=2)
+    close(*of_sizes(case, case.params, x, kernels, weight), 1e-4)

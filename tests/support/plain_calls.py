@@ -32,6 +32,7 @@ NO_CALLS = {
     "register_encoding": "it has tests of refusals of its own",
     "Band": "a record that attention reads, checked where it is an argument",
     "Hooks": "attention_hooks makes it",
+    "Patches": "patchify makes it",
     "Part": "text, image, video and unplaced make it",
     "Rotary": "a record, checked field by field where it is an argument",
     "TokenPositions": "a pytree, checked field by field where it is an argument",
@@ -141,6 +142,10 @@ def _functions() -> dict[str, Call]:
         "grid_positions": (pejax.grid_positions, {"height": 2, "width": 3, "indexing": "xy"}),
         "segment_positions": (pejax.segment_positions, {"segment_ids": jnp.asarray([1, 1, 2, 0])}),
         "packed_positions": (pejax.packed_positions, {"segment_ids": jnp.asarray([1, 1, 2, 0])}),
+        "patchify": (pejax.patchify, {"images": [floats(4, 6, 1), floats(2, 2, 1)], "patch": 2, "budget": 8}),
+        "unpatchify": (
+            pejax.unpatchify, {"pixels": floats(2, 8, 4), "extent": np.asarray([[2, 3], [1, 1]]), "patch": 2},
+        ),
         "normalized_positions": (pejax.normalized_positions, {"positions": grid, "extent": (2, 3), "by": "max"}),
         "augment_positions": (
             pejax.augment_positions,

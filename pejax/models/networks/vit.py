@@ -15,12 +15,15 @@ import math
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Key, Num
 
 from pejax._arguments import checked
+from pejax._attention.encoded import is_one_extent, read_grids
 from pejax._encoding import Encoding, Extent, adapt
-from pejax._positions import TokenPositions, grid_positions, normalized_positions
+from pejax._patches import Patches
+from pejax._positions import TokenPositions, check_within, grid_positions, normalized_positions
 from pejax.models.configs.model import ViTConfig, patch_grid
 from pejax.models.execution import Execution
 from pejax.models.parts.attention import LayerContext
@@ -106,7 +109,7 @@ class ViT(Layered):
     @checked
     def __call__(
         self,
-        images: Float[Array, "B height width channels"],
+        images: Float[Array, "B height width channels"] | Patches,
         *,
         positions: Num[Array, "*#B T 2"] | None = None,
         extent: Extent | None = None,
@@ -117,32 +120,35 @@ class ViT(Layered):
         """Return the logits of a batch of images of any size whose sides are multiples of the patch.
 
         Args:
-            images: floating point, channels last.
+            images: floating point, channels last; or images of several sizes, as `pejax.patchify` returns them. Their
+                padding is not attended to, and has no part in a mean of patches.
             positions: (row, column) of each patch in raster order, in patches; None = the image's own grid.
-            extent: grid (rows, columns), in patches, that the encoding adapts to; None = the image's own grid.
+            extent: grid (rows, columns), in patches, that the encoding adapts to, or grids `(B, 2)`, one per image;
+                None = each image's own grid.
             train: whether stochastic depth drops branches; no effect if `config.stochastic_depth` is 0.
             key: draws the branches to drop; required if branches are dropped, otherwise not used.
             execution: device mesh, sharding and rematerialization.
 
         Raises:
-            ValueError: images with another number of channels or sides that are not multiples of the patch, positions
-                of another shape, a missing key, or a model without a head.
+            ValueError: images with another number of channels or sides that are not multiples of the patch, patches of
+                another size, positions or an extent of another shape, grids `(B, 2)` on a mesh that splits attention, a
+                missing key, or a model without a head.
             TypeError: images of an integer type, whose scale the model cannot know.
         """
         if self.head is None:
             raise ValueError("a model without a head has states, no logits, got classes=0")
         x = self._last_states(images, positions, extent, train, key, execution)
-        logits = self.head(self._pool(x))
+        logits = self.head(self._pool(x, images.tokens.segment_ids if isinstance(images, Patches) else None))
         if self.distilled_head is not None:
             register = normed(self.norm, x[:, int(self.config.cls)].astype(jnp.float32))  # the first one, after CLS
             logits = 0.5 * (logits + self.distilled_head(register))
-        chex.assert_shape(logits, (len(images), self.config.classes))
+        chex.assert_shape(logits, (len(x), self.config.classes))
         return logits
 
     @checked
     def states(
         self,
-        images: Float[Array, "B height width channels"],
+        images: Float[Array, "B height width channels"] | Patches,
         *,
         positions: Num[Array, "*#B T 2"] | None = None,
         extent: Extent | None = None,
@@ -152,14 +158,14 @@ class ViT(Layered):
     ) -> Float[Array, "B N C"]:
         """Return the normalized states of all N tokens after the last layer, in float32: CLS, registers, then patches.
 
-        Arguments and errors as in a call; a head is not needed.
+        Arguments and errors as in a call; a head is not needed. The states of padding mean nothing.
         """
         x = self._last_states(images, positions, extent, train, key, execution)
         return normed(self.norm, x.astype(jnp.float32))
 
     def _last_states(
         self,
-        images: Array,
+        images: Array | Patches,
         positions: Array | None,
         extent: Extent | None,
         train: bool,
@@ -167,31 +173,26 @@ class ViT(Layered):
         execution: Execution,
     ) -> Float[Array, "B T C"]:
         """Return the states of all tokens after the last layer, before the norm."""
-        config, (batch, height, width, channels) = self.config, images.shape
-        if not batch:
-            raise ValueError(f"images must be at least one, got shape {images.shape}")
-        grid = patch_grid((height, width), config.patch)
-        patch_count = grid[0] * grid[1]
-        if channels != config.channels:
-            raise ValueError(f"images must have channels={config.channels}, got {images.shape}")
-        positions = grid_positions(*grid) if positions is None else positions
+        config = self.config
+        pixels, grid, positions, segments = self._cut(images, positions)
+        batch, patch_count = pixels.shape[:2]
         if positions.shape not in ((patch_count, 2), (batch, patch_count, 2)):
             shapes = f"({patch_count}, 2) or ({batch}, {patch_count}, 2)"
             raise ValueError(f"positions must be {shapes}, got {positions.shape}")
         dropping = train and config.stochastic_depth > 0.0
         if dropping and key is None:
             raise ValueError(f"stochastic_depth={config.stochastic_depth} needs a key while training, got None")
-        extent = grid if extent is None else extent
+        extent = read_grids(grid if extent is None else extent, (batch,), axes=2)
+        if not isinstance(extent, tuple) and np.ndim(extent):  # known only at run time, or one per image
+            extent = jnp.broadcast_to(extent, (batch, 2))
+            positions = jnp.broadcast_to(positions, (batch, patch_count, 2))
 
-        x = self.patch(images_to_patches(images, config.patch))
-        if self.encoding.embed is not None:
-            params = adapt(self.encoding, self.encoding_params(), extent)
-            x = self.encoding.embed(params, x, positions)
+        x = self._embed(self.patch(pixels), positions, extent)
         if config.coordinates == "centered":
-            if not isinstance(extent, tuple):
+            if not isinstance(extent, tuple) and not np.ndim(extent):
                 raise ValueError(f"extent must be a grid (rows, columns) with centered coordinates, got {extent!r}")
             positions = 2.0 * math.pi * normalized_positions(positions, extent)  # formula: `ViTConfig.coordinates`
-        x, tokens = self._with_prefix(x, positions)
+        x, tokens = self._with_prefix(x, TokenPositions(positions, segment_ids=segments))
         chex.assert_shape(x, (batch, self.prefix + patch_count, config.width))
         x = normed(self.embed_norm, x)
         # The layers fill in the parameters of their encodings.
@@ -200,22 +201,62 @@ class ViT(Layered):
         x, _ = self.layers(execution.shard_states(x), context, shared=shared, key=key if dropping else None)
         return x
 
-    def _with_prefix(self, x: Float[Array, "B P C"], positions: Array) -> tuple[Float[Array, "B T C"], TokenPositions]:
-        """Return the patches with CLS and registers before them, and the positions: the new tokens have none."""
+    def _cut(self, images: Array | Patches, positions: Array | None) -> tuple[Array, Extent, Array, Array | None]:
+        """Return pixels `(B, T, N)`, the grid or grids, positions, and segments of patches; None = no padding."""
+        config = self.config
+        if isinstance(images, Patches):
+            pixels, where, extent = images
+            batch, tokens, numbers = pixels.shape
+            shapes = [(batch, tokens, 2), (batch, tokens), (batch, 2)]
+            found = [np.shape(one) for one in (where.positions, where.segment_ids, extent)]
+            if not batch or numbers != config.patch**2 * config.channels or found != shapes:
+                rule = f"patches must be (B, T, {config.patch**2 * config.channels})"
+                raise ValueError(f"{rule} with positions, segments, grids {shapes}, got {pixels.shape} and {found}")
+            check_within(where, extent, by_image=True)
+            return pixels, extent, where.positions if positions is None else positions, where.segment_ids
+        batch, height, width, channels = images.shape
+        if not batch:
+            raise ValueError(f"images must be at least one, got shape {images.shape}")
+        grid = patch_grid((height, width), config.patch)
+        if channels != config.channels:
+            raise ValueError(f"images must have channels={config.channels}, got {images.shape}")
+        positions = grid_positions(*grid) if positions is None else positions
+        return images_to_patches(images, config.patch), grid, positions, None
+
+    def _embed(self, x: Float[Array, "B P C"], positions: Array, extent: Extent) -> Float[Array, "B P C"]:
+        """Return the patches after the encoding's `embed`, at one grid or at the grid of each image."""
+        encoding, params = self.encoding, self.encoding_params()
+        if encoding.embed is None:
+            return x
+        if encoding.adapt is None or is_one_extent(extent, axes=2):
+            return encoding.embed(adapt(encoding, params, extent), x, positions)
+        embed = lambda grid, x, where: encoding.embed(adapt(encoding, params, grid), x, where)
+        return jax.vmap(embed)(extent, x, positions)
+
+    def _with_prefix(
+        self, x: Float[Array, "B P C"], patches: TokenPositions
+    ) -> tuple[Float[Array, "B T C"], TokenPositions]:
+        """Return the patches with CLS and registers before them, and positions: the new tokens have none."""
         if not self.prefix:
-            return x, TokenPositions(positions)
+            return x, patches
+        positions, segments = patches.positions, patches.segment_ids
         learned = jnp.concatenate([tokens[...] for tokens in (self.cls, self.registers) if tokens is not None])
         prefix = jnp.broadcast_to(learned.astype(x.dtype), (x.shape[0], self.prefix, x.shape[-1]))
         # Positions are finite; `has_position` says where these count.
         placeholders = jnp.zeros((*positions.shape[:-2], self.prefix, 2), positions.dtype)
         has_position = jnp.arange(self.prefix + x.shape[1]) >= self.prefix
-        tokens = TokenPositions(jnp.concatenate([placeholders, positions], axis=-2), has_position=has_position)
+        if segments is not None:  # the prefix belongs to the image
+            own = jnp.broadcast_to(segments[:, :1], (len(segments), self.prefix))
+            segments = jnp.concatenate([own, segments], axis=1)
+        where = jnp.concatenate([placeholders, positions], axis=-2)
+        tokens = TokenPositions(where, has_position=has_position, segment_ids=segments)
         return jnp.concatenate([prefix, x], axis=1), tokens
 
-    def _pool(self, x: Float[Array, "B T C"]) -> Float[Array, "B N"]:
+    def _pool(self, x: Float[Array, "B T C"], segments: Array | None) -> Float[Array, "B N"]:
         """Return the head's input in float32: the normalized CLS token, the mean of the normalized patches, or both."""
+        counted = None if segments is None else (segments != 0)[..., None]
         cls = lambda: normed(self.norm, x[:, 0].astype(jnp.float32))
-        mean = lambda: jnp.mean(normed(self.norm, x[:, self.prefix :].astype(jnp.float32)), axis=1)
+        mean = lambda: jnp.mean(normed(self.norm, x[:, self.prefix :].astype(jnp.float32)), axis=1, where=counted)
         if self.config.pool == "cls_mean":
             return jnp.concatenate([cls(), mean()], axis=-1)
         return cls() if self.config.pool == "cls" else mean()
