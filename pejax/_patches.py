@@ -39,8 +39,8 @@ def patchify(images: Sequence[Float[Array, "..."]], patch: int, *, budget: int |
         budget: T, tokens of each image with its padding. None = those of the largest image.
 
     Raises:
-        ValueError: no images, images with different numbers of channels, a side that is not a multiple of the patch, or
-            a budget below the patches of an image.
+        ValueError: no images, images with different numbers of channels or types, a side that is not a multiple of the
+            patch, or a budget below the patches of an image.
         TypeError: images of an integer type, whose scale a model cannot know.
 
     Reference:
@@ -53,8 +53,9 @@ def patchify(images: Sequence[Float[Array, "..."]], patch: int, *, budget: int |
         ((2, 6, 48), [[2, 3], [1, 1]])
     """
     grids = [_grid(n, image, patch) for n, image in enumerate(images)]
-    if not images or len({image.shape[-1] for image in images}) > 1:
-        raise ValueError(f"images must be one or more, of equal channels, got {[image.shape for image in images]}")
+    if not images or len({(image.shape[-1], image.dtype) for image in images}) > 1:
+        found = [f"{image.dtype} {image.shape}" for image in images]
+        raise ValueError(f"images must be one or more, of equal channels and one type, got {found}")
     counts = [rows * columns for rows, columns in grids]
     tokens = max(counts) if budget is None else budget
     for n, (grid, count) in enumerate(zip(grids, counts, strict=True)):

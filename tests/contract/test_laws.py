@@ -117,27 +117,42 @@ def test_gradients_on_every_setting(case):
     the_future_is_not_seen(case)
 
 
-AT_EACH_SIZE = (
-    "alibi(extend='slopes')",
-    "cpb(extend='pi')",
-    "fire(extend='pi')",
-    "learned(antialias=True)",
-    "learned(extend='pi')",
-    "learned(extend='pi(factor=1.5)', method='bilinear')",
-    "learned(factorized=True, method='align_corners')",
-    "relative_table(extend='pi(stretch=True)')",
-    "relative_table(method='align_corners')",
-    "rope(extend='ntk')",
-    "rope_axial(extend='dynamic_ntk')",
-    "rope_axial(extend='longrope(long_factors=(1.5, 2.0, 3.0))')",
-    "rope_mixed(extend='linear')",
-    "rope_mixed(extend='pi')",
-)
+AT_EACH_SIZE = {
+    "image": (
+        "alibi(extend='slopes')",
+        "cpb(extend='pi')",
+        "fire(extend='pi')",
+        "learned(antialias=True)",
+        "learned(antialias=True, method='bilinear')",
+        "learned(extend='pi')",
+        "learned(extend='pi(factor=1.5)', method='bilinear')",
+        "learned(factorized=True, method='align_corners')",
+        "relative_table(extend='pi(stretch=True)')",
+        "relative_table(method='align_corners')",
+        "rope(extend='ntk')",
+        "rope_axial(extend='dynamic_ntk')",
+        "rope_axial(extend='llama3(low_freq_factor=0.5)')",
+        "rope_axial(extend='longrope(long_factors=(1.5, 2.0, 3.0))')",
+        "rope_mixed(extend='linear')",
+        "rope_mixed(extend='pi')",
+    ),
+    "volume": (
+        "alibi(extend='slopes')",
+        "cpb(extend='pi')",
+        "learned(antialias=True, extend='pi')",
+        "relative_table(extend='pi(stretch=True)')",
+        "rope(extend='ntk')",
+        "rope_axial(extend='riflex(repeats_at=3)+ntk')",
+        "rope_mixed(extend='pi')",
+    ),
+}
 """What depends on the grid in a way that the encodings with their defaults do not."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [Case(spec, "image") for spec in AT_EACH_SIZE], ids=str, indirect=True)
+@pytest.mark.parametrize(
+    "case", [Case(spec, setting) for setting, specs in AT_EACH_SIZE.items() for spec in specs], ids=str, indirect=True
+)
 def test_sizes_in_one_batch_of_extended_encodings(case):
     sizes_in_one_batch_are_each_alone(case)
 

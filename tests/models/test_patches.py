@@ -22,6 +22,7 @@ AT_EACH_SIZE = {
     "a table, registers, the mean": ({"pe": "learned", "registers": 1, "pool": "mean"}, {"cls": True}),
     "a bias, CLS": ({"pe": "relative_table", "pool": "cls"}, {}),
     "frequencies, both": ({"pe": "rope_axial", "extend": pejax.extensions.ntk()}, {"cls": True, "pool": "cls_mean"}),
+    "interpolated, CLS by its share": ({"pe": "rope_mixed", "extend": pejax.extensions.pi(), "pool": "cls"}, {}),
     "interpolated, no prefix": ({"pe": "rope_mixed", "extend": pejax.extensions.pi(), "pool": "mean"}, {}),
     "no extent": ({"pe": "lookhere", "heads": 4, "pool": "mean"}, {}),
     "coordinates": ({"pe": "rope_axial"}, {"coordinates": "centered"}),
@@ -131,10 +132,13 @@ def test_pictures_that_make_no_patches_are_refused():
     cut = lambda *shapes, **options: lambda: patchify([image(*shape) for shape in shapes], 4, **options)
     refused(cut((8, 8, 3), (8, 10, 3)), "images[1] must have sides that are multiples of patch=4, got 8 x 10")
     refused(cut((8, 8)), "images[0] must be (height, width, channels), got shape (8, 8)")
-    refused(cut((8, 8, 3), (8, 8, 1)), "images must be one or more, of equal channels, got [(8, 8, 3), (8, 8, 1)]")
-    refused(cut(), "images must be one or more, of equal channels, got []")
-    wide = "budget must hold all patches of images[1], 2 rows of 5 patches = 10, got 4"
-    refused(cut((4, 8, 3), (8, 20, 3), budget=4), wide)
+    alike = "images must be one or more, of equal channels and one type, got"
+    refused(cut((8, 8, 3), (8, 8, 1)), f"{alike} ['float32 (8, 8, 3)', 'float32 (8, 8, 1)']")
+    refused(cut(), f"{alike} []")
+    refused(lambda: patchify([image(8, 8, 3), jnp.zeros((8, 8, 3), jnp.bfloat16)], 4), f"{alike} ['float32 (8, 8, 3)',")
+    for budget in (9, 5, 4):  # a patch, a row, and more than a row short
+        wide = f"budget must hold all patches of images[1], 2 rows of 5 patches = 10, got {budget}"
+        refused(cut((4, 8, 3), (8, 20, 3), budget=budget), wide)
     refused(lambda: patchify([np.zeros((8, 8, 3), np.uint8)], 4), "images must be")
 
 

@@ -7,8 +7,9 @@ import pytest
 from peers import peer
 from resampling import draw, resampled, resize
 
-from pejax._ops.resize import METHODS
-from pejax.functions import resize_embedding
+import pejax
+from pejax._ops.resize import METHODS, sample_grid
+from pejax.functions import lookup_embedding, resize_embedding
 
 WAYS = [("bicubic", False), ("bicubic", True), ("bilinear", False), ("bilinear", True), ("align_corners", False)]
 GRIDS = [
@@ -33,6 +34,39 @@ def test_a_sequence_is_resampled_as_a_loop_does_it(method, antialias):
     tables = [draw(old, 3) for old, _ in sizes]
     for table, (_, new), actual in zip(tables, sizes, resize_all(tables, sizes, method, antialias), strict=True):
         np.testing.assert_allclose(actual, resampled(table, new, method, antialias), rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "antialias"), WAYS)
+def test_samples_at_a_traced_size_are_rows_of_the_resized_table(method, antialias):
+    """At patches and between them, with the gradient of the table; outside the resized table NaN."""
+    sizes = [*GRIDS, ((4, 3, 2), (3, 5, 4)), ((5,), (8,))]
+    tables = [jnp.asarray(draw(*old, 2)) for old, _ in sizes]
+    cells = [np.indices(new).reshape(len(new), -1).T for _, new in sizes]
+    between = [np.clip(at + 0.3, 0, np.asarray(new) - 1).astype(np.float32) for at, (_, new) in zip(cells, sizes)]
+
+    def resized(tables):
+        found = []
+        for table, (old, new), points in zip(tables, sizes, between, strict=True):
+            rows = resize_embedding(table.reshape(-1, 2), old, new, method=method, antialias=antialias)
+            between_rows = points if len(new) > 1 else points[:, 0]
+            found.append((rows, lookup_embedding(rows.reshape(*new, 2), between_rows)))
+        return found
+
+    def sampled(tables, news):
+        sample = lambda table, at, new: sample_grid(table, jnp.asarray(at), new, method=method, antialias=antialias)
+        both = zip(tables, cells, between, news, strict=True)
+        return [tuple(sample(table, at, new) for at in (whole, points)) for table, whole, points, new in both]
+
+    news = [jnp.asarray(new, jnp.float32) for _, new in sizes]
+    weights = jax.tree.map(lambda rows: draw(*rows.shape), jax.eval_shape(resized, tables))
+    with_gradients = lambda function, *args: (lambda out, back: (out, back(weights)[0]))(*jax.vjp(function, *args))
+    expected = jax.jit(lambda tables: with_gradients(resized, tables))(tables)
+    actual = jax.jit(lambda tables, news: with_gradients(lambda tables: sampled(tables, news), tables))(tables, news)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), actual, expected)
+    outside = jnp.asarray([[7, 0], [0, -1], [6, 4]])
+    rows = sample_grid(tables[1], outside, jnp.asarray([7.0, 5.0]), method=method, antialias=antialias)
+    np.testing.assert_array_equal(jnp.isnan(rows).all(axis=-1), [True, True, False])
 
 
 def torch_resized(table, old, new, method, antialias):
@@ -81,6 +115,26 @@ def test_a_vit_is_resampled_as_in_transformers():
     table = embeddings.position_embeddings.detach().numpy()
     expected = embeddings.interpolate_pos_encoding(torch.zeros(1, 1 + 9 * 6, 8), 36, 24).detach().numpy()
     np.testing.assert_allclose(resize(table, (6, 6), (9, 6), prefix=1), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parity
+def test_tables_of_several_sizes_are_those_of_naflex_in_transformers():
+    """SigLIP 2 NaFlex: one table at the grid of each picture, its first row in padding."""
+    torch, _ = peer("torch"), peer("transformers")
+    from transformers.models.siglip2.modeling_siglip2 import Siglip2VisionEmbeddings
+
+    table, sizes = draw(16, 16, 8), ((3, 5), (16, 16), (70, 3), (20, 20))
+    theirs = Siglip2VisionEmbeddings.resize_positional_embeddings
+    expected = theirs(torch.as_tensor(table), torch.tensor(sizes), 400).numpy()
+    dims = pejax.Dims(heads=1, head_dim=8, axes=2, extent=(16, 16))
+    naflex = pejax.encodings.learned(dims, method="bilinear", antialias=True)
+    patches = pejax.patchify([np.zeros((*size, 8), np.float32) for size in sizes], 1, budget=400)
+
+    def embed(grid, x, tokens):
+        return naflex.embed(pejax.adapt(naflex, {"table_0": jnp.asarray(table)}, grid), x, tokens)
+
+    actual = jax.jit(jax.vmap(embed))(patches.extent, patches.pixels, patches.tokens)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("method", "antialias"), WAYS)

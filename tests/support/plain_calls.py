@@ -147,6 +147,10 @@ def _functions() -> dict[str, Call]:
             pejax.unpatchify, {"pixels": floats(2, 8, 4), "extent": np.asarray([[2, 3], [1, 1]]), "patch": 2},
         ),
         "normalized_positions": (pejax.normalized_positions, {"positions": grid, "extent": (2, 3), "by": "max"}),
+        "normalized_positions of images": (
+            pejax.normalized_positions,
+            {"positions": jnp.stack([grid, grid]), "extent": jnp.asarray([[2, 3], [4, 3]]), "by": "max"},
+        ),
         "augment_positions": (
             pejax.augment_positions,
             {"key": key, "positions": grid, "shift": 0.1, "jitter": 1.5, "rescale": 2.0, "noise": 0.1},
@@ -271,6 +275,8 @@ def _attention() -> dict[str, Call]:
     hooks = {"hooks": pejax.attention_hooks(pejax.encodings.alibi(DIMS), {})}
     plain = {**sides, **hooks, "causal": True, **masks, "distance_range": (0, 4)}
     parts = [(floats(2, 5, 4, 8), floats(2, 5, 4))] * 2
+    table = pejax.encodings.relative_table(IMAGE)
+    grid = jnp.asarray([[[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]], [[0, 0], [1, 0], [2, 0], [0, 0], [0, 0]]])
     calls = {
         "dot_product_attention": (
             pejax.dot_product_attention, {**arrays, **plain, **more, "dropout": None, "return_lse": True, **named},
@@ -281,6 +287,11 @@ def _attention() -> dict[str, Call]:
             pejax.attend,
             {"encoding": rope, **arrays, "params": {}, **sides, "extent": 5, "axes": 1, "keys_are_rotated": False,
              "embedded": False, "causal": True, **more, **masks, **named},
+        ),
+        "attend at the grid of each image": (
+            functools.partial(pejax.attend, table, q, q, q, params=pejax.init_params(table, jax.random.key(0))),
+            {"positions": pejax.TokenPositions(grid, segment_ids=jnp.asarray([[1] * 5, [1] * 3 + [0] * 2])),
+             "extent": jnp.asarray([[2, 3], [3, 1]])},
         ),
         "attend learned slopes": (
             pejax.attend,
@@ -453,6 +464,7 @@ def _configs() -> dict[str, Call]:
 
 def _models() -> dict[str, Call]:
     picture, noisy, execution = models.vit(8, 4, 1, 3, 16, 1, 2), models.dit(8, 4, 1, 3, 16, 1, 2), models.Execution()
+    patches = pejax.patchify([floats(8, 8, 1), floats(4, 12, 1)], 4)
     rngs, ids = nnx.Rngs(0), jnp.asarray([[1, 2, 3, 4]])
     rope = pejax.encodings.rope(pejax.Dims(4, 8))
     calls: dict[str, tuple[Callable, dict[str, Any]]] = {
@@ -483,6 +495,9 @@ def _models() -> dict[str, Call]:
             models.DiT(noisy, rngs=rngs),
             {"images": floats(1, 8, 8, 1), "time": jnp.asarray([0.5]), "labels": jnp.asarray([2]),
              "positions": pejax.grid_positions(2, 2), "extent": (2, 2), "step": None, "execution": execution},
+        ),
+        "ViT() of several sizes": (
+            models.ViT(picture, rngs=rngs), {"images": patches, "positions": None, "extent": patches.extent},
         ),
     }  # fmt: skip
     return {f"models.{name}": Call(*call, slow=name != "attention_module") for name, call in calls.items()}
