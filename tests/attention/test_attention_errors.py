@@ -18,6 +18,7 @@ from pejax import (
     Dims,
     Encoding,
     Hooks,
+    Sharding,
     TokenPositions,
     adapt,
     attend,
@@ -242,6 +243,9 @@ def test_what_takes_one_grid_refuses_one_per_image():
     for call in (lambda: layer(q, q, q), lambda: adapt(encoding, params, extent)):
         with pytest.raises(ValueError, match=re.escape("one length or one grid (A,): call attend, or jax.vmap")):
             call()
+    split = {"positions": places((2, 3)), "extent": extent, "sharding": Sharding()}
+    with pytest.raises(ValueError, match=re.escape("one grid for all examples with a sharding, got shape (2, 2)")):
+        attend(encoding, q, q, q, params=params, **split)
 
 
 @pytest.mark.parametrize("axes", GRIDS)

@@ -13,7 +13,7 @@ from flax import nnx
 
 import pejax
 from pejax import Patches, TokenPositions, patchify, unpatchify
-from pejax.models import ViT, vit
+from pejax.models import Execution, ViT, vit
 
 SIZES = ((9, 15), (12, 12), (18, 6))
 TINY = {"image_size": 12, "patch": 3, "channels": 2, "classes": 5, "width": 16, "layers": 2, "heads": 2}
@@ -109,6 +109,16 @@ def test_states_of_a_batch_of_sizes_are_those_of_each_image():
     for n, image in enumerate(pictures()):
         own = made.states(image[None])[0]
         close(states[n, : len(own)], own, 1e-4)
+
+
+@pytest.mark.slow
+def test_a_batch_of_sizes_over_devices_is_that_of_one():
+    mesh = jax.make_mesh((3,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:3])
+    made, patches = model({"pe": "relative_table", "registers": 1}), patchify(pictures(), 3)
+    split = Execution(mesh=mesh, batch=("data",), local=True)
+    close(jax.jit(lambda patches: made(patches, execution=split))(patches), made(patches), 2e-5)
+    splits = lambda: made(patches, execution=Execution(mesh=mesh, batch=("data",)))
+    refused(splits, "extent must be one grid for all examples with a sharding, got shape (3, 2)")
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Resampled tables: torch's numbers, a loop in float64, and the laws of interpolation."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,26 +45,29 @@ def test_samples_at_a_traced_size_are_rows_of_the_resized_table(method, antialia
     sizes = [*GRIDS, ((4, 3, 2), (3, 5, 4)), ((5,), (8,))]
     tables = [jnp.asarray(draw(*old, 2)) for old, _ in sizes]
     cells = [np.indices(new).reshape(len(new), -1).T for _, new in sizes]
-    between = [np.clip(at + 0.3, 0, np.asarray(new) - 1).astype(np.float32) for at, (_, new) in zip(cells, sizes)]
+    between = [at + np.float32(0.3) for at in cells]
+    options = {"method": method, "antialias": antialias}
 
-    def resized(tables):
+    def resized(table, n):
+        (old, new), points = sizes[n], between[n]
+        rows = resize_embedding(table.reshape(-1, 2), old, new, **options)
+        points = points if len(new) > 1 else points[:, 0]
+        return rows, jax.jit(lookup_embedding)(rows.reshape(*new, 2), points)
+
+    def sampled(table, n, size):
+        return tuple(sample_grid(table, jnp.asarray(at), size, **options) for at in (cells[n], between[n]))
+
+    @jax.jit
+    def runs(tables, news):
         found = []
-        for table, (old, new), points in zip(tables, sizes, between, strict=True):
-            rows = resize_embedding(table.reshape(-1, 2), old, new, method=method, antialias=antialias)
-            between_rows = points if len(new) > 1 else points[:, 0]
-            found.append((rows, lookup_embedding(rows.reshape(*new, 2), between_rows)))
-        return found
+        for n, (table, new) in enumerate(zip(tables, news, strict=True)):
+            weights = (draw(len(cells[n]), 2), draw(len(cells[n]), 2)[::-1])
+            for run in (functools.partial(sampled, n=n, size=new), functools.partial(resized, n=n)):
+                rows, back = jax.vjp(run, table)
+                found.append((rows, back(weights)))
+        return found[::2], found[1::2]
 
-    def sampled(tables, news):
-        sample = lambda table, at, new: sample_grid(table, jnp.asarray(at), new, method=method, antialias=antialias)
-        both = zip(tables, cells, between, news, strict=True)
-        return [tuple(sample(table, at, new) for at in (whole, points)) for table, whole, points, new in both]
-
-    news = [jnp.asarray(new, jnp.float32) for _, new in sizes]
-    weights = jax.tree.map(lambda rows: draw(*rows.shape), jax.eval_shape(resized, tables))
-    with_gradients = lambda function, *args: (lambda out, back: (out, back(weights)[0]))(*jax.vjp(function, *args))
-    expected = jax.jit(lambda tables: with_gradients(resized, tables))(tables)
-    actual = jax.jit(lambda tables, news: with_gradients(lambda tables: sampled(tables, news), tables))(tables, news)
+    actual, expected = runs(tables, [jnp.asarray(new, jnp.float32) for _, new in sizes])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), actual, expected)
     outside = jnp.asarray([[7, 0], [0, -1], [6, 4]])
     rows = sample_grid(tables[1], outside, jnp.asarray([7.0, 5.0]), method=method, antialias=antialias)
