@@ -100,8 +100,9 @@ def unpatchify(
     wrong = [grid for grid in grids if min(grid) < 1 or grid[0] * grid[1] > tokens]
     if wrong:
         raise ValueError(f"extent must be grids of 1 to {tokens} patches, the tokens of pixels, got {wrong[0]}")
-    if patch < 1 or numbers % patch**2:
-        raise ValueError(f"patch must be a side whose square divides the {numbers} numbers of a patch, got {patch}")
+    if patch < 1 or not numbers or numbers % patch**2:
+        rule = "pixels must be (B, T, N) with N a multiple of patch²"
+        raise ValueError(f"{rule}, got N={numbers} and patch={patch}")
 
     def image(rows: Array, height: int, width: int) -> Array:
         cells = rows[: height * width].reshape(height, width, patch, patch, -1).swapaxes(1, 2)

@@ -172,28 +172,31 @@ def packed_positions(segment_ids: Int[Array, "*B T"]) -> TokenPositions:
     return TokenPositions(positions, order, segment_ids=segment_ids)
 
 
-def check_within(positions: TokenPositions | Array, extent: Extent, by_image: bool = False) -> None:
+def check_within(positions: TokenPositions | Array, extent: Extent, axes: int | None = None) -> None:
     """Raise ValueError for a whole position outside a length or grid, where both are known: not under `jax.jit`.
 
     Tokens without a position and padding count nowhere. Positions of a float type may lie between and beyond patches.
 
     Args:
         positions: positions of the tokens.
-        extent: one length, lengths, which are not checked, or one grid.
-        by_image: whether the extent is an array `(B, A)` of one grid per image.
+        extent: one length, which on several axes is that of each; lengths, which are not checked; one grid; or on A > 1
+            axes grids `(B, A)`, one per image.
+        axes: A, number of position axes. None = as many as the extent has.
     """
     tokens = positions if isinstance(positions, TokenPositions) else TokenPositions(positions)
     sides = extent if isinstance(extent, tuple) else (extent,)
     if any(isinstance(x, Tracer) or not getattr(x, "is_fully_addressable", True) for x in (*tokens, *sides)):
         return
-    if not by_image and any(np.ndim(side) for side in sides):  # one length per example
+    axes, shape = axes or len(sides), np.shape(extent)
+    by_image = axes > 1 and len(shape) == 2
+    if not by_image and (any(np.ndim(side) for side in sides) or shape not in ((), (axes,))):
         return
-    axes = np.shape(extent)[1] if by_image else len(sides)
     known = np.asarray(tokens.positions)
     if not np.issubdtype(known.dtype, np.integer) or (axes > 1 and known.shape[-1:] != (axes,)):
         return
-    places, most = known if axes > 1 else known[..., None], np.asarray(extent)
-    most = most[:, None] if by_image else most
+    places = known if axes > 1 else known[..., None]
+    most = np.asarray(extent)
+    most = most[:, None] if by_image else np.broadcast_to(most, (axes,))
     outside = ((places < 0) | (places >= most)).any(axis=-1)
     for counts in (tokens.has_position, tokens.segment_ids):
         outside = outside if counts is None else outside & (np.asarray(counts) != 0)
@@ -212,7 +215,7 @@ def normalized_positions(positions: Num[Array, "..."], extent: Extent, by: str =
 
     Args:
         positions: `(*B, T)` in tokens where the extent is a length, or `(*B, T, A)` in patches; from 0.
-        extent: the current length or grid, or grids `(*B, A)`, one per image; arrays may be traced.
+        extent: the current length or grid, or grids `(*B, A)`, one per image; grids may be traced.
         by: "separate": N_a = L_a, so that every axis runs from -1 to 1; "min" or "max": N is the shortest or the
             longest side, as in DINOv3's `normalize_coords`.
 
@@ -248,14 +251,15 @@ def normalized_positions(positions: Num[Array, "..."], extent: Extent, by: str =
     return 2.0 * (positions.astype(wide) + 0.5) / units - 1.0
 
 
-def _normalized_by_image(positions: Num[Array, "*B T A"], extent: Int[Array, "*B A"], by: str) -> Array:
-    """Return `normalized_positions` on one grid per image."""
-    if positions.ndim < 2 or extent.shape != (*positions.shape[:-2], positions.shape[-1]):
-        rule = "extent must be grids (*B, A) of positions (*B, T, A)"
+def _normalized_by_image(positions: Num[Array, "*B T A"], extent: Int[Array, "..."], by: str) -> Array:
+    """Return `normalized_positions` on a traced grid, or on one grid per image."""
+    axes = positions.shape[-1:]
+    if positions.ndim < 2 or extent.shape not in (axes, (*positions.shape[:-2], *axes)):
+        rule = "extent must be a grid (A,), or grids (*B, A), of positions (*B, T, A)"
         raise ValueError(f"{rule} {positions.shape}, got shape {extent.shape}")
     if not isinstance(extent, Tracer) and np.min(np.asarray(extent), initial=1) < 1:
         raise ValueError(f"extent must be positive, got {np.asarray(extent).tolist()}")
-    check_within(positions, extent, by_image=extent.ndim == 2)
+    check_within(positions, extent, axes[0])
     sides = extent.astype(jnp.float64 if positions.dtype == jnp.float64 else jnp.float32)
     one_side = {"min": jnp.min, "max": jnp.max}.get(by)
     unit = sides if one_side is None else one_side(sides, axis=-1, keepdims=True)

@@ -108,7 +108,7 @@ def attend(
         raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")
     grid_axes = _axes(encoding, axes, q, positions)
     extent = extent if grid_axes == 1 else read_grids(extent, q.shape[:-3], grid_axes, options.get("sharding"))
-    check_extent(encoding, extent, positions, by_image=grid_axes > 1 and np.ndim(extent) == 2)
+    check_extent(encoding, extent, positions, grid_axes)
     extent = k.shape[-3] if extent is None else extent
     params = {} if params is None else params
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
@@ -137,20 +137,20 @@ def caches_rotated_keys(encoding: Encoding) -> bool:
     return not encoding.bands and (encoding.adapt is None or not rotates)
 
 
-def check_extent(encoding: Encoding, extent: Extent | None, positions: Any, by_image: bool = False) -> None:
+def check_extent(encoding: Encoding, extent: Extent | None, positions: Any, axes: int | None = None) -> None:
     """Raise ValueError where an encoding depends on an extent that is not given, or that positions lie outside of.
 
     Args:
         encoding: the record.
         extent: what it adapts to.
         positions: positions of the queries.
-        by_image: whether the extent is an array `(B, A)` of one grid per image.
+        axes: A, number of position axes. None = that of the dims of the encoding.
     """
     if encoding.adapt is None or positions is None:
         return
     if extent is None:
         raise ValueError(f"{named(encoding)} depends on the length or grid: extent must be given, got None")
-    check_within(positions, extent, by_image)
+    check_within(positions, extent, axes or getattr(encoding.dims, "axes", None))
 
 
 def is_one_extent(extent: Extent, axes: int) -> bool:

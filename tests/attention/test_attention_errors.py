@@ -221,6 +221,8 @@ def test_a_position_outside_the_extent_is_refused(axes, spec, extend):
         ),
         ([[2, 3, 1]] * 2, "got shape (2, 3)"),
         ([4, 4, 4], "got shape (3,)"),
+        (4, "relative_table: extent must be a tuple of 2 positive ints, got 4"),
+        ((), "relative_table: extent must be a tuple of 2 positive ints, got ()"),
         ([[2, 3], [0, 4]], "extent must have sides of at least 1, got [[2, 3], [0, 4]]"),
         ([[2, 3], [3, 2]], "from 0 to below (3, 2), got [0, 2]"),
     ],
@@ -230,9 +232,13 @@ def test_an_extent_of_each_image_fits_the_batch(extent, message):
         make_encoding("relative_table", Dims(heads=2, head_dim=8, axes=2, extent=(2, 3))),
         jnp.ones((2, 6, 2, 8)),
     )
-    params, extent = init_params(encoding, jax.random.key(0)), jnp.asarray(extent)
+    params, extent = (
+        init_params(encoding, jax.random.key(0)),
+        jnp.asarray(extent) if isinstance(extent, list) else extent,
+    )
+    where = TokenPositions(jnp.stack([places((2, 3))] * 2), segment_ids=jnp.ones((2, 6), jnp.int32))
     with pytest.raises(ValueError, match=re.escape(message)) as error:
-        attend(encoding, q, q, q, params=params, positions=places((2, 3)), extent=extent)
+        attend(encoding, q, q, q, params=params, positions=where, extent=extent)
     assert "\n" not in str(error.value)
 
 

@@ -20,6 +20,10 @@ def test_coordinates_are_those_of_dinov3(by, units):
     np.testing.assert_allclose(found, expected, atol=1e-6)
     np.testing.assert_allclose(normalized_positions(GRID[None], (3, 5), by=by)[0], expected, atol=1e-6)
     np.testing.assert_allclose(normalized_positions(jnp.arange(5), 5), np.arange(0.5, 5) / 5 * 2 - 1, atol=1e-6)
+    of_each = normalized_positions(jnp.stack([GRID, GRID[:, ::-1]]), jnp.asarray([(3, 5), (5, 3)]), by=by)
+    np.testing.assert_allclose(of_each, [expected, expected[:, ::-1]], atol=1e-6)
+    traced = jax.jit(lambda extent: normalized_positions(GRID, extent, by=by))(jnp.asarray((3, 5)))
+    np.testing.assert_allclose(traced, expected, atol=1e-6)
 
 
 def test_nothing_asked_for_changes_nothing():
@@ -93,6 +97,8 @@ def test_bad_coordinates_are_refused():
         normalized_positions(GRID, (3, 5, 2))
     with pytest.raises(ValueError, match="extent must be positive"):
         normalized_positions(GRID, (3, 0))
+    with pytest.raises(ValueError, match=r"a grid \(A,\), or grids \(\*B, A\), .* got shape \(3, 2\)"):
+        normalized_positions(jnp.stack([GRID, GRID]), jnp.ones((3, 2), int))
     rough = GRID.astype(jnp.bfloat16)
     for refused in (lambda: normalized_positions(rough, (3, 5)), lambda: augment_positions(KEY, rough, shift=1.0)):
         with types_unchecked(), pytest.raises(TypeError, match="exact only up to 256"):

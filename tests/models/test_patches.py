@@ -156,7 +156,8 @@ def test_grids_that_do_not_fit_the_patches_are_refused():
     pixels = np.zeros((2, 6, 12), np.float32)
     refused(lambda: unpatchify(pixels, [[2, 3], [2, 4]], 2), "extent must be grids of 1 to 6 patches, the tokens of")
     refused(lambda: unpatchify(pixels, [[2, 3], [0, 4]], 2), "got [0, 4]")
-    refused(lambda: unpatchify(pixels, [[2, 3], [1, 1]], 5), "whose square divides the 12 numbers of a patch, got 5")
+    refused(lambda: unpatchify(pixels, [[2, 3], [1, 1]], 5), "N a multiple of patch², got N=12 and patch=5")
+    refused(lambda: unpatchify(pixels, [[2, 3], [1, 1]], 0), "got N=12 and patch=0")
     traced = jax.jit(lambda pixels, extent: unpatchify(pixels, extent, 2))
     refused(
         lambda: traced(pixels, jnp.ones((2, 2), jnp.int32)), "extent must be known, as the sizes of images are, got"

@@ -212,7 +212,7 @@ class ViT(Layered):
             if not batch or numbers != config.patch**2 * config.channels or found != shapes:
                 rule = f"patches must be (B, T, {config.patch**2 * config.channels})"
                 raise ValueError(f"{rule} with positions, segments, grids {shapes}, got {pixels.shape} and {found}")
-            check_within(where, extent, by_image=True)
+            check_within(where, extent, axes=2)
             return pixels, extent, where.positions if positions is None else positions, where.segment_ids
         batch, height, width, channels = images.shape
         if not batch:
