@@ -107,7 +107,8 @@ def attend(
         rule = "keys_are_rotated must be False where the rotation depends on the length or on the query"
         raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")
     grid_axes = _axes(encoding, axes, q, positions)
-    extent = extent if grid_axes == 1 else read_grids(extent, q.shape[:-3], grid_axes, options.get("sharding"))
+    if grid_axes > 1 and extent is not None:
+        extent = read_grids(extent, q.shape[:-3], grid_axes, options.get("sharding"))
     check_extent(encoding, extent, positions, grid_axes)
     extent = k.shape[-3] if extent is None else extent
     params = {} if params is None else params
@@ -158,9 +159,7 @@ def is_one_extent(extent: Extent, axes: int) -> bool:
     return isinstance(extent, tuple) or np.ndim(extent) == 0 or (axes > 1 and np.ndim(extent) == 1)
 
 
-def read_grids(
-    extent: Extent | None, batch: tuple[int, ...], axes: int, sharding: object | None = None
-) -> Extent | None:
+def read_grids(extent: Extent, batch: tuple[int, ...], axes: int, sharding: object | None = None) -> Extent:
     """Return a known grid `(A,)` as a tuple, and grids `(B, A)` as they are.
 
     Args:
@@ -188,7 +187,8 @@ def _axes(encoding: Encoding, axes: int | None, q: Array, positions: TokenPositi
     """Return A, which the dims of the encoding, the caller or the shape of the positions tell."""
     if encoding.dims is not None or axes is not None:
         return axes or encoding.dims.axes  # pyright: ignore[reportOptionalMemberAccess]
-    shape = np.shape(getattr(positions, "positions", positions))
+    places = positions.positions if isinstance(positions, TokenPositions) else positions
+    shape = () if places is None else np.shape(places)
     return shape[-1] if len(shape) == q.ndim - 1 else 1
 
 
@@ -263,7 +263,7 @@ def _at_extents(
     key_bias: Array | None,
 ) -> Any:
     """Attend with one extent per example, or one per query."""
-    sides = (_batched(q_tokens, *q.shape[:2], axes), _batched(k_tokens, *k.shape[:2], axes))
+    sides = (_batched(q_tokens, *q.shape[:2], axes=axes), _batched(k_tokens, *k.shape[:2], axes=axes))
     if axes > 1 or extent.shape == q.shape[:1]:
         return jax.vmap(at_extent)(extent, q, k, v, *sides, key_bias)
     if extent.shape != q.shape[:2]:

@@ -157,7 +157,7 @@ def _within(trained: int | tuple[int, ...], stretch: bool, extent: Extent) -> tu
         raise ValueError(f"extent must have the axes of the trained one, {trained}, got {shown(extent)}")
     if np.ndim(extent) and not isinstance(extent, tuple):
         sizes = jnp.asarray(extent, jnp.int32)
-        factors = np.asarray(trained, np.float32) / sizes.astype(jnp.float32)
+        factors = jnp.asarray(trained, jnp.float32) / sizes.astype(jnp.float32)
         within = jnp.minimum(sizes, np.asarray(trained, np.int32))
         return (trained, factors) if stretch else (within, jnp.minimum(1.0, factors))
     most, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained, extent))

@@ -191,7 +191,8 @@ def _row_weights(
     first = jnp.floor(points)
     between = _four_weights(points - first)
     rows = [jnp.clip(first + offset, 0, new - 1) for offset in range(-1, 3)]
-    return sum(weight[:, None] * weights(row) for weight, row in zip(between, rows, strict=True))
+    weighted = (weight[:, None] * weights(row) for weight, row in zip(between, rows, strict=True))
+    return sum(weighted, start=jnp.zeros_like(points)[:, None])
 
 
 @jax.jit

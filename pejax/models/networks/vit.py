@@ -208,7 +208,7 @@ class ViT(Layered):
             pixels, where, extent = images
             batch, tokens, numbers = pixels.shape
             shapes = [(batch, tokens, 2), (batch, tokens), (batch, 2)]
-            found = [np.shape(one) for one in (where.positions, where.segment_ids, extent)]
+            found = [() if one is None else np.shape(one) for one in (where.positions, where.segment_ids, extent)]
             if not batch or numbers != config.patch**2 * config.channels or found != shapes:
                 rule = f"patches must be (B, T, {config.patch**2 * config.channels})"
                 raise ValueError(f"{rule} with positions, segments, grids {shapes}, got {pixels.shape} and {found}")
@@ -225,12 +225,12 @@ class ViT(Layered):
 
     def _embed(self, x: Float[Array, "B P C"], positions: Array, extent: Extent) -> Float[Array, "B P C"]:
         """Return the patches after the encoding's `embed`, at one grid or at the grid of each image."""
-        encoding, params = self.encoding, self.encoding_params()
-        if encoding.embed is None:
+        encoding, own, params = self.encoding, self.encoding.embed, self.encoding_params()
+        if own is None:
             return x
         if encoding.adapt is None or is_one_extent(extent, axes=2):
-            return encoding.embed(adapt(encoding, params, extent), x, positions)
-        embed = lambda grid, x, where: encoding.embed(adapt(encoding, params, grid), x, where)
+            return own(adapt(encoding, params, extent), x, positions)
+        embed = lambda grid, x, where: own(adapt(encoding, params, grid), x, where)
         return jax.vmap(embed)(extent, x, positions)
 
     def _with_prefix(
