@@ -118,6 +118,7 @@ def _split(
         if term.name == "pi" and "linear" in takes and axes == 1 and not options.get("stretch"):
             own.extend(linear(factor=options.get("factor")).terms)
         elif term.name in takes:
+            _check_inner(name, takes, term)
             own.append(term)
         elif term.name in ANY_ENCODING:
             others.append(term)
@@ -125,3 +126,12 @@ def _split(
             raise ValueError(f"{name} has no extension {term.name!r}; it takes {', '.join((*takes, *ANY_ENCODING))}")
     others.sort(key=lambda term: term.target == "queries")
     return (Extension(tuple(own)) if own else None), (Extension(tuple(others)) if others else None)
+
+
+def _check_inner(name: str, takes: Sequence[str], term: Term) -> None:
+    """Refuse an extension inside another one that the factory does not take: `ntk` in `by_step(above=ntk())`."""
+    for key, value in term.options:
+        for inner in value.terms if isinstance(value, Extension) else ():
+            if inner.target == "frequencies" and inner.name not in takes:
+                known = ", ".join(takes)
+                raise ValueError(f"{name}: {key} of {term.name} must be of {known}, got {inner.name!r}")

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from pejax._arguments import checked
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params
+from pejax._encoding import STEP, Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.frequencies import extend_frequencies
 from pejax._ops.checks import check_choice
@@ -66,7 +66,7 @@ def _random_rotation(key: Array, axes: int) -> Float[Array, "A A"]:
     return q.at[:, -1].multiply(jnp.sign(jnp.linalg.det(q)))
 
 
-@encoding_factory("linear")
+@encoding_factory("linear", "by_step")
 def rope_mixed(
     dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", extend: Extension | None = None
 ) -> Encoding:
@@ -79,10 +79,10 @@ def rope_mixed(
         dims: `kv_heads`, `head_dim` and `axes` determine the shape, `extent` is the trained length or grid.
         base: base of the geometric progression of initial magnitudes.
         pairing: "interleaved" or "half".
-        extend: `linear()` of `pejax.extensions`, which divides the learned frequencies, or an extension of any
-            encoding, such as `log_n()`. The other extensions of frequencies need to know the order of the pairs from
-            fast to slow, which training changes. `linear()` without a factor takes it from the length or grid that
-            `adapt` is given. None = no extension.
+        extend: `linear()` of `pejax.extensions`, which divides the learned frequencies, `by_step` to or from it, or an
+            extension of any encoding, such as `log_n()`. The other extensions of frequencies need to know the order of
+            the pairs from fast to slow, which training changes. `linear()` without a factor takes it from the length or
+            grid that `adapt` is given. None = no extension.
 
     Raises:
         ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown pairing, or a
@@ -97,7 +97,7 @@ def rope_mixed(
         return {"frequencies": rope_mixed_frequencies(key, dims.kv_heads, dims.head_dim, axes=dims.axes, base=base)}
 
     def adapt(params: Params, extent: Extent) -> Params:
-        return {**params, "extended": extension.extend(params["frequencies"], extent, None)[0]}
+        return {**params, "extended": extension.extend(params["frequencies"], extent, params.get(STEP))[0]}
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         learned = params["frequencies"]

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Num
 from pejax._arguments import checked
 from pejax._attention.flax_api import attention_fn
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params, check_embedded, merge_params
+from pejax._encoding import STEP, Encoding, Extent, Params, check_embedded, merge_params
 from pejax._positions import TokenPositions, as_token_positions, grid_positions
 from pejax.models.sharding import position_variables
 
@@ -69,6 +69,7 @@ class PositionalAttention(nnx.Module):
         k_positions: TokenPositions | Array | None = None,
         *,
         extent: Extent | None = None,
+        step: float | Float[Array, ""] | None = None,
     ) -> Iterator[None]:
         """Set the positions of the tokens for all calls inside the `with` block.
 
@@ -78,6 +79,7 @@ class PositionalAttention(nnx.Module):
                 `positions`.
             extent: the length or grid, in tokens, that the encoding adapts to. None = the trained grid; on one axis the
                 number of keys, or, if a single query attends to several keys (a cache), the query's position + 1.
+            step: step of a schedule, which encodings extended `by_step` read; it may be traced.
 
         To compile, pass the module to a function of `nnx.jit`, around the block or inside it. A function of `jax.jit`
         that reads the module from outside, or one of `nnx.cached_partial`, keeps the positions of its first trace.
@@ -86,7 +88,7 @@ class PositionalAttention(nnx.Module):
             RuntimeError: at the end of the block, if nothing in it has read the positions.
         """
         before = self._bound
-        self._bound = nnx.data(_Bound(positions, k_positions, extent))
+        self._bound = nnx.data(_Bound(positions, k_positions, extent, step))
         bound = self._bound
         bound.is_read = False
         try:
@@ -118,11 +120,11 @@ class PositionalAttention(nnx.Module):
             wanted = f"heads={dims.heads}, kv_heads={dims.kv_heads}, head_dim={dims.head_dim}"
             raise ValueError(f"query and key must have {wanted} as in dims, got {query.shape} and {key.shape}")
         queries, keys = query.shape[-3], key.shape[-3]
-        bound = self._bound or _Bound(self._default_positions(queries, keys), None, None)
-        (q_tokens, k_tokens, extent), bound.is_read = bound.arguments, True
+        bound = self._bound or _Bound(self._default_positions(queries, keys), None, None, None)
+        (q_tokens, k_tokens, extent, step), bound.is_read = bound.arguments, True
         attend = attention_fn(
             self.encoding,
-            self._params(),
+            self._params() | ({} if step is None else {STEP: step}),
             positions=q_tokens,
             k_positions=k_tokens,
             extent=self._default_extent(queries, keys, as_token_positions(q_tokens)) if extent is None else extent,

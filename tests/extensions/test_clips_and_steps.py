@@ -300,6 +300,16 @@ def test_a_step_has_gradients():
         np.testing.assert_allclose(slope, expected, rtol=2e-2)
 
 
+def test_learned_frequencies_are_divided_by_a_power_of_the_factor():
+    dims = pejax.Dims(heads=2, head_dim=8, axes=2, extent=(4, 4))
+    encoding = make_encoding("rope_mixed", dims, "by_step(above='linear')")
+    params = pejax.init_params(encoding, jax.random.key(0))
+    extended = adapt(encoding, {**params, "step": 0.5}, (16, 4))["extended"]
+    np.testing.assert_allclose(extended, params["frequencies"] / np.array([2.0, 1.0])[:, None], rtol=1e-6)
+    with pytest.raises(ValueError, match=r"^rope_mixed: above of by_step must be of linear, by_step, got 'ntk'$"):
+        make_encoding("rope_mixed", dims, "by_step(above='ntk')")
+
+
 def test_without_a_step_an_encoding_says_what_it_needs():
     encoding = make_encoding("rope", TEXT, "by_step(above='linear(factor=2)')")
     with pytest.raises(

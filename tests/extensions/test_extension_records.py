@@ -183,7 +183,7 @@ def test_extensions_of_frequencies_and_tables_are_for_factories():
     [
         ("t5", "yarn", "t5 has no extension 'yarn'; it takes pi, .*log_n, llama4$"),
         ("alibi", "yarn", "alibi has no extension 'yarn'; it takes slopes, pi, .*log_n, llama4$"),
-        ("rope_mixed", "ntk", "rope_mixed has no extension 'ntk'; it takes linear, pi, .*log_n, llama4$"),
+        ("rope_mixed", "ntk", "rope_mixed has no extension 'ntk'; it takes linear, by_step, pi, .*log_n, llama4$"),
         ("rope", "yarm", "unknown extension 'yarm'; did you mean 'yarn'. Known: linear, ntk, "),
         ("rope", "yarn(factor=0.5)", "rope: extend='yarn.factor=0.5.': factor must be at least 1, got 0.5"),
         ("rope", "yarn(speed=2)", "yarn takes factor, trained_length, beta_fast, .* got 'speed'"),

@@ -10,7 +10,7 @@ import pytest
 from cases import slow
 from flax import nnx
 
-from pejax import Dims, TokenPositions, attention_fn, make_encoding
+from pejax import Dims, TokenPositions, attend, attention_fn, make_encoding
 from pejax._encoding import merge_params
 from pejax._positions import grid_positions
 from pejax.models import attention_module
@@ -169,6 +169,25 @@ def test_a_step_adapts_to_how_far_it_has_come_and_not_to_the_size_of_the_cache(e
         q[:, :7], cache[:, :7], cache[:, :7]
     )
     np.testing.assert_allclose(told, whole[:, 6:], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_step_of_a_schedule_reaches_the_encoding_and_one_program_has_all_steps():
+    encoding = make_encoding("rope", Dims(heads=2, head_dim=8, extent=4), "by_step(above='linear(factor=4)')")
+    module, traces = attention_module(encoding, encoding.dims, nnx.Rngs(0)), []
+    q, k = jax.random.normal(jax.random.key(0), (2, 1, 8, 2, 8))
+
+    @nnx.jit
+    def run(module, step):
+        traces.append(step)
+        with module.at(jnp.arange(8), step=step):
+            return module(q, k, k)
+
+    for step in (0.0, 0.5, 1.0):
+        divided = 4.0**step
+        wanted = make_encoding("rope", encoding.dims, f"linear(factor={divided})")
+        np.testing.assert_allclose(run(module, step), attend(wanted, q, k, k), atol=1e-5)
+    assert len(traces) == 1
 
 
 def test_decoding_without_positions_is_refused_and_binding_ends_with_its_block():
