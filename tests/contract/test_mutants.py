@@ -22,7 +22,7 @@ from pejax import _patches as patches
 from pejax import _positions as positions
 from pejax._attention import encoded
 from pejax._attention.core import hooks, masks, operands, reference
-from pejax._attention.xla import blocks, tiles
+from pejax._attention.xla import blocks, consecutive_bias, relative_keys, tiles
 from pejax._encodings import (
     alibi,
     cpb,
@@ -55,6 +55,7 @@ from tests.encodings import (
     test_shaw,
     test_sinusoidal,
     test_t5,
+    test_transformer_xl,
 )
 from tests.extensions import test_clips_and_steps, test_proportional
 from tests.extensions import test_frequencies as test_extension
@@ -163,6 +164,12 @@ PATCHES = [
 DISTANCES = [test_distances.test_differences_are_limited_and_as_floats_exact_but_for_one_rounding]
 CLIPS = [functools.partial(test_shaw.test_the_two_sides_may_be_clipped_at_two_distances, (3, 1))]
 SUMS = [functools.partial(test_blocks.test_a_part_is_added_to_its_block_alone, n) for n in (1, 3)]
+STRIPS = [
+    functools.partial(
+        test_transformer_xl.test_the_cpu_core_has_the_output_and_gradients_of_the_bias_for_any_positions,
+        *(130, 150, 80, {"window": 40}),
+    )
+]
 PADDING = [test_padding.test_of_keys_and_queries_that_a_mask_hides_from_all]
 ALIBI = [
     test_alibi.test_slopes_of_8_and_12_heads_are_the_papers,
@@ -412,6 +419,18 @@ MUTANTS = {
     ),
     "blocks: a sum over several blocks subtracted": (blocks.add_to_block, ", i) + part", ", i) - part", SUMS),
     "blocks: every sum in the first block": (blocks.add_to_block, "+ part, i, 0)", "+ part, 0, 0)", SUMS),
+    "relative keys: gradients of a tile as of its first strip": (
+        consecutive_bias.add_consecutive_bias,
+        "start - before // STRIP * STRIP",
+        "start",
+        STRIPS,
+    ),
+    "relative keys: too few for queries that fill a block": (
+        relative_keys.relative_keys_of_heads,
+        "t + -t % sizes[0]",
+        "t",
+        STRIPS,
+    ),
     "tiles: a line of biases subtracted": (
         tiles.forward,
         "logits + _where(placed_pairs",
