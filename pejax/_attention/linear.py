@@ -83,7 +83,8 @@ def linear_attention(
         The output in q's type.
 
     Raises:
-        ValueError: an encoding with a bias, relative values or bands, or arguments that `attend` refuses.
+        ValueError: an encoding with a bias, relative values or bands, one with an `unplaced_bias` where keys have no
+            position, or arguments that `attend` refuses.
 
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 19; for φ and the running sum Katharopoulos et al. 2020,
@@ -107,6 +108,9 @@ def linear_attention(
     params = encodings.adapt(encoding, {} if params is None else params, k.shape[-3] if extent is None else extent)
     positions = jnp.arange(q.shape[-3]) if positions is None else positions
     sides = as_token_positions(positions), as_token_positions(positions if k_positions is None else k_positions)
+    if encoding.unplaced_bias is not None and sides[1].has_position is not None:
+        rule = "linear_attention has no bias of keys without a position, such as that of pi(proportional=True)"
+        raise ValueError(f"{rule}: all keys must have positions, got k_positions with has_position")
     prepared = lambda q, k: prepare(q, k, v, positions, k_positions, Hooks(), None)
     prepared(q, k)  # refuses what attention refuses
     q, k, v = without_unseen((q, k, v), sides, None)

@@ -205,3 +205,6 @@ def test_what_it_cannot_do_is_refused():
             linear_attention(make_encoding(spec, dims), q, q, q)
     with pytest.raises(ValueError, match="embedded=True"):
         linear_attention(make_encoding("sinusoidal", dims), q, q, q)
+    unplaced = TokenPositions(jnp.arange(9), has_position=jnp.arange(9) > 0)
+    with pytest.raises(ValueError, match="all keys must have positions, got k_positions with has_position"):
+        linear_attention(Encoding(unplaced_bias=lambda params: jnp.ones(())), q, q, q, positions=unplaced)
