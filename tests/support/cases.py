@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import chex
@@ -29,6 +29,12 @@ DIMS = {
 
 SIZES = {"image": ((3, 5), (6, 4), (8, 2)), "volume": ((2, 3, 2), (4, 4, 1), (3, 4, 2))}
 """Grids of one batch, smaller and larger than the trained one."""
+
+HOOKS = {one.name for one in fields(Encoding)} - {
+    *("init", "init_layer", "constants", "layer_constants", "adapt"),
+    *("shift_invariant", "hides", "tabulate", "dims", "spec"),
+}
+"""The hooks of tokens and of pairs: fields of the record that are neither parameters nor facts."""
 
 EXTEND_FREQUENCIES = {
     name: getattr(pejax.functions, f"extend_{name}")
