@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "_specs": set(),
     "_encoding": {"_dims", "_ops", "_params", "_specs"},
     "_positions": {"_dims", "_encoding", "_ops", "_params"},
+    "_patches": {"_positions"},
     "_placement": {"_ops", "_positions"},
     "placement": {"_placement"},
     "_extensions": {"_dims", "_encoding", "_ops", "_params", "_positions", "_specs"},
@@ -43,7 +44,7 @@ MAY_IMPORT = {
     "_probe": {"_dims", "_encoding"},
     "testing": {"_dims", "_encoding", "_probe"},
     "_attention": {"_dims", "_encoding", "_ops", "_positions"},
-    "models": {"_attention", "_dims", "_encoding", "_make", "_ops", "_parse", "_positions", "_specs"},
+    "models": {"_attention", "_dims", "_encoding", "_make", "_ops", "_parse", "_patches", "_positions", "_specs"},
     "interop": {"_ops", "_specs", "_text", "extensions", "models"},
     "_visualize": {
         *("_attention", "_dims", "_encoding", "_encodings", "_extensions", "_make", "_ops", "_positions"),
